@@ -1,7 +1,7 @@
-"""Run the checks that every comparison shares, in one order, around a judge's own figure.
+"""Run the checks that all judges of comparisons share, in one order, before and after a judge's own check.
 
-A judge calls `captured` and notes what it measured. It calls `begin` (finite, equal start and work) before its own
-figure, and `end` (trained, finite and equal ends) before its own last checks. `held` (recorded) returns PASS.
+A judge calls `captured` and notes its measurements. It calls `begin` (finite losses, equal start and work) before its
+own check, and `end` (training happened, finite and equal ends) after it. `held` (states were recorded) returns PASS.
 A check that the kind's row leaves out (`harness.kinds.checks`) is skipped.
 """
 
@@ -34,27 +34,27 @@ from harness.kinds import kind_of
 from harness.kinds.checks import names_of
 from harness.numbers import counted
 
-# a repetition is another process, with another hash seed, number and start
+# a repetition runs in another process, with another hash seed, process number and starting time
 UNREPEATED = (
     "the baseline does not do the same when it runs again, so that nothing follows for the candidate; seed what it "
     "draws with numbers of its own, and not with the time, `hash()` or the process"
 )
-Executions = Mapping[str, ArmEvidence]  # by the name that sentences give them
+Executions = Mapping[str, ArmEvidence]  # by the names that messages use
 
 
 @dataclass(frozen=True)
 class Group:
-    """Executions that are compared with the first one of them.
+    """Executions, each of which is compared with the first one.
 
-    roles: by name, of the executions that have one of `ROLES`.
-    apart: parts of them, such as halves of a training. They leave frozen tensors alone and end finite.
-    own: shared checks that the judge asks by a figure of its own.
-    same_system: one system trains all of them.
-    same_formats: they store frozen tensors and other state alike.
-    rounded: trainable parameters are compared in the coarser of two data types.
-    more_in: the name of the one that may start with tensors that the others lack.
-    bits: their ends must be equal.
-    run: where the control of the guards is.
+    roles: by name, the role (`ROLES`) of each execution that has one.
+    apart: parts of executions, such as halves of a training. Only their frozen tensors and finite ends are checked.
+    own: shared checks that the judge makes itself.
+    same_system: True if one system trains all executions.
+    same_formats: True if all executions store frozen tensors and other state in the same format.
+    rounded: True if trainable parameters are compared after rounding to the coarser of two data types.
+    more_in: the name of an execution that may start with tensors that the others lack.
+    bits: True if the end states must be equal.
+    run: the run with the guards' control.
     """
 
     executions: Executions
@@ -71,17 +71,17 @@ class Group:
 
 
 class Comparison:
-    """The shared checks of one claim. A group that was begun is ended before the claim is held."""
+    """The shared checks of one claim. Each group that `begin` was called with must be given to `end` before `held`."""
 
     def __init__(self, part: AnyPart, context: Context, sheet: Sheet) -> None:
         self._part, self._context, self._sheet = part, context, sheet
         self._leaves_out = kind_of(part.kind).leaves_out
         self._begun = 0
         self._ended: list[Executions] = []
-        timed_by = getattr(part, "trajectory", None)  # another claim of the contract, by which timed steps are compared
+        timed_by = getattr(part, "trajectory", None)  # the claim of the contract whose rules timed steps must keep
         others = (name for each in context.contract.claims if each.id == timed_by for name in each.may_end_apart)
         self._excused = ExcusedEnds(context.claim.may_end_apart, others, context.contract.host_values)
-        self._unread = ""  # what nothing reads and ends apart, for the sentence
+        self._unread = ""  # tensors that no step reads and that end apart, for the message
         self._warm: dict[str, int] = {}  # plain steps before the capture, by arm
 
     def captured(
@@ -92,13 +92,13 @@ class Comparison:
         throughout: bool = True,
         of_replays: bool = False,
     ) -> None:
-        """Settle INCONCLUSIVE where an arm that must replay a capture never did, or not in every step.
+        """Settle INCONCLUSIVE if an arm that must replay a capture did not do so in every step.
 
-        An arm must if it declares a capture, or is the candidate of a claim that names a mechanism.
-        watched: True if the device work of replays was seen, and is compared with the census.
-        throughout: False if the judge itself asks for steps outside the capture.
-        of_replays: True if the judge's figure is about replays. Any other figure is violated or not whatever
-        was done outside the graphs, so such work leaves the claim open.
+        An arm must replay a capture if it declares one, or is the candidate of a claim that names a mechanism.
+        watched: True if the device work of replays is compared with the nodes of the captured graphs.
+        throughout: False if the judge itself checks for steps outside the capture.
+        of_replays: True if the judge's own check is about replays. Other checks can fail in spite of work outside the
+        graphs, so such work only leaves their claim open.
         """
         demanded = self._context.mechanism(self._part)
         for execution in executions:
@@ -123,13 +123,13 @@ class Comparison:
                 self._require_watched(arm, capture, steps, of_replays)
 
     def note_warm(self, arm: str, steps: JudgedSteps) -> None:
-        """Note how many plain steps the arm made before its capture, for the sentence of what holds."""
+        """Note how many plain steps the arm made before its capture, for the message of PASS."""
         if steps.warm:
             self._warm[arm] = steps.warm
             self._sheet.figure("warm_steps", max(self._warm.values()), "steps")
 
     def _require_explained(self, arm: str, capture: CaptureEvidence) -> None:
-        """Leave the claim open where no replay changes a number that a step reads, even a later step."""
+        """Leave the claim open if a step reads an unexplained Python number that no replay changes."""
         numbers = capture.host_numbers or ()
         self._excused.counted |= {each.name for each in numbers if each.read is None}
         explained = self._context.contract.host_values
@@ -144,13 +144,13 @@ class Comparison:
 
     def _require_watched(self, arm: str, capture: CaptureEvidence, steps: JudgedSteps, of_replays: bool) -> None:
         if capture.mechanism == "traced":
-            # one that did too much or too little shows in what it trained; its number is the capture claim's
+            # work that is added or missing shows in the training; the capture claim judges how much work there was
             found = untraced(arm, capture, steps) or unreplayed(arm, capture, self._context.outside_bounds(arm), steps)
         else:
             found = uncounted(arm, capture, self._context.outside_bounds(arm), steps)
         if found is not None:
             known = reasons.REASONS[found.reason].status is Status.INCONCLUSIVE
-            # found once all launches were of the counted graphs: these did their part of each step
+            # these findings come after it was checked that all launches were of the counted graphs
             counted_ones_ran = found.reason in (reasons.WORK_OUTSIDE_GRAPHS, reasons.STEPS_UNWATCHED)
             last = (reasons.OUTPUT_NOT_FROM_REPLAY, reasons.REPLAY_UNPROVEN, reasons.WORK_AFTER_STEP)
             stays_open = found.reason in last or (counted_ones_ran and not of_replays)
@@ -158,17 +158,17 @@ class Comparison:
             say(found.reason if known else reasons.CANDIDATE_NOT_CAPTURED, found.message)
 
     def named_alike(self, group: Group) -> None:
-        """Settle where parameters have different names, before a figure looks them up by name."""
+        """Settle if parameters have different names, before the judge looks them up by name."""
         require_same_parameters(group.executions)
 
     def finite_ends(self, executions: Executions) -> None:
-        """Settle where an execution ended NaN or infinite, before a figure reads the ends."""
+        """Settle FAIL if an execution ended NaN or infinite, before the judge reads the ends."""
         require_finite_end(executions, self._sheet)
 
     def begin(self, group: Group) -> None:
         """Settle unless losses are finite, and all executions start equal and did the same work.
 
-        A repetition that starts or works differently accuses no candidate: the baseline does not repeat itself.
+        If only a repetition starts or works differently, settle INCONCLUSIVE: the baseline does not repeat itself.
         """
         self._begun += 1
         require_finite(self._asked("finite", group), self._sheet, group.metric)
@@ -198,7 +198,7 @@ class Comparison:
                 require_equal_start_state(name, execution, *_first(state), group.more_in)
 
     def end(self, group: Group, skipped_at_most: int = 0) -> None:
-        """Settle unless the guards hold, all executions trained, and ends are finite and, by `bits`, equal."""
+        """Settle unless the guards hold, all executions trained, and ends are finite and, if `bits`, equal."""
         trained, part, control = self._asked("trained", group), self._part, dict[str, ArmEvidence]()
         if isinstance(part, Guarding) and group.run is not None:
             trained = _candidate_first(part, trained)
@@ -219,7 +219,7 @@ class Comparison:
         self._ended.append({**group.apart, **self._asked("recorded", group), **control})
 
     def held(self, message: str) -> Judgement:
-        """Return PASS; settle INCONCLUSIVE where states were not recorded."""
+        """Return PASS; settle INCONCLUSIVE if states were not recorded."""
         if not self._ended or len(self._ended) != self._begun:
             raise ValueError(f"{self._begun} groups began, and {len(self._ended)} ended")
         for executions in self._ended:
@@ -228,11 +228,11 @@ class Comparison:
         return self._sheet.held(f"{message}{warm}{self._excused.sentence(self._sheet)}{self._unread}")
 
     def equal_but_for(self, noisy: Collection[str], executions: Executions, *, same_system: bool) -> None:
-        """Settle where two executions end apart in a tensor that noise may not change (`require_equal_ends`)."""
+        """Settle FAIL if two executions end with a different tensor that is not in `noisy` (`require_equal_ends`)."""
         require_equal_ends(executions, self._sheet, same_system=same_system, noisy=noisy, excused=self._excused)
 
     def _asked(self, check: str, group: Group) -> Executions:
-        """Return the executions that the check applies to; none if it is the judge's own check."""
+        """Return the executions that a shared check applies to; none if the judge makes the check itself."""
         if check in group.own:
             return {}
         return {
@@ -247,7 +247,7 @@ def _but_repetitions(group: Group) -> Executions:
 
 
 def require_control(name: str, execution: ArmEvidence, theirs: str, baseline: ArmEvidence, sheet: Sheet) -> None:
-    """Settle unless a control that a figure reads did the baseline's work and reached a recorded, finite end."""
+    """Settle unless a control did the baseline's work and has a recorded, finite end."""
     control = {name: execution}
     require_finite(control, sheet)
     require_same_work({theirs: baseline, **control}, sheet)
@@ -256,7 +256,7 @@ def require_control(name: str, execution: ArmEvidence, theirs: str, baseline: Ar
 
 
 def _require_throughout(arm: str, capture: CaptureEvidence, steps: JudgedSteps) -> None:
-    """Settle INCONCLUSIVE where steps ran outside the capture, or more were lost than those that record a capture."""
+    """Settle INCONCLUSIVE if steps ran outside the capture, or more steps lack a replay than those that captured."""
     if steps.uncaptured or capture.replays < steps.called - steps.unseen:
         settle(
             reasons.CANDIDATE_NOT_CAPTURED,
@@ -266,7 +266,7 @@ def _require_throughout(arm: str, capture: CaptureEvidence, steps: JudgedSteps) 
 
 
 def _age(capture: CaptureEvidence) -> str:
-    """Return "older" for an execution that was recorded before its probe watched steps, else ""."""
+    """Return the role "older" if the execution was recorded before its probe watched steps, else ""."""
     return "older" if capture.every_step is None and capture.device_work is None else ""
 
 
@@ -275,6 +275,6 @@ def _first(executions: Executions) -> tuple[str, ArmEvidence]:
 
 
 def _candidate_first(part: AnyPart, executions: Executions) -> Executions:
-    """Return the executions with the candidate first: the guards read batches and training effect of the first one."""
+    """Return the executions with the candidate first, because guards check batches and training effect of the first."""
     candidate = part.arms()[part.candidate_path]
     return dict(sorted(executions.items(), key=lambda entry: entry[1].start.arm != candidate))

@@ -1,6 +1,6 @@
-"""Provide what a judge may look at: the contract, the claim, and the evidence of its runs.
+"""Provide all that a judge may read: the contract, the claim, and the evidence of its runs.
 
-The accessors settle the judgement when evidence is missing, so a judge that gets a value back can rely on it.
+The functions settle the judgement if evidence is missing, so a judge that gets a value can rely on it.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from harness.kinds import probe_named
 from harness.kinds.captures.model import Capture
 from harness.numbers import counted
 
-LAST_LOSSES = 5  # that are equal where a training stands still: of as many steps the look at replays makes some again
+LAST_LOSSES = 5  # if so many last losses are equal, training stands still; the check of replays repeats some last steps
 
 
 @dataclass(frozen=True)
 class Context:
-    """One unit's material. `runs` holds the evidence of the unit's runs, in their order of planning; `gpu` is what the
-    header of their run directory says of the machine's.
+    """All that is known of one unit. `runs`: the evidence of the unit's runs, in the order of planning. `gpu`: the
+    facts about the machine's GPU from the header of the run directory.
     """
 
     contract: Contract
@@ -41,11 +41,11 @@ class Context:
     gpu: GpuFacts
 
     def at_rank(self, rank: int) -> Context:
-        """Return the same unit as this rank saw it, from the runs that have so many ranks."""
+        """Return the same unit with this rank's evidence, from the runs that have this rank."""
         return replace(self, runs=[run.ranks[rank - 1] for run in self.runs if rank <= len(run.ranks)])
 
     def resolved(self, part: AnyPart) -> AnyPart:
-        """Return a part of the contract with the bounds that this unit is judged by."""
+        """Return a part of the contract with the bounds that apply to this unit."""
         return part.resolved(self.situation(part))
 
     def situation(self, part: AnyPart) -> Situation:
@@ -62,16 +62,16 @@ class Context:
         return Bounds(min(shares), min(each.outside_operations_at_most for each in found))
 
     def skipped_steps_at_most(self, arm: str) -> int:
-        """Return how many updates the arm may leave out, as a loss scale that is found by trying needs: the strictest
-        bound of the contract's `capture` claims about the arm, or 0 where there is no such claim."""
+        """Return how many updates the arm may leave out, as a dynamic loss scale requires: the strictest bound of the
+        contract's `capture` claims about the arm, or 0 if there is no such claim."""
         return min((each.skipped_steps_at_most for each in self._captures_of(arm)), default=0)
 
     def plain_arms(self, part: AnyPart) -> set[str]:
-        """Return the arms of the part that must be uncaptured: declared so, and compared with a captured arm.
+        """Return the arms of the part that must not capture: declared uncaptured, and compared with a captured arm.
 
-        A claim of the contract names both, or asks for an arm without a capture (`plain_path`). An arm that is judged
-        alone is compared with its twin, which differs only in `capture`. Other arms may capture by themselves, as code
-        compiled by torch does. So may the candidate of a claim that names a mechanism.
+        Any claim of the contract may make the comparison, or require an arm without a capture (`plain_path`). If the
+        part judges one arm alone, the comparison is with its twin, an arm that differs only in `capture`. Other arms
+        may capture by themselves, as compiled code does, and so may the candidate of a claim that names a mechanism.
         """
         arms, named = self.contract.arms, {*part.arms().values()}
         # not by `model_dump`: threads judge, and a model that is first built in one crashed Python 3.13.0
@@ -92,7 +92,7 @@ class Context:
         return [each for each in judged if isinstance(each, Capture)]
 
     def judged_steps(self, execution: ArmEvidence) -> JudgedSteps:
-        """Return how many steps an execution made that are judged, and how many of them watchers leave out."""
+        """Return the numbers of an execution's judged steps, and of those among them that watchers cannot observe."""
         capture = execution.capture
         captures, made = (0, 0) if capture is None else (capture.captures, capture.warm_steps)
         warm = min(made, self.contract.arms[execution.start.arm].warm_steps)
@@ -104,27 +104,27 @@ class Context:
         return JudgedSteps(end_of(execution).steps_called - warm, max(shapes, captures), uncaptured, warm, still)
 
     def executions(self, arm: str) -> list[ArmEvidence]:
-        """Return what there is of an arm's executions in all runs, sound or not."""
+        """Return all executions of an arm in all runs, including incomplete ones."""
         return [execution for run in self.runs for execution in run.arms.get(arm, [])]
 
     def mechanism(self, part: AnyPart) -> str | None:
-        """Return the replay mechanism that the part, or else its claim, is about; None when neither names one."""
+        """Return the replay mechanism that the part or its claim names, or None."""
         return part.mechanism or self.claim.mechanism
 
     def same_system(self, arm: str, other: str) -> bool:
-        """Return True if one system trains both arms; two systems may hold equal frozen weights in unequal bits."""
+        """Return True if one system trains both arms. Two systems may store equal frozen weights in different bits."""
         systems = {self.contract.arms[name].system or self.contract.system for name in (arm, other)}
         return len(systems) == 1
 
     def only_run(self, probe: ProbeName) -> RunEvidence:
-        """Return the first run of a probe, sound; settle when there is none. Only the first attempt counts."""
+        """Return the first run of a probe; settle if there is none or it is not sound. Later attempts do not count."""
         runs = self.sound_runs(probe)
         if not runs:
             settle(reasons.EVIDENCE_MISSING, f"there is no evidence of a `{probe}` run")
         return runs[0]
 
     def run_of(self, probe: ProbeName, arm: str) -> RunEvidence:
-        """Return the first run of a probe that executed an arm, sound; settle as `only_run` does."""
+        """Return the first run of a probe that executed an arm; settle as `only_run` does."""
         runs = self.sound_runs(probe)
         found = next((run for run in runs if arm in run.arms or arm in run.failed), None)
         if found is None:
@@ -132,7 +132,7 @@ class Context:
         return found
 
     def sound_runs(self, probe: ProbeName) -> list[RunEvidence]:
-        """Return every run of a probe; settle ERROR when one died, NOT_RUN when the machine cannot execute it."""
+        """Return all runs of a probe; settle ERROR if a worker died, NOT_RUN if the machine cannot execute a run."""
         runs = [run for run in self.runs if run.probe == probe]
         for run in runs:
             if run.death is not None:
@@ -145,7 +145,7 @@ class Context:
 
 
 def compared_arms(part: AnyPart) -> tuple[str, str] | None:
-    """Return the part's candidate and baseline; None where it does not compare two arms."""
+    """Return the part's candidate and baseline, or None if it does not compare two arms."""
     baseline, candidate = (part.arms().get(path) for path in (part.baseline_path, part.candidate_path))
     return None if candidate is None or baseline is None or candidate == baseline else (candidate, baseline)
 
@@ -159,17 +159,17 @@ def situation_of(part: AnyPart, workload: str, gpu: GpuFacts, runs: Sequence[Run
 
 
 def obstacle_reason(obstacle: Obstacle) -> str:
-    """Return the obstacle's code if it is a known NOT_RUN code or that of a broken system, else `not_available`."""
+    """Return the obstacle's code if it is a NOT_RUN code or `system_not_described`, else `not_available`."""
     known = reasons.reason_of(obstacle.reason)
     stands = known and (known.status is Status.NOT_RUN or known.code == reasons.SYSTEM_NOT_DESCRIBED)
     return obstacle.reason if stands else reasons.NOT_AVAILABLE
 
 
 def replicas(run: RunEvidence, arm: str, number: int) -> list[ArmEvidence]:
-    """Return the first `number` executions of an arm; settle ERROR when one is missing, unfinished or torn."""
+    """Return the first `number` executions of an arm; settle ERROR if one is missing, unfinished or inconsistent."""
     _require_alive(run, arm)
     executions = run.arms.get(arm, [])
-    if not executions:  # it was not executed: another one that it needs failed
+    if not executions:  # an arm is not executed if an arm that it needs failed
         for other in run.failed:
             _require_alive(run, other)
     if len(executions) < number:
@@ -183,7 +183,7 @@ def replicas(run: RunEvidence, arm: str, number: int) -> list[ArmEvidence]:
 
 
 class _Partial(ArmEvidence):
-    """An execution of which some parts raised: a judge that reads one of them settles, and need not ask before."""
+    """An execution in which some parts of the recording failed. Reading such a part settles the judgement."""
 
     _run_id: str
 
@@ -206,14 +206,14 @@ class _Partial(ArmEvidence):
 
 
 def _require_alive(run: RunEvidence, arm: str) -> None:
-    """Settle when the arm did not come to its end."""
+    """Settle if the arm failed before its end."""
     failure = run.failed.get(arm)
     if failure is not None:
         _settle_failed(f"arm {arm}", run.run_id, failure)
 
 
 def _settle_failed(what: str, run_id: str, failure: ArmFailed | PartFailed) -> NoReturn:
-    """Settle NOT_RUN where the system reports what is missing on this machine, else ERROR."""
+    """Settle NOT_RUN if the system reports that this machine lacks something, else ERROR."""
     if failure.obstacle is not None:
         settle(obstacle_reason(failure.obstacle), f"{what}: {failure.obstacle.message}")
     where = f" in phase {failure.phase}" if failure.phase else ""
@@ -226,7 +226,7 @@ def executed(run: RunEvidence, arm: str) -> ArmEvidence:
 
 
 def end_of(execution: ArmEvidence) -> ArmEnd:
-    """Return the record of an execution's end; settle ERROR when the execution did not come to its end."""
+    """Return the record of an execution's end; settle ERROR if there is none."""
     if execution.end is None:
         settle(reasons.EVIDENCE_MISSING, f"there is no end of arm {execution.start.arm}")
     return execution.end
@@ -251,11 +251,11 @@ def _require_sound(run: RunEvidence, arm: str, execution: ArmEvidence) -> None:
 
 
 def capture_of(arm: str, execution: ArmEvidence, demanded: str | None, sheet: Sheet) -> CaptureEvidence:
-    """Return an arm's capture record; settle when there is none, or its mechanism is not the demanded one."""
+    """Return an arm's capture record; settle if there is none or its mechanism is not the demanded one."""
     capture = execution.capture
     if capture is None:
         settle(reasons.EVIDENCE_MISSING, f"there is no capture record of arm {arm}")
-    # one that captured nothing names no mechanism, and `captured` reports that
+    # an arm that captured nothing has no mechanism, which `Comparison.captured` reports
     if capture.mechanism is None and capture.captured:
         settle(reasons.MECHANISM_MISSING, f"arm {arm} was replayed by a mechanism that it does not name")
     if demanded is not None and capture.mechanism not in (None, demanded):
@@ -265,7 +265,7 @@ def capture_of(arm: str, execution: ArmEvidence, demanded: str | None, sheet: Sh
         )
     sheet.mechanism = capture.mechanism or demanded
     seen = execution.end.replays if execution.end is not None else None
-    # code that calls the driver itself replays a graph unseen; a profile shows those launches
+    # replays by direct calls of the driver are not counted here; a profile shows these launches
     if seen is not None and capture.captured and seen < capture.replays and (seen or capture.mechanism == "traced"):
         settle(
             reasons.LAUNCHES_UNOBSERVED,
@@ -276,9 +276,9 @@ def capture_of(arm: str, execution: ArmEvidence, demanded: str | None, sheet: Sh
 
 
 def require_uncaptured(part: AnyPart, context: Context) -> None:
-    """Settle FAIL when an arm of the part that must be uncaptured captured: it would be compared with its twin.
+    """Settle FAIL if an arm of the part that must be uncaptured captured: two captured arms would be compared.
 
-    The harness itself counts captures. Every arm's end holds the count; older evidence may lack it.
+    The harness itself counts captures, in the record of every arm's end. Older evidence may lack the count.
     """
     for arm in sorted(context.plain_arms(part)):
         executions = [each for run in context.runs for seen in (run, *run.ranks) for each in seen.arms.get(arm, [])]

@@ -1,4 +1,4 @@
-"""Measure by controls how far rounding alone takes two arms apart, and if the baseline repeats its own bits."""
+"""Measure by controls how much rounding alone makes two arms differ, and if the baseline repeats its own bits."""
 
 from __future__ import annotations
 
@@ -20,23 +20,22 @@ from harness.judging.series import EXACT, Losses, difference, losses, values
 from harness.judging.sheet import Sheet, instead, number, settle, some
 from harness.judging.verdict import Judgement
 
-# Measure how far rounding alone takes two arms apart. The control is the baseline with a start
-# changed by a rounding.
+# The following measures how much rounding alone makes two arms differ. The control is the baseline
+# with initial parameters that were changed ("nudged") by one rounding.
 #
-# A candidate rounds in more places than the control was nudged in: another order of a sum, a faster
-# convolution. So it may be apart by a multiple of the control's distance, and by more where most
-# tensors are further apart to a like degree. How much further the median tensor is measures the
-# candidate's own rounding, in bfloat16 as in float32.
+# A candidate may round in many places, for example in another order of a sum, but the control was
+# nudged only once. So a candidate's distance may be a multiple of the control's. It may be a larger
+# multiple if most tensors have one; the median tensor's multiple measures the candidate's rounding.
 
-AS_ROUNDING = 10.0  # times the control's distance: it is nudged once, and tensors follow a rounding unequally
-MORE_ROUNDING = 10.0  # times the control's, at most: right steps of float32 needed 1, wrong ones were seen at 600
-SAME_IN_CONTROL = ("buffers", "generators")  # other tensors may be copies of parameters, which are nudged with them
+AS_ROUNDING = 10.0  # allowed multiple of the control's distance, as tensors react to a rounding differently
+MORE_ROUNDING = 10.0  # largest further multiple; correct steps in float32 needed 1, wrong ones showed 600
+SAME_IN_CONTROL = ("buffers", "generators")  # state that is not nudged; other tensors may be copies of parameters
 
 
 def moved_by_rounding(control: ArmEvidence, baseline: ArmEvidence, metric: str) -> Losses:
-    """Return how far rounding may move a series [steps]: a multiple of the control's largest distance up to each step.
+    """Return how much rounding may change a series [steps]: a multiple of the control's largest distance so far.
 
-    The control is the baseline with a start changed by a rounding. Training may take it ever further away.
+    metric: the series, such as the loss. The distance is that between control and baseline.
     """
     ours, theirs = values(control, metric), values(baseline, metric)
     steps = min(len(ours), len(theirs))
@@ -46,7 +45,7 @@ def moved_by_rounding(control: ArmEvidence, baseline: ArmEvidence, metric: str) 
 
 
 class Distance(Protocol):
-    """One tensor: how far the arms are apart, how large that is which they share, and how far the control is."""
+    """Distances of one tensor: `apart` between arms, `control` between control and baseline, `moved` by both arms."""
 
     @property
     def apart(self) -> float: ...
@@ -57,31 +56,31 @@ class Distance(Protocol):
 
 
 class Rounding(NamedTuple):
-    """How far a candidate's rounding takes its tensors, as most of them show.
+    """How much a candidate's rounding changes most of its tensors.
 
-    ratio: times the control's distance, at the median tensor; at least 1.
-    share: of what both arms share, that the control is apart at its median tensor.
+    ratio: the median tensor's distance as a multiple of the control's distance; at least 1.
+    share: the median tensor's distance in the control, as a share of `moved`.
     """
 
     ratio: float
     share: float
 
     def capped(self, at_most: float) -> float:
-        """Return the ratio that excuses a tensor beyond a bound: what takes all tensors much further is not rounding.
+        """Return the ratio up to which rounding excuses a tensor that exceeds the bound `at_most`.
 
-        It is at most `MORE_ROUNDING`, and takes a tensor that the control moves by the median share to `at_most` at
-        most, as far as it may go anyway.
+        It is at most `MORE_ROUNDING`, because larger distances of all tensors are not rounding. Nor does it excuse a
+        distance above `at_most` in a tensor with the control's median share.
         """
         typical = at_most / (AS_ROUNDING * self.share) if self.share else math.inf
         return max(1.0, min(self.ratio, MORE_ROUNDING, typical))
 
     def reach(self, each: Distance) -> float:
-        """Return how far a tensor may be apart that follows a rounding as most do, or as its control does."""
+        """Return the largest distance that rounding explains, from the tensor's control or from most tensors."""
         return AS_ROUNDING * self.ratio * max(each.control, self.share * each.moved)
 
 
 def measured_rounding(distances: Sequence[Distance]) -> Rounding:
-    """Return how coarsely the candidate rounds, from the tensors that end elsewhere in the control."""
+    """Return how coarsely the candidate rounds, from the tensors that differ between control and baseline."""
     seen = [each for each in distances if _is_measured(each)]
     if not seen:
         return Rounding(1.0, 0.0)
@@ -94,7 +93,7 @@ def _is_measured(each: Distance) -> bool:
 
 
 def require_nudged_alone(control: ArmEvidence, theirs: str, baseline: ArmEvidence, sheet: Sheet) -> None:
-    """Settle unless the control did the baseline's work, from its start but for the parameters, and came to an end."""
+    """Settle unless the control did the baseline's work to its end, and started differently only in parameters."""
     name = f"control {control.start.arm}"
     require_control(name, control, theirs, baseline, sheet)
     apart = [str(each) for each in start_differences(control, baseline) if each.category in SAME_IN_CONTROL]
@@ -107,11 +106,11 @@ def require_nudged_alone(control: ArmEvidence, theirs: str, baseline: ArmEvidenc
         )
 
 
-# Check that the baseline repeats its own bits, where a claim accuses by bits.
+# The following checks that the baseline repeats its own bits if a claim fails because bits differ.
 #
-# Convolutions, scatters and many attention backwards on a GPU add in an order of their own at each
-# run. A plain arm that differs from itself cannot show whether another arm differs, so such a claim
-# is undecided and not violated.
+# On a GPU, convolutions, scatters and many attention backwards add in a different order in each run.
+# If a baseline differs from its own repetition, different bits in the candidate prove nothing, so
+# the claim is undecided and not violated.
 
 OF_BITS = frozenset({reasons.DIFFERS, reasons.END_DIFFERS})
 REMEDY = (
@@ -121,8 +120,8 @@ REMEDY = (
 
 
 def accused_by_bits(judgement: Judgement, part: AnyPart, context: Context) -> Judgement:
-    """Return the judgement. One that accuses by bits names the operators that one arm alone ran, or is INCONCLUSIVE
-    where the baseline does not repeat its own bits.
+    """Return the judgement. If it fails because of different bits, make it INCONCLUSIVE if the baseline does not repeat
+    its own bits; else add the operators that only one arm ran.
     """
     arms = compared_arms(part)
     if judgement.reason not in OF_BITS or getattr(part, "equality", None) == "within" or arms is None:
@@ -136,8 +135,8 @@ def accused_by_bits(judgement: Judgement, part: AnyPart, context: Context) -> Ju
 
 
 def other_operators(arm: Sequence[ArmEvidence], baseline: Sequence[ArmEvidence]) -> tuple[list[str], list[str]]:
-    """Return the operators that the arm alone ran, and those that the baseline alone ran; empty lists where the
-    operators of either one are unknown.
+    """Return the operators that only the arm ran, and those that only the baseline ran. Return two empty lists if the
+    operators of an arm are unknown.
     """
     ours, theirs = (
         {name for each in executions if each.end is not None for name in each.end.operators or ()}
@@ -153,7 +152,7 @@ def ran_otherwise(candidate: str, ours: list[str], baseline: str, theirs: list[s
 
 
 def _with_operators(judgement: Judgement, candidate: str, baseline: str, context: Context) -> Judgement:
-    """Return the judgement with the operators that one arm alone ran: different kernels round differently."""
+    """Return the judgement with the operators that only one arm ran, because different kernels round differently."""
     ours, theirs = other_operators(context.executions(candidate), context.executions(baseline))
     if not ours and not theirs:
         return judgement
@@ -163,7 +162,7 @@ def _with_operators(judgement: Judgement, candidate: str, baseline: str, context
 
 
 def _unlike(executions: Sequence[ArmEvidence]) -> str | None:
-    """Return how two executions of equal start and batches differ; None where all such executions are equal."""
+    """Return how two executions with equal start and batches differ, or None if all such executions are equal."""
     for one, other in combinations(executions, 2):
         if _work(one) != _work(other):
             continue

@@ -13,32 +13,32 @@ from harness.judging.context import end_of
 from harness.judging.sheet import OF_GROUP, Sheet, number, settle, some
 from harness.numbers import counted
 
-# Excuse counts that may end apart: named by a claim's `may_end_apart`, or numbers that no replay
-# changes.
+# The following excuses counts that may end differently: those in a claim's `may_end_apart`, and
+# Python numbers that no replay changes.
 
-_OF_STATE = re.compile(r"(?:^|[. ])state\.\d+(\..+)")  # in the path to what an optimizer keeps for a parameter
+_OF_STATE = re.compile(r"(?:^|[. ])state\.\d+(\..+)")  # matches the path to an optimizer's state of one parameter
 EXCUSED_ENDS, IDLE_EXCUSES = "excused_ends", "idle_excuses"  # names of figures
 
 
 def own_name(path: str) -> str:
-    """Return how a number of an optimizer ends the names by which ends are compared: its group and name, or `.` and the
-    name that it has in the state of each parameter. Return "" for any other path.
+    """Return the end of the name under which an optimizer's number is compared, given the number's path: its group and
+    name, or `.` and its name in each parameter's state. Return "" for any other path.
     """
     group, state = OF_GROUP.search(path), _OF_STATE.search(path)
     return group[1] if group else state[1] if state else ""
 
 
 class ExcusedEnds:
-    """The excuses of a claim by `category name`. `sentence` says which were needed, and what is only counted.
+    """The tensors that a claim excuses if they end differently, by `category name`.
 
-    An excuse is for a count: a whole number wherever it was recorded, so that no tensor is excused that training reads.
-    counted: paths of Python numbers that captured steps count, and read nowhere.
+    Only counts are excused, which are whole numbers in every record, so that no tensor that training reads is excused.
+    counted: paths of Python numbers that captured steps count and never read.
     """
 
     def __init__(self, own: Mapping[str, str], others: Iterable[str], host_values: Collection[str]) -> None:
-        """Take the excuses: `own` of the judged claim, `others` of a claim that it names, which may be unused here.
+        """Take the excuses of the judged claim (`own`) and of a claim that it names (`others`), which may be unused.
 
-        host_values: paths of numbers that no replay has to change, by the contract.
+        host_values: paths of numbers that no replay needs to change, as the contract declares.
         """
         self._own, self._named, self._host_values = own, {*own, *others}, host_values
         self.counted: set[str] = set()
@@ -46,7 +46,7 @@ class ExcusedEnds:
         self._compared = False
 
     def excuses(self, name: str, *ends: State | None) -> bool:
-        """Return True if what ended apart is an excused count in every state that has it."""
+        """Return True if a tensor that ends differently is an excused count in every state that has it."""
         category, _, tensor = name.partition(" ")
         holders = [each for each in ends if each is not None and tensor in each.digests.get(category, {})]
         values = [(each.numbers or {}).get(name) for each in holders]
@@ -56,7 +56,7 @@ class ExcusedEnds:
         return excused
 
     def paths_of(self, apart: Iterable[str]) -> list[str]:
-        """Return the paths of the counted numbers among what ended apart."""
+        """Return the paths of counted numbers that are among the tensors that ended differently (`apart`)."""
         names = {each.split(" (")[0].removeprefix("optimizer ") for each in apart if each.startswith("optimizer ")}
         found = ((path, own_name(path)) for path in sorted(self.counted))
         return [
@@ -66,17 +66,17 @@ class ExcusedEnds:
         ]
 
     def are_counted(self, apart: Collection[str]) -> bool:
-        """Return True if everything that ended apart is a counted number."""
+        """Return True if all tensors that ended differently are counted numbers."""
         return all(self.paths_of([each]) for each in apart)
 
     def compared(self) -> None:
-        """Note that ends were compared, whether or not they differed."""
+        """Record that ends were compared."""
         self._compared = True
 
     def sentence(self, sheet: Sheet) -> str:
-        """Note the figures and return a sentence's tail: numbers that are only counted, excuses, unneeded excuses.
+        """Note the figures; return the end of a sentence about counted numbers, used excuses and unused excuses.
 
-        A claim that compared no ends says nothing about its excuses.
+        Unused excuses are named only if ends were compared.
         """
         idle = sorted(self._own.keys() - self._needed) if self._compared else []
         clauses = []
@@ -91,12 +91,12 @@ class ExcusedEnds:
         return "".join(f"; {clause}" for clause in clauses)
 
 
-LOOSE = "tensors"  # the category of what hangs loose
+LOOSE = "tensors"  # the category of loose tensors, which belong to no model or optimizer
 _COUNT = "num_batches_tracked"  # ends the name of BatchNorm's counter
 
 
 def note_watched(executions: Mapping[str, ArmEvidence], sheet: Sheet) -> None:
-    """Note how many tensors were watched in the first execution named, and of which kinds."""
+    """Note how many tensors of the first execution's state were recorded, and of which categories."""
     state = end_of(next(iter(executions.values()))).state
     if state is not None:
         sheet.count("state_tensors", state.tensors)
@@ -104,7 +104,7 @@ def note_watched(executions: Mapping[str, ArmEvidence], sheet: Sheet) -> None:
 
 
 def require_recorded(executions: Mapping[str, ArmEvidence]) -> None:
-    """Settle INCONCLUSIVE where states were not recorded, as in older evidence. This is the last check before PASS."""
+    """Settle INCONCLUSIVE if states were not recorded, as in older evidence. This is the last check before PASS."""
     for name, execution in executions.items():
         if execution.start.state is None or end_of(execution).state is None:
             settle(
@@ -121,8 +121,8 @@ def require_recorded(executions: Mapping[str, ArmEvidence]) -> None:
 
 
 def require_finite_end(executions: Mapping[str, ArmEvidence], sheet: Sheet) -> None:
-    """Settle FAIL where a tensor ended NaN or infinite. A buffer may if it was so from the start, as a mask is. So may
-    a loose tensor that began so, such as a log that is filled from the front.
+    """Settle FAIL if a tensor ended NaN or infinite. This does not apply to a buffer that is unchanged since the start,
+    such as a mask, nor to a loose tensor that started not finite, such as a log that is filled from the front.
     """
     for name, execution in executions.items():
         end = end_of(execution).state
@@ -139,12 +139,12 @@ def require_finite_end(executions: Mapping[str, ArmEvidence], sheet: Sheet) -> N
 
 
 def _not_finite(start: State | None, end: State, spoiled: Collection[str]) -> list[str]:
-    """Return tensors that ended NaN or infinite and must not. spoiled: those that came later and lost their numbers."""
+    """Return the tensors that ended NaN or infinite and must not. spoiled: late loose tensors that once were finite."""
     found = []
     for category, tensors in end.digests.items():
         before = {} if start is None else start.digests.get(category, {})
         for name, digest in tensors.items():
-            # what came later may be a mask too, whose infinities lie elsewhere from batch to batch
+            # a tensor that was created later may be a mask, with infinities at places that depend on the batch
             constant = category in ("buffers", LOOSE) and before.get(name, digest) == digest
             constant = constant and not (category == LOOSE and name in spoiled)
             unfilled = category == LOOSE and before.get(name, "").endswith(NOT_FINITE)
@@ -154,7 +154,7 @@ def _not_finite(start: State | None, end: State, spoiled: Collection[str]) -> li
 
 
 def _require_roles(name: str, end: ArmEnd) -> None:
-    """Settle ERROR where the role or the digest of a loose tensor is missing."""
+    """Settle ERROR if the role or the digest of a loose tensor is missing."""
     if end.loose is not None and end.loose.lent and end.loose.roles is None:
         return
     named, unread = roles_of(end), set() if end.loose is None else end.loose.unread.keys()
@@ -169,7 +169,7 @@ def _require_roles(name: str, end: ArmEnd) -> None:
 
 
 def _require_whole(role: str, execution: ArmEvidence, state: State) -> None:
-    """Settle ERROR where entries are missing: one of them may be the wrong one. Every process has generators."""
+    """Settle ERROR if entries of a state are missing, because a missing tensor may be the wrong one."""
     recorded = sum(len(tensors) for tensors in state.digests.values())
     if recorded != state.tensors or not state.digests.get("generators"):
         settle(reasons.EVIDENCE_INCONSISTENT, f"{recorded} of {state.tensors} tensors of {role} are recorded")
@@ -189,11 +189,11 @@ def require_equal_ends(
     noisy: Collection[str] | None = None,
     excused: ExcusedEnds,
 ) -> None:
-    """Settle FAIL unless all executions end equal in bits to the first one named. Of another system's state only the
-    parameters are compared, because everything else has other names.
+    """Settle FAIL unless all executions end equal in bits to the first one. If not `same_system`, compare only the
+    parameters, because other state has different names.
 
-    noisy: tensors, by `category name`, that noise may change and both must have; noise may change no other tensor.
-    excused: the counts that may end apart.
+    noisy: tensors, by `category name`, that noise may change but both executions must have. All others must be equal.
+    excused: the counts that may end differently.
     """
     reference_name, reference = next(iter(executions.items()))
     excused.compared()
@@ -230,8 +230,8 @@ def require_equal_ends(
 
 
 def _is_of_a_capture(entry: Apart, execution: ArmEvidence, reference: ArmEvidence) -> bool:
-    """Return True for a static buffer: a loose tensor that came with a step, and only to executions that captured by
-    themselves. A tensor that a plain arm has too is state, whenever it came.
+    """Return True for a static buffer: a loose tensor that a step created, and that only executions have that captured
+    by themselves. A tensor that a plain arm has, too, is state.
     """
     both = [execution, reference]
     holders = both if not entry.only_one_has_it else both[:1] if entry.ours else both[1:]
@@ -241,8 +241,8 @@ def _is_of_a_capture(entry: Apart, execution: ArmEvidence, reference: ArmEvidenc
 
 
 def _renamed(found: Sequence[Apart], execution: ArmEvidence, reference: ArmEvidence) -> set[Apart]:
-    """Return loose tensors that came late to one execution and have the bits of a late tensor of the other one, where
-    one of the two captured by itself: what a step holds is found under another name once a capture holds it, too.
+    """Return loose tensors of one execution that steps created and that equal such a tensor of the other in bits, if
+    one execution captured by itself: a tensor has another name once a capture also holds it.
     """
     if not any(each.start.facts.get(CAPTURES_ITSELF) is True for each in (execution, reference)):
         return set()
@@ -263,11 +263,11 @@ def _had_from_the_start(entry: Apart, execution: ArmEvidence) -> bool:
 
 
 def require_equal_counts(ours: str, candidate: ArmEvidence, theirs: str, baseline: ArmEvidence, bound: float) -> None:
-    """Settle FAIL where BatchNorm counted different numbers of batches, and a buffer ends further apart than `bound`
-    times the baseline's largest element of it. Where that distance was not recorded, counts alone decide.
+    """Settle FAIL if BatchNorm counted different numbers of batches, and a buffer ends with a difference of more than
+    `bound` times the baseline's largest element. If that difference was not recorded, counts alone decide.
 
-    Counts tell a fault from rounding: under Adam a bias before a norm drifts, and the running mean with it, and no
-    prediction changes. Buffers tell a fault from a recomputation whose two updates amount to one.
+    Buffers alone do not show a fault: under Adam, rounding can move a bias before a norm, and the running mean with it,
+    without changing a prediction. Counts alone do not either: a recomputation may update twice with the same effect.
     """
     apart = counts_apart(candidate, baseline)
     if not apart:
@@ -289,7 +289,7 @@ def require_equal_counts(ours: str, candidate: ArmEvidence, theirs: str, baselin
 
 
 def counts_apart(candidate: ArmEvidence, baseline: ArmEvidence) -> list[str]:
-    """Return BatchNorm's counts that both arms have and that end unequal; none where ends were not recorded."""
+    """Return BatchNorm's counts that both arms have and that end unequal; none if ends were not recorded."""
     one, other = end_of(candidate).state, end_of(baseline).state
     if one is None or other is None:
         return []
@@ -301,10 +301,10 @@ def counts_apart(candidate: ArmEvidence, baseline: ArmEvidence) -> list[str]:
 
 
 class Apart:
-    """One tensor that differs, or that only one side has."""
+    """A tensor that differs between two states, or that only one of them has."""
 
     def __init__(self, category: str, name: str, *, only_one_has_it: bool, ours: bool) -> None:
-        """Name a tensor that differs. `ours` is True if the first side has it."""
+        """Name the tensor. `ours` is True if the first state has it."""
         self.category, self.name, self.only_one_has_it, self.ours = category, name, only_one_has_it, ours
 
     def __str__(self) -> str:
@@ -315,7 +315,7 @@ def differing(ours: State, theirs: State) -> list[Apart]:
     found = []
     for category in sorted({*ours.digests, *theirs.digests}):
         mine, other = ours.digests.get(category, {}), theirs.digests.get(category, {})
-        if mine == other:  # a model has thousands of names, which need no order then
+        if mine == other:  # skips sorting thousands of names
             continue
         found += [
             Apart(category, name, only_one_has_it=name not in mine or name not in other, ours=name in mine)
@@ -326,9 +326,9 @@ def differing(ours: State, theirs: State) -> list[Apart]:
 
 
 def ends_differing(execution: ArmEvidence, reference: ArmEvidence) -> list[Apart]:
-    """Return the tensors in which two executions end apart. A loose tensor that either one compares counts in both.
+    """Return the tensors that differ between the ends of two executions. A loose tensor counts if either compares it.
 
-    A table that only one execution made is left out: the other one does without it, and no loss or state differs.
+    Leave out a table that only one execution made: the other does not need it, and no loss or state differs.
     """
     ours, theirs = end_of(execution), end_of(reference)
     if ours.state is None or theirs.state is None:
@@ -339,18 +339,18 @@ def ends_differing(execution: ArmEvidence, reference: ArmEvidence) -> list[Apart
 
 
 def roles_of(end: ArmEnd) -> Mapping[str, Role]:
-    """Return the roles of the loose tensors that steps made; none where roles were not recorded."""
+    """Return the roles of the loose tensors that steps made; none if roles were not recorded."""
     return (end.loose.roles if end.loose is not None else None) or {}
 
 
 def roles_known(execution: ArmEvidence) -> bool:
-    """Return True if the harness followed the steps of an execution."""
+    """Return True if the harness recorded the roles of loose tensors in an execution."""
     loose = end_of(execution).loose
     return loose is not None and loose.roles is not None
 
 
 def _with_unread(state: State, end: ArmEnd, other: ArmEnd) -> State:
-    """Return the state with the loose tensors that nobody reads in this execution and that the other end compares."""
+    """Return the state with the loose tensors that this execution does not read and the other end compares."""
     if end.loose is None or other.state is None:
         return state
     compared = other.state.digests.get(LOOSE, {})
@@ -359,11 +359,11 @@ def _with_unread(state: State, end: ArmEnd, other: ArmEnd) -> State:
 
 
 def note_distance(candidate: ArmEvidence, baseline: ArmEvidence, sheet: Sheet) -> None:
-    """Note how far the candidate's parameters and buffers ended from the baseline's, as far as the run recorded it."""
+    """Note the recorded distance of the candidate's parameters and buffers from the baseline's at the end."""
     found = _difference_from(candidate, baseline)
     largest = None if found is None else found.largest
     if found is None and end_of(candidate).trainable_digest == end_of(baseline).trainable_digest:
-        largest = 0.0  # executed in two processes, with equal bits
+        largest = 0.0  # the arms ran in two processes, which compare only digests
     sheet.figure("end_max_abs_difference", largest, "parameter")
     if found is not None and found.tensor is not None:
         sheet.figure("end_max_abs_difference_tensor", found.tensor)
@@ -373,14 +373,14 @@ def note_distance(candidate: ArmEvidence, baseline: ArmEvidence, sheet: Sheet) -
 
 
 def require_distance(name: str, candidate: ArmEvidence, baseline: ArmEvidence) -> None:
-    """Settle unless the distance between the ends is known, for a claim within a bound. NaN: `require_finite_end`."""
+    """Settle INCONCLUSIVE unless the distance between the ends is known, for a claim within a bound."""
     found = _difference_from(candidate, baseline)
     if found is None or found.largest is None or not math.isfinite(found.largest):
         settle(reasons.END_STATE_UNRECORDED, f"how far {name} ended from {baseline.start.arm} was not recorded")
 
 
 def distance(candidate: ArmEvidence, baseline: ArmEvidence) -> str:
-    """Return the largest difference of parameters at the end, as a sentence's tail, for a claim within a bound."""
+    """Return the end of a sentence with the largest difference of parameters at the end, for a claim within a bound."""
     found = _difference_from(candidate, baseline)
     if found is None or found.largest is None:
         return ""
@@ -388,8 +388,8 @@ def distance(candidate: ArmEvidence, baseline: ArmEvidence) -> str:
 
 
 def _difference_from(candidate: ArmEvidence, baseline: ArmEvidence) -> EndDifference | None:
-    """Return the candidate's difference from this baseline execution; None where another process executed that."""
+    """Return the candidate's difference from this baseline execution, or None if it ran in another process."""
     end = end_of(baseline)
-    numbers = (end.replica, 0)  # in older evidence each execution that was compared with is the first one
+    numbers = (end.replica, 0)  # older evidence always has 0
     known = (each for each in end_of(candidate).differences or [] if each.arm == end.arm and each.replica in numbers)
     return next(known, None)

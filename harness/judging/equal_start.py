@@ -1,4 +1,4 @@
-"""Check that training starts from equal state in what is compared, and name each difference and its kind."""
+"""Check that compared executions start from equal state, and name each difference and its kind."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from harness.judging.end_state import LOOSE, Apart, differing
 from harness.judging.sheet import settle, some, weight
 from harness.numbers import told_apart
 
-# Made in the first step by some arms, and before it by others that had to capture.
+# Some arms create this state in the first step. Others create it before, because they capture.
 _MAY_COME_LATER = ("optimizer",)
 
 
 def require_equal_start(
     kind: str, name: str, execution: ArmEvidence, reference_name: str, reference: ArmEvidence
 ) -> None:
-    """Settle FAIL where two executions start from different parameters of a kind (`trainable`, ...)."""
+    """Settle FAIL if two executions start from different parameters of a kind: `trainable`, `frozen` or `rounded`."""
     ours, theirs = (getattr(each.start, f"{kind}_digest") for each in (execution, reference))
     if ours is None or theirs is None:
         settle(reasons.EVIDENCE_MISSING, f"the rounded start of {name if ours is None else reference_name} is missing")
@@ -30,12 +30,12 @@ def require_equal_start(
     elif kind != FROZEN and tensors != others:
         words = f": {tensors} tensors in {name}, {others} in {reference_name}"
     else:
-        words = ": their values differ"  # of which one digest is recorded for all of them
+        words = ": their values differ"  # only one digest of all of them is recorded
     settle(reasons.UNEQUAL_START, f"{name} and {reference_name} start from different {kind} parameters{words}")
 
 
 def _parameters_apart(kind: str, execution: ArmEvidence, reference: ArmEvidence) -> list[Apart]:
-    """Return the parameters of a kind that are known to differ. Rounded ones may have different data types."""
+    """Return the parameters of a kind that are known to differ. `rounded` parameters may have different data types."""
     ours, theirs = execution.start.state, reference.start.state
     if ours is None or theirs is None:
         return []
@@ -44,7 +44,7 @@ def _parameters_apart(kind: str, execution: ArmEvidence, reference: ArmEvidence)
         return differing(mine, other) if mine.tensors and other.tensors else []
     names = {*(execution.start.trainable_names or ()), *(reference.start.trainable_names or ())}
     found = (each for each in differing(ours, theirs) if each.category == "parameters")
-    apart = [each for each in found if not names or each.name in names]  # none: not recorded
+    apart = [each for each in found if not names or each.name in names]  # without names, all
     if kind == "trainable":
         return apart
     forms = ((each, _form(execution, each), _form(reference, each)) for each in apart)
@@ -56,7 +56,7 @@ def _parameters_apart(kind: str, execution: ArmEvidence, reference: ArmEvidence)
 
 
 def _forms_of_frozen(state: State) -> State:
-    """Return a state of frozen parameters by types and shapes: one digest is recorded for all of them together."""
+    """Return the types and shapes of frozen parameters as a state, because only one digest of all is recorded."""
     found = {
         name.partition(" ")[2]: form for name, form in (state.forms or {}).items() if name.startswith(f"{FROZEN} ")
     }
@@ -66,9 +66,9 @@ def _forms_of_frozen(state: State) -> State:
 def require_equal_start_state(
     name: str, execution: ArmEvidence, reference_name: str, reference: ArmEvidence, more_in: str | None = None
 ) -> None:
-    """Settle FAIL where two executions start from different buffers, generators or other state. The one named `more_in`
-    may have tensors that the other one lacks, such as an optimization's own copies. The other one may have loose
-    tensors that repeat, in a layout of its own, what both have under one name.
+    """Settle FAIL if two executions start from different buffers, generators or other state. The execution `more_in`
+    may have tensors that the other lacks, such as copies that an optimization makes. The other execution may have
+    additional loose tensors only if they repeat tensors that both have.
     """
     apart = start_differences(execution, reference)
     if more_in in (name, reference_name):
@@ -88,14 +88,14 @@ def require_equal_start_state(
 
 
 def _is_named_again(entry: Apart, state: State | None, apart: list[Apart]) -> bool:
-    """Return True for a loose tensor with the bits of another one of its state, in which both arms start equal."""
+    """Return True for a loose tensor that equals, in bits, another loose tensor that is equal in both arms."""
     loose = {} if state is None or entry.category != LOOSE else state.digests.get(LOOSE, {})
     differing_names = {each.name for each in apart if each.category == entry.category}
     return any(loose[name] == loose.get(entry.name) for name in loose.keys() - differing_names)
 
 
 def start_differences(execution: ArmEvidence, reference: ArmEvidence) -> list[Apart]:
-    """Return where two executions start apart; nothing where a state was not recorded, which the end check reports."""
+    """Return the tensors that differ at the start of two executions; none if a state is missing, as `held` reports."""
     ours, theirs = execution.start.state, reference.start.state
     if ours is None or theirs is None:
         return []
@@ -103,7 +103,7 @@ def start_differences(execution: ArmEvidence, reference: ArmEvidence) -> list[Ap
 
 
 def _may_come_later(entry: Apart) -> bool:
-    """Return True if the tensor may be missing at the start. A device has a generator once its process has used it."""
+    """Return True if the tensor may be missing at the start. A CUDA generator exists only after its first use."""
     return entry.category in _MAY_COME_LATER or (
         entry.category == "generators" and entry.name.startswith("torch.cuda:")
     )
@@ -112,7 +112,7 @@ def _may_come_later(entry: Apart) -> bool:
 def in_words(
     apart: Sequence[Apart], name: str, execution: ArmEvidence, reference_name: str, reference: ArmEvidence
 ) -> str:
-    """Return the tensors that start apart in two executions, and how: who has one, or its number, type and shape."""
+    """Return text with the differing tensors, and their values, types and shapes, or the execution that has them."""
     alike: dict[str, list[str]] = {}
     for entry in sorted(apart, key=lambda each: weight(str(each))):
         if entry.only_one_has_it:
@@ -130,14 +130,14 @@ def in_words(
 
 
 def _numbers(execution: ArmEvidence, reference: ArmEvidence, entry: Apart) -> tuple[str, str]:
-    """Return the numbers that a tensor of one element starts with; "" for both if one was not recorded."""
+    """Return the initial values of a one-element tensor in both executions; "" twice if one was not recorded."""
     states = (execution.start.state, reference.start.state)
     mine, other = (((state and state.numbers) or {}).get(f"{entry.category} {entry.name}") for state in states)
     return ("", "") if mine is None or other is None else told_apart(mine, other)
 
 
 def _form(execution: ArmEvidence, entry: Apart) -> tuple[str, str]:
-    """Return the data type and shape of a tensor at the start; "" for each that was not recorded."""
+    """Return the data type and shape of a tensor at the start; "" for what was not recorded."""
     state, types = execution.start.state, execution.start.trainable_dtypes or []
     form = ((state and state.forms) or {}).get(f"{entry.category} {entry.name}")
     if form is None and entry.category == "parameters" and len(types) == 1:  # evidence from before forms were recorded

@@ -1,9 +1,9 @@
-"""Find what differs first between one step of two arms: a pure function of what was observed of both.
+"""Find the first difference between one step of two arms, as a pure function of both arms' observed operators.
 
-Operators are aligned by name, types and shapes of what they read, module, line of code, and what they read from before
-the step: in their order, and in any order where such an input identifies an operator. Between operators that
-align so, those are aligned whose inputs differ, and then those that both arms have equally often, whatever line calls
-them. Nothing is said of an operator that aligns with none, but that a value comes from it.
+Operators of both arms are aligned, which means paired, in three rounds. First by name, types and shapes of inputs,
+module, line of code, and the digests of inputs from before the step: in order, or in any order if such an input
+identifies an operator. Between these pairs, then without the digests, and last without the line, if both arms have an
+operator equally often. An operator without a partner is reported only as the maker of a value.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ PATH = (
     *("forward", "loss", "backward", "gradients", "clip", "update"),
 )
 _SETTINGS = re.compile(r"optimizer (.*\.)?(group\d+|scheduler)\.")
-_NAMED = 4  # tensors or lines at most
+_NAMED = 4  # most tensors or lines that are named
 
 
 class PathRow(Record):
-    """One part of the step. `operators`: how many were compared; `alone`: how many align with none."""
+    """One part of the step. `operators`: number of compared pairs; `alone`: number of operators without a partner."""
 
     part: str
     answer: Answer
@@ -45,7 +45,7 @@ class PathRow(Record):
 
 
 class Place(Record):
-    """Where an arm computes what differs: the operator, its module and line, and lines that made what it reads."""
+    """Where an arm computes what differs: the operator, its module and line, and the lines that made its input."""
 
     operator: str
     module: str
@@ -55,35 +55,35 @@ class Place(Record):
 
 
 class FirstDifference(Record):
-    """What differs first. `how`: whether an operator is given other numbers, reads another tensor, gives another
-    result from equal inputs, or writes state that no operator of the other arm writes alike; None: no operator shows.
+    """The first difference. `how`: an operator has other `numbers` as arguments, `reads` a different tensor, gives a
+    different `result` from equal inputs, or `writes` different state. None if no operator shows the difference.
     """
 
     found: Literal["found", "does_not_repeat", "not_seen"]
     candidate: str
     baseline: str
-    steps: int  # that were compared
+    steps: int  # compared steps
     step: int | None = None
-    why: str = ""  # not_seen: what stands against it
-    deterministic: bool = False  # under torch's deterministic algorithms
-    ended: tuple[str, str] | None = None  # the arm whose execution ended, or "", and how
+    why: str = ""  # why the difference was not seen
+    deterministic: bool = False  # True if both ran under torch's deterministic algorithms
+    ended: tuple[str, str] | None = None  # the arm whose execution ended early, or "", and how it ended
     path: list[PathRow] = Field(default_factory=list)
     part: str | None = None
     how: Literal["numbers", "reads", "result", "writes"] | None = None
-    tensor: str | None = None  # that is read or written
+    tensor: str | None = None  # the tensor that is read or written
     between: list[str] = Field(default_factory=list)  # lines that wrote differing state between the steps
-    numbers: list[str] = Field(default_factory=list)  # of the candidate, then of the baseline
+    numbers: list[str] = Field(default_factory=list)  # the candidate's, then the baseline's
     places: dict[str, Place] = Field(default_factory=dict)  # by arm
-    elements: int | None = None  # that differ
-    of: int | None = None
+    elements: int | None = None  # differing elements of the result
+    of: int | None = None  # all elements
     largest: float | None = None
-    unseen: int = 0  # kernels of replayed graphs that belong to no operator that was seen
-    seconds: float | None = None  # of both observed executions
-    bytes: int | None = None  # of the digests in the arm that kept more
+    unseen: int = 0  # kernels of replayed graphs that belong to no observed operator
+    seconds: float | None = None  # both observed executions together
+    bytes: int | None = None  # size of the digests in the arm with more
 
 
 def first_differing(candidate: Iterable[ObservedStep], baseline: Iterable[ObservedStep]) -> int | None:
-    """Return the first step that differs in anything that both arms have; None if all are equal."""
+    """Return the first step in which anything that both arms have differs, or None if all steps are equal."""
     others, late = {each.step: each for each in baseline}, list[int]()
     for step in sorted(candidate, key=lambda each: each.step):
         other = others.get(step.step)
@@ -91,7 +91,7 @@ def first_differing(candidate: Iterable[ObservedStep], baseline: Iterable[Observ
         if not all(map(_of_host, names)):
             return step.step
         late += [step.step] if names else []
-    # what the host alone holds shows in the operators of a later step, if in any
+    # a difference in host values alone shows in the operators of a later step, if at all
     return late[-1] if late else None
 
 
@@ -113,18 +113,18 @@ def _differences(candidate: ObservedStep, baseline: ObservedStep) -> dict[str, l
 
 
 def unequal(digests: Mapping[str, str], others: Mapping[str, str]) -> list[str]:
-    """Return the names that both have, with another digest in each."""
+    """Return the names that both have with different digests."""
     return [name for name, digest in digests.items() if others.get(name, digest) != digest]
 
 
 def _gradients_apart(digests: Mapping[str, str], others: Mapping[str, str]) -> list[str]:
-    """Return the gradients that differ, or that one arm lacks; none if an arm shows no gradients."""
+    """Return the gradients that differ or that only one arm has; none if an arm has no gradients at all."""
     missing = sorted(digests.keys() ^ others.keys()) if digests and others else []
     return [*unequal(digests, others), *missing]
 
 
 def difference_of(candidate: ObservedStep, baseline: ObservedStep) -> FirstDifference:
-    """Return what differs first in a step that was observed in both arms."""
+    """Return the first difference in a step that was observed in both arms."""
     differing = _differences(candidate, baseline)
     ours, theirs = candidate.operators or [], baseline.operators or []
     pairs = aligned(ours, theirs)
@@ -166,7 +166,7 @@ Told = tuple[str, tuple[int | None, int | None], str | None, list[str], tuple[Re
 
 
 def answer_of(run: Run, steps: Sequence[ObservedStep], deaths: Sequence[Death] = ()) -> FirstDifference:
-    """Return what the steps of a run of the where probe say. deaths: of its workers."""
+    """Return the first difference from the steps of a run of the `where` probe. deaths: of the run's workers."""
     candidate, baseline = (str(run.settings[role]) for role in ("candidate", "baseline"))
     last = int(str(run.settings["last"]))
     known = {(each.arm, each.replica, each.step): each for each in steps}
@@ -198,7 +198,7 @@ def answer_of(run: Run, steps: Sequence[ObservedStep], deaths: Sequence[Death] =
 
 
 def _ended(death: Death, run: Run) -> tuple[str, str]:
-    """Return the arm in whose execution a worker died, and how; "" where none had begun."""
+    """Return the arm in whose execution a worker died ("" if none had begun), and how it died."""
     arm = (death.phase or "").partition(": ")[0].rpartition(".")[0]
     return arm if arm in (run.settings["candidate"], run.settings["baseline"]) else "", death.detail
 
@@ -209,7 +209,7 @@ def _bits(step: ObservedStep) -> ObservedStep:
 
 
 def kept_results(run: Run, steps: Sequence[ObservedStep]) -> dict[str, list[int]]:
-    """Return, by arm, the operator whose results must be kept: equal reads gave it different results in the arms."""
+    """Return by arm the operators whose results must be kept, because equal inputs gave different results."""
     observed = {each.arm: each for each in steps if each.operators is not None}
     arms = [str(run.settings[role]) for role in ("candidate", "baseline")]
     if not set(arms) <= observed.keys():
@@ -229,13 +229,13 @@ def kept_results(run: Run, steps: Sequence[ObservedStep]) -> dict[str, list[int]
 def _first_pair(
     ours: Sequence[ObservedOperator], theirs: Sequence[ObservedOperator], pairs: Sequence[Pair]
 ) -> Told | None:
-    """Return the first pair that differs and that user code calls; the harness's own copies count if there is none."""
+    """Return the first differing pair that user code calls or, if there is none, one of the harness's own copies."""
     changes = [each for pair in pairs if (each := _differing(ours[pair[0]], theirs[pair[1]], pair)) is not None]
     return next((each for each in changes if ours[each[1][0] or 0].line), changes[0] if changes else None)
 
 
 def _differing(mine: ObservedOperator, other: ObservedOperator, pair: Pair) -> Told | None:
-    """Return how two operators differ whose results do: what an operator reads and does not use makes no difference."""
+    """Return how two operators differ, or None if their results are equal, whatever they read."""
     made = all(None in each or each[0] == each[1] for each in zip(mine.makes, other.makes, strict=False))
     if made and _left_alike(mine, other):
         return None
@@ -251,10 +251,10 @@ def _differing(mine: ObservedOperator, other: ObservedOperator, pair: Pair) -> T
 
 
 def _left_alike(mine: ObservedOperator, other: ObservedOperator) -> bool:
-    """Return True if two operators leave the same in each tensor that they are given.
+    """Return True if two operators leave equal contents in each tensor that they are given.
 
-    A tensor that one arm alone changes may have held the same before in the other arm: memory that is used again. And
-    one arm may give the memory of a result twice, as an input that is not needed any more, and the other arm once.
+    If only one arm changes a tensor, the other's may hold the same result before, in memory that is reused. One arm may
+    also pass the memory of a result twice, once as an input that is no longer needed.
     """
     ours, theirs = mine.leaves, other.leaves
     if len(ours) != len(theirs):
@@ -266,7 +266,7 @@ def _left_alike(mine: ObservedOperator, other: ObservedOperator) -> bool:
 
 
 def _held_after(operator: ObservedOperator) -> list[str | None]:
-    """Return the digests of what an operator was given, as they are after it."""
+    """Return the digests of an operator's inputs after the operator."""
     before = [each.digest for each in operator.reads]
     return [
         held if left is None else left for left, held in zip_longest(operator.leaves, before[: len(operator.leaves)])
@@ -274,8 +274,8 @@ def _held_after(operator: ObservedOperator) -> list[str | None]:
 
 
 def _fills(mine: ObservedOperator, other: ObservedOperator, number: int) -> bool:
-    """Return True if two operators write to memory that held nothing of the step, as the launch of a kernel does to
-    the tensor that it is given for its result.
+    """Return True if an operator writes to this input, whose content before does not belong to the step, as a kernel
+    writes to the tensor that it is given for its result.
     """
     both = mine.reads[number], other.reads[number]
     writes = any(number < len(each.leaves) and each.leaves[number] is not None for each in (mine, other))
@@ -285,7 +285,7 @@ def _fills(mine: ObservedOperator, other: ObservedOperator, number: int) -> bool
 def _first_write(
     ours: Sequence[ObservedOperator], theirs: Sequence[ObservedOperator], names: Sequence[str]
 ) -> Told | None:
-    """Return the state that the arms' operators leave unequal, with the last operator of each that writes it."""
+    """Return the first of these names that an operator writes, with the last operator of each arm that writes it."""
     for name in names:
         writers = tuple(
             max((number for number, each in enumerate(operators) if name in each.writes), default=None)
@@ -299,7 +299,7 @@ def _first_write(
 def _written_between(
     ours: Sequence[ObservedOperator], theirs: Sequence[ObservedOperator], names: Sequence[str]
 ) -> list[str]:
-    """Return the last line, in each arm, that wrote one of these between the steps."""
+    """Return the last line of each arm that wrote one of these names between steps."""
     last = [
         next((each.line for each in reversed(operators) if each.phase == "between" and {*each.writes} & {*names}), "")
         for operators in (ours, theirs)
@@ -308,10 +308,10 @@ def _written_between(
 
 
 def aligned(ours: Sequence[ObservedOperator], theirs: Sequence[ObservedOperator]) -> list[Pair]:
-    """Return the pairs of operators of a step that are the same one, in their order.
+    """Return the aligned pairs of a step's operators, in their order.
 
-    Of what one arm executes more often the last times count, replays before others: warm-ups come before the step that
-    they are for.
+    If an arm executes an operator more often, its last executions count, and replays before others, because warm-ups
+    precede the step.
     """
     mine, other = _of_the_step(ours, theirs), _of_the_step(theirs, ours)
     moved = _moved(mine, other)
@@ -320,7 +320,7 @@ def aligned(ours: Sequence[ObservedOperator], theirs: Sequence[ObservedOperator]
 
 
 def _moved(mine: _Numbered, other: _Numbered) -> dict[int, int]:
-    """Return the pairs that no order aligns, as where a stream runs ahead: they read the same from before the step."""
+    """Return pairs of operators that are in another order, as on a second stream, but read equal inputs from before."""
     in_order, left = _paired(mine, other, (_fed,)), list[dict[Hashable, list[int]]]()
     for side, operators in enumerate((mine, other)):
         paired = {pair[side] for pair in in_order}
@@ -333,9 +333,9 @@ def _moved(mine: _Numbered, other: _Numbered) -> dict[int, int]:
 
 
 def _paired(mine: _Numbered, other: _Numbered, keys: Sequence[Callable[[ObservedOperator], Hashable]]) -> list[Pair]:
-    """Return the pairs of equal keys in one order, and between these the pairs by the keys that follow.
+    """Return the pairs with equal first key in one order, and between these pairs those by the next keys.
 
-    By the last key only those align that both have equally often.
+    By the last key, pair only operators that both arms have equally often.
     """
     if not (mine and other and keys):
         return []
@@ -355,7 +355,7 @@ def _paired(mine: _Numbered, other: _Numbered, keys: Sequence[Callable[[Observed
 
 
 def _in_order(ours: Sequence[Hashable], theirs: Sequence[Hashable]) -> list[Pair]:
-    """Return the places of equal tokens in one order: those that pair by their number, then again between these."""
+    """Return the places of equal tokens in one order: the longest rising pairs, then again between these pairs."""
     pairs: list[Pair] = []
     waiting = [((0, len(ours)), (0, len(theirs)))]
     while waiting:
@@ -373,12 +373,12 @@ def _in_order(ours: Sequence[Hashable], theirs: Sequence[Hashable]) -> list[Pair
 
 
 def _rising(ours: Iterable[Hashable], theirs: Iterable[Hashable]) -> list[Pair]:
-    """Return the longest sequence of pairs that rises on both sides; the k-th time of a token pairs with its k-th."""
+    """Return the longest sequence of pairs that rises on both sides. The k-th equal tokens of both sides pair."""
     places = {token: place for place, token in enumerate(_counted(theirs))}
     found = [(mine, places[token]) for mine, token in enumerate(_counted(ours)) if token in places]
-    ends: list[int] = []  # of the best sequence of each length: the place that it ends in,
-    last: list[int] = []  # and which of `found` that is
-    earlier: list[int | None] = []  # of each found: the one before it in its sequence
+    ends: list[int] = []  # for each length, the place in which the best sequence ends,
+    last: list[int] = []  # and the index of that pair in `found`
+    earlier: list[int | None] = []  # for each pair in `found`, the index of the pair before it
     for number, (_, place) in enumerate(found):
         length = bisect_left(ends, place)
         earlier.append(last[length - 1] if length else None)
@@ -401,7 +401,7 @@ def _counted(tokens: Iterable[Hashable]) -> Iterator[Hashable]:
 def _of_the_step(operators: Sequence[ObservedOperator], others: Sequence[ObservedOperator]) -> _Numbered:
     """Return the operators that may align, with their numbers, the last one first.
 
-    Of an operator that a replay executes there are as many as in the other arm, and at least the replayed ones.
+    If replays execute an operator, keep all replayed ones, and others only up to the number in the other arm.
     """
     tokens, times = [*map(_token, operators)], Counter(_token(each) for each in others if each.phase != "between")
     replayed = Counter(token for token, each in zip(tokens, operators, strict=True) if each.replayed)
@@ -432,7 +432,7 @@ def _fed(operator: ObservedOperator) -> tuple[object, ...]:
 
 
 def _inputs(operator: ObservedOperator) -> list[str]:
-    """Return the digests of tensors from before the step that an operator reads and leaves as they are."""
+    """Return the digests of tensors from before the step that an operator reads and does not change."""
     leaves = [*operator.leaves, *[None] * len(operator.reads)]
     reads = [read for read, left in zip(operator.reads, leaves, strict=False) if left is None]
     return [each.digest for each in reads if each.source is None and each.digest is not None and each.number is None]
@@ -449,7 +449,7 @@ def _parts(operators: Sequence[ObservedOperator]) -> list[str]:
 
 
 def _clips(operator: ObservedOperator) -> bool:
-    """Return True if an operator changes gradients and nothing else."""
+    """Return True if an operator changes only gradients, without clearing them."""
     zeroes = operator.name.endswith("zero_")
     return bool(operator.writes) and not zeroes and all(each.startswith(f"{GRADIENT} ") for each in operator.writes)
 
@@ -478,7 +478,7 @@ def _path(
         )
         names = list(differing.get(part, []))
         if part in ("forward", "backward", "clip", "update"):
-            # what leaves no trace in the step's end is no difference: other operators were aligned
+            # without any difference in the step's results, a differing pair means only a wrong alignment
             change = _first_pair(ours, theirs, own) if any(differing.values()) else None
             where = [] if change is None else [ours[change[1][0] or 0].module or ours[change[1][0] or 0].line]
             names = names or where
@@ -504,7 +504,7 @@ def _place(operators: Sequence[ObservedOperator], number: int, read: ReadTensor 
 
 
 def _makers(operators: Sequence[ObservedOperator], read: ReadTensor | None, matched: set[int]) -> list[int]:
-    """Return the operators without a partner that a tensor was made by, in their order."""
+    """Return the operators without a partner that made a tensor, directly or through others, in their order."""
     found: set[int] = set()
     waiting = [read.source] if read is not None else []
     while waiting:
@@ -516,7 +516,7 @@ def _makers(operators: Sequence[ObservedOperator], read: ReadTensor | None, matc
 
 
 def _apart(mine: ObservedOperator, other: ObservedOperator) -> dict[str, object]:
-    """Return how many elements of the first result that differs do, and by how much at most."""
+    """Return how many elements of the first differing result differ, of how many, and the largest difference."""
     for values, others in zip(mine.values or [], other.values or [], strict=False):
         apart = [abs(a - b) for a, b in zip(values, others, strict=False) if a != b]
         if apart and len(values) == len(others):

@@ -1,6 +1,6 @@
-"""Check the guards: what must be true before a claim about training may pass. Unmet, they are FAIL, mostly `vacuous_…`.
+"""Check the guards: what must hold before a claim about training can pass. An unmet guard is FAIL, mostly `vacuous_…`.
 
-They come after the difference itself, so that a real difference is reported as one.
+Guards are checked after the difference between the arms, so that a real difference is reported as a difference.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from harness.judging.series import (
 from harness.judging.sheet import Sheet, number, require_steps, settle
 from harness.kinds.trajectory.model import TrajectoryMatch
 
-# How much of the control's change from one batch to the next a trained loss shares at least, and by how many standard
-# errors that share is above zero. Measured on trained arms: 0.38 to 0.82, by 6 to 25 standard errors; a series that
-# knows nothing of its batches shares nothing.
+# The control's loss changes from batch to batch. A trained loss must share at least this part of the change, and this
+# many standard errors more than zero. Trained arms showed 0.38 to 0.82, at 6 to 25 standard errors; a series that does
+# not depend on its batches shares nothing.
 FOLLOWS_AT_LEAST = 0.1
 STANDARD_ERRORS = 4.0
 
 
 def require_guards(part: Guarding, executions: Mapping[str, ArmEvidence], run: RunEvidence, sheet: Sheet) -> None:
-    """Settle unless every guard of `part` holds for every named execution; the first one is the candidate."""
+    """Settle unless every guard of `part` holds for all executions. The first execution is the candidate."""
     guards = part.guards
     candidate = next(iter(executions.values()))
     require_steps(len(candidate.series.loss), guards.steps, sheet)
@@ -55,7 +55,7 @@ def require_guards(part: Guarding, executions: Mapping[str, ArmEvidence], run: R
 
 
 def _of_the_beginning(part: Guarding) -> Bounds:
-    """Return the bounds of the first losses of candidate and control; bounds of another metric do not limit losses."""
+    """Return the bounds on the difference of candidate and control in their first loss."""
     if not isinstance(part, Guarded) or part.equality == "bitwise":
         return EXACT
     if isinstance(part, TrajectoryMatch) and part.metric != LOSS:
@@ -64,12 +64,12 @@ def _of_the_beginning(part: Guarding) -> Bounds:
 
 
 def control_of(guards: Guards, run: RunEvidence) -> dict[str, ArmEvidence]:
-    """Return the untrained control by its name in sentences; nothing where no guard names a control."""
+    """Return the untrained control by the name that messages use; empty if no guard names a control."""
     return {f"control {arm}": executed(run, arm) for arm in guards.controls().values()}
 
 
 def require_trained(name: str, execution: ArmEvidence, skipped_at_most: int = 0, *, zero_loss: bool = False) -> None:
-    """Settle unless frozen tensors stayed, trainable tensors changed, the loss moved, and at most `skipped_at_most`
+    """Settle unless frozen tensors did not change, trainable tensors and the loss did, and at most `skipped_at_most`
     updates were left out. zero_loss: True if the loss may be 0 at all steps."""
     start, end = execution.start, end_of(execution)
     require_frozen(name, execution)
@@ -80,14 +80,14 @@ def require_trained(name: str, execution: ArmEvidence, skipped_at_most: int = 0,
         )
     if end.skipped_steps > skipped_at_most:
         settle(reasons.VACUOUS_SKIPPED_STEP, f"{name} left out {end.skipped_steps} of {end.steps_called} updates")
-    replay = execution.long_replay  # the series has few rows of it, and the digests of blocks every step
+    replay = execution.long_replay  # its series has few steps, its digests cover all
     moved = replay is not None and len({each.losses for each in replay.blocks if each.steps == replay.every}) > 1
     if not moved and (losses(execution).any() or not zero_loss):
         _require_movement(name, losses(execution))
 
 
 def require_frozen(name: str, execution: ArmEvidence) -> None:
-    """Settle FAIL where frozen tensors changed."""
+    """Settle FAIL if frozen tensors changed."""
     end = end_of(execution)
     if execution.start.frozen_digest != end.frozen_digest:
         settle(reasons.FROZEN_CHANGED, f"the frozen tensors of {name} changed during its {end.steps_called} steps")
@@ -99,7 +99,7 @@ def _require_movement(name: str, series: Losses, where: str = "") -> None:
 
 
 def require_moving(executions: Mapping[str, ArmEvidence], metric: str) -> None:
-    """Settle unless the metric changes over the steps of each execution. `require_trained` checks the loss."""
+    """Settle FAIL if a metric is constant over an execution's steps. `require_trained` checks the loss."""
     for name, execution in executions.items() if metric != LOSS else ():
         series = values(execution, metric)
         if len(series) > 1 and (series == series[0]).all():
@@ -138,7 +138,7 @@ def require_active_clip(name: str, execution: ArmEvidence, demanded: int, sheet:
 def _require_training_effect(
     effect: TrainingEffect, beginning: Bounds, candidate: ArmEvidence, run: RunEvidence, sheet: Sheet
 ) -> None:
-    """Compare candidate and control batch by batch, so that what a batch does to both losses cancels out."""
+    """Settle FAIL unless the candidate's loss ends below the control's on the same batches by the demanded amount."""
     control = executed(run, effect.control)
     if problem := _control_problem(control, candidate):
         settle(
@@ -165,7 +165,7 @@ def _require_training_effect(
 
 
 def _require_one_beginning(name: str, ours: Losses, theirs: Losses, bounds: Bounds) -> None:
-    """Settle FAIL unless the first losses agree: before its first update a trained model is the untrained one."""
+    """Settle FAIL unless the first losses agree, because the first loss precedes any update."""
     first = difference(ours[:1], theirs[:1], "every", bounds)
     apart = first.first_differing if bounds == EXACT else first.first_exceeding
     if apart is not None:
@@ -177,8 +177,8 @@ def _require_one_beginning(name: str, ours: Losses, theirs: Losses, bounds: Boun
 
 
 def _require_more_than_noise(effect: TrainingEffect, ours: Losses, theirs: Losses, sheet: Sheet) -> None:
-    """Settle FAIL where batch noise may have made the effect. It did not if the candidate ends below every loss of the
-    control, by the demanded amount, or if its loss rises and falls with the control's from batch to batch."""
+    """Settle FAIL if noise of batches may explain the training effect. It does not if the candidate ends below every
+    loss of the control by the demanded amount, or if its loss follows the control's from batch to batch."""
     beyond = float(theirs.min() - np.mean(ours[-effect.last :]))
     share, error = _shared_change(ours, theirs)
     sheet.figure("below_any_control_loss", beyond, "loss")
@@ -193,9 +193,9 @@ def _require_more_than_noise(effect: TrainingEffect, ours: Losses, theirs: Losse
 
 
 def _shared_change(ours: Losses, theirs: Losses) -> tuple[float, float]:
-    """Return the slope of one series' step-to-step changes over the other's, through the origin, with standard error.
+    """Return the slope of our step-to-step changes on theirs, by a regression through the origin, and its error.
 
-    Changes are compared, because what is learned over many steps must not count as following the control.
+    Changes are compared because a decrease over many steps must not count as following the control.
     """
     mine, control = np.diff(ours), np.diff(theirs)
     spread = float(control @ control)
@@ -207,10 +207,10 @@ def _shared_change(ours: Losses, theirs: Losses) -> tuple[float, float]:
 
 
 def _require_floor(floor: Floor, candidate: ArmEvidence, control: ArmEvidence, sheet: Sheet) -> None:
-    """Settle INCONCLUSIVE unless parameters moved, or the loss ended clearly below the control's.
+    """Settle INCONCLUSIVE unless parameters moved enough, or the loss ended clearly below the control's.
 
-    The standard error is that of two series whose batches are drawn at random. Pairs of losses on one batch would show
-    even an update of a millionth.
+    The standard error is that of two independent series. The difference of losses on the same batch would be too
+    sensitive: it shows even updates of a millionth.
     """
     moved = end_of(candidate).moved
     sheet.figure("moved", moved, "of a parameter's size")
@@ -237,14 +237,14 @@ def _require_floor(floor: Floor, candidate: ArmEvidence, control: ArmEvidence, s
 
 
 def _standard_error(*series: Losses) -> float:
-    """Return the standard error of the difference of means; infinite where a series has too few losses."""
+    """Return the standard error of the difference of means; infinite if a series has too few losses."""
     if min(map(len, series)) < 2:
         return float("inf")
     return float(np.sqrt(sum(np.var(each, ddof=1) / len(each) for each in series)))
 
 
 def _control_problem(control: ArmEvidence, candidate: ArmEvidence) -> str:
-    """Return why the control did not see the candidate's batches from its start, untrained; "" if it did."""
+    """Return why the control is no untrained run of the candidate's start and batches; "" if it is."""
     problem = ""
     if control.start.trainable_digest != candidate.start.trainable_digest:
         ours, theirs = control.start.trainable_names, candidate.start.trainable_names
@@ -258,7 +258,7 @@ def _control_problem(control: ArmEvidence, candidate: ArmEvidence) -> str:
         problem = "was trained: its parameters changed"
     elif end_of(control).frozen_digest != control.start.frozen_digest:
         problem = "changed its frozen tensors"
-    # the optimizer, with another learning rate, may start apart
+    # the optimizer's state may differ, because the control has another learning rate
     elif any(entry.category in ("buffers", "generators") for entry in start_differences(control, candidate)):
         problem = "starts from other buffers or generators than the candidate"
     return problem

@@ -1,6 +1,6 @@
-"""Check that the counted graphs are the launched ones: they did the work of the steps, and hardly anything else did.
+"""Check that the launched graphs are the counted ones, and that they did nearly all device work of the steps.
 
-A number of launches alone proves little: a small graph can be launched next to each step of an eager training.
+The number of launches alone proves little, because an eager training could launch a small graph in each step.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from harness.evidence.arm_records import LOSS_OUTPUT, CaptureEvidence, DeviceWor
 from harness.judging import reasons
 from harness.judging.sheet import number, some
 
-OUTSIDE_SHARE = 0.05  # of device time, where a claim declares no bound of its own
+OUTSIDE_SHARE = 0.05  # largest share of device time outside graphs, unless a claim sets another bound
 OUTSIDE_OPERATIONS = 100
-_ACTIVITIES = ("kernel", "memcpy", "memset")  # nodes that the profiler shows
-_Content = tuple[frozenset[tuple[str, int]], tuple[int, ...]]  # kernels by name, activities by type
+_ACTIVITIES = ("kernel", "memcpy", "memset")  # types of nodes that the profiler shows
+_Content = tuple[frozenset[tuple[str, int]], tuple[int, ...]]  # counts of kernels by name, of activities by type
 
 
 class Bounds(NamedTuple):
-    """Bounds of what a step may do outside its graphs.
+    """Bounds on the work of a step outside its graphs.
 
-    after_traced: operations outside a traced replay, those after the step included, where a claim declares them.
+    after_traced: operations outside a traced replay that a claim allows, including those after the step.
     """
 
     share: float = OUTSIDE_SHARE
@@ -36,21 +36,19 @@ DEFAULT = Bounds()
 
 
 class Finding(NamedTuple):
-    """A reason code with its sentence."""
+    """A reason code and the message for it."""
 
     reason: str
     message: str
 
 
 class JudgedSteps(NamedTuple):
-    """The steps that an arm was called for, and how many of them no watcher can be asked to have seen.
+    """Numbers of an arm's steps that are judged.
 
-    A step that captures waits and does more than a replay does, and the first one, or each first one of a schedule of
-    shapes, is recorded under modes of its own.
-
-    called: without `warm`, the plain steps that the contract lets the arm make before its capture.
-    uncaptured: steps that ran outside the capture, warm ones beyond the contract's number among them.
-    still: the last losses are equal, whatever the batch: what they are made of, none of them shows.
+    called: all steps without `warm`, the plain steps that the contract allows before the capture.
+    unseen: steps that watchers cannot observe: those that capture, and the first step of each shape.
+    uncaptured: steps that ran outside the capture, including plain steps beyond the allowed number.
+    still: True if the last losses are all equal, so that they do not show whether a step reads its batch.
     """
 
     called: int
@@ -61,16 +59,16 @@ class JudgedSteps(NamedTuple):
 
 
 def unwatched(what: str, watched: int, steps: JudgedSteps) -> Finding | None:
-    """Return a finding where too few steps were watched for `what`, None where every step that can be was watched."""
+    """Return a finding if too few steps were watched for `what`, or None if all observable steps were watched."""
     if watched >= steps.called - steps.unseen:
         return None
     return Finding(reasons.STEPS_UNWATCHED, f"{what} were looked for in {watched} of its {steps.called} judged steps")
 
 
 def uncounted(arm: str, capture: CaptureEvidence, bounds: Bounds, steps: JudgedSteps | None) -> Finding | None:
-    """Return why the arm's steps were not replays of the counted graphs, as far as anything shows it; else None.
+    """Return a finding if anything shows that the arm's steps were not replays of the counted graphs, else None.
 
-    `steps` None: the probe does not watch steps one by one.
+    steps: None if the probe does not watch single steps.
     """
     if capture.mechanism == "traced":
         outside = untraced(arm, capture, steps) or _traced(arm, capture)
@@ -87,12 +85,12 @@ def uncounted(arm: str, capture: CaptureEvidence, bounds: Bounds, steps: JudgedS
 
 
 def unreplayed(arm: str, capture: CaptureEvidence, bounds: Bounds, steps: JudgedSteps | None) -> Finding | None:
-    """Return a finding unless outputs of the step depend on its replays, as far as the look at them saw; else None.
+    """Return a finding unless the check with replays left out showed that the step's outputs depend on its replays.
 
-    The loss may come from elsewhere where the claim itself allows more work outside the graphs than the default.
+    The loss need not depend on them if the claim allows more work outside the graphs than the default.
     """
     ghost = capture.ghost
-    if ghost is None:  # recorded before anything looked, or by ranks that train together
+    if ghost is None:  # older evidence, or several ranks: the check was not made
         return None
     outside = ghost.outside - (LOSS_OUTPUT in ghost.named and bounds.share > DEFAULT.share)
     if outside:
@@ -110,7 +108,7 @@ def unreplayed(arm: str, capture: CaptureEvidence, bounds: Bounds, steps: Judged
 
 
 def _doubts(ghost: GhostReplay) -> Iterator[str]:
-    """Yield what keeps the replays from being shown to compute the step's outputs."""
+    """Yield the reasons why it is not proven that the replays compute the step's outputs."""
     if ghost.reads is False:
         yield "its outputs and its last losses are equal for every batch: compare fewer steps"
     if ghost.unsure:
@@ -132,7 +130,7 @@ def _doubts(ghost: GhostReplay) -> Iterator[str]:
 
 
 def blind(arm: str, capture: CaptureEvidence) -> Finding | None:
-    """Return a finding where the profiler missed a planted sync: an empty profile looks like steps without launches."""
+    """Return a finding if the profiler missed a planted sync, because then an empty profile proves nothing."""
     if capture.profiler_sees_planted is not False:  # None: recorded before a sync was planted
         return None
     return Finding(
@@ -141,9 +139,9 @@ def blind(arm: str, capture: CaptureEvidence) -> Finding | None:
 
 
 def outside_share(work: DeviceWork, after: float = 0.0) -> float:
-    """Return which share of the watched replays' device time kernels outside took; NaN where a time is not finite.
+    """Return the share of the watched replays' device time in kernels outside the graphs; NaN if a time is not finite.
 
-    after: seconds of kernels after the step, to count them too.
+    after: seconds of kernels after the step, to include them.
     """
     outside = work.outside_kernel_seconds + after
     total = work.launched_seconds + outside
@@ -173,9 +171,9 @@ def _launched(arm: str, work: DeviceWork, capture: CaptureEvidence) -> Finding |
 
 
 def _unevenly(arm: str, work: DeviceWork, capture: CaptureEvidence) -> Finding | None:
-    """Return a finding unless each piece of a step was launched once a step, by whichever capture.
+    """Return a finding unless each piece of a step (`graphs_per_step`) was launched once in each step, of any capture.
 
-    A piece launched twice does not replace another one. Pieces of equal work look alike, so they are counted together.
+    A second launch of a piece does not replace another piece. Pieces with equal work are counted together.
     """
     pieces, places = graphs_per_step(capture), defaultdict[_Content, set[int]](set)
     for index, graph in enumerate(capture.nodes):
@@ -193,7 +191,7 @@ def _unevenly(arm: str, work: DeviceWork, capture: CaptureEvidence) -> Finding |
 
 
 def _pools(places: Iterable[set[int]]) -> list[set[int]]:
-    """Return the given sets, with those that share a member joined into one."""
+    """Return the sets after joining all sets that share a member."""
     pools: list[set[int]] = []
     for each in places:
         touching = [pool for pool in pools if pool & each]
@@ -202,31 +200,31 @@ def _pools(places: Iterable[set[int]]) -> list[set[int]]:
 
 
 def graphs_per_step(capture: CaptureEvidence) -> int:
-    """Return how many graphs one step launches: several where it is captured in pieces (a forward and a backward)."""
+    """Return how many graphs one step launches: several if it is captured in pieces, such as forward and backward."""
     graphs = len(capture.nodes)
     return graphs // capture.captures if capture.captures and graphs and graphs % capture.captures == 0 else 1
 
 
 def _content(graph: GraphNodes | Launched) -> _Content:
-    """Return the kernels and activities by which a launch is recognised as one of a graph."""
+    """Return the kernels and activities that identify a graph and its launches."""
     kernels = _kernels(graph) if isinstance(graph, Launched) else graph.kernels
     return frozenset(kernels.items()), tuple(_activities(graph).values())
 
 
 def _kernels(launched: Launched) -> dict[str, int]:
-    """Return the kernels of a launch that are kernel nodes, without the driver's own kernels."""
+    """Return the kernels of a launch without those by which the driver executes copies and memsets."""
     return {name: count for name, count in launched.kernels.items() if not _drivers_own(name)}
 
 
 def _drivers_own(name: str) -> str | None:
-    """Return `memcpy` or `memset` for a kernel with which the driver executes such a node, else None. `memcpy32_post`
-    and `memset32` were seen on H200s and H100s."""
+    """Return `memcpy` or `memset` for a kernel by which the driver executes such a node, else None. H200s and H100s
+    showed `memcpy32_post` and `memset32`."""
     match = re.fullmatch(r"(memcpy|memset)(?:\d+|\w*_post)", name)
     return match.group(1) if match else None
 
 
 def _activities(graph: GraphNodes | Launched) -> dict[str, int]:
-    """Return the number of nodes, or of activities, of each type that the profiler shows."""
+    """Return the number of nodes of a graph, or of activities of a launch, for each type that the profiler shows."""
     types = Counter[str]()
     for name, count in graph.by_type.items():
         types[plain_type(name)] += count
@@ -239,7 +237,7 @@ def _activities(graph: GraphNodes | Launched) -> dict[str, int]:
 
 
 def plain_type(name: str) -> str:
-    """Return one spelling of a node type: `cudaGraphNodeTypeMemAlloc`, `MEM_ALLOC` and `mem_alloc` are one type."""
+    """Return a node type in one spelling: `memalloc` for `cudaGraphNodeTypeMemAlloc`, `MEM_ALLOC` and `mem_alloc`."""
     return name.lower().removeprefix("cudagraphnodetype").replace("_", "")
 
 
@@ -259,7 +257,7 @@ def _outside(arm: str, work: DeviceWork, share: float) -> Finding | None:
 
 
 def _busiest(arm: str, capture: CaptureEvidence, bounds: Bounds, steps: JudgedSteps | None) -> Finding | None:
-    """Return a finding unless every judged step was watched, and none issued more operations than the bound."""
+    """Return a finding unless all judged steps were watched and none issued more operations than the bound."""
     watch = capture.every_step
     if steps is None:
         return None
@@ -275,10 +273,10 @@ def _busiest(arm: str, capture: CaptureEvidence, bounds: Bounds, steps: JudgedSt
 
 
 def _after(arm: str, capture: CaptureEvidence, bounds: Bounds) -> Finding | None:
-    """Return a finding if what runs after a step issues more operations, with the step's own, than may be outside.
+    """Return a finding if operations outside the replay, including those after the step, exceed the bound.
 
-    A claim allows them next to a traced replay only if the replays alone train: nothing else shows how much work of a
-    training the replays do, where no device time is measured.
+    For a traced replay, a claim's own bound counts only if the replays alone train: without device times, nothing else
+    shows how much of the work the replays do.
     """
     watch, seen = capture.every_step, capture.observed_replayed_operations
     if watch is None or not watch.most_after:
@@ -305,7 +303,7 @@ def _after(arm: str, capture: CaptureEvidence, bounds: Bounds) -> Finding | None
 
 
 def _after_share(arm: str, work: DeviceWork, share: float) -> Finding | None:
-    """Return a finding if what runs after a step takes more device time, with the step's own, than may be outside."""
+    """Return a finding if kernels outside the graphs, including those after the step, exceed the share."""
     spent = outside_share(work, work.after_kernel_seconds)
     if spent <= share:
         return None
@@ -322,7 +320,7 @@ def _names(work: DeviceWork) -> str:
 
 
 def untraced(arm: str, capture: CaptureEvidence, steps: JudgedSteps | None) -> Finding | None:
-    """Return a finding if traced replays, or the judged steps as replays, were not observed; else None."""
+    """Return a finding if the traced replays were not watched in every judged step, else None."""
     watch = capture.every_step
     if watch is None or watch.steps == 0:
         return Finding(reasons.REPLAYS_UNWATCHED, f"the replays of {arm} were not watched step by step")
@@ -332,7 +330,7 @@ def untraced(arm: str, capture: CaptureEvidence, steps: JudgedSteps | None) -> F
 
 
 def _traced(arm: str, capture: CaptureEvidence) -> Finding | None:
-    """Return a finding unless each judged step replayed about as many operations as the steps watched separately."""
+    """Return a finding unless each judged step replayed about as many operations as the separately observed replays."""
     watch, seen = capture.every_step, capture.observed_replayed_operations
     if watch is None or not seen:
         return None  # `untraced` reports it

@@ -1,11 +1,10 @@
-"""Check, within a bound, that both arms move every tensor alike from start to end, as far as rounding lets them.
+"""Check that both arms move every tensor alike from start to end, within a bound, except for rounding.
 
-A loss shows what it reads. Averaged weights, running statistics, a parameter that few batches reach or the last update
-are in no loss, or in none yet. What an optimizer divides by its own size (Adam's update of a bias before a norm) is
-moved as far by rounding as by a gradient, so a distance alone shows nothing. The control, which is the baseline from
-a start changed by a rounding, separates the two. It excuses what lies beyond the bound, and what lies within it must
-be no further apart than rounding takes most parameters: an average that is updated a step late moves little.
-"""
+Losses do not show averaged weights, running statistics, parameters that few batches use, or the last update. But a
+distance alone proves nothing: if an optimizer divides by a tiny size, as Adam does for a bias before a norm, rounding
+moves a tensor as far as a gradient. The control, a baseline whose start was changed by a rounding, measures this. It
+excuses tensors beyond the bound. A tensor within the bound must still be no further apart than rounding takes most
+parameters, because an average that is updated a step late also moves little."""
 
 from __future__ import annotations
 
@@ -23,14 +22,14 @@ from harness.judging.end_state import roles_of
 from harness.judging.sheet import Sheet, number, settle, some
 from harness.numbers import counted
 
-OF_SIZE = 1e-6  # of the tensor's own norm: what a parameter of float32 loses to its sum with updates far smaller
-OF_STEP = 2.0**-24  # of it, a step: what a tensor of float32 loses at most that each step rounds once
+OF_SIZE = 1e-6  # share of a tensor's norm that rounding explains when updates are far smaller than the parameter
+OF_STEP = 2.0**-24  # share per step that rounding explains in a float32 tensor that each step rounds once
 NOT_READ = ("optimizer", "generators")
-FLOATING = ("float", "bfloat", "complex")  # begin the names of such data types
+FLOATING = ("float", "bfloat", "complex")  # prefixes of the names of floating-point data types
 
 
 class Tensor(NamedTuple):
-    """One tensor that both arms moved: L2 norms, and how far the control moved it apart."""
+    """L2 norms of a tensor: distance of the arms' ends, the baseline's movement and size, the control's distance."""
 
     name: str
     apart: float
@@ -40,21 +39,21 @@ class Tensor(NamedTuple):
 
     @property
     def share(self) -> float:
-        """Return the distance over the baseline's movement. An infinite movement, as of a mask, measures nothing."""
+        """Return the distance of the ends divided by the baseline's movement; infinite if it did not move finitely."""
         return self.apart / self.moved if 0 < self.moved < math.inf else (math.inf if self.apart else 0.0)
 
     def rounding(self, ratio: float) -> float:
-        """Return the largest distance that rounding excuses. See `Rounding.capped`."""
+        """Return the largest distance that rounding excuses, for a ratio from `Rounding.capped`."""
         return _largest_finite(AS_ROUNDING * ratio * self.control, OF_SIZE * self.size)
 
     def is_explained(self, rounding: Rounding, steps: int) -> bool:
-        """Return True if rounding explains the distance: it takes most parameters as far, or each step rounds so."""
+        """Return True if rounding explains the distance: most parameters are as far apart, or rounding in each step."""
         floor = max(OF_SIZE, OF_STEP * steps) * self.size
         return self.apart <= _largest_finite(rounding.reach(self), floor)
 
 
 def _largest_finite(*distances: float) -> float:
-    """Return the largest distance; infinite sizes explain nothing."""
+    """Return the largest distance, ignoring infinite ones, or 0."""
     return max((each for each in distances if each < math.inf), default=0.0)
 
 
@@ -69,10 +68,10 @@ def require_near_ends(
     *,
     same_system: bool = True,
 ) -> str:
-    """Return, as a sentence's tail, what rounding alone may have moved and what had no counterpart to compare with.
+    """Return the end of a sentence: tensors that rounding may have moved, and tensors without a counterpart.
 
-    Settles FAIL where a tensor is moved differently. Settles INCONCLUSIVE where rounding moves every parameter as far,
-    or where the baseline has state that the candidate lacks.
+    Settle FAIL if a tensor is moved differently. Settle INCONCLUSIVE if rounding moves every parameter as far as
+    training does, or if the baseline has state that the candidate lacks.
     """
     arm = baseline.start.arm
     require_nudged_alone(control, theirs, baseline, sheet)
@@ -101,7 +100,7 @@ def require_near_ends(
     if worst is not None and not sheet.meets("end_distance", worst.share, "at most", demanded.at_most, unit):
         settle(reasons.ENDS_APART, _message(demanded, ours, theirs, wrong))
     require_equal_updates(ours, candidate, theirs, baseline)
-    # one that is not trained at all would have been told; ends that are equal in bits need no control
+    # a parameter that is not trained must be distinguishable from rounding; ends equal in bits need no control
     apart = any(each.apart for each in tensors)
     if apart and not any(each.rounding(ratio) < each.moved for each in _parameters(tensors)):
         settle(
@@ -109,7 +108,7 @@ def require_near_ends(
             f"the control {control.start.arm}, which begins a rounding away from {theirs}, ends so far from it in "
             "every parameter that an untrained one would not show",
         )
-    within = [each for each in tensors if each not in beyond] if rounding.share else []  # 0: the control shows nothing
+    within = [each for each in tensors if each not in beyond] if rounding.share else []  # else unmeasured
     counts = _of_counts(baseline)
     within = [each for each in within if each.name not in counts]
     unexplained = [each for each in within if not each.is_explained(rounding, len(candidate.series.loss))]
@@ -125,9 +124,9 @@ def require_near_ends(
 
 
 def _of_counts(execution: ArmEvidence) -> set[str]:
-    """Return the tensors of several integers or flags, as of the tokens that each expert got.
+    """Return the names of tensors with several integers or flags, such as the number of tokens of each expert.
 
-    One rounding turns one choice, which moves them by whole numbers, or none does.
+    Rounding changes them by whole numbers or not at all, so distances do not measure it.
     """
     forms = (execution.start.state and execution.start.state.forms) or {}
     return {
@@ -171,7 +170,7 @@ def _of(execution: ArmEvidence, arm: str) -> MovedApart:
 
 
 def _require_all(ours: str, candidate: ArmEvidence, made: MovedApart) -> None:
-    """Settle ERROR where an end's tensor is neither compared nor listed as uncompared, or no parameter is compared."""
+    """Settle ERROR if a tensor of the end is neither compared nor listed as uncompared, or no parameter is compared."""
     state = end_of(candidate).state
     named = {f"{category} {name}" for category, found in (state.digests if state else {}).items() for name in found}
     lost = {name for name in named if not name.startswith(NOT_READ)} - {*made.tensors, *made.uncompared}
@@ -184,9 +183,9 @@ def _require_all(ours: str, candidate: ArmEvidence, made: MovedApart) -> None:
         settle(reasons.EVIDENCE_MISSING, f"no parameter of {ours} was compared at its end")
 
 
-OPTIMIZER, LOOSE = "optimizer ", "tensors "  # begin the names of what is an optimizer's, or hangs loose
-COUNT = "num_batches_tracked"  # ends the name of BatchNorm's count, which is compared by itself
-STEP = ".step"  # ends the name of an optimizer's count of updates
+OPTIMIZER, LOOSE = "optimizer ", "tensors "  # prefixes of the names of optimizer state and of loose tensors
+COUNT = "num_batches_tracked"  # suffix of the name of BatchNorm's count, which another check compares
+STEP = ".step"  # suffix of the name of an optimizer's count of updates
 
 Digests = dict[str, str]
 
@@ -194,9 +193,9 @@ Digests = dict[str, str]
 def require_all_compared(
     ours: str, candidate: ArmEvidence, theirs: str, baseline: ArmEvidence, made: MovedApart, *, same_system: bool
 ) -> str:
-    """Return, as a sentence's tail, which tensors had no counterpart; nothing where older evidence did not record that.
+    """Return the end of a sentence with the tensors that had no counterpart; "" if older evidence did not record them.
 
-    Settles INCONCLUSIVE where the baseline has state that the candidate lacks. Another system has other names.
+    Settle INCONCLUSIVE if the baseline has state that the candidate lacks, unless two systems have different names.
     """
     if made.missing is None:
         return ""
@@ -219,8 +218,8 @@ def require_all_compared(
 def _require_nothing_derived(
     ours: str, candidate: ArmEvidence, theirs: str, baseline: ArmEvidence, left: Sequence[str]
 ) -> None:
-    """Settle FAIL where the baseline made averages or copies of its parameters, and the candidate made no tensor that
-    could be one of them under another name.
+    """Settle FAIL if the baseline made averages or copies of its parameters, and the candidate made no additional
+    tensor that could be such an average under another name.
     """
     derived = [name for name in left if roles_of(end_of(baseline)).get(name.removeprefix(LOOSE)) == "derived"]
     if derived and not roles_of(end_of(candidate)).keys() - roles_of(end_of(baseline)).keys():
@@ -232,7 +231,7 @@ def _require_nothing_derived(
 
 
 def _is_told_otherwise(name: str, candidate: ArmEvidence, baseline: ArmEvidence, made: MovedApart) -> bool:
-    """Return True if this name needs no counterpart: moments of another format, a table, what `state` names again."""
+    """Return True if a tensor needs no counterpart: a moment in another format, an unchanged or a repeated tensor."""
     if name.startswith(OPTIMIZER):
         return _is_of_another_format(name, candidate, made)
     start, end = _digests(baseline.start.state), _digests(end_of(baseline).state)
@@ -245,14 +244,14 @@ def _is_told_otherwise(name: str, candidate: ArmEvidence, baseline: ArmEvidence,
 
 
 def _unchanged(execution: ArmEvidence) -> list[str]:
-    """Return the loose tensors that came with a step and that no later step changed; `still` in older evidence."""
+    """Return the loose tensors that a step created and no later step changed."""
     still = end_of(execution).still or []
     return [*still, *(name for name, role in roles_of(end_of(execution)).items() if role == "table")]
 
 
 def _is_of_another_format(name: str, candidate: ArmEvidence, made: MovedApart) -> bool:
-    """Return True if the candidate's optimizer keeps such state in another type or shape or for other tensors, or if no
-    optimizer state was compared, so that the optimizers are different ones.
+    """Return True if the candidate's optimizer keeps this kind of state in another type or shape, or if no optimizer
+    state was compared, because the optimizers are different.
     """
     kind = name.partition(" (")[0].rpartition(".")[2]
     names = _digests(end_of(candidate).state)
@@ -261,7 +260,7 @@ def _is_of_another_format(name: str, candidate: ArmEvidence, made: MovedApart) -
 
 
 def require_equal_updates(ours: str, candidate: ArmEvidence, theirs: str, baseline: ArmEvidence) -> None:
-    """Settle FAIL where the optimizers of the arms counted different numbers of updates."""
+    """Settle FAIL if the optimizers of the arms counted different numbers of updates."""
     apart = sorted(_updates_apart(candidate, baseline))
     if apart:
         settle(
@@ -278,10 +277,10 @@ def _updates_apart(candidate: ArmEvidence, baseline: ArmEvidence) -> Iterator[st
     for name in (our_digests.keys() & their_digests.keys()) | (mine.keys() & their.keys()):
         if not (name.startswith(OPTIMIZER) and name.endswith(STEP)):
             continue
-        if name in mine and name in their:  # by value: one may be a float where the other is an integer
+        if name in mine and name in their:  # compare values, because types may differ
             if mine[name] != their[name]:
                 yield f"{name} ends at {number(mine[name])}, not at {number(their[name])}"
-        elif our_digests[name] != their_digests[name]:  # Python's numbers are kept as text
+        elif our_digests[name] != their_digests[name]:  # numbers of Python have only a digest
             yield f"{name} ends at another number"
 
 

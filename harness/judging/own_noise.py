@@ -1,13 +1,12 @@
-"""Check equality within the baseline's own noise: runs of both arms could change places, as far as their numbers show.
+"""Check equality within the baseline's own noise, by a permutation test over the runs of both arms.
 
-n runs of each arm can be divided into two halves in C(2n, n) ways. If the arms are equal, the division that was run
-is one of them by chance, whatever the noise looks like and however the numbers depend on each other. So the claim is
-violated only where that division separates its halves strictly further than every other one. In equal arms this happens
-once in C(2n, n) / 2 (126 for n = 5), as a division and its mirror image are one for the shift. It also has to separate
-them by more than `SHIFT` or `NOISIER`, so that a difference far below the noise, such as from the order of atomic
-additions, does not accuse.
+The 2n runs of both arms can be divided into two halves in C(2n, n) ways. If the arms are equal, the division into
+candidate and baseline is one of these by chance, whatever the distribution of the noise. So the claim is violated only
+if this division separates its halves strictly further than every other one. Equal arms do so in 1 of C(2n, n) / 2 cases
+(126 for n = 5), because a division and its mirror image have the same shift. The separation must also exceed `SHIFT` or
+`NOISIER`, so that a difference far below the noise does not fail.
 
-Shapes: values [runs, columns], the candidate's runs first; a feature is one column (a loss) or several (a sketch).
+Shapes: values [runs, columns], the candidate's runs first. A feature is one column (a loss) or several (a sketch).
 """
 
 from __future__ import annotations
@@ -30,13 +29,13 @@ from harness.judging.sheet import Sheet, number, settle, some
 from harness.kinds.trajectory.model import RUNS, TrajectoryMatch
 from harness.numbers import counted
 
-SHIFT = 4.0  # pooled spreads of a run between the halves' means
-NOISIER = {1: 64.0, 4: 8.0}  # baseline's spreads between its mean and the candidate's runs, by columns of a feature
-ROUNDINGS = 2.0  # epsilons of a feature's size: the least spread
-_TINY = 1e-150  # least spread of what is 0 in every run; its square is a number
+SHIFT = 4.0  # distance of the halves' means that fails, in pooled spreads of a run
+NOISIER = {1: 64.0, 4: 8.0}  # distance of runs from the baseline's mean that fails, in its spreads, by feature columns
+ROUNDINGS = 2.0  # smallest spread of a feature, in epsilons of its size
+_TINY = 1e-150  # smallest spread of a feature that is always 0; its square is still above 0
 _MANTISSAS = (8, 11, 24, 53)  # bits of bfloat16, float16, float32 and float64
-_AT_ONCE = 512  # divisions
-MOST_TIMED = 8  # processes of a timing: 12 of each arm have 2.7 million divisions
+_AT_ONCE = 512  # divisions that are computed together
+MOST_TIMED = 8  # processes of a timing that are compared, because 12 per arm have 2.7 million divisions
 PARAMETER = "end parameters "
 
 Floats = NDArray[np.float64]
@@ -44,9 +43,10 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Features:
-    """What is compared of 2n runs: values [2n, columns], and of each feature its name, first column and least spread.
+    """The compared features of 2n runs: values [2n, all columns], and each feature's name and smallest spread
+    (`floor`).
 
-    All features of one group have as many columns.
+    All features of a group have the same number of columns.
     """
 
     names: list[str]
@@ -55,7 +55,7 @@ class Features:
     floor: Floats
 
     def separations(self, halves: NDArray[np.bool_]) -> tuple[Floats, Floats]:
-        """Return shift and noise [D, features] of divisions [D, 2n], True for the first half; beyond 1 they accuse."""
+        """Return shift and noise [D, features] of divisions [D, 2n], True for the first half; above 1 may fail."""
         ours, theirs = halves / (halves.sum(axis=1, keepdims=True)), ~halves / ((~halves).sum(axis=1, keepdims=True))
         runs = halves.shape[1] // 2
         centred, floor = self._scaled()
@@ -73,14 +73,14 @@ class Features:
         return shift, np.sqrt(away / np.maximum(other_spread, least)) / NOISIER[self.columns]
 
     def _scaled(self) -> tuple[Floats, Floats]:
-        """Return centred values and floors, over each feature's largest value, so that their squares are finite."""
+        """Return centred values and floors, divided by each feature's largest value, so that squares are finite."""
         centred = self.values - self.values.mean(axis=0)
         size = np.abs(centred).reshape(len(centred), -1, self.columns).max(axis=(0, 2))
         size = np.maximum(size, self.floor)
         return centred / np.repeat(size, self.columns), self.floor / size
 
     def spread(self, runs: int) -> Floats:
-        """Return the pooled spread [features] of a run within its arm, at least the floor; of a sketch the L2 norm."""
+        """Return the pooled spread [features] of a run within its arm, at least the floor. Sketches use the L2 norm."""
         within = (self.values[:runs].var(axis=0, ddof=1) + self.values[runs:].var(axis=0, ddof=1)) / 2
         return np.sqrt(np.maximum(self._of_features(within) / self.columns, self.floor**2))
 
@@ -91,30 +91,30 @@ class Features:
 
 @dataclass(frozen=True)
 class Separation:
-    """How far the halves that were run lie apart, and any other two: 1 is the least that accuses."""
+    """How far the two arms are apart (`actual`), and the most for any other division (`others`). Above 1 may fail."""
 
     actual: float
     others: float
     feature: str
-    is_noise: bool  # the candidate's runs scatter more, and their mean is not what accuses
+    is_noise: bool  # True if the candidate's scatter and not its mean is the larger difference
 
     @property
     def beyond(self) -> float:
-        """Return how far the halves that were run lie apart, over what is needed: above 1 the arms are unequal."""
+        """Return the arms' separation divided by the needed one. Above 1 the arms are unequal."""
         return self.actual / self.needed
 
     @property
     def needed(self) -> float:
-        """Return the separation that the halves that were run must exceed."""
+        """Return the separation that unequal arms exceed."""
         return max(1.0, self.others)
 
 
 def separation(groups: Sequence[Features]) -> Separation:
-    """Compare the division that was run, the first half of all rows, with every other one except its mirror image."""
+    """Return the separation of the arms, which are the two halves of all rows, and the most of all other divisions."""
     runs = len(groups[0].values) // 2
     chosen = list(combinations(range(2 * runs), runs))
     halves = np.zeros((len(chosen), 2 * runs), dtype=np.bool_)
-    for row, half in enumerate(chosen):  # the first is the one that was run, the last its mirror image
+    for row, half in enumerate(chosen):  # the first division is that into arms, the last is its mirror image
         halves[row, list(half)] = True
     worst: tuple[float, str, bool] = (0.0, "", False)
     for group in groups:
@@ -133,14 +133,14 @@ def separation(groups: Sequence[Features]) -> Separation:
 
 @dataclass(frozen=True)
 class OwnNoise:
-    """What was compared of the runs of both arms, and the shift that none of it would have shown."""
+    """What was compared in the runs of both arms, and the largest differences that the noise would have hidden."""
 
     separation: Separation
     groups: list[Features]
     runs: int
-    hidden_loss: float  # at the step that shows most
-    hidden_way: float | None  # of a parameter's way, the median; None: no parameter moved or was sketched
-    seen_way: bool  # some parameter would have shown that it was not trained at all
+    hidden_loss: float  # a smaller difference of losses would not have been seen, at the most sensitive step
+    hidden_way: float | None  # the same for a median parameter, as a share of its movement; None if none has one
+    seen_way: bool  # True if at least one parameter would have shown that it was not trained
 
     def of(self, prefix: str) -> int:
         """Return how many features have names that begin with the prefix."""
@@ -154,9 +154,9 @@ def require_within_noise(
     sheet: Sheet,
     ends: Callable[[Collection[str], Mapping[str, ArmEvidence]], None],
 ) -> OwnNoise:
-    """Settle FAIL where the arms' runs are separated as no other halves are, or differ in what noise cannot touch.
+    """Settle FAIL if the arms are separated further than any other halves, or differ in state that noise cannot change.
 
-    ends: compares the ends of two runs in everything except the tensors that are `noisy`.
+    ends: a function that compares the ends of two runs, except tensors that noise may change.
     """
     groups = list(_features(part, [*candidates.values(), *baselines.values()]))
     ours, theirs = next(iter(candidates)), next(iter(baselines))
@@ -168,9 +168,9 @@ def require_within_noise(
 
 
 def require_unseparated(groups: list[Features], start: Mapping[str, Sketch], ours: str, sheet: Sheet) -> OwnNoise:
-    """Settle FAIL where the first half of the rows, which are the candidate's runs, is separated as no other half is.
+    """Settle FAIL if the first half of the rows, the candidate's runs, is separated further than any other half.
 
-    start: the baseline's sketches at its start, by `category name`.
+    start: sketches of the baseline's initial tensors, by `category name`.
     """
     found, runs = separation(groups), len(groups[0].values) // 2
     seen = _seen(found, groups, start, runs)
@@ -188,9 +188,9 @@ def require_unseparated(groups: list[Features], start: Mapping[str, Sketch], our
 def require_timed_within_noise(
     candidates: Sequence[ArmEvidence], baselines: Sequence[ArmEvidence], ours: str, theirs: str
 ) -> None:
-    """Settle FAIL where the timed losses of both arms' processes are separated as no other halves are.
+    """Settle FAIL if the timed losses of the two arms are separated further than any other halves of their processes.
 
-    Compared are the timed steps that all processes made, of at most the first `MOST_TIMED` processes.
+    Compare the timed steps that all processes made, of at most the first `MOST_TIMED` processes.
     """
     runs = [losses(each) for each in (*candidates[:MOST_TIMED], *baselines[:MOST_TIMED])]
     if len(runs) < 2 * RUNS:
@@ -213,7 +213,7 @@ def require_decided(
     baselines: Mapping[str, ArmEvidence],
     run: RunEvidence,
 ) -> str:
-    """Return, as a sentence's tail, what the noise would have hidden; settle INCONCLUSIVE where it hides everything."""
+    """Settle INCONCLUSIVE if there is no noise or it hides everything; else return the end of a sentence about it."""
     ours, theirs = next(iter(candidates)), next(iter(baselines))
     bits = {_bits(each) for each in baselines.values()}
     if len(bits) == 1 and not bits >= {_bits(each) for each in candidates.values()}:
@@ -232,7 +232,7 @@ def require_decided(
 
 
 def hidden_by(seen: OwnNoise, *, gradients: bool = True) -> str:
-    """Return, as a sentence's tail, what was compared and what the noise would have hidden."""
+    """Return the end of a sentence: what was compared, and the differences that the noise would have hidden."""
     way = "" if seen.hidden_way is None else f" ends that lie {number(seen.hidden_way)} of a parameter's way apart and"
     watched = f" {counted(seen.of('gradient '), 'gradient')} and" if gradients else ""
     ends = f"{watched} {counted(seen.of('end '), 'tensor')} of their ends"
@@ -261,20 +261,20 @@ def features_of_sketches(sketched: Sequence[Mapping[str, Sketch]]) -> Iterator[F
 
 
 def features_of_series(series: Floats, metric: str) -> Features:
-    """Return the features of a series [runs, steps], each step being one."""
+    """Return the features of a series [runs, steps]. Each step is a feature."""
     floor = ROUNDINGS * max(map(_epsilon, series)) * np.abs(series).max(axis=0)
     names = [f"{metric} of step {step}" for step in range(series.shape[1])]
     return Features(names, series, 1, np.maximum(floor, _TINY))
 
 
 def roundings(first: Floats, second: Floats) -> Floats:
-    """Return by how much two series [steps] without noise may lie apart at each step as roundings do."""
+    """Return by how much two series [steps] without noise may differ at each step because of rounding."""
     epsilon = max(_epsilon(series[np.isfinite(series)]) for series in (first, second))
     return SHIFT * np.maximum(ROUNDINGS * epsilon * np.maximum(np.abs(first), np.abs(second)), _TINY)
 
 
 def is_rounding(first: Sketch, second: Sketch) -> bool:
-    """Return True if two tensors lie no further apart than roundings, as far as their sketches show."""
+    """Return True if the difference of two tensors may be rounding, judged by their sketches."""
     least = SHIFT * ROUNDINGS * max(first[0], second[0]) * max(first[1], second[1])
     return math.isfinite(least) and all(
         abs(one - other) <= least for one, other in zip(first[2:], second[2:], strict=True)
@@ -282,7 +282,7 @@ def is_rounding(first: Sketch, second: Sketch) -> bool:
 
 
 def _sketches(execution: ArmEvidence) -> dict[str, Sketch]:
-    """Return the sketches of some steps' gradients and of the state at the end, by name."""
+    """Return the sketches of the recorded gradients and of the state at the end, by name."""
     end = end_of(execution)
     if end.sketches is None:
         settle(reasons.EVIDENCE_MISSING, f"arm {end.arm} was recorded without the sketches that its noise is seen in")
@@ -296,7 +296,7 @@ def _sketches(execution: ArmEvidence) -> dict[str, Sketch]:
 
 
 def _require_same_gradients(ours: Sequence[Mapping[str, Sketch]], theirs: Sequence[Mapping[str, Sketch]]) -> None:
-    """Settle FAIL where a gradient is missing from the candidate's runs, or is new in them: noise makes no gradient."""
+    """Settle FAIL if a candidate's run has another set of gradients than the baseline: noise creates no gradient."""
     known = [{name for name in each if name.startswith("gradient ")} for each in theirs]
     for each in ours:
         found = {name for name in each if name.startswith("gradient ")}
@@ -306,7 +306,7 @@ def _require_same_gradients(ours: Sequence[Mapping[str, Sketch]], theirs: Sequen
 
 
 def _epsilon(series: Floats) -> float:
-    """Return the relative rounding of the coarsest floating-point type that holds all values."""
+    """Return the epsilon of the coarsest floating-point type that represents all values."""
     mantissas = np.frexp(series)[0]
     return next(2.0 ** (1 - bits) for bits in _MANTISSAS if (np.ldexp(mantissas, bits) % 1 == 0).all())
 
@@ -329,7 +329,7 @@ def _seen(found: Separation, groups: Sequence[Features], start: Mapping[str, Ske
 
 
 def _way(ends: Features, place: int, start: Sketch | None, runs: int) -> float:
-    """Return the L2 norm of a parameter's way in the baseline, estimated from its sketches."""
+    """Return the L2 norm of a parameter's movement from start to end in the baseline, estimated from sketches."""
     if start is None:
         return 0.0
     columns = ends.values[runs:, place * ends.columns : (place + 1) * ends.columns].mean(axis=0)
@@ -337,7 +337,7 @@ def _way(ends: Features, place: int, start: Sketch | None, runs: int) -> float:
 
 
 def _would_see_control(part: TrajectoryMatch, seen: OwnNoise, run: RunEvidence) -> bool:
-    """Return True if some loss of the untrained control, where a guard names one, lies apart from the baseline's."""
+    """Return True if a guard names an untrained control and its loss at some step is outside the baseline's noise."""
     effect = part.guards.training_effect
     if effect is None:
         return False
@@ -347,7 +347,7 @@ def _would_see_control(part: TrajectoryMatch, seen: OwnNoise, run: RunEvidence) 
 
 
 def _noisy(candidate: ArmEvidence, baselines: Sequence[ArmEvidence]) -> set[str]:
-    """Return what noise may touch at the end, by `category name`: sketched in both arms, or unequal in the baseline."""
+    """Return the tensors that noise may change, by `category name`: sketched, or unequal in the baseline's runs."""
     first, *others = baselines
     sketched = (end_of(candidate).sketches or {}).keys() & (end_of(first).sketches or {}).keys()
     states = [end_of(each).state for each in others]

@@ -1,8 +1,8 @@
-"""Find arms that draw different random numbers: both may be right, and no bound on rounding makes them equal.
+"""Find arms that draw different random numbers. Both may be right, and no bound on rounding covers their difference.
 
-A library takes another code path where it is captured or compiled, and the kernel there drops other elements. A step's
-operators, with the shapes that they drew for, show which numbers it drew. In such arms each has an operator that the
-other one lacks. An arm that only draws more than the other one, or less, may be wrong: its numbers decide.
+A library may use another kernel when it is captured or compiled, and that kernel may drop other elements. The operators
+of a step that draw, with their shapes, show which numbers the step drew. Such arms each have an operator that the other
+lacks. If one arm only draws more than the other, it may be wrong, so its numbers decide.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from harness.judging.context import Context, compared_arms
 from harness.judging.sheet import instead, some
 from harness.judging.verdict import Judgement
 
-# That say that numbers of two arms are unequal, which depend on what was drawn.
+# Reason codes for unequal numbers of two arms, which depend on the random numbers.
 OF_NUMBERS = frozenset(
     {
         reasons.BEYOND_NOISE,
@@ -33,13 +33,13 @@ OF_NUMBERS = frozenset(
         reasons.RANKS_END_APART,
     }
 )
-# short, since a line keeps the last hundred characters of a message that is too long for it
+# short, because a line that is too long for a message keeps its last hundred characters
 DECIDED_BY = "dropout 0 decides it, or `fallback_random` for a torch.compile; `not_worse` over seeds claims less"
 _BYTES = {"float64": 8, "int64": 8, "float32": 4, "int32": 4, "float16": 2, "bfloat16": 2, "int16": 2}  # others: 1
 
 
 def with_other_numbers(judgement: Judgement, part: AnyPart, context: Context) -> Judgement:
-    """Return the judgement, INCONCLUSIVE if it accuses by numbers of arms that draw different random ones."""
+    """Return the judgement; make it INCONCLUSIVE if it fails by numbers and the arms draw different random numbers."""
     drew = drew_otherwise(judgement.reason, part, context)
     if drew is None:
         return judgement
@@ -48,9 +48,8 @@ def with_other_numbers(judgement: Judgement, part: AnyPart, context: Context) ->
 
 
 def drew_otherwise(reason: str, part: AnyPart, context: Context) -> str | None:
-    """Return how the random numbers of the part's arms differ; None where the reason is not about two arms' numbers.
-
-    Return None also where both draw equal numbers, as far as it was recorded.
+    """Return how the random numbers of the part's arms differ. Return None if they are equal as far as was recorded, or
+    if the reason code is not about numbers of two arms.
     """
     arms = compared_arms(part)
     if reason not in OF_NUMBERS or arms is None:
@@ -65,7 +64,7 @@ def _recorded(executions: Sequence[ArmEvidence]) -> list[Draws]:
 
 
 class _Step(NamedTuple):
-    """Lists the operators by which one step may have drawn; not in order where a graph and the host both drew."""
+    """The operators by which one step may have drawn. Their order is unknown if a graph and the host both drew."""
 
     operators: list[str]
     in_order: bool
@@ -77,13 +76,13 @@ class _Step(NamedTuple):
         return all(each in ours for each in other.operators)
 
     def common(self, other: _Step) -> int:
-        """Return with how many equal operators both steps begin."""
+        """Count the leading operators that both steps have in common."""
         pairs = zip(self.operators, other.operators, strict=False)
         return len(list(takewhile(lambda pair: pair[0] == pair[1], pairs)))
 
 
 def _steps(draws: Draws) -> list[_Step]:
-    """Return by which operators a step may have drawn: captures in a row are its pieces, others have other shapes."""
+    """Return every possible list of a step's drawing operators: consecutive captures may be pieces of one step."""
     captured = [each for each in draws.captured if each]
     places = [(first, until) for first in range(len(captured)) for until in range(first + 1, len(captured) + 1)]
     pieces = [[name for each in captured[first:until] for name in each] for first, until in places]
@@ -93,9 +92,9 @@ def _steps(draws: Draws) -> list[_Step]:
 
 
 def _differ(ours: str, made: Draws, theirs: str, plain: Draws) -> str | None:
-    """Return the first operators that differ; None where one arm draws all that the other arm draws, in its order.
+    """Return the first operators that differ, or None if one arm draws all that the other draws, in the same order.
 
-    A draw that is added, or missing, shifts all later numbers. It is a fault until its numbers agree.
+    An added or missing draw shifts all later random numbers, so it counts as a fault of the arm.
     """
     pairs = [(one, other) for one in _steps(made) for other in _steps(plain)]
     one, other = max(pairs, key=lambda pair: pair[0].common(pair[1]))
@@ -109,7 +108,7 @@ def _differ(ours: str, made: Draws, theirs: str, plain: Draws) -> str | None:
 
 
 def _by_unseen_operators(ours: str, made: Draws, theirs: str, plain: Draws) -> str | None:
-    """Return which arm moves torch's generator by no visible operator, as a package's kernel does, unlike the other."""
+    """Return a sentence if only one arm moves torch's generator without a visible operator, as a custom kernel does."""
     (unseen, hides), (seen, shows) = sorted([(ours, made), (theirs, plain)], key=lambda each: _is_seen(each[1]))
     moved = [name for name in hides.generators if name.startswith("torch.")]
     if not moved or _is_seen(hides) or not _is_seen(shows):
@@ -122,7 +121,7 @@ def _is_seen(draws: Draws) -> bool:
 
 
 def with_other_precision(judgement: Judgement, part: AnyPart, context: Context) -> Judgement:
-    """Return the judgement, INCONCLUSIVE if it accuses by numbers an arm whose optimizer keeps fewer bits."""
+    """Return the judgement; make it INCONCLUSIVE if numbers fail and the candidate's optimizer keeps fewer bits."""
     arms = compared_arms(part)
     if judgement.reason not in OF_NUMBERS or arms is None:
         return judgement
@@ -137,9 +136,9 @@ def with_other_precision(judgement: Judgement, part: AnyPart, context: Context) 
 
 
 def _fewer_bits(context: Context, arm: str) -> list[str]:
-    """Return the types of an optimizer's state if one is narrower than all parameters, else an empty list.
+    """Return the data types of an optimizer's state if one is narrower than all parameters, else an empty list.
 
-    Every optimizer makes state in the parameters' own type: that this type is too narrow may be the fault.
+    State in the parameters' own type is no excuse, because a type that is too narrow may be the fault.
     """
     for each in context.executions(arm):
         state = None if each.end is None else each.end.state

@@ -1,7 +1,7 @@
-"""List every reason code that a verdict may carry, each with one constant and one status. The report explains a code.
+"""List every reason code of verdicts, each with a constant and a status. The report explains the codes.
 
-A code has exactly one status, so a judge names the reason and the status follows. Codes are generic: they name
-what was seen, never a planted fault, and they are stable across versions.
+A code has exactly one status, so a judge gives only the code. Codes name what was observed, never a planted fault, and
+they are stable across versions.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from harness.kinds import BUILT_IN, Kind, kinds
 
 @dataclass(frozen=True)
 class Reason:
-    """`status` is the only status the code may come with. explanation: of a code of a kind's row, which has it."""
+    """A reason code and its only status. explanation: a sentence, only for codes that a kind's row defines."""
 
     code: str
     status: Status
     explanation: str = ""
 
 
-REASONS: Final[dict[str, Reason]] = {}  # those of the harness; `reason_of` knows those of packages, too
+REASONS: Final[dict[str, Reason]] = {}  # the harness's own codes; `reason_of` also knows those of packages
 
 
 def _code(code: str, status: Status) -> str:
@@ -261,7 +261,7 @@ JUDGE_ERROR = _error("judge_error")
 
 
 def _add(kind: Kind, reasons: dict[str, Reason]) -> None:
-    """Add the codes of a kind's row. Raises KindError for a code that is taken."""
+    """Add the codes of a kind's row. Raises KindError if a code exists already."""
     for code, (status, explanation) in kind.reasons.items():
         if code in reasons:
             where, remedy = f"claim kind '{kind.name}'", "rename it, or use the one that is there"
@@ -274,7 +274,7 @@ for _kind in BUILT_IN.values():
 
 
 def reason_of(code: str) -> Reason | None:
-    """Return the reason with this code; None when neither the harness nor a kind of claim lists it."""
+    """Return the reason with this code, or None if neither the harness nor an installed kind defines it."""
     return REASONS.get(code) or _with_packages().get(code)
 
 

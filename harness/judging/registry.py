@@ -1,4 +1,4 @@
-"""Judge a unit from its evidence, by the judge that the table of kinds names: the only way to a verdict."""
+"""Judge a unit from its evidence by the judge of its kind. Only this module makes verdicts."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from harness.judging.verdict import WORST_FIRST, Figure, Judgement, Status, Verd
 from harness.kinds import kind_of, probe_of, resolve
 from harness.kinds.steps.model import StepAccuracy
 
-# Require that a claim was seen over all steps of its workload.
+# The following requires that a claim was observed over all steps of its workload.
 #
-# A run that was cut short may have lost the steps in which a claim does not hold. A claim's own
-# number of steps is the fewest that it may be judged by. This is checked last, where everything
-# else leads to PASS: a fault that a shorter run shows is a fault.
+# A run that ended early may lack the steps in which a claim does not hold. A claim's own number of
+# steps is only the fewest that it may be judged by. This is checked last, only if everything else
+# leads to PASS, because a fault in a shorter run is still a fault.
 
 
 def require_whole_runs(part: AnyPart, context: Context) -> None:
-    """Settle ERROR where an arm of the part was not called for as many steps as its workload has, at any rank."""
+    """Settle ERROR if, at any rank, an arm of the part was called for fewer or more steps than its workload has."""
     steps = context.contract.workloads[context.workload].steps
     probe = probe_of(part)
     found = [run for run in context.runs if run.probe == probe.name and probe.trainings != "none"]
@@ -37,7 +37,7 @@ def require_whole_runs(part: AnyPart, context: Context) -> None:
         for arm in dict.fromkeys(part.arms().values()):
             for training in _trainings(part, view, arm):
                 called = sum(end_of(execution).steps_called for execution in training)
-                ended = any(each.long_replay is not None and each.long_replay.ended for each in training)  # of itself
+                ended = any(each.long_replay is not None and each.long_replay.ended for each in training)  # by itself
                 if called != steps and not ended:
                     settle(
                         reasons.EVIDENCE_MISSING,
@@ -46,25 +46,25 @@ def require_whole_runs(part: AnyPart, context: Context) -> None:
 
 
 def _trainings(part: AnyPart, run: RunEvidence, arm: str) -> list[Sequence[ArmEvidence]]:
-    """Return the executions of an arm, grouped by the training that they made up together."""
+    """Return the executions of an arm, grouped by training: saved and resumed executions belong to one training."""
     executions = run.arms.get(arm, [])
-    if isinstance(part, StepAccuracy):  # with seeds of gradients alone it ends after the last of these
+    if isinstance(part, StepAccuracy):  # an arm with a seed for gradients only makes fewer steps
         return [(each,) for each in executions if each.start.facts.get("seed") in part.loss_seeds]
     trainings: list[Sequence[ArmEvidence]] = []
     for each in executions:
-        if each.loaded is not None and trainings:  # it resumes with what the one before it saved
+        if each.loaded is not None and trainings:  # this execution resumes the one before it
             trainings[-1] = [*trainings[-1], each]
         else:
             trainings.append([each])
     return trainings
 
 
-# The first argument is the part model of the kind.
+# The first argument is the model of the part to judge.
 Judge = Callable[[Any, Context, Sheet], Judgement]
 
 
 def judge_of(kind: str) -> Judge:
-    """Return the judge of a kind. Raises KindError when it cannot be imported."""
+    """Return the judge of a kind. Raises KindError if it cannot be imported."""
     judge: Judge = resolve(kind_of(kind).judge)
     return judge
 
@@ -77,11 +77,11 @@ def judge_unit(
     obstacle: Obstacle | None = None,
     gpu: GpuFacts = GpuFacts(),  # noqa: B008 - frozen
 ) -> Verdict:
-    """Return the verdict of one unit: a pure function of its contract, the evidence of its runs, and its obstacle.
+    """Return the verdict of one unit, as a pure function of its contract, the evidence of its runs, and its obstacle.
 
-    `runs` is the evidence of the unit's runs in their planned order; missing evidence is ERROR. An obstacle (the plan
-    found that this machine or system cannot) is NOT_RUN, or ERROR where the system could not even be described.
-    `gpu` is what the evidence's header records of the machine's GPU, for bounds that depend on it.
+    runs: the evidence of the unit's runs in their planned order. Missing evidence is ERROR.
+    obstacle: why this machine or system cannot run the unit: NOT_RUN, or ERROR if the system could not be described.
+    gpu: facts about the machine's GPU from the evidence's header, for bounds that depend on them.
     A composite claim gets the verdict of its worst part.
     """
     if obstacle is not None:
@@ -94,7 +94,7 @@ def judge_unit(
 
 
 def _if_whole(judgement: Judgement, claim: AnyClaim, context: Context) -> Judgement:
-    """Return the judgement; a PASS over a run that was cut short becomes ERROR. All parts come first: one may FAIL."""
+    """Return the judgement of all parts, but ERROR instead of PASS if a run ended early."""
     if judgement.status is not Status.PASS:
         return judgement
 
@@ -106,7 +106,7 @@ def _if_whole(judgement: Judgement, claim: AnyClaim, context: Context) -> Judgem
 
 
 def _if_still(judgement: Judgement, check: Callable[[], None]) -> Judgement:
-    """Return the judgement if the check does not settle, else what it settles with the judgement's figures."""
+    """Return the judgement, or, if the check settles, the check's result with the judgement's figures."""
 
     def checked(_: Sheet) -> Judgement:
         check()
@@ -119,18 +119,18 @@ def _if_still(judgement: Judgement, check: Callable[[], None]) -> Judgement:
 
 
 def _is_undecided_but_captured(judgement: Judgement) -> bool:
-    """Return True if undecided, but not because an arm was uncaptured: arms that changed places look like that."""
+    """Return True if undecided for another reason than an uncaptured arm, which swapped arms would also cause."""
     return judgement.status is Status.INCONCLUSIVE and judgement.reason != reasons.CANDIDATE_NOT_CAPTURED
 
 
 def not_in_contract(contract: str, claim: str, workload: str) -> Verdict:
-    """Return the verdict of a unit that was run under one contract and is judged by another, which lacks the unit."""
+    """Return the verdict of a unit that was run under another contract and is missing from the one that judges."""
     judgement = Sheet().conclude(reasons.NOT_IN_CONTRACT, "the contract that it is judged by has no such unit")
     return Verdict(contract=contract, claim=claim, workload=workload, **dict(judgement))
 
 
 def of_another_contract(contract: Contract, claim: AnyClaim, workload: str, difference: str) -> Verdict:
-    """Return the verdict of a unit whose runs are not what the contract demands; `difference` names what differs."""
+    """Return the verdict of a unit whose runs differ from what the contract demands. difference: names what differs."""
     message = f"what was run is not what the contract says: {difference}"
     judgement = Sheet(claim.mechanism).conclude(reasons.EVIDENCE_OF_ANOTHER_CONTRACT, message)
     return Verdict(contract=contract.id, claim=claim.id, workload=workload, **dict(judgement))
@@ -140,7 +140,7 @@ def _judge_part(part: AnyPart, context: Context) -> Judgement:
     mechanism = context.mechanism(part)
     try:
         judge = judge_of(part.kind)
-    except KindError as error:  # of a package: other kinds are judged all the same
+    except KindError as error:  # a package's judge is missing; other kinds can be judged
         return Sheet(mechanism).conclude(reasons.JUDGE_MISSING, f"no judge for `{part.kind}` is installed: {error}")
 
     def at(rank: int) -> Judgement:
@@ -155,7 +155,7 @@ def _judge_part(part: AnyPart, context: Context) -> Judgement:
 
 
 def _introduced(judgement: Judgement, part: AnyPart) -> Judgement:
-    """Return the judgement. Put `arm` before a name that its message begins with: arms are named like other words."""
+    """Return the judgement, with `arm` before an arm's name that begins the message, because names may be any words."""
     arms = "|".join(re.escape(arm) for arm in part.arms().values())
     found = re.match(rf"(?:{arms})(?![\w-])( and (?:{arms})(?![\w-]))?", judgement.message) if arms else None
     if found is None:
@@ -164,15 +164,15 @@ def _introduced(judgement: Judgement, part: AnyPart) -> Judgement:
 
 
 def _ranks(part: AnyPart, context: Context) -> int:
-    """Return how often the part is judged: once for each rank of its arms, or once in all."""
+    """Return how often the part is judged: once for each rank, or once."""
     if part.judged_at != "each rank":
         return 1
     return max(context.contract.arms[arm].ranks for arm in part.arms().values())
 
 
 def _worst_rank(judged: Sequence[Judgement]) -> Judgement:
-    """Return the worst rank's judgement with the rank's number; a single rank's as it is. An ERROR at the first rank is
-    returned as it is: the first rank speaks for the run, and its message names the rank that broke."""
+    """Return the worst rank's judgement with the rank's number. Return the first rank's judgement unchanged if it is
+    the only one, or an ERROR, whose message already names the rank that broke."""
     if len(judged) == 1 or judged[0].status is Status.ERROR:
         return judged[0]
     rank = min(range(len(judged)), key=lambda each: WORST_FIRST.index(judged[each].status))
@@ -185,9 +185,10 @@ def _worst_rank(judged: Sequence[Judgement]) -> Judgement:
 
 
 def _by_its_bounds(part: AnyPart, context: Context, sheet: Sheet) -> AnyPart:
-    """Return the part with the bounds that apply here. Note the case that decided, unless the unit's name shows it.
+    """Return the part with the bounds that apply here. Note the case that decided, unless it depends only on the
+    workload.
 
-    Settles when a case asks for the candidate's data type, and its system states none.
+    Settle if a case depends on the candidate's data type and its system does not state one.
     """
     situation = context.situation(part)
     for path, bound in part.bounds().items():
@@ -200,7 +201,7 @@ def _by_its_bounds(part: AnyPart, context: Context, sheet: Sheet) -> AnyPart:
 
 
 def _settle_without_dtype(path: str, candidate: str, context: Context) -> NoReturn:
-    """Settle for what is wrong with the candidate's runs, else because no evidence states its data type."""
+    """Settle because of the candidate's unsound runs or, if they are sound, because none states its data type."""
     for probe in dict.fromkeys(run.probe for run in context.runs):
         context.sound_runs(probe)
     run = next((run for run in context.runs if candidate in run.arms or candidate in run.failed), None)
@@ -211,7 +212,7 @@ def _settle_without_dtype(path: str, candidate: str, context: Context) -> NoRetu
 
 
 def _composite(claim: CompositeClaim, context: Context) -> Judgement:
-    """Return the worst part's status and reason, with every part's figures and denominators under the part's name."""
+    """Return the worst part's status and reason, with all parts' figures and denominators under the parts' names."""
     names = part_names(claim)
     judged = dict(zip(names, (_judge_part(part, context) for part in claim.parts), strict=True))
     name, worst = min(judged.items(), key=lambda entry: WORST_FIRST.index(entry[1].status))
@@ -243,7 +244,7 @@ def _composite(claim: CompositeClaim, context: Context) -> Judgement:
 
 
 def _of_part(prefix: str, judgement: Judgement) -> Judgement:
-    """Return the judgement with demands that name their part."""
+    """Return the judgement with the part's prefix in its demands."""
     demands = tuple(replace(each, part=prefix) for each in judgement.demands)
     decided = judgement.decided and replace(judgement.decided, part=prefix)
     return judgement.model_copy(update={"demands": demands, "decided": decided})

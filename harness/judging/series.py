@@ -1,4 +1,4 @@
-"""Compare the series of arms: what they must share first, and by how much they differ."""
+"""Compare the series of arms: check what they must share, then measure how much they differ."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ LOSS = "loss"
 
 @dataclass(frozen=True)
 class Bounds:
-    """By how much a value may differ from the baseline's at its step. None: unbounded; where both are given both hold.
+    """The largest allowed difference from the baseline's value at a step. None means unbounded. Both bounds must hold.
 
-    relative: of the baseline's absolute value at that step. Where that is 0, the candidate's has to be 0 too, but for
-    what rounding alone makes, and no relative bound is about: `floor` at any step, and `rounding` [steps] at each.
+    relative: relative to the baseline's absolute value at that step. If that is 0, the candidate's must be 0, too.
+    floor, rounding [steps]: differences up to these may be rounding, and exceed no relative bound.
     """
 
     absolute: float | None
@@ -44,13 +44,13 @@ class Bounds:
         return " or ".join(words) + rounding
 
 
-EXACT = Bounds(0.0)  # in bits
-ROUNDING = 1e-6  # of a sum of float32 terms, relative to their sizes: some times 2^-23
+EXACT = Bounds(0.0)  # equal in bits
+ROUNDING = 1e-6  # rounding of a sum of float32 terms, relative to their sizes: a few times 2^-23
 
 
 @dataclass(frozen=True)
 class Difference:
-    """How two series differ over their common steps; steps are counted from 0, None where there is none."""
+    """How two series differ over their common steps. Steps are counted from 0; None means no such step."""
 
     steps: int
     differing: int  # steps that differ in bits
@@ -58,29 +58,29 @@ class Difference:
     first_exceeding: int | None
     largest: float  # largest absolute difference; NaN when a compared loss is not finite
     largest_step: int | None
-    largest_relative: float = 0.0  # as a multiple of the baseline's value at its step; infinite over a 0
-    exceeded_bound: str | None = None  # at the first exceeding step
-    as_rounding: int = 0  # steps beyond the relative bound that rounding alone takes as far apart
-    rounding: float = 0.0  # how far, at most
-    largest_unexcused: float = 0.0  # the largest relative one but for those beyond the bound that may be rounding
+    largest_relative: float = 0.0  # largest difference divided by the baseline's value; infinite if that is 0
+    exceeded_bound: str | None = None  # name of the bound at the first exceeding step
+    as_rounding: int = 0  # steps that exceed the relative bound by no more than rounding, as the control shows
+    rounding: float = 0.0  # the largest difference that rounding may make at these steps
+    largest_unexcused: float = 0.0  # largest relative difference, without those that rounding excuses
 
 
 def losses(execution: ArmEvidence) -> Losses:
-    """Return the losses [steps] as float64, in whatever type the evidence holds them."""
+    """Return the losses [steps], converted to float64."""
     return np.asarray(execution.series.loss, dtype=np.float64)
 
 
 def rounding_of(baseline: ArmEvidence) -> float:
-    """Return what rounding makes of the baseline's largest loss, or of terms that add up to a loss near 0.
+    """Return the rounding of the baseline's largest loss, or of larger terms that add up to a small loss.
 
-    It is 0 where the terms were not watched.
+    Return 0 if the terms were not recorded.
     """
     terms, own = end_of(baseline).loss_terms, losses(baseline)
     return 0.0 if terms is None else ROUNDING * max([terms, *np.abs(own[np.isfinite(own)])])
 
 
 def values(execution: ArmEvidence, metric: str) -> Losses:
-    """Return the metric [steps] as float64; settle NOT_RUN where the system does not report it."""
+    """Return the metric [steps] as float64; settle NOT_RUN if the system does not report it."""
     if metric == LOSS:
         return losses(execution)
     reported = execution.series.metrics
@@ -94,12 +94,12 @@ def values(execution: ArmEvidence, metric: str) -> Losses:
 
 
 def first_true(mask: NDArray[np.bool_]) -> int | None:
-    """Return the index of the first true element, None when there is none."""
+    """Return the index of the first true element, or None."""
     return int(np.argmax(mask)) if mask.any() else None
 
 
 def judged_steps(candidate: Losses, baseline: Losses, compare: Compare) -> tuple[Losses, Losses, int]:
-    """Return the common steps of two series, or those at one end, and the number of the first of them."""
+    """Return both series over their common steps, or at the first or last one, and the first returned step's number."""
     steps = min(len(candidate), len(baseline))
     steps = min(steps, 1) if compare == "first" else steps
     offset = max(steps - 1, 0) if compare == "final" else 0
@@ -108,18 +108,18 @@ def judged_steps(candidate: Losses, baseline: Losses, compare: Compare) -> tuple
 
 
 def apart(ours: Losses, theirs: Losses) -> Losses:
-    """Return the absolute difference [steps]; NaN where either value is NaN, or both are the same infinity."""
+    """Return the absolute difference [steps]: NaN if either value is NaN or both are the same infinity."""
     with np.errstate(over="ignore", invalid="ignore"):
         return np.abs(ours - theirs)
 
 
 def difference(candidate: Losses, baseline: Losses, compare: Compare, bounds: Bounds) -> Difference:
-    """Return the difference over the common steps, or at one end. Bits are compared, so -0.0 differs from 0.0."""
+    """Return the difference over the steps that `compare` names. Bits are compared, so -0.0 differs from 0.0."""
     ours, theirs, offset = judged_steps(candidate, baseline, compare)
     if not len(ours):
         return Difference(0, 0, None, None, 0.0, None)
     bits = ours.view(np.int64) != theirs.view(np.int64)
-    if not bits.any() and np.isfinite(ours).all():  # most series: nothing of the rest is needed to know its answer
+    if not bits.any() and np.isfinite(ours).all():  # the usual case, answered without the rest
         return Difference(len(ours), 0, None, None, 0.0, offset)
     distances = apart(ours, theirs)
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
@@ -157,7 +157,7 @@ def difference(candidate: Losses, baseline: Losses, compare: Compare, bounds: Bo
 
 
 def require_finite(executions: Mapping[str, ArmEvidence], sheet: Sheet, metric: str = LOSS) -> None:
-    """Settle FAIL at the first step at which the loss, or the metric, of a named series is NaN or infinite."""
+    """Settle FAIL at the first step at which the loss, or the metric, of an execution is NaN or infinite."""
     found: list[tuple[int, str, str, float]] = []
     for what in dict.fromkeys((LOSS, metric)):
         for name, execution in executions.items():
@@ -172,7 +172,7 @@ def require_finite(executions: Mapping[str, ArmEvidence], sheet: Sheet, metric: 
 
 
 def require_same_work(executions: Mapping[str, ArmEvidence], sheet: Sheet) -> None:
-    """Settle FAIL unless all executions made as many steps as the first, on the same batches."""
+    """Settle FAIL unless all executions made as many steps as the first execution, on the same batches."""
     reference_name, reference = next(iter(executions.items()))
     others = list(executions.items())[1:]
     for name, execution in others:
@@ -184,7 +184,7 @@ def require_same_work(executions: Mapping[str, ArmEvidence], sheet: Sheet) -> No
 
 
 def require_same_code(executions: Mapping[str, ArmEvidence]) -> None:
-    """Settle INCONCLUSIVE where arms are compared and one of them replays compiled code as it is written.
+    """Settle INCONCLUSIVE if arms are compared and one of them replays uncompiled operators instead of compiled code.
 
     Compiled code computes different bits, draws different random numbers, and may have defects of its own.
     """
@@ -203,7 +203,7 @@ def require_same_code(executions: Mapping[str, ArmEvidence]) -> None:
 
 
 def require_same_parameters(executions: Mapping[str, ArmEvidence]) -> None:
-    """Settle FAIL where the trainable parameters of an execution have other names than the first one's."""
+    """Settle FAIL if the trainable parameters of an execution have other names than those of the first execution."""
     reference_name, reference = next(iter(executions.items()))
     for name, execution in list(executions.items())[1:]:
         ours, theirs = execution.start.trainable_names, reference.start.trainable_names
@@ -213,7 +213,7 @@ def require_same_parameters(executions: Mapping[str, ArmEvidence]) -> None:
 
 
 def names_apart(name: str, ours: Sequence[str] | None, reference_name: str, theirs: Sequence[str] | None) -> str:
-    """Return the names that only one of two has; "" where there are none, or where names were not recorded."""
+    """Return text with the names that only one side has; "" if there are none or names were not recorded."""
     if ours is None or theirs is None or ours == theirs:
         return ""
     only = ((name, sorted(set(ours) - set(theirs))), (reference_name, sorted(set(theirs) - set(ours))))
@@ -229,7 +229,7 @@ def _require_equal_work(
     tokens = first_true(np.asarray(ours.tokens) != np.asarray(theirs.tokens))
     batches = first_unequal(ours.batch_digest, theirs.batch_digest)
     if tokens is not None and (batches is None or tokens <= batches):
-        # fewer tokens make another batch too: the count is the more telling half
+        # batches with different numbers of tokens also differ; report the number, which says more
         sheet.figure("first_unequal_step", tokens, "step")
         settle(
             reasons.UNEQUAL_TOKENS,
@@ -246,14 +246,14 @@ def _require_equal_work(
 
 
 def first_unequal(ours: Sequence[str], theirs: Sequence[str]) -> int | None:
-    """Return the index of the first unequal entry of two lists of one length, None when they are equal."""
-    if ours == theirs:  # a column of digests compares as one block
+    """Return the index of the first unequal entry of two lists of equal length, or None."""
+    if ours == theirs:  # comparing lists as a whole is fast
         return None
     return next(index for index, pair in enumerate(zip(ours, theirs, strict=True)) if pair[0] != pair[1])
 
 
 def note_difference(sheet: Sheet, found: Difference, equality: str, bounds: Bounds, metric: str = LOSS) -> None:
-    """Note the figures of a difference; for bitwise claims also whether the bound alone would have let it pass."""
+    """Note the figures of a difference; for bitwise claims also whether it is within the bounds."""
     sheet.count("steps", found.steps)
     sheet.figure("max_abs_difference", found.largest, metric)
     sheet.figure("max_abs_difference_step", found.largest_step, "step")
@@ -273,7 +273,7 @@ def note_difference(sheet: Sheet, found: Difference, equality: str, bounds: Boun
 
 
 def called(metric: str) -> str:
-    """Return the name that a sentence gives to the values of a series."""
+    """Return what messages call the values of a series."""
     return "losses" if metric == LOSS else f"values of `{metric}`"
 
 
@@ -288,7 +288,7 @@ def require_equal(
     *,
     beside: bool = False,
 ) -> None:
-    """Settle FAIL when the series differ in bits (bitwise), or anywhere by more than a bound (within)."""
+    """Settle FAIL if the series differ in bits (`bitwise`), or at any step by more than a bound (`within`)."""
     if equality == "bitwise" and not sheet.meets(
         "steps_differing", found.differing, "none", noun="steps differ", of=found.steps, beside=beside
     ):
@@ -313,17 +313,17 @@ def require_equal(
         )
 
 
-# Hold the series that a judge compares, so that a chart draws the very series that were judged.
+# The following holds the series that a judge compares, so that charts draw exactly these series.
 #
-# A row of the table of kinds names the function that returns them (`compares`); judge, plots and
-# small images call it.
+# A row of the table of kinds names the function that returns them (`compares`). The judge and all
+# charts call this function.
 
 ANY = Bounds(None)
 
 
 @dataclass(frozen=True)
 class Compared:
-    """Two series [steps] by the names that a chart gives them. repeats: further runs of the baseline [steps]."""
+    """Two series [steps], with their names in charts. repeats: further runs of the baseline [steps]."""
 
     candidate: str
     baseline: str
@@ -335,16 +335,16 @@ class Compared:
 
     @property
     def name(self) -> str:
-        """Return a name that no other comparison of a run has, unless it is of the same steps of the same series."""
+        """Return the comparison's name, which is unique in a run for these series and steps."""
         which = [*([] if self.metric == LOSS else [self.metric]), *([] if self.compare == "every" else [self.compare])]
         return ", ".join([f"{self.candidate} against {self.baseline}", *which])
 
     def difference(self, bounds: Bounds = ANY) -> Difference:
-        """Return by how much the judged steps differ."""
+        """Return how much the judged steps differ."""
         return difference(self.ours, self.theirs, self.compare, bounds)
 
     def repeated(self, bounds: Bounds = ANY) -> list[Difference]:
-        """Return by how much each further run of the baseline differs from its first one."""
+        """Return how much each further run of the baseline differs from its first run."""
         return [difference(each, self.theirs, self.compare, bounds) for each in self.repeats]
 
     @cached_property
@@ -355,16 +355,16 @@ class Compared:
 
 
 def of_two_arms(part: AnyPart, run: RunEvidence) -> list[Compared]:
-    """Return the losses of the candidate and of its baseline; settle where one of them is missing."""
+    """Return the losses of the candidate and of its baseline; settle ERROR if an arm is missing."""
     candidate, baseline = (part.arms()[path] for path in (part.candidate_path, part.baseline_path))
     return [Compared(candidate, baseline, losses(executed(run, candidate)), losses(executed(run, baseline)))]
 
 
 def judged_series(part: AnyPart, run: RunEvidence, verdict: Verdict, prefix: str = "") -> Sequence[Compared]:
-    """Return what a part's judge compared in a run: that of the rank that decided, where each rank is judged.
+    """Return the series that a part's judge compared in a run. If each rank is judged, use the rank that decided.
 
-    Nothing, where the kind compares no series, the part is not judged from such a run, or evidence is missing.
-    prefix: of the part's figures in the verdict.
+    Return nothing if the kind compares no series, the part is not judged from such a run, or evidence is missing.
+    prefix: the prefix of the part's figures in the verdict.
     """
     kind = kind_of(part.kind)
     if kind.compares is None or run.probe != (part.chosen_probe() or next(iter(kind.probes))):
@@ -377,7 +377,7 @@ def judged_series(part: AnyPart, run: RunEvidence, verdict: Verdict, prefix: str
 
 
 def of_deciding_rank(part: AnyPart, run: RunEvidence, verdict: Verdict, prefix: str = "") -> RunEvidence:
-    """Return the evidence of the rank that decided, where each rank is judged; else the run's own."""
+    """Return the evidence of the rank that decided if each rank is judged, else the run's own."""
     rank = verdict.figures.get(f"{prefix}rank") if part.judged_at == "each rank" else None
     if rank is not None and isinstance(rank.value, int) and 0 < rank.value <= len(run.ranks):
         return run.ranks[rank.value - 1]

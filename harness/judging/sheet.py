@@ -1,7 +1,7 @@
-"""Collect what a judge writes: figures, denominators, and the one way to a conclusion.
+"""Collect the figures, denominators and demands of a judge, and turn them into a judgement.
 
-A check that settles the judgement raises `Settled`; `concluded` is the only place that catches it. Only `Sheet.held`
-returns PASS, and it refuses when nothing was counted.
+A check that settles the judgement raises `Settled`, and `concluded` catches it. Only `Sheet.held` returns PASS, and it
+refuses if nothing was counted.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from harness.numbers import agreed, rounded
 
 
 class Settled(Exception):  # noqa: N818 - it carries a conclusion, it is not an error
-    """The judgement is reached: `reason` is a code of `reasons`, `message` one sentence with numbers."""
+    """Ends a judge's work with a result. reason: a code of `reasons`. message: one sentence with numbers."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(f"{reason}: {message}")
@@ -24,7 +24,7 @@ class Settled(Exception):  # noqa: N818 - it carries a conclusion, it is not an 
 
 
 def settle(reason: str, message: str) -> NoReturn:
-    """End the judgement here: raise `Settled`."""
+    """End the judgement with this reason code and message, by raising `Settled`."""
     raise Settled(reason, message)
 
 
@@ -40,21 +40,21 @@ class Sheet:
         self._open: Judgement | None = None
 
     def leave_open(self, reason: str, message: str) -> None:
-        """Note why the claim cannot hold, and let the judge go on: a violation that it finds later still counts.
+        """Note why the claim cannot pass, and let the judge continue: a violation that it finds later still counts.
 
-        Of several reasons the first one counts, with the figures so far. Use it where later figures remain valid.
+        Only the first call counts, with the figures so far. Call it only if later checks remain valid.
         """
         noted = self.conclude(reason, message)
         so_far = {"figures": dict(self.figures), "denominators": dict(self.denominators)}
         self._open = self._open or noted.model_copy(update=so_far)
 
     def figure(self, name: str, value: bool | float | str | None, unit: str = "") -> None:
-        """Note a number with its unit; floats are rounded to 12 digits so that machines agree."""
+        """Note a figure with its unit; floats are rounded to 12 digits, so that all machines give equal figures."""
         plain = rounded(value) if isinstance(value, float) else value
         self.figures[name] = Figure(value=plain, unit=unit)
 
     def count(self, name: str, number: int) -> None:
-        """Note a denominator: how many of something the judgement rests on."""
+        """Note a denominator, the number of things that were judged, such as compared steps."""
         self.denominators[name] = int(number)
 
     def meets(
@@ -74,17 +74,17 @@ class Sheet:
         return self.holds(Demanded(figure, value, relation, bound, noun, of, percent, interval, beside))
 
     def holds(self, demanded: Demanded) -> bool:
-        """Return True if the demand is met. A judge settles right after an unmet demand: that demand decided."""
+        """Note the demand and return True if it is met. If not, the judge must settle, and this demand decided."""
         self.note(demanded)
         self._unmet = None if demanded.is_met else demanded
         return demanded.is_met
 
     def note(self, demanded: Demanded) -> None:
-        """Note a demand whose figure alone does not decide, such as that of a mean which has an interval."""
+        """Note a demand without judging it, such as one on a mean whose interval decides."""
         self._demands.append(demanded)
 
     def conclude(self, reason: str, message: str) -> Judgement:
-        """Return the judgement for a reason code. Raises KeyError for one that neither `reasons` nor a kind lists."""
+        """Return the judgement for a reason code. Raises KeyError for an unknown code."""
         listed = reasons.reason_of(reason)
         if listed is None:
             raise KeyError(reason)
@@ -102,18 +102,18 @@ class Sheet:
     def _decided(self, status: Status) -> Demanded | None:
         if status is Status.FAIL:
             return self._unmet
-        # a guard, or a demand that is met, says nothing of why the claim is undecided
+        # guards and clearly met demands do not explain why a claim is undecided
         return tightest([each for each in self._demands if status is Status.PASS or (each.is_open and not each.beside)])
 
     def decided(self, judgement: Judgement) -> Judgement:
-        """Return what was left open before, if anything, instead of PASS or INCONCLUSIVE; else the judgement."""
+        """Return what `leave_open` noted instead of a PASS or INCONCLUSIVE judgement; else the judgement."""
         if self._open is None or judgement.status not in (Status.PASS, Status.INCONCLUSIVE):
             return judgement
         return self._open
 
     def held(self, message: str) -> Judgement:
-        """Return PASS, or what was left open. Settle FAIL `vacuous_nothing_compared` where nothing was counted."""
-        if self._open is not None:  # a zero may come of it
+        """Return PASS, or the judgement left open. Settle FAIL `vacuous_nothing_compared` if nothing was counted."""
+        if self._open is not None:  # before the denominators, which may be 0 for the same reason
             return self._open
         empty = sorted(name for name, number in self.denominators.items() if number <= 0)
         if empty or not self.denominators:
@@ -122,7 +122,7 @@ class Sheet:
 
 
 def instead(judgement: Judgement, reason: str, message: str, **figures: str) -> Judgement:
-    """Return the judgement with another reason, its status and message, and more figures."""
+    """Return the judgement with another reason, that reason's status, another message, and additional figures."""
     added = {name: Figure(value=value) for name, value in figures.items()}
     status = reasons.REASONS[reason].status
     update = {"status": status, "reason": reason, "message": message, "figures": {**judgement.figures, **added}}
@@ -130,14 +130,14 @@ def instead(judgement: Judgement, reason: str, message: str, **figures: str) -> 
 
 
 def require_steps(steps: int, demanded: int, sheet: Sheet, message: str = "") -> None:
-    """Note how many steps were run; settle FAIL where they are fewer than demanded."""
+    """Note how many steps were run; settle FAIL if they are fewer than demanded."""
     sheet.figure("steps_run", steps, "steps")
     if not sheet.meets("steps_run", steps, "at least", demanded, "steps", beside=True):
         settle(reasons.VACUOUS_STEPS, message or f"{steps} steps were compared, {demanded} are demanded")
 
 
 def concluded(judge: Callable[[Sheet], Judgement], mechanism: str | None) -> Judgement:
-    """Run a judge on a fresh sheet. An exception in it is ERROR `judge_error`, never a verdict."""
+    """Return a judge's judgement on a new sheet. An exception in the judge becomes ERROR `judge_error`."""
     sheet = Sheet(mechanism)
     try:
         try:
@@ -150,18 +150,18 @@ def concluded(judge: Callable[[Sheet], Judgement], mechanism: str | None) -> Jud
 
 
 def number(value: float) -> str:
-    """Return a number for a sentence, with three significant digits."""
+    """Return a number as text with three significant digits, for messages."""
     return f"{value:.3g}"
 
 
 _REGISTERED = ("parameters", "frozen", "buffers", "generators", "optimizer")
-OF_GROUP = re.compile(r"(?:^|[. ])(group\d+\..+)")  # in the path to a setting of an optimizer, its name among its state
+OF_GROUP = re.compile(r"(?:^|[. ])(group\d+\..+)")  # matches the path to an optimizer's setting
 
 
 def weight(name: str) -> int:
-    """Return the place at which a sentence lists a thing of the state, given by `category name`.
+    """Return the sorting key by which messages list state, given as `category name`.
 
-    A user's own named state comes first, an optimizer's settings after all that it trains, and its moments last.
+    State that the user named comes first, then the model's, then an optimizer's settings, and its moments last.
     """
     category, _, own = name.partition(" ")
     moment = category == "optimizer" and not OF_GROUP.search(own)
@@ -169,6 +169,6 @@ def weight(name: str) -> int:
 
 
 def some(names: list[str], limit: int = 3) -> str:
-    """Return a list's first few names, by their weight where they are of the state, and how many more there are."""
+    """Return text with the first `limit` names, ordered by `weight`, and the number of further names."""
     shown = ", ".join(sorted(names, key=weight)[:limit])
     return shown if len(names) <= limit else f"{shown} and {len(names) - limit} more"

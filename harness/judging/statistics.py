@@ -1,9 +1,9 @@
-"""Compute the statistics of the throughput rule: pure functions over the last axes, which a simulation runs too.
+"""Compute the statistics of the throughput rule, as pure functions over the last axes, which a simulation also calls.
 
-The unit of replication is a process. A measurement is P processes, and a claim may ask for M measurements, one after
-the other. A process is read twice, once against the candidate and once in its favour (`readings`): what disturbs a
-block only makes it slower. docs/statistics.md derives the rule. Shapes: `...` any number of experiments, R rounds of
-ABBA, two blocks of each arm in a round.
+The unit of replication is a process. A measurement has P processes, and a claim may require several measurements. A
+process is read twice, once against the candidate and once in its favour (`readings`), because disturbances only make
+blocks slower. docs/statistics.md derives the rule. Shapes: `...` stands for any number of experiments, P for processes,
+R for rounds of ABBA, 2 for the two blocks of an arm in a round, and B for all blocks of an arm.
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ from numpy.typing import NDArray
 from harness.kinds.speed.model import MOST_PROCESSES
 
 Array = NDArray[np.float64]
-_Step = Callable[[Array], Array]  # seconds a step of blocks [..., B] -> of the arm [...]
-SELF_CONFIDENCE = 0.95  # two-sided, of the A/A intervals
-UNDISTURBED = 25.0  # percentile of an arm's blocks, fastest first, that is taken for the undisturbed step
-TRIMMED_ONE_IN = 8  # one process in so many is left out of the mean, on each side
-# What noise common to a measurement may add to a log ratio, which no repetition within it shows: 2.75 standard
-# deviations of 1 % (0.3 % of all measurements are beyond), 1.1 of 2.5 % (13.6 % are, and of two 1.8 % both).
+_Step = Callable[[Array], Array]  # from seconds per step of blocks [..., B] to those of the arm [...]
+SELF_CONFIDENCE = 0.95  # two-sided confidence of the A/A intervals
+UNDISTURBED = 25.0  # percentile of an arm's block times that counts as the undisturbed step
+TRIMMED_ONE_IN = 8  # of every 8 processes, the trimmed mean leaves out one on each side
+# Allowance for noise in a log ratio that all processes of a measurement share, so that repetitions cannot show it. With
+# a deviation of 1 %, 0.3 % of measurements exceed it; with 2.5 %, 13.6 % do, and both of two measurements in 1.8 %.
 COMMON_NOISE = 0.0275
-_ROUNDING = 1 + 1e-9  # keeps 1 - 0.75 = 0.25 from missing 2^-2
-PROBABLY = 0.5  # "would probably decide": the chance of deciding is at least this
+_ROUNDING = 1 + 1e-9  # so that rounding in 1 - confidence does not change a comparison with 2^-P
+PROBABLY = 0.5  # smallest probability of deciding that "would probably decide" means
 
 
 @dataclass(frozen=True)
 class Reading:
-    """Of each process: the log ratio [..., P], above 0 where the candidate is faster, and each arm's with itself
-    [..., 2, P], candidate first; whole: the log ratio of the undisturbed baseline to all of the candidate's blocks
-    [..., P], which is the same in both readings."""
+    """Log ratios of each process. ratios [..., P]: above 0 if the candidate is faster. selves [..., 2, P]: of each arm
+    to itself, the candidate first. whole [..., P]: of the undisturbed baseline to the mean of all blocks of the
+    candidate, equal in both readings."""
 
     ratios: Array
     selves: Array
     whole: Array
 
     def of_measurements(self, measurements: int | Sequence[int]) -> list[Reading]:
-        """Return the processes, by their numbers, in so many parts of equal size, or in parts of these sizes."""
+        """Return a reading for each measurement: for so many parts of equal size, or for parts of these sizes."""
         parts = measurements if isinstance(measurements, int) else np.cumsum(measurements)[:-1]
         fields = (np.split(values, parts, axis=-1) for values in (self.ratios, self.selves, self.whole))
         return [Reading(*each) for each in zip(*fields, strict=True)]
@@ -51,9 +51,9 @@ def readings(
 ) -> tuple[Reading, Reading]:
     """Return two readings of step times [..., P, R, 2]: the cautious one, for a PASS, and the generous one, for a FAIL.
 
-    An undisturbed step is the lower quartile of an arm's blocks. A step as it was found is their median. The cautious
-    reading compares the baseline undisturbed with the candidate as found, the generous one the other way round. free_*:
-    what the blocks would at least have taken undisturbed, where that is known to be less.
+    The undisturbed step is the lower quartile of an arm's blocks, and the measured step is their median. The cautious
+    reading compares the baseline's undisturbed with the candidate's measured step, and the generous reading vice versa.
+    free_*: the least that the blocks would have taken undisturbed, if that is known to be less.
     """
     free_candidate = candidate if free_candidate is None else free_candidate
     free_baseline = baseline if free_baseline is None else free_baseline
@@ -63,24 +63,23 @@ def readings(
 
 
 def undisturbed(seconds: Array) -> Array:
-    """Return the lower quartile of finite step times [..., B]: `np.percentile` bit for bit, faster, as `as_found`."""
+    """Return the lower quartile of finite step times [..., B], bit for bit as `np.percentile` does, but faster."""
     ordered, blocks = np.sort(seconds, axis=-1), seconds.shape[-1]
     place = UNDISTURBED / 100 * (blocks - 1)
     below = int(place)
     low, high = ordered[..., below], ordered[..., min(below + 1, blocks - 1)]
-    share = place - below  # from the nearer of the two, as numpy does
+    share = place - below  # interpolate from the nearer value, as numpy does
     return np.asarray(low + (high - low) * share if share < 0.5 else high - (high - low) * (1 - share))
 
 
 def as_found(seconds: Array) -> Array:
-    """Return the median of finite step times [..., B]: `np.median` bit for bit, which for so few takes six times as
-    long as sorting them."""
+    """Return the median of finite step times [..., B], bit for bit as `np.median`, in a sixth of its time."""
     ordered, blocks = np.sort(seconds, axis=-1), seconds.shape[-1]
     return np.asarray((ordered[..., (blocks - 1) // 2] + ordered[..., blocks // 2]) / 2)
 
 
 def _blocks(arm: Array) -> Array:
-    """Return step times [..., R, 2] by block: [..., B]."""
+    """Return step times [..., R, 2] in the shape [..., B]."""
     return arm.reshape(*arm.shape[:-2], -1)
 
 
@@ -91,7 +90,7 @@ def _reading(candidate: Array, baseline: Array, of_candidate: _Step, of_baseline
     return Reading(ratios, np.stack(selves, axis=-2), whole)
 
 
-@cache  # one verdict asks for the same few of them a hundred times
+@cache  # one verdict needs a few values a hundred times
 def t_quantile(confidence: float, processes: int) -> float:
     """Return the quantile of Student's t with `processes` - 1 degrees of freedom."""
     from scipy.special import stdtrit
@@ -100,15 +99,15 @@ def t_quantile(confidence: float, processes: int) -> float:
 
 
 def left_out(processes: int) -> int:
-    """Return how many of so many processes the trimmed mean leaves out, on each side."""
+    """Return how many processes the trimmed mean leaves out on each side."""
     return processes // TRIMMED_ONE_IN
 
 
 def trimmed(logs: Array, confidence: float) -> tuple[Array, Array]:
-    """Return the trimmed mean of `logs` [..., P], and the reach of its one-sided interval. Shapes [...].
+    """Return the trimmed mean of `logs` [..., P], and the distance of its one-sided bound from it. Shapes [...].
 
-    Tukey and McLaughlin (1963): the mean without the outermost on each side, its standard error from the winsorized
-    deviation, and Student's t with as many degrees of freedom as processes remain, less one.
+    As in Tukey and McLaughlin (1963): the mean without the outermost values on each side, its standard error from the
+    winsorized deviation, and Student's t, whose degrees of freedom are the remaining processes minus one.
     """
     processes = logs.shape[-1]
     cut = left_out(processes)
@@ -127,17 +126,17 @@ def self_intervals(logs: Array) -> tuple[Array, Array]:
 
 
 def missed_bias(selves: Array) -> Array:
-    """Return the bias a measurement could have missed: the worst end of either arm's interval. [..., 2, P] -> [...]."""
+    """Return the largest bias that a measurement could have missed, by A/A intervals: [..., 2, P] -> [...]."""
     low, high = self_intervals(selves)
     worst: Array = np.maximum(np.abs(low), np.abs(high)).max(axis=-1)
     return worst
 
 
 def margin(reading: Reading, confidence: float) -> Array:
-    """Return by how much the trimmed mean has to clear the demanded log ratio: [...].
+    """Return by how much the trimmed mean must exceed the demanded log ratio: [...].
 
-    It is the reach of the mean's interval with the bias that could have been missed, and at least what common noise may
-    add. The reach is independent of common noise.
+    This is the reach of the mean's interval plus the bias that could have been missed, and at least the reach combined
+    with common noise, which is independent of the reach.
     """
     _, reach = trimmed(reading.ratios, confidence)
     return _allowed_for(reach, missed_bias(reading.selves))
@@ -147,12 +146,12 @@ def _allowed_for(reach: Array | float, bias: Array | float) -> Array:
     return np.maximum(reach + bias, np.hypot(reach, COMMON_NOISE))
 
 
-@cache  # likewise
+@cache
 def may_dissent(processes: int, confidence: float) -> int:
-    """Return how many processes may lie on the other side: 0 of 8 at a confidence of 0.99 (0.4 %), 1 of 12 (0.3 %).
+    """Return how many processes may disagree: at a confidence of 0.99, 0 of 8 (0.4 %) and 1 of 12 (0.3 %).
 
-    Where the median is the demanded ratio, so few of them lie below it with a chance of at most 1 - confidence,
-    whatever the noise's shape.
+    If the true median is the demanded ratio, the probability that so few processes are below it is at most
+    1 - confidence, for any distribution of the noise.
     """
     from scipy.special import bdtr
 
@@ -161,32 +160,31 @@ def may_dissent(processes: int, confidence: float) -> int:
 
 
 def _shared(reading: Reading) -> Array:
-    """Return what all processes may have in common: no agreement between them shows it."""
+    """Return the error that all processes may share, which their agreement therefore cannot show."""
     return np.maximum(missed_bias(reading.selves), COMMON_NOISE)
 
 
 def sustained(cautious: Reading, confidence: float) -> Array:
     """Return the log ratio of a measurement by all of the candidate's seconds: [...].
 
-    It is of the seconds that the candidate takes for what the undisturbed baseline does in one second: their mean over
-    the processes, without as many of the slowest as may dissent. A median forgets what happens in fewer than half of
-    the blocks, and a candidate's own stalls are its own time. A baseline that is slow in one process earns at most that
-    one's share."""
+    The candidate's seconds for the work that the undisturbed baseline does in one second are averaged over processes,
+    without as many of the slowest as `may_dissent`. A median ignores slow blocks if they are fewer than half, but a
+    candidate's stalls are its own time. With this mean, a baseline that is slow in one process gains only one share."""
     dissenting = may_dissent(cautious.ratios.shape[-1], confidence)
     agreeing = np.argsort(cautious.ratios, axis=-1)[..., dissenting:]
     return np.asarray(-np.log(np.exp(-np.take_along_axis(cautious.whole, agreeing, axis=-1)).mean(axis=-1)))
 
 
 def lower_bound(cautious: Reading, confidence: float) -> Array:
-    """Return the largest log ratio that a measurement proves [...]: the typical block proves it, all sustain it."""
+    """Return the largest log ratio that a measurement proves, by typical blocks and by all blocks together: [...]."""
     return np.minimum(typical_bound(cautious, confidence), sustained(cautious, confidence))
 
 
 def typical_bound(cautious: Reading, confidence: float) -> Array:
     """Return the largest log ratio that the candidate's typical block proves: [...].
 
-    All processes except those that may dissent have to reach it. Besides, either the trimmed mean clears it by its
-    margin, or those processes clear it by what they may have in common.
+    All processes except `may_dissent` of them must reach it. In addition, either the trimmed mean must exceed it by its
+    margin, or those processes must exceed it by the error that they may share.
     """
     mean, _ = trimmed(cautious.ratios, confidence)
     dissenting = may_dissent(cautious.ratios.shape[-1], confidence)
@@ -195,7 +193,7 @@ def typical_bound(cautious: Reading, confidence: float) -> Array:
 
 
 def upper_bound(generous: Reading, confidence: float) -> Array:
-    """Return the log ratio above which a measurement refutes every ratio: [...]. The processes need not agree."""
+    """Return the log ratio above which a measurement refutes every ratio: [...]. Processes need not all agree."""
     mean, _ = trimmed(generous.ratios, confidence)
     dissenting = may_dissent(generous.ratios.shape[-1], confidence)
     reached = np.sort(generous.ratios, axis=-1)[..., -1 - dissenting]
@@ -203,12 +201,12 @@ def upper_bound(generous: Reading, confidence: float) -> Array:
 
 
 def proves(cautious: Reading, log_demanded: float, confidence: float) -> NDArray[np.bool_]:
-    """Return True where one measurement proves the demanded ratio: [...]."""
+    """Return True if one measurement proves the demanded ratio: [...]."""
     return np.asarray(lower_bound(cautious, confidence) >= log_demanded)
 
 
 def refutes(generous: Reading, log_demanded: float, confidence: float) -> NDArray[np.bool_]:
-    """Return True where one measurement refutes the demanded ratio: [...]."""
+    """Return True if one measurement refutes the demanded ratio: [...]."""
     return np.asarray(upper_bound(generous, confidence) < log_demanded)
 
 
@@ -219,7 +217,7 @@ def decide(
     confidence: float,
     measurements: int | Sequence[int] = 1,
 ) -> NDArray[np.int8]:
-    """Return 1 where each measurement proves the demanded ratio, -1 where each refutes it, else 0. Shape [...]."""
+    """Return 1 if each measurement proves the demanded ratio, -1 if each refutes it, else 0: [...]."""
     proven = np.all([proves(one, log_demanded, confidence) for one in cautious.of_measurements(measurements)], axis=0)
     refuted = np.all([refutes(one, log_demanded, confidence) for one in generous.of_measurements(measurements)], axis=0)
     return np.asarray(proven.astype(np.int8) - refuted.astype(np.int8), dtype=np.int8)
@@ -228,14 +226,14 @@ def decide(
 def stalls(
     cautious: Reading, log_demanded: float, confidence: float, measurements: int | Sequence[int] = 1
 ) -> NDArray[np.bool_]:
-    """Return True where only the candidate's slow blocks stand between it and a proof: [...]."""
+    """Return True if typical blocks prove the demanded ratio and the candidate's slow blocks prevent PASS: [...]."""
     parts = cautious.of_measurements(measurements)
     typical = np.all([typical_bound(one, confidence) >= log_demanded for one in parts], axis=0)
     return np.asarray(typical & np.any([sustained(one, confidence) < log_demanded for one in parts], axis=0))
 
 
 def fewest_processes(confidence: float) -> int:
-    """Return the smallest number of processes whose unanimity can reach the confidence: 2^-P <= 1 - confidence."""
+    """Return the smallest number of processes P that can reach the confidence if all agree: 2^-P <= 1 - confidence."""
     processes = 2
     while 2.0**-processes > (1 - confidence) * _ROUNDING:
         processes += 1
@@ -244,7 +242,7 @@ def fewest_processes(confidence: float) -> int:
 
 @dataclass(frozen=True)
 class Spread:
-    """Trimmed mean of a sample of log ratios [P], and the deviation that its error comes from."""
+    """The trimmed mean of a sample of log ratios [P], and the deviation from which its error follows."""
 
     mean: float
     deviation: float
@@ -257,12 +255,12 @@ class Spread:
         return cls(float(mean), error * kept / float(np.sqrt(len(logs))))
 
     def reach(self, confidence: float, processes: int) -> float:
-        """Return half the width of an interval over so many processes of this spread."""
+        """Return the distance of a one-sided bound from the mean, for this many processes with this spread."""
         kept = processes - 2 * left_out(processes)
         return t_quantile(confidence, kept) * self.deviation * float(np.sqrt(processes)) / kept
 
     def agreement(self, distance: float, processes: int, confidence: float) -> float:
-        """Return the chance that no more than may dissent, of so many processes, lie further from the mean."""
+        """Return the probability that at most `may_dissent` processes are further than `distance` below the mean."""
         from scipy.special import bdtr, ndtr
 
         across = float(distance < 0) if self.deviation == 0 else float(ndtr(-distance / self.deviation))
@@ -270,10 +268,11 @@ class Spread:
 
 
 def processes_to_decide(cautious: Reading, generous: Reading, log_demanded: float, confidence: float) -> int | None:
-    """Return how many processes, more than it had, a measurement of this spread probably needs to decide, or None.
+    """Estimate how many processes, more than it had, a measurement of this spread needs to decide; None if none
+    suffice.
 
-    An estimate, with a normal approximation: a bound must be cleared on the side on which both readings lie. No number
-    decides where the readings lie on both sides of the demanded ratio, or the spread next to it is wide.
+    The estimate uses a normal approximation. Both readings must be on one side of the demanded ratio, and a bound on
+    that side must be reached.
     """
     above = Spread.of(cautious.ratios).mean - log_demanded
     below = log_demanded - Spread.of(generous.ratios).mean
@@ -283,9 +282,9 @@ def processes_to_decide(cautious: Reading, generous: Reading, log_demanded: floa
 
 
 def _processes_to_clear(reading: Reading, distance: float, confidence: float, *, agreeing: bool) -> int | None:
-    """Return the fewest processes, more than there are, that clear this distance to the demanded log ratio.
+    """Return the fewest processes, more than there are, whose interval is shorter than the distance to the demand.
 
-    agreeing: the trimmed mean counts only where all processes except those that may dissent lie on its side, too.
+    agreeing: True if all processes except `may_dissent` of them must also be on the mean's side.
     """
     ratio = Spread.of(reading.ratios)
     selves = [Spread.of(logs) for logs in reading.selves]

@@ -1,4 +1,4 @@
-"""Compare what steps made and nobody reads: a missing log is only reported, other tensors may leave a claim open."""
+"""Compare tensors that steps made and no step reads. A missing log is reported; others may leave a claim open."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from harness.judging.sheet import Sheet, some
 from harness.numbers import counted
 
 _DIGITS, _PLACES = re.compile(r"(\d+)"), re.compile(r"(\.\d+)+$")
-_SAID_BY = "trajectory_match"  # of the claims of one contract, the one whose sentence has it; the others have figures
+_SAID_BY = "trajectory_match"  # only claims of this kind mention these tensors in the message
 _WORDS: dict[Role, str] = {"log": "log", "mixed": "tensor", "unseen": "tensor"}
 
 
 def unread_apart(executions: Mapping[str, ArmEvidence], sheet: Sheet, *, kind: str, bits: bool) -> str:
-    """Return, as a sentence's tail, which unread tensors differ between executions and the first one named.
+    """Return the end of a sentence: the unread tensors in which executions differ from the first execution.
 
-    The claim stays open where one alone has a tensor that is made of parameters and batches, unless one of the two
-    replays: no replay appends to a list. It stays open where nothing shows what an unequal tensor is made of.
+    Leave the claim open if only one has a tensor that is made of parameters and batches, unless one of the two replays,
+    because no replay appends to a list. Leave it open also if it is unknown what an unequal tensor is made of.
     bits: True if values are compared, too.
     """
     (reference_name, reference), *others = executions.items()
@@ -62,14 +62,14 @@ def unread_apart(executions: Mapping[str, ArmEvidence], sheet: Sheet, *, kind: s
 
 
 def _counted(names: Iterable[str], roles: Mapping[str, Role]) -> str:
-    """Return how many names there are, and the names; items of a list are named by the list."""
+    """Return text with the number of names and the names; items of a list appear as the list."""
     names = list(names)
     words = {_WORDS[roles[each]] for each in names}
     return f"{counted(len(names), 'log' if words == {'log'} else 'tensor')}: {some(_holders(names))}"
 
 
 def _holders(names: Iterable[str]) -> list[str]:
-    """Return names in their natural order. Several items of one list appear once, as the list with their number."""
+    """Return names in natural order. Several items of one list appear once, as the list with the number of items."""
     names = list(names)
     members = Counter(_PLACES.sub("", name) for name in names)
     shown = dict[str, None]()
@@ -80,7 +80,7 @@ def _holders(names: Iterable[str]) -> list[str]:
 
 
 def _role(name: str, *ends: ArmEnd) -> Role | None:
-    """Return the role of a loose tensor that no end compares, as far as one of the ends knows it."""
+    """Return the role of a loose tensor, if an end knows it; None if an end compares the tensor's values."""
     if any(end.state is not None and name in end.state.digests.get(LOOSE, {}) for end in ends):
         return None
     found = {roles_of(end).get(name) for end in ends}

@@ -1,4 +1,4 @@
-"""Define the verdict: status, stable reason code, figures with units, denominators, what decided it, and a sentence."""
+"""Define the verdict: status, stable reason code, figures with units, denominators, deciding demand, and a message."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from pydantic.json_schema import SkipJsonSchema
 from harness.bounded_model import BoundedModel
 from harness.numbers import Real, counted
 
-# Hold a figure next to its demand: a judge compares the two, and a report shows them with a
-# verdict.
+# The following classes hold a figure and the demand on it. A judge compares the two, and a report
+# shows both.
 
 Relation = Literal["none", "exactly", "at least", "at most"]
 
 
 @dataclass(frozen=True)
 class Interval:
-    """What a figure was measured to lie between. called: the statistics' name for it. over: a denominator."""
+    """The interval of a measured figure. called: its name in statistics. over: the denominator of its sample."""
 
     low: float
     high: float
@@ -33,11 +33,11 @@ class Interval:
 
 @dataclass(frozen=True)
 class Demanded:
-    """One comparison of a judge.
+    """A figure and the demand on it.
 
-    noun: the figure's unit; under `none` what nothing may do, of as many as `of`.
-    beside: it is a guard, or a default of the kind: where the claim demands more, it does not stand for the claim.
-    part: what the names of a composite claim's part begin with.
+    noun: the figure's unit. For the relation `none`, what none of the `of` things may do.
+    beside: True for guards and defaults, which do not represent the claim if it has other demands.
+    part: the prefix of figures' names if the claim is part of a composite claim.
     """
 
     figure: str
@@ -60,24 +60,24 @@ class Demanded:
 
     @property
     def is_open(self) -> bool:
-        """Return True if the figure may lie on either side of its bound, or misses it: such a demand is undecided."""
+        """Return True if the demand is unmet at an end of the interval, so that it is undecided or violated."""
         ends = (self.interval.low, self.interval.high) if self.interval is not None else (self.value,)
         return not all(replace(self, value=end).is_met for end in ends)
 
     @property
     def room(self) -> float:
-        """Return how far the figure lies from its bound, relative to the bound."""
+        """Return the distance of the figure from its bound, relative to the bound."""
         distance = abs(self.value - self.bound)
         return distance / abs(self.bound) if self.bound else math.inf if distance else 0.0
 
 
 def tightest(demands: Sequence[Demanded]) -> Demanded | None:
-    """Return the demand that represents a claim that holds: the one of its own demands with the least room."""
+    """Return the demand that represents a claim: the claim's own demand with the smallest distance to its bound."""
     return min(demands, key=lambda each: (each.beside, each.room), default=None)
 
 
 class Status(StrEnum):
-    """What a judge may answer. Order of severity: see `WORST_FIRST`."""
+    """The status of a verdict. `WORST_FIRST` orders them by severity."""
 
     PASS = "PASS"  # noqa: S105 - a verdict, not a password
     FAIL = "FAIL"
@@ -99,7 +99,7 @@ class Figure(BoundedModel):
 
 
 class Facts(BoundedModel):
-    """What a judge found for one claim or part. Equal evidence gives equal facts, whatever the words of their day."""
+    """A judge's result for one claim or part without its message. Equal evidence gives equal facts in all versions."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -119,10 +119,10 @@ class UnitFacts(Facts):
 
 
 class Judgement(Facts):
-    """A judge's answer for one claim or part, before it is tied to a unit.
+    """A judge's answer for one claim or part, before it belongs to a unit.
 
-    message: one sentence, in today's words. demands: every comparison of the judge. decided: the violated one of a
-    FAIL, the tightest one of what holds or is undecided. No file has these: they come from judging.
+    message: one sentence, whose words may change between versions. demands: all demands that the judge compared.
+    decided: the violated demand of a FAIL, else the one closest to its bound. Files do not store demands.
     """
 
     message: str
@@ -135,12 +135,12 @@ class Verdict(Judgement, UnitFacts):
 
     @property
     def can_be_waived(self) -> bool:
-        """Return True for a violation, or for a soundly measured ratio that decides nothing; not for an error."""
+        """Return True for a violation, or for an undecided ratio of speeds."""
         return self.status is Status.FAIL or (self.status, self.reason) == (Status.INCONCLUSIVE, "undecided_ratio")
 
 
 class Counts(BoundedModel):
-    """The count line's numbers."""
+    """The numbers of the count line, by status."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
