@@ -314,7 +314,7 @@ def test_doctor_says_what_is_missing(contracts: Path, played: None) -> None:
     assert done.returncode == 0
     assert done.stdout.startswith("1 of 2 units can be decided on this machine\n")
     assert "Cannot be decided, needs a_module_that_nobody_has: not installed here:" in done.stdout
-    assert "-> install the module that is named" in done.stdout
+    assert "-> install the named module" in done.stdout
     units = json.loads(called("doctor", contracts, "--json").stdout)["units"]
     assert [(unit["workload"], unit["decidable"], unit["reason"]) for unit in units] == [
         ("held", True, None),

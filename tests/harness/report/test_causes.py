@@ -342,7 +342,7 @@ def test_every_face_shows_the_same_advice(show: Callable[[ReportView], str], cod
 def reworded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Within a test one text has other words."""
     for path in TEXTS.glob("*.yaml"):
-        text = path.read_text(encoding="utf-8").replace("The arms compute other numbers", "Twelve bananas compute")
+        text = path.read_text(encoding="utf-8").replace("The arms compute different numbers", "Twelve bananas compute")
         (tmp_path / path.name).write_text(text, encoding="utf-8")
     monkeypatch.setattr(wording, "TEXTS", tmp_path)
     wording.reasons.cache_clear()
@@ -355,7 +355,7 @@ def reworded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_a_word_that_is_changed_in_the_data_is_changed_wherever_it_is_shown(show: Callable[[ReportView], str]) -> None:
     shown = html.unescape(show(view_of(of_code("differs"))))
     assert "Twelve bananas compute from equal batches" in shown
-    assert "The arms compute other numbers" not in shown
+    assert "The arms compute different numbers" not in shown
 
 
 def test_no_text_is_read_where_none_is_shown() -> None:

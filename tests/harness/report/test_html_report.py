@@ -97,7 +97,7 @@ def test_a_card_shows_sentence_figures_denominators_reason_and_causes(full: tupl
     words = full[1].words()
     card = words[words.index("The losses differ from step 12 on") :]
     assert "A batch that was rebound instead of copied" in card
-    assert "differs : Equality in bits was demanded, and a value differs." in card
+    assert "differs : The claim demands equal bits, and a value differs." in card
     assert "Figures first differing step 12 max abs difference 0.0321" in card
     assert "Out of steps 100" in card
     assert "Last fire drill: stale_batch: killed; frozen_learning_rate: SURVIVED" in card

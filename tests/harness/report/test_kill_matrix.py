@@ -109,7 +109,7 @@ def test_a_survivor_leads_to_what_was_expected_and_seen_of_it() -> None:
     links = re.findall(r'<td class="survived"><a href="#(survivor-\d)">', page)
     targets = dict(re.findall(r'<tr id="(survivor-\d)"><th>([^<]+)', page))
     assert [targets[link] for link in links] == ["one", "two"]
-    expected_and_seen = "FAIL differs first_differing_step=1 FAIL differs first_differing_step=1 Equality in bits"
+    expected_and_seen = "FAIL differs first_differing_step=1 FAIL differs first_differing_step=1 The claim demands"
     assert f"one {FIRST} {expected_and_seen}" in Page(page).words()
 
 
@@ -218,4 +218,4 @@ def test_every_fault_that_upstream_would_pass_is_named() -> None:
 def test_what_was_seen_of_a_survivor_is_explained() -> None:
     found = matrix(drill_of(row(FIRST, "alive", killed=False))).survivors
     assert found is not None
-    assert "Equality in bits was demanded, and a value differs." in found.rows[0]
+    assert "The claim demands equal bits, and a value differs." in found.rows[0]
