@@ -1,8 +1,9 @@
 """Draft a trainer's first adapter and contracts as texts: `harness init` writes them, `harness try` runs the first.
 
-There are three templates, the same for every step: a step that is captured, a step with another optimization, and what
-lies between and after the first steps (a long run, evaluations, saving and resuming). A trial chooses what is compared
-(`Choice`). No number in them comes from a run: a first run may be that of a step that is wrong.
+There are three texts, the same for every step: a step that is captured, a step with another optimization, and what lies
+between and after the first steps (a long run, evaluations, saving and resuming). Their claims are macros of
+`claims.yaml.j2`. A trial chooses what is compared (`Choice`). No number in them comes from a run: a first run may be
+that of a step that is wrong.
 """
 
 from __future__ import annotations
@@ -11,57 +12,23 @@ import json
 import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from harness.contract.schema import SCHEMA_VERSION
 from harness.first_contract.step_source import GIVEN, StepSource, id_of, stem_of, yaml_text
+
+if TYPE_CHECKING:
+    from jinja2.environment import TemplateModule
 
 STEPS = 211  # a prime: no period of a trainer's (accumulated batches, a log, a synchronization) ends with it
 BATCHES = 43  # that differ at least: a small set of data begins anew after them
 LONG = 10_000  # the most steps of the long run, and its steps where its contract is apart
 LONG_AT_LEAST = 500  # a training that ends by itself has at least so many
-TOLERANCE = "1.0e-3"
-WHY_TOLERANCE = (
-    "A thousandth of the loss: float32 rounds to 6e-8 of a value, and sums in another order move a loss by some times "
-    "that, more as training goes on. Half precision needs more: change the number, and say here why."
-)
-
-EVALUATED = "1.0e-2"
-ENDS_SHARE = "0.01"
-ENDS = f"    ends: {{control: nudged, at_most: {ENDS_SHARE}}}\n"
-WHY_ENDS = (
-    "The ends are compared, too, since averaged weights, running statistics and the last update are in no loss: a "
-    "hundredth of the plain step's way."
-)
-
-# a floor that asks for no number of a run: a learning rate of 1e-8 moves weights by some 1e-5 in as many steps
-FLOOR = "      floor: {control: untrained, moved: 1.0e-3, standard_errors: 5}\n"
-
-# a gain that a CPU decides: the optimized arm is another step; where speed is timed, that claim says what is gained
-SWITCHED_ON = "    switched_on: true\n"
-
-OUTSIDE_SHARE = 0.5
-WHY_OUTSIDE = (
-    "What is left outside is the trainer's choice, an optimizer say. Half of the device's time is the most, as half of "
-    "the operations is without a GPU: beyond that the graph is the smaller part of the step. Put a smaller share, once "
-    "it is known what is left outside."
-)
-MEMORY_RATIO = "3.0"
-WHY_MEMORY = (
-    "A graph keeps a pool of its own, beside what the warm-up before it took: a plain step's memory twice. The third "
-    "is for what libraries take for each stream, which is most of a small step. Demand less, once it is known."
-)
-
 
 WHY_WARM = "the step makes state of its own in its first execution, which no capture can hold"
 
-LEFT_TO_THE_CAPTURE = (
-    "The batch is rebound and not copied, a number that changes from step to step is frozen in the capture, or its "
-    "warm-up was not undone."
-)
-TRAINS_OTHERWISE = "stale_batch, doubled_step, dropped_last_update, one_batch, barely_trained, nan_tail, no_steps"
-ROUNDS_OTHERWISE = "unsteady_loss, half_moved, statistics_updated_twice, one_batch, barely_trained, nan_tail, no_steps"
 FAULT_OF_TIMED = {"bitwise": "other_losses", "within": "stopped_training", "noise": "larger_losses"}
 
 TRAINING_ARGUMENTS = "what you want to change, as in TrainingArguments(…): bf16=True, use_liger_kernel=True"
@@ -189,21 +156,22 @@ class Draft:
 
     def contract(self) -> str:
         """Return the text of the contract about single steps."""
-        claims = [self._repeats()] if self.choice.repeats else []
-        claims += [self._captures()] if self._captured and "CAPTURES" not in self.unfit else []
-        claims += [self._same(), *self._gradients()]
-        claims += [self._syncs()] if self._harness_captures else []
-        claims += [self._compiled()] if self._compares_compiled else []
+        claims = [_claim("repeats", self)] if self.choice.repeats else []
+        claims += [_claim("captures", self)] if self._captured and "CAPTURES" not in self.unfit else []
+        claims += [_claim("same", self)]
+        claims += [_claim("gradients", self)] if self._compares_gradients else []
+        claims += [_claim("syncs", self)] if self._harness_captures else []
+        claims += [_claim("compiled", self)] if self._compares_compiled else []
         claims += [self._resumes()] if self._resumes_at_once else []
-        if self.arms.memory and self.equality == "bitwise":
-            claims.append(self._memory())
+        claims += [_claim("memory", self)] if self.arms.memory and self.equality == "bitwise" else []
         if self._times:
             in_bits = self.equality == "bitwise" and self.choice.deterministic  # what is timed repeats none
-            claims += [self._timed()] if in_bits else []
+            claims += [_claim("timed", self)] if in_bits else []
             named, equality = ("TIMED", "noise") if in_bits else (self.same_name, self.equality)
-            claims.append(self._faster("FASTER", self.candidate, named, FAULT_OF_TIMED[equality]))
+            claims.append(_claim("faster", self, "FASTER", self.candidate, named, FAULT_OF_TIMED[equality]))
         if self._times and self._compares_compiled:
-            claims.append(self._faster("COMPILED-FASTER", "compiled", "COMPILED", FAULT_OF_TIMED["within"]))
+            within = FAULT_OF_TIMED["within"]
+            claims.append(_claim("faster", self, "COMPILED-FASTER", "compiled", "COMPILED", within))
         workloads = {"small": self.steps}
         if self.long is not None:
             claims.append(self._long(self.long))
@@ -225,7 +193,10 @@ class Draft:
         if not self.choice.repeats or self.source.makes_trainer or self.commit:
             return ""
         apart = self.has_long_run and self.long is None
-        claims = [self._evaluated(), *([] if self._resumes_at_once else [self._resumes()])]
+        claims = [
+            _claim("evaluated", self, prime_at_most(self.steps // 4)),
+            *([] if self._resumes_at_once else [self._resumes()]),
+        ]
         claims += [self._long(LONG)] if apart else []
         title = "A long run of {1} goes on as it began, and through evaluations and checkpoints"
         workloads = {"small": self.steps} | ({"long": LONG} if apart else {})
@@ -344,226 +315,46 @@ class Draft:
             arms += [("compiled_timed", f"{{{compiled}}}")] if self._compares_compiled else []
         return arms
 
-    def _claim(
-        self, claim: str, title: str, kind: str, body: str, why: str, if_fails: str, faults: str, on: str = "small"
-    ) -> str:
-        return (
-            f"  - id: {self.claim_id(claim)}\n    title: {title}\n    kind: {kind}\n{body}    judged_on: [{on}]\n"
-            f"    why: >-\n{_wrapped(why)}\n    if_fails: >-\n{_wrapped(if_fails)}\n    falsified_by: [{faults}]\n"
-        )
+    @property
+    def distinct_batches(self) -> int:
+        return min(self.steps, BATCHES)
 
-    def _equality(self, equality: Equality, floor: str = FLOOR) -> str:
-        bound = "" if equality == "noise" else f"    max_relative_difference: {TOLERANCE}\n"
-        return (
-            f"    equality: {equality}\n{bound}    guards:\n"
-            f"      steps: {self.steps}\n      distinct_batches: {min(self.steps, BATCHES)}\n{floor}"
-        )
+    @property
+    def compared(self) -> str:
+        """Return how the candidate is compared, in words."""
+        return COMPARED[self.equality]
 
-    def _repeats(self) -> str:
-        return self._claim(
-            "REPEATS",
-            "Two plain runs are equal in bits",
-            "repeatability",
-            # the first answer needs the plain arm alone; that it learns, the comparisons ask
-            f"    candidate: plain\n{self._equality('bitwise', floor='')}",
-            "Without this no other difference means anything. The bound is shown beside the bits.",
-            "Weights or data come from a generator that the seed does not reach, or an operation adds in the order of "
-            "arrival.",
-            "other_losses, one_batch, nan_tail, no_steps",
-        )
-
-    def _captures(self) -> str:
-        itself = self.captures_itself
-        return self._claim(
-            "CAPTURES",
-            f"{'Most of the step' if itself else 'The whole step'} is captured, and replayed once a step",
-            "capture",
-            "    candidate: captured\n    captures: 1\n    per_shape: true\n"
-            + (f"    outside_share_at_most: {OUTSIDE_SHARE}\n" if itself else ""),
-            f"One capture serves all batches of one shape.{f' {WHY_OUTSIDE}' if itself else ''}",
-            "Something in the step waits for the device, or needs a value on the host: the message names its line.",
-            f"doubled_step, dropped_step, second_capture, capture_each_step, {'decoy_graph, ' if itself else ''}"
-            # on a device its copies are work outside the graph, which is found first
-            f"{'' if self.arms.timed else 'remembered_step, '}skipped_update",
-        )
-
-    def _memory(self) -> str:
-        return self._claim(
-            "MEMORY",
-            f"The captured step takes at most {MEMORY_RATIO} times the plain one's memory",
-            "peak_memory",
-            f"    candidate: captured\n    baseline: plain\n    at_most_ratio: {MEMORY_RATIO}\n    of: reserved\n"
-            f"    trajectory: {self.claim_id('SAME')}\n",
-            WHY_MEMORY,
-            "Each shape is captured into a pool of its own (name one pool for all, and capture the largest shape "
-            "first), or outputs of the warm-up are kept after their last use.",
-            "retained_tensors, hidden_memory, doubled_step",
-        )
-
-    def _same(self) -> str:
-        compared = f"    candidate: {self.candidate}\n    baseline: {self.reference}\n{self._equality(self.equality)}"
-        if self.commit:
-            return self._as_commit(compared)
-        if self.equality == "noise":
-            return self._in_noise(
-                "SAME", compared, "The plain step repeats no bits, not even under deterministic algorithms."
-            )
-        if self.equality == "bitwise":
-            return self._claim(
-                "SAME",
-                "The captured step trains as the plain one does, in bits",
-                "trajectory_match",
-                compared,
-                "Both arms run the same operations in the same order. The bound is shown beside the bits.",
-                LEFT_TO_THE_CAPTURE,
-                TRAINS_OTHERWISE,
-            )
-        why = "" if self.optimizes else "The captured step runs other kernels than the plain one. "
-        return self._claim(
-            self.same_name,
-            f"The {self.candidate} step trains as the plain one does, within rounding",
-            "trajectory_match",
-            f"{compared}{ENDS}{SWITCHED_ON if self.optimizes and self.gain and not self._times else ''}",
-            f"{why}{WHY_TOLERANCE} {WHY_ENDS}",
-            "The optimization left out a term, an update or a scale, or kept a value that has changed since. Counts "
-            "that end apart: running statistics are updated twice where a block is recomputed.",
-            ROUNDS_OTHERWISE,
-        )
-
-    def _as_commit(self, compared: str) -> str:
-        within, bits = self.equality == "within", "in " if self.equality == "bitwise" else ""
-        return self._claim(
-            self.same_name,
-            f"The step trains as it does at the commit, {bits}{COMPARED[self.equality]}",
-            "trajectory_match",
-            f"{compared}{ENDS if within else ''}",
-            f"{WHY_TOLERANCE} {WHY_ENDS}" if within else "One function at two commits, from one seed, on one batch.",
-            "The step computes something else since that commit.",
-            ROUNDS_OTHERWISE if within else TRAINS_OTHERWISE,
-        )
-
-    def _timed(self) -> str:
-        arms = f"    candidate: {self.candidate}_timed\n    baseline: {self.reference}_timed\n"
-        compared = f"{arms}{self._equality('noise')}"
-        return self._in_noise("TIMED", compared, "Speed is timed without deterministic algorithms, which are slower.")
-
-    def _in_noise(self, claim: str, compared: str, why: str) -> str:
-        return self._claim(
-            claim,
-            "The captured step trains as the plain one does, within the plain one's own noise",
-            "trajectory_match",
-            compared,
-            f"{why} Runs of both arms differ no more between the arms than within them.",
-            LEFT_TO_THE_CAPTURE,
-            TRAINS_OTHERWISE,
-        )
-
-    def _gradients(self) -> list[str]:
-        if "GRADIENTS" in self.unfit or self.equality == "noise" or self.source.makes_trainer:
-            return []
-        within = self.equality == "within"
-        words = "within rounding" if within else "in bits"
-        claim = self._claim(
-            "GRADIENTS",
-            f"The {self.candidate} step leaves the plain one's gradients, {words}",
-            "gradient_match",
-            f"    candidate: {self.candidate}\n    baseline: {self.reference}\n"
-            f"    steps: [0, 1, 2, {self.steps - 1}]\n"
-            f"    equality: {self.equality}\n"
-            + (f"    max_relative_difference: {TOLERANCE}\n    control: nudged\n" if within else ""),
-            "The first steps, since what is kept from an earlier one shows there first, and the last one."
-            + (f" {WHY_TOLERANCE}" if within else ""),
-            "Gradients are added to those of the step before, lie in memory that something else writes, or are none.",
-            "stale_batch, " + ("doubled_gradients" if within else "other_gradients"),
-        )
-        return [claim]
-
-    def _syncs(self) -> str:
-        return self._claim(
-            "SYNCS",
-            "The captured step never waits for the device",
-            "host_syncs",
-            "    candidate: {arm: captured, exactly: 0}\n    control: {arm: waiting, exactly: 1}\n"
-            "    reported: plain\n",
-            "A replay that waits for the device is not overlapped with what the host does. Waits of the plain step are "
-            "reported: a capture may leave them out.",
-            "An .item(), a print, a Python `if` on a tensor, a boolean mask; the message names file and line.",
-            "extra_sync, rare_sync, noisy_control",
-        )
-
-    def _compiled(self) -> str:
-        return self._claim(
-            "COMPILED",
-            "The step through torch.compile trains as the plain one does, within a bound",
-            "trajectory_match",
-            f"    candidate: compiled\n    baseline: plain\n{self._equality('within')}{ENDS}",
-            f"torch.compile fuses operations, and so rounds otherwise than the plain step. {WHY_TOLERANCE} {WHY_ENDS}",
-            "A graph was compiled for a value that has changed since, or the step branches on what the compiler took "
-            "for constant.",
-            ROUNDS_OTHERWISE,
-        )
-
-    def _faster(self, claim: str, arm: str, trajectory: str, fault: str) -> str:
-        timed = "_timed" if self.choice.deterministic else ""
-        return self._claim(
-            claim,
-            f"The {arm} step is not slower than the plain one",
-            "throughput_ratio",
-            f"    candidate: {arm}{timed}\n    baseline: {self.reference}{timed}\n    at_least: 1.0\n"
-            f"    processes: 5\n    confidence: 0.95\n"
-            f"    trajectory: {self.claim_id(trajectory)}\n",
-            "1.0 is what any optimization has to reach; five processes are the fewest that can decide. Demand what it "
-            "is meant to give, with the default of 12 processes, once that is known.",
-            "The step is long enough that launching its kernels costs nothing, or something else used the GPU.",
-            f"slow_candidate, slow_baseline, {fault}",
-        )
-
-    def _evaluated(self) -> str:
-        every = prime_at_most(self.steps // 4)
-        return self._claim(
-            "EVALUATED",
-            "Evaluations between steps change nothing of the training, and return what the plain step's do",
-            "evaluation",
-            f"    candidate: {self.candidate}\n    every: {every}\n    evaluations: {self.steps // every}\n"
-            f"    steps: {self.steps}\n    plain: plain\n    max_relative_difference: {EVALUATED}\n",
-            "An evaluation reads: training goes on, in every bit, as if there had been none. It returns what the plain "
-            "step's returns, but for a hundredth: ten times what the losses may differ by.",
-            "The evaluation replays the captured training step, leaves the model in another mode, draws random numbers "
-            "that training would have drawn, or writes over a batch in a static buffer. Where `evaluations_differ`, it "
-            "reads a graph, weights or a mode that are not those of the step at hand.",
-            "idle_evaluation, training_evaluation, drawing_evaluation, other_evaluation, no_steps",
-        )
+    @property
+    def gains_untimed(self) -> bool:
+        """Return True if the optimized arm must be another step than the plain one, since no claim times it."""
+        return self.optimizes and self.gain and not self._times
 
     def _resumes(self) -> str:
-        saves = saves_of(self.steps)
-        before = "    steps_before_load: 2\n" if self.captures_itself else ""  # its captures hold addresses
-        baseline = "" if self.optimizes else "    baseline: plain\n"
-        return self._claim(
-            "RESUMES",
-            "Saved and loaded by one process after the other, training goes on as if it had never stopped",
-            "resume",
-            f"    candidate: {self.candidate}\n{baseline}    save_at: {saves}\n{before}"
-            f"    steps: {self.steps - saves[-1]}\n    equality: bitwise\n    max_abs_difference: 0.1\n",
-            "A checkpoint holds all that the next step reads, also one that was made after a load. Round numbers end "
-            "epochs and windows of many lengths, a prime ends none. The bound is shown beside the bits.",
-            "`not_restored` names what was not saved or not loaded, or what later steps changed while it was written. "
-            "`unequal_batches`: the data went on elsewhere. `differs` with all of it restored: a schedule that counts "
-            "steps of its own, gradients of a batch that is not yet complete, or a replay of tensors that the load "
-            "replaced. Before a save: another was made halfway there, and training went on otherwise.",
-            "idle_load, weights_alone, restarted_data, doubled_first_step, no_steps",
-        )
+        return _claim("resumes", self, saves_of(self.steps))
 
     def _long(self, steps: int) -> str:
-        return self._claim(
-            "LONG",
-            f"{steps:,} captured steps train as plain ones, in bits, or as many as the training has",
-            "long_replay",
-            f"    candidate: captured\n    baseline: plain\n    steps: {min(steps, LONG_AT_LEAST)}\n    every: 100\n",
-            "Runs that break late broke between 1,000 and 10,000 steps.",
-            "The first differing block tells when: the end of a schedule, a counter, a buffer that is full.",
-            "late_stale_batch, late_dropped_update, late_nan, no_steps",
-            on="long",
-        )
+        return _claim("long_run", self, steps, min(steps, LONG_AT_LEAST))
+
+    @property
+    def _compares_gradients(self) -> bool:
+        return "GRADIENTS" not in self.unfit and self.equality != "noise" and not self.source.makes_trainer
+
+
+def _claim(name: str, *given: object) -> str:
+    """Return the text of a claim, by the name of its macro in `claims.yaml.j2`."""
+    text: str = getattr(_claims(), name)(*given)
+    return text
+
+
+@cache
+def _claims() -> TemplateModule:
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(  # noqa: S701 - the texts are YAML
+        loader=FileSystemLoader(Path(__file__).parent), trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined
+    )
+    environment.filters["wrapped"] = _wrapped
+    return environment.get_template("claims.yaml.j2").module
 
 
 def saves_of(steps: int) -> list[int]:
@@ -596,7 +387,9 @@ def _path_lines(wanted: Path | None, folder: Path) -> str:
 
 
 def _wrapped(text: str) -> str:
-    return textwrap.fill(text, 110, initial_indent=" " * 6, subsequent_indent=" " * 6, break_long_words=False)
+    return textwrap.fill(
+        " ".join(text.split()), 110, initial_indent=" " * 6, subsequent_indent=" " * 6, break_long_words=False
+    )
 
 
 def _one_line(text: str) -> str:
