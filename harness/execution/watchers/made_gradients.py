@@ -83,10 +83,7 @@ class ClipWatch(Observer):
         self._depth -= 1
         super().__exit__(*error)  # type: ignore[no-untyped-call]
 
-    def __torch_dispatch__(
-        self, func: OpOverload, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
+    def execute(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         name = func._schema.name.rpartition("::")[2].removeprefix("_foreach_").removesuffix("_")
         if torch._C._current_graph_task_id() != -1:  # within the backward pass, which makes gradients
             self.hooked |= name in _HOOKED

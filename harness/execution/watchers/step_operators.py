@@ -102,10 +102,7 @@ class StepOperators(Observer):
         self._count_unseen()
         launches.watches.remove(self)
 
-    def __torch_dispatch__(
-        self, func: OpOverload, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
+    def execute(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         given = list(tensors_in([*args, *kwargs.values()]))
         if self._looks_away(given):
             return func(*args, **kwargs)

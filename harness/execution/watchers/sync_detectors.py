@@ -124,10 +124,7 @@ class DispatchWatch(Observer):
         self.operations = self.replayed = self.after = 0
         self.seen: Syncs = Counter()
 
-    def __torch_dispatch__(
-        self, func: OpOverload, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
+    def execute(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self.operations += 1
         self.replayed += self._replaying()
         self.after += is_after()

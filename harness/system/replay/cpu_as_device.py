@@ -22,11 +22,11 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.optim import Optimizer
 from torch.optim.optimizer import _get_capturable_supported_devices, register_optimizer_step_pre_hook
 from torch.optim.swa_utils import AveragedModel
-from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
+from torch.overrides import _get_current_function_mode_stack
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from harness.system.replay.launches import as_written, standing_in
-from harness.system.replay.observer import Observer, leaves_the_step
+from harness.system.replay.observer import Interceptor, Observer, leaves_the_step
 from harness.system.replay.sites import Place, of_current_stack
 
 # Distinguish what a device would hold from what the host holds, where a CPU stands in for the
@@ -121,9 +121,15 @@ def names_a_device(
 def caller() -> FrameType:
     """Return the frame that called a torch function, past the modes that passed the call on to the one that asks."""
     frame = sys._getframe(2)
-    while frame.f_back is not None and frame.f_code.co_name == "__torch_function__":
-        frame = frame.f_back
+    while (back := frame.f_back) is not None and "__torch_function__" in _names(frame, back):
+        frame = back
     return frame
+
+
+def _names(frame: FrameType, back: FrameType) -> tuple[str, str]:
+    """Return the frame's name, and for an interceptor's `execute` the name of the frame that called it."""
+    name = frame.f_code.co_name
+    return name, back.f_code.co_name if name == "execute" else ""
 
 
 def is_of_an_optimizer(frame: FrameType) -> bool:
@@ -157,7 +163,7 @@ _update_parameters = AveragedModel.update_parameters
 READS = {Tensor.numpy, Tensor.tolist, Tensor.cpu, Tensor.__array__, Tensor.__format__, Tensor.__repr__}
 
 
-class OnADevice(TorchFunctionMode):
+class OnADevice(Interceptor):
     """Within its block the dispatch modes that are active see what they would see of a device.
 
     `one_hot` with a number of classes reads no value; on a CPU torch reads the least and the greatest class first, to
@@ -165,14 +171,7 @@ class OnADevice(TorchFunctionMode):
     Counters that an optimizer or an average of torch keeps on the host are the host's.
     """
 
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Iterable[type],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        kwargs = kwargs or {}
+    def execute(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if func is torch.nn.functional.one_hot:
             return _one_hot(*args, **kwargs)
         if func in READS:
@@ -299,17 +298,15 @@ class Waits(Observer):
             self.seen[of_current_stack()] += 1
         return tensor
 
-    def __torch_dispatch__(
-        self, func: OpOverload, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+    def execute(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if not _READS.isdisjoint(func.tags) and any(
             isinstance(value, Tensor) and value.device.type == self._device.type and not self.host.has(value)
             for value in args
         ):
             self.seen[of_current_stack()] += 1
-        returned = func(*args, **(kwargs or {}))
+        returned = func(*args, **kwargs)
         if self._device.type == "cpu":
-            self.host.note(func, args, kwargs or {}, returned)
+            self.host.note(func, args, kwargs, returned)
         return returned
 
     def sentence(self) -> str:

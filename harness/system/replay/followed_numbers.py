@@ -23,9 +23,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, distributed
 from torch._ops import OpOverload
-from torch.overrides import TorchFunctionMode
 
 from harness.system.replay.launches import as_written, standing_in
+from harness.system.replay.observer import Interceptor
 from harness.system.replay.places import Slot
 from harness.system.replay.sites import of_current_stack
 from harness.system.replay.snapshots import HostChanges
@@ -169,15 +169,13 @@ for _special, _function in _special_methods():
     setattr(Followed, f"__{_special}__", _function)
 
 
-class _GivenToTorch(TorchFunctionMode):
+class _GivenToTorch(Interceptor):
     """Notes followed numbers among what torch is given, and hands plain ones on."""
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+    def execute(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         for each in _in([args, kwargs]):
             each.note(f"given to {getattr(func, '__name__', 'torch')}")
-        return func(*_plain(args), **_plain(kwargs or {}))
+        return func(*_plain(args), **_plain(kwargs))
 
 
 @contextmanager

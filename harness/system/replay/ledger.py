@@ -63,10 +63,7 @@ class FirstValues(Observer):
             _ = local(tensor).copy_(value) if isinstance(value, Tensor) else local(tensor).fill_(value)
         return True
 
-    def __torch_dispatch__(
-        self, func: OpOverload, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
+    def execute(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         name, returned = func.overloadpacket, func(*args, **kwargs)
         if name in _FILLED:
             self._values[returned] = _FILLED[name](args)
@@ -237,10 +234,7 @@ class Ledger(Observer):
                 waiting |= each & ~_MADE_OF & ~reached
         return reached
 
-    def __torch_dispatch__(
-        self, func: OpOverload, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
+    def execute(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         returned = func(*args, **kwargs)
         if self.failure is None:
             try:

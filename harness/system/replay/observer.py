@@ -1,9 +1,12 @@
-"""Define the base of the modes with which the harness sees the operators that a step executes."""
+"""Define the bases of the modes with which the harness sees what a step calls: operators, and functions of torch."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+from torch._ops import OpOverload
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 
@@ -20,6 +23,15 @@ class Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)  # type: ignore[no-untyped-call]
 
+    def __torch_dispatch__(
+        self, func: OpOverload, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        return self.execute(func, args, kwargs or {})
+
+    def execute(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Execute an operator, and return its result."""
+        raise NotImplementedError
+
     @classmethod
     def ignore_compile_internals(cls) -> bool:
         """Return True, so that torch.compile works under it: a mode that does not say so lets nothing be compiled."""
@@ -29,3 +41,16 @@ class Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]
 def leaves_the_step(mode: object) -> bool:
     """Return True if a step executes under the dispatch mode as it does without it."""
     return isinstance(mode, Observer) and getattr(mode, "host", None) is None
+
+
+class Interceptor(TorchFunctionMode):
+    """A function mode: it sees calls of torch's functions, and which of a tensor's attributes are read."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        return self.execute(func, args, kwargs or {})
+
+    def execute(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call the function, and return its result. `cpu_as_device.caller` knows frames by this name."""
+        raise NotImplementedError

@@ -127,10 +127,7 @@ class OperatorWatch(Observer):
         """Return the digest of all operators in order, with types, shapes and strides of what they read and return."""
         return self._form.hexdigest()[:16]
 
-    def __torch_dispatch__(
-        self, func: OpOverload, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
+    def execute(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if (name := operator_name(func, args, kwargs)) is not None:
             self.names.add(name)
         returned = func(*args, **kwargs)
@@ -259,10 +256,7 @@ class _Recording(Observer):
         self._results: Any = WeakTensorKeyDictionary()
         self._memory = _Memory()
 
-    def __torch_dispatch__(
-        self, func: OpOverload, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
+    def execute(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         given = list(tensors_in([*args, *kwargs.values()]))
         self._find_shared(given)
         # of numbers in the code alone: without a tensor too, as `arange` is, but no random one
@@ -417,10 +411,7 @@ class LossTerms(Observer):
             return known
         return value.detach().abs() if value.is_floating_point() else value.double().abs()
 
-    def __torch_dispatch__(
-        self, func: OpOverload, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
+    def execute(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         returned = func(*args, **kwargs)
         # a tensor that ranks share is not followed: its sum may need all of them
         plain = type(returned) is Tensor and returned.layout is torch.strided and returned.is_floating_point()

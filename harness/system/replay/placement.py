@@ -22,13 +22,12 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from harness.system.replay.cpu_as_device import MOVES, READS, caller, is_of_an_optimizer, names_a_device, tensors_in
 from harness.system.replay.followed_numbers import unrepeated
 from harness.system.replay.launches import standing_in
-from harness.system.replay.observer import Observer, leaves_the_step
+from harness.system.replay.observer import Interceptor, Observer, leaves_the_step
 from harness.system.replay.sites import asked_at
 
 # what their operators wait for is known by name and tag
@@ -70,29 +69,20 @@ class _Inside(Observer):
         super().__init__()
         self.needed: list[str] = []
 
-    def __torch_dispatch__(
-        self, func: OpOverload, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+    def execute(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if _VALUES & {*func.tags} or func in _UNTAGGED:
             self.needed.append(func._schema.name.replace("::", "."))
-        return func(*args, **(kwargs or {}))
+        return func(*args, **kwargs)
 
 
-class _Read(TorchFunctionMode):
+class _Read(Interceptor):
     """What reads memory of the CPU without an operator, and copies from a device."""
 
     def __init__(self, needed: list[str]) -> None:
         super().__init__()
         self._needed = needed
 
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Iterable[type],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        kwargs = kwargs or {}
+    def execute(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if func in READS or (func is Tensor.to and any(map(_is_host, (*args[1:], *kwargs.values())))):
             self._needed.append(f"Tensor.{func.__name__}")
         return func(*args, **kwargs)
@@ -117,7 +107,7 @@ class _Memory(NamedTuple):
     step: int  # the number of the watched step that made it; 0: none
 
 
-class Placement(TorchFunctionMode):
+class Placement(Interceptor):
     """Within its block, which a training is opened in, notes where tensors lie.
 
     copies: lines of a watched step that copy a tensor, or Python's numbers, from the host to the device, which no
@@ -182,14 +172,7 @@ class Placement(TorchFunctionMode):
             return None
         return self._sides.get(tensor.untyped_storage()._cdata)
 
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Iterable[type],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        kwargs = kwargs or {}
+    def execute(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         frame = caller()
         given = [*tensors_in([*args, *kwargs.values()])]
         sides = [self.side_of(tensor) for tensor in given]
@@ -291,10 +274,7 @@ class _Operators(Observer):
         super().__init__()
         self._placement = placement
 
-    def __torch_dispatch__(
-        self, func: OpOverload, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
+    def execute(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if (name := unrepeated(func, args, kwargs)) is not None:
             noted = f"{name} at {self._placement.line()}"
             if noted not in self._placement.unrepeated:
