@@ -23,7 +23,7 @@ from harness.system.protocol import FaultDescription, SystemDescription
 
 if TYPE_CHECKING:
     from harness.kinds.speed.speed_figures import LastTiming
-    from harness.run_directory.drill_record import DrillRecord
+    from harness.run_directory.verdict_file import DrillRecord
 
 
 Describe = Callable[[str], SystemDescription]
@@ -241,7 +241,7 @@ def lint_drill(loaded: LoadedContract, records: Sequence[DrillRecord]) -> list[F
     A drill may have only some claims, faults or machines. For each fault in a claim, the newest record that planted it
     on a workload counts.
     """
-    from harness.run_directory.drill_record import last_of
+    from harness.run_directory.verdict_file import last_of
 
     contract = loaded.contract
     newest = last_of(contract.id, records)

@@ -24,11 +24,10 @@ from harness.judging.verdict import Verdict
 from harness.numbers import dump_json
 from harness.report.view import RunPart
 from harness.run_directory.bundle import Bundle
-from harness.run_directory.drill_record import record_text
 from harness.run_directory.places import made_folder, refuse_within_run, takes_nothing, way
 from harness.run_directory.seal import is_seen, manifest_of, write_manifest
 from harness.run_directory.shards import part_names
-from harness.run_directory.verdict_file import write_verdicts
+from harness.run_directory.verdict_file import record_text, write_verdicts
 
 
 @contextmanager

@@ -27,7 +27,8 @@ from harness.numbers import counted, dump_json
 from harness.planning.plan import Plan
 from harness.report.headline import Headline, of_drill
 from harness.run_directory.bundle import Bundle, Header
-from harness.run_directory.drill_record import (
+from harness.run_directory.interrupted_run import Described, changed_since, made_directory
+from harness.run_directory.verdict_file import (
     FILE,
     INTERRUPTED,
     Control,
@@ -38,7 +39,6 @@ from harness.run_directory.drill_record import (
     Triple,
     record_text,
 )
-from harness.run_directory.interrupted_run import Described, changed_since, made_directory
 from harness.run_directory.writer import KEPT, BundleWriter, require_place
 from harness.system.described import describe, describe_all
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from harness.execution.supervisor import Interpreters
     from harness.execution.watched_worker import Progress
     from harness.judging.verdict import Verdict
-    from harness.run_directory.drill_record import Row
+    from harness.run_directory.verdict_file import Row
 
 
 class Watch(Protocol):

@@ -25,10 +25,9 @@ from harness.planning.plan import refuse_unknown
 from harness.report.together import side_by_side
 from harness.report.view import ReportView, RunPart
 from harness.run_directory.bundle import Bundle, Header, Narrowed, WaiverRecord, altered, read_bundle, recorded_bytes
-from harness.run_directory.drill_record import read_record
 from harness.run_directory.seal import seal_anew
 from harness.run_directory.shards import differences, part_names, refuse_mixed, refuse_unfit, speeds_apart
-from harness.run_directory.verdict_file import other_than
+from harness.run_directory.verdict_file import other_than, read_record
 
 if TYPE_CHECKING:
     from harness.drill.recheck import Recheck

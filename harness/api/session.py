@@ -48,10 +48,9 @@ from harness.run_directory.bundle import (
     contract_digests,
     shared_digests,
 )
-from harness.run_directory.drill_record import drilled_claims, records_below
 from harness.run_directory.interrupted_run import Described, changed_since, made_directory
 from harness.run_directory.shards import attempts_before
-from harness.run_directory.verdict_file import write_verdicts
+from harness.run_directory.verdict_file import drilled_claims, records_below, write_verdicts
 from harness.run_directory.writer import KEPT, BundleWriter, require_place, write_problems
 from harness.system.described import LIMIT_S, describe_all
 from harness.system.described import describe as describe  # noqa: PLC0414

@@ -21,7 +21,7 @@ from harness.lint import Finding, lint, lint_drill, lint_power, lint_together
 from harness.numbers import counted, dump_json
 from harness.platform.paths import require_existing
 from harness.platform.standard_streams import print_json, print_line, print_lines
-from harness.run_directory.drill_record import record_of, records_below
+from harness.run_directory.verdict_file import record_of, records_below
 from harness.system.described import describe, describe_all
 
 if TYPE_CHECKING:

@@ -33,7 +33,7 @@ from harness.contract.load import load_contracts
 from harness.contract.waivers import FilesRead
 from harness.errors import ExitCode
 from harness.extras.fleet import gate as fleet
-from harness.extras.fleet.engines import engine
+from harness.extras.fleet.gate import engine
 from harness.extras.fleet.job import drill_shards, units_of
 from harness.lint import refuse_lint_errors
 from harness.platform.standard_streams import print_error, print_json, print_lines

@@ -22,10 +22,9 @@ from harness.platform.standard_streams import print_error, print_json, print_lin
 from harness.report.badge import render_badge
 from harness.report.github_actions import append_step_summary
 from harness.run_directory.bundle import Narrowed, read_bundle
-from harness.run_directory.drill_record import record_text
 from harness.run_directory.places import refuse_within_run, write_named
 from harness.run_directory.shards import refuse_mixed
-from harness.run_directory.verdict_file import write_verdicts
+from harness.run_directory.verdict_file import record_text, write_verdicts
 
 
 def judge(

@@ -45,7 +45,7 @@ from harness.contract.shared import folders_read
 from harness.contract.waivers import JUDGE, FilesRead, expired_on, find_waivers
 from harness.devices import environment
 from harness.extras.fleet import gate as fleet
-from harness.extras.fleet.engines import engine
+from harness.extras.fleet.gate import engine
 from harness.extras.fleet.job import gate_shards, units_of
 from harness.lint import refuse_lint_errors
 from harness.platform.standard_streams import print_lines

@@ -21,7 +21,7 @@ from harness.evidence.serving import DONATED, SAME, serves
 from harness.kinds import probe_named
 from harness.planning.plan import Describe, Plan, plan, refuse_unknown
 from harness.planning.run_builder import plan_fault
-from harness.run_directory.drill_record import NotDrilled
+from harness.run_directory.verdict_file import NotDrilled
 from harness.system.wrappers import HARNESS_FAULTS, SWAPPED_ARMS
 
 # Execute only the arms that a fault can change, and take the rest from the unfaulted control run.

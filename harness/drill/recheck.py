@@ -30,7 +30,7 @@ from harness.judging.registry import judge_unit
 from harness.judging.verdict import Status, Verdict
 from harness.numbers import counted, dump_json
 from harness.run_directory.bundle import Bundle
-from harness.run_directory.drill_record import FILE, Control, DrillRecord, NotDrilled, Row, Source, Triple, read_record
+from harness.run_directory.verdict_file import FILE, Control, DrillRecord, NotDrilled, Row, Source, Triple, read_record
 
 # Make controls and rows of a drill's record from the evidence on disk alone, for the drill and its
 # recheck.

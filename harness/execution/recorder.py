@@ -5,7 +5,8 @@ by the thread that does the work and by nothing else: a background thread would 
 
 A series is written in blocks of steps. A step costs a copy of its loss, of its metrics and of its inputs, and one
 comparison of its norms. Only what the next step overwrites is copied. Digests are made once for each block, of all its
-steps together, and fetched in a few transfers.
+steps together, and fetched in a few transfers. Detectors and recorders next to the series are parts of the execution:
+an error in one costs its claims alone.
 """
 
 from __future__ import annotations
@@ -17,23 +18,26 @@ from os import times, utime
 from pathlib import Path
 from time import monotonic  # bound before a system is imported, which could replace it
 from types import MappingProxyType
-from typing import NamedTuple, Protocol, Self
+from typing import NamedTuple, Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor
 
 from harness.devices.telemetry import wait_for_quiet_device
+from harness.errors import UsageError
 from harness.evidence.base import Record
 from harness.evidence.files import DigestedFile, Written
 from harness.evidence.layout import METRIC_NAME, RECORDS, SERIES_COLUMNS, series_name
 from harness.evidence.plan_records import Run
-from harness.evidence.run_records import Complete, Phase
+from harness.evidence.run_records import Complete, Part, PartFailed, Phase
+from harness.execution.opening import release_memory
 from harness.execution.rank_seat import note_phase
 from harness.execution.watchers.reductions import as_hex, combine_each, dense, made_of, stacked
 from harness.numbers import dump_json, encode
 from harness.processes.child import ALONE, TOGETHER, WRITTEN, Line
 from harness.system.adapter_checks import require_loss, require_metrics
-from harness.system.protocol import HasGradientNorms, HasInputs, HasMetrics, TrainingRun
+from harness.system.protocol import HasGradientNorms, HasInputs, HasMetrics, NotAvailable, TrainingRun
+from harness.system.users_code import message_of, obstacle_of, stack_of
 
 # bound here, before a system is imported: it could replace them in their modules
 
@@ -397,3 +401,46 @@ def _room_for(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     }
     combine_each(rows)
     return rows
+
+
+Seen = TypeVar("Seen")
+
+
+class Parts:
+    """The parts of one execution of an arm, with the record of each that failed."""
+
+    def __init__(self, arm: str, replica: int, recorder: Recorder) -> None:
+        self._arm, self._replica, self._recorder = arm, replica, recorder
+        self.failed: set[Part] = set()
+
+    def ask(self, question: Callable[[], Seen], *parts: Part) -> Seen | None:
+        """Return what a detector or recorder of these parts gives; None if it raises, or has raised before.
+
+        An error is recorded as the failure of the parts, and the execution goes on. Raises the device's own error
+        once the device cannot be used any more, and `UsageError`, since a wrong plan is not a part's failure.
+        """
+        if not self.failed.isdisjoint(parts):
+            return None
+        try:
+            return question()
+        except UsageError:
+            raise
+        except BaseException as error:  # what belongs to a system may raise anything, SystemExit included
+            self._record(error, parts)
+        release_memory()  # a CUDA error is sticky: it is raised again here, and the arm ends
+        return None
+
+    def _record(self, error: BaseException, parts: tuple[Part, ...]) -> None:
+        self.failed.update(parts)
+        for part in parts:
+            self._recorder.write(
+                PartFailed(
+                    arm=self._arm,
+                    replica=self._replica,
+                    part=part,
+                    detail=message_of(error),
+                    phase=self._recorder.current_phase,
+                    stack=stack_of(error),
+                    obstacle=obstacle_of(error) if isinstance(error, NotAvailable) else None,
+                )
+            )

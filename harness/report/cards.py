@@ -22,7 +22,7 @@ from harness.report.located import path_rows
 from harness.report.text import clean, line, opening, rows, sentence, words
 from harness.report.view import REPLAYED, ReportView
 from harness.report.wording import reason_text, terms_in
-from harness.run_directory.drill_record import ClaimDrilled, drilled_claims
+from harness.run_directory.verdict_file import ClaimDrilled, drilled_claims
 
 if TYPE_CHECKING:
     from markupsafe import Markup

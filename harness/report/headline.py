@@ -13,7 +13,7 @@ from harness.numbers import counted, was
 from harness.report.glance import counted_ratios
 from harness.report.view import ReportView
 from harness.report.wording import reason_text
-from harness.run_directory.drill_record import DrillRecord
+from harness.run_directory.verdict_file import DrillRecord
 
 HELD, PARTLY_DECIDED, NOT_DECIDED, VIOLATED, ERROR = "HELD", "PARTLY DECIDED", "NOT DECIDED", "VIOLATED", "ERROR"
 HELD_SEPARATELY = "HELD SEPARATELY"  # of runs on one page that are not one gate

@@ -25,7 +25,7 @@ from harness.report.headline import Undecided, headline, undecided
 from harness.report.text import figure, line, opening, words
 from harness.report.together import notes, part_lines
 from harness.report.view import WORDS, ReportView
-from harness.run_directory.drill_record import Row
+from harness.run_directory.verdict_file import Row
 
 FAILED = ("violated", "error")
 FEW = 3  # claims that are named of units that were not run for one reason

@@ -22,7 +22,7 @@ from harness.numbers import counted
 from harness.report.text import line
 from harness.run_directory.bundle import Header, WaiverRecord
 from harness.run_directory.costs import Costs
-from harness.run_directory.drill_record import DrillRecord
+from harness.run_directory.verdict_file import DrillRecord
 
 WORDS = {
     Status.PASS: "held",

@@ -28,10 +28,9 @@ from harness.evidence.layout import shown, unfit
 from harness.evidence.plan_records import Run, Unit
 from harness.evidence.read_run import read_run, read_so_far
 from harness.evidence.run_evidence import Death, RunEvidence
-from harness.run_directory.drill_record import ClaimDrilled
 from harness.run_directory.places import Place, place_of, runs_in
 from harness.run_directory.seal import UNFINISHED, Seal, listed_file, listing, seal_of
-from harness.run_directory.verdict_file import Versioned, header_1
+from harness.run_directory.verdict_file import ClaimDrilled, Versioned, header_1
 
 if TYPE_CHECKING:
     from harness.contract.load import LoadedContract

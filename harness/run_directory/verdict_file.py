@@ -1,7 +1,8 @@
-"""Define `verdicts.json`, the facts of a run directory's verdicts, and read old formats of a run directory's files.
+"""Define `verdicts.json`, the facts of verdicts, and `drill.json`, what a drill saw; read old formats of files.
 
 The bytes of `verdicts.json` are the same everywhere, without sentences, paths and clocks. A sentence is made from the
-evidence whenever one is shown, so its words may change without any change of a published run.
+evidence whenever one is shown, so its words may change without any change of a published run. `drill.json` is
+published and versioned; a contract's last record is found among the published ones.
 
 An old format has one reader, from the values of a version to those of the next. Evidence has no version. What older
 evidence lacks is None in its records: it was not recorded, and judges decide what that means
@@ -11,18 +12,24 @@ evidence lacks is None in its records: it was not recorded, and judges decide wh
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from itertools import chain, islice, permutations
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from tempfile import TemporaryDirectory
+from typing import Any, ClassVar, Literal, Self
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
-from harness.errors import EvidenceError
+from harness.contract.load import LoadedContract, demands_of
+from harness.contract.shared import SharedFiles, contract_digest
+from harness.errors import ContractError, ContractErrors, EvidenceError
 from harness.evidence import layout
 from harness.evidence.base import Record
-from harness.evidence.files import Damaged, read_model, require_keys_once, write_text
+from harness.evidence.files import Damaged, read_bytes, read_model, require_keys_once, write_text
 from harness.judging.verdict import Counts, Status, UnitFacts, count
-from harness.numbers import dump_json
+from harness.numbers import Count, Real, dump_json
+from harness.run_directory.archive import TOP, unpack
 
 Values = dict[str, Any]
 
@@ -133,3 +140,218 @@ def _without_sentences(recorded: bytes) -> bytes | None:
     if not isinstance(values, dict) or repr(values.get("format_version")) != "1":
         return None
     return f"{dump_json({**verdict_file_1(values), 'format_version': 2}, indent=2)}\n".encode()
+
+
+FILE = layout.DRILL
+MOST_ORDERS = 10_000  # in which copies of shared files are tried, since the archive's end has the right one
+Scalar = bool | int | Real | str
+
+
+class Triple(Record):
+    """Status, generic reason code, and the figures that are checked."""
+
+    status: str
+    reason: str
+    figures: dict[str, Scalar | None] = Field(default_factory=dict)
+
+
+class Row(Record):
+    """One fault in one unit. `runs` are the faulted runs, in the order that the judge read them."""
+
+    contract: str
+    claim: str
+    workload: str
+    fault: str
+    expected: Triple
+    seen: Triple
+    killed: bool
+    upstream_alone_passes: bool | None
+    message: str
+    runs: list[str] = Field(default_factory=list)
+
+
+class Control(Record):
+    """The verdict of a unit without a fault; it must be PASS."""
+
+    contract: str
+    claim: str
+    workload: str
+    status: str
+    reason: str
+    message: str
+
+
+class NotDrilled(Record):
+    """A fault that this machine could not plant, or a claim that it could not decide."""
+
+    contract: str
+    claim: str
+    fault: str
+    reason: str
+    message: str
+
+
+class Source(Record):
+    """Where a faulted run's evidence came from: `donor` gave the arms that were not executed again."""
+
+    probe: str
+    executed_arms: list[str]
+    faulted_arms: list[str]
+    donor: str | None
+
+
+class DrillMachine(Record):
+    """Where the drill ran: whether faults that need CUDA could be planted, the GPUs' names."""
+
+    cuda: bool
+    gpus: list[str]
+    host_memory_gib: Real
+
+
+INTERRUPTED = "interrupted"  # the reason of a fault that was to be planted when the drill was ended
+
+
+class DrillRecord(Versioned):
+    """The whole file. `contracts` are SHA-256 digests by id: a record is of these texts and of no others.
+
+    `planned`: the pairs of a claim and a fault that the drill was asked for; each is a row, or stands in `not_run`.
+    """
+
+    older: ClassVar = {1: drill_record_1}
+    format_version: Literal[2] = 2
+    planned: int
+    recorded_at: str  # ISO 8601, UTC
+    machine: DrillMachine
+    contracts: dict[str, str]
+    controls: list[Control]
+    rows: list[Row]
+    not_run: list[NotDrilled] = Field(default_factory=list)
+    sources: dict[str, Source] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _all_are_listed(self) -> Self:
+        listed = len(self.rows) + len(self.not_run)
+        if listed != self.planned:
+            raise ValueError(f"{self.planned} faults were planned, and {listed} are listed")
+        return self
+
+    @property
+    def interrupted(self) -> list[NotDrilled]:
+        """Return the faults that were to be planted, and were not because of an interruption."""
+        return [item for item in self.not_run if item.reason == INTERRUPTED]
+
+    @property
+    def survivors(self) -> list[Row]:
+        return [row for row in self.rows if not row.killed]
+
+    @property
+    def failed_controls(self) -> list[Control]:
+        return [control for control in self.controls if control.status != "PASS"]
+
+
+def record_text(record: DrillRecord) -> str:
+    """Return the text of a record's `drill.json`."""
+    return dump_json(record.model_dump(mode="json"), indent=2) + "\n"
+
+
+def read_record(path: Path, shown: Path | None = None) -> DrillRecord:
+    """Return a drill record. Raises EvidenceError, naming `shown`, where it is missing, damaged or too new to read."""
+    try:
+        return read_model(path, DrillRecord)
+    except Damaged as damage:
+        raise EvidenceError("a drill record can be read", where=str(shown or path), got=str(damage)) from damage
+
+
+def record_of(path: Path, contracts: Sequence[LoadedContract]) -> DrillRecord:
+    """Return a drill record in which a contract's digest is the one given, if the contract that was drilled demands the
+    same: a text that neither a judge nor a runner reads makes no drill old. Raises as `read_record` does.
+    """
+    record = read_record(path)
+    changed = [one for one in contracts if record.contracts.get(one.contract.id, one.digest) != one.digest]
+    if not changed:
+        return record
+    with TemporaryDirectory(prefix="harness-drill-") as scratch:
+        copies = _copies(path.parent, Path(scratch))
+        same = {
+            one.contract.id: one.digest for one in changed if _demands(copies, one.contract.id, record) == one.demands()
+        }
+    return record.model_copy(update={"contracts": {**record.contracts, **same}})
+
+
+def _copies(drill: Path, scratch: Path) -> Path:
+    """Return the folder of the drilled contracts, from the beginning of the archive if the drill is published."""
+    archive = drill / layout.ARCHIVE
+    if not archive.is_file():
+        return drill / layout.CONTRACTS
+    with suppress(EvidenceError):
+        unpack(archive, scratch, first=layout.CONTRACTS)
+    return scratch / TOP / layout.CONTRACTS
+
+
+def _demands(copies: Path, contract: str, record: DrillRecord) -> str:
+    """Return what the drilled contract demands; "" if no copy has the recorded digest, or it can't be read today."""
+    try:
+        path = copies / f"{contract}.yaml"
+        text = read_bytes(path)
+        shared = [file.stem for file in sorted((copies / layout.SHARED_FILES).glob("*.yaml"))]
+        orders = chain.from_iterable(permutations(shared, number) for number in range(len(shared) + 1))
+        tried = islice(orders, MOST_ORDERS)
+        used = next((each for each in tried if contract_digest(text, each) == record.contracts[contract]), None)
+        if used is None:
+            return ""
+        located = SharedFiles(lambda _contract, number, _name: copies / layout.SHARED_FILES / f"{used[number]}.yaml")
+        return demands_of(path, located)
+    except (ContractError, ContractErrors, Damaged):
+        return ""
+
+
+def records_below(folder: Path, contracts: Sequence[LoadedContract]) -> list[DrillRecord]:
+    """Return every drill record below a folder as a record of these contracts, oldest first; a file that cannot be
+    read is ignored."""
+    records = []
+    for path in sorted(folder.rglob(FILE)):
+        try:
+            records.append(record_of(path, contracts))
+        except EvidenceError:
+            continue
+    return sorted(records, key=lambda record: record.recorded_at)
+
+
+class ClaimDrilled(Record):
+    """Outcome of a claim's faults in the last drill that planted any, of a contract that demanded the same."""
+
+    contract: str
+    claim: str
+    killed: Count
+    planted: Count
+    not_run: Count
+    recorded_at: str  # ISO 8601, UTC
+
+
+def drilled_claims(records: Sequence[DrillRecord], contracts: Mapping[str, str]) -> list[ClaimDrilled]:
+    """Return what became of the claims' faults, for contracts given as SHA-256 digests by id. For each claim the newest
+    of the records counts that planted any of its faults; records are given oldest first.
+    """
+    found: dict[tuple[str, str], ClaimDrilled] = {}
+    for record in records:
+        of_this_text = {name for name, digest in record.contracts.items() if contracts.get(name) == digest}
+        planted = [(row.contract, row.claim) for row in record.rows]
+        units = [*planted, *((left.contract, left.claim) for left in record.not_run)]
+        for contract, claim in dict.fromkeys(unit for unit in units if unit[0] in of_this_text):
+            unit = (contract, claim)
+            if unit in found and found[unit].planted and unit not in planted:
+                continue  # a machine that can plant none of them says nothing of what another one planted
+            found[unit] = ClaimDrilled(
+                contract=contract,
+                claim=claim,
+                killed=sum(row.killed for row in record.rows if (row.contract, row.claim) == unit),
+                planted=planted.count(unit),
+                not_run=units.count(unit) - planted.count(unit),
+                recorded_at=record.recorded_at,
+            )
+    return list(found.values())
+
+
+def last_of(contract: str, records: Sequence[DrillRecord]) -> DrillRecord | None:
+    """Return the newest record that a contract took part in; None where there is none."""
+    return next((record for record in reversed(records) if contract in record.contracts), None)

@@ -15,7 +15,7 @@ EXEMPT = {
     "harness.processes.keeper": "becomes the command that it keeps, and imports nothing",
     "harness.commits.checkout": GIT,
     "harness.evidence.sources": GIT,
-    "harness.extras.fleet.engines": SLURM,
+    "harness.extras.fleet.gate": SLURM,
     "harness.extras.fleet.job": "the command `harness` as a person starts it: no model crosses",
 }
 STARTS = {"Popen", "KeptProcess", "check_call", "check_output", "getoutput", "fork", "forkpty"}

@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 # Python files and their lines, at most.
-BUDGET = {"harness": (356, 67_327), "tests": (641, 90_564), "reference_impl": (149, 17_242), "tools": (55, 7_330)}
+BUDGET = {"harness": (350, 67_607), "tests": (643, 90_630), "reference_impl": (149, 17_242), "tools": (57, 7_497)}
 
 
 def size(folder: str) -> tuple[int, int]:

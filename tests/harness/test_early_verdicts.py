@@ -13,7 +13,7 @@ from harness.api.judged import AsTheyEnd
 from harness.cli.application import application
 from harness.evidence.plan_records import Run
 from harness.judging.verdict import Verdict
-from harness.run_directory.drill_record import Row
+from harness.run_directory.verdict_file import Row
 
 
 class Watching:

@@ -13,7 +13,7 @@ import pytest
 from harness.contract.load import load_contract
 from harness.contract.schema import Contract, parts_of
 from harness.evidence.read_run import read_run
-from harness.execution.probes import step_accuracy
+from harness.execution.probes import single_steps
 from harness.execution.recorder import Recorder
 from harness.execution.sharing import write_run
 from harness.judging.registry import judge_unit
@@ -47,7 +47,7 @@ def judged(contract: Contract, fault: str | None, directory: Path) -> Verdict:
     directory.mkdir()
     write_run(run, directory)
     with Recorder(directory) as recorder:
-        step_accuracy.execute(run, recorder)
+        single_steps.execute_step_accuracy(run, recorder)
         recorder.complete()
     return judge_unit(contract, claim, "tiny", [read_run(directory)[1]])
 

@@ -15,7 +15,7 @@ from harness.judging.verdict import Demanded, Figure, Interval, Status, Verdict
 from harness.report.view import ReportView
 from harness.run_directory.bundle import Header
 from harness.run_directory.costs import Costs, costs
-from harness.run_directory.drill_record import Control, DrillMachine, DrillRecord, NotDrilled, Row, Triple
+from harness.run_directory.verdict_file import Control, DrillMachine, DrillRecord, NotDrilled, Row, Triple
 
 CONTRACT: dict[str, Any] = {
     "schema": "contract/v2",

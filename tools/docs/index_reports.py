@@ -26,9 +26,8 @@ from harness.judging.verdict import Status, UnitFacts
 from harness.report.wording import reason_text
 from harness.run_directory.archive import TOP
 from harness.run_directory.bundle import Header, read_bundle
-from harness.run_directory.drill_record import DrillRecord, read_record
 from harness.run_directory.places import runs_in
-from harness.run_directory.verdict_file import VerdictFile, read_verdicts
+from harness.run_directory.verdict_file import DrillRecord, VerdictFile, read_record, read_verdicts
 
 ROOT = Path(__file__).parents[2]
 REPORTS = ROOT / "reports"

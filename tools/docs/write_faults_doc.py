@@ -12,7 +12,7 @@ from page_tables import table
 
 from harness.contract.load import load_contracts
 from harness.drill.faults import expectation_for, offered_faults
-from harness.run_directory.drill_record import read_record
+from harness.run_directory.verdict_file import read_record
 from harness.system.described import describe
 from harness.system.protocol import Expectation
 

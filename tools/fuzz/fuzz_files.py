@@ -17,8 +17,7 @@ from fuzz_mutations import changed, changes, damaged, damages
 from harness.evidence.read_run import read_run
 from harness.run_directory.archive import Limits, unpack
 from harness.run_directory.bundle import read_bundle
-from harness.run_directory.drill_record import read_record
-from harness.run_directory.verdict_file import read_verdicts
+from harness.run_directory.verdict_file import read_record, read_verdicts
 
 ROOT = Path(__file__).parents[2]
 

@@ -56,8 +56,8 @@ from harness.system.wrappers import HARNESS_FAULTS
 AHEAD = (
     "torch._dynamo",
     "harness.execution.probes.paired",
-    "harness.execution.probes.evaluation",
-    "harness.execution.probes.resume",
+    "harness.execution.probes.between_steps",
+    "harness.execution.probes.between_steps",
     "harness.execution.probes.long_replay",
     "harness.system.replay.generators",
 )

@@ -16,7 +16,7 @@ from harness.report.blocks import Table, table
 from harness.report.cards import SIGNS, explanation
 from harness.report.text import line
 from harness.report.view import ReportView
-from harness.run_directory.drill_record import INTERRUPTED, DrillRecord, NotDrilled, Row, Triple
+from harness.run_directory.verdict_file import INTERRUPTED, DrillRecord, NotDrilled, Row, Triple
 
 KILLED, SURVIVED, NOT_RUN, NOT_PLANNED = "killed", "survived", "not run", "not planned"
 LEGEND = {

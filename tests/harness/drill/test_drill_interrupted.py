@@ -15,7 +15,7 @@ from harness.errors import EvidenceError
 from harness.evidence.plan_records import Run
 from harness.execution import supervisor
 from harness.run_directory.bundle import read_bundle
-from harness.run_directory.drill_record import read_record
+from harness.run_directory.verdict_file import read_record
 
 FAULTS = "lost_first_update, doubled_step, missing_run, nan_tail"
 

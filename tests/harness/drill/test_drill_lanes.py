@@ -14,7 +14,7 @@ from harness.cli import judge, pack
 from harness.errors import ExitCode
 from harness.evidence.plan_records import Run
 from harness.execution import supervisor
-from harness.run_directory.drill_record import read_record
+from harness.run_directory.verdict_file import read_record
 
 FAULTS = "lost_first_update, swapped_arms, missing_run"
 CONTROL = "evidence/short-v1+short+paired"

@@ -15,7 +15,7 @@ from harness.contract.load import LoadedContract, load_contract
 from harness.evidence import layout
 from harness.lint import Finding, lint, lint_drill
 from harness.run_directory.archive import unpack
-from harness.run_directory.drill_record import (
+from harness.run_directory.verdict_file import (
     FILE,
     DrillMachine,
     DrillRecord,

@@ -10,7 +10,7 @@ import pytest
 
 from harness.api.drill import DrillResult, as_json, count_line, lines
 from harness.errors import EvidenceError
-from harness.run_directory.drill_record import (
+from harness.run_directory.verdict_file import (
     FILE,
     Control,
     DrillRecord,

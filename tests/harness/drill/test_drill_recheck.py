@@ -17,8 +17,8 @@ from harness.api.rejudge import judged
 from harness.cli import judge
 from harness.cli.pack import published
 from harness.errors import EvidenceError, SystemResolutionError
-from harness.run_directory.drill_record import FILE
 from harness.run_directory.seal import manifest_of, read_manifest, write_manifest
+from harness.run_directory.verdict_file import FILE
 
 CONTROL = "short-v1+short+paired"
 FAULTED = f"{CONTROL}+lost_first_update"

@@ -16,8 +16,8 @@ from harness.cli import judge, report
 from harness.devices import environment
 from harness.errors import EvidenceError
 from harness.run_directory.bundle import read_bundle
-from harness.run_directory.drill_record import FILE, read_record
 from harness.run_directory.shards import refuse_mixed
+from harness.run_directory.verdict_file import FILE, read_record
 
 # Each with the reason code, and the first step that is not as it should be. (Both arms' NaN are equal in bits.)
 SEVEN = {

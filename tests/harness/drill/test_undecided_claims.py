@@ -9,7 +9,7 @@ from harness.api.drill import DrillOptions, DrillResult, drill
 from harness.cli import judge
 from harness.drill.recheck import decidable
 from harness.errors import ExitCode
-from harness.run_directory.drill_record import Control, Row, Triple
+from harness.run_directory.verdict_file import Control, Row, Triple
 
 STEP = """\
 import torch

@@ -18,7 +18,7 @@ from harness.devices import peak_watch
 from harness.devices.peak_watch import Levels, PeakWatch
 from harness.evidence.arm_records import MemoryPeak
 from harness.evidence.plan_records import PlannedArm, Run
-from harness.execution.probes import peak_memory
+from harness.execution.probes import memory
 from harness.execution.recorder import Recorder
 from harness.system.protocol import NotAvailable
 
@@ -222,9 +222,9 @@ def peaks_run(system: str) -> Run:
 
 
 def test_without_cuda_there_is_no_peak(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(peak_memory, "has_cuda", lambda: False)
+    monkeypatch.setattr(memory, "has_cuda", lambda: False)
     with Recorder(tmp_path) as recorder, pytest.raises(NotAvailable, match="needs CUDA"):
-        peak_memory.execute(peaks_run("step_function_systems:Regression"), recorder)
+        memory.execute_peak_memory(peaks_run("step_function_systems:Regression"), recorder)
 
 
 def test_the_probe_tells_the_opening_from_the_steps(
@@ -236,8 +236,8 @@ def test_the_probe_tells_the_opening_from_the_steps(
         numbers.append(number)
         return device
 
-    monkeypatch.setattr(peak_memory, "has_cuda", lambda: True)
-    monkeypatch.setattr(peak_memory, "CudaMemory", on_device)
+    monkeypatch.setattr(memory, "has_cuda", lambda: True)
+    monkeypatch.setattr(memory, "CudaMemory", on_device)
     monkeypatch.setattr(Heavy, "device", device, raising=False)
     monkeypatch.setattr("step_function_systems.Heavy", Heavy, raising=False)
     run = peaks_run("step_function_systems:Heavy")

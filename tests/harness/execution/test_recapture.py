@@ -16,7 +16,7 @@ from harness.contract.schema import Arm, Workload
 from harness.evidence.plan_records import PlannedArm, Run
 from harness.execution import arm as arm_life
 from harness.execution.opening import captures_of
-from harness.execution.probes import recapture
+from harness.execution.probes import memory
 from harness.execution.recorder import Recorder
 from harness.system.protocol import NotAvailable
 
@@ -37,7 +37,7 @@ def make_run(seq_len: int | list[int], after: int) -> Run:
 def execute(run: Run, directory: Path) -> dict[str, dict[str, Any]]:
     directory.mkdir()
     with Recorder(directory) as recorder:
-        recapture.execute(run, recorder)
+        memory.execute_recapture(run, recorder)
     lines = (directory / "records.jsonl").read_text().splitlines()
     return {record["record"]: record for record in map(json.loads, lines)}
 

@@ -16,7 +16,7 @@ from harness.evidence.plan_records import PlannedArm, Run
 from harness.evidence.read_run import read_run
 from harness.evidence.run_evidence import RunEvidence
 from harness.execution import opening
-from harness.execution.probes import step_accuracy
+from harness.execution.probes import single_steps
 from harness.execution.recorder import Recorder
 from harness.execution.sharing import write_run
 from harness.system.protocol import NotAvailable
@@ -117,12 +117,12 @@ def executed(directory: Path, monkeypatch: pytest.MonkeyPatch, found: Mapping[st
         arms={name: PlannedArm(arm=Arm(), system=name) for name in found},
         settings=SETTINGS,
     )
-    for module in (opening, step_accuracy):
+    for module in (opening, single_steps):
         monkeypatch.setattr(module, "resolve", lambda name: found[name])
     directory.mkdir()
     write_run(run, directory)
     with Recorder(directory) as recorder:
-        step_accuracy.execute(run, recorder)
+        single_steps.execute_step_accuracy(run, recorder)
         recorder.complete()
     return read_run(directory)[1]
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from harness.evidence.arm_records import StepReading
-from harness.execution.probes.step_match import Evaluated, evaluated_errors, magnitudes, updated_errors
+from harness.execution.probes.single_steps import Evaluated, evaluated_errors, magnitudes, updated_errors
 from harness.system.protocol import OptimizerState
 
 

@@ -15,7 +15,7 @@ from harness.evidence.arm_records import ArmEnd, ArmStart, CaptureEvidence, Comp
 from harness.evidence.base import Record
 from harness.evidence.plan_records import PlannedArm, Run
 from harness.evidence.run_evidence import parsed
-from harness.execution.probes import step_match
+from harness.execution.probes import single_steps
 from harness.execution.recorder import Recorder
 from harness.system.protocol import NotAvailable
 
@@ -38,7 +38,7 @@ ROUNDING = 2.0**-24
 
 def executed(directory: Path, run: Run = RUN) -> list[Record]:
     with Recorder(directory) as recorder:
-        step_match.execute(run, recorder)
+        single_steps.execute_step_match(run, recorder)
     return [parsed(line) for line in (directory / "records.jsonl").read_text().splitlines()]
 
 
@@ -128,7 +128,7 @@ def test_what_a_step_left_is_kept_where_the_next_call_writes_over_it() -> None:
             return {"a": self.gradient}
 
     training = Overwrites()
-    seen = step_match._seen(training, training.loss)  # type: ignore[arg-type]
+    seen = single_steps._seen(training, training.loss)  # type: ignore[arg-type]
     for tensor in (training.loss, training.norm, training.gradient):
         tensor.zero_()
     assert (float(seen.loss), float(seen.norms["all"]), seen.gradients["a"].tolist()) == (1.0, 1.0, [1.0, 1.0])

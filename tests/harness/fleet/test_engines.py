@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from harness.errors import HarnessError, UsageError
-from harness.extras.fleet import engines
-from harness.extras.fleet.engines import COMMANDS, Slurm, engine
+from harness.extras.fleet import gate
+from harness.extras.fleet.gate import COMMANDS, Slurm, engine
 from harness.extras.fleet.job import Shard, ShardJob
 
 
@@ -46,7 +46,7 @@ def test_gpus_of_this_machine_are_none_of_a_cluster() -> None:
 
 
 def test_without_submitit_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engines, "find_spec", lambda _: None)
+    monkeypatch.setattr(gate, "find_spec", lambda _: None)
     with pytest.raises(UsageError, match=r"found no such package; pip install 'submitit>="):
         engine("local")
 

@@ -22,8 +22,9 @@ from harness.cli.drill import drill_on
 from harness.contract.load import LoadedContract, load_contracts
 from harness.devices.cuda_driver import Devices, Gpu
 from harness.errors import EvidenceError, UsageError
-from harness.extras.fleet import engines, gate
-from harness.extras.fleet.engines import Local
+from harness.extras.fleet import gate
+from harness.extras.fleet import gate as engines
+from harness.extras.fleet.gate import Local
 from harness.extras.fleet.job import MOST_FAULTS, Outcome, Shard, ShardJob, drill_shards, gate_shards
 from harness.run_directory.bundle import read_bundle
 from harness.run_directory.costs import Busy, busy_seconds, busy_times

@@ -16,7 +16,7 @@ from harness.judging.verdict import Status
 from harness.report.html import render
 from harness.report.sections.kill_matrix import Cell, Column, KillMatrix, groups, kill_matrix
 from harness.report.view import ReportView
-from harness.run_directory.drill_record import DrillRecord, NotDrilled, Row, read_record
+from harness.run_directory.verdict_file import DrillRecord, NotDrilled, Row, read_record
 
 RECORDS = sorted(REPORTS.rglob("drill.json"))
 FIRST, SECOND = "F-GRAPH-BWD-001", "CGB-EQ-001"

@@ -15,7 +15,7 @@ from harness.evidence.plan_records import Run
 from harness.judging.verdict import Status
 from harness.platform.standard_streams import StatusLine
 from harness.report.terminal import Progress
-from harness.run_directory.drill_record import Row, Triple
+from harness.run_directory.verdict_file import Row, Triple
 
 
 class Terminal(io.StringIO):

@@ -8,7 +8,7 @@ import pytest
 from report_views import CONTRACT, drilled, header
 
 from harness.api.session import with_earlier_runs
-from harness.run_directory.drill_record import ClaimDrilled, DrillRecord, drilled_claims, record_text
+from harness.run_directory.verdict_file import ClaimDrilled, DrillRecord, drilled_claims, record_text
 
 TEXT = {CONTRACT["id"]: "0d" * 32}
 UNIT = (CONTRACT["id"], "F-GRAPH-BWD-001")

@@ -10,8 +10,7 @@ import pytest
 
 from harness.errors import EvidenceError
 from harness.run_directory.bundle import Header, read_bundle
-from harness.run_directory.drill_record import DrillRecord
-from harness.run_directory.verdict_file import VerdictFile, Versioned, read_verdicts
+from harness.run_directory.verdict_file import DrillRecord, VerdictFile, Versioned, read_verdicts
 
 
 @pytest.mark.parametrize(

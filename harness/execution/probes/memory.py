@@ -1,0 +1,74 @@
+"""Measure the memory of an arm: the most that it held (`peak_memory`), and what re-captures leave behind (`recapture`).
+
+peak_memory opens one arm and trains it, alone in this process. The harness keeps the batches of a block of steps on the
+device, 16 MiB at most, and counts them. What its digests take before the first step is not counted.
+
+recapture forgets every capture and captures again, over the workload's shapes. A sample is taken after each capture and
+its first replay, with the device idle: the old graphs are gone by then, so what has grown is what a re-capture leaves.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+from harness.devices.device import has_cuda, synchronize
+from harness.devices.device_memory import memory_sample
+from harness.devices.peak_watch import CudaMemory, PeakWatch
+from harness.evidence.arm_records import MemoryEvidence, MemoryPeak, MemorySample
+from harness.evidence.plan_records import Run
+from harness.execution import rank_seat
+from harness.execution.arm import ArmLife
+from harness.execution.opening import captures_of, shapes_of
+from harness.execution.recorder import Recorder
+from harness.execution.watchers.capture_watch import Watcher
+from harness.system.protocol import CanRecapture, NotAvailable
+
+
+def execute_peak_memory(run: Run, recorder: Recorder) -> None:
+    """Measure the run's arm: its opening, then its steps. The watch begins before anything uses the device."""
+    if not has_cuda():
+        raise NotAvailable("needs CUDA: the peak of device memory is measured on a device")
+    (arm,) = run.arms
+    peaks: list[MemoryPeak] = []
+    with ExitStack() as stack:
+        watch = stack.enter_context(PeakWatch(CudaMemory(rank_seat.number())))
+        with watch.measuring(peaks.append):
+            life = stack.enter_context(ArmLife(run, arm, recorder))
+        with watch.apart():
+            life.start()
+        life.watchers.append(Watcher(after=lambda _index: watch.look()))
+        with watch.measuring(peaks.append):
+            life.steps(range(run.workload.steps))
+        life.end()
+        recorder.write(watch.evidence(arm, *peaks))
+        life.census()
+
+
+def execute_recapture(run: Run, recorder: Recorder) -> None:
+    """Re-capture in every arm of the run; the number of captures follows from the setting `after`."""
+    for arm in run.arms:
+        with ArmLife(run, arm, recorder) as life:
+            _recapture(life)
+
+
+def _recapture(life: ArmLife) -> None:
+    training = life.training
+    if not isinstance(training, CanRecapture):
+        raise NotAvailable("re-capturing needs the system's capability `forget_captures`")
+    life.start()
+    life.phase("re-capture")
+    shapes = shapes_of(life.run)
+    captures = captures_of(life.run, shapes)
+    block = life.begin(captures)
+    samples: list[MemorySample] = []
+    for index in range(captures):
+        if index % shapes == 0:
+            training.forget_captures()
+        life.step(index)
+        block.write()
+        synchronize()
+        if (sample := memory_sample(index)) is not None:
+            samples.append(sample)
+    life.end()
+    life.census(asked=True)
+    life.recorder.write(MemoryEvidence(arm=life.arm, replica=life.replica, per="recapture", samples=samples))
