@@ -42,9 +42,6 @@ from harness.run_directory.verdict_file import (
 from harness.run_directory.writer import KEPT, BundleWriter, require_place
 from harness.system.described import describe, describe_all
 
-# Write the kill matrix as lines of text: survivors first, then what was killed, then what was not
-# run.
-
 
 def count_line(record: DrillRecord) -> str:
     """Return `28 faults planted · 28 killed · 0 survived · 4 of 4 controls held · 71 not run`."""

@@ -32,9 +32,6 @@ from harness.run_directory.verdict_file import other_than, read_record
 if TYPE_CHECKING:
     from harness.drill.recheck import Recheck
 
-# Compare what a header claims with the directory: a seal shows that nothing was changed, not that
-# it fits together.
-
 
 def contradictions(bundle: Bundle, contracts: Sequence[Contract] | None) -> list[str]:
     """Return one line for each thing that the header claims and the directory contradicts.

@@ -130,8 +130,6 @@ def _within(place: str, folder: str) -> bool:
     return place == folder or place.startswith(f"{folder.rstrip(os.sep)}{os.sep}")
 
 
-# Ask git about a user's repository, and make worktrees of it. Hooks of the repository are not run.
-
 RULE = "--baseline takes a commit of the repository in which the system lies"
 _POINTER = b"version https://git-lfs.github.com/spec/"
 _SUBMODULE = "160000"  # mode of an entry that is another repository's commit

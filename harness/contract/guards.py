@@ -119,8 +119,6 @@ def bites_by_equality(path: str, equality: EqualityOrNoise | None) -> bool:
     return equality == "within" or path not in {"max_abs_difference", "max_relative_difference"}
 
 
-# Bound how far apart two arms may end: in what they trained, and in what no loss reads.
-
 # What torch's optimizers keep of gradients for each parameter: the next update is made of it.
 _MOMENTS = (
     *("acc_delta", "ax", "eta", "exp_avg", "exp_avg_sq", "exp_inf", "grad_avg", "max_exp_avg_sq", "momentum_buffer"),

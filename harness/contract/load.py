@@ -35,8 +35,6 @@ from harness.errors import ContractError, ContractErrors, UsageError
 from harness.kinds import kind_of
 from harness.platform.paths import require_existing
 
-# Check what the parts of a contract say of each other: names exist, and bounds can be met.
-
 Place = tuple[Key, ...]
 
 

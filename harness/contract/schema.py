@@ -41,9 +41,6 @@ from harness.contract.guards import EndName
 from harness.errors import KindError
 from harness.kinds import kinds, resolve
 
-# ruff: noqa: RUF012 - pydantic copies defaults, and ruff knows its models in the file of their base only
-
-
 AnyPart = Judged
 
 

@@ -202,10 +202,6 @@ def _within_bound(figures: Mapping[str, Figure], prefix: str) -> bool | None:
     return None if exceeding is None else exceeding.value is None
 
 
-# Find which demanded numbers of a claim its planted faults break. Pure; imports neither torch nor a
-# judge.
-
-
 @dataclass(frozen=True)
 class Unbroken:
     """A field that can turn PASS into FAIL and that no fault of its claim breaks."""

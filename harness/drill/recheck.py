@@ -32,9 +32,6 @@ from harness.numbers import counted, dump_json
 from harness.run_directory.bundle import Bundle
 from harness.run_directory.verdict_file import FILE, Control, DrillRecord, NotDrilled, Row, Source, Triple, read_record
 
-# Make controls and rows of a drill's record from the evidence on disk alone, for the drill and its
-# recheck.
-
 
 def controls_of(verdicts: Sequence[Verdict]) -> list[Control]:
     """Return the verdicts of the units without a fault, as the record holds them."""

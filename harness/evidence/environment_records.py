@@ -107,9 +107,6 @@ class Environment(Facts):
     versions: dict[str, str | None] = Field(default_factory=dict)
 
 
-# Define the two commits that a run under `--baseline` compares, as `run.json` holds them.
-
-
 class CommitFacts(Record):
     """A commit of the repository in which the system lies.
 

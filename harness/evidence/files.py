@@ -183,9 +183,6 @@ def first_error(error: Exception) -> str:
     return f"{place}: {first['msg']}"[:300] if place else first["msg"][:300]
 
 
-# Take the digest of evidence as it is written, so that a file which is edited later is seen.
-
-
 class Segment(Record):
     """Bytes that one process wrote one after the other into a file of its run's directory."""
 

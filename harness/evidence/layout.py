@@ -57,10 +57,6 @@ def series_name(arm: str, replica: int) -> str:
     return f"{arm}.{replica}.csv"
 
 
-# Check names of files in a run directory: which ones every system can hold, and how to show an
-# untrusted one.
-
-
 def unfit(name: str) -> str | None:
     """Return why no run directory holds a file of this name, a path from its top; None if it may."""
     if not name.isprintable() or "\\" in name or ":" in name:

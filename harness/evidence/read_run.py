@@ -389,9 +389,6 @@ def _series(path: Path, known: dict[Path, Series]) -> Series:
     return known[path]
 
 
-# Read when a worker's process started, its phases and its end, for the account of seconds and not
-# for judges.
-
 _OF_INTEREST = (b'"record":"phase"', b'"record":"complete"')  # as `dump_json` writes them
 
 

@@ -260,9 +260,6 @@ def disturbed(pace: float, least: float) -> bool:
     return not pace <= DISTURBED * least
 
 
-# Define the record of one observed step: what it started from, its operators in order, and what it
-# left.
-
 GRADIENT = "gradient"  # begins the name of a gradient, as a category begins that of state
 
 UNOBSERVED, OBSERVED = 0, 1  # executions of an arm

@@ -275,9 +275,6 @@ class _Paths:
         return Path(*known) if known and len(known) == len(parts) else None
 
 
-# Ask git about a folder; the answer is None without a program, without a repository, and when git
-# takes too long.
-
 _TIMEOUT_S = 10.0
 # of the repository in which git itself was called, in a hook say
 OF_A_CALL = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_OBJECT_DIRECTORY", "GIT_PREFIX")

@@ -24,9 +24,6 @@ from harness.system.ranks import hold_together
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
 
-# Mark how far a rank is in a small file mapped into memory: written without a wait, read by its
-# watcher.
-
 MARKS = "marks"
 _WORK, _COLLECTIVES = Struct("=4q"), Struct("=q")  # the second behind the first, since another thread writes it
 
@@ -45,7 +42,10 @@ class Position(NamedTuple):
 
 
 class Marks:
-    """One rank's. Who watches the ranks makes the file (`new_marks`), the rank itself writes it."""
+    """How far one rank is, in a small file mapped into memory: the rank writes it without a wait, its watcher reads it.
+
+    The watcher makes the file (`new_marks`).
+    """
 
     def __init__(self, path: Path) -> None:
         with path.open("r+b") as file:

@@ -23,8 +23,6 @@ from harness.execution.worker import WorkerJob
 from harness.processes.child import ALONE, GO, READY, TOGETHER, WRITTEN, Child, Ending
 from harness.processes.kept import KEEPER
 
-# Drain a worker's output, keep its first part, and notice when it never stops.
-
 
 class OutputPump:
     """A thread that reads a pipe to its end: the first `KEPT` bytes go to a file, the rest is counted."""

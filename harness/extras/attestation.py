@@ -23,9 +23,6 @@ from harness.report.headline import HELD
 from harness.run_directory.bundle import Bundle, Header
 from harness.run_directory.seal import ListedFile
 
-# Sign statements in DSSE envelopes (https://github.com/secure-systems-lab/dsse), or open them, by
-# securesystemslib.
-
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
 _MOST_BYTES = 16 * 2**20
 _KEY_BYTES = 64 * 2**10

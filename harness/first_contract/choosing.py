@@ -270,9 +270,6 @@ def _seconds(tried: Tried, arms: tuple[str, ...] = ()) -> float:
     return sum(each.seconds for each in phases if each.phase in wanted or (not arms and _STEPS.fullmatch(each.phase)))
 
 
-# Run a trial to its end: over as many steps as the step trains, by the strongest comparison that is
-# fair.
-
 FIRST, SHORTER, CHOSEN = "first", "shorter", "chosen"
 
 

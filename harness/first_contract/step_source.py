@@ -46,9 +46,6 @@ def yaml_text(name: str) -> str:
     return f'"{name}"' if name.lower() in _NO_TEXT else name
 
 
-# Find the file of a module that is named by its path or its name, without running the module.
-
-
 def file_of(place: str) -> tuple[Path, Path, str]:
     """Return file, import folder and module of `path/to/file.py` or `package.module`.
 

@@ -22,8 +22,6 @@ from harness.evidence.plan_records import PlannedArm, Run, Unit
 from harness.planning.obstacles import Baseline, HasContract, commit_obstacle, find_obstacle, system_obstacle
 from harness.planning.run_builder import PlannedFault, RunBuilder, plan_fault
 
-# Plan the run that looks for the first difference between the two trainings that a claim compares.
-
 LIMIT_S = 60.0  # for all executions of both arms
 # Of a verdict: the step at which a difference was seen, which is the first one or a later one.
 _SEEN_AT = ("first_differing_step", "first_exceeding_step", "first_unequal_step", "first_non_finite_step")

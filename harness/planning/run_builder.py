@@ -15,8 +15,6 @@ from harness.evidence.plan_records import PlannedArm, Run
 from harness.evidence.serving import DEMANDED, NONE, Difference, differences
 from harness.kinds import kind_of, probe_of
 
-# Choose which arms of a run get a planted fault.
-
 
 @dataclass(frozen=True)
 class PlannedFault:

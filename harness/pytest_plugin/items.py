@@ -376,9 +376,6 @@ class ContractReporter:
         append_step_summary(view)
 
 
-# Collect the files that contracts are read with, shared files and waivers: they have no items, only
-# errors.
-
 _SHARED_FILES = pytest.StashKey[set[Path]]()
 
 

@@ -35,8 +35,6 @@ from harness.run_directory.verdict_file import ClaimDrilled, Versioned, header_1
 if TYPE_CHECKING:
     from harness.contract.load import LoadedContract
 
-# Define how often a timing was tried before, as `run.json` holds it.
-
 
 class TimedBefore(Record):
     """A unit that is timed, and the names of the run directories that timed it, too."""

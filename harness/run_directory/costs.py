@@ -24,8 +24,6 @@ from harness.run_directory.bundle import Bundle, read_bundle
 from harness.run_directory.places import recorded_before
 from harness.run_directory.verdict_file import read_verdicts
 
-# Say what a second was spent on: one table from the names of a worker's phases to kinds of cost.
-
 
 class Kind(StrEnum):
     """Kinds of cost, in the order in which a run meets them."""
@@ -128,10 +126,6 @@ def control_arms(contract: Contract) -> set[str]:
     return controls - {arm for field, arm in named if not field.endswith(_UNTRAINED)}
 
 
-# List what one worker spent its time on, span after span, by its machine's clock or since its own
-# start.
-
-
 class Span(NamedTuple):
     """From `began` to `ended`, in seconds."""
 
@@ -207,9 +201,6 @@ def _with_stops(spent: Iterable[Span], stopped: Iterable[tuple[float, float]]) -
                 at = go_on
         yield from [span._replace(began=at)] if at < span.ended else []
 
-
-# Account for each second of a directory's runs: by run, phase and kind of cost. Judges do not read
-# it.
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -374,8 +365,6 @@ def _times(bundle: Bundle) -> Mapping[str, list[WorkerTimes]]:
     seen |= {f"{layout.WHERE}/{each.parent.name}/{each.name}": read_times(each) for each in located}
     return {name: workers for name, workers in seen.items() if workers}
 
-
-# Look up when the runs of each unit were at work, in the last run directory that has the unit.
 
 Name = tuple[str, str, str]  # of a unit: contract, claim, workload
 

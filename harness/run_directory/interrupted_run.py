@@ -156,8 +156,6 @@ def digest_of_each(values: Mapping[str, object]) -> dict[str, str]:
     return {name: digest_of(dump_json(value, sort_keys=False)) for name, value in values.items()}
 
 
-# Compare a run that resumes with the one that was begun, and find the first difference, in words.
-
 _MACHINE = ("gpu", "cpu", "host_memory_gib", "platform", "variables", "redacted")
 
 

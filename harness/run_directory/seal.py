@@ -120,9 +120,6 @@ def seen_digest(files: list[ListedFile], folders: list[str]) -> str:
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
-# List what lies in a folder, following and trusting nothing: plain files, folders, and what is
-# neither.
-
 MOST = 100_000  # files and folders: a listing of an untrusted directory comes to an end
 _LONGEST, _DEEPEST = LIMITS.name - len(TOP) - 1, LIMITS.depth - 1  # what fits into an archive, below its one folder
 

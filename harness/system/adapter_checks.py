@@ -271,8 +271,6 @@ def _wrong_parameters(function: Any, found: str, remedy: str) -> AdapterError:
     return AdapterError(rule, where=return_place(function), got=found, remedy=remedy)
 
 
-# Read what an evaluation returns as numbers by name.
-
 WHOLE = "value"  # the name of a number that came alone
 
 

@@ -133,8 +133,6 @@ def _joined(name: str, key: object) -> str:
     return f"{name}.{key}" if name else str(key)
 
 
-# Check what an adapter's `batch(index)` returns, and refuse it in its author's terms.
-
 EXAMPLE = "for example `return x, y`"
 
 
@@ -207,9 +205,6 @@ def _entry_remedy(value: object) -> str:
     if isinstance(value, bool | int | float):
         return f"turn it into a tensor with `torch.tensor`: a captured step reads no Python {type(value).__name__} anew"
     return "leave it out, or turn it into a tensor"
-
-
-# Give a data loader's batches by their index.
 
 
 class BatchesEndedError(HarnessError):

@@ -41,8 +41,6 @@ if TYPE_CHECKING:
 
     from harness.contract.schema import Arm, Workload
 
-# Wrap a plain run, of a made step or a made trainer, by what its arm or a planted fault changes.
-
 _GROUP = "of_made_steps"  # of the table of faults
 MOMENTUM = 0.1  # torch's default for BatchNorm
 # a compiled step draws random numbers as the step that is written does, or no dropout would be equal in both

@@ -24,12 +24,9 @@ from harness.evidence.sources import is_harness, is_installed, is_users
 from harness.platform.paths import without_folders
 from harness.system.protocol import NotAvailable
 
-# Ask the exception of untrusted code for its text, so that asking can raise no other exception in
-# its place.
-
 
 def text_of(error: BaseException) -> str:
-    """Return the exception's message."""
+    """Return the exception's message; asking one of untrusted code for it raises nothing."""
     try:
         return str(error)
     except BaseException as another:

@@ -76,8 +76,6 @@ def state_digests(accessors: Mapping[str, generators.Accessors]) -> dict[str, st
     }
 
 
-# Make the evidence of a capture: what the system reports of it, and what the harness saw itself.
-
 NAMED = 20  # changes on the host, at most
 
 

@@ -29,9 +29,6 @@ from harness.system.replay.found_state import StateByCategory, found_state, numb
 from harness.system.sharded_tensors import whole
 from harness.system.wrappers import FaultyRun
 
-# Measure how an execution moves each tensor from start to end, and how that differs from another
-# arm's first.
-
 LEFT_OUT = ("generators",)  # what is drawn from them shows in what is moved
 OPTIMIZER = "optimizer"
 STEP = "step"  # an optimizer's count of updates, which is judged by itself

@@ -103,9 +103,6 @@ def trajectory_of(ratio: Executable, executable: list[tuple[Item, Executable]]) 
     return None
 
 
-# Write what was imported as a contract: recognized items as claims, all others in its list of
-# unchecked items.
-
 SYSTEM = "reference_impl.system:QLoRASystem"
 _CANARY: dict[str, Any] = {"model": "qwen2-1.5b", "batch_size": 4, "seq_len": 512}  # upstream's own shape
 _NEEDS: dict[str, Any] = {"device": "cuda", "memory_gib": 16}

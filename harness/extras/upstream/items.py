@@ -14,9 +14,6 @@ from typing import Any
 from harness.contract import strict_yaml
 from harness.errors import ContractError
 
-# List which keys of a foreign contract hold claims, and which hold none, with the reason: at any
-# depth of the file.
-
 
 @dataclass(frozen=True)
 class ClaimSection:

@@ -177,9 +177,6 @@ def repeats(words: Words) -> Judgement:
     }
 
 
-# Recognize the forms in which upstream says what can be judged: each is a pattern, and the
-# judgement it becomes.
-
 STEPS = 100  # of the workload of a claim that names none: upstream's canary
 # What a claim demands, in upstream's words; its rule, property and `if_fails` name and explain it.
 _DEMANDS = ("", "prediction", "formal", "claim", "description", "tolerance", "test")

@@ -29,9 +29,6 @@ from harness.system.replay.launches import as_written, standing_in
 from harness.system.replay.observer import Interceptor, Observer, leaves_the_step
 from harness.system.replay.sites import Place, of_current_stack
 
-# Distinguish what a device would hold from what the host holds, where a CPU stands in for the
-# device.
-
 LIFT = torch.ops.aten.lift_fresh.default
 
 
@@ -89,8 +86,6 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
         for each in value:
             yield from tensors_in(each)
 
-
-# Decide where a call of torch puts its result, while a CPU stands in for the device.
 
 MOVES = {Tensor.to, Tensor.cuda, Tensor.type_as}
 

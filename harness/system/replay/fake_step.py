@@ -35,9 +35,6 @@ from harness.system.replay.launches import as_written, standing_in
 from harness.system.replay.placement import is_of_torch
 from harness.system.users_code import named, own_frame_of_stack
 
-# Find fake tensors that outlive their execution: an object that holds one computes without values
-# from then on.
-
 _DEEPEST = 6  # containers within containers, up to the object that holds them: each level reads the whole heap
 _SEARCHED = 4
 _SHOWN = 3

@@ -24,8 +24,6 @@ from torch.autograd import graph
 from harness.evidence.sources import is_harness, is_users
 from harness.system.users_code import innermost_frame, own_frame_of_stack, relative
 
-# Find where in user code something happened: the innermost frame outside torch and the harness.
-
 _TORCH = str(Path(torch.__file__).parent)
 _PLANTED = "harness/system/wrappers.py"
 _STANDARD_LIBRARY = str(Path(traceback.__file__).parent)
