@@ -30,7 +30,7 @@ from harness.execution.sharing import Hosted, hosted, lanes
 from harness.kinds import probe_named
 from harness.lint import refuse_lint_errors
 from harness.numbers import Amount, counted
-from harness.planning.gpu_needs import needs_gpu
+from harness.planning.obstacles import needs_gpu
 from harness.report.text import line
 from harness.run_directory.bundle import Bundle, read_bundle
 from harness.run_directory.costs import Kind, Span, costs, spans

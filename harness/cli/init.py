@@ -14,8 +14,7 @@ from harness.cli.interruption import interruptible
 from harness.errors import HarnessError
 from harness.first_contract.answers import on_a_gpu, why_untried
 from harness.first_contract.choosing import Horizon, chosen, compared_steps, compares, seconds_of, to_its_end
-from harness.first_contract.draft import STEPS, Arms, Draft
-from harness.first_contract.project import arms_here, keep, kept_files, require_free
+from harness.first_contract.draft import STEPS, Arms, Draft, arms_here, keep, kept_files, require_free
 from harness.first_contract.step_source import find_step_source
 from harness.first_contract.trying import Tried, try_step
 from harness.platform.standard_streams import print_line, print_lines

@@ -17,8 +17,7 @@ from harness.cli.interruption import interruptible
 from harness.errors import UsageError
 from harness.first_contract.answers import Answers, headline_of, not_tried
 from harness.first_contract.choosing import CHOSEN, FIRST, compared_steps, compares, fair_trial
-from harness.first_contract.draft import STEPS, Draft
-from harness.first_contract.project import arms_here, keep, kept_files, require_free
+from harness.first_contract.draft import STEPS, Draft, arms_here, keep, kept_files, require_free
 from harness.first_contract.step_source import find_step_source
 from harness.first_contract.trial_texts import trial_json, trial_markdown
 from harness.first_contract.trying import Tried, at_baseline

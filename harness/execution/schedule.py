@@ -26,7 +26,7 @@ from harness.execution.supervisor import Company, Interpreters
 from harness.execution.turns import ALONE, GpuTurn
 from harness.execution.watched_worker import Progress
 from harness.kinds import probe_named
-from harness.planning.gpu_needs import gpu_memory_gib, gpus_of, needs_gpu, ran_out_of_memory, shares_gpu
+from harness.planning.obstacles import gpu_memory_gib, gpus_of, needs_gpu, ran_out_of_memory, shares_gpu
 
 GPU_SHARE = 0.9  # of a GPU's memory is handed out
 UNDECLARED_SHARE = 0.25  # of it is kept for a run whose workload declares no memory, next to other commands

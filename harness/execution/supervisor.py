@@ -32,8 +32,7 @@ from harness.evidence.plan_records import Run
 from harness.evidence.read_run import ProcessTimes, death_from_records, read_records
 from harness.evidence.run_evidence import Death
 from harness.evidence.run_records import ArmFailed
-from harness.execution.job import STACKS, THREADS
-from harness.execution.probes.checkpoint_folder import remove_checkpoint
+from harness.execution.job import STACKS, THREADS, remove_checkpoint
 from harness.execution.rank_seat import MARKS
 from harness.execution.recorder import HEARTBEAT
 from harness.execution.sharing import run_text, without_the_arm, write_run

@@ -11,8 +11,7 @@ from harness.devices import environment
 from harness.errors import ExitCode
 from harness.evidence.arm_records import CaptureEvidence
 from harness.first_contract.advice import Place, advice, foreseen, places_in, places_in_stack, source_line
-from harness.first_contract.draft import AT_COMMIT, Draft
-from harness.first_contract.project import compiler_missing
+from harness.first_contract.draft import AT_COMMIT, Draft, compiler_missing
 from harness.first_contract.trying import Tried
 from harness.judging.reasons import CANDIDATE_NOT_CAPTURED, HELD, SYNC_COUNT
 from harness.judging.verdict import Status, Verdict

@@ -16,8 +16,7 @@ from harness.commits.checkout import Checkout, Repository, checked_out
 from harness.devices import environment
 from harness.errors import UsageError
 from harness.evidence.environment_records import SHORT
-from harness.first_contract.draft import Draft
-from harness.first_contract.project import require_valid
+from harness.first_contract.draft import Draft, require_valid
 from harness.first_contract.step_source import StepSource, read_step_source
 from harness.judging.verdict import Verdict
 from harness.report.view import ReportView

@@ -56,7 +56,7 @@ class Probe(Row):
         return self.arm_by_arm or self.apart is not None
 
 
-_STEPS, _MEMORY, _BY = "harness.execution.opening:", "harness.planning.gpu_needs:", "harness.execution.probes."
+_STEPS, _MEMORY, _BY = "harness.execution.opening:", "harness.planning.obstacles:", "harness.execution.probes."
 # fmt: off
 _ROWS = (
     # with 16 such runs on one GPU, sharing its time made eager steps two to six times as long
@@ -76,7 +76,7 @@ _ROWS = (
     Probe(name="prewarm", execute=_BY + "prewarm:execute", arm_by_arm=False, timed=False, of_ranks=False,
           apart=None, steps=_STEPS + "of_shapes", trainings="none", every_step_recorded=True,
           watches_steps=False, gpu_memory=_MEMORY + "twice_if_filled", most_on_gpu=None, grid=False),
-    Probe(name="kernel_match", execute=_BY + "kernel_match:execute", arm_by_arm=False, timed=False,
+    Probe(name="kernel_match", execute=_BY + "kernels:execute_kernel_match", arm_by_arm=False, timed=False,
           of_ranks=False, apart=None, steps=_STEPS + "of_workload", trainings="none", every_step_recorded=True,
           watches_steps=False, gpu_memory=_MEMORY + "declared", most_on_gpu=None, grid=True),
     Probe(name="step_match", execute=_BY + "single_steps:execute_step_match", arm_by_arm=False, timed=False,

@@ -20,8 +20,7 @@ from harness.evidence.files import first_error
 from harness.evidence.plan_records import Unit
 from harness.first_contract.answers import Answers, headline_of
 from harness.first_contract.choosing import FEWEST, compares, fair_trial
-from harness.first_contract.draft import Draft
-from harness.first_contract.project import arms_here
+from harness.first_contract.draft import Draft, arms_here
 from harness.first_contract.step_source import find_step_source
 from harness.first_contract.trying import Tried, at_baseline, try_step
 from harness.judging.verdict import Status, Verdict

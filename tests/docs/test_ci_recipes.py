@@ -16,7 +16,7 @@ import yaml
 from needed_programs import absent
 
 from harness.errors import ExitCode
-from harness.first_contract.project import kept_files
+from harness.first_contract.draft import kept_files
 
 if TYPE_CHECKING:
     from harness.first_contract.draft import Draft

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from harness.contract.schema import Needs
-from harness.execution.probes.kernel_match import compare
+from harness.execution.probes.kernels import compare
 from harness.system.protocol import Arm, Workload
 from reference_impl.config import GemmPath
 from reference_impl.errors import ReferenceImplError

@@ -19,8 +19,8 @@ from harness.evidence.run_evidence import parsed
 from harness.execution.probes import paired
 from harness.execution.recorder import Recorder
 from harness.execution.watchers.host_sync import observe_syncs
-from harness.system.replay.addresses import MOVED
 from harness.system.replay.captured_step import CapturedStep
+from harness.system.replay.state import MOVED
 
 pytestmark = [
     pytest.mark.gpu,

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from harness.contract.schema import Needs
-from harness.execution.probes.kernel_match import compare
+from harness.execution.probes.kernels import compare
 from harness.system.protocol import Arm, Workload
 from reference_impl import ops
 from reference_impl.config import MODEL_PRESETS, TrainConfig

@@ -23,7 +23,7 @@ WORKLOAD = 'Workload(model="tiny", batch_size=1, seq_len=5, steps=1, needs=Needs
 HEADER = f"""
 import json
 from harness.contract.schema import Needs
-from harness.execution.probes.kernel_match import compare
+from harness.execution.probes.kernels import compare
 from harness.system.protocol import Arm, NotAvailable, Workload
 from reference_impl.system import QLoRASystem
 WORKLOAD = {WORKLOAD}

@@ -22,8 +22,7 @@ from typing import cast
 from harness.evidence.arm_records import Evaluated
 from harness.evidence.plan_records import Run
 from harness.execution.arm import ArmLife
-from harness.execution.job import name_of
-from harness.execution.probes.checkpoint_folder import remove_checkpoint
+from harness.execution.job import name_of, remove_checkpoint
 from harness.execution.probes.checkpoints import load_checkpoint
 from harness.execution.probes.training_part import TrainingPart, train_elsewhere
 from harness.execution.recorder import Recorder

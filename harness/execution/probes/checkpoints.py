@@ -6,7 +6,7 @@ import os
 
 from harness.evidence.arm_records import Loaded, Saved
 from harness.execution.arm import ArmLife, digests_of
-from harness.execution.probes.checkpoint_folder import checkpoint_path, size_of
+from harness.execution.job import checkpoint_path, size_of
 from harness.system.protocol import NotAvailable, Resumes
 
 

@@ -1,25 +1,49 @@
-"""The kernels probe: the inventory of an arm's kernels, on this machine's device or cross-compiled for a named one.
+"""Probe an arm's kernels: their inventory (`kernels`), and each against its naive twin (`kernel_match`).
 
-On the device the arm is opened and trains a few steps, so that the kernels it uses are those it launched. For a named
-target the system compiles its plan and, where coverage is claimed, what a step asks for. This needs no device.
+The inventory is of this machine's device, or cross-compiled for a named one. On the device the arm is opened and trains
+a few steps, so that the kernels it uses are those it launched. For a named target the system compiles its plan and,
+where coverage is claimed, what a step asks for. This needs no device.
+
+In kernel_match each kernel is compared with its naive twin and an fp64 reference, on the same inputs. Outputs are
+poisoned before each call and lie between guards. Each kernel runs twice. Errors are relative to the reference's largest
+absolute value and, where the system states them, of each element to the sum of its terms' sizes.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
 
 from harness.devices.cuda_driver import Devices, devices
+from harness.devices.device_memory import GuardedMemory, bits, poisoned
 from harness.devices.ptx import newest_version, read_module
 from harness.evidence.plan_records import Run
-from harness.evidence.run_records import KernelRecord, KernelsEvidence
+from harness.evidence.run_records import (
+    KernelCase,
+    KernelErrors,
+    KernelMatchEvidence,
+    KernelPeer,
+    KernelRecord,
+    KernelsEvidence,
+    PeerErrors,
+)
 from harness.execution.opening import of_shapes, opened
 from harness.execution.recorder import Recorder
-from harness.planning.gpu_needs import ON_DEVICE
+from harness.planning.obstacles import ON_DEVICE
 from harness.system.protocol import (
     CrossCompiles,
+    HasKernelCases,
     HasKernels,
     Kernel,
+    KernelCall,
+    KernelCases,
+    KernelComparison,
     KernelInventory,
     KernelRefusedError,
     NotAvailable,
@@ -123,3 +147,194 @@ def _record(kernel: Kernel) -> KernelRecord:
         shared_memory_bytes=kernel.shared_memory_bytes,
         threads=kernel.threads,
     )
+
+
+Tensors = Mapping[str, Tensor]
+
+
+def execute_kernel_match(run: Run, recorder: Recorder) -> None:
+    """Compare the run's operations in every arm, at its data types and magnitudes."""
+    for arm, planned in run.arms.items():
+        recorder.phase(f"{arm}: kernels")
+        system = resolve(planned.system)
+        if not isinstance(system, HasKernelCases):
+            raise NotAvailable("comparing kernels needs the system's capability `kernel_cases`")
+        # The harness's own faults change steps, and no kernel.
+        fault = run.fault if arm in run.fault_arms and run.fault in system.describe().faults else None
+        kernels = system.kernel_cases(run.workload, planned.arm, fault=fault)
+        recorder.write(_evidence(run, arm, kernels, recorder))
+
+
+def _evidence(run: Run, arm: str, kernels: KernelCases, recorder: Recorder) -> KernelMatchEvidence:
+    cases = []
+    for comparison in kernels.comparisons(*_grid(run)):
+        cases.append(compare(comparison))
+        recorder.heartbeat()
+    recorder.phase(f"{arm}: compiled kernels")
+    return KernelMatchEvidence(
+        arm=arm,
+        cases=cases,
+        compiled=records(kernels.compiled()),
+        constants=dict(kernels.constants()),
+    )
+
+
+def _grid(run: Run) -> tuple[list[str], list[str], list[float]]:
+    operations, bounds, magnitudes = (run.settings[name] for name in ("operations", "max_relative_error", "magnitudes"))
+    if not isinstance(operations, list) or not isinstance(bounds, dict) or not isinstance(magnitudes, list):
+        raise TypeError("a kernel_match run's settings are lists of operations and magnitudes, and bounds by data type")
+    return operations, list(bounds), [float(magnitude) for magnitude in magnitudes]
+
+
+def compare(comparison: KernelComparison) -> KernelCase:
+    """Run the kernel twice, and twin, peer and reference once. Unwritten elements are counted, and are not an error."""
+    exact = _stated(comparison, "reference", comparison.reference())
+    memory = GuardedMemory()
+    first, second = (_outputs(comparison, comparison.kernel, memory) for _ in range(2))
+    mistyped = _mistyped(comparison, first) or _mistyped(comparison, second)
+    case = partial(
+        KernelCase,
+        operation=comparison.operation,
+        dtype=comparison.dtype,
+        shape=comparison.shape,
+        magnitude=comparison.magnitude,
+    )
+    if mistyped:  # nothing else can be compared
+        return case(
+            error_vs_naive=math.inf,
+            error_vs_fp64=math.inf,
+            naive_error_vs_fp64=math.inf,
+            finite=False,
+            unwritten=0,
+            repeat_equal=False,
+            mistyped=mistyped,
+        )
+    naive = _outputs(comparison, comparison.naive, GuardedMemory())
+    written = {name: ~poisoned(first[name]) for name in comparison.written}
+    largest = _Measure({name: value.abs().max() for name, value in exact.items()}, written)
+    terms = _Measure(_terms(comparison, comparison.terms(), exact), written) if comparison.terms is not None else None
+    return case(
+        error_vs_naive=largest.error(first, naive),
+        error_vs_fp64=largest.error(first, exact),
+        naive_error_vs_fp64=largest.error(naive, exact, everywhere=True),
+        finite=all(bool(_chosen(value, written.get(name)).isfinite().all()) for name, value in first.items()),
+        unwritten=sum(int((~mask).sum()) for mask in written.values()),
+        repeat_equal=all(torch.equal(bits(first[name]), bits(second[name])) for name in first),
+        overwritten=memory.overwritten(),
+        zero_references=sum(not bool(value.any()) for value in exact.values()),
+        outputs={name: _type(value) for name, value in first.items()},
+        terms=None if terms is None else _errors(terms, first, naive, exact),
+        peer=_peer(comparison, terms or largest, first, exact),
+    )
+
+
+def _outputs(comparison: KernelComparison, call: KernelCall, memory: GuardedMemory) -> dict[str, Tensor]:
+    outputs = {name: memory.poisoned_like(tensor) for name, tensor in comparison.written.items()}
+    outputs |= {name: memory.copy_of(tensor) for name, tensor in comparison.updated.items()}
+    with memory:
+        returned = dict(call(outputs) or {})
+    unknown = sorted(returned.keys() - outputs.keys())
+    if unknown:
+        raise ValueError(f"{comparison.operation} returned {', '.join(unknown)}, which it does not declare as outputs")
+    # a buffer of its own, which the next call writes over, would be compared with itself
+    return outputs | {name: tensor.clone() for name, tensor in returned.items()}
+
+
+def _stated(comparison: KernelComparison, what: str, tensors: Tensors) -> Tensors:
+    """Return the system's fp64 tensors. Raises ValueError unless there is a finite one of each output's shape."""
+    declared = {**comparison.written, **comparison.updated}
+    name = f"the {what} of {comparison.operation} {comparison.shape} at magnitude {comparison.magnitude:g}"
+    if tensors.keys() != declared.keys():
+        raise ValueError(f"{name} is of {', '.join(sorted(tensors))}; declared are {', '.join(sorted(declared))}")
+    for output, tensor in tensors.items():
+        if tensor.dtype is not torch.float64 or tensor.shape != declared[output].shape:
+            found = f"{tensor.dtype} {list(tensor.shape)}"
+            raise ValueError(f"{name}: {output} is {found}; give torch.float64 {list(declared[output].shape)}")
+        if not bool(tensor.isfinite().all()):
+            raise ValueError(f"{name}: {output} is not finite, so that nothing can be compared with it")
+    return tensors
+
+
+def _terms(comparison: KernelComparison, terms: Tensors, exact: Tensors) -> Tensors:
+    """Return the stated sizes of the elements' terms. Raises ValueError if they are smaller than the terms' sum."""
+    _stated(comparison, "sum of terms", terms)
+    for name, value in terms.items():
+        # both are rounded fp64 sums
+        if bool((value * (1 + 1e-9) < exact[name].abs()).any()):
+            raise ValueError(f"terms of {comparison.operation} {comparison.shape} add to less than {name} itself")
+    return terms
+
+
+def _mistyped(comparison: KernelComparison, outputs: Tensors) -> list[str]:
+    declared = {**comparison.written, **comparison.updated}
+    return [
+        f"{name} is {tensor.dtype} {list(tensor.shape)}, not {declared[name].dtype} {list(declared[name].shape)}"
+        for name, tensor in outputs.items()
+        if (tensor.dtype, tensor.shape) != (declared[name].dtype, declared[name].shape)
+    ]
+
+
+@dataclass(frozen=True)
+class _Measure:
+    """What differences are relative to: a number for each output, or one for each of its elements."""
+
+    scales: Tensors
+    written: Mapping[str, Tensor]
+
+    def error(self, got: Tensors, expected: Tensors, *, everywhere: bool = False) -> float:
+        """Return the largest relative difference of all outputs in `got`, over their elements that were written."""
+        return max(self._of_output(name, got[name], expected[name], everywhere=everywhere) for name in got)
+
+    def _of_output(self, name: str, got: Tensor, expected: Tensor, *, everywhere: bool) -> float:
+        difference = (got.double() - expected.double()).abs()
+        # a difference of zero is not an error, even where the scale is 0; any other one is infinite there
+        relative = torch.where(difference == 0, difference, difference / self.scales[name])
+        relative = _chosen(relative, None if everywhere else self.written.get(name))
+        if relative.numel() == 0:
+            return 0.0
+        return torch.nan_to_num(relative, nan=math.inf, posinf=math.inf).max().item()
+
+
+def _by_type(got: Tensors, names: Collection[str]) -> dict[str, list[str]]:
+    """Return the names of outputs by their data type."""
+    found: dict[str, list[str]] = {}
+    for name in names:
+        found.setdefault(_type(got[name]), []).append(name)
+    return found
+
+
+def _type(tensor: Tensor) -> str:
+    """Return a tensor's data type, as a claim names it."""
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def _errors(terms: _Measure, got: Tensors, naive: Tensors, exact: Tensors) -> dict[str, KernelErrors]:
+    errors = {}
+    for dtype, names in _by_type(got, got.keys()).items():
+        ours, twins = ({name: of[name] for name in names} for of in (got, naive))
+        errors[dtype] = KernelErrors(
+            vs_naive=terms.error(ours, naive),
+            vs_fp64=terms.error(ours, exact),
+            naive_vs_fp64=terms.error(twins, exact, everywhere=True),
+        )
+    return errors
+
+
+def _peer(comparison: KernelComparison, measure: _Measure, got: Tensors, exact: Tensors) -> KernelPeer | None:
+    if comparison.peer is None:
+        return None
+    name, call = comparison.peer
+    theirs = call()
+    if not theirs or any(value.shape != exact[output].shape for output, value in theirs.items()):
+        raise ValueError(f"{name} gives no output of {comparison.operation}, or one of another shape")
+    errors = {}
+    for dtype, outputs in _by_type(got, theirs.keys()).items():
+        of_peer, own = ({output: of[output] for output in outputs} for of in (theirs, got))
+        errors[dtype] = PeerErrors(
+            vs_fp64=measure.error(of_peer, exact, everywhere=True), own_vs_fp64=measure.error(own, exact)
+        )
+    return KernelPeer(name=name, outputs=list(theirs), errors=errors)
+
+
+def _chosen(tensor: Tensor, mask: Tensor | None) -> Tensor:
+    return tensor if mask is None else tensor[mask]

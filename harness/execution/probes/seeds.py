@@ -13,9 +13,9 @@ from typing import cast
 from harness.evidence.plan_records import Run
 from harness.evidence.run_records import ArmFailed
 from harness.execution.arm import ArmLife
+from harness.execution.job import remove_checkpoint
 from harness.execution.opening import release_memory
 from harness.execution.probes.between_steps import parts_of
-from harness.execution.probes.checkpoint_folder import remove_checkpoint
 from harness.execution.probes.paired import failure_of, train
 from harness.execution.probes.training_part import train_elsewhere
 from harness.execution.recorder import Recorder

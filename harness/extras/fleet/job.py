@@ -28,7 +28,7 @@ from harness.errors import ExitCode
 from harness.evidence import layout
 from harness.evidence.files import read_model
 from harness.evidence.serving import Shared
-from harness.planning.gpu_needs import gpus_needed, needs_cuda
+from harness.planning.obstacles import gpus_needed, needs_cuda
 from harness.processes.kept import KeptProcess
 from harness.run_directory.bundle import Bundle, Header
 from harness.run_directory.costs import Busy, busy_seconds

@@ -21,11 +21,10 @@ from harness.devices.graphs import (
     warm_up,
 )
 from harness.errors import HarnessError
-from harness.system.replay.addresses import StaticAddresses
 from harness.system.replay.followed_numbers import HostNumber, can_follow, follow
 from harness.system.replay.sites import called_at, of_traceback
 from harness.system.replay.snapshots import HostChanges, KeptUp, keep_up
-from harness.system.replay.state import State, StateGuard
+from harness.system.replay.state import State, StateGuard, StaticAddresses
 from harness.system.replay.traced import preparing
 from harness.system.users_code import text_of
 

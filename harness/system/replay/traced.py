@@ -22,7 +22,6 @@ from torch._subclasses.fake_tensor import (
 )
 
 from harness.errors import HarnessError
-from harness.system.replay.addresses import StaticAddresses
 from harness.system.replay.cpu_as_device import OnADevice
 from harness.system.replay.fake_step import no_fake_tensors_left, on_fake_tensors
 from harness.system.replay.followed_numbers import HostNumber, can_follow, follow
@@ -32,7 +31,7 @@ from harness.system.replay.operations import Operations, record
 from harness.system.replay.reachable import reach
 from harness.system.replay.sites import called_at, made_to_wait, of_traceback
 from harness.system.replay.snapshots import HostChanges, KeptUp, keep_up
-from harness.system.replay.state import State, StateError, StateGuard
+from harness.system.replay.state import State, StateError, StateGuard, StaticAddresses
 from harness.system.sharded_tensors import is_distributed
 from harness.system.users_code import text_of
 

@@ -8,7 +8,7 @@ import pytest
 
 from harness.contract.schema import Arm, Workload
 from harness.evidence.plan_records import PlannedArm, Run
-from harness.planning.gpu_needs import gpu_memory_gib, needs_gpu, shares_gpu
+from harness.planning.obstacles import gpu_memory_gib, needs_gpu, shares_gpu
 
 
 def make_run(probe: str = "paired", needs: dict[str, Any] | None = None, **settings: object) -> Run:

@@ -18,8 +18,8 @@ from harness.contract.schema import Arm, Workload
 from harness.devices.device_memory import GuardedMemory
 from harness.evidence.plan_records import PlannedArm, Run
 from harness.evidence.run_records import KernelCase
-from harness.execution.probes import kernel_match
-from harness.execution.probes.kernel_match import compare
+from harness.execution.probes import kernels
+from harness.execution.probes.kernels import compare
 from harness.execution.recorder import Recorder
 from harness.system.protocol import Kernel, KernelComparison, NotAvailable
 
@@ -197,10 +197,10 @@ def execute(
         fault=fault,
         fault_arms=["tiled"] if fault else [],
     )
-    monkeypatch.setattr(kernel_match, "resolve", lambda _name: system)
+    monkeypatch.setattr(kernels, "resolve", lambda _name: system)
     directory.mkdir()
     with Recorder(directory) as recorder:
-        kernel_match.execute(run, recorder)
+        kernels.execute_kernel_match(run, recorder)
     lines = (directory / "records.jsonl").read_text().splitlines()
     records: dict[str, dict[str, Any]] = {record["record"]: record for record in map(json.loads, lines)}
     return records["kernel_match"]

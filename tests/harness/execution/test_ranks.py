@@ -24,8 +24,7 @@ from harness.execution.ranks import RankEnded
 from harness.execution.recorder import Recorder
 from harness.execution.sharing import lanes, write_run
 from harness.execution.turns import gpu_locks
-from harness.planning.gpu_needs import gpus_of
-from harness.planning.obstacles import find_obstacle
+from harness.planning.obstacles import find_obstacle, gpus_of
 from harness.system.protocol import Arm, SystemDescription
 from harness.system.ranks import shared
 

@@ -16,7 +16,7 @@ from waiting import eventually
 from harness.contract.schema import Contract
 from harness.evidence.plan_records import Run
 from harness.evidence.read_run import read_run
-from harness.execution.probes.checkpoint_folder import remove_checkpoint, size_of
+from harness.execution.job import remove_checkpoint, size_of
 from harness.execution.supervisor import execute
 from harness.execution.watched_worker import Progress, Stopped
 from harness.judging.registry import judge_unit

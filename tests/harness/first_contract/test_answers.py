@@ -17,8 +17,7 @@ from harness.devices.environment import Machine
 from harness.evidence.run_evidence import RunEvidence
 from harness.first_contract.advice import advice, places_in, places_in_stack
 from harness.first_contract.answers import Answers
-from harness.first_contract.draft import Arms, Draft
-from harness.first_contract.project import arms_here
+from harness.first_contract.draft import Arms, Draft, arms_here
 from harness.first_contract.step_source import find_step_source
 from harness.first_contract.trying import Tried
 from harness.judging.verdict import Figure, Status

@@ -9,7 +9,7 @@ from first_steps import called, written
 
 from harness.contract.load import load_contract
 from harness.contract.schema import Contract
-from harness.first_contract.project import compiler_missing
+from harness.first_contract.draft import compiler_missing
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("warm")]
 

@@ -13,8 +13,7 @@ import pytest
 from harness.cli.check import findings_of
 from harness.contract.load import load_contract
 from harness.errors import ContractError, UsageError
-from harness.first_contract.draft import Arms, Choice, Draft, saves_of
-from harness.first_contract.project import compiler_missing, keep
+from harness.first_contract.draft import Arms, Choice, Draft, compiler_missing, keep, saves_of
 from harness.first_contract.step_source import find_step_source
 
 STEP = "def make_step(seed, seq_len=128):\n    return step, batch, model\n"

@@ -13,8 +13,7 @@ from harness.cli.check import findings_of
 from harness.contract.load import load_contract
 from harness.errors import UsageError
 from harness.first_contract.choosing import compared_steps, finite_steps, seconds_of
-from harness.first_contract.draft import LONG_AT_LEAST, STEPS, Arms, Draft
-from harness.first_contract.project import keep
+from harness.first_contract.draft import LONG_AT_LEAST, STEPS, Arms, Draft, keep
 from harness.first_contract.step_source import find_step_source
 
 ENDS = "steps = iter(range(12))"

@@ -9,8 +9,7 @@ import pytest
 
 from harness.cli.check import findings_of
 from harness.errors import ExitCode, HarnessError, UsageError
-from harness.first_contract.draft import Arms, Draft
-from harness.first_contract.project import keep
+from harness.first_contract.draft import Arms, Draft, keep
 from harness.first_contract.step_source import find_step_source, stem_of
 
 ARMS = Arms(compiled=True, timed=True, memory=True)

@@ -16,10 +16,9 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from harness.execution.watchers.reductions import digest_of_all, digests, largest_difference, not_finite
 from harness.execution.watchers.sync_detectors import DispatchWatch
 from harness.system import sharded_tensors
-from harness.system.replay.addresses import StaticAddresses
 from harness.system.replay.found_state import found_state, same
 from harness.system.replay.reachable import reach
-from harness.system.replay.state import StateGuard
+from harness.system.replay.state import StateGuard, StaticAddresses
 from harness.system.replay.traced import NotTraceableError, TracedStep
 
 EIGHT = torch.arange(8, dtype=torch.float32)

@@ -16,10 +16,9 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.testing._internal.two_tensor import TwoTensor
 
-from harness.system.replay.addresses import MOVED, StaticAddresses
 from harness.system.replay.found_state import found_state, same
 from harness.system.replay.generators import global_generators
-from harness.system.replay.state import StateError, StateGuard
+from harness.system.replay.state import MOVED, StateError, StateGuard, StaticAddresses
 
 
 def step(parameter: Tensor, optimizer: torch.optim.Optimizer) -> None:
