@@ -1,4 +1,4 @@
-"""Follow Python numbers that a step keeps changing, and list operators that do not repeat their bits.
+"""Follow Python numbers that a step keeps changing, and list operators that do not repeat their bits on CUDA.
 
 A replay executes no Python, so a Python number stays as it was at the capture. If the step only counts, the count is
 all that goes wrong. If the number reaches a comparison or a tensor, the captured step trains differently from then on.
@@ -265,6 +265,8 @@ def _of_real_numbers(call: Call) -> bool:
     return bool(dtype.is_floating_point or dtype.is_complex)
 
 
+# Source: the lists in the documentation of `torch.use_deterministic_algorithms`.
+# `tests/harness/system/test_unrepeated.py` compares the rows with the installed torch's own lists.
 UNREPEATED = (
     Unrepeated("torch.nn.Conv1d", "convolution convolution_backward", deterministic=True),
     Unrepeated("torch.nn.Conv2d", "convolution convolution_backward", deterministic=True),
