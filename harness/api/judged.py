@@ -220,10 +220,7 @@ class AsTheyEnd:
     """
 
     def __init__(
-        self,
-        waiting: Sequence[Waiting],
-        runs: Sequence[Run],
-        arms: Mapping[str, Ended] = MappingProxyType({}),
+        self, waiting: Sequence[Waiting], runs: Sequence[Run], arms: Mapping[str, Ended] = MappingProxyType({})
     ) -> None:
         self._waiting, self._arms = list(waiting), arms
         self._timed = {run.id for run in runs if probe_named(run.probe).timed}

@@ -40,14 +40,7 @@ from harness.planning.obstacles import Baseline, baseline_checkout, baseline_sys
 from harness.planning.plan import Plan, plan
 from harness.platform.paths import require_existing
 from harness.report.view import ReportView
-from harness.run_directory.bundle import (
-    Digests,
-    Header,
-    Narrowed,
-    WaiverRecord,
-    contract_digests,
-    shared_digests,
-)
+from harness.run_directory.bundle import Digests, Header, Narrowed, WaiverRecord, contract_digests, shared_digests
 from harness.run_directory.interrupted_run import Described, changed_since, made_directory
 from harness.run_directory.shards import attempts_before
 from harness.run_directory.verdict_file import drilled_claims, records_below, write_verdicts

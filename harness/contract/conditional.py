@@ -21,18 +21,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
-from harness.contract.base import (
-    Capability,
-    Demand,
-    Judged,
-    Name,
-    Strict,
-    Text,
-    flat,
-    marks,
-    model_within,
-    refuse,
-)
+from harness.contract.base import Capability, Demand, Judged, Name, Strict, Text, flat, marks, model_within, refuse
 from harness.contract.conditions import Bound, Conditions, Dtype, Situation
 from harness.contract.schema import Contract, part_kinds, part_model, parts_of
 from harness.contract.strict_yaml import Document, Key, nearest

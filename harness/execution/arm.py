@@ -146,11 +146,7 @@ class ArmLife:
         compared = self._ends is not None and not probe_named(self.run.probe).timed
         follows = compared if self._follows is None else self._follows
         self.state = StateWatch(
-            self.training,
-            moves=moves,
-            sketched=self.planned.sketches,
-            follows=follows,
-            lent=self._follows is False,
+            self.training, moves=moves, sketched=self.planned.sketches, follows=follows, lent=self._follows is False
         )
         parameters = named_parameters(self.training)
         self._sampled = sampled(parameters)

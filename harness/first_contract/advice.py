@@ -122,10 +122,7 @@ def foreseen(runs: Iterable[RunEvidence]) -> Iterator[tuple[str, list[str]]]:
     if seen.changes:
         yield (
             "captured, trains otherwise there: it changes a tensor on the host",
-            [
-                *seen.changes,
-                f"-> {KEEP_COUNT_ON_DEVICE}",
-            ],
+            [*seen.changes, f"-> {KEEP_COUNT_ON_DEVICE}"],
         )
     if seen.unknown:
         yield "only a GPU decides whether it copies from the host: it puts tensors on the device", seen.unknown

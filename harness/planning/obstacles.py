@@ -146,11 +146,7 @@ def system_obstacle(contract: Contract, claim: AnyClaim, describe: Describe) -> 
 
 
 def find_obstacle(
-    contract: Contract,
-    claim: AnyClaim,
-    workload: Workload,
-    machine: Machine,
-    describe: Describe,
+    contract: Contract, claim: AnyClaim, workload: Workload, machine: Machine, describe: Describe
 ) -> Obstacle | None:
     """Return the first obstacle to this unit on this machine; None if its runs can be executed."""
     return (

@@ -226,10 +226,7 @@ def place_of(path: Path) -> Place:
     require_existing([path])
     if not is_archive(path):
         raise EvidenceError(
-            _RULE,
-            where=str(path),
-            got="a file",
-            remedy=f"name a folder, or a file that ends in {', '.join(SUFFIXES)}",
+            _RULE, where=str(path), got="a file", remedy=f"name a folder, or a file that ends in {', '.join(SUFFIXES)}"
         )
     return _unpacked(path, path, derived=None)
 

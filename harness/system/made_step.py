@@ -23,14 +23,7 @@ from typing import TYPE_CHECKING, Any, cast
 from harness.evidence.arm_records import CAPTURES_ITSELF
 from harness.system.adapter_checks import AdapterError, require_loss
 from harness.system.built import StepFunction
-from harness.system.protocol import (
-    CaptureRecord,
-    FaultDescription,
-    HasState,
-    Scalar,
-    SystemDescription,
-    TrainingRun,
-)
+from harness.system.protocol import CaptureRecord, FaultDescription, HasState, Scalar, SystemDescription, TrainingRun
 from harness.system.step_function import StepFunctionSystem
 from harness.system.step_function_run import StepFunctionRun
 from harness.system.users_code import definition

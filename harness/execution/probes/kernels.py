@@ -172,10 +172,7 @@ def _evidence(run: Run, arm: str, kernels: KernelCases, recorder: Recorder) -> K
         recorder.heartbeat()
     recorder.phase(f"{arm}: compiled kernels")
     return KernelMatchEvidence(
-        arm=arm,
-        cases=cases,
-        compiled=records(kernels.compiled()),
-        constants=dict(kernels.constants()),
+        arm=arm, cases=cases, compiled=records(kernels.compiled()), constants=dict(kernels.constants())
     )
 
 

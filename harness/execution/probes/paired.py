@@ -15,11 +15,7 @@ from torch import Tensor
 
 from harness.devices.device_memory import memory_sample
 from harness.errors import UsageError
-from harness.evidence.arm_records import (
-    DetectorReading,
-    MemoryEvidence,
-    MemorySample,
-)
+from harness.evidence.arm_records import DetectorReading, MemoryEvidence, MemorySample
 from harness.evidence.plan_records import Run
 from harness.evidence.run_records import ArmFailed
 from harness.execution.arm import ArmLife
@@ -32,11 +28,7 @@ from harness.execution.watchers.host_sync import OBSERVED_STEPS, observe_syncs
 from harness.execution.watchers.made_gradients import MadeGradients
 from harness.execution.watchers.rank_watch import RankWatch
 from harness.execution.watchers.state_watch import MOVES, Ends, Moves
-from harness.system.protocol import (
-    HasGradients,
-    HasParameters,
-    NotAvailable,
-)
+from harness.system.protocol import HasGradients, HasParameters, NotAvailable
 from harness.system.replay.found_state import plain_name
 from harness.system.replay.operations import LossTerms
 from harness.system.users_code import message_of, obstacle_of, stack_of

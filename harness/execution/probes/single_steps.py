@@ -291,11 +291,7 @@ def execute_step_accuracy(run: Run, recorder: Recorder) -> None:
         peers = _follow(from_checkpoint, settings, settings.peer, points, recorder)
     recorder.phase("compare gradients")
     for (seed, step), point in points.items():
-        arms = {
-            settings.candidate: point,
-            settings.peer: peers[seed, step],
-            settings.reference: references[seed, step],
-        }
+        arms = {settings.candidate: point, settings.peer: peers[seed, step], settings.reference: references[seed, step]}
         recorder.write(step_errors(settings, seed, step, arms))
 
 

@@ -61,10 +61,7 @@ class DrawWatch:
         """Return what drew random numbers. captured: the operators that draw, of each capture of the arm."""
         moved = {name: state for name, state in self._after.items() if state != self._before.get(name)}
         return Draws(
-            step=self._step,
-            operators=self.watch.draws,
-            captured=[list(each) for each in captured],
-            generators=moved,
+            step=self._step, operators=self.watch.draws, captured=[list(each) for each in captured], generators=moved
         )
 
 

@@ -103,10 +103,7 @@ class LooseWatch:
         if self._ledger.failure is not None:
             return Loose(roles=None, unread={}, failure=self._ledger.failure)
         found: dict[str, Role] = {name: roles.get(name, "left") for name in sorted(late)}
-        return Loose(
-            roles=found,
-            unread=digests({name: late[name] for name in found if found[name] not in COMPARED}),
-        )
+        return Loose(roles=found, unread=digests({name: late[name] for name in found if found[name] not in COMPARED}))
 
     def _roles(self) -> dict[str, Role]:
         if self._after is None:

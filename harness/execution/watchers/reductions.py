@@ -314,10 +314,7 @@ def reduce_gradients(
 
 
 def reduce_groups(
-    gradients: Mapping[str, Tensor],
-    groups: Mapping[str, Sequence[str]],
-    before: Tensor,
-    without: Collection[str] = (),
+    gradients: Mapping[str, Tensor], groups: Mapping[str, Sequence[str]], before: Tensor, without: Collection[str] = ()
 ) -> list[GroupNorm]:
     """Return norms of each clipping group: `before` [G] as the system reports them, after as measured in float64.
 

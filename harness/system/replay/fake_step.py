@@ -162,11 +162,7 @@ class FakeStepMode(FakeTensorMode):  # type: ignore[no-untyped-call]
         self.refusal = ""
 
     def dispatch(
-        self,
-        func: OpOverload,
-        types: Sequence[type],
-        args: Sequence[object] = (),
-        kwargs: Mapping[str, object] = {},
+        self, func: OpOverload, types: Sequence[type], args: Sequence[object] = (), kwargs: Mapping[str, object] = {}
     ) -> object:
         if not self._within and isinstance(func, OpOverload):
             if self.host.alone(func, args, kwargs):

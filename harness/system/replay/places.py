@@ -32,8 +32,7 @@ ABSENT = object()  # instead of a value: there is none
 LARGEST = 2**28  # bytes: a data set in one array is not a training's state, and each trial execution would copy it
 # The class of a chain's links, which nothing else names.
 _LINK = next(
-    (each for each in gc.get_referents(functools.lru_cache(int)) if "list_elem" in getattr(each, "__name__", "")),
-    None,
+    (each for each in gc.get_referents(functools.lru_cache(int)) if "list_elem" in getattr(each, "__name__", "")), None
 )
 # How names are bound and unbound in each kind of owner; in slots past what a frozen dataclass says to it.
 _WAYS: tuple[tuple[type, Callable[..., None], Callable[..., None]], ...] = (

@@ -16,10 +16,7 @@ from typing import NamedTuple, TypeVar, cast
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import (
-    DataDependentOutputException,
-    DynamicOutputShapeException,
-)
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 
 from harness.errors import HarnessError
 from harness.system.replay.cpu_as_device import OnADevice
