@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from harness.execution.recorder import BLOCK_STEPS
+from harness.execution.series_block import BLOCK_STEPS
 from harness.system.protocol import Arm, Workload
 from reference_impl.system import QLoRARun, QLoRASystem
 

@@ -36,7 +36,7 @@ from benchmarks.measure import environment
 from benchmarks.synthetic_run import CLAIM, write_run_directory
 from harness.devices.environment import machine
 from harness.evidence.plan_records import PlannedArm, Run
-from harness.execution.recorder import BLOCK_STEPS
+from harness.execution.series_block import BLOCK_STEPS
 from harness.execution.supervisor import execute
 from harness.system.protocol import Arm, Workload
 

@@ -20,7 +20,8 @@ from harness.evidence.arm_records import ArmEnd, ArmStart, Clip, EndDifference, 
 from harness.evidence.plan_records import Run
 from harness.evidence.run_records import Part
 from harness.execution.opening import AnnouncedSteps, opened
-from harness.execution.recorder import Parts, Recorder, Rows, SeriesBlock
+from harness.execution.recorder import Recorder
+from harness.execution.series_block import Parts, Rows, SeriesBlock
 from harness.execution.watchers.capture_attempts import attempts_of
 from harness.execution.watchers.capture_watch import CaptureWatch, DrawWatch, Watcher, capture_evidence, capture_record
 from harness.execution.watchers.ghost_replay import ghost_replay

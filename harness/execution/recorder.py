@@ -2,11 +2,6 @@
 
 Everything is flushed as it is written, so that a worker that dies leaves what it saw. The heartbeat is touched
 by the thread that does the work and by nothing else: a background thread would go on ticking while it hangs.
-
-A series is written in blocks of steps. A step costs a copy of its loss, of its metrics and of its inputs, and one
-comparison of its norms. Only what the next step overwrites is copied. Digests are made once for each block, of all its
-steps together, and fetched in a few transfers. Detectors and recorders next to the series are parts of the execution:
-an error in one costs its claims alone.
 """
 
 from __future__ import annotations
@@ -14,33 +9,22 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+
+# bound here, before a system is imported: it could replace them in their modules
 from os import times, utime
 from pathlib import Path
-from time import monotonic  # bound before a system is imported, which could replace it
+from time import monotonic
 from types import MappingProxyType
-from typing import NamedTuple, Protocol, Self, TypeVar
-
-import torch
-from torch import Tensor
+from typing import NamedTuple, Self
 
 from harness.devices.telemetry import wait_for_quiet_device
-from harness.errors import UsageError
 from harness.evidence.base import Record
 from harness.evidence.files import DigestedFile, Written
 from harness.evidence.layout import METRIC_NAME, RECORDS, SERIES_COLUMNS, series_name
-from harness.evidence.plan_records import Run
-from harness.evidence.run_records import Complete, Part, PartFailed, Phase
-from harness.execution.opening import release_memory
+from harness.evidence.run_records import Complete, Phase
 from harness.execution.rank_seat import note_phase
-from harness.execution.watchers.reductions import as_hex, combine_each, dense, made_of, stacked
 from harness.numbers import dump_json, encode
 from harness.processes.child import ALONE, TOGETHER, WRITTEN, Line
-from harness.system.adapter_checks import require_loss, require_metrics
-from harness.system.protocol import HasGradientNorms, HasInputs, HasMetrics, NotAvailable, TrainingRun
-from harness.system.users_code import message_of, obstacle_of, stack_of
-
-# bound here, before a system is imported: it could replace them in their modules
-
 
 HEARTBEAT = "heartbeat"
 WAIT_ALONE, WAIT_TOGETHER = "wait to be alone", "wait to be together"
@@ -206,241 +190,3 @@ class Recorder:
 
     def __exit__(self, *_raised: object) -> None:
         self.close()
-
-
-BLOCK_STEPS = 50
-BLOCK_SECONDS = 5.0
-KEPT_BYTES = 2**24  # of inputs of one shape at most, but for those of one step
-KEPT_SHAPES = 8  # of more than so many, twice as much at most is held from one block to the next
-NOT_REPORTED = -1
-
-Shapes = tuple[tuple[str, torch.Size, torch.dtype, torch.device], ...]
-
-
-class Rows(Protocol):
-    """What takes a block of steps; `SeriesWriter` is one."""
-
-    def rows(self, block: StepRows) -> None: ...
-
-
-class SeriesBlock:
-    """Steps of `training` whose figures are still on the device."""
-
-    def __init__(self, run: Run, recorder: Recorder, series: Rows, training: TrainingRun) -> None:
-        self._run, self._recorder, self._series, self._step = run, recorder, series, training.step
-        self._shows_inputs = training if isinstance(training, HasInputs) else None
-        self._shows_norms = training if isinstance(training, HasGradientNorms) else None
-        self._inputs = _KeptInputs()
-        self._metrics = _KeptMetrics(training) if isinstance(training, HasMetrics) else None
-        self.input_names: list[str] | None = None  # of the last step
-        self._clear()
-
-    @property
-    def input_shapes(self) -> int | None:
-        """Return how many different shapes and types the steps' inputs had so far; None if they are not shown."""
-        return len(self._inputs.shapes) if self._shows_inputs is not None else None
-
-    def _clear(self) -> None:
-        self._steps: list[int] = []
-        self._tokens: list[int] = []
-        self._losses: list[Tensor] = []
-        self._active: list[Tensor] = []  # [G] each: which groups the clip scaled down
-        self._began = monotonic()
-
-    def add(self, index: int, loss: Tensor) -> None:
-        """Enqueue a step's figures. Write the block when it is full or five seconds old."""
-        self._steps.append(index)
-        one_number = require_loss(loss, self._step, "step(index)")
-        self._losses.append(one_number.detach().to(torch.float64, copy=True).reshape(()))
-        inputs = self._shows_inputs.inputs() if self._shows_inputs is not None else {}
-        self.input_names = sorted(inputs) if self._shows_inputs is not None else None
-        self._tokens.append(tokens_of(self._run, index, inputs))
-        if self._shows_norms is not None:
-            norms = self._shows_norms.gradient_norms()
-            self._active.append(norms["before"].detach() > norms["max_norm"])
-        if self._metrics is not None:
-            self._metrics.keep()
-        full = self._inputs.keep(inputs) if self._shows_inputs is not None else False
-        if full or len(self._steps) >= BLOCK_STEPS or monotonic() - self._began > BLOCK_SECONDS:
-            self.write()
-
-    def write(self) -> None:
-        """Fetch the block's losses, digests, clip counts and metrics, and write them."""
-        if not self._steps:
-            return
-        unreported = [NOT_REPORTED] * len(self._steps)
-        block = StepRows(
-            self._steps,
-            stacked(self._losses).tolist(),
-            self._inputs.take() if self._shows_inputs is not None else [""] * len(self._steps),
-            torch.stack(self._active).reshape(len(self._steps), -1).sum(dim=1).tolist() if self._active else unreported,
-            self._tokens,
-            self._metrics.take() if self._metrics is not None else {},
-        )
-        self._series.rows(block)
-        self._recorder.heartbeat()
-        self._clear()
-
-
-def tokens_of(run: Run, index: int, inputs: Mapping[str, Tensor]) -> int:
-    """Return how many tokens step `index` read: those of the input `tokens`, or else what the workload states."""
-    if "tokens" in inputs:
-        return inputs["tokens"].numel()
-    lengths = run.workload.seq_len
-    length = lengths[index % len(lengths)] if isinstance(lengths, list) else lengths
-    return run.workload.batch_size * length
-
-
-class _KeptInputs:
-    """Copies of the inputs of a block's steps, in memory that is asked for once for each shape.
-
-    So a step's memory does not grow over a block, and a claim about memory that grows sees the system's alone. Where
-    shapes are too many for that, what they had is given back with the block.
-    """
-
-    def __init__(self) -> None:
-        self._rows: dict[Shapes, dict[str, Tensor]] = {}  # [rows, ...] by name, for the shapes that there were
-        self._filled: dict[Shapes, list[int]] = {}  # the places of its steps in the block
-        self._steps = 0
-        self.held_bytes = 0
-        self.shapes: set[Shapes] = set()  # every one that some step's inputs had
-
-    def keep(self, inputs: Mapping[str, Tensor]) -> bool:
-        """Copy what a step read. Return True if there is no room for another of its shape, or for other shapes."""
-        tensors = {name: dense(tensor) for name, tensor in made_of(inputs).items()}
-        shapes = shapes_of_inputs(tensors)
-        self.shapes.add(shapes)
-        if not tensors:  # nothing is shown, and the step has no digest
-            self._steps += 1
-            return False
-        rows = self._rows.get(shapes)
-        if rows is None:
-            rows = self._rows[shapes] = _room_for(tensors)
-            self.held_bytes += sum(map(_bytes_of, rows.values()))
-        filled = self._filled.setdefault(shapes, [])
-        for name, tensor in tensors.items():
-            rows[name][len(filled)].copy_(tensor)
-        filled.append(self._steps)
-        self._steps += 1
-        return len(filled) == min(len(each) for each in rows.values()) or self._holds_too_much()
-
-    def _holds_too_much(self) -> bool:
-        return len(self._rows) > KEPT_SHAPES and self.held_bytes > 2 * KEPT_BYTES
-
-    def take(self) -> list[str]:
-        """Return the digests of all that was kept, in the order of the steps, and begin anew."""
-        digests = [""] * self._steps
-        for shapes, places in self._filled.items():
-            kept = {name: rows[: len(places)] for name, rows in self._rows[shapes].items()}
-            for place, digest in zip(places, combine_each(kept).tolist(), strict=True):
-                digests[place] = as_hex(digest)
-        self._filled, self._steps = {}, 0
-        if self._holds_too_much():
-            self._rows, self.held_bytes = {}, 0
-        return digests
-
-
-class _KeptMetrics:
-    """The metrics of a block's steps, [BLOCK_STEPS] each, in memory that is asked for once."""
-
-    def __init__(self, training: HasMetrics) -> None:
-        self._read = training.metrics
-        self._kept: dict[str, Tensor] | None = None
-        self._steps = 0
-
-    def keep(self) -> None:
-        """Copy the metrics of the last step."""
-        metrics = require_metrics(self._read(), self._read, () if self._kept is None else self._kept)
-        if self._kept is None:
-            self._kept = {
-                name: torch.zeros(BLOCK_STEPS, dtype=torch.float64, device=tensor.device)
-                for name, tensor in metrics.items()
-            }
-        for name, tensor in metrics.items():
-            self._kept[name][self._steps].copy_(tensor.detach().reshape(()))
-        self._steps += 1
-
-    def take(self) -> dict[str, list[float]]:
-        """Return all metrics that were kept, by name, in the order of the steps, and begin anew."""
-        taken = {name: values[: self._steps].tolist() for name, values in (self._kept or {}).items()}
-        self._steps = 0
-        return taken
-
-
-def batch_digests(batches: Sequence[Mapping[str, Tensor]]) -> list[str]:
-    """Return the digest of what each step read, in order. Steps of one shape are digested together."""
-    alike: dict[Shapes, list[int]] = {}
-    plain = [made_of(inputs) for inputs in batches]
-    for place, inputs in enumerate(plain):
-        alike.setdefault(shapes_of_inputs(inputs), []).append(place)
-    digests = [""] * len(plain)
-    for shapes, places in alike.items():
-        if not shapes:
-            continue
-        together = {name: torch.stack([dense(plain[place][name]) for place in places]) for name in plain[places[0]]}
-        for place, digest in zip(places, combine_each(together).tolist(), strict=True):
-            digests[place] = as_hex(digest)
-    return digests
-
-
-def shapes_of_inputs(inputs: Mapping[str, Tensor]) -> Shapes:
-    return tuple((name, each.shape, each.dtype, each.device) for name, each in sorted(inputs.items()))
-
-
-def _bytes_of(tensor: Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
-
-
-def _room_for(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Allocate [rows, ...] for a block of steps, as memory allows. Digest them once, to take that memory now too."""
-    each = sum(map(_bytes_of, tensors.values()))
-    number = max(1, min(BLOCK_STEPS, KEPT_BYTES // max(each, 1)))
-    rows = {
-        name: torch.zeros((number, *tensor.shape), dtype=tensor.dtype, device=tensor.device)
-        for name, tensor in tensors.items()
-    }
-    combine_each(rows)
-    return rows
-
-
-Seen = TypeVar("Seen")
-
-
-class Parts:
-    """The parts of one execution of an arm, with the record of each that failed."""
-
-    def __init__(self, arm: str, replica: int, recorder: Recorder) -> None:
-        self._arm, self._replica, self._recorder = arm, replica, recorder
-        self.failed: set[Part] = set()
-
-    def ask(self, question: Callable[[], Seen], *parts: Part) -> Seen | None:
-        """Return what a detector or recorder of these parts gives; None if it raises, or has raised before.
-
-        An error is recorded as the failure of the parts, and the execution goes on. Raises the device's own error
-        once the device cannot be used any more, and `UsageError`, since a wrong plan is not a part's failure.
-        """
-        if not self.failed.isdisjoint(parts):
-            return None
-        try:
-            return question()
-        except UsageError:
-            raise
-        except BaseException as error:  # what belongs to a system may raise anything, SystemExit included
-            self._record(error, parts)
-        release_memory()  # a CUDA error is sticky: it is raised again here, and the arm ends
-        return None
-
-    def _record(self, error: BaseException, parts: tuple[Part, ...]) -> None:
-        self.failed.update(parts)
-        for part in parts:
-            self._recorder.write(
-                PartFailed(
-                    arm=self._arm,
-                    replica=self._replica,
-                    part=part,
-                    detail=message_of(error),
-                    phase=self._recorder.current_phase,
-                    stack=stack_of(error),
-                    obstacle=obstacle_of(error) if isinstance(error, NotAvailable) else None,
-                )
-            )

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.harness_cost import Cost, command_seconds, costs_of, judging, window_ms
 from benchmarks.synthetic_run import CLAIM, write_run_directory
-from harness.execution.recorder import BLOCK_STEPS
+from harness.execution.series_block import BLOCK_STEPS
 
 
 def test_windows_leave_out_the_first_and_the_ragged_last() -> None:

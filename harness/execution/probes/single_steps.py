@@ -29,7 +29,8 @@ from harness.evidence.arm_records import ComparedStep, StepReading
 from harness.evidence.plan_records import Run
 from harness.evidence.run_records import StepErrors, TensorErrors
 from harness.execution.arm import ArmLife
-from harness.execution.recorder import Recorder, batch_digests
+from harness.execution.recorder import Recorder
+from harness.execution.series_block import batch_digests
 from harness.execution.watchers.capture_attempts import attempts_of
 from harness.execution.watchers.reductions import digest_of_all, real
 from harness.system.protocol import (

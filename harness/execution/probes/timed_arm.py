@@ -23,7 +23,8 @@ from harness.execution import rank_seat
 from harness.execution.arm import ArmLife
 from harness.execution.opening import MOST_ROUNDS, TIMED_WATCHED_STEPS, count_setting
 from harness.execution.rank_seat import agreed
-from harness.execution.recorder import Recorder, Shapes, StepRows, batch_digests, shapes_of_inputs, tokens_of
+from harness.execution.recorder import Recorder, StepRows
+from harness.execution.series_block import Shapes, batch_digests, shapes_of_inputs, tokens_of
 from harness.execution.watchers.capture_attempts import CaptureAttempts
 from harness.execution.watchers.reductions import made_of, stacked
 from harness.system.adapter_checks import require_loss

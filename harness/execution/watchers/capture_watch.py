@@ -20,7 +20,8 @@ from harness.evidence.plan_records import PlannedArm, Run
 from harness.evidence.run_records import Part
 from harness.execution import rank_seat
 from harness.execution.opening import shapes_of
-from harness.execution.recorder import Parts, Recorder
+from harness.execution.recorder import Recorder
+from harness.execution.series_block import Parts
 from harness.execution.watchers.capture_attempts import attempts_of
 from harness.execution.watchers.host_sync import SeriesWatch, device_of
 from harness.system.protocol import CaptureRecord, CountsClippedTensors, HasCapture, TrainingRun

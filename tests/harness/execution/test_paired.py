@@ -21,7 +21,7 @@ from harness.evidence.arm_records import ArmEnd, ArmStart, CaptureEvidence, Grad
 from harness.evidence.base import Record
 from harness.evidence.plan_records import PlannedArm, Run
 from harness.evidence.run_evidence import parsed
-from harness.execution import recorder as series_block
+from harness.execution import series_block
 from harness.execution.probes import paired
 from harness.execution.recorder import Recorder
 from harness.execution.watchers import capture_watch

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.testing._internal.two_tensor import TwoTensor
 
-from harness.execution.recorder import batch_digests
+from harness.execution.series_block import batch_digests
 from harness.execution.watchers import reductions
 from harness.execution.watchers.reductions import (
     as_hex,

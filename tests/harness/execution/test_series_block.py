@@ -13,8 +13,9 @@ from harness.contract.schema import Arm, Workload
 from harness.devices import device_memory
 from harness.evidence.arm_records import MemorySample
 from harness.evidence.plan_records import PlannedArm, Run
-from harness.execution import recorder as series_block
-from harness.execution.recorder import Recorder, SeriesBlock, batch_digests
+from harness.execution import series_block
+from harness.execution.recorder import Recorder
+from harness.execution.series_block import SeriesBlock, batch_digests
 from harness.execution.watchers.reductions import as_hex, combine_on_device
 
 RUN = Run(
