@@ -151,7 +151,7 @@ class Trainer:
             static.copy_(value, non_blocking=True)
 
     def read_ahead(self, index: int) -> None:
-        """Read batch ``index`` into host memory unless it was read. Call it while the device executes the step before."""
+        """Read batch ``index`` into host memory unless it was read. Call it while the device still executes a step."""
         wanted = (index, self.static.tokens.shape)
         if self._read[0] != wanted:
             # Fresh pinned memory each time, because the allocator reuses it only after the copy has run.

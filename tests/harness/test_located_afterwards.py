@@ -169,4 +169,6 @@ def test_damage_of_what_was_located_ends_no_judging(
 def test_the_claim_is_named_while_it_is_located(contracts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     watch = Progress(stream=io.StringIO())
     verified(contracts, monkeypatch, lambda _folder: None, watch)
-    assert watch.parts()[1:] == ["locating SCRIPT-001", "fast.0: steps, 1 s"]
+    _, located, phase = watch.parts()
+    assert located == "locating SCRIPT-001"
+    assert phase.startswith("fast.0: steps, ")  # and for how long, which is the machine's

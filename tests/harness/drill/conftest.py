@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from small_drill import run_here, write_contract
 
-from harness.drill import drill as fire_drill
+from harness.api import drill as fire_drill
 
 FAULTS = ("lost_first_update", "doubled_step", "nan_tail", "no_steps", "missing_run")
 
