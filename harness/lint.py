@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Literal
 
 from harness.contract.base import NUDGED_CONTROLS
 from harness.contract.load import LoadedContract
+from harness.contract.rules import current_rules, in_order, newer_rules
 from harness.contract.schema import AnyPart, CompositeClaim, parts_of
 from harness.contract.strict_yaml import nearest
 from harness.contract.waivers import Waiver, unmatched
 from harness.errors import ContractError, ContractErrors, HarnessError
+from harness.judging.reasons import REASONS
 from harness.kinds import kind_of
 from harness.system.adapter_checks import option_error
 from harness.system.described import LIMIT_S, describe, describe_all
@@ -271,6 +273,28 @@ def lint_drill(loaded: LoadedContract, records: Sequence[DrillRecord]) -> list[F
             message = f"fault '{row.fault}' survived the last drill ({record.recorded_at}) on {row.workload}"
             findings.append(Finding("warning", loaded.where("claims", named[row.claim, row.fault], "id"), message))
     return findings
+
+
+def lint_rules(loaded: LoadedContract, claims: Collection[str] | None = None) -> Iterator[Finding]:
+    """Yield a note for each rule that is newer than those that the contract's author has seen and concerns its claims.
+
+    A version that this harness does not know yet gives a warning: it would hide rules that are still to come.
+    """
+    current = current_rules()
+    if in_order(loaded.contract.rules) > in_order(current):
+        message = f'this harness knows the rules up to {current}: write `rules: "{current}"`'
+        yield Finding("warning", loaded.where("rules"), message)
+    for concern in newer_rules(loaded, claims):
+        rule = concern.rule
+        can_be = " or ".join(f"{REASONS[reason].status} `{reason}`" for reason in rule.reasons)
+        arms = ", ".join(str(place[-1]) for place in concern.places if rule.into == "arms")
+        into = {"arms": f"into {arms}", "contract": "into the contract"}.get(rule.into, "there")
+        into = f"into each {rule.into}" if into == "there" and len(concern.places) > 1 else into
+        message = (
+            f"by a rule of {rule.version}, {', '.join(concern.claims)} can end {can_be}, where {rule.when}: "
+            f'write `{rule.write}` {into}, or `rules: "{current}"` if that is not so here'
+        )
+        yield Finding("note", loaded.where(*next(iter(concern.places))), message)
 
 
 def lint_power(loaded: LoadedContract, timings: Iterable[LastTiming]) -> Iterator[Finding]:

@@ -17,7 +17,7 @@ from harness.contract.schema import SCHEMA_VERSION, parts_of
 from harness.contract.shared import folders_read
 from harness.contract.waivers import FilesRead, Waiver, expired_on, find_waivers, unmatched
 from harness.errors import ContractError, ContractErrors, ExitCode
-from harness.lint import Finding, lint, lint_drill, lint_power, lint_together
+from harness.lint import Finding, lint, lint_drill, lint_power, lint_rules, lint_together
 from harness.numbers import counted, dump_json
 from harness.platform.paths import require_existing
 from harness.platform.standard_streams import print_json, print_line, print_lines
@@ -74,6 +74,7 @@ def findings_of(
         for contract in loaded
         for item in (
             *lint(contract, describe, only),
+            *lint_rules(contract, only),
             *lint_drill(contract, records),
             *lint_power(contract, timings),
         )

@@ -182,6 +182,7 @@ def part_names(claim: CompositeClaim) -> list[str]:
 
 
 SCHEMA_VERSION = "contract/v2"
+RulesVersion = Annotated[str, Field(pattern=r"^[0-9]+\.[0-9]+\.[0-9]+$")]
 MOST_WARM_STEPS = 4  # from the step that follows on the harness plants faults (`FAULTY_STEP`): a replay must meet them
 
 
@@ -295,6 +296,8 @@ class Contract(Strict):
 
     schema_version: Literal["contract/v2"] = Field(alias="schema")
     """Version of the contract language."""
+    rules: Annotated[RulesVersion, UNREAD] = "0.1.0"
+    """Version of the harness whose rules its author has seen: `harness check` lists the newer ones that concern it."""
     id: Name
     """Name of the contract, unique among those checked together."""
     title: Words

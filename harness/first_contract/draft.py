@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Literal
 
 from harness.contract import strict_yaml
 from harness.contract.load import loaded_from
+from harness.contract.rules import current_rules
 from harness.contract.schema import SCHEMA_VERSION
 from harness.devices import environment
 from harness.errors import ContractError, HarnessError, UsageError
@@ -257,7 +258,7 @@ class Draft:
         unknown = [name for name in sizes if name not in self.source.arguments]
         comment = f"  # {' and '.join(unknown)}: {named} has its own\n" if unknown else ""
         return (
-            f"schema: {SCHEMA_VERSION}\n"
+            f'schema: {SCHEMA_VERSION}\nrules: "{current_rules()}"\n'
             f"id: {identity}\n"
             f"title: {title.format('An optimized' if self.optimizes else 'A captured', named)}\n"
             f"system: {self.adapter_name.removesuffix('.py')}:System\n\n"

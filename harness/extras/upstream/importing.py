@@ -14,6 +14,7 @@ import yaml
 from harness.contract import strict_yaml
 from harness.contract.base import says_something
 from harness.contract.load import loaded_from
+from harness.contract.rules import current_rules
 from harness.contract.schema import SCHEMA_VERSION
 from harness.contract.shared import files_of_folder, real
 from harness.errors import ContractError
@@ -130,6 +131,7 @@ def contract_text(imported: Sequence[Imported], path: Path) -> str:
     arms = {arm for claim in claims for arm in _arms(claim)}
     contract = {
         "schema": SCHEMA_VERSION,
+        "rules": current_rules(),
         "id": _name(path.stem),
         "title": f"Claims of {len(imported)} upstream contract{'' if len(imported) == 1 else 's'}",
         "system": SYSTEM,
