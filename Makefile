@@ -64,6 +64,7 @@ test-contract: install
 lint: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/towncrier build --draft > /dev/null # a fragment in changes/ whose name has no type ends it
 
 types: install
 	$(BIN)/mypy

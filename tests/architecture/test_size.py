@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 # Python files and their lines, at most.
-BUDGET = {"harness": (349, 68_287), "tests": (644, 90_737), "reference_impl": (149, 17_242), "tools": (55, 7_328)}
+BUDGET = {"harness": (345, 66_594), "tests": (644, 90_777), "reference_impl": (149, 17_242), "tools": (55, 7_328)}
 
 
 def size(folder: str) -> tuple[int, int]:

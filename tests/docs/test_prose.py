@@ -56,6 +56,14 @@ def test_a_page_keeps_to_the_rules(page: str) -> None:
     assert complaints((ROOT / page).read_text(encoding="utf-8")) == []
 
 
+@pytest.mark.parametrize("fragment", sorted((ROOT / "changes").glob("*.*.md")), ids=lambda path: path.name)
+def test_a_fragment_says_what_changes_in_one_or_two_lines(fragment: Path) -> None:
+    text = fragment.read_text(encoding="utf-8")
+    assert text.strip()
+    assert complaints(f"- {text.strip()}".replace("\n", "\n  ")) == []
+    assert len(text.splitlines()) <= 2
+
+
 def test_pages_that_are_to_be_written_anew_exist_and_break_a_rule() -> None:
     """A page that breaks none is done: it leaves the list."""
     assert len(WRITTEN) >= 36

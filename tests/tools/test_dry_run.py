@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -200,6 +201,37 @@ def test_a_drill_leaves_its_summary(run: Run, folder: Path) -> None:
     assert run("drill.yml drill.drill", drill=1) == 1
     assert run("drill.yml drill.summary") == 0
     assert (folder / "step-summary.md").read_text() == "drilled\n"
+
+
+@pytest.mark.parametrize(
+    ("changed", "code"),
+    [
+        (["harness/a.py"], 1),
+        (["contracts/a.yaml", "changes/a.bogus.md"], 1),
+        (["reference_impl/a.py", "changes/a.fixed.md"], 0),
+        (["docs/a.md", "tests/a.py"], 0),
+    ],
+)
+def test_a_change_of_what_users_have_needs_a_fragment(tmp_path: Path, changed: list[str], code: int) -> None:
+    def git(*words: str) -> None:
+        author = ["-c", "user.name=a", "-c", "user.email=a@example.invalid", "-c", "commit.gpgsign=false"]
+        subprocess.run(["git", *author, *words], cwd=tmp_path, check=True, capture_output=True)
+
+    git("init", "-q", "-b", "main")
+    (tmp_path / "changes").mkdir()
+    for name in ("pyproject.toml", "CHANGELOG.md", "changes/template.md"):
+        shutil.copy(ROOT / name, tmp_path / name)
+    git("add", ".")
+    git("commit", "-q", "-m", "base")
+    git("update-ref", "refs/remotes/origin/main", "HEAD")
+    for name in changed:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("Something.\n")
+    git("add", ".")
+    git("commit", "-q", "-m", "change")
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": path, "GITHUB_BASE_REF": "main"}
+    assert BLOCKS["checks.yml fragment.asked"].run(tmp_path, {}, environment).returncode == code
 
 
 def commented(run: Run, folder: Path, summary: str) -> list[dict[str, Any]]:
