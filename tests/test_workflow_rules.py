@@ -22,6 +22,7 @@ MAY_WRITE = {
     ("comment.yml", "comment"): {"pull-requests"},
     ("gpu-gate.yml", "comment"): {"pull-requests"},
     ("release.yml", "publish"): {"id-token"},
+    ("release.yml", "release"): {"attestations", "contents", "id-token"},
 }
 # What a stranger chooses: the title of a pull request, the name of a branch, a text, an author.
 FOREIGN = re.compile(r"\$\{\{[^}]*(github\.event\.(?!workflow_run\.id)|github\.head_ref|github\.ref_name)[^}]*\}\}")

@@ -204,6 +204,49 @@ def test_a_drill_leaves_its_summary(run: Run, folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("tag", "heading", "version", "notes"),
+    [
+        ("v1.2.3", "## 1.2.3 (2026-12-01)", 0, 0),
+        ("v1.2.3", "## 1.2.3 (unreleased)", 0, 1),
+        ("v1.2.4", "## 1.2.3 (2026-12-01)", 1, 1),
+    ],
+)
+def test_a_release_is_of_its_tag_and_has_a_dated_section(
+    tmp_path: Path, tag: str, heading: str, version: int, notes: int
+) -> None:
+    (tmp_path / "pyproject.toml").write_text('[project]\nversion = "1.2.3"\n')
+    (tmp_path / "CHANGELOG.md").write_text(
+        f"# Changelog\n\n{heading}\n\n- A line.\n\n## 1.2.2 (2026-11-01)\n\n- Older.\n"
+    )
+    environment = {**os.environ, "GITHUB_REF_NAME": tag}
+    assert BLOCKS["release.yml build.version"].run(tmp_path, {}, environment).returncode == version
+    assert BLOCKS["release.yml build.notes"].run(tmp_path, {}, environment).returncode == notes
+    assert (tmp_path / "release" / "notes.md").read_text() == ("" if notes else f"{heading}\n\n- A line.\n\n")
+
+
+def test_a_release_has_both_archives_the_scorecard_and_the_signature(tmp_path: Path) -> None:
+    files = ["dist/a.tar.gz", "dist/a.whl", "release/scorecard.md", "release/notes.md", "bundle.json"]
+    for name in files:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / "gh").write_text('#!/bin/sh\nprintf "%s " "$@" > given\n')
+    (tmp_path / "gh").chmod(0o755)
+    environment = {
+        **os.environ,
+        "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}",
+        "GITHUB_REF_NAME": "v1.2.3",
+        "GITHUB_REPOSITORY": "owner/project",
+    }
+    values = {"steps.attest.outputs.bundle-path": "bundle.json", "github.token": "token"}
+    assert BLOCKS["release.yml release.release"].run(tmp_path, values, environment).returncode == 0
+    assert (tmp_path / "given").read_text() == (
+        "release create v1.2.3 --repo owner/project --verify-tag --title v1.2.3 --notes-file release/notes.md "
+        "dist/a.tar.gz dist/a.whl release/scorecard.md release/attestation.sigstore.json "
+    )
+    assert (tmp_path / "release" / "attestation.sigstore.json").exists()
+
+
+@pytest.mark.parametrize(
     ("changed", "code"),
     [
         (["harness/a.py"], 1),

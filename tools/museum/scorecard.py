@@ -2,7 +2,7 @@
 
 A first try is not used for tuning: an entry of examples/field_bugs, or a trainer of
 examples/third_party, is written before it is tried, and what was said then is kept.
-`write_field_bugs_page.py` prints the tables that are made here.
+`write_field_bugs_page.py` prints the tables that are made here; a release has them as a file of its own.
 """
 
 from __future__ import annotations
@@ -152,3 +152,7 @@ def _table(what: str, right: str, wrong: str, verdicts: Iterable[Verdict]) -> st
 def section() -> str:
     """Return the scorecard as Markdown."""
     return "\n\n".join((EXPLANATION, *tables(FIRST), AGAIN, *tables(NOW)))
+
+
+if __name__ == "__main__":
+    print(section())
