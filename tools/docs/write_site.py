@@ -33,7 +33,7 @@ SITE = ROOT / "site"
 OUTSIDE = (
     *("README.md", "ARCHITECTURE.md", "CHANGELOG.md", "CODE_OF_CONDUCT.md", "CONTRIBUTING.md", "SECURITY.md"),
     *("contracts/README.md", "examples/README.md", "examples/field_bugs/README.md", "examples/ranks/fsdp2/README.md"),
-    "AGENTS.md",
+    *("AGENTS.md", "HISTORY.md"),
     "reports/README.md",
 )
 FILLED = {
