@@ -199,7 +199,7 @@ def test_only_what_can_be_read_is_seen(browser: Browser, tmp_path: Path, markup:
     assert ("read" in first_screen(browser, page)) is seen
 
 
-PHONE = {"width": 390, "height": 844}
+PHONE: dict[str, Any] = {"width": 390, "height": 844}
 
 
 @pytest.mark.parametrize("status", [Status.PASS, Status.FAIL, Status.INCONCLUSIVE])
