@@ -99,5 +99,5 @@ def _unproven(view: ReportView) -> Iterator[Step]:
     commands = dict.fromkeys(command_to_plant(asked_of(view, unit)) for unit in units)
     if claims:
         named = line(claims[0], 100) if len(claims) == 1 else counted(len(claims), "claim")
-        text = f"prove that {named} can fail: no fault was planted, so a PASS says little"
+        text = f"prove that {named} can fail: no fault was planted, so nothing shows that a wrong step is noticed"
         yield Step(text, "\n".join(filter(None, commands)))

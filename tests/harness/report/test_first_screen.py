@@ -210,7 +210,8 @@ def test_the_first_screen_says_what_to_do_now() -> None:
     proven = replace(view_of(Status.PASS), drill=drilled(killed=[True]))
     assert now(proven) == [Step("nothing")]
     [unproven] = now(view_of(Status.PASS))
-    assert unproven.text == "prove that F-GRAPH-BWD-001 can fail: no fault was planted, so a PASS says little"
+    why = "no fault was planted, so nothing shows that a wrong step is noticed"
+    assert unproven.text == f"prove that F-GRAPH-BWD-001 can fail: {why}"
     assert unproven.command == "harness drill contracts/"
     failed = now(view_of(Status.FAIL, Status.FAIL, Status.FAIL))
     assert failed[0].text.startswith("fix F-GRAPH-BWD-001 on w0: ")

@@ -35,7 +35,7 @@ def test_the_outcome_comes_first_then_what_to_do_then_what_was_judged_where_and_
         f"{unit} w2`",
         "- commit what was run, and verify it again: no commit holds it",
         "  `harness verify contracts/`",
-        "- prove that F-GRAPH-BWD-001 can fail: no fault was planted, so a PASS says little",
+        "- prove that F-GRAPH-BWD-001 can fail: no fault was planted, so nothing shows that a wrong step is noticed",
         "  `harness drill contracts/`",
         "3 units · 1 held · 1 violated · 1 not run",
     ]
