@@ -49,7 +49,7 @@ def violations(module: str, source: str) -> list[str]:
 
 
 def test_only_the_life_of_an_arm_opens_and_records_it() -> None:
-    assert len(MODULES) > 50
+    assert len(MODULES) > 40
     assert [each for name, path in MODULES.items() for each in violations(name, path.read_text(encoding="utf-8"))] == []
 
 
