@@ -23,6 +23,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
 from harness.errors import HarnessError
+from harness.numbers import told_apart
 from harness.system.protocol import WARM_STEPS
 from harness.system.replay.holders import data_of, key_name, slots_of
 from harness.system.replay.ledger import FirstValues, writing_to
@@ -377,6 +378,8 @@ def parts_of(value: Any) -> Iterator[Any]:
 def _manner(was: Any, now: Any) -> str:
     if type(was) is type(now) and not isinstance(now, _PLAIN):
         return f"another {type(now).__name__}"
+    if isinstance(was, float) and isinstance(now, float):  # their last digits are roundings
+        return ", then ".join(told_apart(was, now))
     return f"{_shown(was)}, then {_shown(now)}"
 
 

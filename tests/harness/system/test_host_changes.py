@@ -36,6 +36,10 @@ def counts(trainer: Trainer) -> None:
     trainer.count += 1
 
 
+def lowers_its_rate(trainer: Trainer) -> None:
+    trainer.rate *= 0.1 * 1.1  # 0.05500000000000001
+
+
 def binds_anew(trainer: Trainer) -> None:
     trainer.moments[0] = trainer.moments[0] + 1
     trainer.largest = trainer.weight.max()  # type: ignore[assignment]
@@ -59,6 +63,7 @@ def changes_an_array(trainer: Trainer) -> None:
 
 CHANGES: list[tuple[Callable[[Trainer], None], list[str]]] = [
     (counts, ["Trainer.count (0, then 1)"]),
+    (lowers_its_rate, ["Trainer.rate (0.5, then 0.055)"]),
     (binds_anew, ["Trainer.largest (None, then a Tensor)", "moments.0 (another Tensor)"]),
     (logs, ["log (0 entries, then 1)"]),
     (draws, ["generator (numbers drawn on the host)", "draws (numbers drawn on the host)"]),
