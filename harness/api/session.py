@@ -101,7 +101,7 @@ def header_of(
     listed = sources.listed_sources(systems)
     described, trained = describe_all(systems), trainers(systems)  # described before: the answers are kept
     for system, facts in trained.items():
-        trained[system] = facts.model_copy(update={"name": getattr(described[system], "name", None)})
+        trained[system] = facts.model_copy(update={"name": getattr(described.get(system), "name", None)})
     collected = environment.collect(systems, listed).model_copy(update={"trainers": trained})
     header = Header(
         purpose="verify" if options.fault is None else "fault",

@@ -63,12 +63,12 @@ def _unfalsified(view: ReportView, result: Headline) -> str:
 def of_the_whole(view: ReportView, result: Headline) -> bool:
     """Return True if the headline says what no unit can: evidence proves nothing, or a planted fault survived."""
     survived = view.drill is not None and view.of_controls and bool(view.drill.survivors)
-    return bool(_not_whole(view)) or (survived and result.word == VIOLATED)
+    return bool(not_whole(view)) or (survived and result.word == VIOLATED)
 
 
 def _of_all(view: ReportView) -> Headline:
     shut = "The gate is closed: " if view.gate else ""
-    if broken := _not_whole(view):
+    if broken := not_whole(view):
         sentence = f"{shut}{broken}, so nothing here is proven."
         return Headline(ExitCode.ERROR, ERROR, sentence[0].upper() + sentence[1:])
     if view.drill is not None and view.of_controls:
@@ -79,7 +79,7 @@ def _of_all(view: ReportView) -> Headline:
     return _failure(statuses) or _without_failures(statuses, waived=waived, gate=view.gate)
 
 
-def _not_whole(view: ReportView) -> str:
+def not_whole(view: ReportView) -> str:
     """Return why a directory decides nothing, whatever its verdicts are; empty if it is whole."""
     if view.altered:
         return "evidence differs from the digests recorded with it"

@@ -16,7 +16,7 @@ from harness.report.advice import repeats
 from harness.report.blocks import Part, Section, Table
 from harness.report.cards import Card, by_contract, card_terms, claim_rows
 from harness.report.charts.svg import Plot
-from harness.report.headline import headline, not_run
+from harness.report.headline import headline, not_run, not_whole
 from harness.report.page import render_page
 from harness.report.sections import closing, costs, kill_matrix
 from harness.report.text import clean, line
@@ -119,7 +119,7 @@ def render(view: ReportView) -> str:
         "claimed": first_screen.claimed(view, rows),
         "headline": headline(view),
         "gate": view.gate,
-        "count_line": view.count_line(),
+        "count_line": "" if not_whole(view) else view.count_line(),  # a count of held units would prove something
         "contracts": [(line(item.id), clean(item.title, 400)) for item in view.contracts],
         "parts": _parts(view),
         "notes": [clean(note, 1000) for note in notes(view)],

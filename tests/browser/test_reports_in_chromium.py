@@ -85,15 +85,16 @@ def test_it_shows_well_everywhere_asks_for_nothing_and_axe_finds_no_serious_viol
 @pytest.mark.parametrize(
     ("name", "words", "colours"),
     [
-        ("held", "HELD 2 of 2 Every planned unit held.", ("rgb(11, 107, 58)", "rgb(111, 214, 155)")),
+        ("held", "HELD 2 units · 2 held Every planned unit held.", ("rgb(11, 107, 58)", "rgb(111, 214, 155)")),
         (
             "partly-decided",
-            "PARTLY DECIDED 19 of 88 19 of 88 planned units held (1 undecided, 68 not run).",
+            "PARTLY DECIDED 88 units · 19 held · 1 undecided · 68 not run "
+            "19 of 88 planned units held (1 undecided, 68 not run).",
             ("rgb(122, 82, 0)", "rgb(240, 192, 90)"),
         ),
         (
             "waived",
-            "HELD, 1 waived 1 of 2 Every planned unit held, or is waived (1).",
+            "HELD, 1 waived 2 units · 1 held · 1 waived Every planned unit held, or is waived (1).",
             ("rgb(91, 74, 158)", "rgb(185, 171, 255)"),
         ),
         (

@@ -69,4 +69,4 @@ def test_only_one_function_makes_a_folder_next_to_a_path_that_is_named() -> None
     found = [
         path.name for path in sources if re.search(r"mk[ds]temp\(.*\bdir=|Temporary.*\(.*\bdir=", path.read_text())
     ]
-    assert found == ["output_paths.py"]
+    assert found == ["places.py"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from step_function_systems import Regression
+from step_function_systems import Regression, Waits
 from torch import Tensor
 
 from harness.contract.schema import Arm, Workload
@@ -43,3 +43,7 @@ class Announced(Regression):
             return loss
 
         return counted, batch, parameters
+
+
+class AnnouncedWaits(Announced, Waits):
+    """Waits for the device in every step. Tests name it by its two parts."""

@@ -54,7 +54,7 @@ def drilled(contracts: Sequence[LoadedContract], claims: Sequence[str], folder: 
     )
     for run in runs_of(planned):
         forked_runs.execute(run, folder / layout.EVIDENCE / run.id, limit_s)
-    bundle: Any = SimpleNamespace(evidence=lambda name: read_run(folder / layout.EVIDENCE / name)[1])
+    bundle: Any = SimpleNamespace(root=folder, evidence=lambda name: read_run(folder / layout.EVIDENCE / name)[1])
     by_id = {loaded.contract.id: loaded.contract for loaded in contracts}
     controls = [
         _judged(by_id[unit.contract], unit, [bundle.evidence(name) for name in unit.runs])

@@ -72,7 +72,7 @@ def test_markdown_says_first_what_was_found_and_last_how_to_repeat_it(draft: Dra
     )
     start = lines.index("| answer | question | what was seen |")
     assert [line.split(" | ")[0] for line in lines[start + 2 : start + 5]] == ["| yes", "| not run", "| **NO**"]
-    assert "- train.py\\:3\\: loss.item\\(\\)" in lines
+    assert "- train.py:3: loss.item()" in lines
     assert lines[-3:] == ["```", "harness try train.py:make_step --baseline main", "```"]
 
 

@@ -263,7 +263,9 @@ def test_what_a_step_does_otherwise_because_it_is_captured_is_told(project: Path
     code, lines = tried(project)
     given = {question: answer.replace("\n", " ") for question, answer in answers(lines).items()}
     assert code == 0
-    within = "compares: within rounding, since arm captured ran aten.mul, and arm plain aten.all, aten.lt"
+    within = (
+        "compares: within rounding, since arm captured alone ran aten.mul, and arm plain alone ran aten.all, aten.lt"
+    )
     assert [line for line in lines if line == within]
     assert "asked whether it is, and may do otherwise then: train.py:" in given["captured, trains the same"]
     assert given["captured, trains the same"].endswith(
