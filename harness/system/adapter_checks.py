@@ -1,6 +1,6 @@
-"""Check what an adapter returns at once, and refuse it in its author's terms: rule, value found, file and line.
+"""Check what an adapter's functions return as soon as they return it. Errors name the rule, the value and its place.
 
-Settings of arms and workloads are compared with those that the system describes. Importing this needs no torch.
+Also check settings of arms and workloads against the system's description. Importing this needs no torch.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 
 def nearest(name: object, names: Iterable[str]) -> str:
-    """Call `strict_yaml.nearest`, imported late: every process that opens a step would load its libraries otherwise."""
+    """Call `strict_yaml.nearest`. Import it late, so that a process that only opens a step loads no YAML libraries."""
     from harness.contract import strict_yaml
 
     return strict_yaml.nearest(name, names)
 
 
 def option_error(what: str, name: str, value: Scalar, known: Mapping[str, object]) -> str:
-    """Return what is wrong with one setting, by the system's description of its settings; "" if nothing is."""
+    """Return the problem with one setting, according to the system's description; "" if there is none."""
     if name not in known:
         return f"unknown {what} '{name}'; {nearest(name, known)}" if known else f"unknown {what} '{name}'"
     allowed = known[name]
@@ -40,15 +40,15 @@ def option_error(what: str, name: str, value: Scalar, known: Mapping[str, object
     return f"{what} '{name}' cannot be {value!r}; {nearest(value, map(str, choices))}"
 
 
-SHOWN = 5  # names of a list
+SHOWN = 5  # names that a message lists
 
 
 class AdapterError(HarnessError):
-    """A user's adapter gives something that cannot be trained with."""
+    """A function of a user's adapter returned something that the harness cannot train with."""
 
 
 def describe_value(value: object) -> str:
-    """Describe a value in the words of the author whose code returned it."""
+    """Describe a value by its type and shape, for a message to the author of the code that returned it."""
     import torch
 
     if value is None:
@@ -68,7 +68,7 @@ def describe_value(value: object) -> str:
 
 
 def names(given: Iterable[object]) -> str:
-    """Return the first few names, quoted, and the number of the others."""
+    """Return the first names in quotes, and how many more there are."""
     listed = list(given)
     text = ", ".join(f"`{name}`" if isinstance(name, str) else repr(name) for name in listed[:SHOWN])
     return f"{text} and {len(listed) - SHOWN} more" if len(listed) > SHOWN else text
@@ -79,7 +79,7 @@ def require_callable_with(function: Any, name: str, arguments: Mapping[str, Any]
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
-        return  # Python does not know it: calling it will show
+        return  # Python knows no signature: a wrong call fails when it is made
     method = inspect.ismethod(function)
     defined = inspect.signature(function.__func__) if method else signature
     parameters = ", ".join([*(["self"] if method else []), *arguments])
@@ -102,8 +102,8 @@ def require_callable_with(function: Any, name: str, arguments: Mapping[str, Any]
 
 
 def require_loss(loss: object, step: Callable[..., Any], call: str) -> Tensor:
-    """Return the loss that a step returned, alone or as `loss` in a dictionary. Raises `AdapterError` unless it is one
-    floating-point number in a tensor.
+    """Return the loss from what a step returned: the loss itself, or a dictionary with the key `loss`. Raise
+    `AdapterError` unless the loss is a floating-point tensor of one element.
     """
     import torch
 
@@ -163,9 +163,9 @@ def require_parameters(found: object, function: Callable[..., Any]) -> dict[str,
 
 
 def require_updated(parameters: Mapping[str, Tensor], optimizers: Mapping[str, Any], function: Any) -> None:
-    """Raise `AdapterError` if the step's optimizers update none of the named tensors, nor master weights for them.
-    Master weights have another type or place, and as many elements. Whether they are copied back, the training shows:
-    parameters that end as they began are no training.
+    """Raise `AdapterError` if the step's optimizers update neither a named tensor nor master weights.
+    Optimized tensors count as master weights if they have as many elements as the parameters. Whether they are copied
+    back to the parameters is not checked here: otherwise the parameters do not change, which other checks report.
     """
     from harness.system.replay.found_state import same
 
@@ -189,8 +189,8 @@ def _elements(tensors: Iterable[Tensor]) -> int:
 
 
 def require_same_parameters(function: Callable[..., Any], first: Mapping[str, Tensor]) -> None:
-    """Raise `AdapterError` if a step replaced tensors that `parameters()` named first. What is compared, undone and
-    captured are tensors, and not the objects that they were made from.
+    """Raise `AdapterError` if `parameters()` returns tensors with other memory than at first. New tensor objects over
+    the same memory are allowed, because the harness compares, restores and captures the memory.
     """
     from harness.system.replay.found_state import same
 
@@ -231,8 +231,8 @@ def require_metrics(found: object, function: Callable[..., Any], known: Collecti
 
 
 def require_kept(first: Mapping[str, Tensor], again: Mapping[str, Tensor], function: Callable[..., Any]) -> None:
-    """Raise `AdapterError` if two calls of `metrics()` after one step gave different tensors: then the call makes them,
-    and a replay would not write them."""
+    """Raise `AdapterError` if two calls of `metrics()` after one step returned different tensors. Such tensors
+    are made by the call and not by the step, so a replay would not update them."""
     from harness.system.replay.found_state import same
 
     made = [name for name, tensor in first.items() if name not in again or same(tensor) != same(again[name])]
@@ -252,7 +252,7 @@ def _wrong_metrics(function: Callable[..., Any], found: str, remedy: str) -> Ada
 def _named_tensors(found: object, call: str, function: Callable[..., Any], example: str) -> dict[str, Tensor]:
     import torch
 
-    def wrong(got: str, remedy: str) -> AdapterError:  # its place is read from the source: too long for each step
+    def wrong(got: str, remedy: str) -> AdapterError:  # only on failure: return_place parses source
         rule = f"{call} returns a dictionary of tensors by name"
         return AdapterError(rule, where=return_place(function), got=got, remedy=remedy)
 
@@ -271,11 +271,11 @@ def _wrong_parameters(function: Any, found: str, remedy: str) -> AdapterError:
     return AdapterError(rule, where=return_place(function), got=found, remedy=remedy)
 
 
-WHOLE = "value"  # the name of a number that came alone
+WHOLE = "value"  # the name for a number that is returned without a name
 
 
 def require_values(returned: object, evaluate: Callable[[], object]) -> dict[str, float]:
-    """Return the numbers that `evaluate` returned; none if it returned None. Raises `AdapterError` for anything else.
+    """Return the numbers that `evaluate` returned, by name; `{}` for None. Raises `AdapterError` for anything else.
 
     Reading them waits for the device.
     """

@@ -1,7 +1,7 @@
-"""Plant faults that no loss shows: in what a system does between its steps, and in what a training ends with.
+"""Plant faults that no loss shows: in checkpoints, in evaluations between steps, in the end state and in metrics.
 
-Between steps a checkpoint loses something, or an evaluation leaves something behind. These faults change nothing until
-the system is saved, loaded or evaluated. Others change the end, or what is left to a step that is not taken.
+Faults of checkpoints and evaluations change nothing until the system is saved, loaded or evaluated. Faults of the end
+state change the training after its last step.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def _copies(tensors: list[Tensor]) -> list[Tensor]:
 
 
 class CheckpointFault(FaultyRun):
-    """Changes what is saved, or what is there after a load."""
+    """Changes what `save` writes, or the training after `load`."""
 
     _loaded = False
 
@@ -65,13 +65,13 @@ class EmptyCheckpoint(CheckpointFault):
     def _save(self, path: Path) -> None:
         """Write nothing."""
 
-    def _load(self, path: Path) -> None:  # noqa: ARG002 - there is nothing at it
+    def _load(self, path: Path) -> None:  # noqa: ARG002 - `_save` wrote nothing there
         """Change one parameter, so that something seems to have been loaded."""
         self._trained()[0].add_(1.0)
 
 
 class StaleCheckpoint(CheckpointFault):
-    """The copy that is saved was made before the last step."""
+    """Saves the parameters from before the last step."""
 
     def step(self, index: int) -> Tensor:
         self._before = _copies(self._trained())
@@ -92,7 +92,7 @@ class ScaledCheckpoint(CheckpointFault):
 
 
 class UnsavedParameter(CheckpointFault):
-    """The last one that the checkpoint would have changed."""
+    """Does not load the last of the parameters that the checkpoint would change."""
 
     def _load(self, path: Path) -> None:
         before = _copies(self._trained())
@@ -120,7 +120,7 @@ class LostGenerators(CheckpointFault):
 
 
 class RestartedData(CheckpointFault):
-    """Batches begin anew with the first."""
+    """Reads the data from the first batch again after a load."""
 
     _first: int | None = None
 
@@ -131,7 +131,7 @@ class RestartedData(CheckpointFault):
 
 
 class WeightsAlone(RestartedData, LostMoments):
-    """Optimizer, generators and the place in the data are those of a fresh start."""
+    """Loads the weights, and resets the optimizer, the generators and the position in the data."""
 
     begins = (*MOMENTS, *COUNTS)
 
@@ -243,7 +243,7 @@ class EndFault(FaultyRun):
         return loss
 
     def _inputs_between_steps(self) -> Mapping[str, Tensor]:
-        """Apply the fault, then return the inputs. The harness asks for inputs after a step, so the step lacks this."""
+        """Apply the fault, then return the inputs. The harness asks after a step, so this is not part of the step."""
         self._between_steps()
         return cast("HasInputs", self._inner).inputs()
 
@@ -271,7 +271,7 @@ class DroppedLastUpdate(EndFault):
 
 
 class HalfMoved(EndFault):
-    """Parameters end halfway between where they began and where training took them."""
+    """Ends with each parameter halfway between its first and its trained value."""
 
     def step(self, index: int) -> Tensor:
         if not self._next:
@@ -293,7 +293,7 @@ class DrawnNumbers(EndFault):
 
 
 class FaultyMetrics(FaultyRun):
-    """Changes every metric, from the faulty step on; a run that reports none stays as it is."""
+    """Changes every metric from the faulty step on. A run without metrics stays unchanged."""
 
     _index = -1
 

@@ -15,31 +15,31 @@ from harness.system.users_code import definition, return_place
 if TYPE_CHECKING:
     from torch import Tensor
 
-Batch = Any  # as `batch` makes it: what `batch_structure` knows
+Batch = Any  # what `batch` returns, in a structure that `batches` can split
 
 
 @dataclass(frozen=True)
 class StepFunction:
-    """What `build` returns; a tuple of the first three functions, or four, will do.
+    """The functions of a training, as `build` returns them. `build` may return the first three or four as a tuple.
 
-    step: trains on one batch; the loss, a floating-point tensor of one number, or a dictionary that has it as `loss`.
-        Nothing in it waits for the device.
-    batch: the batch of step `index`, a function of seed and index alone: a tensor, a tuple or list of tensors, a
-        dictionary of them by name, or these within one another; or a data loader instead of the function, whose
-        batches are read in its order, epoch after epoch. What is under the name `tokens` counts as the step's
-        tokens; without it they are the workload's batch size times sequence length.
-    parameters: what training updates, by name, on one device; or a dictionary of it, or the `torch.nn.Module` whose
-        parameters these are, or several of these in a list or a dictionary, `model.parameters()` too. A step updates
-        the tensors themselves: it puts no new ones in their place.
-    state: tensors that training changes and that cannot be found from the step, by name.
+    step: trains on one batch and returns the loss: a floating-point tensor of one number, or a dictionary with that
+        tensor under `loss`. It must not wait for the device.
+    batch: returns the batch of step `index`, which depends only on seed and index: a tensor, or tuples, lists and
+        dictionaries of tensors, also nested. A data loader may take the place of the function; its batches are read in
+        its order, epoch after epoch. The elements of a tensor named `tokens` count as the step's tokens. Without such a
+        tensor, the number of tokens is the workload's batch size times its sequence length.
+    parameters: returns the trained tensors by name, all on one device. A `torch.nn.Module`, its `parameters()`, or a
+        list or dictionary of modules and tensors may take the place of the function. A step must update the tensors in
+        place.
+    state: returns, by name, tensors that training changes and that the harness cannot find from the step.
     evaluate: evaluates the model between two steps, and returns a number, or several by name (kind `evaluation`).
-    save, load: write the training to a path, and go on from it, in another process (kind `resume`).
-    after: what the host does after each step, which no capture holds: a scheduler's step. It must not wait either.
-        What it does is counted apart from the step, and bounded by the `capture` claim.
-    captured: for a step that captures itself: the record of it, read after each step (kind `capture`). The harness then
-        captures nothing.
-    metrics: numbers of the last step besides its loss, by name, each a tensor of one number that the step itself keeps
-        (`self.accuracy = …`); it names them and computes none, since a replay executes no Python.
+    save, load: write the training to a path, and resume from that path in another process (kind `resume`).
+    after: does the host's work after each step, such as a scheduler's step. It is not captured, and must not wait for
+        the device. It is counted apart from the step, and bounded by the `capture` claim.
+    captured: for a step that captures itself: returns the record of its capture, read after each step (kind `capture`).
+        The harness then captures nothing.
+    metrics: returns numbers of the last step besides its loss, by name. Each is a tensor of one number that the step
+        keeps (`self.accuracy = …`). It must compute nothing, because a replay executes no Python.
     """
 
     step: Callable[[Batch], Tensor]
@@ -66,11 +66,11 @@ class StepFunction:
 
 @dataclass(frozen=True)
 class PlantedFault:
-    """A fault of a system's own: a small change of what `build` handed over, off by default.
+    """A fault that a system defines: a small change to what `build` returned, off by default.
 
     plant: takes the `StepFunction` and returns the faulty one: `lambda right: dataclasses.replace(right, step=…)`.
-    breaks: what a claim must then say, by the claim's id or kind.
-    arms: which arms of a claim get it; needs: `cuda` for a fault that only a GPU can show.
+    breaks: the verdict that a claim must then give, by the claim's id or kind.
+    arms: which arms of a claim get the fault. needs: `cuda` for a fault that only a GPU can show.
     """
 
     summary: str
@@ -83,7 +83,7 @@ class PlantedFault:
         return FaultDescription(name, self.summary, self.arms, self.breaks, self.needs)
 
 
-# What each function is called with, by the name that its parameter has here.
+# The arguments that the harness calls each function with, by parameter name.
 _CALLS: dict[str, dict[str, Any]] = {
     "step": {"batch": {}},
     "batch": {"index": 0},
@@ -100,10 +100,10 @@ _NEEDED_BY = {"evaluate": "evaluate", "save": "resume", "load": "resume", "captu
 
 
 def as_step_function(returned: object, build: Callable[..., Any], name: str = "build") -> StepFunction:
-    """Return what `build`, or a fault's `plant`, returned as a `StepFunction`; a tuple of its functions will do.
-    Modules or tensors may stand for the function that names the parameters.
+    """Convert what `build`, or a fault's `plant`, returned to a checked `StepFunction`. Accept a tuple of functions, and
+    modules or tensors instead of the function `parameters`.
 
-    Raises `AdapterError` for anything else; `name` is what the message calls the function that returned it.
+    Raises `AdapterError` for anything else. `name` is the name of the function in the message.
     """
     if isinstance(returned, tuple | list) and len(returned) in (3, 4):
         returned = StepFunction(*returned)
@@ -152,7 +152,7 @@ def _with_named_parameters(function: StepFunction, build: Callable[..., Any], na
         return replace(function, parameters=lambda: dict(given.named_parameters()))
     if callable(given) or not isinstance(given, Iterable) or isinstance(given, str | torch.Tensor):
         return function
-    # a dictionary or list itself: a step may put other tensors instead of these, and is reported
+    # keep a dictionary or list itself, so that a step that replaces its tensors is reported
     several = given if isinstance(given, Mapping | list) else list(given)
     wrong = [f"{describe_value(each)} under `{key}`" for key, each in _by_name(several).items() if not _trains(each)]
     if wrong or not _by_name(several):
@@ -176,7 +176,7 @@ def _trains(thing: object) -> bool:
 
 
 def _parameters_of(several: Mapping[str, object]) -> dict[str, Any]:
-    """Return the parameters of modules, below each module's name, and anything else as it is."""
+    """Return tensors under their names, and each parameter of a module as `module.parameter`."""
     import torch
 
     named: dict[str, Any] = {}

@@ -9,11 +9,11 @@ if TYPE_CHECKING:
 
 
 def make_capturable(optimizer: Optimizer) -> None:
-    """Let a captured step hold the optimizer's update. Call it before the first update, with the scheduler made.
+    """Prepare an optimizer for capture. Call this before the first update, and after the scheduler is made.
 
-    Learning rates become tensors, which the scheduler fills and a captured step reads anew: of float64 on a CPU, where
-    torch's fused update reads the number, and of float32 on a GPU, which accepts no other. On a GPU torch requires
-    `capturable`; on a CPU only the fused update reads no value on the host.
+    Learning rates become tensors, which the scheduler writes and each replay reads: float64 on a CPU, where torch's
+    fused update reads the number, and float32 on a GPU, which accepts no other type. On a GPU torch requires
+    `capturable`. On a CPU only the fused update reads no value on the host.
     """
     import torch
 

@@ -1,10 +1,10 @@
 """Ask systems for their descriptions in another process, so that this one never runs untrusted code.
 
-One process (`describing.py`) answers for all systems of a command, one after the other, and each once: the answers are
-kept. A system that ends, hangs or breaks that process loses its own description; the others are asked again.
+One child process (`describing.py`) describes all systems of a command, one after the other. The answers are cached. If
+a system ends, hangs or breaks that process, only that system gets an error. The others are asked again.
 
-A description crosses as plain JSON values, exactly. Both ways are strict: it comes from untrusted code, and arrives
-from an untrusted process.
+A description is sent as plain JSON values. Sender and receiver both check it strictly, because the system's code and
+the child process are untrusted.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ T = TypeVar("T")
 
 
 class NotADescription(ValueError):  # noqa: N818 - its message is a finding, which an error will quote
-    """The field that is not as `SystemDescription` says, and what was found there."""
+    """A field does not match `SystemDescription`. The message names the field and its value."""
 
 
 def to_plain(description: object) -> dict[str, Any]:
-    """Return JSON values that hold all of it. Raises `NotADescription`; its mappings' own exceptions pass through."""
+    """Convert a description to JSON values. Raises `NotADescription`, and what the description's mappings raise."""
     _exactly(description, SystemDescription, "what describe() returns")
     assert isinstance(description, SystemDescription)  # noqa: S101 - for the type checker
     return {
@@ -58,7 +58,7 @@ def to_plain(description: object) -> dict[str, Any]:
 
 
 def from_plain(plain: Mapping[str, Any]) -> SystemDescription:
-    """Return the description that `to_plain` was given; sequences become tuples. Raises `NotADescription`."""
+    """Convert JSON values of `to_plain` back to a description. Sequences become tuples. Raises `NotADescription`."""
     try:
         described = SystemDescription(
             name=plain["name"],
@@ -186,8 +186,8 @@ def _expectation(value: object, field: str) -> dict[str, Any]:
 Description = SystemDescription | SystemResolutionError
 LIMIT_S = 60.0  # for each system; an import of a large package from a cold disk takes long
 MOST_BYTES = 16 * 2**20  # of an answer, and of what is printed meanwhile
-STACK_S = 1.0  # for the process to write down the stack in which it hangs
-ENDING_S = 10.0  # for a process to end that has closed its pipes
+STACK_S = 1.0  # for a hanging process to print its stack
+ENDING_S = 10.0  # for a process to end after it has closed its pipes
 SHOWN = 300  # characters of the last lines that were printed
 FRAME = re.compile(r'File "([^"<]+)", line (\d+) in')
 
@@ -195,7 +195,7 @@ _answers: dict[tuple[str, ...], Description] = {}
 
 
 def describe(name: str) -> SystemDescription:
-    """Return how the system `module:attribute` describes itself. Raises `SystemResolutionError`."""
+    """Return the description of the system `module:attribute`. Raises `SystemResolutionError`."""
     answer = describe_all([name])[name]
     if isinstance(answer, SystemResolutionError):
         raise answer
@@ -205,11 +205,11 @@ def describe(name: str) -> SystemDescription:
 def describe_all(
     names: Iterable[str], limit_s: float = LIMIT_S, at: ImportPath | None = None
 ) -> dict[str, Description]:
-    """Return each system's description, or the error why it has none. Each is asked once, for up to `limit_s` seconds.
+    """Return each system's description, or the error that prevents it. Ask a system once, for up to `limit_s` seconds.
 
-    at: where the systems of another commit are found; None: those of the working tree.
+    at: the import path of another commit's systems; None for the working tree.
     """
-    add_working_directory()  # for what else looks for the systems' files
+    add_working_directory()  # for other code that looks for the systems' files
     wanted = list(dict.fromkeys(names))
     unknown = [name for name in wanted if _key(name, at) not in _answers]
     if unknown:
@@ -219,12 +219,12 @@ def describe_all(
 
 
 def _key(name: str, at: ImportPath | None) -> tuple[str, ...]:
-    """Return the key of an answer: a name's meaning depends on the working directory and the path."""
+    """Return the cache key of an answer. What a name means depends on the working directory and the import path."""
     return (name, os.getcwd(), *sys.path) if at is None else (name, at.folder, *at.path)  # noqa: PTH109
 
 
 def _ask(names: Sequence[str], limit_s: float, at: ImportPath | None) -> dict[str, Description]:
-    """Return every name's answer. Ask again where an earlier system may have damaged the process that answered."""
+    """Return every name's answer. Ask again in a new process if an earlier system may have damaged the process."""
     answers: dict[str, Description] = {}
     waiting = list(names)
     while waiting:
@@ -266,8 +266,8 @@ class _Describer:
         self._ended: Ending | None = None
 
     def ask(self, name: str, limit_s: float) -> Description | None:
-        """Return the system's answer, or None if none came; then `problem` says why."""
-        number = secrets.token_hex(8)  # an answer that somebody wrote beforehand does not have it
+        """Return the system's answer, or None if none came. In that case `problem` returns the reason."""
+        number = secrets.token_hex(8)  # an answer that the system wrote in advance lacks it
         self._printed, self._received, began = b"", 0, time.monotonic()
         self._child.line.send(json.dumps({"name": name, "number": number}))
         answer = self._next(partial(_answer, name, number), began + limit_s)
@@ -278,7 +278,7 @@ class _Describer:
         return answer
 
     def _next(self, read: Callable[[str], Description], until: float) -> Description | Ending | None:
-        """Return the answer, or an ending; None when none will come, or time or output are used up."""
+        """Return the answer, or the process's ending; None if the pipe closed, or time or output reached its limit."""
         while (left := until - time.monotonic()) > 0 and self._received < MOST_BYTES:
             ready = _readable([self._child.line, self._child.output], left)
             if self._child.output in ready:
@@ -291,7 +291,7 @@ class _Describer:
         return None
 
     def _keep_printed(self) -> bool:
-        """Read what was printed, and keep the end of it. Return True if something was printed."""
+        """Read printed output, and keep the end of it. Return True if something was printed."""
         printed = os.read(self._child.output.fileno(), 2**16)
         self._received += len(printed)
         self._printed = (self._printed + printed)[-(2**16) :]
@@ -312,7 +312,7 @@ class _Describer:
 
     def _place(self) -> str:
         """Return file and line in the system's own code where it hangs: the innermost frame outside libraries."""
-        self._child.terminate()  # it answers with its stack
+        self._child.terminate()  # SIGTERM makes it print its stack
         until = time.monotonic() + STACK_S
         frames: list[tuple[str, str]] = []
         while (left := until - time.monotonic()) > 0 and not (frames and frames[-1][0].endswith("describing.py")):
@@ -328,12 +328,12 @@ class _Describer:
         if ending is None:
             return "the descriptor for answers closed"
         while _readable([self._child.output], 0.0) and self._keep_printed():
-            pass  # its last words
+            pass  # read the rest of its output
         return ending.name
 
 
 def _readable(pipes: Sequence[Line | IO[bytes]], seconds: float) -> list[Line | IO[bytes]]:
-    """Return the pipes that have something to read, or have ended, within so many seconds."""
+    """Wait up to `seconds`, and return the pipes that have something to read or have ended."""
     poller = select.poll()
     for pipe in pipes:
         poller.register(pipe.fileno(), select.POLLIN)
@@ -342,7 +342,7 @@ def _readable(pipes: Sequence[Line | IO[bytes]], seconds: float) -> list[Line | 
 
 
 def _answer(name: str, number: str, line: str) -> Description:
-    """Return the answer in a line. Raises `NotADescription` if the system wrote it itself, or it is not an answer."""
+    """Parse an answer. Raises `NotADescription` if it is malformed or lacks the request's secret number."""
     try:
         answer: Any = json.loads(line)
         if answer["number"] == number and "description" in answer:

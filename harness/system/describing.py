@@ -1,11 +1,11 @@
-"""Describe systems in a process of its own: `python -m harness.system.describing`.
+"""Describe systems in a separate process: `python -m harness.system.describing`.
 
-It receives JSON on its standard input, one value a line. The first is null, or an `ImportPath`, whose commit's systems
-are described. Each further line is a request: a system's name and a secret number. It answers with that number, and the
-description or the error. What the system prints goes to stdout and stderr.
+The process reads JSON from its standard input, one value a line. The first value is null, or the `ImportPath` of the
+commit whose systems are described. Each further line is a request: a system's name and a secret number. The answer has
+that number, and the description or an error. What a system prints goes to stdout and stderr.
 
-Importing a system executes untrusted code: it may end this process, hang it, or change its modules. The reader of the
-answers (`described.py`) counts a missing one as an error.
+Importing a system executes untrusted code: it may end this process, hang it, or change its modules. The parent process
+(`described.py`) treats a missing answer as an error.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from harness.system.resolve import resolve
 from harness.system.users_code import attribute_place, named, text_of
 
 MOST = 500  # characters of a message
-_exit = os._exit  # a system may put something else in its place
+_exit = os._exit  # keep the original: a system may replace `os._exit`
 
 
 def main() -> None:
     """Answer until the requests end."""
     line = take_standard_input()
-    # asked to end because it takes too long, it leaves the stack that it hangs in
+    # the parent sends SIGTERM when an answer takes too long; print the stack of the hanging code
     faulthandler.register(signal.SIGTERM, os.dup(2), all_threads=False)
     if at := loads(line.receive(None) or "null"):
         ImportPath(**at).use()

@@ -1,4 +1,4 @@
-"""Run a project's function that makes its training step as a system, with the arms that any such step can have.
+"""Make a system of a project's function that builds a training step. Its arm options and faults fit any such step.
 
     class System(MadeStepSystem):
         name = "train:make_step"
@@ -8,7 +8,7 @@
 
             return make_step(seed=workload.seed)
 
-`harness init` and `harness try --write-contract` write such a file. Its faults are there for every step, too.
+`harness init` and `harness try --write-contract` write such a file.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ if TYPE_CHECKING:
 
     from harness.contract.schema import Arm, Workload
 
-_GROUP = "of_made_steps"  # of the table of faults
+_GROUP = "of_made_steps"  # group of `faults.yaml`
 MOMENTUM = 0.1  # torch's default for BatchNorm
-# a compiled step draws random numbers as the step that is written does, or no dropout would be equal in both
+# let a compiled step draw the random numbers of the uncompiled one, so that dropout is equal in both
 AS_DRAWN: dict[str, str | int | bool | Callable[..., Any]] = {"fallback_random": True}
 
 
 class AskedRun(StepFunctionRun):
-    """The step as its arm asks for it, through torch.compile or not; its state is found from the step as written."""
+    """Runs the step compiled or uncompiled, as the arm asks. State is always found from the uncompiled step."""
 
     _compiled: Callable[[Any], Tensor] | None
 
@@ -81,7 +81,7 @@ class WaitingRun(AskedRun):
 
 
 class UndoneRun(FaultyRun):
-    """From one step on the parameters are put back after every update."""
+    """Restores the parameters after every update, from step `first` on."""
 
     def __init__(self, inner: TrainingRun, steps: int, first: int = 0) -> None:
         super().__init__(inner, steps)
@@ -103,7 +103,7 @@ class StoppedTraining(UndoneRun):
 
 
 class BarelyTrained(FaultyRun):
-    """Keeps a millionth of the way that the parameters have gone from their start."""
+    """After each step, reduces each parameter's distance from its initial value to a millionth."""
 
     def __init__(self, inner: TrainingRun, steps: int) -> None:
         super().__init__(inner, steps)
@@ -127,7 +127,7 @@ class LargerLosses(FaultyRun):
 
 
 class CapturedAnew(FaultyRun):
-    """Drops the capture before some steps. A capture by the step itself stays: its record says how many it made."""
+    """Drops the capture before some steps. For a step that captures itself, changes only the count in its record."""
 
     def __init__(self, inner: TrainingRun, steps: int, *, each_step: bool) -> None:
         self._each_step = each_step
@@ -148,7 +148,7 @@ class CapturedAnew(FaultyRun):
 
 
 class StatisticsUpdatedTwice(FaultyRun):
-    """Keeps a running mean of its losses, and a count of them, in buffers, as BatchNorm does of its inputs."""
+    """Adds buffers with a running mean and a count of the losses, as BatchNorm has, updated `times` times a step."""
 
     def __init__(self, inner: TrainingRun, steps: int, times: int) -> None:
         import torch
@@ -179,7 +179,7 @@ class StatisticsUpdatedTwice(FaultyRun):
 
 
 class OtherGradients(FaultyRun):
-    """Gradients that are read are so many times what the step left."""
+    """Multiplies the gradients that the harness reads by `factor`."""
 
     def __init__(self, inner: TrainingRun, steps: int, factor: float) -> None:
         self._factor = factor
@@ -198,12 +198,12 @@ class SkippedUpdate(FaultyRun):
 
 @cache
 def made_step_faults() -> dict[str, FaultDescription]:
-    """Return the faults that any made step has, by name."""
+    """Return the faults that fit any step, by name."""
     return described_faults(_GROUP)
 
 
 def with_fault(opened: TrainingRun, arm: Arm, fault: str, steps: int) -> FaultyRun:
-    """Return the run with a fault of made steps planted. steps: how many steps the run will make."""
+    """Return the run with a fault of this module's group planted. steps: how many steps the run will make."""
     if fault == "statistics_updated_twice":
         settings = arm.settings()
         optimized = arm.capture != "none" or any(settings.get(name) for name in ("compile", "optimized", "arguments"))
@@ -212,7 +212,7 @@ def with_fault(opened: TrainingRun, arm: Arm, fault: str, steps: int) -> FaultyR
 
 
 def as_asked(opened: TrainingRun, arm: Arm, fault: str | None, steps: int) -> TrainingRun:
-    """Return the run changed as its arm asks, or by a fault of made steps."""
+    """Return the run with the fault planted. Without a fault, undo updates if the arm has `trains: false`."""
     if fault is not None:
         return with_fault(opened, arm, fault, steps)
     return UndoneRun(opened, steps) if arm.settings().get("trains") is False else opened
@@ -231,7 +231,7 @@ class MadeStepSystem(StepFunctionSystem):
         {"trains": bool, "waits": bool, "compile": bool, "optimized": bool}
     )
 
-    captures_itself = False  # whether `build` makes a step that captures itself where the arm asks for a capture
+    captures_itself = False  # True if `build` returns a step that captures itself when the arm asks for a capture
 
     def describe(self) -> SystemDescription:
         described = super().describe()

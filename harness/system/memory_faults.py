@@ -1,4 +1,4 @@
-"""Plant faults in the device memory that a step holds, each as large as the device allows: no bound lets it pass."""
+"""Plant faults in the use of device memory, and faults that only a long run shows."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class ResetPeak(FaultyRun):
 
 
 class RetainedTensors(FaultyRun):
-    """From the faulty step on, each step keeps its share of half of what was free then."""
+    """From the faulty step on, each step keeps an equal share of half of the memory that was free at that step."""
 
     _share = 0
 
@@ -71,7 +71,7 @@ class LeakingSteps(FaultyRun):
 
 
 class HiddenMemory(FaultyRun):
-    """Takes half of what is free from the driver itself, and keeps it."""
+    """Allocates half of the free memory directly from the driver, and keeps it."""
 
     def step(self, index: int) -> Tensor:
         loss = self._inner.step(index)
@@ -81,7 +81,7 @@ class HiddenMemory(FaultyRun):
 
 
 class LateFault(FaultyRun):
-    """Something is wrong in one late step."""
+    """Plants a fault in one step near the end of the run."""
 
     @property
     def _late_step(self) -> int:
