@@ -268,8 +268,8 @@ def _endless(loader: Iterable[Any]) -> Iterator[Any]:
 
 
 def shuffled_by_the_process(loader: Any) -> bool:
-    """Return True if the order of batches is drawn from the process's generator, which other code also uses."""
-    return getattr(getattr(loader, "sampler", None), "generator", 0) is None  # of a random sampler without its own generator
+    """Return True if a random sampler without its own generator uses the process's, which other code uses too."""
+    return getattr(getattr(loader, "sampler", None), "generator", 0) is None  # of a random sampler
 
 
 OWN_ORDER = "DataLoader(…, shuffle=True, generator=torch.Generator().manual_seed(seed))"

@@ -100,8 +100,8 @@ _NEEDED_BY = {"evaluate": "evaluate", "save": "resume", "load": "resume", "captu
 
 
 def as_step_function(returned: object, build: Callable[..., Any], name: str = "build") -> StepFunction:
-    """Convert what `build`, or a fault's `plant`, returned to a checked `StepFunction`. Accept a tuple of functions, and
-    modules or tensors instead of the function `parameters`.
+    """Convert what `build`, or a fault's `plant`, returned to a checked `StepFunction`. Accept a tuple of functions,
+    and modules or tensors instead of the function `parameters`.
 
     Raises `AdapterError` for anything else. `name` is the name of the function in the message.
     """

@@ -1,7 +1,7 @@
 """Run a training loop that keeps control (`trainer.train()`, `trainer.fit()`) one step at a time, from outside.
 
-The loop runs as its library wrote it, in its own thread. It stands still where a batch meets the model until the next
-step is asked for. Of the two threads only one ever runs.
+The loop runs unchanged, in its own thread. It pauses whenever it has loaded a batch, until the harness asks for the
+next step. Only one of the two threads runs at a time.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from harness.system.protocol import CaptureRecord, Scalar
 if TYPE_CHECKING:
     from torch import Tensor
 
-Batch = Any  # as the loader makes it: what `batch_structure` knows
+Batch = Any  # what the loader yields, in a structure that `batches` can split
 Named = Mapping[str, "Tensor"]
 
 
@@ -28,13 +28,13 @@ class LoopEndedError(HarnessError):
 
 
 class _Stop(BaseException):
-    """Unwinds a loop that nothing needs any more; no `Exception`, which libraries catch."""
+    """Ends a loop that is no longer needed. Not an `Exception`, because libraries catch those."""
 
 
 class _Arrived(NamedTuple):
-    """The loop stands still: after a step with its loss, or before the first one; ended: it gives no more.
+    """What a loop reports when it pauses: before its first step, after a step, or because it ended.
 
-    batch: its own, at which it stands.
+    batch: the batch that the loop has loaded for its next step.
     """
 
     loss: Tensor | None = None
@@ -44,10 +44,10 @@ class _Arrived(NamedTuple):
 
 
 class OwnedLoop:
-    """`train` executed in a thread; it calls `take` with each batch of its own and `report` with the loss.
+    """Executes `train` in a thread. `train` must call `take` with each batch that it loads, and `report` with the loss.
 
-    batch: what the loop has loaded itself for the next step.
-    steps: turns so far.
+    batch: the batch that the loop has loaded for the next step.
+    steps: how many steps were made.
     """
 
     batch: Batch = None
@@ -63,15 +63,15 @@ class OwnedLoop:
         self._thread = threading.Thread(target=self._execute, name=name, daemon=True)
 
     def start(self) -> None:
-        """Let the loop prepare itself, until it has its first batch. Raises what the loop raises."""
+        """Start the loop, and wait until it has its first batch. Raises what the loop raises."""
         self._thread.start()
         self._wait()
 
     def step(self, batch: Named) -> Tensor:
-        """Run the loop on these tensors up to where the next batch meets the model, and return the 0-d loss.
+        """Train on these tensors until the loop has loaded its next batch, and return the 0-d loss.
 
-        Raises what the loop raises, and `LoopEndedError`. What watches the operations of the calling thread watches
-        those of the turn.
+        Raises `LoopEndedError`, and what the loop raises. The calling thread's dispatch modes are active in the loop's
+        thread during the step.
         """
         from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
@@ -90,7 +90,7 @@ class OwnedLoop:
         return loss
 
     def close(self) -> None:
-        """End the loop where it stands; do nothing if it has ended."""
+        """End the paused loop; do nothing if it has ended."""
         if self._thread.is_alive() and not self._ended:
             self._given.put(None)
         self._ended = True
@@ -98,7 +98,7 @@ class OwnedLoop:
             self._thread.join()
 
     def take(self, own: Batch) -> Named:
-        """End the step before, and return the next tensors when they come. The loop passes the batch it loaded."""
+        """End the previous step, wait for the next one, and return its tensors. own: the batch that the loop loaded."""
         self._watching.close()
         self._arrived.put(_Arrived(self._loss, tensors_alone(own)))
         self._loss = None
@@ -115,7 +115,7 @@ class OwnedLoop:
         return batch
 
     def report(self, loss: Tensor) -> None:
-        """Note the loss of the batch that the loop took. The loop calls this."""
+        """Record the loss of the last batch. The loop calls this."""
         self._loss = loss.detach().clone()
 
     def _execute(self) -> None:
@@ -123,7 +123,7 @@ class OwnedLoop:
             self._train()
         except _Stop:
             return
-        except BaseException as error:  # a library may raise anything; it is raised in the thread that waits
+        except BaseException as error:  # a library may raise anything; `_wait` raises it in the other thread
             self._watching.close()
             self._arrived.put(_Arrived(ended=True, error=error))
             return
@@ -139,7 +139,7 @@ class OwnedLoop:
 
 
 class OwnedLoopRun:
-    """Training by an owned loop, never captured. With `capture` asked for, the record says what stands in its way."""
+    """Training by an owned loop. It is never captured: if a capture is requested, its record contains the reason."""
 
     def __init__(
         self,

@@ -102,7 +102,7 @@ class NotAvailable(Exception):  # noqa: N818 - it is not an error of anybody: th
 @runtime_checkable
 class HasInputs(Protocol):
     def inputs(self) -> Mapping[str, Tensor]:
-        """Return what the last step read, by name, on its device. Elements of `tokens`, if given, are its tokens."""
+        """Return the tensors that the last step read, by name, on its device. Elements of `tokens` are its tokens."""
         ...
 
 
@@ -119,16 +119,16 @@ class HasParameters(Protocol):
 
 @runtime_checkable
 class HasState(Protocol):
-    """What training changes besides the named parameters, and a later step reads.
+    """State besides the named parameters that training changes and a later step reads.
 
-    Without it the harness watches what it finds from the run's attributes: modules' parameters and buffers,
-    optimizers, schedulers, loss scales and generators; with it, that and what is named here. The process's own
-    generators are always watched. Arms that must agree in bits must agree in all of it, at their start and end.
+    The harness always watches the process's generators, and what it finds from the run's attributes: parameters and
+    buffers of modules, optimizers, schedulers, loss scales and generators. This capability adds to that. Arms that must
+    agree in bits must agree in all of this state, at their start and at their end.
     """
 
     def state(self) -> Mapping[str, Mapping[str, Tensor]]:
         """Return tensors by category and name: `parameters` (those `parameters()` leaves out), `buffers`, `optimizer`,
-        `generators`, or `tensors` for all else. Read at the start and at the end only; it may wait."""
+        `generators`, or `tensors` for all else. Called only at the start and at the end; may wait."""
         ...
 
 
@@ -140,7 +140,7 @@ class HasGradients(Protocol):
 
 
 class GradientWatch(Protocol):
-    """Around one step, keeps the gradients that the step changes once the backward pass has made them."""
+    """Around one step, copies the gradients of the backward pass before the step changes them."""
 
     @property
     def copies(self) -> Mapping[str, Tensor]: ...
@@ -160,11 +160,11 @@ class GradientWatch(Protocol):
 @runtime_checkable
 class RecordsUnderWatch(Protocol):
     def record_under(self, watch: Callable[[Mapping[str, Tensor]], GradientWatch]) -> None:
-        """Put the watch of the trained parameters around the step that is recorded; called before the first step."""
+        """Set the watch to put around the recorded step. Called before the first step."""
         ...
 
     def made_gradients(self) -> tuple[Mapping[str, Tensor], Collection[str]] | None:
-        """Return what a watch kept in the last step, and what its optimizer wrote into; None if that is not sure."""
+        """Return the watch's `copies` and `written` for the last step; None if the watch is not sure of them."""
         ...
 
 
@@ -197,7 +197,7 @@ class HasMoments(Protocol):
 
 @dataclass(frozen=True)
 class OptimizerState:
-    """What one update of Adam starts from, or ends with; each by the parameter's name."""
+    """The state before or after one update of Adam. Each mapping is by the parameter's name."""
 
     parameters: Mapping[str, Tensor]
     exp_avg: Mapping[str, Tensor]
@@ -209,20 +209,20 @@ class MakesSingleSteps(Protocol):
     """A reference whose forward, backward and update can start from another run's state, one step at a time."""
 
     def evaluate(self, index: int, parameters: Mapping[str, Tensor]) -> Tensor:
-        """Return the loss [] of its batch `index` at these parameters; gradients, norms, inputs then belong to it.
+        """Return the 0-d loss of batch `index` at these parameters. Gradients, norms and inputs are then of this call.
 
         It copies the parameters' values, and changes nothing else of its own state.
         """
         ...
 
     def update(self, index: int, before: OptimizerState, gradients: Mapping[str, Tensor]) -> OptimizerState:
-        """Return the state after its optimizer's step `index`, at its own learning rate; new tensors in its dtype."""
+        """Return the state after optimizer step `index`, at the reference's learning rate and dtype, in new tensors."""
         ...
 
 
 @dataclass(frozen=True)
 class CaptureRecord:
-    """What a system says of its capture. `graphs` are raw `cudaGraph_t` handles by label, for the census."""
+    """What a system reports about its capture. `graphs` are raw `cudaGraph_t` handles by label, for the census."""
 
     mechanism: Literal["cuda_graph", "traced"] | None
     requested: bool
@@ -237,13 +237,13 @@ class CaptureRecord:
     graphs: Mapping[str, int] = field(default_factory=dict)
     static_buffers: Mapping[str, int] = field(default_factory=dict)  # name -> address now
     captured_addresses: Mapping[str, int] = field(default_factory=dict)  # name -> address at capture
-    host_changes: Sequence[str] = ()  # what the captured step changes on the host, which no replay does again
-    # Python numbers among these that go on changing, with what the step reads each for; None: not followed
+    host_changes: Sequence[str] = ()  # what the captured step changes on the host, and no replay repeats
+    # Python numbers that each step changes, and for what the step reads each; None if numbers were not followed
     host_numbers: Sequence[tuple[str, str | None]] | None = None
-    asked_whether_captured: Sequence[str] = ()  # traced: where it asked whether it is captured
-    unseen_operators: Sequence[str] = ()  # traced: of which nothing says whether they wait for the device
-    as_written: Sequence[str] = ()  # traced: where it called compiled code, which was recorded as it is written
-    warm_steps: int = 0  # plain steps before the capture that the arm asks for; none of `uncaptured_steps`
+    asked_whether_captured: Sequence[str] = ()  # traced: lines that asked whether the step is captured
+    unseen_operators: Sequence[str] = ()  # traced: operators that may wait for the device, unseen
+    as_written: Sequence[str] = ()  # traced: lines that called compiled code, which ran uncompiled
+    warm_steps: int = 0  # plain steps that the arm asks for; not counted in `uncaptured_steps`
 
 
 @runtime_checkable
@@ -263,7 +263,7 @@ class HasStepBody(Protocol):
 @runtime_checkable
 class HasStateRoots(Protocol):
     def state_roots(self) -> Sequence[object]:
-        """Return the objects from which all that a step changes is reached; without this: the training itself."""
+        """Return objects that lead to everything that a step changes. Without this method, the run is searched."""
         ...
 
 
@@ -337,17 +337,17 @@ class KernelRefusedError(RuntimeError):
 
 @runtime_checkable
 class Resumes(Protocol):
-    """Capability `resume`: training goes on from what was saved, in another process, as if it had never stopped."""
+    """Capability `resume`: another process continues a saved training, as if it had never stopped."""
 
     def save(self, path: Path) -> None:
         """Write the training to `path`, a file or a folder that does not exist yet.
 
-        What is not on disk on return is written by threads that are no daemons; no later step may change it.
+        After the return, only non-daemon threads may still write, and no later step may change what they write.
         """
         ...
 
     def load(self, path: Path) -> None:
-        """Resume from what `save` wrote. Called before the first step, or after some steps, whose traces are then gone.
+        """Resume from what `save` wrote. Called before the first step, or after some steps, of which nothing remains.
 
         On return the parameters are those that were saved. An existing capture replays what was loaded.
         """
@@ -374,7 +374,7 @@ class HasKernels(Protocol):
 
 @runtime_checkable
 class CrossCompiles(Protocol):
-    """A system, not a run: it needs no device, and opens no trainer."""
+    """A capability of the system, not of a run: it needs no device and opens no trainer."""
 
     def cross_compiled(
         self,
@@ -393,7 +393,7 @@ class CrossCompiles(Protocol):
 
 @runtime_checkable
 class HasCheckpoint(Protocol):
-    """A system, not a run: the frozen weights of its runs, where another framework can read them."""
+    """A capability of the system, not of a run: it writes its frozen weights for another framework."""
 
     def checkpoint(self, workload: Workload, folder: Path, *, model_directory: str | None = None) -> Path:
         """Return a directory in the Hugging Face layout with the workload's frozen weights, written below `folder` if
@@ -403,22 +403,22 @@ class HasCheckpoint(Protocol):
 
 @runtime_checkable
 class ServesAsPeer(Protocol):
-    """A run that trains the same as others do, from what a contract declares; its `step` is its own training."""
+    """A run that repeats another system's training from what a contract declares. `step` is its own training."""
 
     def restart(self, seed: int) -> None:
-        """Begin anew as a run of this seed does: first parameters, optimizer, schedule, order of the batches."""
+        """Restart as a new run of this seed: initial parameters, optimizer, schedule and order of the batches."""
         ...
 
     def evaluate(self, index: int, parameters: Mapping[str, Tensor]) -> Tensor:
-        """Return the loss [] of its batch `index` at these parameters; gradients and inputs then belong to it.
+        """Return the 0-d loss of batch `index` at these parameters. Gradients and inputs are then of this call.
 
-        Its own training does not go on from there: `restart` comes next, or another `evaluate`.
+        Its own training does not continue afterwards: the next call is `restart` or `evaluate`.
         """
         ...
 
 
 class KernelCall(Protocol):
-    """A kernel, as it is compared."""
+    """One call of a kernel, with its inputs bound."""
 
     def __call__(self, outputs: Mapping[str, Tensor], /) -> Mapping[str, Tensor] | None:
         """Take the allocated outputs by name, and return those that it allocated itself."""
@@ -431,8 +431,8 @@ class KernelComparison:
 
     A call takes its outputs by name and writes them all. The harness allocates them: filled with NaN for those of
     `written`, which names shape, dtype and device; copies for those of `updated`, which are read too (a sum that is
-    added to, a gradient that is scaled). Outputs that a call allocates itself, through torch, it returns by name: they
-    are poisoned like the harness's own, and take their place.
+    added to, a gradient that is scaled). A call returns by name the outputs that it allocates itself, through torch:
+    these are filled with NaN like the harness's own, and replace them.
     """
 
     operation: str
@@ -446,7 +446,7 @@ class KernelComparison:
     reference: Callable[[], Mapping[str, Tensor]]  # float64, every output by name
     # float64, by output and element: the sum of the absolute values of its terms, to which its rounding is relative
     terms: Callable[[], Mapping[str, Tensor]] | None = None
-    # another project's kernel for the same, in the same data type: its name, and the outputs that it has
+    # another project's kernel for the same operation and data type: its name, and a function of its outputs
     peer: tuple[str, Callable[[], Mapping[str, Tensor]]] | None = None
 
 
@@ -470,8 +470,8 @@ class KernelCases(Protocol):
 
 @runtime_checkable
 class HasKernelCases(Protocol):
-    """A system, not a run: its kernels are compared without a trainer."""
+    """A capability of the system, not of a run: its kernels are compared without a trainer."""
 
     def kernel_cases(self, workload: Workload, arm: Arm, *, fault: str | None = None) -> KernelCases:
-        """Return its cases; a fault in no kernel changes none. Raises `NotAvailable` if the machine lacks something."""
+        """Return the cases. Only a kernel fault changes them. Raises `NotAvailable` if the machine lacks something."""
         ...

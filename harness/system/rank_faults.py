@@ -1,4 +1,4 @@
-"""Plant faults in ranks that train together, for any system: each rank's run is wrapped, and knows its number."""
+"""Plant faults in one or all of the ranks that train together, for any system, by a wrapper around each rank's run."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def _is_last() -> bool:
 
 class RanksFault(FaultyRun):
     def _held(self) -> list[Tensor]:
-        """Return this rank's part of each parameter; parameters of which it has no element are left out."""
+        """Return this rank's part of each parameter, without empty parts."""
         return [part for part in self._trained() if part.numel()]
 
 
 class MovedRanks(RanksFault):
-    """Every rank moves one parameter alike: the replicas stay equal, and train something else."""
+    """Changes one parameter in the same way on every rank: the replicas stay equal, but train wrongly."""
 
     def step(self, index: int) -> Tensor:
         loss = self._inner.step(index)
@@ -110,8 +110,8 @@ class SecondReduction(FaultyRun):
 
 @contextmanager
 def _unreduced() -> Iterator[None]:
-    """Keep every rank from reducing gradients within the block: by DistributedDataParallel, and by the functions that
-    FSDP2 and users' own loops call. Where a reduction scatters, each rank keeps its part of its own gradients.
+    """Disable the reduction of gradients within the block, in DistributedDataParallel and in the functions that FSDP2
+    and users' own loops call. Instead of a reduce-scatter, each rank keeps its part of its own gradients.
     """
     modules = [each for each in gc.get_objects() if isinstance(each, DistributedDataParallel)]
     distributed: Any = dist

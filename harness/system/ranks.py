@@ -1,4 +1,4 @@
-"""Show a system its ranks: processes that train one model together. Importing this needs no torch.
+"""Give a system access to its ranks, the processes that train one model together. Importing this needs no torch.
 
 The harness starts them, with the environment that `torchrun` gives its processes, and joins them in torch's default
 process group before it opens an arm with `ranks: N`. A step function needs one line: `model = data_parallel(model)`.
@@ -16,10 +16,10 @@ from harness.system.batches import leaves, replaced
 if TYPE_CHECKING:
     from torch import nn
 
-    Batch = Any  # what `batch_structure` knows
+    Batch = Any  # a structure that `batches` can split
 
 _model_parallel = 1  # neighbouring ranks that hold one model and read the same rows
-_read_for: int | None = None  # the rank whose rows this one reads, where a fault says so
+_read_for: int | None = None  # set by a fault: the rank whose rows this rank reads
 
 
 def world_size() -> int:
@@ -35,7 +35,7 @@ def rank() -> int:
 
 
 def share(length: int) -> slice:
-    """Return this rank's rows of a batch of `length`: contiguous blocks in the order of ranks. Ranks that hold one
+    """Return this rank's slice of `length` rows: contiguous blocks in the order of ranks. Ranks that hold one
     model together (`model_parallel`) have the same rows. Raises ValueError if the ranks cannot share the batch equally.
     """
     shares = world_size() // _model_parallel
@@ -56,8 +56,8 @@ def data_parallel(model: nn.Module) -> nn.Module:
 
 
 def shared(batch: Callable[[int], Batch], batch_size: int) -> Callable[[int], Batch]:
-    """Return a function that makes this rank's rows of each batch. Rows are those of tensors with `batch_size` rows or,
-    if there are none, with as many as the first tensor by name. Tensors of other lengths stay whole on every rank.
+    """Return a function that returns this rank's rows of each batch. It splits the tensors with `batch_size` rows or,
+    if there are none, those as long as the first tensor by name. Other tensors stay whole on every rank.
     """
     if world_size() == 1:
         return batch
@@ -75,7 +75,7 @@ def shared(batch: Callable[[int], Batch], batch_size: int) -> Callable[[int], Ba
 
 
 def hold_together(ranks: int) -> None:
-    """Let so many neighbouring ranks read the same rows from now on."""
+    """From now on, let each group of `ranks` neighbouring ranks read the same rows."""
     global _model_parallel  # noqa: PLW0603 - a process has one rank
     _model_parallel = ranks
 
@@ -92,7 +92,7 @@ def reading_for(other: int) -> Iterator[None]:
 
 
 def _group() -> Any:
-    """Return torch's module of process groups if it has a default group, else None; torch is loaded by then."""
+    """Return `torch.distributed` if it has a default process group, else None. Import nothing."""
     import sys
 
     distributed: Any = sys.modules.get("torch.distributed")

@@ -1,4 +1,4 @@
-"""Turn `module:attribute` into a TrainingSystem. Only workers do: it runs untrusted code (others: `described.py`)."""
+"""Turn `module:attribute` into a TrainingSystem. Only workers do: it runs untrusted code (others use `described`)."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ RETIRED = {"harness.system.huggingface:TransformersQLoRA"}
 def resolve(name: str) -> TrainingSystem:
     """Return the training system that `name` (`package.module:attribute`) names: an instance, a class or a factory.
 
-    Imports the module, also from the working directory, and calls a class or factory without arguments; it opens
-    nothing. Raises `SystemResolutionError` with the nearest attribute names if there is no such attribute, and, in a
-    process of a baseline's commit, if modules come from elsewhere.
+    Import the module, also from the working directory. Call a class or factory without arguments. Open nothing. Raise
+    `SystemResolutionError` if that fails, with the nearest names if the attribute is missing. In a process for a
+    baseline's commit, also raise it if modules come from outside that commit.
     """
     module_name, _, attribute_path = name.partition(":")
     if not module_name or not attribute_path:

@@ -1,8 +1,8 @@
-"""Read tensors of which each rank holds a part: torch's DTensor, as FSDP2 makes of parameters, gradients and moments.
+"""Read torch's DTensor, of which each rank holds a part. FSDP2 makes parameters, gradients and moments DTensors.
 
 A placement says for each dimension of the mesh of ranks whether its ranks hold parts (`Shard`, `Partial`) or the same
-elements (`Replicate`). What every rank holds alike can be compared between ranks. A part exists once, so it is compared
-after it is gathered. Importing this needs no torch, and asking does not import DTensor.
+elements (`Replicate`). Replicated elements can be compared between ranks. A part exists only once, so it must
+be gathered before a comparison. Importing this needs no torch, and no function here imports DTensor.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def local(tensor: Tensor) -> Tensor:
 
 def whole(tensor: Tensor) -> Tensor:
     """Return all elements, gathered from the ranks; a plain tensor is returned itself. Every rank of the mesh must call
-    this, in one order. Of ranks that hold the same part each takes its own.
+    this, in the same order. Ranks that hold the same part each use their own copy.
     """
     if not is_distributed(tensor):
         return tensor

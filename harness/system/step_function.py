@@ -1,4 +1,4 @@
-"""Define the smallest adapter: give a plain `step(batch)`, and the harness does the capturing, gradients and inputs.
+"""Define the smallest adapter: a plain `step(batch)`. The harness captures it, and reads its gradients and inputs.
 
     class MySystem(StepFunctionSystem):
         name = "my trainer"
@@ -22,12 +22,12 @@
 
 State besides the parameters (buffers, optimizer state, generators, averaged weights) is found from the step: see
 `replay/found_state.py`. `StepFunction(…, state=…)` may name more. `metrics=lambda: {"accuracy": self.accuracy}` reports
-numbers besides the loss, that the step keeps. What `build` and its functions return is checked at
-once (`adapter_checks.py`).
+numbers besides the loss; the step keeps them. `adapter_checks.py` checks what `build` and its
+functions return.
 
 On a GPU torch captures only optimizers made with `capturable=True`. What changes from step to step (a learning
-rate, say) must arrive in the batch: a captured step reads no Python number anew. `describe()` needs no torch as
-long as the module imports it inside `build`.
+rate, say) must be part of the batch, because a captured step does not read Python numbers again.
+`describe()` needs no torch as long as the module imports it inside `build`.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from harness.contract.schema import Arm, Workload
 
 
-_BETWEEN_STEPS = ("resume", "evaluate")  # of a step function that has `save` and `load`, or `evaluate`
+_BETWEEN_STEPS = ("resume", "evaluate")  # capabilities of a step function with `save` and `load`, or `evaluate`
 
 
 class StepFunctionSystem:
@@ -62,7 +62,7 @@ class StepFunctionSystem:
     arm_options: Mapping[str, Sequence[Scalar] | type] = {"learning_rate": float}
     workload_options: Mapping[str, Sequence[Scalar] | type] = {}
     layers = 0
-    faults: Mapping[str, PlantedFault] = {}  # of its own, by the name that a claim's `falsified_by` uses
+    faults: Mapping[str, PlantedFault] = {}  # faults that the system defines, by the name in a claim's `falsified_by`
 
     def build(self, workload: Workload, arm: Arm) -> StepFunction | tuple[Any, ...]:
         """Return step, batch and parameters of one arm, and maybe more state, as `StepFunction` describes."""
@@ -133,7 +133,7 @@ class StepFunctionSystem:
         return as_step_function(plant(function), plant, f"the plant of fault '{fault}'")
 
     def _require_settings(self, workload: Workload, arm: Arm) -> None:
-        """Refuse a setting that nothing reads: without effect it would leave the arm unchanged."""
+        """Raise `AdapterError` for a setting that the system does not describe, because it would have no effect."""
         from harness.system.adapter_checks import nearest, option_error
 
         found = {

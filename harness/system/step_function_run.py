@@ -30,32 +30,32 @@ if TYPE_CHECKING:
     from harness.system.replay.traced import TracedStep
 
 
-# what a captured step gives besides its loss
+# kinds of outputs that a captured step has besides its loss
 BUFFERS, GRADIENTS, MADE, METRICS, STATE = "buffer", "gradient", "made", "metric", "state"
 
 
 class _Shape:
-    """One shape of batch: its static buffers, and the capture over them once there is one."""
+    """The static buffers for batches of one shape, and the capture that reads them, if it exists."""
 
     def __init__(self, batch: Mapping[str, Tensor], device: Any) -> None:
         self.static = {name: tensor.detach().to(device).clone() for name, tensor in batch.items()}
         self.require_gradients = {name for name, tensor in batch.items() if tensor.requires_grad}
         self.captured: CapturedStep | TracedStep | None = None
         self.gradients: Mapping[str, Tensor] = {}
-        self.watch: GradientWatch | None = None  # of the step that was recorded
+        self.watch: GradientWatch | None = None  # the watch around the recorded step
 
 
 class StepFunctionRun:
     """Plain or captured training of a step function: a traced replay on a CPU, a CUDA graph on a GPU."""
 
     def __init__(self, function: StepFunction, *, capture: str, layers: int, warm_steps: int = 0) -> None:
-        """Take over what was built. warm_steps: plain steps before a capture. Raises `NotAvailable` for these if the
-        step captures itself.
+        """Start a run of built functions. warm_steps: plain steps before a capture. Raises `NotAvailable` if there are
+        warm steps and the step captures itself.
         """
         self._requested, self._layers, self._warm_steps = capture != "none", layers, warm_steps
         if warm_steps and function.captured is not None:
             raise NotAvailable("`warm_steps` is for what the harness captures, and this step captures itself")
-        self._first_found: set[str] | None = None  # loose tensors, when the state was read first, before a step
+        self._first_found: set[str] | None = None  # names of loose tensors at the first reading of the state
         self._captures_itself = function.captured is not None
         self._shapes: dict[tuple[object, ...], _Shape] = {}
         self._metrics_are_kept = False
@@ -66,7 +66,7 @@ class StepFunctionRun:
         self._begin(function)
 
     def _begin(self, function: StepFunction) -> None:
-        """Take over functions that were just built."""
+        """Check newly built functions, and read their parameters and first batch."""
         from harness.system.replay.reachable import reach
         from harness.system.replay.snapshots import Snapshot
 
@@ -112,8 +112,8 @@ class StepFunctionRun:
         return as_on_a_device() if self._device.type == "cpu" else nullcontext()
 
     def _uncaptured_step(self) -> Tensor:
-        """Make a step without a capture, and return its loss. What it raises has a note of an earlier failed capture,
-        which may have left a library half set up, unless the capture failed of the same defect.
+        """Execute a step without a capture, and return its loss. Its exception gets a note if an earlier capture failed
+        for another reason, because a failed capture may leave a library half set up.
         """
         try:
             return self.step_body()().detach().clone()
@@ -125,7 +125,7 @@ class StepFunctionRun:
             raise
 
     def _is_told_by(self, failure: str, error: Exception) -> bool:
-        """Return True if both failed of one defect. A pass on fake tensors words it differently, at the same line."""
+        """Return True if both have the same message or, on a CPU, the same line: fake tensors raise other messages."""
         frame = innermost_frame(error)
         at_its_line = frame is not None and f"{Path(frame.file).name}:{frame.line}" in failure
         return (at_its_line and self._device.type == "cpu") or str(error).strip().partition("\n")[0] in failure
@@ -135,7 +135,7 @@ class StepFunctionRun:
         self._function.given("save")(path)
 
     def load(self, path: Path) -> None:
-        """Load by the function's own `load`. Drop all captures, which may hold what it replaced."""
+        """Load by the function's own `load`. Drop all captures, which may hold replaced tensors."""
         self._function.given("load")(path)
         self.forget_captures()
         self._parameters = _trained_parameters(self._function)
@@ -148,7 +148,7 @@ class StepFunctionRun:
         return require_values(evaluate(), evaluate)
 
     def _batch(self, index: int) -> dict[str, Tensor]:
-        """Return the batch of a step. Making it, and moving it to the device, is the harness's work."""
+        """Return the batch of a step. Making the batch does not count as work of the step."""
         from harness.devices.host_waits import not_of_the_step
 
         with not_of_the_step():
@@ -166,8 +166,8 @@ class StepFunctionRun:
         return body
 
     def _copied_batch(self) -> Callable[[], Any]:
-        """Return a function that makes the batch of the current shape for a step, as `batch(index)` makes it, from
-        copies: what the step does to its batch in place must not reach the static buffers.
+        """Return a function that makes the batch for a step, in the structure of `batch(index)`. Its tensors are copies
+        of the current static buffers, so that changes in place by the step do not reach the buffers.
         """
         static, structure, asked = self._current.static, self._structure, self._current.require_gradients
         if not asked:
@@ -183,7 +183,7 @@ class StepFunctionRun:
             "trainable_parameters": sum(parameter.numel() for parameter in self._parameters.values()),
         }
         resumes = self._function.save is not None and self._function.load is not None
-        # what comes with the first step of such a one may be buffers of the capture, which no plain step has
+        # the first step of such a step function may create buffers of its capture, which a plain step lacks
         itself = self._requested and self._captures_itself
         return known | ({CAPTURES_ITSELF: True} if itself else {}) | ({RESUMES: True} if resumes else {})
 
@@ -217,7 +217,7 @@ class StepFunctionRun:
         state = state_of(found, self._parameters)
         loose = state["tensors"]
         self._first_found = set(loose) if self._first_found is None else self._first_found
-        # a generator's variables are the last batch, too, and the last loss
+        # a generator's variables include the last batch and loss, which are not state
         lasting = {name: each for name, each in loose.items() if name in self._first_found or LOCALS not in name}
         return {**state, "tensors": {**lasting, **self._named_state()}}
 
@@ -229,18 +229,18 @@ class StepFunctionRun:
         return _of_kind(GRADIENTS, current.captured.outputs) or current.gradients
 
     def record_under(self, watch: Callable[[Mapping[str, Tensor]], GradientWatch]) -> None:
-        """Watch the recording of a step. A CUDA graph stays unwatched: copies would be kernels of it, in its memory."""
+        """Set the watch for a traced recording. A CUDA graph has none: the watch's copies would become part of it."""
         self._watch_of = watch
 
     def made_gradients(self) -> tuple[Mapping[str, Tensor], Collection[str]] | None:
-        """Return the gradients that the recorded step changed after it made them; each replay computes them, too."""
+        """Return copies of gradients that the recorded step changed later, and names of those its optimizer wrote."""
         captured, watch = self._current.captured, self._current.watch
         if captured is None or watch is None or not watch.is_sure():
             return None
         return _of_kind(MADE, captured.outputs), watch.written
 
     def metrics(self) -> Mapping[str, Tensor]:
-        """Return the metrics as the last step left them; a replay writes the tensors that its capture left."""
+        """Return the metrics of the last step. A replay writes to the metric tensors of the captured step."""
         captured = self._current.captured
         return self._named_metrics() if captured is None else _of_kind(METRICS, captured.outputs)
 
@@ -248,7 +248,7 @@ class StepFunctionRun:
         """Drop every capture; the next step of any shape captures anew."""
         for shape in self._shapes.values():
             getattr(shape.captured, "release", lambda: None)()
-            if shape.gradients:  # they lie in the graph's memory pool, which would live on with them
+            if shape.gradients:  # they are in the graph's memory pool, and would keep it alive
                 for parameter in self._parameters.values():
                     parameter.grad = None
             shape.captured, shape.gradients, shape.watch = None, {}, None
@@ -292,7 +292,7 @@ class StepFunctionRun:
     def __exit__(self, *_raised: object) -> None:
         self.forget_captures()
         self._shapes.clear()
-        self._shared.restore()  # the next arm of this process begins as this one did: with no table that it made
+        self._shared.restore()  # shared state, so that the next arm of this process starts as this one did
 
     def _select(self, batch: Mapping[str, Tensor]) -> _Shape:
         key = tuple((name, tuple(each.shape), each.dtype, each.requires_grad) for name, each in sorted(batch.items()))
@@ -309,9 +309,9 @@ class StepFunctionRun:
         return metrics
 
     def _kept_results(self) -> Callable[[], Mapping[str, Tensor]]:
-        """Return a function that gives what a step, executed meanwhile, leaves behind for others to read: metrics, and
-        what it bound anew of registered buffers, and of optimizers' state that was there. A capture leaves such tensors
-        bound, and each replay writes to them.
+        """Return a function that, called after a step, returns what the step left for others to read: metric tensors,
+        and tensors that the step newly bound as registered buffers or in place of existing optimizer state. After a
+        capture these names stay bound, and each replay writes to the tensors.
         """
         before, kept = self._registered_buffers(), self._kept_by_optimizers()
 
@@ -321,7 +321,7 @@ class StepFunctionRun:
             other = self._kept_by_optimizers()
             anew = {name: each for name, each in other.items() if kept.get(name, each) is not each}
             left = {**_named(BUFFERS, bound), **_named(STATE, anew)}
-            left = {name: each for name, each in left.items() if each.device == self._device}  # replays run there
+            left = {name: each for name, each in left.items() if each.device == self._device}  # a replay's device
             return {**left, **_named(METRICS, self._named_metrics())}
 
         return results
@@ -343,14 +343,14 @@ class StepFunctionRun:
         return {name: p.grad for name, p in self._parameters.items() if p.grad is not None}
 
     def _capture(self, shape: _Shape) -> None:
-        """Capture the step over `shape`; a failure is kept for the record, and training goes on uncaptured."""
+        """Capture the step on the buffers of `shape`. If that fails, record the error and train uncaptured."""
         from harness.system.replay.fake_step import FakeTensorsLeftError
 
         static = lambda: {**shape.static, **self._parameters}
         capture = self._capture_graph if self._device.type == "cuda" else self._record_trace
         try:
             capture(shape, static)
-        except FakeTensorsLeftError:  # the step would resume with them
+        except FakeTensorsLeftError:  # the training would continue with these tensors
             raise
         except HarnessError as error:
             self._failure = str(error)
@@ -404,8 +404,8 @@ def _of_kind(kind: str, outputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _trained_parameters(function: StepFunction) -> dict[str, Tensor]:
-    """Return the named parameters except registered buffers, which a forward pass changes and no optimizer does, and
-    except frozen tensors if others require gradients. Both are state that is watched.
+    """Return the named parameters that are trained: no registered buffers, which only a forward pass changes, and no
+    frozen tensors if others require gradients. The tensors left out are watched as state.
     """
     from harness.system.replay.found_state import same
     from harness.system.replay.reachable import reach

@@ -1,6 +1,6 @@
 """Find where in user code something is defined, returned or raised: the place that an error about an adapter names.
 
-Evidence keeps of an exception its message, its stack, and the obstacle that it names.
+Also return what evidence keeps of an exception: its message, its stack, and the obstacle that it names.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from harness.system.protocol import NotAvailable
 
 
 def text_of(error: BaseException) -> str:
-    """Return the exception's message; asking one of untrusted code for it raises nothing."""
+    """Return the exception's message. Raise nothing, even if untrusted code raises when asked for it."""
     try:
         return str(error)
     except BaseException as another:
@@ -48,7 +48,7 @@ def notes_of(error: BaseException) -> list[str]:
 
 
 def _kind(error: BaseException) -> str:
-    """Return the name of the exception's class, also where a metaclass answers wrongly, or not at all."""
+    """Return the name of the exception's class. Bypass its metaclass, which may raise or return a wrong name."""
     name: str = type.__dict__["__name__"].__get__(type(error))
     return name
 
@@ -70,7 +70,7 @@ class Frame(NamedTuple):
 
 
 def relative(file: str) -> str:
-    """Return a file relative to where modules come from, so that evidence holds no machine's paths; else its name."""
+    """Return a file relative to the import path, else its name: evidence must not contain a machine's paths."""
     roots = sorted((root for root in {*sys.path, str(Path.cwd())} if root), key=len, reverse=True)
     for root in roots:
         if file.startswith(root.rstrip("/") + "/"):
@@ -81,7 +81,7 @@ def relative(file: str) -> str:
 def innermost_frame(error: BaseException) -> Frame | None:
     """Return the innermost frame of an exception outside libraries, or None if there is none.
 
-    A trainer may be installed like a library: if no frame is outside, the frame that the harness called last is taken.
+    A trainer may be installed like a library. If all frames are of libraries, return the last called by the harness.
     """
     frames = list(_frames(error))
     own = [frame for frame in frames if _is_own(frame.file)]
@@ -208,7 +208,7 @@ def stack_of(error: BaseException) -> str:
     """Return the end of the exception's traceback, without this machine's folders."""
     try:
         lines = traceback.format_exception(error)
-    except BaseException:  # of an untrusted class: it is left out then, and its place is not
+    except BaseException:  # raised by an untrusted class: write the stack without its text
         lines = [*traceback.format_tb(error.__traceback__), named(error)]
     return without_folders(_printable("".join(lines)))[-_STACK_LIMIT:]
 

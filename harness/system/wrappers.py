@@ -1,7 +1,7 @@
-"""Plant the harness's own faults in one arm: a run that passes everything through is wrapped, and changes one thing.
+"""Plant the harness's own faults in one arm, by a wrapper that passes each call to the run and changes one thing.
 
-The expectations are by claim kind: these faults know no contract. `faults.yaml` is the table of the faults. Importing
-this needs no torch.
+`faults.yaml` lists the faults, each with the verdict that it must cause, by kind of claim, since these faults fit any
+contract. Importing this needs no torch.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 FAULTY_STEP = 5  # the step that a fault of one step hits; the last one of a shorter run
-SLOWDOWN = 5  # of a baseline: any sleep as long as the step itself shows
-# A captured step of a tiny model was 14 times as fast as an eager one of 14 ms on an H200, one of 28 layers 4.6 times
-# as fast as one of 28 ms: the sleep turns such ratios over, the factor those of steps too long for it to matter.
+SLOWDOWN = 5  # of a baseline, where twice the time of the step would be enough
+# On an H200, capture made the step of a tiny model (14 ms) 14 times as fast, and that of 28 layers (28 ms) 4.6 times.
+# The sleep outweighs such a gain. The factor outweighs the gain of steps too long for the sleep to matter.
 CANDIDATE_SLOWDOWN = 2
 CANDIDATE_SLEEP_S = 0.05
 BUSY_OPERATIONS = 200
 REMEMBERED = 3  # steps
-RARELY = 10  # a fault in every tenth step, which two watched steps pass by
+RARELY = 10  # a fault in every tenth step, which a watch of two steps misses
 SHIFT = 1000.0  # of a metric
 NAN = nan
 LATE = 0.77  # of all steps: 7,700 of 10,000
-LAST_STEP = 5.0  # times its own time that the last of the slowing steps takes
+LAST_STEP = 5.0  # how many times its own time the last step takes; the slowdown grows up to it
 SCALE = 10.0  # of parameters in a checkpoint
 REDUCTIONS = 16
 NUMBERS: Mapping[str, float] = {name: value for name, value in globals().items() if type(value) in (int, float)}
-"""The numbers above, by the names that the table has for them."""
+"""The numbers above, by the names that `faults.yaml` uses for them."""
 
 
 @cache
@@ -137,7 +137,7 @@ class FaultyRun:
         self._inner.__exit__(kind, error, trace)
 
 
-_GROUP = "of_any_system"  # of the table of faults
+_GROUP = "of_any_system"  # group of `faults.yaml`
 SWAPPED_ARMS = "swapped_arms"  # planted where the arms are opened: a wrapper sees one arm only
 DECOY_GRAPH = "decoy_graph"  # likewise: the arm is opened uncaptured
 
@@ -158,7 +158,7 @@ class ConstantLoss(FaultyRun):
 
 
 class FlatLoss(FaultyRun):
-    """Moves with each step, by a millionth of what its loss is; in float64, where that does not round to nothing."""
+    """Reduces each loss's distance from the first loss to a millionth, in float64 so that it is not rounded away."""
 
     _first: Tensor | None = None
 
@@ -234,7 +234,7 @@ class BusyStep(FaultyRun):
 
 
 class DecoyGraph(FaultyRun):
-    """Trains as the wrapped, uncaptured run does, launches a graph of one addition next to each step, and claims it."""
+    """Trains uncaptured, replays a graph of one addition after each step, and reports that graph as its capture."""
 
     _replays = 0
     _graph: Any = None
@@ -273,7 +273,7 @@ class DecoyGraph(FaultyRun):
 
 
 class RememberedStep(FaultyRun):
-    """Replays as the wrapped run does, and then gives losses and parameters that it remembers of its first steps."""
+    """Runs each step, then replaces loss and parameters by copies from the first steps."""
 
     def __init__(self, inner: TrainingRun, steps: int) -> None:
         self._remembered = list[tuple["Tensor", list[Any]]]()
