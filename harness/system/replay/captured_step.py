@@ -1,7 +1,7 @@
 """Capture a training step's body into CUDA graphs over static buffers, and replay it.
 
-A captured arm must start where the plain one starts: warm-up steps are undone, capturing executes nothing, and
-the first replay is step 0. A failed capture is ended, says why, and leaves the state as it was before.
+A captured arm must start from the state of the uncaptured arm: warm-up steps are undone, capturing executes nothing,
+and the first replay is step 0. A failed capture is ended, reports its reason, and leaves the state as before.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ class CapturedStep:
     """One training step as one graph, or as several that share a memory pool and are replayed in order.
 
     `bodies`: the step's body, or several by label (`forward`, `backward`); the last tensor that one returns is the
-    0-d loss. `state` names tensors that they change; what they reach from `roots` is found, as optimizers are (see
-    `StateGuard`). `static` names the buffers whose addresses the graphs hold. `stream` is kept as long as the graphs;
-    pass the same one when captures follow each other, or each leaves cuBLAS workspaces of 64 MiB behind. `outputs` is
-    called once the bodies are captured; each replay writes the tensors that it returns (metrics), which are kept in
+    0-d loss. `state` names tensors that they change; tensors reachable from `roots` need no name (see `StateGuard`).
+    `static` names the buffers whose addresses the graphs hold. `stream` lives as long as the graphs. Captures that
+    follow each other should share it, because each new stream leaves cuBLAS workspaces of 64 MiB behind. `outputs` is
+    called once the bodies are captured. Each replay writes the tensors that it returned, such as metrics. They are in
     `self.outputs`, and wherever the step itself keeps them.
     """
 
@@ -95,7 +95,7 @@ class CapturedStep:
             self.outputs = dict(self._read_outputs())
             self._kept = changes.kept_up(self.outputs)
             self.host_changes = changes.found(self._kept)
-            changes.restore()  # what the body keeps of one step lies in the graph's memory, which replays overwrite
+            changes.restore()  # replays overwrite the graph's memory, with the tensors that the body kept
         except Exception as error:
             self.release()
             guard.restore()
@@ -139,7 +139,7 @@ class CapturedStep:
             body()
 
     def _follow_numbers(self) -> None:
-        """Run the bodies as a later step, and once more if that changes numbers."""
+        """Run the bodies as a later step would, and again to follow the Python numbers that they change."""
         if can_follow():
             self.host_numbers = follow(self._run_bodies, self._roots, of_device=True)
         else:

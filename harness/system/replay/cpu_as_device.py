@@ -1,6 +1,6 @@
-"""Let a CPU stand in for a device: what that would hold, where a call puts its result, which reads would wait.
+"""Treat a CPU as a device: which tensors it would hold, where a call puts its result, which reads would wait.
 
-The reads of its tensors' values on the host are found while a step really executes.
+Reads of values on the host are found while a step executes on real tensors.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ LIFT = torch.ops.aten.lift_fresh.default
 
 
 class HostMade:
-    """The memory that a step, while it is watched, made of numbers in its code alone, and did not move to the device.
+    """The memory that a watched step created from numbers in its code alone, and did not move to the device.
 
     All other memory counts as the device's: batches, parameters, state, and what was computed from them.
-    recorded: the step is repeated with the numbers that the host has now, so that its state does not count as its own.
+    recorded: the step is recorded. Its counters then count as the device's, because replays must repeat them.
     """
 
     def __init__(self, *, recorded: bool = False) -> None:
         self.recorded = recorded
-        self._known: dict[int, StorageWeakRef] = {}  # references keep an address from being given out again
+        self._known: dict[int, StorageWeakRef] = {}  # a reference prevents the reuse of its address
 
     def has(self, tensor: Tensor) -> bool:
         return bool(self._known) and torch._C._has_storage(tensor) and _reference(tensor).cdata in self._known
@@ -56,7 +56,7 @@ class HostMade:
             self._known.pop(_reference(tensor).cdata, None)
 
     def alone(self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-        """Return True if the host alone makes what the operator returns."""
+        """Return True if the operator computes a tensor of the host from the host's memory alone."""
         device = kwargs.get("device")
         if device is not None and torch.device(device).type != "cpu":
             return False
@@ -99,7 +99,7 @@ def names_a_device(
 ) -> bool | None:
     """Return True if a call puts its result on the device, False for the host, None where it names neither.
 
-    frame: that of the caller. is_on_device: asked where the call names another tensor instead of a device.
+    frame: the caller's. is_on_device: called if the call names another tensor instead of a device.
     """
     if func is Tensor.cuda:
         return True
@@ -114,7 +114,7 @@ def names_a_device(
 
 
 def caller() -> FrameType:
-    """Return the frame that called a torch function, past the modes that passed the call on to the one that asks."""
+    """Return the frame that called a torch function. Skip frames of function modes that passed the call on."""
     frame = sys._getframe(2)
     while (back := frame.f_back) is not None and "__torch_function__" in _names(frame, back):
         frame = back
@@ -128,12 +128,12 @@ def _names(frame: FrameType, back: FrameType) -> tuple[str, str]:
 
 
 def is_of_an_optimizer(frame: FrameType) -> bool:
-    """Return True within torch's own optimizers: in a captured step they keep their state on the device."""
+    """Return True for a frame of torch's own optimizers, whose state is on the device in a captured step."""
     return str(frame.f_globals.get("__name__", "")).startswith("torch.optim")
 
 
 def _means_the_host(device: object, frame: FrameType) -> bool:
-    """Return True for a literal "cpu". A variable that holds "cpu" without a GPU would hold the GPU elsewhere."""
+    """Return True for a literal "cpu". A variable that is "cpu" here would name the GPU of a machine that has one."""
     if str(device) != "cpu":
         return False
     if is_of_an_optimizer(frame):
@@ -159,11 +159,11 @@ READS = {Tensor.numpy, Tensor.tolist, Tensor.cpu, Tensor.__array__, Tensor.__for
 
 
 class OnADevice(Interceptor):
-    """Within its block the dispatch modes that are active see what they would see of a device.
+    """Makes active dispatch modes see on a CPU, within the block, what they would see on a device.
 
-    `one_hot` with a number of classes reads no value; on a CPU torch reads the least and the greatest class first, to
-    check them. What reads memory of the CPU without an operator is a read. What is moved to a device is the device's.
-    Counters that an optimizer or an average of torch keeps on the host are the host's.
+    `one_hot` with a given number of classes reads no value, although torch on a CPU reads the least and the greatest
+    class to check them. A function that reads memory of the CPU without an operator counts as a read. Memory moved to
+    a device counts as the device's. Counters that torch's optimizers and averages keep on the host are the host's.
     """
 
     def execute(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -194,9 +194,9 @@ class OnADevice(Interceptor):
 def as_on_a_device() -> Iterator[None]:
     """Execute a step so that a dispatch mode on a CPU sees what it would see of a device.
 
-    torch's optimizers take `capturable=True` there. Nothing else changes without a mode, under a mode that leaves the
-    step as it is, and within such a block. A function mode is called at every operation and at every attribute of a
-    tensor that is read. torch.compile would trace through it, and compile anew.
+    torch's optimizers accept `capturable=True` in the block. Nothing else changes within another such block, or if no
+    dispatch mode distinguishes host and device, because a function mode is expensive: it is called at every operation
+    and every read of a tensor's attribute, and torch.compile would compile again under it.
     """
     modes = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]
     on_a_device = any(isinstance(mode, OnADevice) for mode in modes)
@@ -209,12 +209,12 @@ def as_on_a_device() -> Iterator[None]:
 
 
 def _devices_and_cpu(supports_xla: bool = True) -> list[str]:
-    """Return where torch lets `capturable=True` be, and the CPU, which stands in for a device."""
+    """Return the devices for which torch allows `capturable=True`, and the CPU."""
     return [*_get_capturable_supported_devices(supports_xla), "cpu"]
 
 
 def _one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
-    if num_classes < 0:  # as many as the greatest one says: a GPU waits for it, too
+    if num_classes < 0:  # the greatest class is read: a GPU waits for it, too
         return torch.nn.functional.one_hot(tensor, num_classes)
     return (tensor.unsqueeze(-1) == torch.arange(num_classes, device=tensor.device)).long()
 
@@ -237,7 +237,7 @@ def _is_on_device(hosts: Sequence[HostMade], tensor: Tensor) -> bool:
 
 
 def _on_device(hosts: Sequence[HostMade], returned: Any, given: Iterable[Tensor]) -> Any:
-    """Return the result as memory of the device; what the host already has is copied, and stays the host's."""
+    """Count the result as the device's. If it is one of the given tensors, copy it: these stay the host's."""
     if not isinstance(returned, Tensor) or _is_on_device(hosts, returned):
         return returned
     returned = returned.clone() if any(returned is each for each in given) else returned
@@ -247,7 +247,7 @@ def _on_device(hosts: Sequence[HostMade], returned: Any, given: Iterable[Tensor]
 
 
 def _update_average(average: AveragedModel, *given: Any, **named: Any) -> None:
-    """Update an average of torch's, whose count of updates is the host's unless its owner moved it."""
+    """Update an `AveragedModel`. Its count of updates is the host's unless its owner moved it."""
     _know([average.n_averaged])
     _update_parameters(average, *given, **named)
 
@@ -263,7 +263,7 @@ def _know_counters(optimizer: Optimizer, _args: object, _kwargs: object) -> None
 
 
 def _know(counts: Iterable[Tensor]) -> None:
-    """Mark tensors as memory of the host. A recording keeps them as the step's, since it must repeat the count."""
+    """Mark tensors as memory of the host, except in recordings, which must repeat the count."""
     hosts = [each for each in _hosts() if not each.recorded]
     for count in counts:
         for host in hosts:
@@ -280,7 +280,7 @@ _SHOWN = 8
 
 
 class Waits(Observer):
-    """Within its block counts, by line, what needs values of tensors on `device`, or a shape that depends on them."""
+    """Counts, by line, the operations in the block that need values of tensors on `device`."""
 
     def __init__(self, device: torch.device) -> None:
         super().__init__()

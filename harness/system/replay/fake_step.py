@@ -1,8 +1,8 @@
-"""Run user steps on fake tensors: an operator that torch cannot execute on them is executed on zeros, on a CPU.
+"""Run user steps on fake tensors. An operator that torch cannot run on fake tensors is executed on zeros, on a CPU.
 
-Users' own operators are seldom registered for fake tensors, and torch's form of some is for another device
-(`_grouped_mm` takes bfloat16 alone there). Their kernels show the shapes of their results. Whether users' own operators
-wait for the device stays unseen.
+Few user-defined operators are registered for fake tensors, and torch's fake form of some operators is for another
+device (`_grouped_mm` accepts only bfloat16 there). Execution on zeros gives the shapes of the results. It does not show
+whether a user-defined operator waits for the device.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ from harness.system.replay.launches import as_written, standing_in
 from harness.system.replay.placement import is_of_torch
 from harness.system.users_code import named, own_frame_of_stack
 
-_DEEPEST = 6  # containers within containers, up to the object that holds them: each level reads the whole heap
+_DEEPEST = 6  # levels of nested containers to search for an owner: each level reads the whole heap
 _SEARCHED = 4
 _SHOWN = 3
 _modes: list[weakref.ref[FakeTensorMode]] = []
 
 
 class FakeTensorsLeftError(HarnessError):
-    """Fake tensors of the harness are alive in objects of the training, which no trial restored."""
+    """Objects of the training still hold fake tensors of the harness after a trial execution."""
 
 
 def note_mode(mode: FakeTensorMode) -> None:
-    """Remember a mode, without holding it, for `no_fake_tensors_left`. Every fake tensor holds its mode."""
+    """Remember a mode by a weak reference, for `no_fake_tensors_left`. Every fake tensor keeps its mode alive."""
     _modes.append(weakref.ref(mode))
 
 
@@ -56,8 +56,8 @@ def no_fake_tensors_left() -> Iterator[None]:
 
     Raises `FakeTensorsLeftError` if a fake tensor is alive once the function has returned. The error names its holders.
     """
-    # Nothing ages meanwhile: the collection afterwards looks at young objects alone. Freezing the old ones would end in
-    # `gc.unfreeze`, of all that the process froze: each later collection would look through torch, for 0.25 s.
+    # Without collections no object ages, so that the collection afterwards only looks at young objects. `gc.freeze`
+    # does not fit: its `gc.unfreeze` releases all that the process froze, and each later collection would take 0.25 s.
     enabled, earlier = gc.isenabled(), len(_modes)
     gc.disable()
     try:
@@ -67,7 +67,7 @@ def no_fake_tensors_left() -> Iterator[None]:
         while reason is not None:  # its tracebacks hold the local variables of the step
             traceback.clear_frames(reason.__traceback__)
             for frame, _ in traceback.walk_tb(reason.__traceback__):
-                _ = frame.f_locals  # what a look at it showed is forgotten when it is looked at again
+                _ = frame.f_locals  # reading `f_locals` again drops the earlier values
             reason = reason.__cause__ or reason.__context__
         _require_none(error, earlier)
         raise
@@ -79,7 +79,7 @@ def no_fake_tensors_left() -> Iterator[None]:
 
 
 def _require_none(error: BaseException | None, earlier: int) -> None:
-    """Raise if a fake tensor of a mode is alive that was remembered after so many earlier ones."""
+    """Raise if fake tensors are alive whose modes were noted after the first `earlier` modes."""
     modes, places = _modes[earlier:], list[str]()
     del _modes[earlier:]
     gc.collect(1)  # what the function made is young
@@ -135,7 +135,7 @@ def _holders(values: list[Any]) -> set[str]:
 
 
 def _named(holder: Any, value: object, path: str) -> str:
-    """Return the path from a holder to a value: through `value`, and from there by `path`."""
+    """Return the path from a holder to its entry `value`, followed by `path`."""
     if isinstance(holder, list | tuple | deque | set):
         return f"[]{path}"
     own = holder if isinstance(holder, dict) else getattr(holder, "__dict__", None)
@@ -148,10 +148,10 @@ def _is_internal(module: object) -> bool:
 
 
 class FakeStepMode(FakeTensorMode):  # type: ignore[no-untyped-call]
-    """What numbers in the code alone make (`host`) is executed as it is, with values.
+    """Executes operators on fake tensors, and operators on the host's memory (`host`) with real values.
 
-    unseen: the operators, none of torch's own, that were executed on zeros; refusal: where, and why torch
-    refused, the first one.
+    unseen: the operators that are not torch's and were executed on zeros. refusal: where and why torch refused the
+    first of them.
     """
 
     def __init__(self) -> None:
@@ -172,7 +172,7 @@ class FakeStepMode(FakeTensorMode):  # type: ignore[no-untyped-call]
             self.host.note(func, args, kwargs, None)
         if _reads_what_it_draws_from(func, *args, **kwargs):
             raise DataDependentOutputException(func)
-        outer, self._within = self._within, True  # what torch's own form of an operator calls is of the device
+        outer, self._within = self._within, True  # inner calls of an operator are on the device
         try:
             return _without_values(super().dispatch(func, types, args, kwargs))
         except (DataDependentOutputException, DynamicOutputShapeException):
@@ -209,7 +209,7 @@ class FakeStepMode(FakeTensorMode):  # type: ignore[no-untyped-call]
 
 
 def _without_values(returned: Any) -> Any:
-    """Return what an operator returned, without the values that torch computes for one element of a real tensor."""
+    """Return an operator's result without the constants that torch keeps for single elements of real tensors."""
     for tensor in tensors_in(returned):
         if isinstance(tensor, FakeTensor):
             tensor.constant = None
@@ -218,15 +218,15 @@ def _without_values(returned: Any) -> Any:
 
 @contextmanager
 def on_fake_tensors() -> Iterator[FakeStepMode]:
-    """Execute a block on fake tensors. Compiled code runs as written: it would write to memory that is not there."""
+    """Execute a block on fake tensors. Compiled code runs uncompiled: it would write to missing memory."""
     with as_written(), standing_in((FakeTensor,), "tolist", Tensor.tolist), FakeStepMode() as mode:
         note_mode(mode)
         yield mode
 
 
 def _reads_what_it_draws_from(func: Any, *args: Any, **kwargs: Any) -> bool:
-    """Return True for a `multinomial` that draws once, or without putting back. On any device it then checks its
-    probabilities on the host, and torch has no tag that says so.
+    """Return True for a `multinomial` with one sample or without replacement. It checks its probabilities on the host,
+    on any device, and torch has no tag for that.
     """
     if func is not torch.ops.aten.multinomial.default:
         return False

@@ -1,12 +1,11 @@
 """Follow Python numbers that a step keeps changing, and list operators that do not repeat their bits on CUDA.
 
-A replay executes no Python, so a Python number stays as it was at the capture. If the step only counts, the count is
-all that goes wrong. If the number reaches a comparison or a tensor, the captured step trains differently from then on.
-That may begin after all compared steps: `if done > 50`. So what decides is where a number leads, and not for how long
-both arms agreed.
+A replay executes no Python, so a Python number keeps its value from the capture. If the step only counts with it, only
+the count is wrong. If the number reaches a comparison or a tensor, the captured step trains differently. That may begin
+after all compared steps (`if done > 50`). So the harness checks what a number is used for.
 
-A followed number takes the place of a number. Arithmetic and `math` make further followed numbers from it; text does
-not count as reading. C code that insists on a number refuses it, and then the number counts as read.
+A `Followed` object replaces a number. Arithmetic and `math` return further `Followed` objects. Formatting as text does
+not count as reading. C code that requires a number refuses the object, and then the number counts as read.
 """
 
 from __future__ import annotations
@@ -45,16 +44,16 @@ _ROUNDINGS: dict[str, Callable[..., Any]] = {
 
 
 class HostNumber(NamedTuple):
-    """A number by its path, and what the step reads it for, with the line; None: for counting alone."""
+    """A number's path, and what the step reads it for, with the line. read: None if the step only counts with it."""
 
     name: str
     read: str | None
 
 
 class Followed:
-    """A number with the names that it comes from. `notes` has what the first reading of each name was, and where.
+    """A number with the names of the numbers that it comes from. `notes`: kind and line of each name's first reading.
 
-    It answers `isinstance` as its number does.
+    For `isinstance` it has the type of its number.
     """
 
     def __init__(self, value: Any, names: frozenset[str], notes: dict[str, str]) -> None:
@@ -114,10 +113,10 @@ def _in(value: Any) -> Iterator[Followed]:
 
 
 def _calculated(function: Callable[..., Any], *given: Any) -> Any:
-    """Calculate with plain numbers. Resulting numbers are followed; any other result is a reading."""
+    """Calculate with plain numbers. Resulting numbers are followed; any other result counts as a reading."""
     sources, result = [*_in(given)], function(*_plain(given))
     if not sources or result is NotImplemented or (function is operator.mod and given[1] == 1 and result == 0):
-        return result  # no number is otherwise by 1: batches that are accumulated one at a time
+        return result  # always so for 1: gradients are accumulated over one batch
     parts = result if type(result) is tuple else (result,)
     if all(type(each) in (int, float) for each in parts):
         names = frozenset().union(*(each.names for each in sources))
@@ -170,7 +169,7 @@ for _special, _function in _special_methods():
 
 
 class _GivenToTorch(Interceptor):
-    """Notes followed numbers among what torch is given, and hands plain ones on."""
+    """Notes followed numbers in arguments of torch functions, and passes plain numbers on."""
 
     def execute(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         for each in _in([args, kwargs]):
@@ -196,21 +195,21 @@ def _following(slots: Sequence[Slot], notes: dict[str, str]) -> Iterator[None]:
 
 
 def can_follow() -> bool:
-    """Return False where ranks train together: each must execute a step as often as the others do."""
+    """Return False if several ranks train together, because all must execute a step equally often."""
     return not (distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1)
 
 
 def follow(body: Callable[[], object], roots: Sequence[object], *, of_device: bool) -> list[HostNumber]:
-    """Execute `body` twice more, after a first execution: numbers that change in one are followed in the other.
+    """Execute `body` twice, to find the numbers that it changes and to follow them. Return these numbers.
 
-    Numbers that only the first execution changes, such as a flag that something was built, are not missed by a replay.
-    A number whose stand-in the step refuses counts as read. The caller must undo all executions.
+    `body` must have run once before: a replay does not need numbers that only the first execution changes, such as a
+    flag that something was built. A number whose replacement the step refuses counts as read. The caller undoes all.
     """
     changes = HostChanges(roots, of_device=of_device)
     body()
     slots = changes.numbers([])
     notes = _read_in(body, slots) if slots else {}
-    if notes is None:  # one of them was refused: each by itself
+    if notes is None:  # a replacement was refused: follow each number by itself
         notes = {}
         for slot in slots:
             alone = _read_in(body, [slot])
@@ -237,8 +236,8 @@ def _always(_call: Call) -> bool:
 
 
 class Unrepeated(NamedTuple):
-    documented: str  # the name that torch's list has
-    operators: str  # of ATen, those of the backward pass where only that one is meant; "": on CUDA none is dispatched
+    documented: str  # the name in torch's documentation
+    operators: str  # of ATen; those of the backward pass if only it is meant; "" if CUDA dispatches none
     deterministic: bool  # torch has a form that repeats its bits
     when: Callable[[Call], bool] = _always
 
@@ -277,7 +276,7 @@ UNREPEATED = (
     Unrepeated("torch.nn.ReplicationPad1d", "replication_pad1d_backward", deterministic=True),
     Unrepeated("torch.nn.ReplicationPad2d", "replication_pad2d_backward", deterministic=True),
     Unrepeated("torch.nn.ReplicationPad3d", "replication_pad3d_backward", deterministic=True),
-    Unrepeated("torch.bmm", "", deterministic=True),  # of sparse and dense tensors alone
+    Unrepeated("torch.bmm", "", deterministic=True),  # only of a sparse with a dense tensor
     Unrepeated("torch.Tensor.index_put", "index_put index_put_ _index_put_impl_", True, _no_accumulation),
     Unrepeated("torch.Tensor.scatter_add_", "scatter_add scatter_add_", deterministic=True),
     Unrepeated("torch.gather", "scatter_add scatter_add_", deterministic=True),
@@ -318,7 +317,7 @@ UNREPEATED = (
     Unrepeated("torch.nn.functional.grid_sample", "grid_sampler_2d_backward grid_sampler_3d_backward", False),
     Unrepeated("torch.cumsum", "cumsum cumsum_", False, _of_real_numbers),
     Unrepeated("torch.Tensor.scatter_reduce", "scatter_reduce.two scatter_reduce_.two", False, _reduces("prod")),
-    Unrepeated("torch.Tensor.resize_", "", deterministic=False),  # of quantized tensors alone
+    Unrepeated("torch.Tensor.resize_", "", deterministic=False),  # only of quantized tensors
 )
 _BY_OPERATOR: dict[str, list[Unrepeated]] = {}
 for _row in UNREPEATED:

@@ -1,4 +1,4 @@
-"""Find the state of a training by category and name, as far as the step reaches it.
+"""Find the state of a training that the step can reach, by category and name.
 
 | category | what is in it |
 | --- | --- |
@@ -6,12 +6,12 @@
 | `buffers` | registered buffers: running statistics, counters of batches |
 | `optimizer` | moments and steps, learning rates and other settings, schedulers, the scale of a `GradScaler` |
 | `generators` | torch's, numpy's and Python's, global ones and those that the step holds |
-| `tensors` | tensors that hang on attributes, in lists and in closures, such as averaged weights; numpy's arrays |
+| `tensors` | tensors in attributes, lists and closures, such as averaged weights; numpy's arrays |
 
-Names do not depend on what the variables of an adapter are called, unless two things would share a name, nor on
-`torch.compile` and `DistributedDataParallel`, which put `_orig_mod.` and `module.` before them. Settings of optimizers
-and schedulers are compared by value: a captured step needs its learning rate in a tensor, of float32 on a GPU, and an
-uncaptured one a number. How an optimizer executes its update (`capturable`, `fused`) is not a state.
+Names do not depend on an adapter's variable names, unless two things would share a name. They lack the prefixes
+`_orig_mod.` of `torch.compile` and `module.` of `DistributedDataParallel`. Settings of optimizers and schedulers are
+compared by value, because a captured step may need its learning rate in a float32 tensor where an uncaptured step has a
+number. How an optimizer executes its update (`capturable`, `fused`) is not state.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from harness.system.sharded_tensors import local
 
 StateByCategory = dict[str, dict[str, Tensor]]
 _COMPILED = "_orig_mod."
-# How `as_tensor` writes a number, and in how many bytes at most it is looked for.
+# How `as_tensor` writes a number, and the longest text that `number_of` reads, in bytes.
 _NUMBER, _LONGEST = re.compile(rb"(?:int|float) (-?[0-9][0-9.e+-]*)"), 32
 _NO_SETTINGS = {"params", "capturable", "differentiable", "foreach", "fused"}
 
@@ -48,7 +48,7 @@ class _Entry(NamedTuple):
 
 
 def plain_name(name: str) -> str:
-    """Return a name without what `torch.compile` puts into it."""
+    """Return a name without the prefixes of `torch.compile`."""
     return name.replace(_COMPILED, "")
 
 
@@ -58,7 +58,7 @@ def found_state(*roots: object, parameters: Mapping[str, Tensor] | None = None) 
 
 
 def state_of(found: Reachable, parameters: Mapping[str, Tensor]) -> StateByCategory:
-    """Return found things as tensors by category and name, without the `parameters` that the adapter itself names."""
+    """Return the found state as tensors by category and name, without the `parameters` that the adapter names."""
     known = {same(tensor) for tensor in parameters.values()}
     by_identity = {id(tensor): plain_name(name) for name, tensor in parameters.items()}
     registered: dict[str, list[_Entry]] = {"parameters": [], "buffers": []}
@@ -88,7 +88,7 @@ def state_of(found: Reachable, parameters: Mapping[str, Tensor]) -> StateByCateg
     hanging = found.arrays | found.tensors
     loose = {plain_name(path): tensor for path, tensor in hanging.items() if same(tensor) not in known}
     return {
-        # a copy of the model has its parameters' names: an average, or a teacher
+        # a copy of the model, such as an average, has its parameters' names
         "parameters": _named(registered["parameters"], {*map(plain_name, parameters)}),
         "buffers": _named(registered["buffers"]),
         "optimizer": _named(optimizer),
@@ -98,9 +98,9 @@ def state_of(found: Reachable, parameters: Mapping[str, Tensor]) -> StateByCateg
 
 
 def _of_one_process(modules: Mapping[str, nn.Module]) -> dict[str, nn.Module]:
-    """Return modules by path, with the model that it trains instead of each DistributedDataParallel, compiled or not.
+    """Return modules by path, with each DistributedDataParallel, compiled or not, replaced by its inner model.
 
-    Where a step holds that model too, the model keeps its own path.
+    If the step also holds the inner model directly, that model keeps its own path.
     """
     found, held = {}, {id(module) for module in modules.values()}
     for path, module in modules.items():
@@ -117,7 +117,7 @@ def same(tensor: Tensor) -> tuple[object, ...]:
     held: Any = local(tensor)  # a DTensor has no address of its own
     if held.layout is not torch.strided or held.numel() == 0:
         return (id(held),)
-    if is_traceable_wrapper_subclass(held):  # it has none, either: a quantized weight, say
+    if is_traceable_wrapper_subclass(held):  # a quantized weight, for example, has no address, either
         return type(held), *(same(getattr(held, name)) for name in held.__tensor_flatten__()[0])
     return held.device, held.data_ptr(), held.dtype, tuple(held.shape), held.stride()
 
@@ -164,9 +164,9 @@ def _leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _named(entries: list[_Entry], taken: Collection[str] = ()) -> dict[str, Tensor]:
-    """Return tensors by name: the short one where it is unique, also among others' long names, else the long one.
+    """Return tensors by name: the short name if it is unique, also among long names, else the long name.
 
-    taken: names that things outside `entries` have.
+    taken: names in use outside `entries`.
     """
     names, clashing = [entry.short for entry in entries], True
     while clashing:

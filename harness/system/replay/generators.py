@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
-import numpy.random  # numpy imports it when it is asked for first, which may be within an import
+import numpy.random  # numpy would import it at first use, maybe within another import
 import torch
 from torch import Tensor
 
@@ -25,7 +25,7 @@ from harness.system.replay.holders import asked, module_of
 from harness.system.replay.launches import standing_in
 from harness.system.replay.sites import asked_at
 
-# What `get` gave, `set` takes back.
+# Functions that read and set a generator's state.
 Accessors = tuple[Callable[[], Any], Callable[[Any], None]]
 
 
@@ -95,7 +95,7 @@ _set, _seed = torch.random.set_rng_state, torch.random.manual_seed
 
 @contextmanager
 def noted_generator_states() -> Iterator[list[str]]:
-    """Note each place in the block that calls `torch.set_rng_state` or `torch.manual_seed`, once."""
+    """Yield a list of the places in the block that call `torch.set_rng_state` or `torch.manual_seed`."""
     told: list[str] = []
 
     def note(how: str) -> None:
@@ -115,22 +115,22 @@ def noted_generator_states() -> Iterator[list[str]]:
         yield told
 
 
-# Restore the process's generators after an import: what an import draws is not the training's.
+# Restore the process's generators after an import: its draws are not part of the training.
 #
 # Libraries draw random numbers for their own purposes while they are imported (rich does, and
 # httpx, transformers and many more import it). The first arm in a process imports them, a later arm
-# does not. Without this module the two would start, or continue, from different generators.
+# does not. Without the restoration, the two arms would draw different numbers.
 
 
 class UndrawnImports:
-    """A finder before all others, which finds what they find. An import within another one is that one's.
+    """An import finder that asks all others, and wraps the loader that they find. Nested imports belong to the outer.
 
-    Only imports of the thread that trains are looked after: what another one puts back would be the state of before.
+    Only imports by the training thread are wrapped. Another thread would undo draws that the training made meanwhile.
     """
 
     def __init__(self) -> None:
         self._thread = threading.local()
-        self.trains = threading.get_ident()  # the thread
+        self.trains = threading.get_ident()  # the training thread
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -149,7 +149,7 @@ class UndrawnImports:
         return threading.get_ident() == self.trains
 
     def _look_after(self, loader: Any) -> None:
-        """Wrap a loader's `exec_module`. Leave loaders alone that are classes, which all share, or that refuse it."""
+        """Wrap a loader's `exec_module`. Skip loaders that are classes, which all imports share, or that refuse it."""
         if not hasattr(loader, "exec_module") or "exec_module" in getattr(loader, "__dict__", {}):
             return
         execute = loader.exec_module
@@ -169,9 +169,9 @@ class UndrawnImports:
 
 
 def _generators_kept() -> Callable[[], None]:
-    """Return a function that restores the host's generators, which may be read while a device captures."""
+    """Return a function that restores the present states of the host's generators."""
     host = host_generators()
-    known = {name: get() for name, (get, _) in host.items()}  # a copy of it would be fake in a pass over fake tensors
+    known = {name: get() for name, (get, _) in host.items()}  # no copies: they would be fake in a fake pass
     return lambda: restore(host, known)
 
 
@@ -179,7 +179,7 @@ _UNDRAWN = UndrawnImports()
 
 
 def keep_imports_undrawn() -> None:
-    """Keep imports undrawn from now on, in this thread and in no other of this process."""
+    """From now on, restore the generators after each import by this thread, and by no other thread."""
     _UNDRAWN.trains = threading.get_ident()
     if _UNDRAWN not in sys.meta_path:
         sys.meta_path.insert(0, _UNDRAWN)

@@ -1,5 +1,5 @@
-"""Find what holds a training's things apart from attributes, dictionaries and lists: names of modules, data of classes,
-caches of functions, frames of generators, and what iterators and views are over.
+"""Read what holds a training's objects besides attributes, dictionaries and lists: names of modules, data of classes,
+caches of functions, variables of generators, and the objects behind iterators and views.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from harness.evidence.sources import is_users as is_users_code
 # In a key: an address, a hash or a time.
 _OF_A_PROCESS = re.compile(r"(?<![.\d])\d{10,}|0x[0-9a-f]{8,}", re.IGNORECASE)
 ATOMS = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
-# Of the standard library: what scripts keep settings and state in. Others (threads, loggers, files) keep their own.
+# Standard classes in which scripts keep settings and state. Others (threads, loggers, files) are not searched.
 NAMESPACES = (
     *(SimpleNamespace, argparse.Namespace, optparse.Values, threading.local),
     *(collections.UserDict, collections.UserList, collections.ChainMap),
@@ -55,15 +55,15 @@ _FAMILIAR = {"torch", "numpy", "builtins"} | set(sys.stdlib_module_names)
 _ITERATORS = ("builtins", "itertools")
 _T = TypeVar("_T")
 _U = TypeVar("_U")
-LOCALS = "<locals>"  # in the path to what a generator's variables hold
+LOCALS = "<locals>"  # part of the path to a generator's variables
 LruCache = functools._lru_cache_wrapper
 
 
 class OwnPart:
-    """What user code keeps on an object of a library's class: a trainer, on which the library keeps its loop, too.
+    """The attributes that user code sets on an object of a library's class, such as a trainer that the library drives.
 
-    Left out is what functions of the library's classes bind there, unless user code is called through it, and objects
-    of the library's own classes.
+    Attributes that the library's own functions assign are left out, unless they are user callables. So are objects of
+    the library's own classes.
     """
 
     def __init__(self, owner: object, libraries: frozenset[str]) -> None:
@@ -112,7 +112,7 @@ def functions_of(kind: type) -> Iterator[FunctionType | LruCache[Any]]:
 
 
 def seen_through(value: Any) -> list[Any] | None:
-    """Return what a view, an iterator or a context variable is over; None for anything else."""
+    """Return the objects behind a view, an iterator or a context variable; None for anything else."""
     if isinstance(value, ContextVar):
         return [value.get(None)]
     iterates = module_of(type(value)) in _ITERATORS and hasattr(type(value), "__next__")
@@ -122,7 +122,7 @@ def seen_through(value: Any) -> list[Any] | None:
 
 
 def locals_of(generator: GeneratorType[Any, Any, Any]) -> list[tuple[str, Any]]:
-    """Return an unfinished generator's local variables, which only it can bind, and the one that it waits for."""
+    """Return an unfinished generator's local variables, and the generator that it delegates to."""
     if generator.gi_frame is None:
         return []
     names = list(generator.gi_frame.f_locals.items())
@@ -134,8 +134,8 @@ def globals_of(generator: GeneratorType[Any, Any, Any]) -> dict[str, Any]:
 
 
 def key_name(key: Any, index: int) -> str:
-    """Return the name of a dictionary entry: its key. It is the index if the key is an object, or has an address or a
-    hash in it (`moments[id(parameter)]`), since these are others in another process.
+    """Return the name of a dictionary entry: its key, or its index if the key is an object or contains an address or a
+    hash (`moments[id(parameter)]`), because these differ between processes.
     """
     parts = key if issubclass(type(key), tuple) else (key,)
     name = asked(partial(str, key), "") if all(issubclass(type(part), ATOMS) for part in parts) else ""
@@ -188,7 +188,7 @@ def module_of(thing: object) -> str:
 def names_of(code: CodeType) -> frozenset[str]:
     """Return the names that a function's code looks up or binds, including those of functions inside it.
 
-    Names that pytest adds for its assertions are left out: no source can have them, and they lead to all that it runs.
+    Names that pytest adds for its assertions are left out, because they lead to everything that pytest runs.
     """
     inner = [each for each in code.co_consts if isinstance(each, CodeType)]
     own = frozenset(name for name in code.co_names if not name.startswith("@"))

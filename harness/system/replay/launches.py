@@ -1,8 +1,8 @@
-"""Announce kernels that are launched past torch's operators, and replace torch's own functions for a block.
+"""Announce kernels that are launched without a torch operator, and replace torch's own functions for a block.
 
-No dispatch mode sees such a launch. Triton's are announced here for every trainer (`triton_announced`). A trainer that
-launches kernels in another way calls `announced`; the harness sees nothing of a launch that nobody announces. torch's
-functions are replaced so that a capture is seen, and compiled code runs as written.
+No dispatch mode sees such a launch. The harness announces Triton's launches for every trainer (`triton_announced`). A
+trainer that launches kernels in another way calls `announced`; the harness does not see other launches. torch's
+functions are replaced so that a step takes itself for captured, and compiled code runs uncompiled.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _TRITON = (("triton.runtime.jit", "JITFunction"), ("triton.runtime.interpreter",
 
 
 class LaunchWatch(Protocol):
-    """Looks at launches while it is among the watches."""
+    """Is called for each launch while it is the last of `watches`."""
 
     def launched(
         self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], launch: Launch, caller: FrameType
@@ -39,15 +39,15 @@ _announcing = False
 
 
 def is_watched() -> bool:
-    """Return True if a launch is to be announced: somebody watches, and no outer launch was announced already."""
+    """Return True if a launch must be announced: there is a watch, and no outer launch is being announced."""
     return bool(watches) and not _announcing
 
 
 def announced(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], launch: Launch) -> object:
-    """Launch a kernel under the eyes of the last watch, and return what `launch` returns.
+    """Launch a kernel through the last watch, and return what `launch` returns.
 
-    name: of the kernel. args: its arguments, tensors among them. kwargs: what else decides what it computes. The line
-    of the launch is the user's line that called the function that announces.
+    name: the kernel's. args: its arguments, with its tensors. kwargs: settings that also decide what it computes. The
+    line that called the announcing function counts as the line of the launch.
     """
     global _announcing  # noqa: PLW0603
     caller = sys._getframe(1).f_back
@@ -65,7 +65,7 @@ def triton_announced() -> Iterator[None]:
     """Announce the launches of Triton's kernels within the block."""
     replaced = []
     for module, name in _TRITON:
-        # without a GPU a system may still have to say how Triton is imported
+        # without a GPU, a system may have to configure Triton before its import
         owner = getattr(_imported(module), name, None)
         if owner is not None and "run" in vars(owner):
             replaced.append((owner, owner.run))
@@ -112,9 +112,9 @@ def standing_in(modules: Sequence[ModuleType | type], name: str, stand_in: Calla
 
 @contextmanager
 def as_captured() -> Iterator[list[str]]:
-    """Make `torch.cuda.is_current_stream_capturing()` true within the block, except for torch; yield who asked.
+    """Make `torch.cuda.is_current_stream_capturing()` true within the block, except for torch; yield callers.
 
-    A real capture does not need it, and compiled code there may rely on the identity of torch's own function.
+    A real capture does not need this, and compiled code in it may rely on the identity of torch's own function.
     """
     asked: list[str] = []
 
@@ -131,7 +131,7 @@ def as_captured() -> Iterator[list[str]]:
 
 @contextmanager
 def as_written() -> Iterator[list[str]]:
-    """Compile nothing, and run no compiled code, within the block. Yield the lines that called such code."""
+    """Compile nothing, and run no compiled code, within the block. Yield the lines that called compiled code."""
     from torch._dynamo import eval_frame
 
     calls: list[str] = []

@@ -1,4 +1,4 @@
-"""Define the bases of the modes with which the harness sees what a step calls: operators, and functions of torch."""
+"""Define base classes of the modes that observe a step's calls of operators and of torch functions."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 
 class Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """A dispatch mode under which compiled code stays compiled: `as_written` is for who needs its operators.
+    """A dispatch mode under which compiled code stays compiled. To see its operators, use `as_written`.
 
-    One that has a `host`, a `HostMade`, knows a device's memory from the host's: a step executes under it as it would
-    on a device. Any other leaves the step as it is.
+    A subclass with a `host` (a `HostMade`) distinguishes a device's memory from the host's. Under it, a step executes
+    as it would on a device. Other subclasses do not change the step.
     """
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ class Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
-        """Return True, so that torch.compile works under it: a mode that does not say so lets nothing be compiled."""
+        """Return True, because torch.compile compiles nothing under a mode that returns False."""
         return True
 
 
@@ -52,5 +52,5 @@ class Interceptor(TorchFunctionMode):
         return self.execute(func, args, kwargs or {})
 
     def execute(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Call the function, and return its result. `cpu_as_device.caller` knows frames by this name."""
+        """Call the function, and return its result. `cpu_as_device.caller` recognizes frames by this name."""
         raise NotImplementedError
