@@ -25,11 +25,11 @@ class StepFunction:
     step: trains on one batch and returns the loss: a floating-point tensor of one number, or a dictionary with that
         tensor under `loss`. It must not wait for the device.
     batch: returns the batch of step `index`, which depends only on seed and index: a tensor, or tuples, lists and
-        dictionaries of tensors, also nested. A data loader may take the place of the function; its batches are read in
+        dictionaries of tensors, also nested. A data loader may replace the function; its batches are then read in
         its order, epoch after epoch. The elements of a tensor named `tokens` count as the step's tokens. Without such a
         tensor, the number of tokens is the workload's batch size times its sequence length.
     parameters: returns the trained tensors by name, all on one device. A `torch.nn.Module`, its `parameters()`, or a
-        list or dictionary of modules and tensors may take the place of the function. A step must update the tensors in
+        list or dictionary of modules and tensors may replace the function. A step must update the tensors in
         place.
     state: returns, by name, tensors that training changes and that the harness cannot find from the step.
     evaluate: evaluates the model between two steps, and returns a number, or several by name (kind `evaluation`).

@@ -75,7 +75,7 @@ def shared(batch: Callable[[int], Batch], batch_size: int) -> Callable[[int], Ba
 
 
 def hold_together(ranks: int) -> None:
-    """From now on, let each group of `ranks` neighbouring ranks read the same rows."""
+    """Let each group of `ranks` neighbouring ranks read the same rows from now on."""
     global _model_parallel  # noqa: PLW0603 - a process has one rank
     _model_parallel = ranks
 

@@ -310,7 +310,7 @@ class StepFunctionRun:
 
     def _kept_results(self) -> Callable[[], Mapping[str, Tensor]]:
         """Return a function that, called after a step, returns what the step left for others to read: metric tensors,
-        and tensors that the step newly bound as registered buffers or in place of existing optimizer state. After a
+        and tensors that the step newly bound as registered buffers or instead of existing optimizer state. After a
         capture these names stay bound, and each replay writes to the tensors.
         """
         before, kept = self._registered_buffers(), self._kept_by_optimizers()

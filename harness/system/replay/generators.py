@@ -179,7 +179,7 @@ _UNDRAWN = UndrawnImports()
 
 
 def keep_imports_undrawn() -> None:
-    """From now on, restore the generators after each import by this thread, and by no other thread."""
+    """Restore the generators after each import by this thread from now on, and by no other thread."""
     _UNDRAWN.trains = threading.get_ident()
     if _UNDRAWN not in sys.meta_path:
         sys.meta_path.insert(0, _UNDRAWN)

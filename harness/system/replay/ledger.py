@@ -1,13 +1,13 @@
-"""Follow what the tensors of a training are made of, and which of them a later step reads.
+"""Find the sources that the tensors of a training are computed from, and which of the tensors a later step reads.
 
-Each operator of a step carries what its inputs are made of into its results. What a tensor takes over a step's
-boundary has a mark of its own. A mark that reaches parameters, an optimizer, other state, the loss or the host says
-that the training reads the tensor. The mark of a sum of losses only reaches that sum: nothing else reads it.
-Memory is known by its storage, so views of it are the same memory. What compiled code makes, and what comes from
-outside of the steps, shows no operator, and counts as data.
+Each operator passes the sources of its inputs on to its results. A tensor that outlives its step gets a mark when a
+later step reads it. A mark that reaches parameters, an optimizer, other state, the loss or the host shows that the
+training uses the tensor. The mark of a running sum of losses only reaches that sum: the training does not use it.
+Memory is identified by its storage, so views of it are the same memory. Results of compiled code, and memory from
+outside of the steps, count as data, because no operator shows their sources.
 
-The first value is remembered of tensors that were created from constants: optimizers make their state in the first
-step and change it there, and a capture begins before that step.
+The first value of tensors that were created from constants is remembered, because optimizers create their state in the
+first step and change it there, but a capture begins before that step.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from harness.system.replay.cpu_as_device import LIFT, tensors_in
 from harness.system.replay.observer import Observer
 from harness.system.sharded_tensors import local
 
-_SMALL = 64  # elements; so large a tensor of other values than one number is remembered as it is
+_SMALL = 64  # elements: up to this size a tensor of several values is copied
 _aten = torch.ops.aten
-# By what makes a tensor of one number: which number, of its arguments.
+# Operators that fill a tensor with one number: how to read the number from their arguments.
 _FILLED: dict[Any, Callable[[Sequence[Any]], Any]] = {
     **dict.fromkeys((_aten.zeros, _aten.zeros_like, _aten.new_zeros), lambda _arguments: 0),
     **dict.fromkeys((_aten.ones, _aten.ones_like, _aten.new_ones), lambda _arguments: 1),
@@ -46,7 +46,7 @@ _LIFTED = {_aten.lift_fresh, _aten.lift_fresh_copy}
 
 
 class FirstValues(Observer):
-    """Within its block, remembers the first value of each tensor that numbers alone made."""
+    """Remembers the first value of each tensor that is created from numbers alone in the block."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -93,18 +93,18 @@ def copy_into(tensor: Tensor, value: Tensor) -> None:
         local(tensor).copy_(value)
 
 
-# Bits of what memory is made of; the bits above are marks. WHOLE: parameters, and not by way of a single number alone.
+# Bits for the sources of memory; higher bits are marks. WHOLE: from parameters, not only through a single number.
 PARAMETERS, DATA, WHOLE = 1, 2, 4
 _MADE_OF, _FIRST_MARK = PARAMETERS | DATA | WHOLE, 3
 _PLAIN = frozenset({Tensor, nn.Parameter, nn.Buffer})
-# In-place operators that leave nothing of what was there.
+# In-place operators that overwrite all former values.
 _REPLACE = frozenset(
     {
         "bernoulli_", "cauchy_", "copy_", "exponential_", "fill_", "geometric_", "log_normal_", "normal_", "random_",
         "uniform_", "zero_", "_foreach_copy_", "_foreach_zero_",
     }
 )  # fmt: skip
-_CONDITIONS = frozenset({"condition", "mask"})  # arguments that choose between values, and are none of them
+_CONDITIONS = frozenset({"condition", "mask"})  # arguments that only select values
 
 
 class Effect(NamedTuple):
@@ -112,15 +112,15 @@ class Effect(NamedTuple):
 
     writes: frozenset[int | str]
     chooses: frozenset[int | str]
-    replaces: bool  # nothing of what was there is left
-    by_shape: bool  # its result has the form of an argument, and nothing of its values
+    replaces: bool  # it overwrites all former values
+    by_shape: bool  # its result has the shape of an argument, but none of its values
     draws: bool
     tells: bool  # it gives the host a value
 
 
 @cache
 def effect_of(func: OpOverload) -> Effect:
-    """Return what the schema of an operator says of its effect."""
+    """Return an operator's effect, derived from its schema."""
     schema = getattr(func, "_schema", None)
     if schema is None:  # a higher-order operator
         return Effect(frozenset(), frozenset(), replaces=False, by_shape=False, draws=False, tells=False)
@@ -140,11 +140,11 @@ def effect_of(func: OpOverload) -> Effect:
 
 
 class Memory:
-    """What is known of one storage.
+    """Facts about one storage.
 
-    is_kept: it is a parameter's, a buffer's or an optimizer's. is_early: a loose tensor had it before the first step.
-    is_given: no operator of a step made it.
-    is_unseen: a step made it that was not followed.
+    is_kept: a parameter, buffer or optimizer holds it. is_early: a loose tensor held it before the first step.
+    is_given: no operator of a step created it.
+    is_unseen: a step that was not followed created it.
     """
 
     __slots__ = (
@@ -154,26 +154,26 @@ class Memory:
 
     def __init__(self, reference: StorageWeakRef, made_of: int, step: int, stretch: int, *, is_given: bool) -> None:
         self.reference, self.made_of, self.is_given = reference, made_of, is_given
-        self.born = step  # the step that it came in
-        self.made_in = stretch  # that its content was made in
+        self.born = step  # the step in which it appeared
+        self.made_in = stretch  # the stretch in which its content was computed
         self.written: int | None = None  # the last step that wrote to it
         self.is_kept = self.is_early = self.is_unseen = False
-        self.mark = self.marks = 0  # the mark of its content, once a later step read it; and all that it had
+        self.mark = self.marks = 0  # the mark of its content, if a later step read it; all its marks
 
 
 class Ledger(Observer):
     """Watch the steps of one execution: enter it around each step that is followed, and call `ended` after each step.
 
-    failure: the error that stopped the ledger, or None. A step goes on without it.
+    failure: the error that stopped the ledger, or None. Steps continue without the ledger.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.failure: str | None = None
         self.step = 0
-        self._stretch = 0  # of steps and evaluations: what a later stretch reads has outlived its own
-        self._memories: dict[int, Memory] = {}  # references keep an address from being given out again
-        self._sources: list[int] = []  # of each mark: what its memory is made of
+        self._stretch = 0  # number of the step or evaluation: memory read in a later one has outlived its own
+        self._memories: dict[int, Memory] = {}  # a reference prevents the reuse of its address
+        self._sources: list[int] = []  # by mark: the sources of its memory
         self._reached = 0  # marks that reached state, a loss or the host
 
     def keep(self, tensors: Iterable[Tensor]) -> None:
@@ -182,15 +182,15 @@ class Ledger(Observer):
             memory.is_kept = True
 
     def begin_with(self, tensors: Iterable[Tensor]) -> None:
-        """Mark the memory as that of loose tensors from before the first step. It is data until a step writes to it,
-        but a single number is a setting.
+        """Mark the memory as that of loose tensors from before the first step. It counts as data until a step writes to
+        it, but a single number counts as a setting.
         """
         for tensor in tensors:
             for memory in self._in(tensor):
                 memory.is_early, memory.made_of = True, DATA if tensor.numel() > 1 else 0
 
     def adopt(self, tensors: Iterable[Tensor]) -> None:
-        """Know the memory of tensors from steps that were not followed: made of nothing, until a step shows more."""
+        """Add the memory of tensors from steps that were not followed. It has no sources until a step writes to it."""
         for memory in self._in(list(tensors), 0):
             if memory.born == self.step and not memory.is_kept:
                 memory.is_unseen = True
@@ -292,9 +292,9 @@ class Ledger(Observer):
                 self._sources[memory.mark.bit_length() - 1 - _FIRST_MARK] = memory.made_of
 
     def _in(self, value: Any, made_of: int | None = None) -> Sequence[Memory]:
-        """Return the memory of all tensors in a value, and begin to know it.
+        """Return the memory of all tensors in a value. Add memory that is not known yet.
 
-        made_of: what an operator made the memory of that is not known yet. None: it came from elsewhere, as a batch.
+        made_of: the sources of new memory; None if no operator created it, as for a batch.
         """
         kind = type(value)
         if kind in _PLAIN:
@@ -319,7 +319,7 @@ class Ledger(Observer):
             )
             self._memories[storage._cdata] = memory
         if type(tensor) is nn.Parameter:
-            memory.is_kept = True  # also where the training gave it other memory
+            memory.is_kept = True  # also if the training assigned other memory to it
         return (memory,)
 
 

@@ -1,12 +1,12 @@
 """Record the ATen operations of a function while it executes, and repeat them on the same tensors.
 
-A dispatch mode sees them below autograd, so that a backward pass and an optimizer are operations like any other.
+A dispatch mode observes them below autograd, so backward passes and optimizers are recorded like other code.
 torch's `make_fx` records the same, but builds a fake tensor, with its own mode, next to each value. For a step of the
 reference trainer's tiny model it took 3.1 s of processor time; this module takes 0.2 s.
 
-The terms that a loss is a sum of are measured: terms that cancel leave a loss near 0 with their own rounding. They may
-cancel in a sum over a batch, as advantages do, or before it in each of its elements: a margin that is just met, an
-estimate of a divergence.
+The size of a loss's terms is measured, because large terms that cancel leave their rounding error in a loss near 0.
+They may cancel in a sum over a batch, as advantages do, or within each element of the batch: a margin that is just met,
+an estimate of a divergence.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from harness.system.replay.sites import Site, site_to_note
 # Name the operators that a step runs, to detect a captured step that runs other kernels than the
 # plain one.
 #
-# Libraries ask whether they are captured and then take another way: transformers keeps the causal
-# mask, and attention runs in another kernel. Both ways are right, and their roundings differ. A
-# kernel that drops out draws other random numbers, too.
+# Libraries run other code in a capture: transformers keeps the causal mask, so that attention runs
+# in another kernel. Both results are right, but their rounding differs. A kernel with dropout also
+# draws other random numbers.
 
-# Operators that move or make memory and round nothing: a capture copies its batch, and a plain step need not.
+# Operators that move or create memory and round nothing: a capture copies its batch, a plain step need not.
 _MOVES = frozenset(
     {
         "_reshape_alias", "_to_copy", "_local_scalar_dense", "_unsafe_view", "alias", "arange",
@@ -50,7 +50,7 @@ _MOVES = frozenset(
 
 
 def operator_name(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
-    """Return the operator, with the optional tensors it was given, or None for an operator that rounds nothing."""
+    """Return the operator's name with its given optional tensors, or None for an operator that rounds nothing."""
     name, optional = _known(func)
     if name is None or not optional:
         return name
@@ -67,12 +67,12 @@ def _known(func: OpOverload) -> tuple[str | None, tuple[tuple[int, str], ...]]:
     return name, tuple((place, each.name) for place, each in arguments if str(each.type) == "Optional[Tensor]")
 
 
-# Arguments of operators that draw only where this one is neither 0 nor False.
+# Arguments with which an operator draws nothing if they are 0 or False.
 _DRAWS_BY = frozenset({"dropout", "dropout_p", "p", "train", "training"})
 
 
 def drawn_by(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], returned: object) -> str | None:
-    """Return an operator that draws random numbers, with what it draws for, or None if it draws none.
+    """Return the name of an operator that draws random numbers, with its tensors' layouts; None for others.
 
     Which element gets which number depends on data types, shapes and order in memory. The form of
     an operator (in place, `out`, `_like`) does not change what it draws.
@@ -85,7 +85,7 @@ def drawn_by(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], r
     if not tensors or any(given.get(each) in (0, False) for each in _DRAWS_BY if _is_number(given.get(each))):
         return None
     if name == "aten.native_dropout" and tensors[0].device.type == "cpu":
-        name, tensors = "aten.bernoulli", tensors[:1]  # which its kernel there calls
+        name, tensors = "aten.bernoulli", tensors[:1]  # which the CPU kernel calls
     own = " from its own generator" if given.get("generator") is not None else ""
     return f"{name} of {', '.join(dict.fromkeys(map(_layout, tensors)))}{own}"
 
@@ -98,7 +98,7 @@ def _is_number(value: object) -> bool:
 def _drawing(func: OpOverload) -> tuple[str | None, tuple[tuple[str, int, Any], ...]]:
     """Return the name of an operator that may draw, None for others, and the arguments that decide whether it does."""
     arguments, read = [*enumerate(func._schema.arguments)], {*_DRAWS_BY, "generator"}
-    drops_out = any(each.name == "dropout_p" for _, each in arguments)  # so do kernels of packages, without the tag
+    drops_out = any(each.name == "dropout_p" for _, each in arguments)  # also kernels of packages, which lack the tag
     if not drops_out and torch.Tag.nondeterministic_seeded not in func.tags:
         return None, ()
     name = func._schema.name.replace("::", ".").removesuffix("_").removesuffix("_functional").removesuffix("_like")
@@ -112,8 +112,8 @@ def _layout(tensor: Tensor) -> str:
 
 
 class OperatorWatch(Observer):
-    """Collect the operators that run in its block: in `names` each once but for those within compiled code, in `draws`
-    those that draw random numbers, in their order.
+    """Collects the operators that run in the block. `names` is the set of those outside of compiled code. `draws` lists
+    those that draw random numbers, in order.
     """
 
     def __init__(self) -> None:
@@ -138,42 +138,42 @@ class OperatorWatch(Observer):
         return returned
 
 
-_repetitions = 0  # that are under way
+_repetitions = 0  # how many are running
 _repeated: _Operation | None = None  # the operation that a repetition calls now
 _COPY = torch.ops.aten.clone.default
 _VIEW = torch.ops.aten.as_strided.default
-_PINNED = torch.ops.aten.is_pinned.default  # the harness asks it within a recording, and nothing is read
+_PINNED = torch.ops.aten.is_pinned.default  # called by the harness within a recording; reads no values
 
 
 @dataclass(frozen=True)
 class _Result:
-    """A tensor that an operation gives: its place among all results."""
+    """A tensor that an operation returns, by its index among all results."""
 
     place: int
 
 
 @dataclass
 class _Operation:
-    """One call; a `_Result` stands where an argument is computed anew by each repetition."""
+    """One call. A `_Result` replaces each argument that every repetition computes again."""
 
     function: OpOverload
     arguments: list[Any]
     keywords: dict[str, Any]
-    results: list[tuple[int, int]]  # index in what is returned, and its place
+    results: list[tuple[int, int]]  # index in the returned value, and place among all results
     last_used: list[int]  # places that no later operation needs
-    with_gradients: bool  # torch's mode: what a forward pass keeps for its backward, a kernel may decide by it
-    of_inference: bool = False  # it writes in inference mode, maybe to what that made, as torch then lets it alone do
-    site: Site | None = None  # where the step called it, if anybody asked
+    with_gradients: bool  # torch's grad mode: it may decide what a kernel keeps for a backward pass
+    of_inference: bool = False  # it writes in inference mode, as torch requires for inference tensors
+    site: Site | None = None  # where the step called it, if sites are noted
 
 
 class Operations:
-    """What `record` saw. A call repeats it, and gives what the function returned, computed anew."""
+    """Recorded operations. A call repeats them, and returns new values of what the function returned."""
 
     def __init__(self, operations: list[_Operation], returned: list[Any], places: int, draws: list[str]) -> None:
         """Keep a recording, and find where each result is last used. draws: the operators that draw, in order."""
         self._operations, self._returned, self._places, self.draws = operations, returned, places, draws
         needed = set(_places(returned))
-        for operation in reversed(operations):  # memory is used again as soon as the function itself let go of it
+        for operation in reversed(operations):  # so that memory is freed as early as in the function itself
             used = _places([*operation.arguments, *operation.keywords.values()])
             own = {*used, *(place for _, place in operation.results)}
             operation.last_used = sorted(own - needed)
@@ -188,7 +188,7 @@ class Operations:
         return {name for name in named if name is not None}
 
     def reads(self, tensor: Tensor) -> bool:
-        """Return True if an operation is given elements that the tensor held before the recording."""
+        """Return True if an argument of an operation is the tensor's memory from before the recording."""
         own = [each for each in self._operations if each.function is not _PINNED]
         given = tensors_in([each for one in own for each in (*one.arguments, *one.keywords.values())])
         return same(tensor) in map(same, given)
@@ -224,7 +224,7 @@ def _repeating() -> Iterator[None]:
 
 
 def is_repeated() -> bool:
-    """Return True while a recording is repeated. It waits for nothing: what waits cannot be recorded."""
+    """Return True while a recording is repeated. Repetitions never wait: a step that waits cannot be recorded."""
     return _repetitions > 0
 
 
@@ -236,8 +236,8 @@ def repeated_site() -> Site | None:
 def record(function: Callable[[], list[Tensor]]) -> Operations:
     """Execute `function`, which returns tensors, and record its operations.
 
-    Raises RuntimeError if the host is given a value that the recording computes: whatever the host made of this value
-    would be repeated, even when the value differs.
+    Raises RuntimeError if the host reads a value that the recording computes, because repetitions would reuse what the
+    host made of that value.
     """
     with _Recording() as recording, _no_earlier_casts():
         returned = function()
@@ -246,7 +246,7 @@ def record(function: Callable[[], list[Tensor]]) -> Operations:
 
 
 class _Recording(Observer):
-    """Within its block, executes every operation and keeps it."""
+    """Executes and records every operation in the block."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -259,12 +259,12 @@ class _Recording(Observer):
     def execute(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         given = list(tensors_in([*args, *kwargs.values()]))
         self._find_shared(given)
-        # of numbers in the code alone: without a tensor too, as `arange` is, but no random one
+        # computed from numbers in the code alone, as by `arange`, and not random
         drawn = torch.Tag.nondeterministic_seeded in func.tags
         constant = not drawn and self.host.alone(func, args, kwargs)
         if torch.Tag.data_dependent_output in func.tags and not constant:
             raise RuntimeError(f"{func} gives the host a value of the step")
-        called = _COPY if func is LIFT else func  # what the code made of numbers is made anew by each repetition
+        called = _COPY if func is LIFT else func  # each repetition creates it again from its numbers
         arguments, keywords = [*map(self.known, args)], {k: self.known(v) for k, v in kwargs.items()}
         writes = torch.is_inference_mode_enabled() and called._schema.is_mutable
         operation = _Operation(called, arguments, keywords, [], [], torch.is_grad_enabled(), of_inference=writes)
@@ -298,8 +298,8 @@ class _Recording(Observer):
         self.places += 1
 
     def _find_shared(self, given: Iterable[Tensor]) -> None:
-        """Record a view for each tensor in a result's memory that no operation made, as `nn.Parameter(result)` does: it
-        is a view in each repetition, too. Raises RuntimeError if it shows the memory as another type.
+        """Record a view for each tensor that shares a result's memory without an operation, as `nn.Parameter(result)`
+        does: repetitions need it, too. Raises RuntimeError if the tensor has another type than the result.
         """
         for tensor in given:
             place = None if tensor in self._results else self._memory.place_of(tensor)
@@ -323,14 +323,14 @@ class _Recording(Observer):
 
 
 class _Memory:
-    """In whose memory a tensor lies: a result's, by its place, or one's that was there before."""
+    """Knows whose memory a tensor uses: that of a result, by its place, or memory from before the recording."""
 
     def __init__(self) -> None:
-        # references keep an address from being given out again
+        # a reference prevents the reuse of its address
         self._places: dict[int, tuple[StorageWeakRef, tuple[torch.dtype, int] | None]] = {}
 
     def computed(self, tensor: Tensor, place: int) -> None:
-        """Note the memory of a result; a view of an earlier tensor is in memory that is known already."""
+        """Note the memory of a result. The memory of a view of an earlier tensor is known already."""
         if torch._C._has_storage(tensor):
             self._note(tensor, (tensor.dtype, place))
 
@@ -361,9 +361,9 @@ def _places(value: Any) -> Iterator[int]:
 
 @contextmanager
 def _no_earlier_casts() -> Iterator[None]:
-    """Forget what autocast converted before the recording: every repetition would use the weight as it was then.
+    """Clear autocast's cache around the recording: else every repetition would use weights that were converted before.
 
-    Within the recording the cache works as in a plain step, where a weight's gradients are added in the cast's type.
+    Within the recording the cache works as in a plain step, which adds a weight's gradients in the converted type.
     """
     torch.clear_autocast_cache()
     try:
@@ -373,10 +373,10 @@ def _no_earlier_casts() -> Iterator[None]:
 
 
 _SUMS = {"sum", "mean"}
-_FOLLOWED = 1 << 16  # elements: of larger tensors, as activations are, the values count
+_FOLLOWED = 1 << 16  # elements: larger tensors, such as activations, count by their values
 _ADDITIONS = {"add", "sub", "rsub"}
 _SCALINGS = {"mul", "div"}
-# `relu` and its like may cut off what rounding left of a sum
+# operators that keep the size of terms; `relu` and similar ones may cut off a sum's rounding error
 _SAME = {
     "relu",
     "clamp",
@@ -396,7 +396,7 @@ _SAME = {
 
 
 class LossTerms(Observer):
-    """Within its block, follow the size of numbers: the sum of each one's terms without their signs."""
+    """Computes the size of numbers in the block: the sum of the absolute values of a number's terms."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -417,7 +417,7 @@ class LossTerms(Observer):
         plain = type(returned) is Tensor and returned.layout is torch.strided and returned.is_floating_point()
         if plain and returned.numel() <= _FOLLOWED:
             size = None
-            with suppress(RuntimeError, TypeError):  # what cannot be followed counts by its value
+            with suppress(RuntimeError, TypeError):  # then it counts by its value
                 size = self._followed(func, args, kwargs)
             if size is not None and size.numel() == returned.numel():
                 self._sizes[returned] = size.detach().reshape(returned.shape)
@@ -426,7 +426,7 @@ class LossTerms(Observer):
     def _followed(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
         name = func._schema.name.removeprefix("aten::").removesuffix("_")
         if name in _SUMS and func._schema.is_mutable:
-            return None  # into memory of the step's own, which only the step writes to
+            return None  # it writes to the step's memory, which nothing else may do
         if name in _SUMS:
             terms: Tensor = self.size_of(args[0])
             if args[1:]:

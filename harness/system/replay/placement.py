@@ -1,12 +1,12 @@
-"""Foresee on a CPU which tensors a step would keep on the host of a GPU, and copy from there in every step.
+"""Predict on a CPU which tensors a training would keep on the host of a GPU, and copy to the GPU in every step.
 
-torch without CUDA aborts the process when autograd meets a fake tensor of a CUDA device. So a step is executed on the
-CPU, and every torch function that its training calls is noted from its opening on. A call that names a device places
-its result there (`x.to(device)`, `torch.zeros(3, device=device)`). What is computed from a placed tensor is placed,
-too. Everything else that is made is on the host. Where an earlier tensor is stays unknown.
+torch without CUDA aborts the process if autograd meets a fake tensor of a CUDA device. So the step runs on the CPU, and
+calls of torch functions are observed from the opening of the training on. A call that names a device places its result
+there (`x.to(device)`, `torch.zeros(3, device=device)`). A result computed from a placed tensor is placed, too. Other
+new tensors are on the host. The place of tensors from before the opening is unknown.
 
-A dispatch mode sees a user-defined operator, and none of the operators that it calls. A kernel that is written in
-Python, or that calls torch, dispatches again; one in C++ that reads memory itself shows nothing.
+A dispatch mode sees a user-defined operator, but no operator that its kernel calls. Inside the kernel, another mode can
+observe those of a kernel in Python or with calls of torch. A C++ kernel that reads memory itself shows nothing.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from harness.system.replay.launches import standing_in
 from harness.system.replay.observer import Interceptor, Observer, leaves_the_step
 from harness.system.replay.sites import asked_at
 
-# what their operators wait for is known by name and tag
+# namespaces whose operators show by name and tag whether they wait
 _OF_TORCH = {"aten", "prims", "c10d", "_c10d_functional", "quantized", "mkldnn", "inductor"}
 _UNTAGGED = {torch.ops.aten.is_nonzero.default, torch.ops.aten.multinomial.default}
 _VALUES = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
@@ -42,12 +42,12 @@ def executed(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -
         return func(*args, **kwargs), []
     given = list(tensors_in([*args, *kwargs.values()]))
     plain = bool(given) and all(_is_plain(tensor) for tensor in given)
-    # another mode, which wants to be given the operator, too
+    # another mode must get the operator, too
     others = not all(map(leaves_the_step, _get_current_dispatch_mode_stack()))
     if not plain or others:
         return func(*args, **kwargs), []
     with _Inside() as inside, _Read(inside.needed):
-        # below the mode that is looked from: it would be given the operator itself again
+        # below the calling mode, which would otherwise get the same operator again
         returned = func.redispatch(torch._C.DispatchKeySet(torch._C.DispatchKey.CPU), *args, **kwargs)
     return returned, inside.needed
 
@@ -76,7 +76,7 @@ class _Inside(Observer):
 
 
 class _Read(Interceptor):
-    """What reads memory of the CPU without an operator, and copies from a device."""
+    """Notes calls that read memory of the CPU without an operator, or copy from a device."""
 
     def __init__(self, needed: list[str]) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ class _Read(Interceptor):
 
 
 def _is_host(value: object) -> bool:
-    """Return True for a name or device of the CPU. Looks at nothing else: to print a tensor would read it."""
+    """Return True for a name or device of the CPU. Other values are not converted to text: that would read a tensor."""
     return isinstance(value, str | torch.device) and str(value).partition(":")[0] == "cpu"
 
 
@@ -102,18 +102,18 @@ _UNKNOWN_PLACE = "?"
 
 
 class _Memory(NamedTuple):
-    reference: StorageWeakRef  # keeps the address from being given out again
+    reference: StorageWeakRef  # prevents the reuse of its address
     side: Side
     step: int  # the number of the watched step that made it; 0: none
 
 
 class Placement(Interceptor):
-    """Within its block, which a training is opened in, notes where tensors lie.
+    """Notes which side, device or host, each tensor would be on. The training must be opened in the block.
 
-    copies: lines of a watched step that copy a tensor, or Python's numbers, from the host to the device, which no
-    capture takes unless the memory is pinned. changes: lines that change a tensor of the host, which no replay does
-    again. unknown: lines that put a tensor of unknown place on the device. unrepeated: operators that repeat no bits
-    on CUDA, each with its line. of_cpu: lines where torch's own optimizer reads a value on a CPU alone.
+    copies: lines of a watched step that copy tensors or Python numbers from host to device. A capture allows that only
+    from pinned memory. changes: lines that change a tensor of the host, which no replay repeats. unknown: lines that
+    move a tensor of unknown place to the device. unrepeated: operators that may not repeat their bits on CUDA, each
+    with its line. of_cpu: lines where torch's own optimizer reads a value, but only on a CPU.
     """
 
     def __init__(self) -> None:
@@ -121,7 +121,7 @@ class Placement(Interceptor):
         self._sides: dict[int, _Memory] = {}
         self._standing_in = ExitStack()
         self._steps, self._watching = 0, False
-        self._lines: dict[object, str] = {}  # of a node of the autograd graph, the line that made it
+        self._lines: dict[object, str] = {}  # by node of the autograd graph: the line that created it
         self._forget()
 
     def _forget(self) -> None:
@@ -163,7 +163,7 @@ class Placement(Interceptor):
             self._lines.clear()
 
     def side_of(self, tensor: Tensor) -> Side | None:
-        """Return where the tensor would be; None for a tensor from before, or without memory of its own."""
+        """Return the side of a tensor; None for a tensor from before the opening, or without memory."""
         memory = self._memory(tensor)
         return None if memory is None else memory.side
 
@@ -183,7 +183,7 @@ class Placement(Interceptor):
             self._look(func, args, given, sides, named=named)
         if named is not None or func in _TO_HOST:
             returned = self._moved(returned, given, "device" if named else "host")
-        elif None not in sides or "device" in sides:  # what is computed from unknown places stays unknown
+        elif None not in sides or "device" in sides:  # results from unknown places stay unknown
             for tensor in tensors_in(returned):
                 if self.side_of(tensor) is None:
                     self._put(tensor, "device" if "device" in sides else "host")
@@ -192,7 +192,7 @@ class Placement(Interceptor):
         return returned
 
     def _moved(self, returned: Any, given: Sequence[Tensor], side: Side) -> Any:
-        """Return what a call that names a device returns, copied if it is on the other side, as on a GPU."""
+        """Put a call's result on the named side. If it is on the other side, return a copy, as a GPU would."""
         if not isinstance(returned, Tensor):
             return returned
         memory = self._memory(returned)
@@ -268,7 +268,7 @@ class Placement(Interceptor):
 
 
 class _Operators(Observer):
-    """Within its block notes which operators repeat no bits on CUDA."""
+    """Notes the operators in the block that may not repeat their bits on CUDA."""
 
     def __init__(self, placement: Placement) -> None:
         super().__init__()

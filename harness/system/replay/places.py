@@ -1,9 +1,9 @@
-"""Model the places that a training keeps things in. Each is read, compared, restored, kept up and named alike.
+"""Model the places where a training keeps values. All kinds are read, compared, restored and named in the same way.
 
-`reachable` finds them, `snapshots` remembers many of them at once. A slot is one entry of a place.
+`reachable` finds places, `snapshots` remembers many of them at once. A slot is one entry of a place.
 
-Most optimizers keep a tensor under a name for each parameter. Some keep lists of them (Shampoo's statistics). Some keep
-a count for all parameters together (MADGRAD's), next to the entries of parameters.
+Most optimizers keep named tensors for each parameter. Some keep lists of tensors (Shampoo's statistics). Some keep a
+count for all parameters together (MADGRAD's), next to the entries of parameters.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from harness.system.replay.holders import data_of, key_name, slots_of
 from harness.system.replay.ledger import FirstValues, writing_to
 from harness.system.sharded_tensors import local
 
-ABSENT = object()  # instead of a value: there is none
-LARGEST = 2**28  # bytes: a data set in one array is not a training's state, and each trial execution would copy it
-# The class of a chain's links, which nothing else names.
+ABSENT = object()  # stands for a missing value
+LARGEST = 2**28  # bytes: a larger array is a data set and not state, and each trial execution would copy it
+# The class of the links in a bounded cache's chain, which has no public name.
 _LINK = next(
     (each for each in gc.get_referents(functools.lru_cache(int)) if "list_elem" in getattr(each, "__name__", "")), None
 )
-# How names are bound and unbound in each kind of owner; in slots past what a frozen dataclass says to it.
+# How names are bound and unbound in each kind of owner; for objects, also in a frozen dataclass.
 _WAYS: tuple[tuple[type, Callable[..., None], Callable[..., None]], ...] = (
     (dict, operator.setitem, operator.delitem),
     (type, setattr, delattr),
@@ -55,7 +55,7 @@ class Slot(NamedTuple):
 
     @property
     def identity(self) -> tuple[int, Any]:
-        """Return a key that is equal for slots of the same thing: each walk makes its own places."""
+        """Return a key that is equal for slots of the same owner: each walk creates new places."""
         return id(self.place.owner), self.key
 
     def value(self) -> Any:
@@ -66,7 +66,7 @@ class Slot(NamedTuple):
 
 
 class Change(NamedTuple):
-    """What a slot held, and holds now."""
+    """A slot with its former and its present value."""
 
     slot: Slot
     was: Any
@@ -81,9 +81,9 @@ Stays = Callable[[Slot, Any], bool]
 
 
 class Place:
-    """A dictionary, and the base of the other kinds: each says how its owner is read and filled.
+    """A dictionary, and the base class of other kinds, which override how their owner is read and filled.
 
-    is_shared: it is of a whole process, as what modules and classes hold.
+    is_shared: the whole process shares it, such as names of modules and data of classes.
     """
 
     is_shared = False
@@ -114,16 +114,16 @@ class Place:
         return joined(self.path, key_name(key, index))
 
     def is_as(self, before: Any) -> bool:
-        """Return True if the place holds what it held: the same objects in the same order."""
+        """Return True if the place still holds the same objects as `before`, in the same order."""
         now = self.read()
         if isinstance(now, dict):
-            if [*map(hash, now)] != [*map(hash, before)]:  # two tensors that are keys are equal to no truth
+            if [*map(hash, now)] != [*map(hash, before)]:  # keys may be tensors, whose `==` returns tensors
                 return False
             now, before = now.values(), before.values()
         return len(now) == len(before) and all(map(operator.is_, now, before))
 
     def restore(self, before: Any, stays: Stays) -> None:
-        """Restore what the place held. New entries stay if their values do."""
+        """Restore the entries of `before`. A new entry stays if `stays` returns True for it."""
         held, now = dict(self.entries(before)), enumerate(self.entries(self.read()))
         came = ((Slot(self, key, self.name(key, index)), each) for index, (key, each) in now if held.get(key) is None)
         self.fill({**held, **{slot.key: each for slot, each in came if stays(slot, each)}})
@@ -153,7 +153,7 @@ class Elements(Place):
         return [*enumerate(held)]
 
     def restore(self, before: list[Any], stays: Stays) -> None:
-        is_log = len(self.owner) not in (len(before), self.grew_to)  # what grows each time
+        is_log = len(self.owner) not in (len(before), self.grew_to)  # every execution extends it
         super().restore(before, (lambda _slot, _value: False) if is_log else stays)
 
     def changes(self, before: list[Any]) -> Iterator[Change]:
@@ -165,14 +165,14 @@ class Elements(Place):
 
 
 class Bindings(Place):
-    """Names of a module that code reads or binds, the data of a class, an object's slots, or a closure's variable: what
-    has no dictionary of its own, or one of which no other entry is a training's.
+    """Names of a module that code uses, the data of a class, an object's slots, or a closure's variable. They have no
+    dictionary of their own, or one whose other entries are not the training's.
     """
 
     def __init__(self, owner: object, path: str, names: frozenset[str] = frozenset()) -> None:
-        """Hold an owner: a module's dictionary, class, closure's cell, or object with slots. names: a module's."""
+        """Hold an owner: a module's dictionary, with the `names` in it, a class, a cell, or an object with slots."""
         super().__init__(owner, path)
-        self.is_shared = isinstance(owner, dict | type)  # what an object has is its own
+        self.is_shared = isinstance(owner, dict | type)  # slots are the object's own
         self.identity = id(owner), names
         self._bind, self._unbind = next(ways for kind, *ways in _WAYS if isinstance(owner, kind))
 
@@ -200,7 +200,7 @@ class Bindings(Place):
 
 
 class _Whole(Place):
-    """What is read, compared and put back as one."""
+    """A place that is read, compared and restored as a whole."""
 
     def entries(self, _held: Any) -> Collection[tuple[Any, Any]]:
         return ()
@@ -213,7 +213,7 @@ class _Whole(Place):
 
 
 class Memo(_Whole):
-    """The results that `functools.cache` or `lru_cache` keeps of a function. They can be forgotten together alone."""
+    """The results that `functools.cache` or `lru_cache` keeps of a function. They can only be cleared together."""
 
     is_shared = True
 
@@ -223,8 +223,8 @@ class Memo(_Whole):
         return size
 
     def results(self) -> list[Any]:
-        """Return the kept results, found through the garbage collector: before the function comes a dictionary and, if
-        the cache is bounded, before that a chain of keys with their results.
+        """Return the kept results, from what the garbage collector lists for the cache. A dictionary comes just before
+        the function. If the cache is bounded, a chain of keys and results comes before that dictionary.
         """
         held = gc.get_referents(self.owner)
         function = max((index for index, each in enumerate(held) if each is self.owner.__wrapped__), default=0)
@@ -239,7 +239,7 @@ class Memo(_Whole):
         return self.read() == before
 
     def restore(self, before: int, stays: Stays) -> None:
-        """Clear a cache that was empty before, or has fake results; the training may need results from before."""
+        """Clear a cache that was empty before or has fake results. Keep others: the training may need old results."""
         results = self.results()
         fake = any(isinstance(each, FakeTensor) for each in parts_of(results))
         if fake or (before == 0 and not stays(Slot(self, None, self.path), results)):
@@ -279,12 +279,12 @@ class Values(_Whole):
         return f"{type(self.owner).__name__}, changed in place"
 
 
-# torch's own whose lazily created tensors start at zero, so that "not created yet" and "zero" train alike.
+# torch's optimizers whose lazily created tensors start at zero, so that a missing tensor and zeros train alike.
 _STARTS_AT_ZERO = (
     *(torch.optim.Adam, torch.optim.AdamW, torch.optim.Adamax, torch.optim.Adadelta, torch.optim.RMSprop),
     *(torch.optim.RAdam, torch.optim.SGD),
 )
-_WHOLE = object()  # instead of a name: the entry is not a dictionary of a parameter's
+_WHOLE = object()  # replaces the name if the entry is not a parameter's dictionary
 
 
 class StateError(HarnessError):
@@ -292,7 +292,7 @@ class StateError(HarnessError):
 
 
 class OptimizerState(Place):
-    """Everything that an optimizer keeps now. A key is a parameter and a name; or a name of the optimizer's own and
+    """The present state of an optimizer. A key is a pair: a parameter and a name, or another key of the state and
     `_WHOLE`.
     """
 
@@ -326,9 +326,9 @@ class OptimizerState(Place):
             self.put(key, value)
 
     def begin_anew(self, key: tuple[Any, Any], value: Any, first_values: FirstValues) -> None:
-        """Give state that was made lazily, under this key, the value that it began with.
+        """Reset lazily created state under this key to its first value.
 
-        Raises `StateError` if it was made from anything but numbers.
+        Raises `StateError` if that value is unknown, because the state was not created from numbers alone.
         """
         parts = [part for part in parts_of(value) if part is not None]
         dampened = any(group.get("dampening", 0) for group in self.owner.param_groups)

@@ -42,22 +42,22 @@ from harness.system.replay.places import (
 )
 
 _LIBRARIES = {"torch", "numpy", "triton", "harness", "builtins", "functorch", "cuda"} | set(sys.stdlib_module_names)
-# A Lightning module names its trainer, and a trainer everything: batches, loggers, what it has counted.
+# A Lightning module refers to its trainer, which refers to everything: batches, loggers, counters.
 _TRAINERS = ("pytorch_lightning.trainer", "lightning.pytorch.trainer")
-# What nn.Module keeps for itself; of its hooks those are followed that are the user's own.
+# Attributes of nn.Module itself. Of its hooks only user code is followed.
 _OF_MODULES = frozenset(vars(nn.Module()))
-# What torch keeps of every optimizer: state and groups are found as such, hooks as those of modules are.
+# Attributes of every torch optimizer. The walk handles state, groups and hooks separately.
 _OF_OPTIMIZERS = re.compile(r"state|param_groups|defaults|_optimizer_.*")
 _HOOKS_OF_MODULES = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 _HOOKS_OF_OPTIMIZERS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
 _HOOKS_OF_TENSORS = ("_backward_hooks", "_post_accumulate_grad_hooks")
-_LAYERS = "torch.nn.modules."  # a step may set what torch's own layers keep: `p` of a dropout, `training`
-_RESULT = "()"  # in the path to what a function keeps of its results
+_LAYERS = "torch.nn.modules."  # a step may set attributes of torch's layers: `p` of a dropout, `training`
+_RESULT = "()"  # part of the path to a function's cached results
 
 
 @dataclass
 class Reachable:
-    """Everything found, by the path to it; a thing of several paths goes by the first."""
+    """Everything found, by its path. An object with several paths has the first one."""
 
     modules: dict[str, nn.Module] = field(default_factory=dict)  # the outermost ones
     optimizers: dict[str, Optimizer] = field(default_factory=dict)
@@ -66,7 +66,7 @@ class Reachable:
     generators: dict[str, Accessors] = field(default_factory=dict)
     tensors: dict[str, Tensor] = field(default_factory=dict)
     arrays: dict[str, Tensor] = field(default_factory=dict)  # numpy's, as tensors over the same memory
-    memoized: dict[str, Tensor] = field(default_factory=dict)  # what functions keep of results: no training's state
+    memoized: dict[str, Tensor] = field(default_factory=dict)  # cached results of functions, which are not state
     places: list[Place] = field(default_factory=list)
     of_optimizers: list[OptimizerState] = field(default_factory=list)
 
@@ -101,9 +101,9 @@ class _Walk:
     def __init__(self) -> None:
         self.found = Reachable()
         self._seen: dict[int, object] = {}  # the objects are held, so that no id is used twice
-        self._last: list[tuple[str, Any]] = []  # followed once all else is, so that what else holds it names it
-        self._shared: set[int] = set()  # identities of what modules and classes hold, and of what that holds
-        self._is_shared = False  # whether the one that is looked into now is such a one
+        self._last: list[tuple[str, Any]] = []  # followed last: other holders of these objects give them their paths
+        self._shared: set[int] = set()  # identities of objects that modules and classes hold, directly or not
+        self._is_shared = False  # True while the walk is inside such an object
         self._methods: set[int] = set()  # identities of functions that are reached through their class alone
 
     def follow(self, entries: list[tuple[str, Any]]) -> None:
@@ -113,13 +113,13 @@ class _Walk:
             if not waiting:
                 waiting, self._last = self._last[::-1], []
             path, value = waiting.pop()
-            # by its type: a proxy of nothing that is there raises even when it is asked for its class
+            # by its type: a proxy without an object raises even for `__class__`
             if id(value) in self._seen or issubclass(type(value), ATOMS):
                 continue
             self._seen[id(value)] = value
             self._is_shared = id(value) in self._shared
             held: list[tuple[str, Any]] | None = holders.asked(partial(self._inside, path, value), None)
-            if held is None:  # as what it is it cannot be read: as an object it may have attributes
+            if held is None:  # unreadable as its kind: it may still have attributes
                 held = holders.asked(partial(self._attributes, path, value), [])
             inside = [(joined(path, name), each) for name, each in held]
             if id(value) in self._shared:
@@ -150,7 +150,7 @@ class _Walk:
             inner = holders.asked(partial(_wrapped, value), None)
             if inner is not None:
                 return [("", inner)]
-            groups, _ = value.param_groups, value.state  # asked before it is kept: what raises here has neither
+            groups, _ = value.param_groups, value.state  # read before it is kept: a broken one raises here
             found.optimizers[_free(path, found.optimizers)] = value
             self.found.of_optimizers.append(OptimizerState(value, path))
             for number, group in enumerate(groups):
@@ -165,7 +165,7 @@ class _Walk:
         if isinstance(value, torch.amp.GradScaler):
             found.scalers[_free(path, found.scalers)] = value
             self._hold(Place(vars(value), path or type(value).__name__))
-            # a step that a trial left half made would be refused the next time
+            # a scaler refuses the next step if a trial left one unfinished
             stages: dict[int, dict[str, Any]] = vars(value).get("_per_optimizer_states", {})  # none of a disabled one
             self._hold(Place(stages, path or type(value).__name__))
             for stage in stages.values():
@@ -178,7 +178,7 @@ class _Walk:
         return self._of_python(path, value)
 
     def _module(self, path: str, module: nn.Module) -> list[tuple[str, Any]]:
-        named, _ = list(module.named_modules()), list(tensors_of(module))  # asked first, as optimizers are
+        named, _ = list(module.named_modules()), list(tensors_of(module))  # read first, as for optimizers
         self.found.modules[_free(path, self.found.modules)] = module
         inside: list[tuple[str, Any]] = []
         for name, each in named:
@@ -189,24 +189,24 @@ class _Walk:
             tensors = [*each._parameters.items(), *each._buffers.items()]
             inside += [(joined(name, key), tensor) for key, tensor in tensors]
             inside += [(name, hook) for _, hook in _hooks(each, _HOOKS_OF_MODULES)]
-            if any(map(_is_own, type(each).__mro__)):  # FSDP2 makes a class of torch's of the user's
+            if any(map(_is_own, type(each).__mro__)):  # FSDP2 derives a torch class from the user's
                 self._hold(Place(vars(each), held))
                 own = [entry for entry in holders.named_items(vars(each)) if entry[0] not in _OF_MODULES]
                 inside += [(joined(name, key), value) for key, value in own]
                 inside.append((name, type(each)))
             elif holders.module_of(type(each)).startswith(_LAYERS):
-                self._hold(Place(vars(each), held))  # to be put back; a tensor there is made in each pass
+                self._hold(Place(vars(each), held))  # restored, not searched: each pass creates its tensors
         return inside
 
     def _tensor(self, path: str, tensor: Tensor) -> list[tuple[str, Any]]:
-        """Return what scripts hang on a parameter (`p.velocity`), and the hooks that it calls for its gradient."""
-        if type(tensor) not in (Tensor, nn.Parameter, nn.Buffer):  # torch's other kinds keep their own
+        """Return attributes that scripts set on a parameter (`p.velocity`), and the user's hooks for its gradient."""
+        if type(tensor) not in (Tensor, nn.Parameter, nn.Buffer):  # other kinds have torch's own attributes
             return []
         self._hold(Place(vars(tensor), path))
         return [*holders.named_items(vars(tensor)), *_hooks(tensor, _HOOKS_OF_TENSORS)]
 
     def _own_part(self, path: str, part: OwnPart) -> list[tuple[str, Any]]:
-        self._seen[id(part.owner)] = part.owner  # who else names it leads no further
+        self._seen[id(part.owner)] = part.owner  # other paths to it are not followed
         self._hold(Place(vars(part.owner), type(part.owner).__name__))
         self._last += [(joined(path, name), each) for name, each in part.current()]
         return [("", type(part.owner))]
@@ -221,7 +221,7 @@ class _Walk:
         return inside
 
     def _of_code(self, path: str, value: Any) -> list[tuple[str, Any]] | None:
-        """Return what is inside a class, or a thing made of functions; None for anything else."""
+        """Return what a class, function, cache, generator, method or partial holds; None for anything else."""
         inside: list[tuple[str, Any]] | None = None
         if isinstance(value, type):
             inside = self._class(path, value)
@@ -244,7 +244,7 @@ class _Walk:
         if Values.has(value):
             self._hold(Values(value, path))
             if isinstance(value, np.ndarray) and value.dtype.kind in "biufc" and _RESULT not in path:
-                with suppress(TypeError, ValueError):  # torch has no such numbers, or goes through none backwards
+                with suppress(TypeError, ValueError):  # a type that torch lacks, or negative strides
                     self.found.arrays[_free(path, self.found.arrays)] = torch.from_numpy(value)
         entries: list[tuple[str, Any]] = []
         if isinstance(value, dict):
@@ -296,13 +296,13 @@ class _Walk:
         entries += [("", each) for each in (function.__defaults__ or ())]
         entries += list((function.__kwdefaults__ or {}).items())
         if holders.is_users_file(function.__code__.co_filename):
-            self._is_shared |= "<locals>" not in function.__qualname__  # made once, as its module is
+            self._is_shared |= "<locals>" not in function.__qualname__  # exists once, like its module
             self._hold(Place(vars(function), path or function.__name__))
             entries += holders.named_items(vars(function))
         # a function that torch wraps has the name of its module, and torch's globals
         is_own = _is_own_code(function.__globals__)
         named = self._named(path, function.__code__, function.__globals__) if is_own else []
-        # no step need call a method: what one of them has of a library's is left to it
+        # a step may never call a method: skip library objects that only a method names
         return entries + [
             each for each in named if id(function) not in self._methods or not holders.is_foreign(each[1])
         ]
@@ -326,7 +326,7 @@ class _Walk:
 
 
 def _hooks(owner: object, kinds: Iterable[str]) -> list[tuple[str, Any]]:
-    """Return the user's own functions that the object calls by itself."""
+    """Return the object's hooks that are user code."""
     held = [hook for kind in kinds for hook in (getattr(owner, kind, None) or {}).values()]
     return [("", hook) for hook in held if holders.is_users_callable(hook)]
 

@@ -1,7 +1,7 @@
 """Find where a step calls each operator: the user's line, the module, and the pass of autograd.
 
-Autograd's engine runs what torch wrote for the backward pass from no line of the user's. Such an operator has the line
-and the module of the forward operator that it belongs to, found by the number that autograd gives both.
+Autograd's engine runs torch's own backward operators, which no line of user code calls. Such an operator gets the line
+and the module of its forward operator. Autograd gives both the same sequence number.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def is_users_or_library(file: str) -> bool:
 
 
 def _is_machinery(file: str) -> bool:
-    # the profiler names files relatively; torch.compile writes code of its own
+    # the profiler's file names are relative; torch.compile generates files
     if file.startswith((_TORCH, "<", "torch/", "harness/")) or "/torchinductor_" in file or is_harness(Path(file)):
         return True
     if not file.startswith("/"):
@@ -90,17 +90,17 @@ def asked_at() -> str:
 
 
 def made_to_wait(error: BaseException) -> str:
-    """Return a text saying how the optimizer whose update raised the exception is made to read nothing; else ""."""
+    """Return advice to stop an optimizer's update from reading values, if such an update raised; else ""."""
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     updates = [
         number for number, each in enumerate(frames) if isinstance(each.f_locals.get("self"), torch.optim.Optimizer)
     ]
-    # user code that an update calls, as a closure, reads by itself
+    # user code that the update calls, such as a closure, made the read
     if not updates or any(is_users_or_library(each.f_code.co_filename) for each in frames[updates[-1] + 1 :]):
         return ""
     optimizer = frames[updates[-1]].f_locals["self"]
     name, defaults = type(optimizer).__name__, getattr(optimizer, "defaults", {})
-    groups = getattr(optimizer, "param_groups", [])  # none while it is made
+    groups = getattr(optimizer, "param_groups", [])  # missing in its constructor
     numbers = all(each.is_floating_point() for group in groups for each in group["params"])
     flags = ("fused", "capturable") if numbers else ("capturable",)  # torch fuses no update of complex numbers
     able = [f"`{flag}=True`" for flag in flags if not defaults.get(flag, True)]
@@ -142,7 +142,7 @@ class Site(NamedTuple):
 
 
 class SiteFinder:
-    """Finds the site of the operator that is called now. names: of modules, by their identity."""
+    """Finds the site of the operator that is called now. names: paths of modules, by identity."""
 
     def __init__(self, names: Mapping[int, str]) -> None:
         self._names = names
@@ -184,9 +184,9 @@ _Line = tuple[str, str]
 
 
 def _walked(frame: FrameType | None, *, stops: bool) -> tuple[_Line | None, _Line | None, list[nn.Module]]:
-    """Return the innermost line of the user, that of a library, and the modules that are called, innermost first.
+    """Return the innermost lines of user code and of a library, and the modules being called, innermost first.
 
-    stops: at the frame that runs a backward pass.
+    stops: True to stop at the frame that runs a backward pass.
     """
     library: _Line | None = None
     own: _Line | None = None
@@ -210,7 +210,7 @@ def _line(file: str, function: str, number: int) -> _Line:
 
 
 def names_of_modules(outermost: Mapping[str, nn.Module]) -> dict[int, str]:
-    """Return the paths of all modules by identity; the outermost one's own path only where there are several."""
+    """Return the paths of all modules by identity. They begin with the outermost module's path if there are several."""
     found: dict[int, str] = {}
     inner = {id(each) for module in outermost.values() for each in module.modules() if each is not module}
     alone = {path: module for path, module in outermost.items() if id(module) not in inner}
@@ -226,7 +226,7 @@ _finder: Any = None
 
 @contextmanager
 def sites_noted(finder: SiteFinder) -> Iterator[None]:
-    """Let what is recorded in the block note its sites."""
+    """Make recordings in the block note the site of each operation."""
     global _finder  # noqa: PLW0603
     before, _finder = _finder, finder
     try:

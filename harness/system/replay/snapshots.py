@@ -22,7 +22,7 @@ _UNREADABLE = object()
 
 
 class Snapshot:
-    """Shallow copies of places. A place that raises when it is read holds nothing that can be seen."""
+    """Shallow copies of places. A place that raises when it is read is skipped."""
 
     def __init__(self, places: Iterable[Place] = ()) -> None:
         self._held: dict[tuple[object, ...], tuple[Place, Any]] = {}
@@ -53,7 +53,7 @@ class Snapshot:
             place.restore(held, stays)
 
     def grown(self) -> None:
-        """Note the lengths of lists after one of several executions: a list that grows in the next, too, is a log."""
+        """Note the lengths of lists after the first execution. A list that grows again in the next one is a log."""
         for place, _ in self._held.values():
             if isinstance(place, Elements):
                 place.grew_to = asked(partial(len, place.owner), None)
@@ -74,8 +74,8 @@ class Snapshot:
 # bound anew or given other memory, and the host's generators. If a device's graph is replayed,
 # tensors in the host's memory count, too.
 #
-# A replay executes no Python, so it does none of that again: training that needs it goes wrong
-# without an error.
+# A replay executes no Python and repeats none of these changes: training that needs them goes
+# wrong without an error.
 
 _NUMBERS = (bool, int, float)
 KeptUp = list[tuple[Slot, str]]  # slots, each with the name of the result that every replay puts there
@@ -91,10 +91,10 @@ def keep_up(kept: KeptUp, results: Mapping[str, Tensor]) -> None:
 
 
 class HostChanges:
-    """Made before an execution of the step; asked after it, while what it bound is still bound."""
+    """The changes by one execution of a step. Create it before, and ask it after, while new objects are still bound."""
 
     def __init__(self, roots: Sequence[object], *, of_device: bool) -> None:
-        """Remember what is there. of_device: replays are of a device's graph, and repeat nothing done on the CPU."""
+        """Remember present values. of_device: True if replays run a device's graph, which repeats no CPU work."""
         self._roots, self._of_device = roots, of_device
         found = reach(*roots)
         memories = [] if of_device else _memories(found)
@@ -128,7 +128,7 @@ class HostChanges:
         ]
 
     def found(self, kept: KeptUp) -> list[str]:
-        """Return what changed, each by its path and how, except what replays keep up."""
+        """Return each change by path and manner, except changes of slots in `kept`, which replays repeat."""
         changes = [str(each) for each in self._changes(self._places, kept)]
         changes += [
             f"{path} (a tensor on the host, changed in place)"
@@ -145,7 +145,7 @@ class HostChanges:
         return list(dict.fromkeys([*changes, *drawn]))
 
     def replaced(self, kept: KeptUp) -> list[tuple[str, Tensor]]:
-        """Return the tensors, each with its path, in whose place replays put a result."""
+        """Return the former tensors, with paths, of slots where replays put a result."""
         bound = {slot.identity for slot, _ in kept}
         changes = [each for each in self._places.changes() if each.slot.identity in bound]
         return [(each.slot.name, each.was) for each in changes if isinstance(each.was, Tensor)]
@@ -164,7 +164,7 @@ class HostChanges:
         return [each for each in snapshot.changes() if each.slot.identity not in bound]
 
     def _drawn(self) -> dict[str, bytes | str]:
-        """Return the states of the host's generators. What a recording draws with torch is drawn by replays, too."""
+        """Return the states of the host's generators. Skip torch's for a recording: replays draw from them, too."""
         with _disable_current_modes():
             return {
                 name: state.cpu().numpy().tobytes() if isinstance(state, Tensor) else repr(state)

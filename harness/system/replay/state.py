@@ -32,7 +32,7 @@ State = Callable[[], Mapping[str, Tensor]]
 
 
 class _Known(NamedTuple):
-    """A tensor as it was. memory: another one that shares it; value: a copy on the host. Its gradient is known, too."""
+    """A tensor's former state. memory: a tensor that shares its former memory. value: a copy on the host."""
 
     tensor: Tensor
     memory: Tensor
@@ -43,8 +43,8 @@ class _Known(NamedTuple):
 
 
 class StateGuard:
-    """Remembers on entry, and puts everything back at the end of the block, in place, so that addresses stay. `restore`
-    does so earlier, and may keep what came to be.
+    """Remembers the state on entry, and restores it at the end of the block, in place, so that addresses stay.
+    `restore` does so earlier, and can keep newly created state.
 
     `state` names tensors that the body changes. What can be reached from `roots` need not be named (see `reachable`),
     nor parameters and state of any `torch.optim` optimizer that steps meanwhile: a global pre-step hook finds them.
@@ -68,7 +68,7 @@ class StateGuard:
         self._own_generators = found.generators
         self._generators = generators.states(generators.global_generators() | self._own_generators)
         self._is_restored = False
-        # The backward pass has already run then: what `.grad` held before is unknown, and None is its start.
+        # The hook runs after the backward pass, so the former `.grad` is unknown. It is restored to None.
         self._hook = register_optimizer_step_pre_hook(
             lambda optimizer, *_: self._remember_optimizer(optimizer, known_gradient=False)
         )
@@ -81,8 +81,8 @@ class StateGuard:
 
     @contextmanager
     def first_execution(self) -> Iterator[None]:
-        """Execute the step for the first time in the block. This shows which tensors are created, from which numbers,
-        and whether later executions leave them alone.
+        """Observe the first execution of the step, in the block: which tensors it creates, with which first values.
+        `restore` then finds out whether later executions change them.
         """
         with self._first_values:
             yield
@@ -97,7 +97,7 @@ class StateGuard:
 
     def restore(self, *, keep_created: bool = False) -> None:
         """Restore everything. With `keep_created` lazily made state (an optimizer's, a gradient scaler's, a table)
-        stays, with the value that it began with.
+        stays, reset to its first value.
 
         A capture needs that: state created inside it would be created again by every replay. Raises `StateError` for
         state that later executions change and that was not made from numbers alone.
@@ -128,9 +128,9 @@ class StateGuard:
         return [(path, each) for path, each in reach(*self._roots).named_tensors() if id(each) not in self._before]
 
     def _begin_anew(self) -> set[int]:
-        """Return the identities of the created tensors that stay, each reset to the value that it began with.
+        """Reset created tensors to their first values, and return the identities of those that stay.
 
-        Tensors that every execution makes anew do not stay.
+        Tensors that every execution creates again do not stay.
         """
         stay = [(path, tensor) for path, tensor in self._new_tensors() if id(tensor) in self._created]
         for path, tensor in stay:
@@ -150,7 +150,7 @@ class StateGuard:
         if id(tensor) in self._known:
             return
         with _disable_current_modes(), torch.no_grad():
-            # a frozen one, too: a step may freeze and thaw, as one against a critic does
+            # frozen tensors, too: an adversarial training freezes and unfreezes them
             is_number = tensor.is_floating_point() or tensor.is_complex()
             is_trained = tensor.is_leaf and is_number and not tensor.is_inference()
             gradient = tensor.grad if is_trained and known_gradient else None
@@ -193,10 +193,10 @@ def _put_back_gradient(known: _Known) -> None:
 
 
 def _put_back_memory(tensor: Tensor, memory: Tensor) -> None:
-    """Restore the memory if a step assigned to `.data`, as 8-bit optimizers and swapped averages do: an execution on
-    fake tensors leaves memory without values there.
+    """Restore the memory if a step assigned to `.data`, as 8-bit optimizers and swapped averages do. After an
+    execution on fake tensors, that memory has no values.
     """
-    elsewhere = tensor.device != memory.device  # without values: its address is not needed
+    elsewhere = tensor.device != memory.device  # memory without values has no address
     if tensor.layout is torch.strided and (elsewhere or (memory.numel() and same(tensor) != same(memory))):
         tensor.data = memory
 
@@ -227,11 +227,11 @@ class StaticAddresses:
         self.moved: set[str] = set()
 
     def remember(self) -> None:
-        """Take the present addresses as those of the capture."""
+        """Remember the present addresses as those at capture."""
         self.captured = self._addresses()
 
     def check(self) -> None:
-        """Note every buffer that is elsewhere than at capture; once moved, it stays noted."""
+        """Note every buffer whose address differs from that at capture. A noted buffer stays noted."""
         now = self._addresses()
         if now != self.captured:
             self.moved |= {name for name, place in self.captured.items() if now.get(name) != place}
@@ -245,9 +245,9 @@ class StaticAddresses:
 
 
 def _addresses(tensors: Mapping[str, Tensor]) -> dict[str, int]:
-    """Return where tensors lie; of one that is made of others, as a rank's part or a quantized weight, where they do.
+    """Return the tensors' addresses. For a tensor that wraps others (a rank's part, a quantized weight), return theirs.
 
-    Runs no operation: near a replay the step's operations are counted.
+    Runs no operation, because operations near a replay are counted as the step's.
     """
     found: dict[str, int] = {}
     for name, tensor in tensors.items():

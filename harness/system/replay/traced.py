@@ -1,10 +1,10 @@
 """Record a whole training step as ATen operators, and replay it bit for bit, without CUDA.
 
-Order (each execution is undone before the next): the fake pass, in which a host sync fails; real executions that make
-lazy state, if the fake pass saw any or waited; if it waited, the fake pass again, since a CUDA graph's warm-up also
-does what the first step alone does; recording (`operations`), which executes the step. A replay runs the recorded
-operators on the same tensors. This is not a CUDA graph: it shows what would break a capture, and nothing about speed,
-memory or loading.
+Each execution is undone before the next. First comes the fake pass, in which a host sync fails. If it created lazy
+state or waited, real executions create that state. If it waited, a second fake pass follows, because a CUDA graph's
+warm-up also does what only the first step does. Last, the recording (`operations`) executes the step. A replay runs the
+recorded operators on the same tensors. It is not a CUDA graph: it shows what would break a capture, and nothing about
+speed, memory or loading.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from harness.system.replay.state import State, StateError, StateGuard, StaticAdd
 from harness.system.sharded_tensors import is_distributed
 from harness.system.users_code import text_of
 
-# What torch says of a tensor with values that was given the memory of one without.
+# torch's message for a real tensor that was assigned the memory of a tensor without values.
 _ON_META = re.compile(r"type '?meta\b|two devices, .*\bmeta\b")
 OF_THE_CAPTURE = "bound anew: each replay reads the tensor of the capture"
 _ASSIGNED_MEMORY = "change tensors in place, with `copy_`: no replay repeats what is assigned to their `.data`"
@@ -40,12 +40,12 @@ Body = Callable[[], Tensor]
 Result = TypeVar("Result")
 
 
-_preparations = 0  # that are under way
+_preparations = 0  # how many are running
 
 
 @contextmanager
 def preparing() -> Iterator[None]:
-    """Let what is executed in the block count as preparation: `is_prepared` is true."""
+    """Make `is_prepared` return True within the block."""
     global _preparations  # noqa: PLW0603
     _preparations += 1
     try:
@@ -55,7 +55,7 @@ def preparing() -> Iterator[None]:
 
 
 def is_prepared() -> bool:
-    """Return True while a step is prepared and recorded; all that is executed meanwhile is undone."""
+    """Return True while a step is prepared and recorded. Such executions are undone."""
     return _preparations > 0
 
 
@@ -79,7 +79,7 @@ class NotTraceableError(HarnessError):
 class TracedStep:
     """A step recorded from `body` (the device work of one step; returns the 0-d loss).
 
-    `state` names tensors that the body changes; what it reaches from `roots` is found (see `StateGuard`). `static`
+    `state` names tensors that the body changes; those reachable from `roots` need no name (see `StateGuard`). `static`
     names the buffers whose addresses the recording holds.
     `outputs` is called after the body while recording; the tensors it returns (gradients, metrics) are computed anew
     by every replay, and kept in `self.outputs` and wherever the step itself keeps them. Recording leaves no trace in
@@ -96,7 +96,7 @@ class TracedStep:
         roots: Sequence[object] = (),
         under: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> None:
-        """Prepare a recording. under: put around the recorded body, as a watch whose copies each replay must make."""
+        """Prepare a recording. under: a context around the recorded body, such as a watch. Replays repeat its work."""
         self._body, self._state, self._roots, self._under = body, state, roots, under
         self.buffers = StaticAddresses(static)
         self._read_outputs: State = outputs or dict
@@ -154,7 +154,7 @@ class TracedStep:
         self.buffers.remember()
 
     def _require_whole(self) -> None:
-        """Refuse tensors that ranks share: a pass on fake tensors would leave FSDP2's own buffers without values."""
+        """Raise for tensors that ranks share: a fake pass would leave FSDP2's own buffers without values."""
         named = {id(tensor): (name, tensor) for name, tensor in [*self._registered(), *self._state().items()]}
         spread = [name for name, tensor in named.values() if is_distributed(tensor)]
         if spread:
@@ -166,7 +166,7 @@ class TracedStep:
             )
 
     def _require_waits(self, recorded: Operations) -> None:
-        """Refuse collectives that Python waits for: a replay would read what they have not finished."""
+        """Raise for collectives that Python waits for: a replay would read their unfinished results."""
         unawaited = sorted(name for name in recorded.names() if name.startswith("c10d."))
         if unawaited:
             raise NotTraceableError(
@@ -184,7 +184,7 @@ class TracedStep:
             done = fake_pass(self._body, self._state, self._roots)
         except HarnessError:
             raise
-        except Exception as error:  # what a fake tensor refuses, or the step's own defect: executed plainly, it shows
+        except Exception as error:  # refused by fake tensors, or the step's own defect
             place = of_traceback(error.__traceback__)
             raise NotTraceableError(
                 "the step must run on tensors without values",
@@ -240,7 +240,7 @@ class TracedStep:
             raise NotTraceableError(error.rule, where=error.where, got=error.got, remedy=error.remedy) from error
 
     def _execute_twice(self) -> None:
-        """Execute the body twice: the second time shows whether it leaves alone what the first one built."""
+        """Execute the body twice. The second execution shows whether it changes state that the first one created."""
         with StateGuard(self._state, self._roots) as guard:
             with as_written():
                 with guard.first_execution():
@@ -254,7 +254,7 @@ class TracedStep:
 
 
 class FakePass(NamedTuple):
-    """created_state: whether an optimizer or the body itself did; unseen: see `FakeStepMode`."""
+    """created_state: True if an optimizer or the body created state. unseen: see `FakeStepMode`."""
 
     created_state: bool
     unseen: list[str]
