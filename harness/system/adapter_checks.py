@@ -165,7 +165,7 @@ def require_parameters(found: object, function: Callable[..., Any]) -> dict[str,
 def require_updated(parameters: Mapping[str, Tensor], optimizers: Mapping[str, Any], function: Any) -> None:
     """Raise `AdapterError` if the step's optimizers update neither a named tensor nor master weights.
     Optimized tensors count as master weights if they have as many elements as the parameters. Whether they are copied
-    back to the parameters is not checked here: otherwise the parameters do not change, which other checks report.
+    back is not checked here: if they are not, the parameters never change, which other checks report.
     """
     from harness.system.replay.found_state import same
 

@@ -29,8 +29,8 @@ class StepFunction:
         its order, epoch after epoch. The elements of a tensor named `tokens` count as the step's tokens. Without such a
         tensor, the number of tokens is the workload's batch size times its sequence length.
     parameters: returns the trained tensors by name, all on one device. A `torch.nn.Module`, its `parameters()`, or a
-        list or dictionary of modules and tensors may replace the function. A step must update the tensors in
-        place.
+        list or dictionary of modules and tensors may replace the function. A step must update
+        the tensors in place.
     state: returns, by name, tensors that training changes and that the harness cannot find from the step.
     evaluate: evaluates the model between two steps, and returns a number, or several by name (kind `evaluation`).
     save, load: write the training to a path, and resume from that path in another process (kind `resume`).

@@ -24,7 +24,7 @@ Named = Mapping[str, "Tensor"]
 
 
 class LoopEndedError(HarnessError):
-    """A training loop ended by itself, before the step that was asked for."""
+    """A training loop ended before the requested step."""
 
 
 class _Stop(BaseException):

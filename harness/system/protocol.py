@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 else:
 
     def __getattr__(name: str) -> object:
-        """Import a model at first use: a system that only describes itself needs no pydantic."""
+        """Import a model at first use, so that a system that only describes itself needs no pydantic."""
         if name not in {"Arm", "Workload"}:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         from harness.contract import schema
@@ -96,7 +96,7 @@ class TrainingSystem(Protocol):
 
 
 class NotAvailable(Exception):  # noqa: N818 - it is not an error of anybody: the unit is NOT_RUN
-    """A system that this machine cannot open; the message says what is missing."""
+    """Raised for a system that this machine cannot open. The message names what is missing."""
 
 
 @runtime_checkable
@@ -241,7 +241,7 @@ class CaptureRecord:
     # Python numbers that each step changes, and for what the step reads each; None if numbers were not followed
     host_numbers: Sequence[tuple[str, str | None]] | None = None
     asked_whether_captured: Sequence[str] = ()  # traced: lines that asked whether the step is captured
-    unseen_operators: Sequence[str] = ()  # traced: operators that may wait for the device, unseen
+    unseen_operators: Sequence[str] = ()  # traced: operators whose waits for the device would not be seen
     as_written: Sequence[str] = ()  # traced: lines that called compiled code, which ran uncompiled
     warm_steps: int = 0  # plain steps that the arm asks for; not counted in `uncaptured_steps`
 
@@ -277,7 +277,7 @@ class CountsSkippedSteps(Protocol):
 @runtime_checkable
 class CanRecapture(Protocol):
     def forget_captures(self) -> None:
-        """Drop every capture and what it holds; the next step of any shape captures anew."""
+        """Drop every capture and what it holds; the next step of any shape is captured again."""
         ...
 
 
@@ -366,7 +366,7 @@ class Evaluates(Protocol):
 @runtime_checkable
 class HasKernels(Protocol):
     def kernel_inventory(self) -> KernelInventory:
-        """Return this device's kernels: the plan's, and those that launches asked for. May compile, loads nothing."""
+        """Return this device's kernels: planned ones, and those that launches requested. May compile, loads nothing."""
         ...
 
     def kernel_ledger(self) -> KernelLedger: ...
@@ -393,7 +393,7 @@ class CrossCompiles(Protocol):
 
 @runtime_checkable
 class HasCheckpoint(Protocol):
-    """A capability of the system, not of a run: it writes its frozen weights for another framework."""
+    """A capability of the system, not of a run: another framework can read its frozen weights."""
 
     def checkpoint(self, workload: Workload, folder: Path, *, model_directory: str | None = None) -> Path:
         """Return a directory in the Hugging Face layout with the workload's frozen weights, written below `folder` if

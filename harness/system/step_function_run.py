@@ -222,7 +222,7 @@ class StepFunctionRun:
         return {**state, "tensors": {**lasting, **self._named_state()}}
 
     def gradients(self) -> Mapping[str, Tensor]:
-        """Return the gradients in `.grad` after the last step; a traced replay has them in its own tensors."""
+        """Return the gradients of the last step: from the outputs of a traced replay, otherwise from `.grad`."""
         current = self._current
         if current.captured is None:
             return self._leaf_gradients()
@@ -245,7 +245,7 @@ class StepFunctionRun:
         return self._named_metrics() if captured is None else _of_kind(METRICS, captured.outputs)
 
     def forget_captures(self) -> None:
-        """Drop every capture; the next step of any shape captures anew."""
+        """Drop every capture; the next step of any shape is captured again."""
         for shape in self._shapes.values():
             getattr(shape.captured, "release", lambda: None)()
             if shape.gradients:  # they are in the graph's memory pool, and would keep it alive

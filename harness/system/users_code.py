@@ -195,7 +195,7 @@ _STACK_LIMIT = 20_000
 def message_of(error: BaseException) -> str:
     """Return where in user code an exception came from, its type and its message, in one short text.
 
-    The place comes first, where nothing cuts it off. An error of the harness names its own place.
+    The place comes first, so that it is never cut off. An error of the harness names its own place.
     """
     if isinstance(error, HarnessError):
         return _excerpt("; ".join([text_of(error), *notes_of(error)]))
@@ -214,7 +214,7 @@ def stack_of(error: BaseException) -> str:
 
 
 def obstacle_of(error: NotAvailable) -> Obstacle:
-    """Return the obstacle: what the system said that this machine lacks."""
+    """Return the obstacle: what this machine lacks, in the system's words."""
     return Obstacle(reason="not_available", message=_excerpt(text_of(error)))
 
 

@@ -139,7 +139,7 @@ class FaultyRun:
 
 _GROUP = "of_any_system"  # group of `faults.yaml`
 SWAPPED_ARMS = "swapped_arms"  # planted where the arms are opened: a wrapper sees one arm only
-DECOY_GRAPH = "decoy_graph"  # likewise: the arm is opened uncaptured
+DECOY_GRAPH = "decoy_graph"  # also planted there: the arm is opened uncaptured
 
 
 class NanTail(FaultyRun):

@@ -1,6 +1,6 @@
 """Read and set every random generator that a step can draw from: torch's, numpy's and Python's global ones.
 
-A step that sets a generator's state itself is noted: no replay sets it again, so a replay draws other numbers.
+If a step sets a generator's state, this is noted: no replay repeats it, so replays draw other numbers.
 """
 
 from __future__ import annotations

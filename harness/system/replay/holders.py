@@ -170,7 +170,7 @@ def slots_of_class(kind: type) -> list[tuple[str, MemberDescriptorType]]:
 def asked(question: Callable[[], _T], otherwise: _U) -> _T | _U:
     """Return what user code answers, or `otherwise` if it raises, as proxies and lazy properties may.
 
-    The search must ask in this way wherever an object may run its own code to answer.
+    The search must use this wherever an object may run its own code to answer.
     """
     try:
         return question()
@@ -225,5 +225,5 @@ def is_users_callable(value: Any) -> bool:
 
 @functools.cache
 def is_users_file(file: str) -> bool:
-    """Return True if a file is user code. What a library or the harness binds in its own modules is left alone."""
+    """Return True if a file is user code. Names in modules of libraries and the harness are not restored."""
     return is_users_code(Path(file))

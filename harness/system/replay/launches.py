@@ -2,7 +2,7 @@
 
 No dispatch mode sees such a launch. The harness announces Triton's launches for every trainer (`triton_announced`). A
 trainer that launches kernels in another way calls `announced`; the harness does not see other launches. torch's
-functions are replaced so that a step takes itself for captured, and compiled code runs uncompiled.
+functions are replaced so that a step finds itself captured, and compiled code runs uncompiled.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def standing_in(modules: Sequence[ModuleType | type], name: str, stand_in: Calla
 
 @contextmanager
 def as_captured() -> Iterator[list[str]]:
-    """Make `torch.cuda.is_current_stream_capturing()` true within the block, except for torch; yield callers.
+    """Make `torch.cuda.is_current_stream_capturing()` true for all but torch in the block; yield the callers.
 
     A real capture does not need this, and compiled code in it may rely on the identity of torch's own function.
     """
@@ -146,6 +146,6 @@ def as_written() -> Iterator[list[str]]:
         if place not in calls:
             calls.append(place)
 
-    # the stance alone leaves no note, and a step may set a stance of its own
+    # the stance does not note calls, and a step may set another stance
     with torch.compiler.set_stance("force_eager"), standing_in((eval_frame,), "_callback_from_stance", run_eagerly):
         yield calls

@@ -259,7 +259,7 @@ class _Recording(Observer):
     def execute(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         given = list(tensors_in([*args, *kwargs.values()]))
         self._find_shared(given)
-        # computed from numbers in the code alone, as by `arange`, and not random
+        # constant: computed only from numbers in the code, as by `arange`, and not random
         drawn = torch.Tag.nondeterministic_seeded in func.tags
         constant = not drawn and self.host.alone(func, args, kwargs)
         if torch.Tag.data_dependent_output in func.tags and not constant:

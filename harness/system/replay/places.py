@@ -55,7 +55,7 @@ class Slot(NamedTuple):
 
     @property
     def identity(self) -> tuple[int, Any]:
-        """Return a key that is equal for slots of the same owner: each walk creates new places."""
+        """Return a key that is equal for slots of the same entry: each walk creates new `Place` objects."""
         return id(self.place.owner), self.key
 
     def value(self) -> Any:
@@ -228,7 +228,7 @@ class Memo(_Whole):
         """
         held = gc.get_referents(self.owner)
         function = max((index for index, each in enumerate(held) if each is self.owner.__wrapped__), default=0)
-        if not function or not isinstance(held[function - 1], dict):  # `__wrapped__` was set anew
+        if not function or not isinstance(held[function - 1], dict):  # `__wrapped__` was replaced
             return []
         cache, chain = held[function - 1], held[: function - 1]
         if self.owner.cache_parameters()["maxsize"] is None:

@@ -104,7 +104,7 @@ class _Walk:
         self._last: list[tuple[str, Any]] = []  # followed last: other holders of these objects give them their paths
         self._shared: set[int] = set()  # identities of objects that modules and classes hold, directly or not
         self._is_shared = False  # True while the walk is inside such an object
-        self._methods: set[int] = set()  # identities of functions that are reached through their class alone
+        self._methods: set[int] = set()  # identities of functions that only their class holds
 
     def follow(self, entries: list[tuple[str, Any]]) -> None:
         """Walk depth first, in order. Uses a list instead of recursion, since chains of objects may be long."""
@@ -273,7 +273,7 @@ class _Walk:
         return [*entries, ("", type(value))]
 
     def _class(self, path: str, kind: type) -> list[tuple[str, Any]]:
-        """Return a user class's data, methods and bases; of any other class the bases alone."""
+        """Return a user class's data, methods and bases; only the bases of any other class."""
         bases = [("", base) for base in kind.__bases__ if base is not object]
         if not _is_own(kind) or not holders.is_users(kind):
             return bases
@@ -308,7 +308,7 @@ class _Walk:
         ]
 
     def _named(self, path: str, code: CodeType, module: dict[str, Any]) -> list[tuple[str, Any]]:
-        """Return the globals that the code names, and what it names in modules among them."""
+        """Return the globals that the code names; instead of a module, the attributes that the code names."""
         entries: list[tuple[str, Any]] = []
         names, is_users = holders.names_of(code), holders.is_users_file(code.co_filename)
         if is_users:

@@ -82,7 +82,7 @@ KeptUp = list[tuple[Slot, str]]  # slots, each with the name of the result that 
 
 
 def keep_up(kept: KeptUp, results: Mapping[str, Tensor]) -> None:
-    """Put a replay's results where the recorded execution left its own, such as `self.accuracy = …`.
+    """Put a replay's results into the slots where the recorded execution left its results (`self.accuracy = …`).
 
     A replay executes no Python, so its results would otherwise stay in memory that nothing reads.
     """

@@ -81,9 +81,9 @@ class TracedStep:
 
     `state` names tensors that the body changes; those reachable from `roots` need no name (see `StateGuard`). `static`
     names the buffers whose addresses the recording holds.
-    `outputs` is called after the body while recording; the tensors it returns (gradients, metrics) are computed anew
-    by every replay, and kept in `self.outputs` and wherever the step itself keeps them. Recording leaves no trace in
-    the state, so step 0 is replayed like every other.
+    `outputs` is called after the body while recording. Every replay computes the tensors that it returns (gradients,
+    metrics) again. They are in `self.outputs`, and wherever the step itself keeps them. Recording does not change the
+    state, so step 0 is replayed like every other step.
     """
 
     def __init__(
