@@ -88,8 +88,10 @@ def test_it_shows_well_everywhere_asks_for_nothing_and_axe_finds_no_serious_viol
         ("held", "HELD 2 units · 2 held Every planned unit held.", ("rgb(11, 107, 58)", "rgb(111, 214, 155)")),
         (
             "partly-decided",
-            "PARTLY DECIDED 88 units · 19 held · 1 undecided · 68 not run "
-            "19 of 88 planned units held (1 undecided, 68 not run).",
+            (
+                "PARTLY DECIDED 88 units · 19 held · 1 undecided · 68 not run "
+                "19 of 88 planned units held (1 undecided, 68 not run)."
+            ),
             ("rgb(122, 82, 0)", "rgb(240, 192, 90)"),
         ),
         (
