@@ -1,7 +1,7 @@
-"""Take an arm through one execution: open, start, step and end it, with a record of each.
+"""Execute an arm once: open it, start it, make its steps and end it, with a record of each.
 
-Every probe executes its arms this way, so that every kind of claim gets the same evidence. A probe
-adds watchers for what else it wants to see of each step.
+Every probe executes its arms with `ArmLife`, so that every kind of claim gets the same evidence. A
+probe adds watchers for anything more that it needs to know about each step.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from harness.system.protocol import CaptureRecord, CountsSkippedSteps, HasParame
 from harness.system.replay.found_state import plain_name
 
 Digest = Callable[[Mapping[str, Tensor]], str]
-Seen = tuple[Watched, StepWatch | None]  # of a capture's steps: of some of them, and of every one
+Seen = tuple[Watched, StepWatch | None]  # what was watched in some steps of a capture, and a watch of every step
 _NO_WATCHER = nullcontext()
-TRIED = 4  # steps with the last one's replays, among which one with another batch is looked for
+TRIED = 4  # earlier steps with the same replays as the last step; one that read another batch is searched among them
 
 
 class ArmLife:
     """One execution of an arm: a context manager that opens the arm, and returns its memory on exit.
 
-    Call `start`; `steps`, or `begin` and each `step`; `end`; `census`. `train` calls them all, and
-    watches what a captured arm does.
+    Call in this order: `start`; `steps`, or `begin` and `step` for each step; `end`; `census`. `train` makes all
+    of these calls, and watches the steps of a captured arm.
     """
 
     training: TrainingRun
@@ -61,9 +61,9 @@ class ArmLife:
     ) -> None:
         """Prepare an execution of `arm`, which `__enter__` opens.
 
-        replica: None if the probe executes each arm once; its phases have no number then. ends: of the executions
-        that this one's end is compared with, if any. follows: follow what steps make; False: steps are timed, and
-        another arm's roles count. facts: recorded with those of the system. digest: of the trainable parameters.
+        replica: None if the probe executes each arm once; the names of phases then have no number.
+        ends: ends of earlier executions, to compare this end with. facts: recorded with those of the system. digest:
+        of the trainable parameters. follows: watch which tensors steps make; False if another arm's tensor roles count.
         """
         self.run, self.arm, self.planned, self.recorder = run, arm, run.arms[arm], recorder
         self.replica, self._named = replica or 0, arm if replica is None else f"{arm}.{replica}"
@@ -92,11 +92,11 @@ class ArmLife:
     ) -> None:
         close = self._opened.__exit__
         self.recorder.failed_after = None if error is None else self.steps_called
-        vars(self).clear()  # its memory goes back also where a caller still holds this
+        vars(self).clear()  # frees the arm's memory even if a caller still holds this object
         close(kind, error, trace)
 
     def anew(self, replica: int, facts: Mapping[str, Scalar]) -> ArmLife:
-        """Return another execution of the open run, which begins anew."""
+        """Return another execution of the training run that is already open."""
         life = ArmLife(self.run, self.arm, self.recorder, replica, facts=facts, digest=self._digest)
         life.training = self.training
         return life
@@ -114,7 +114,7 @@ class ArmLife:
     def train_on(
         self, indices: range, after: Callable[[int], None] = lambda _steps: None, *, watched: bool = True
     ) -> CaptureWatch:
-        """Execute the started arm from its steps to its census. Return the watch of its capture."""
+        """Make the steps of the started arm, then its end and its census. Return the watch of its capture."""
         with self.watched(indices, asked=watched) as watch:
             self.steps(indices, after)
         self.end()
@@ -170,7 +170,7 @@ class ArmLife:
         )
 
     def steps(self, indices: range, after: Callable[[int], None] = lambda _steps: None) -> None:
-        """Make the steps `indices`, and write them. After each, call `after` with the number of steps made."""
+        """Make and record the steps `indices`. After each step call `after` with the number of steps made so far."""
         self.phase("steps")
         block = self.begin(len(indices))
         for index in indices:
@@ -179,20 +179,20 @@ class ArmLife:
         block.write()
 
     def begin(self, steps: int, rows: Rows | None = None) -> SeriesBlock:
-        """Begin a series of `steps` steps. rows: takes them instead of the arm's series."""
+        """Begin a series of `steps` steps. rows: receives the steps; None: the arm's own series."""
         rows = self.recorder.series(self.arm, self.replica) if rows is None else rows
         self._announced = steps
         self._block = SeriesBlock(self.run, self.recorder, rows, self.training)
         return self._block
 
     def step(self, index: int, step: Callable[[int], Tensor] | None = None) -> Tensor:
-        """Make one step under all watchers, keep its figures, and return its loss.
+        """Make one step under all watchers, add its figures to the series, and return its loss.
 
-        step: called instead of the run's own.
+        step: a function to call instead of the run's own `step`.
         """
         for watcher in self.watchers:
             self._ask(watcher, watcher.before, index)
-        # built to the end, and as late in its replays as a plain arm in its steps; or the only one
+        # the second step after the warm steps: lazy setup is over by then; the last step if there are fewer
         is_second = self.steps_called == min(1 + self.planned.arm.warm_steps, max(self._announced, 1) - 1)
         drawing = self.watch_of_draws(index) if is_second else None
         watching = self._watching(index) if self.watchers else _NO_WATCHER
@@ -213,7 +213,7 @@ class ArmLife:
         return loss
 
     def watch_of_draws(self, index: int) -> DrawWatch:
-        """Return a watch of what draws random numbers in a step; `end` records what it saw."""
+        """Return a watch of the operators that draw random numbers in a step. `end` records the result."""
         self._drawing = DrawWatch(index)
         return self._drawing
 
@@ -228,7 +228,7 @@ class ArmLife:
         self.recorder.write(self._end_record())
 
     def _end_record(self) -> ArmEnd:
-        """Return what the arm has become, how far it is from other arms of this run, and what it captured."""
+        """Return the record of the arm's end state, its differences from other arms of this run, and its captures."""
         state = self.state.at_end()
         trainable, frozen = digests_of(self.training, self._digest)
         differences, apart = self._from_other_arms()
@@ -263,7 +263,7 @@ class ArmLife:
         )
 
     def _from_other_arms(self) -> tuple[list[EndDifference], list[MovedApart] | None]:
-        """Return how far the end lies from ends of earlier executions, and how else it moved; keep both for later."""
+        """Return how far end state and movement differ from those of earlier executions. Keep both for later arms."""
         ends, watch = self._ends, self.state
         if ends is None:
             return [], None
@@ -286,9 +286,9 @@ class ArmLife:
         *,
         asked: bool = False,
     ) -> None:
-        """Record the capture of an arm that asks for one, or if `asked`. An error costs this part alone.
+        """Record the capture, if the arm asks for one or `asked` is true. An error fails only the part `capture`.
 
-        record: what the system reported before; None: ask it now.
+        record: what the system reported earlier; None: ask the system now.
         """
 
         def recorded() -> None:
@@ -302,7 +302,7 @@ class ArmLife:
             self.parts.ask(recorded, "capture")
 
     def _ghost_replay(self) -> GhostReplay | None:
-        """Look at what the last step's replays compute. None where they were not watched."""
+        """Return what the last step's replays compute; None if replays were not watched."""
         if not self._replays:
             return None
         *earlier, last = self._replays
@@ -347,7 +347,7 @@ class ArmLife:
         try:
             yield
         except BaseException:
-            with suppress(BaseException):  # it comes out again, whatever the watch makes of it
+            with suppress(BaseException):  # the block's own error is raised below, whatever the watch raises
                 watch.__exit__(*sys.exc_info())
             raise
         self.parts.ask(partial(watch.__exit__, None, None, None), *parts)

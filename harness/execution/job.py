@@ -1,7 +1,7 @@
-"""Define what a process of a run is asked to do, what it answers, and how it ends: its status, and its stacks.
+"""Define the job that a process of a run gets, its answer, and how it ends: its exit status and its stacks.
 
-What a run's system saves lies in a folder of the run's directory, but is not evidence: nothing in it is read here, and
-it is removed when the run ends.
+Checkpoints that a run's system saves are in a folder of the run's directory. They are not evidence: the harness reads
+none of their content, and removes them when the run ends.
 """
 
 from __future__ import annotations
@@ -26,43 +26,43 @@ from harness.processes.child import Child, Ending, Line
 from harness.system.protocol import NotAvailable
 from harness.system.users_code import message_of, obstacle_of, stack_of
 
-# End a process that has executed a system: at once, and with the status that its evidence has.
+# End a process that has executed a system at once, with the exit status that fits its evidence.
 #
-# A system may close the standard streams, or replace them by objects without `flush`, or with one
-# that raises. None of that makes evidence incomplete that is on disk.
+# A system may close the standard streams, or replace them by objects whose `flush` is missing or
+# raises. Evidence that is already on disk stays complete in all these cases.
 
 _end_threads = threading._shutdown  # type: ignore[attr-defined]
-_exit = os._exit  # a system may put something else in its place
-_STREAMS = ("stdout", "__stdout__", "stderr", "__stderr__")  # behind what stands there now are the interpreter's own
+_exit = os._exit  # a system may replace `os._exit`
+_STREAMS = ("stdout", "__stdout__", "stderr", "__stderr__")  # the `__` names are the interpreter's own
 
 
 def end_process(status: int) -> NoReturn:
-    """End this process without the interpreter's own end: a crash as CUDA ends must not void what was recorded."""
-    for name in _STREAMS:  # what was printed so far goes where it belongs, as far as the streams let it
+    """End this process without the interpreter's cleanup: a crash while CUDA shuts down must not void evidence."""
+    for name in _STREAMS:  # write out buffered output, as far as the streams allow it
         with suppress(BaseException):
             getattr(sys, name).flush()
     _exit(status)
 
 
 def end_threads() -> None:
-    """Wait for all threads that are not daemons, and for executors, as an interpreter does before it ends.
+    """Wait for all threads that are not daemons, and for executors, as the interpreter does before it ends.
 
-    It has no public name; `multiprocessing` ends its processes by the same function.
+    The function has no public name; `multiprocessing` ends its processes with the same one.
     """
     _end_threads()
 
 
-# Leave a process's stacks in its run's directory: at a crash, at SIGTERM, and whenever its
-# supervisor asks.
+# Write a process's stacks into its run's directory: at a crash, at SIGTERM, and whenever its
+# supervisor asks for them.
 #
-# faulthandler writes them from a signal handler, so that a process which never returns to Python
-# leaves them, too.
+# faulthandler writes the stacks from a signal handler. So even a process that never returns to
+# Python, such as one that hangs in C code, leaves its stacks.
 
 STACKS = "stack.txt"
 STACK_EXCERPT = 8000  # characters
 STACKS_LIMIT = 2**20  # bytes
-THREADS = "threads"  # `threads.<process id>`: what a process shows of its threads when it is asked
-# A signal that programs do not use. None where a system has none: macOS.
+THREADS = "threads"  # `threads.<process id>`: the file into which a process writes its threads' stacks on request
+# The signal that requests the stacks: one that programs do not use. None on macOS, which has no such signal.
 SHOW: int | None = getattr(signal, "SIGRTMAX", 2) - 2 or None
 
 
@@ -71,24 +71,24 @@ def leave_stacks(directory: Path) -> None:
     # open until the process ends: faulthandler writes to them from signal handlers
     stacks = (directory / STACKS).open("a", encoding="utf-8")
     faulthandler.enable(stacks)
-    # a process that hangs gets SIGTERM first: it leaves its stack, then the default action ends it
+    # a process that hangs gets SIGTERM first: faulthandler writes its stack, then the default action ends it
     faulthandler.register(signal.SIGTERM, stacks, chain=True)
     if SHOW is not None:
         shown = directory / f"{THREADS}.{os.getpid()}"
-        unnamed = directory / f"new-{shown.name}"  # others of its run begin at the same time
+        unnamed = directory / f"new-{shown.name}"  # other processes of the run use their own names
         faulthandler.register(SHOW, unnamed.open("a", encoding="utf-8"))
-        unnamed.rename(shown)  # under this name it says that the signal will not end the process
+        unnamed.rename(shown)  # once a file has this name, its process can be sent the signal safely
 
 
 class LeftStacks:
-    """The stacks of a process that begins now, in a file that may hold those of an earlier one."""
+    """The stacks of a process that begins now. Its file may also contain stacks of earlier processes."""
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / STACKS
         self._begin = len(self._bytes())
 
     def read(self) -> str:
-        """Return the stacks at a crash or at SIGTERM, most recent call first."""
+        """Return the stacks that the process wrote at a crash or at SIGTERM, most recent call first."""
         text = self._bytes()[self._begin :].decode("utf-8", "replace")
         return without_folders(text)[:STACK_EXCERPT]
 
@@ -99,9 +99,9 @@ class LeftStacks:
 
 
 class Job(Record):
-    """A job in a run's folder.
+    """The job of a process in a run's folder.
 
-    folder: its path's bytes in hexadecimal; a path need be no text that JSON can hold.
+    folder: the bytes of the folder's path in hexadecimal, because JSON cannot hold every path as text.
     """
 
     folder: str
@@ -116,12 +116,12 @@ class Job(Record):
 
 
 def name_of(directory: Path) -> str:
-    """Return a folder's path as `Job.folder` holds it: its bytes in hexadecimal."""
+    """Return a folder's path as `Job.folder` holds it: the path's bytes in hexadecimal."""
     return os.fsencode(directory.resolve()).hex()
 
 
 class Answer(Record):
-    """What came of a job. failed: an exception's message; None where all was done."""
+    """The result of a job. failed: the message of an exception; None if the job succeeded."""
 
     failed: str | None = None
     stack: str = ""
@@ -129,14 +129,14 @@ class Answer(Record):
 
     @classmethod
     def of(cls, error: BaseException, **more: Any) -> Self:
-        """Return the answer of a process whose system raised this error."""
+        """Return the answer of a process whose system raised `error`. more: other fields of the answer."""
         if isinstance(error, NotAvailable):
             return cls(failed=message_of(error), obstacle=obstacle_of(error), **more)
         return cls(failed=message_of(error), stack=stack_of(error), **more)
 
 
 def leave(line: Line, answer: Answer) -> NoReturn:
-    """Send the last answer, and end this process at once."""
+    """Send `answer` as the last message, and end this process at once."""
     line.send(answer.model_dump_json())
     end_process(0)
 
@@ -144,14 +144,14 @@ def leave(line: Line, answer: Answer) -> NoReturn:
 Answered = TypeVar("Answered", bound=Answer)
 
 
-class ProcessFailed(Exception):  # noqa: N818 - what failed is the system's
-    """A process raised, or ended, before it was done; its own stack is a note."""
+class ProcessFailed(Exception):  # noqa: N818 - the failure is the system's, not the harness's
+    """A process raised an error or ended before its job was done. Its own stack is attached as a note."""
 
 
 def answered(child: Child, model: type[Answered], named: str, limit_s: float | None = None) -> Answered:
-    """Wait for a child's answer. Raises `ProcessFailed`, and NotAvailable as the child's system does.
+    """Return a child's answer. Raises `ProcessFailed`, or `NotAvailable` if the child's system raised that.
 
-    named: what the child is, for the message. limit_s: None if the run's limits apply to the child.
+    named: what the message calls the child. limit_s: seconds to wait; None if only the run's own limits apply.
     """
     answer = child.receive(model.model_validate_json, limit_s)
     if answer is None:
@@ -169,21 +169,21 @@ def answered(child: Child, model: type[Answered], named: str, limit_s: float | N
 
 
 def checkpoint_path(directory: Path, steps: int) -> Path:
-    """Return the path at which the run's system saves after `steps` steps, and make the folder that holds it."""
+    """Return the path to which the run's system saves after `steps` steps. Make its parent folder."""
     folder = directory.resolve() / layout.CHECKPOINT
     folder.mkdir(exist_ok=True)
     return folder / f"after-{steps}-steps"
 
 
 def size_of(path: Path) -> tuple[int, int]:
-    """Return the number and the bytes of the files that a system wrote to `path` and below it, without links."""
+    """Return the number of files at and below `path` and their size in bytes. Symbolic links are not followed."""
     found = [path, *(Path(folder, name) for folder, _, names in os.walk(path) for name in names)]
     sizes = [status.st_size for each in found if (status := _status(each)) and stat.S_ISREG(status.st_mode)]
     return len(sizes), sum(sizes)
 
 
 def remove_checkpoint(directory: Path) -> None:
-    """Remove the folder and all that a system put there, or in its place. What this user may not remove stays."""
+    """Remove the checkpoint folder, or whatever a system put in its place. Skip what this user may not remove."""
     folder = directory / layout.CHECKPOINT
     status = _status(folder)
     if status is None:
@@ -196,7 +196,7 @@ def remove_checkpoint(directory: Path) -> None:
         for parent, folders, _ in os.walk(folder):
             for name in folders:
                 if not (inside := Path(parent, name)).is_symlink():
-                    inside.chmod(stat.S_IRWXU)  # what is in a folder that nothing may change could not be removed
+                    inside.chmod(stat.S_IRWXU)  # files in a folder without write permission could not be removed
         shutil.rmtree(folder)
 
 

@@ -1,8 +1,8 @@
-"""Open one arm of a run, with a fault planted where the run asks for one, and with the number of its steps announced.
+"""Open one arm of a run, plant a fault if the run asks for one, and announce the number of its steps.
 
-A trainer plans for its steps with a learning-rate schedule or an iterator over data. One step more is another
-training, or an error. So the system is opened with how many steps the probe asks of it at most, and no opened run can
-be called more often until the arm has ended and is recorded.
+A trainer plans its learning-rate schedule and its data iterator for a number of steps. One more step would be another
+training, or an error. So the harness opens the system with the largest number of steps that the probe may make. An
+opened run refuses more steps, until the arm has ended and is recorded.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ if TYPE_CHECKING:
 
     from harness.execution.watchers.capture_attempts import CaptureAttempts
 
-ROUNDS = 2  # of the workload's shapes: a second step of a shape must need no kernel that the first did not
-ROUNDS_PER_AFTER = 4  # the judge compares the last `after` samples with those that follow the first `after`
+ROUNDS = 2  # over the workload's shapes: a second step of a shape must need no kernel that its first step did not need
+ROUNDS_PER_AFTER = 4  # the judge compares the last `after` samples with the samples that follow the first `after`
 WARMUP_STEPS = 10  # of each arm of a timing
-TIMED_WATCHED_STEPS = 5  # of each, behind the timed ones
-REPLAY_ROUNDS = 24  # of a long replay's old run and a fresh one: a median's interval leaves out five on each side
+TIMED_WATCHED_STEPS = 5  # of each arm, after the timed steps
+REPLAY_ROUNDS = 24  # of a long replay: old run next to fresh run; the interval of their median leaves out five on each side
 REPLAY_BLOCK_STEPS = 10  # at least
-MOST_ROUNDS = 2  # times as many as are demanded: where something else works on the processor, for what that spoils
+MOST_ROUNDS = 2  # a timing makes at most this many times the required rounds, to replace disturbed rounds
 
 
 def announced_steps(run: Run) -> int | None:
-    """Return how many steps the run's probe asks of an opened arm at most; None if time alone ends it."""
+    """Return the most steps that the run's probe makes of an opened arm; None if only time ends the arm."""
     steps = probe_named(run.probe).steps
     return None if steps is None else max(resolve_reference(steps)(run), run.workload.steps)
 
@@ -68,7 +68,7 @@ def of_long_replay(run: Run) -> int:
 
 
 def replay_block_steps(run: Run) -> int:
-    """Return how many steps a block of a long replay's turns has: every shape as often, wherever it begins."""
+    """Return the steps of a block of a long replay's turns: whole rounds of the shapes, so that all occur equally."""
     shapes = shapes_of(run)
     return shapes * -(-REPLAY_BLOCK_STEPS // shapes)
 
@@ -78,17 +78,17 @@ def of_captures(run: Run) -> int:
 
 
 def of_shapes(run: Run) -> int:
-    """Return how many steps take every shape twice, after the warm steps of a captured arm."""
+    """Return how many steps run every shape twice after the warm steps of a captured arm."""
     return shapes_of(run) * ROUNDS + max(planned.arm.warm_steps for planned in run.arms.values())
 
 
 def shapes_of(run: Run) -> int:
-    """Return how many steps take every shape of the workload once."""
+    """Return how many steps run every shape of the workload once."""
     return len(run.workload.seq_len) if isinstance(run.workload.seq_len, list) else 1
 
 
 def captures_of(run: Run, shapes: int) -> int:
-    """Return how many captures to make: whole rounds of the shapes, and at least four times `after`."""
+    """Return how many captures to make: whole rounds of the shapes, at least four times the setting `after`."""
     rounds = max(ROUNDS_PER_AFTER, -(-ROUNDS_PER_AFTER * count_setting(run, "after") // shapes))
     return rounds * shapes
 
@@ -102,13 +102,13 @@ def count_setting(run: Run, name: str) -> int:
 
 
 class UnannouncedStepError(Exception):
-    """The harness asked an arm for more steps than it had announced: a defect of the harness."""
+    """The harness asked an arm for more steps than it had announced. This is a defect of the harness."""
 
 
 class AnnouncedSteps(FaultyRun):
-    """No fault: a run that counts its steps against the announced number, and notes each for the ranks' watcher.
+    """A run without a fault that counts its steps against the announced number, and notes each for the ranks' watcher.
 
-    A run that is loaded or restarted begins to count anew, as its trainer does.
+    The count starts again at 0 when the run is loaded or restarted, as its trainer's own count does.
     """
 
     def __init__(self, inner: TrainingRun, announced: int | None) -> None:
@@ -118,7 +118,7 @@ class AnnouncedSteps(FaultyRun):
     def _replace_capabilities(self) -> None:
         step = self._inner.step
 
-        @functools.wraps(step)  # what is said of the system's own step names its place
+        @functools.wraps(step)  # messages name the source line of the system's own step
         def counted(index: int) -> Tensor:
             self._begun += 1
             if self._announced is not None and self._begun > self._announced:
@@ -132,7 +132,7 @@ class AnnouncedSteps(FaultyRun):
                 setattr(self, name, self._anew(name))
 
     def once_more(self, index: int) -> Tensor:
-        """Make a step that was not announced, once the arm has ended. The system may refuse it."""
+        """Make one step that was not announced, after the arm has ended. The system may refuse the step."""
         return self._inner.step(index)
 
     def _anew(self, name: str) -> object:
@@ -146,21 +146,21 @@ class AnnouncedSteps(FaultyRun):
         return begin_anew
 
 
-# Change an arm's parameters by a rounding before it starts, to see how far rounding alone changes
-# its training.
+# Nudge an arm's parameters before it starts, to measure how far rounding alone changes its training.
 #
-# Elements are multiplied by 1 + e or 1 - e. An element's name and place give the sign, alike in
-# every process and rank. In float32 and finer e is 8 of float32's epsilons (2^-20, about 1e-6: what
-# some steps round) for every element. In a coarser type it is one epsilon for every 16th element,
-# since all of them would be more than a step's roundings. Where an optimizer steps on copies of
-# finer type (master weights), those are nudged and the parameters follow.
+# Each nudged element is multiplied by 1 + e or 1 - e. The parameter's name and the element's place
+# determine the sign, so that all processes and ranks agree. In float32 and finer types every element
+# is nudged, and e is 8 epsilons of float32 (2^-20, about 1e-6: the rounding of a few steps). In
+# coarser types every 16th element is nudged, and e is one epsilon, because nudging all elements would
+# exceed the rounding of a step. If an optimizer updates copies of finer type (master weights), the
+# copies are nudged, and the parameters are set from them.
 
 FLOAT32_EPSILONS = 8
 OF_COARSE = 16
 
 
 def nudge(training: TrainingRun) -> None:
-    """Multiply the trainable parameters in place. Integers and 8-bit floats stay as they are, and zeros stay zero."""
+    """Nudge the trainable parameters in place. Integers, 8-bit floats and zeros do not change."""
     parameters = {name: local(tensor) for name, tensor in named_parameters(training).items()}
     state = watched_state(training)
     held = [local(each) for name in (LOOSE, "optimizer") for each in state.get(name, {}).values()]
@@ -174,12 +174,13 @@ def _multiply(name: str, tensors: list[Tensor]) -> None:
     finest = min(tensors, key=lambda tensor: _epsilon(tensor.dtype) or 1.0)
     finest.mul_(_factors(name, finest))
     for tensor in tensors:
-        tensor.copy_(finest.reshape(tensor.shape))  # a view, where the memory's order has one
+        tensor.copy_(finest.reshape(tensor.shape))  # `reshape` copies only if the memory layout allows no view
 
 
 def _alike(parameters: Mapping[str, Tensor], others: Iterable[Tensor]) -> Iterator[tuple[str, list[Tensor]]]:
-    """Yield each parameter with the tensors that begin as its copies, also parts of one that holds all parameters.
-    If all its numbers are equal and it has such a copy, it is left out: the copy may be something else.
+    """Yield each parameter with the tensors that start as its copies, or as part of a flat copy of all parameters.
+
+    Leave out a constant parameter that has a copy, because any tensor with the same constant looks like a copy.
     """
     floating = {name: part for name, part in parameters.items() if _epsilon(part.dtype) is not None}
     elements = sum(part.numel() for part in floating.values())
@@ -191,7 +192,7 @@ def _alike(parameters: Mapping[str, Tensor], others: Iterable[Tensor]) -> Iterat
         found += [each[at : at + size] for each in flat if len(floating) > 1]
         at += size
         copies = [each for each in found if _is_copy(each, part)]
-        if not (copies and _is_constant(part)):  # of ones anything that holds ones may be taken for a copy
+        if not (copies and _is_constant(part)):  # a tensor of ones looks like a copy of any ones
             yield name, [part, *copies]
 
 
@@ -205,14 +206,14 @@ def _is_copy(tensor: Tensor, of: Tensor) -> bool:
 
 
 def _epsilon(dtype: torch.dtype) -> float | None:
-    """Return the epsilon of a type; None for types that are not nudged."""
+    """Return the epsilon of a data type; None for a type that is not nudged."""
     if not (dtype.is_floating_point or dtype.is_complex) or dtype.itemsize == 1:
         return None
     return float(torch.finfo(dtype).eps)
 
 
 def _factors(name: str, part: Tensor) -> Tensor:
-    """Return what each element is multiplied by, in a type that holds it, drawn by a generator of its own."""
+    """Return a factor for each element, in a type that can hold it. The parameter's name seeds the random signs."""
     generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
     signs = torch.randint(0, 2, part.shape, generator=generator, dtype=torch.int8) * 2 - 1
     epsilon, fine = torch.finfo(part.dtype).eps, torch.finfo(torch.float32).eps
@@ -224,15 +225,13 @@ def _factors(name: str, part: Tensor) -> Tensor:
 
 @contextmanager
 def opened(run: Run, arm: str) -> Iterator[TrainingRun]:
-    """Open and enter the training run of `arm`. On exit release it, and return its memory to the device.
+    """Open and enter the training run of `arm`. On exit release the run, and return its memory to the device.
 
-    In every arm the process's generators start from the workload's seed, so that no arm depends on where another left
-    them, or on what an import drew, which happens in the first arm only. Each rank adds its number: what a system does
-    not seed differs by rank, as in processes without a seed. Captures that begin meanwhile are counted
-    (`attempts_of`). The system plants a fault that it describes; any other must be one of the harness's own.
-
-    Raises `UsageError` for a fault that neither knows, and for an arm of another commit than this process's;
-    `NotAvailable` as the system does.
+    Every arm starts with the process's random generators at the workload's seed. So no arm depends on numbers that
+    an earlier arm or an import drew. Each rank adds its number to the seed, so that whatever a system does not seed
+    differs by rank. Captures within the block are counted (`attempts_of`). The system plants the faults that it
+    describes; the harness plants its own. Raises `UsageError` for an unknown fault, or if the arm's commit is not the
+    commit of this process. Raises `NotAvailable` if the system does.
     """
     planned = _planned(run, arm)
     at_commit = in_use()
@@ -277,7 +276,7 @@ def _opened_here(
             nudge(entered)
         yield entered
         if (at_commit := in_use()) is not None:
-            at_commit.require(planned.system)  # what was imported meanwhile, too
+            at_commit.require(planned.system)  # checks modules that were imported within the block, too
     attempts.training = None
     del training, entered
     release_memory()
@@ -301,7 +300,7 @@ def _planned(run: Run, arm: str) -> PlannedArm:
     if run.fault != SWAPPED_ARMS or arm not in run.fault_arms:
         return run.arms[arm]
     others = [other for other in run.fault_arms if other != arm]
-    # a claim about one arm alone: change places with an arm that is captured otherwise
+    # a claim about one arm: swap it with an arm of a different capture mode
     others += [name for name, planned in run.arms.items() if planned.arm.capture != run.arms[arm].arm.capture]
     return run.arms[others[0]] if others else run.arms[arm]
 

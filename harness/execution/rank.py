@@ -1,8 +1,8 @@
 """Execute a run as one of its ranks: `python -m harness.execution.rank`. Every rank executes the whole run.
 
-The process takes a `RankJob` from the line on its standard input, and answers with a `RankAnswer`
-when its part is complete or an arm of several ranks raised. Then it ends at once. Rank 0 writes
-into the run's directory, every other rank into a folder of its own there.
+The process reads a `RankJob` from its standard input. It answers with a `RankAnswer` when its part is
+complete, or when an arm with several ranks raises an error. Then it ends at once. Rank 0 writes into
+the run's directory. Every other rank writes into a folder of its own in that directory.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ IMPORTED = "imported"
 
 
 class RankJob(Job):
-    """port: of the store that joins the ranks."""
+    """The job of one rank. port: of the store that joins the ranks. threads: for torch; None: torch's own number."""
 
     rank: int
     port: int
@@ -34,7 +34,7 @@ class RankJob(Job):
 
 
 class RankAnswer(Answer):
-    """How this rank's part ended. at: when, by the machine's clock."""
+    """How this rank's part ended. at: the time of the end, in seconds on the machine's monotonic clock."""
 
     at: Real
 
@@ -45,12 +45,12 @@ def folder_of(directory: Path, rank: int) -> Path:
 
 
 def main() -> NoReturn:
-    """Import, take the job, execute the run, answer, and end this process."""
+    """Import torch, read the job, execute the run, answer, and end this process."""
     line = take_standard_input()
     importlib.import_module("harness.execution.probes.paired")  # and with it torch, while the store is being made
     line.send(IMPORTED)
     message = line.receive(None)
-    if not message:  # no process watches it any more
+    if not message:  # the process that started this rank has ended
         end_process(0)
     job = RankJob.model_validate_json(message)
     own = folder_of(job.directory, job.rank)
