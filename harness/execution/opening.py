@@ -43,7 +43,7 @@ ROUNDS = 2  # over the workload's shapes: a second step of a shape must need no 
 ROUNDS_PER_AFTER = 4  # the judge compares the last `after` samples with the samples that follow the first `after`
 WARMUP_STEPS = 10  # of each arm of a timing
 TIMED_WATCHED_STEPS = 5  # of each arm, after the timed steps
-REPLAY_ROUNDS = 24  # of a long replay: old run next to fresh run; the interval of their median leaves out five on each side
+REPLAY_ROUNDS = 24  # of old run next to fresh run in a long replay; the median's interval leaves out five on each side
 REPLAY_BLOCK_STEPS = 10  # at least
 MOST_ROUNDS = 2  # a timing makes at most this many times the required rounds, to replace disturbed rounds
 

@@ -1,7 +1,7 @@
-"""Let one rank of a run join torch's process group with each arm, and leave it afterwards.
+"""Let one rank of a run join torch's process group for each arm, and leave the group afterwards.
 
-A process of one rank has no seat, and its arms have no group. Ranks are joined by a store of the process that started
-them. They see the environment that `torchrun` gives, so that what joins a group of its own finds that store too.
+A run of one rank has no seat, and its arms have no process group. The process that started the ranks holds the store
+that joins them. Ranks get the environment variables of `torchrun`, so that a system's own groups use the same store.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
 
 MARKS = "marks"
-_WORK, _COLLECTIVES = Struct("=4q"), Struct("=q")  # the second behind the first, since another thread writes it
+_WORK, _COLLECTIVES = Struct("=4q"), Struct("=q")  # _COLLECTIVES follows _WORK in memory: another thread writes it
 
 
 class Position(NamedTuple):
-    """Ranks execute one program: of two in an arm, the one with the smaller position lets the other wait.
+    """How far a rank is. All ranks execute one program, so a rank with a smaller position makes the others wait.
 
-    joined: arms with several ranks that it entered; phases, steps, collectives: what it began there. Collectives are
-    those of torch's process groups.
+    joined: the arms with several ranks that the rank has entered. phases, steps, collectives: how many of them it has
+    begun in the current arm. Only collectives of torch's process groups count.
     """
 
     joined: int = 0
@@ -42,9 +42,9 @@ class Position(NamedTuple):
 
 
 class Marks:
-    """How far one rank is, in a small file mapped into memory: the rank writes it without a wait, its watcher reads it.
+    """One rank's position, in a small memory-mapped file. The rank writes it without waiting, the watcher reads it.
 
-    The watcher makes the file (`new_marks`).
+    The watcher creates the file (`new_marks`).
     """
 
     def __init__(self, path: Path) -> None:
@@ -59,11 +59,11 @@ class Marks:
         self._write(accountable=True)
 
     def leave(self) -> None:
-        """Mark that the arm is over: what the rank does now, it does for itself alone."""
+        """Mark that the arm is over: from now on no other rank waits for this rank."""
         self._write(accountable=False)
 
     def phase(self, *, waits: bool) -> None:
-        """Mark that a phase of the arm begins. waits: this rank alone waits for the harness, and resumes its phase."""
+        """Mark that a phase of the arm begins. waits: the rank waits for the harness, and resumes its phase later."""
         self._phases += self.read()[1] and not waits
         self._write(accountable=not waits)
 
@@ -90,13 +90,13 @@ class Marks:
 
 
 def new_marks(path: Path) -> Marks:
-    """Make the marks of a rank that has not begun."""
+    """Create the marks of a rank that has not begun."""
     path.write_bytes(bytes(_WORK.size + _COLLECTIVES.size))
     return Marks(path)
 
 
 ADDRESS = "127.0.0.1"
-LOOK_S = 0.25  # between two looks at how many collectives were begun
+LOOK_S = 0.25  # between two counts of the collectives that were begun
 MEETING_S = 0.01
 
 
@@ -104,7 +104,7 @@ MEETING_S = 0.01
 class Seat:
     """The place of this process among the ranks.
 
-    failed: reports what an arm raised, and ends the process, since others wait for it in collectives.
+    failed: reports an arm's error, and ends the process, because the other ranks wait for it in collectives.
     """
 
     rank: int
@@ -112,10 +112,10 @@ class Seat:
     marks: Marks
     failed: Callable[[BaseException], None]
     store: Any = None
-    times: dict[str, int] = field(default_factory=dict)  # by arm: how often it was joined
+    times: dict[str, int] = field(default_factory=dict)  # how often each arm was joined
     ranks: int = 1  # of the arm that is open
     model_parallel: int = 1  # of the arm that is open
-    opened: int = 0  # arms that are open, one within the other
+    opened: int = 0  # the number of open arms, which are nested
     agreements: int = 0
 
 
@@ -123,32 +123,32 @@ _seat: Seat | None = None
 
 
 def take(seat: Seat) -> None:
-    """Take this seat: from now on this process is that rank."""
+    """Make this process the rank of `seat`, and start to count its collectives."""
     global _seat  # noqa: PLW0603 - a process is one rank
     _seat = seat
     threading.Thread(target=_watch_collectives, args=(seat,), name="collectives begun", daemon=True).start()
 
 
 def is_here(ranks: int) -> bool:
-    """Return True if this process executes arms of `ranks` ranks. Without a seat leave the refusal to `together`."""
+    """Return True if this process executes arms of `ranks` ranks. Without a seat return True; `together` raises."""
     return _seat is None or _seat.rank < ranks
 
 
 def number() -> int | None:
-    """Return this process's number among the ranks, also outside of their arms; None if it is not a rank."""
+    """Return this process's rank, even if no arm is open; None if the process is not a rank."""
     return None if _seat is None else _seat.rank
 
 
 def ranks() -> int:
-    """Return how many ranks the arms have that are open in this process; 1 if none is open or it is not a rank."""
+    """Return the number of ranks of the open arms; 1 if no arm is open or this process is not a rank."""
     return 1 if _seat is None or not _seat.opened else _seat.ranks
 
 
 @contextmanager
 def together(run: Run, arm: str) -> Iterator[None]:
-    """Join the ranks of `arm` in one process group within the block; an arm of one rank has none.
+    """Join the ranks of `arm` in one process group within the block. For an arm of one rank do nothing.
 
-    Raises UsageError in a process that is not a rank. What the block raises is reported to the ranks' watcher.
+    Raises UsageError in a process that is not a rank. Errors of the block are reported to the ranks' watcher.
     """
     planned = run.arms[arm].arm
     ranks = planned.ranks
@@ -169,7 +169,7 @@ def together(run: Run, arm: str) -> Iterator[None]:
 
 
 def agreed(found: bool) -> bool:
-    """Return True if any rank found so: all ranks must decide alike how many steps follow."""
+    """Return True if `found` is true on any rank, because all ranks must make the same number of steps."""
     seat = _seat
     if seat is None or not seat.opened:
         return found
@@ -181,19 +181,19 @@ def agreed(found: bool) -> bool:
 
 
 def note_phase(*, waits: bool) -> None:
-    """Note that a phase of the run begins in this process; see `Marks.phase`."""
+    """Mark that a phase of the run begins in this process; see `Marks.phase`."""
     if _seat is not None and _seat.opened:
         _seat.marks.phase(waits=waits)
 
 
 def note_step() -> None:
-    """Note that a step of an arm begins in this process."""
+    """Mark that a step of an arm begins in this process."""
     if _seat is not None and _seat.opened:
         _seat.marks.step()
 
 
 def collectives_begun() -> int:
-    """Return how many collectives this process has begun, by the counts of torch's process groups; 0 without any."""
+    """Return how many collectives this process has begun, as torch's process groups count them; 0 without a group."""
     import torch.distributed as dist
 
     if not dist.is_initialized():
@@ -261,7 +261,7 @@ def _leave(seat: Seat) -> None:
         return
     import torch.distributed as dist
 
-    _meet(seat, "end")  # the first to leave would cut off what another rank still receives
+    _meet(seat, "end")  # the first rank to leave would cut off data that another rank still receives
     dist.destroy_process_group()
     seat.marks.leave()
     for name in _environment(seat, seat.ranks):
@@ -279,5 +279,5 @@ def _watch_collectives(seat: Seat) -> None:
     while True:
         time.sleep(LOOK_S)
         if seat.opened:
-            with suppress(Exception):  # a group that is being made, or is gone
+            with suppress(Exception):  # the group is just being created or destroyed
                 seat.marks.collectives(collectives_begun())

@@ -1,8 +1,8 @@
 """Execute a run whose arms have several ranks: start the ranks, watch them, and end all when one fails.
 
-This process executes nothing itself. The first rank writes into the run's directory and speaks for
-the run: its heartbeat and its phases are the run's. All ranks are children of this process, in its
-process group: what stops or ends this process stops or ends them.
+This process executes no arm itself. Rank 0 writes into the run's directory, and its heartbeat and
+phases count as the run's. All ranks are children of this process in its process group, so a signal
+that stops or ends the group stops or ends the ranks, too.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from harness.processes.child import ALONE, GO, TOGETHER, Ending, start_child
 from harness.system.protocol import NotAvailable
 
 POLL_S = 0.1
-LAG_S = 20.0  # that others may wait for a rank which stands still and has a core of its own
-STOPPED_S = 5.0  # that a rank may be stopped while this process, of its group, is not
-LONGEST_LOOK_S = 1.0  # counted between two looks: in longer ones this process was stopped, and the ranks with it
-OTHERS_S = 0.3  # for other ranks to end of what ended the first, so that the first is distinguished from them
+LAG_S = 20.0  # others may wait this long for a rank that makes no progress and has a core of its own
+STOPPED_S = 5.0  # a rank may be stopped this long while this process, in the same group, runs
+LONGEST_LOOK_S = 1.0  # count at most this much between two looks: if more passed, the whole group was stopped
+OTHERS_S = 0.3  # wait for other ranks to fail of the same cause, to find out which failed first
 GRACE_S = 1.0  # for a rank to leave its stack
 _OF_RANKS = {
     "TORCH_FR_BUFFER_SIZE": "20000",  # torch's flight recorder: which collectives there were
-    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",  # its watchdog queries events, which no capture allows
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",  # else its watchdog queries events, which is forbidden during a capture
     "NCCL_NVLS_ENABLE": "0",  # multicast needs a fabric manager, which machines that lend GPUs may lack
 }
-_VERBS = {"signal": "was ", "exception": "it "}  # before what became of a rank
+_VERBS = {"signal": "was ", "exception": "it "}  # words in front of the description of a rank's end
 
 
-class RankEnded(Exception):  # noqa: N818 - it says how a rank ended
-    """One rank came to a bad end, and all were ended."""
+class RankEnded(Exception):  # noqa: N818 - it describes how a rank ended
+    """One rank failed, and the harness ended all ranks."""
 
     def __init__(self, cause: Cause, message: str, stack: str) -> None:
         super().__init__(message)
@@ -55,7 +55,7 @@ class RankEnded(Exception):  # noqa: N818 - it says how a rank ended
 
 
 class _Rank:
-    """One rank's process, as this one sees it."""
+    """One rank's process, watched by this process."""
 
     def __init__(self, number: int, directory: Path) -> None:
         self.number, self.folder = number, folder_of(directory, number)
@@ -65,7 +65,7 @@ class _Rank:
         self.child = start_child("harness.execution.rank", variables=_OF_RANKS)
         self.answer: RankAnswer | None = None
         self._ending: Ending | None = None  # before it had answered
-        self.awaited = self.is_stopped = 0.0  # seconds in which it stood still and others waited; was stopped
+        self.awaited = self.is_stopped = 0.0  # seconds that others have waited for it; that it has been stopped
         self.position = Position()
 
     @property
@@ -77,13 +77,13 @@ class _Rank:
         return not self.complete and (self.answer is not None or self._ending is not None)
 
     def has_imported(self) -> bool:
-        """Wait until the rank can take its job. Return False if it ended before."""
+        """Wait until the rank is ready for its job. Return False if the rank ended instead."""
         said = self.child.receive(_message)
         self._ending = said if isinstance(said, Ending) else None
         return said == IMPORTED
 
     def listen(self, recorder: Recorder) -> None:
-        """Take the rank's messages, and pass on what it asks of the supervisor."""
+        """Receive the rank's messages, and pass its requests on to the supervisor."""
         while self.answer is None and self._ending is None and (said := self.child.receive(_message, 0.0)):
             if isinstance(said, RankAnswer):
                 self.answer = said
@@ -94,7 +94,7 @@ class _Rank:
                 self.child.line.send(GO)
 
     def look(self, seconds: float, farthest: Position, lag: float) -> None:
-        """Note how long others have waited for this rank, and how long it has been stopped."""
+        """Update how long others have waited for this rank, and how long the rank has been stopped."""
         position, accountable = self.marks.read()
         behind = accountable and position < farthest and not self.complete
         self.awaited = self.awaited + seconds if behind and position == self.position else 0.0
@@ -104,14 +104,14 @@ class _Rank:
         self.is_stopped = self.is_stopped + seconds if _state(self.child.pid) == "T" else 0.0
 
     def ending(self) -> tuple[Cause, str]:
-        """Return how the rank's process ended: the cause, and the tail of a sentence about it."""
+        """Return how the rank's process ended: the cause, and the predicate of a sentence about it."""
         if self.answer is not None and self.answer.failed is not None:
             return "exception", self.answer.failed
         ending = self._ending or self.child.ended()
         return ending.cause, f"{_VERBS.get(ending.cause, '')}{ending}"
 
     def stack(self) -> str:
-        """Return the stack that the rank's exception, or faulthandler, left."""
+        """Return the stack of the rank's exception, or else the stack that faulthandler wrote."""
         return (self.answer.stack if self.answer is not None else "") or self._stacks.read()
 
     def close(self) -> None:
@@ -120,15 +120,15 @@ class _Rank:
 
 
 def _message(said: str) -> str | RankAnswer:
-    """Return a rank's message: a word of the line, or its answer."""
+    """Parse a rank's message: return one of the line's words, or the rank's answer."""
     return said if said in (IMPORTED, ALONE, TOGETHER) else RankAnswer.model_validate_json(said)
 
 
 def execute(run: Run, recorder: Recorder, threads: int | None) -> None:
-    """Let the ranks execute the run. Raises `RankEnded` for the first rank that ends badly, and
-    NotAvailable if a system reports what is missing here. No rank is left when this returns or raises.
+    """Let the ranks execute the run. Raises `RankEnded` for the first rank that fails, and `NotAvailable`
+    if a system raised it. No rank is still running when this function returns or raises.
     """
-    faulthandler.unregister(signal.SIGTERM)  # the ranks' stacks are of interest, not this one's
+    faulthandler.unregister(signal.SIGTERM)  # only the ranks' stacks are of interest
     signal.signal(signal.SIGTERM, _leave)
     recorder.phase("start the ranks")
     ranks = [_Rank(number, recorder.directory) for number in range(run.ranks)]
@@ -148,7 +148,7 @@ def _leave(*_: object) -> NoReturn:
 
 
 def _seat(ranks: Sequence[_Rank], recorder: Recorder, threads: int | None) -> None:
-    """Give each rank its job, once it has imported. Raises `RankEnded` for a rank that ends before."""
+    """Send each rank its job, once it has imported torch. Raises `RankEnded` if a rank ends before that."""
     from torch._C._distributed_c10d import TCPStore
 
     store = TCPStore(ADDRESS, 0, is_master=True, wait_for_workers=False)
@@ -173,7 +173,7 @@ _keep: list[object] = []  # the store lives as long as this process
 
 
 def _watch(ranks: Sequence[_Rank], recorder: Recorder) -> None:
-    """Wait until all ranks are complete. Raise for a rank that fails, is stopped, or holds up the others."""
+    """Wait until all ranks are complete. Raise if a rank fails, is stopped, or makes the others wait too long."""
     looked = time.monotonic()
     while not all(rank.complete for rank in ranks):
         time.sleep(POLL_S)
@@ -189,7 +189,7 @@ def _watch(ranks: Sequence[_Rank], recorder: Recorder) -> None:
 
 
 def _raise_first(ranks: Sequence[_Rank], recorder: Recorder) -> NoReturn:
-    """Raise for the rank that failed first: one that a signal ended, else the earliest exception."""
+    """Raise for the rank that failed first. A rank whose process died counts before the earliest exception."""
     time.sleep(OTHERS_S)
     for rank in ranks:
         rank.listen(recorder)
@@ -208,12 +208,12 @@ def _ended(rank: _Rank, ranks: Sequence[_Rank]) -> RankEnded:
 
 
 def _lag(ranks: int) -> float:
-    """Return the seconds that others may wait for a rank: more where ranks share cores, and each works more slowly."""
+    """Return the seconds that others may wait for a rank. Allow more if ranks share cores and so are slower."""
     return LAG_S * max(1.0, ranks / usable_cores())
 
 
 def _require_moving(ranks: Sequence[_Rank]) -> None:
-    """Raise `RankEnded` for a rank that has been stopped, or that others have waited for, too long."""
+    """Raise `RankEnded` if a rank has been stopped too long, or if others have waited for it too long."""
     farthest, lag = max(ranks, key=lambda rank: rank.position), _lag(len(ranks))
     for rank in ranks:
         name = f"rank {rank.number} of {len(ranks)}"
@@ -230,13 +230,13 @@ def _said(position: Position) -> str:
 
 
 def _stack_of(rank: _Rank) -> str:
-    """End a rank that hangs, and return the stack that it leaves."""
+    """End a rank that hangs, and return the stack that faulthandler writes at the end."""
     rank.child.terminate(GRACE_S)
     return rank.stack()
 
 
 def _end(ranks: Sequence[_Rank]) -> None:
-    """Terminate the ranks that still run, and wait a moment for them to leave their stacks."""
+    """Terminate the ranks that still run, and wait a moment while they write their stacks."""
     for rank in ranks:
         rank.child.terminate()
     until = time.monotonic() + GRACE_S
@@ -245,7 +245,7 @@ def _end(ranks: Sequence[_Rank]) -> None:
 
 
 def _state(process: int) -> str:
-    """Return the process's state as /proc has it, such as `T` for a stopped one; "" where there is no /proc."""
+    """Return the process's state letter from /proc, such as `T` for a stopped process; "" without /proc."""
     with suppress(OSError):
         return Path(f"/proc/{process}/stat").read_bytes().rpartition(b")")[2].split()[0].decode()
     return ""

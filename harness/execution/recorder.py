@@ -1,7 +1,7 @@
 """Write what a probe records: phases, records, series and heartbeats, in the worker's own directory.
 
-Everything is flushed as it is written, so that a worker that dies leaves what it saw. The heartbeat is touched
-by the thread that does the work and by nothing else: a background thread would go on ticking while it hangs.
+Every write is flushed, so that the evidence survives the death of the worker. Only the thread that does the work
+touches the heartbeat, because a background thread would continue to touch it while the work hangs.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from harness.processes.child import ALONE, TOGETHER, WRITTEN, Line
 
 HEARTBEAT = "heartbeat"
 WAIT_ALONE, WAIT_TOGETHER = "wait to be alone", "wait to be together"
-WAITS = (WAIT_ALONE, WAIT_TOGETHER)  # for the supervisor, while other ranks wait for this one
+WAITS = (WAIT_ALONE, WAIT_TOGETHER)  # this rank waits for the supervisor, and other ranks wait for this rank
 _DIGEST = re.compile(r"[0-9A-Za-z_.:-]*")
 
 
@@ -38,15 +38,15 @@ def _loss(value: float) -> str:
 
 
 def _within(phase: str, name: str) -> str:
-    """Return the phase `name` of the same arm as `phase`: what the arm enqueued may kill the worker as it waits."""
+    """Return the phase `name` for the arm of `phase`, because the arm's kernels may kill the worker while it waits."""
     arm, of_an_arm, _ = phase.partition(": ")
     return f"{arm}{of_an_arm}{name}" if of_an_arm else name
 
 
 class StepRows(NamedTuple):
-    """A block of steps of one series: sequences of one length, whose steps increase within a series.
+    """A block of steps of one series: sequences of equal length. Steps increase from row to row and block to block.
 
-    clip_active_groups: -1 where the system does not report norms. metrics: by name, the same ones in every block.
+    clip_active_groups: -1 if the system reports no norms. metrics: values by name; all blocks have the same names.
     """
 
     steps: Sequence[int]
@@ -74,8 +74,8 @@ class SeriesWriter:
     def rows(self, block: StepRows) -> None:
         """Append a block of steps.
 
-        Raises ValueError on unequal lengths, on other metrics than before, or on a digest with characters that do not
-        belong in a CSV field.
+        Raises ValueError if lengths are unequal, if the names of metrics have changed, or if a digest contains a
+        character that a CSV field may not contain.
         """
         self._require_metrics(block.metrics)
         lines = []
@@ -95,7 +95,7 @@ class SeriesWriter:
         if self._rows or wrong:
             raise ValueError(f"metrics {list(metrics)} do not fit a series with {self._metrics}")
         self._metrics = list(metrics)
-        self._write_header()  # what a series has besides its own columns is known with its first step
+        self._write_header()  # the names of metrics are known only after the first step
 
     def close(self) -> None:
         self.file.close()
@@ -106,8 +106,8 @@ class Recorder:
 
     def __init__(self, directory: Path, line: Line | None = None, exchange: Path | None = None) -> None:
         self.directory = directory
-        self.exchange = exchange  # None: all arms of the run are of one commit
-        self._line = line  # None: no other process has runs here
+        self.exchange = exchange  # the folder of tensors for the other commit; None if the run has one commit
+        self._line = line  # to the supervisor; None if there is none
         self._started = monotonic()
         self._records = DigestedFile(directory / RECORDS, "ab")
         self._heartbeat = directory / HEARTBEAT
@@ -121,7 +121,7 @@ class Recorder:
         return monotonic() - self._started
 
     def complete(self) -> None:
-        """Write the last record: the run did all that it was asked. Send the digests of what this process wrote."""
+        """Write the last record, which marks the evidence as complete. Send the digests of this process's files."""
         self.write(Complete(seconds=self.seconds(), processor_seconds=sum(times()[:4])))
         if self._line is not None:
             files = [self._records, *(series.file for series in self._series.values())]
@@ -129,11 +129,11 @@ class Recorder:
             self._line.send(WRITTEN + written.model_dump_json())
 
     def phase(self, name: str) -> None:
-        """Record where the run is. The last phase names the place of a death."""
+        """Record the phase of the run. If the worker dies, its last phase names the place."""
         self.current_phase = name
         note_phase(waits=name.endswith(WAITS))
-        # the supervisor reads the phase from this small file while the run is under way; what is there is written over,
-        # not emptied first: on a full disk the phase before stays
+        # The supervisor reads the phase from this small file. Overwrite the file without emptying it first, so that the
+        # previous phase stays if the disk is full.
         with self._heartbeat.open("r+b") as file:
             file.write(name.encode("utf-8", "replace") + b"\n")
         began = monotonic()
@@ -145,19 +145,19 @@ class Recorder:
         self.heartbeat()
 
     def series(self, arm: str, replica: int) -> SeriesWriter:
-        """Return the series of one execution of one arm. It is the same writer at every call."""
+        """Return the series writer of one execution of one arm: the same writer at every call."""
         key = (arm, replica)
         if key not in self._series:
             self._series[key] = SeriesWriter(self.directory / series_name(arm, replica), self.heartbeat)
         return self._series[key]
 
     def heartbeat(self) -> None:
-        """Show that the run makes progress; every write does it too."""
+        """Show that the run makes progress. Every write calls this method, too."""
         utime(self._heartbeat)
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Keep all other runs of this session off the GPU and, on any machine, off the processors within the block."""
+        """Stop all other runs of this session within the block, so that this run has GPU and processors to itself."""
         if self._line is None:
             yield
             return

@@ -1,7 +1,7 @@
-"""Choose which runs of a session go side by side, and when: what can share the GPU and the processors shares them.
+"""Choose which runs of a session execute at the same time, and in which order.
 
-First come all runs that are not timed: runs with a GPU side by side as far as its memory goes, and next to them runs
-without. Then come the timings: their processes open side by side, and each is alone while it measures (`turns.py`).
+Runs that are not timed come first. Runs on a GPU share it as far as its memory allows, and runs without a GPU execute
+next to them. Timings come last. Their processes open at the same time, and each measures alone (`turns.py`).
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from harness.execution.watched_worker import Progress
 from harness.kinds import probe_named
 from harness.planning.obstacles import gpu_memory_gib, gpus_of, needs_gpu, ran_out_of_memory, shares_gpu
 
-GPU_SHARE = 0.9  # of a GPU's memory is handed out
-UNDECLARED_SHARE = 0.25  # of it is kept for a run whose workload declares no memory, next to other commands
-CONTEXT_GIB = 0.8  # of a process on the GPU besides what torch holds; 0.76 was seen on an H200, with one captured step
-HOST_GIB = 2.0  # of a process on the host, torch's libraries included
-# Times as long as another arm: one that synchronizes waits for a time slice at each sync. On an H200 next to seven
-# others its step took 360 to 470 ms, an eager one's 85.
+GPU_SHARE = 0.9  # of a GPU's memory is given to runs
+UNDECLARED_SHARE = 0.25  # of it is kept for a run without declared memory, if other commands share the GPU
+CONTEXT_GIB = 0.8  # of GPU memory for each process besides torch's; 0.76 measured on an H200 with one captured step
+HOST_GIB = 2.0  # of host memory for each process, torch's libraries included
+# An arm whose syncs are observed takes this many times as long, because it waits for a GPU time slice at each sync. On
+# an H200 with seven other runs its step took 360 to 470 ms; a step of an eager arm took 85 ms.
 WATCHED = 4
-OPENING = 50  # steps that an arm's opening is taken for; chosen, so that short runs of a large model are not the last
+OPENING = 50  # in steps, the estimated length of an arm's opening, so that short runs of large models do not come last
 POLL_S = 0.5
 NOT_TIMED, EXCLUSIVE, TIMED = range(3)
 
 
 @dataclass(frozen=True)
 class Work:
-    """What to execute, where its evidence goes, and where to report its progress.
+    """A run to execute, the directory of its evidence, and the callbacks for its progress and its end.
 
-    over: is called when the run came to an end of its own, with how its worker died; not where it is cut off.
+    over: called with the worker's death, or None, when the run ends by itself; not called if it is interrupted.
     """
 
     run: Run
@@ -55,10 +55,10 @@ class Work:
 
 @dataclass(frozen=True)
 class Task(Work):
-    """One worker process to come.
+    """A run that waits for a worker process.
 
-    memory_gib: what it may take of the GPU; None: no other run of the session uses the GPU then.
-    alone: no run of another command uses the GPU, either.
+    memory_gib: the GPU memory that the run may take; None: no other run of the session may use the GPU meanwhile.
+    alone: no run of another command may use the GPU, either.
     """
 
     on_gpu: bool
@@ -67,14 +67,14 @@ class Task(Work):
 
     @property
     def order(self) -> int:
-        """Return the task's place in the order: it begins once everything of a lower order is over."""
+        """Return the task's order. A task begins after all tasks of a lower order have ended."""
         if probe_named(self.run.probe).timed:
             return TIMED + self.run.measurement
         return EXCLUSIVE if self.on_gpu and self.memory_gib is None else NOT_TIMED
 
 
 def tasks_of(work: Iterable[Work], machine: Machine) -> list[Task]:
-    """Return a task for each piece of work, by their order; of equal order, those that take longest come first."""
+    """Return a task for each piece of work, sorted by order. Within one order the longest tasks come first."""
     tasks = []
     for one in work:
         on_gpu = bool(machine.gpus) and needs_gpu(one.run)
@@ -87,9 +87,9 @@ def tasks_of(work: Iterable[Work], machine: Machine) -> list[Task]:
 
 
 def _size(task: Task) -> float:
-    """Estimate how long a task takes, without a unit: steps of all its arms, times its workload's declared memory.
+    """Estimate how long a task takes, without a unit: the steps of all its arms times its workload's declared memory.
 
-    A comparison of kernels has no steps, but operations at magnitudes in data types, interpreted on a CPU.
+    A comparison of kernels has no steps. Count its grid of operations, data types and magnitudes instead.
     """
     run = task.run
     if probe_named(run.probe).grid:
@@ -103,12 +103,12 @@ def _size(task: Task) -> float:
 
 
 def _processors(machine: Machine) -> int:
-    """Return how many processors runs get. With a GPU a quarter is left to imports of the next and the supervisor."""
+    """Return how many processors runs get. With a GPU leave a quarter to the supervisor and to later runs' imports."""
     return max(1, usable_cores() * 3 // 4) if machine.gpus else usable_cores()
 
 
 class Schedule:
-    """Executes tasks as workers of one session; its threads and workers end when `execute` does."""
+    """Executes tasks in worker processes. All its threads and workers have ended when `execute` returns or raises."""
 
     def __init__(self, machine: Machine, interpreters: Interpreters, checkout: Checkout | None = None) -> None:
         self._machine, self._interpreters = machine, interpreters
@@ -117,12 +117,12 @@ class Schedule:
         self._company = Company(interpreters=interpreters, locked=True, checkout=checkout)
         self._running: dict[Future[None], Task] = {}
         self._turn, self._share = GpuTurn((), print), 0.0
-        self._again: list[Task] = []  # ran out of memory next to other commands
-        # a pool joins the threads that it knows, not one that a signal cut off while it was being started
+        self._again: list[Task] = []  # tasks to repeat, which ran out of memory next to other commands
+        # counted here, because a pool does not join a thread whose start was interrupted by a signal
         self._at_work, self._changed = 0, threading.Condition()
 
     def execute(self, tasks: Sequence[Task]) -> None:
-        """Execute all tasks. A worker that dies costs its own run; what interrupts this thread ends all workers."""
+        """Execute all tasks. A worker's death affects only its run. An exception in this thread ends all workers."""
         waiting = list(tasks)
         self._interpreters.expect(sum(not task.run.repeats for task in waiting))
         self._company.threads = self._threads(waiting)
@@ -148,7 +148,7 @@ class Schedule:
                 raise
 
     def _begin(self, waiting: list[Task], pool: ThreadPoolExecutor) -> None:
-        """Start what may begin next to what is under way. Each task that starts leaves less to the next."""
+        """Start every waiting task that may execute next to the running tasks and those that were just started."""
         for task in list(waiting):
             if self._may_begin(task, waiting):
                 waiting.remove(task)
@@ -157,25 +157,25 @@ class Schedule:
                 self._running[pool.submit(self._one, task)] = task
 
     def _take_turn(self, task: Task) -> None:
-        """Wait until other commands leave the GPU to the task, or to the session its share of it."""
+        """Wait until other commands leave the whole GPU to `task`, or leave the session its share of the GPU."""
         if self._turn.take(ALONE if task.alone else self._share) and self._uuid is not None:
             self._company.before = processes_on(self._uuid)
 
     def _share_of(self, tasks: Sequence[Task]) -> float:
-        """Return the share of the GPU's memory that the session's runs take side by side, unless they are alone."""
+        """Return the share of the GPU's memory for the session's runs that can share the GPU with other commands."""
         sharing = [task.memory_gib for task in tasks if not task.alone]
         declared = sum(memory for memory in sharing if memory is not None)
         share = min(GPU_SHARE, declared / (self._machine.gpu_memory_gib or 1.0))
         return max(share, UNDECLARED_SHARE if None in sharing else 0.0)
 
     def _take_leave(self) -> None:
-        """Wait a moment for tasks to end. Raises the error that ended a task; a worker's death is not an error."""
+        """Wait a moment for tasks to end. Raises a task's error; a worker's death is not an error."""
         for future in wait(self._running, timeout=POLL_S, return_when=FIRST_COMPLETED).done:
             del self._running[future]
             future.result()
 
     def _may_begin(self, task: Task, waiting: Sequence[Task]) -> bool:
-        """Return True if no task of a lower order is left, and there are processors and memory for one more."""
+        """Return True if all tasks of a lower order have ended, and one more task has processors and memory."""
         running = list(self._running.values())
         if any(other.order < task.order for other in (*running, *waiting)) or len(running) >= self._places(task):
             return False
@@ -193,13 +193,13 @@ class Schedule:
         return not others or given + task.memory_gib <= GPU_SHARE * self._machine.gpu_memory_gib
 
     def _places(self, task: Task) -> int:
-        """Return how many tasks fit side by side, by processors and memory; timings take turns: by memory alone."""
+        """Return how many tasks like `task` fit by processors and memory. Timings take turns, so only memory counts."""
         processes = 1 + len(task.run.commits) if task.order >= TIMED and len(task.run.commits) > 1 else 1
         by_memory = max(1, int(self._machine.host_memory_gib / (HOST_GIB * processes)))
         return by_memory if task.order >= TIMED else min(_processors(self._machine), by_memory)
 
     def _threads(self, tasks: Sequence[Task]) -> int | None:
-        """Return the threads of each worker, equal since bits are compared; None if the user set a number."""
+        """Return the threads of each worker, equal because bits are compared; None if the user set a number."""
         if "OMP_NUM_THREADS" in os.environ:
             return None
         beside = min(_processors(self._machine), sum(task.order == NOT_TIMED for task in tasks))
@@ -225,7 +225,7 @@ class Schedule:
             task.tell,
             gpu_uuid=self._uuid if task.on_gpu else None,
             stop=self._stop,
-            # what needs no GPU sees none, so that it cannot disturb those that do
+            # hide the GPU from runs that do not need it, so that they cannot disturb other runs
             variables={} if task.on_gpu or self._uuid is None else {"CUDA_VISIBLE_DEVICES": ""},
             company=self._company,
         )

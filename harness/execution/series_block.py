@@ -1,8 +1,8 @@
-"""Write the series of one execution in blocks of steps, and ask the detectors and recorders next to it.
+"""Write the series of one execution in blocks of steps, and call detectors and recorders as parts of the execution.
 
-Only what the next step overwrites is copied at each step. A step costs a copy of its loss, of its metrics and of its
-inputs, and one comparison of its norms. Digests are made once for each block, of all its steps together, and fetched in
-a few transfers. Detectors and recorders are parts of the execution: an error in one costs its claims alone.
+At each step only data that the next step overwrites is copied: the loss, the metrics and the inputs. Norms are compared
+with their limit. Digests are made once for each block, for all its steps together, and fetched in a few transfers. An
+error in a detector or recorder affects only the claims that need that part.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from harness.system.users_code import message_of, obstacle_of, stack_of
 
 BLOCK_STEPS = 50
 BLOCK_SECONDS = 5.0
-KEPT_BYTES = 2**24  # of inputs of one shape at most, but for those of one step
-KEPT_SHAPES = 8  # of more than so many, twice as much at most is held from one block to the next
+KEPT_BYTES = 2**24  # the most for kept inputs of one shape, unless a single step needs more
+KEPT_SHAPES = 8  # with more shapes than this, at most 2 * KEPT_BYTES are held from one block to the next
 NOT_REPORTED = -1
 
 Shapes = tuple[tuple[str, torch.Size, torch.dtype, torch.device], ...]
 
 
 class Rows(Protocol):
-    """What takes a block of steps; `SeriesWriter` is one."""
+    """Receives blocks of steps, as `SeriesWriter` does."""
 
     def rows(self, block: StepRows) -> None: ...
 
@@ -53,14 +53,14 @@ class SeriesBlock:
 
     @property
     def input_shapes(self) -> int | None:
-        """Return how many different shapes and types the steps' inputs had so far; None if they are not shown."""
+        """Return how many different shapes and types the inputs have had so far; None if the system shows no inputs."""
         return len(self._inputs.shapes) if self._shows_inputs is not None else None
 
     def _clear(self) -> None:
         self._steps: list[int] = []
         self._tokens: list[int] = []
         self._losses: list[Tensor] = []
-        self._active: list[Tensor] = []  # [G] each: which groups the clip scaled down
+        self._active: list[Tensor] = []  # for each step [groups]: which groups the clip scaled down
         self._began = monotonic()
 
     def add(self, index: int, loss: Tensor) -> None:
@@ -99,7 +99,7 @@ class SeriesBlock:
 
 
 def tokens_of(run: Run, index: int, inputs: Mapping[str, Tensor]) -> int:
-    """Return how many tokens step `index` read: those of the input `tokens`, or else what the workload states."""
+    """Return how many tokens step `index` read: the size of the input `tokens`, or else the number in the workload."""
     if "tokens" in inputs:
         return inputs["tokens"].numel()
     lengths = run.workload.seq_len
@@ -108,25 +108,25 @@ def tokens_of(run: Run, index: int, inputs: Mapping[str, Tensor]) -> int:
 
 
 class _KeptInputs:
-    """Copies of the inputs of a block's steps, in memory that is asked for once for each shape.
+    """Copies of the inputs of a block's steps, in memory that is allocated once for each shape.
 
-    So a step's memory does not grow over a block, and a claim about memory that grows sees the system's alone. Where
-    shapes are too many for that, what they had is given back with the block.
+    So the harness's memory does not grow within a block, and a claim about growing memory measures only the system.
+    If there are too many shapes, their memory is freed after each block.
     """
 
     def __init__(self) -> None:
-        self._rows: dict[Shapes, dict[str, Tensor]] = {}  # [rows, ...] by name, for the shapes that there were
-        self._filled: dict[Shapes, list[int]] = {}  # the places of its steps in the block
+        self._rows: dict[Shapes, dict[str, Tensor]] = {}  # by shapes and name: [rows, ...]
+        self._filled: dict[Shapes, list[int]] = {}  # by shapes: the places of their steps in the block
         self._steps = 0
         self.held_bytes = 0
-        self.shapes: set[Shapes] = set()  # every one that some step's inputs had
+        self.shapes: set[Shapes] = set()  # of all steps so far
 
     def keep(self, inputs: Mapping[str, Tensor]) -> bool:
-        """Copy what a step read. Return True if there is no room for another of its shape, or for other shapes."""
+        """Copy the inputs of a step. Return True if the memory is full, for this shape or for all shapes together."""
         tensors = {name: dense(tensor) for name, tensor in made_of(inputs).items()}
         shapes = shapes_of_inputs(tensors)
         self.shapes.add(shapes)
-        if not tensors:  # nothing is shown, and the step has no digest
+        if not tensors:  # the system shows no inputs, so the step has no digest
             self._steps += 1
             return False
         rows = self._rows.get(shapes)
@@ -144,7 +144,7 @@ class _KeptInputs:
         return len(self._rows) > KEPT_SHAPES and self.held_bytes > 2 * KEPT_BYTES
 
     def take(self) -> list[str]:
-        """Return the digests of all that was kept, in the order of the steps, and begin anew."""
+        """Return a digest for each kept step, in the order of the steps, and clear the block."""
         digests = [""] * self._steps
         for shapes, places in self._filled.items():
             kept = {name: rows[: len(places)] for name, rows in self._rows[shapes].items()}
@@ -157,7 +157,7 @@ class _KeptInputs:
 
 
 class _KeptMetrics:
-    """The metrics of a block's steps, [BLOCK_STEPS] each, in memory that is asked for once."""
+    """The metrics of a block's steps, [BLOCK_STEPS] each, in memory that is allocated once."""
 
     def __init__(self, training: HasMetrics) -> None:
         self._read = training.metrics
@@ -177,14 +177,14 @@ class _KeptMetrics:
         self._steps += 1
 
     def take(self) -> dict[str, list[float]]:
-        """Return all metrics that were kept, by name, in the order of the steps, and begin anew."""
+        """Return the kept metrics by name, in the order of the steps, and clear the block."""
         taken = {name: values[: self._steps].tolist() for name, values in (self._kept or {}).items()}
         self._steps = 0
         return taken
 
 
 def batch_digests(batches: Sequence[Mapping[str, Tensor]]) -> list[str]:
-    """Return the digest of what each step read, in order. Steps of one shape are digested together."""
+    """Return the digest of each step's inputs, in order. Inputs of one shape are digested together."""
     alike: dict[Shapes, list[int]] = {}
     plain = [made_of(inputs) for inputs in batches]
     for place, inputs in enumerate(plain):
@@ -208,7 +208,7 @@ def _bytes_of(tensor: Tensor) -> int:
 
 
 def _room_for(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Allocate [rows, ...] for a block of steps, as memory allows. Digest them once, to take that memory now too."""
+    """Allocate [rows, ...] for a block of steps, within KEPT_BYTES. Digest once, to allocate that memory now, too."""
     each = sum(map(_bytes_of, tensors.values()))
     number = max(1, min(BLOCK_STEPS, KEPT_BYTES // max(each, 1)))
     rows = {
@@ -230,10 +230,10 @@ class Parts:
         self.failed: set[Part] = set()
 
     def ask(self, question: Callable[[], Seen], *parts: Part) -> Seen | None:
-        """Return what a detector or recorder of these parts gives; None if it raises, or has raised before.
+        """Call a detector or recorder of these parts. Return its result; None if a part fails now or failed before.
 
-        An error is recorded as the failure of the parts, and the execution goes on. Raises the device's own error
-        once the device cannot be used any more, and `UsageError`, since a wrong plan is not a part's failure.
+        An error is recorded as the failure of the parts, and the execution continues. Raises the device's own error
+        if the device cannot be used any more, and `UsageError`, because a wrong plan is not a failure of a part.
         """
         if not self.failed.isdisjoint(parts):
             return None
@@ -241,7 +241,7 @@ class Parts:
             return question()
         except UsageError:
             raise
-        except BaseException as error:  # what belongs to a system may raise anything, SystemExit included
+        except BaseException as error:  # a system's code may raise anything, SystemExit included
             self._record(error, parts)
         release_memory()  # a CUDA error is sticky: it is raised again here, and the arm ends
         return None

@@ -1,17 +1,16 @@
-"""Divide the work of runs among processes: execute once what several require alike, and split a long run.
+"""Divide the work of runs among processes: execute arms that several runs share only once, and split long runs.
 
-Several contracts require the same of one trainer at one workload (the plain arm, its repetition, the untrained
-control), and equal arms of one machine are equal in bits. So one run is the host of others. Where that is untrue it
-shows in the host's own repetition, which every guest reads too. Paired runs are joined arm by arm; runs of any other
-probe, such as a timing, only if they are wholly equal.
+Several contracts require the same arms of one trainer at one workload (the plain arm, its repetition, the untrained
+control). Equal arms on one machine give equal bits. So one run, the host, also executes the arms of others, its guests.
+If bits differ after all, the host's own repetition shows it, and every guest reads that repetition, too. Paired runs
+are joined arm by arm. Runs of any other probe, such as a timing, are joined only if they are completely equal.
 
-The arms of a run are executed one after the other, and launch-bound arms leave a GPU mostly idle. So a long paired run
-is split into lanes: parts that need nothing of each other, each for a process of its own. An arm that is judged by
-series and digests alone (the untrained control) is executed next to the rest. Without a GPU a long run would be the
-last of a session, on one of its processors. Repetitions of an arm always have a process of their own, since what a
-process draws once, such as a seed from its number, repeats within it.
+A run executes its arms one after the other, and launch-bound arms leave a GPU mostly idle. So a long paired run is
+split into lanes: parts that do not depend on each other, each in a process of its own. Without a GPU, an unsplit long
+run would be the last of a session, on one processor. Repetitions of an arm always have a process of their own. A value
+that a process draws only once, such as a seed made from its process id, would otherwise be the same in the repetition.
 
-Units, runs and judges stay as they are (`harness.evidence.serving`).
+Units, runs and judges do not change (`harness.evidence.serving`).
 """
 
 from __future__ import annotations
@@ -38,26 +37,26 @@ from harness.system.wrappers import SWAPPED_ARMS
 if TYPE_CHECKING:
     from harness.execution.watched_worker import Progress
 
-# Another process costs 5 to 10 s: imports, opening, and what the first steps compile. Steps times GiB that the workload
-# declares: a step of 28 layers (12 GiB) takes longer than one of a tiny model (2 GiB). On an H200 that was shared,
-# 100 of the former took 10 to 45 s an arm; 300 of the latter 2 to 3 s, alone.
+# Split runs from this size on, in steps times the workload's declared GiB: a step of 28 layers (12 GiB) takes longer
+# than a step of a tiny model (2 GiB). Another process costs 5 to 10 s for imports, opening and first compilations. On a
+# shared H200, 100 steps of 28 layers took 10 to 45 s an arm; 300 steps of the tiny model took 2 to 3 s.
 SPLIT_FROM_STEP_GIB = 1000
-# Of all executions of a run, for each lane without a GPU: there a process takes from the others. 250 steps of
-# the reference trainer's tiny model take 15 s on one processor, where another process costs 3 to 5 s.
+# The smallest size of a lane without a GPU, in steps times GiB of all executions. Another process costs 3 to 5 s there;
+# 250 steps of the reference trainer's tiny model take 15 s on one processor.
 LANE_STEP_GIB = 250
 
 Execution = tuple[str, int]  # arm and replica
 
 
 def lanes(run: Run) -> list[Run]:
-    """Split the run into parts that may be executed side by side, in the order of their first executions.
+    """Split the run into parts that may execute at the same time, in the order of their first executions.
 
-    A candidate and its baseline stay together, since their gradients and end states are compared on the device. So
-    does every repetition whose end state is compared so (`Run.compared`). All other repetitions share one more
-    process. Every execution keeps its arm's name and its number. A run that is not worth a split is returned alone.
+    A candidate and its baseline stay in one part, because their gradients and end states are compared on the device.
+    The same holds for every repetition whose end state is compared (`Run.compared`). All other repetitions share one
+    more process. Every execution keeps its arm's name and its number. A short run is returned unsplit.
     """
     if not probe_named(run.probe).arm_by_arm or run.compared is None or run.fault == SWAPPED_ARMS or run.ranks > 1:
-        return [run]  # arms that change places are opened by one another's plan; ranks are processes enough
+        return [run]  # swapped arms are opened with each other's plan; a run with ranks has several processes already
     apart = _repetitions(run)
     rest = [execution for execution in run.executions() if execution not in apart]
     split = _on_gpu if run.workload.needs.device == "cuda" else _on_processors
@@ -68,7 +67,7 @@ def lanes(run: Run) -> list[Run]:
 
 
 def awaits(lane: Run, other: Run) -> bool:
-    """Return True if a lane reads tensors that another lane of its run leaves: a baseline's, of another commit."""
+    """Return True if `lane` reads tensors of another commit's arm that `other`, a lane of the same run, leaves."""
     pairs = {*lane.baseline_of.items(), *(pair for arms in lane.compared or [] for pair in permutations(arms, 2))}
     reading = {arm for arm, planned in lane.arms.items() if planned.commit is None}
     leaving = {arm for arm, planned in other.arms.items() if planned.commit is not None and planned.first_replica == 0}
@@ -86,7 +85,7 @@ def _each_of_one_commit(run: Run, parts: Iterable[Sequence[Execution]]) -> list[
 
 
 def _repetitions(run: Run) -> list[Execution]:
-    """Return the executions that repeat another one, if nothing requires that one in their process."""
+    """Return the repetitions that need not share a process with their arm's first execution."""
     parts = _parts(run, run.executions(), _together(run))
     return [each for part in parts if all(replica > 0 for _, replica in part) for each in part]
 
@@ -97,7 +96,7 @@ def _on_gpu(run: Run, executions: Sequence[Execution], _apart: bool) -> list[lis
 
 
 def _on_processors(run: Run, executions: Sequence[Execution], apart: bool) -> list[list[Execution]]:
-    """Return as many parts as are worth a process and have a processor, of about equal size. apart: one part less."""
+    """Return parts of about equal size: as many as are worth a process and have a processor. apart: one part fewer."""
     number = min(int(_step_gib(run) * len(run.executions())) // LANE_STEP_GIB, usable_cores()) - apart
     if number < 2:
         return []
@@ -113,7 +112,7 @@ def _step_gib(run: Run) -> float:
 
 
 def _parts(run: Run, executions: Iterable[Execution], demands: Iterable[set[Execution]]) -> list[list[Execution]]:
-    """Return the executions in groups that must share a process, as the demands require."""
+    """Return the executions in groups. The executions of each demand must share a process."""
     parts = [{execution} for execution in executions]
     for together in demands:
         touched = [part for part in parts if part & together]
@@ -123,7 +122,7 @@ def _parts(run: Run, executions: Iterable[Execution], demands: Iterable[set[Exec
 
 
 def _in_order(run: Run, parts: Iterable[Iterable[Execution]]) -> list[list[Execution]]:
-    """Return the parts that are not empty, in the run's order within and between them."""
+    """Return the parts that are not empty. Sort parts, and executions within each part, by the run's order."""
     order = {execution: number for number, execution in enumerate(run.executions())}
     inside = [sorted(part, key=order.__getitem__) for part in parts]
     return sorted((part for part in inside if part), key=lambda part: order[part[0]])
@@ -135,7 +134,7 @@ def _together(run: Run) -> Iterable[set[Execution]]:
         yield _all_of(run, here) if len(arms) == 1 else {(arm, run.arms[arm].first_replica) for arm in here}
     for candidate, baseline in run.baseline_of.items():
         here = [arm for arm in (candidate, baseline) if arm in run.arms]
-        # every execution of the candidate is compared with gradients that the baseline's first one left
+        # every execution of the candidate is compared with gradients of the baseline's first execution
         yield _all_of(run, [candidate] if candidate in here else []) | {(arm, 0) for arm in here}
 
 
@@ -144,7 +143,7 @@ def _all_of(run: Run, arms: Sequence[str]) -> set[Execution]:
 
 
 def _lane(run: Run, part: Sequence[Execution]) -> Run:
-    """Return the run with these executions alone. Those of one arm are consecutive: a part has all of them, or one."""
+    """Return the run reduced to the executions of `part`, whose replicas of each arm are consecutive."""
     arms = {}
     for arm, planned in run.arms.items():
         replicas = [replica for name, replica in part if name == arm]
@@ -154,9 +153,9 @@ def _lane(run: Run, part: Sequence[Execution]) -> Run:
 
 
 def lane_directories(run: Run, directory: Path) -> list[tuple[Run, Path]]:
-    """Return what `supervisor.execute` is to execute for `run`: runs, each with the folder of its evidence.
+    """Return the runs that `supervisor.execute` must execute for `run`, each with the folder of its evidence.
 
-    The folder of a run with several lanes is made here, with the whole run in it. A lane's is made when it is executed.
+    For a run with several lanes, create its folder and write the whole run into it. Lanes create their own folders.
     """
     parts = lanes(run)
     if len(parts) == 1:
@@ -167,7 +166,7 @@ def lane_directories(run: Run, directory: Path) -> list[tuple[Run, Path]]:
 
 
 def as_one(tell: Callable[[Progress], None], count: int) -> list[Callable[[Progress], None]]:
-    """Return a callback for each of `count` lanes. `tell` gets their progress, and the end when the last one ended."""
+    """Return a callback for each of `count` lanes. `tell` receives their progress, and the end once all lanes ended."""
     ended: set[int] = set()
     lock = threading.Lock()
 
@@ -175,7 +174,7 @@ def as_one(tell: Callable[[Progress], None], count: int) -> list[Callable[[Progr
         def hear(progress: Progress) -> None:
             with lock:
                 if progress.phase:
-                    ended.discard(number)  # a worker without the arm in which the last one died
+                    ended.discard(number)  # a new worker repeats the lane without the arm in which the last worker died
                 else:
                     ended.add(number)
                 over = len(ended) == count
@@ -189,16 +188,16 @@ def as_one(tell: Callable[[Progress], None], count: int) -> list[Callable[[Progr
 
 # Repeat a run without the arm in which its worker died, for the claims that do not name that arm.
 #
-# The arm's end is recorded before the next worker begins. What the dead worker wrote stays in
-# `attempt.<n>/`.
+# The arm's failure is recorded before the next worker begins. The files of the dead worker are kept
+# in `attempt.<n>/`.
 
 
 def without_the_arm(run: Run, directory: Path, death: Death, failed: dict[str, ArmFailed]) -> Run | None:
     """Prepare `directory` for the run without the arm in which its worker died, and return that run.
 
-    None if the death is the run's own end: the phase names no arm, or every judgement names that arm and no other arm
-    failed, whose cause would be lost. failed: how arms failed in earlier workers of the run, whose records this one may
-    have removed; the arm is added. This ends after as many workers as the run has arms, since each leaves one out.
+    Return None if the death ends the run: the phase names no arm, or every judgement names that arm and no other arm
+    failed (a failed arm's cause must not be lost). failed: the failures of arms in earlier workers, whose records the
+    last worker may have removed; this arm's failure is added. There are at most as many workers as arms.
     """
     arm = _arm_in(run, death.phase)
     if arm is None:
@@ -223,7 +222,7 @@ def _write(records: Iterable[ArmFailed], directory: Path) -> None:
 
 
 def _arm_in(run: Run, phase: str | None) -> str | None:
-    """Return the arm that a run's phase names (`arm.replica: what it does`); None if its probe has no such phases."""
+    """Return the arm that a phase names (`arm.replica: what it does`); None if the phase names no arm."""
     if not probe_named(run.probe).arm_by_arm or phase is None:
         return None
     return next((arm for arm in run.arms if re.match(rf"{re.escape(arm)}\.\d+: ", phase)), None)
@@ -239,22 +238,22 @@ def _set_aside(directory: Path) -> None:
 
 
 def write_run(run: Run, directory: Path) -> None:
-    """Write `run.json`: what the worker reads, and what the evidence says was executed."""
+    """Write `run.json`, which the worker reads and which is part of the evidence."""
     (directory / layout.RUN).write_text(run_text(run), encoding="utf-8")
 
 
 def run_text(run: Run) -> str:
-    """Return `run.json` as it is written. The order of the arms is the order of their execution."""
+    """Return the text of `run.json`. Keep the order of the arms, because it is the order of their execution."""
     return dump_json(run.model_dump(), indent=2, sort_keys=False) + "\n"
 
 
-_WHERE_AND_HOW_LONG = ("workload", "wall_limit_s", "heartbeat_s")  # equal runs may need more or less of a machine
-SAVED_AT_LEAST = 0.5  # of the guest's executions; with fewer it would only lengthen the host
+_WHERE_AND_HOW_LONG = ("workload", "wall_limit_s", "heartbeat_s")  # runs count as equal if only these differ
+SAVED_AT_LEAST = 0.5  # share of the guest's executions; with less, the guest would only lengthen the host
 
 
 @dataclass(frozen=True)
 class Guest:
-    """A run that another one's process executes. arms: its names of arms -> the host's."""
+    """A run that a host's process executes. arms: the guest's name of each arm -> the host's name."""
 
     run: Run
     arms: dict[str, str]
@@ -273,12 +272,12 @@ class Hosted:
         return [self.run, *(guest.run for guest in self.guests)]
 
     def takes(self, guest: Run) -> bool:
-        """Make the guest one of this run's if that saves enough. Return True if it is one now."""
+        """Add the guest if this saves enough executions. Return True if the guest was added."""
         found = _joined(self.run, guest) if probe_named(guest.probe).arm_by_arm else _same(self.run, guest)
         if found is None:
             return False
         run, arms = found
-        # what serves the new guest must still serve the earlier ones
+        # the changed host must still serve all earlier guests
         if lacks(run, guest, arms) or any(lacks(run, one.run, one.arms) for one in self.guests):
             return False
         self.run = run
@@ -287,7 +286,7 @@ class Hosted:
 
 
 def hosted(runs: Iterable[Run]) -> list[Hosted]:
-    """Return what to execute for all the runs, in their order."""
+    """Group the runs into hosts with their guests, in the order of the runs."""
     found: list[Hosted] = []
     for run in runs:
         if not any(host.takes(run) for host in found):
@@ -296,7 +295,7 @@ def hosted(runs: Iterable[Run]) -> list[Hosted]:
 
 
 def write_guests(host: Hosted, directories: Mapping[str, Path]) -> None:
-    """Write the directories of the guests' evidence, which say where it lies. directories: by the guests' ids."""
+    """Write each guest's directory, which refers to the host's evidence. directories: by the guests' ids."""
     for guest in host.guests:
         directory = directories[guest.run.id]
         directory.mkdir(parents=True)
@@ -306,7 +305,7 @@ def write_guests(host: Hosted, directories: Mapping[str, Path]) -> None:
 
 
 def _same(host: Run, guest: Run) -> tuple[Run, dict[str, str]] | None:
-    """Return the host's run for an equal guest of another probe, such as a timing, and its arms; None if unequal."""
+    """Return the host's run for a completely equal guest, such as a timing, and its map of arms; None if unequal."""
     if not serves(host, guest, SAME):
         return None
     joined = {name: SHARED[name].joined(getattr(host, name), getattr(guest, name)) for name in _WHERE_AND_HOW_LONG}
@@ -314,8 +313,8 @@ def _same(host: Run, guest: Run) -> tuple[Run, dict[str, str]] | None:
 
 
 def _joined(host: Run, guest: Run) -> tuple[Run, dict[str, str]] | None:
-    """Return the host's run with all that the guest asks for, and guest's arms -> host's; None: not together."""
-    # arms that change places are opened by one another's plan
+    """Return the host's run, extended for the guest, and guest's arms -> host's; None if they cannot be joined."""
+    # swapped arms are opened with each other's plan
     if not serves(host, guest, ALIKE) or host.fault == SWAPPED_ARMS:
         return None
     arms: dict[str, str] = {}
@@ -331,8 +330,8 @@ def _joined(host: Run, guest: Run) -> tuple[Run, dict[str, str]] | None:
 
 
 def _fits(host: Run, guest: Run, arms: Mapping[str, str], name: str) -> bool:
-    """Return True if the host's arms can be the guest's as well, once they are repeated, watched and read as often as
-    both ask. name: the last of `arms`, whose baseline leaves its gradients before its candidate is executed."""
+    """Return True if the host's arms can serve the guest, once they are repeated, watched and read as both runs need.
+    name: the last of `arms`; its baseline must be executed first, because it leaves the gradients to compare with."""
     joined = widened(host, of_arms(guest, arms))
     order, baseline = list(joined.arms), guest.baseline_of.get(name)
     if baseline is not None and order.index(arms[baseline]) > order.index(arms[name]):
@@ -341,7 +340,7 @@ def _fits(host: Run, guest: Run, arms: Mapping[str, str], name: str) -> bool:
 
 
 def _free_name(name: str, taken: Collection[str]) -> str:
-    """Return a name for a guest's arm that the host lacks: its own or, if another arm has that, a new one."""
+    """Return a free name for a guest's arm that the host lacks: its own name or, if that is taken, a numbered one."""
     free, number = name, 2
     while free in taken:
         free, number = f"{name}-{number}", number + 1

@@ -1,12 +1,11 @@
 """Execute a Run in a process of its own, watch its time and output, and name the way it ended.
 
-The supervisor alone watches time. A worker that overruns its wall limit, or stops its heartbeat and does not compile
-(`compiling`), gets SIGTERM (it leaves its Python stack), then SIGKILL, and so does every process that came of it
-(`harness.processes`). Seconds in which other runs have the machine, and this worker is stopped, count for no limit.
+Only the supervisor watches time. A worker may exceed its wall limit, or stop its heartbeat without compiling
+(`is_compiling`). Then the worker gets SIGTERM, writes its Python stack, and gets SIGKILL, as do all its descendants
+(`harness.processes`). The time in which a worker is stopped so that other runs are alone counts towards no limit.
 
-Interpreters are started ahead: each imports torch while others work, touches no device, and waits for a run. They are
-not forked: a fork would share the parent's threads, its CUDA context if it had one, its addresses and, in /proc, its
-environment.
+Interpreters are started ahead: each imports torch while other runs work, touches no device, and waits for a run. They
+are not forked, because a fork would share the parent's threads, CUDA context, addresses and, in /proc, environment.
 """
 
 from __future__ import annotations
@@ -45,16 +44,16 @@ from harness.platform.paths import moved_caches, without_folders
 from harness.processes.child import Child, NoMessage, start_child
 
 AHEAD_PER_CORES = 4
-REPEATED = "1"  # hash seed of repetitions; that of all other processes is 0
+REPEATED = "1"  # hash seed of repetitions; all other processes have hash seed 0
 
 
 def start(*, ahead: bool = False, repeats: bool = False) -> Child:
-    """Start a worker process that has no run yet. ahead: it imports what most runs need while it waits.
+    """Start a worker process that has no run yet. ahead: import what most runs need while waiting for a run.
 
-    repeats: for repetitions, whose hash seed differs from that of the runs that they repeat.
+    repeats: start it for a repetition, whose hash seed differs from the hash seed of first executions.
     """
-    # CUBLAS_WORKSPACE_CONFIG stays as it is: set to torch's own default for sm_90, `:4096:8`, it made torch 2.11
-    # parse it at every GEMM, and an eager step of 28 layers took 54 ms instead of 36 on an H200
+    # Do not set CUBLAS_WORKSPACE_CONFIG. Even with torch's own default for sm_90, `:4096:8`, torch 2.11 parses it at
+    # every GEMM: an eager step of 28 layers took 54 ms instead of 36 ms on an H200.
     variables = {
         # threads that spin while they wait make a shared machine several times slower
         "OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "PASSIVE"),
@@ -65,10 +64,10 @@ def start(*, ahead: bool = False, repeats: bool = False) -> Child:
 
 
 class Interpreters:
-    """A few of them wait at a time, and never more than there are runs to come; a context manager."""
+    """Worker processes that wait for a run: a few, and never more than the runs to come. A context manager."""
 
     def __init__(self, expected: int | None = None) -> None:
-        # an import takes a processor for seconds, and keeps it from the runs under way
+        # an import occupies a processor for seconds, and running workers lose it
         self._ahead = max(1, usable_cores() // AHEAD_PER_CORES)
         self._expected = self._ahead if expected is None else expected
         self._waiting: list[Child] = []
@@ -76,11 +75,11 @@ class Interpreters:
         self._stopped = self._closed = False
 
     def begin(self) -> None:
-        """Start some interpreters now, before it is known which runs they are for."""
+        """Start some interpreters now, before the runs are known."""
         self._fill()
 
     def expect(self, runs: int) -> None:
-        """Note how many runs will take a waiting interpreter, and end the surplus."""
+        """Set how many runs will take a waiting interpreter, and end the surplus interpreters."""
         with self._lock:
             self._expected = runs
             surplus = self._waiting[runs:]
@@ -89,7 +88,7 @@ class Interpreters:
             child.close()
 
     def take(self, *, repeats: bool = False) -> Child:
-        """Return an interpreter for a run: the one that has waited longest or, if none waits, a new one."""
+        """Return an interpreter for a run: the longest-waiting interpreter or, if none waits, a new one."""
         if repeats:
             return start(repeats=True)
         with self._lock:
@@ -136,25 +135,25 @@ class Interpreters:
 
 
 SHOWN = 300  # characters of the last line that was printed
-FROM_OUTSIDE = ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP")  # what ends a job sends these to each of its processes
-ENDED_TOGETHER_S = 1.0  # in which one that reached a worker reaches its supervisor; chosen
+FROM_OUTSIDE = ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP")  # sent to all processes of a job that is ended
+ENDED_TOGETHER_S = 1.0  # time for such a signal to reach the supervisor after the worker; an estimate
 OWN = (layout.RUN, layout.DEATH, layout.PROCESS, layout.TELEMETRY, layout.OUTPUT, HEARTBEAT, STACKS)
 
 
 @dataclass
 class Company:
-    """What the runs of a session share: interpreters that wait, turns, and who works for the session now.
+    """The state that the runs of a session share: waiting interpreters, turns, and the processes of its workers.
 
-    `locked`: the session holds the lock of the GPU for all of its runs, which may use it at the same time.
+    `locked`: the session holds the lock of the GPU for all its runs, which may use the GPU at the same time.
     """
 
     interpreters: Interpreters | None = None
     turns: Turns = field(default_factory=Turns)
     workers: set[int] = field(default_factory=set)  # process ids, each the leader of a session
-    before: set[int] | None = None  # processes on the GPU before the session's; None: not looked for
+    before: set[int] | None = None  # processes on the GPU before the session's own; None if unknown
     locked: bool = False
-    threads: int | None = None  # of the host for each worker that is not timed; None: as libraries choose
-    checkout: Checkout | None = None  # of the baseline's commit; None: all arms are of the tree that stands there
+    threads: int | None = None  # host threads for each worker that is not timed; None: the libraries' default
+    checkout: Checkout | None = None  # of the baseline's commit; None: all arms use the working tree
 
     def interpreter(self, *, repeats: bool) -> Child:
         """Return an interpreter for a run. repeats: for a repetition."""
@@ -173,29 +172,30 @@ def execute(
     variables: Mapping[str, str] = MappingProxyType({}),
     company: Company | None = None,
 ) -> Death | None:
-    """Run `run` in a worker process of its own, and write its evidence into `directory`, instead of what is there.
+    """Execute `run` in a worker process, and write its evidence into `directory`, whose old content is removed.
 
-    Returns None when the evidence is complete, else how the worker died (also written to `death.json`). A
-    worker that died in one arm of a paired run is followed by another without that arm, as long as a
-    judgement needs the rest. With `gpu_uuid` that GPU and those of other ranks (`rank_gpus`) are locked,
-    and its telemetry is sampled; a timing's is sampled on any machine. Whatever is raised meanwhile
-    (KeyboardInterrupt, say) kills the worker first. Signals reach the main thread alone. It ends what runs
-    in other threads by setting `stop`, which raises `Stopped` there. `variables` are set in the worker
-    before it reads the run. `company`: the other runs of the session; None: there are none.
+    Return None if the evidence is complete, else how the worker died, which is also written to `death.json`. If a
+    worker dies in one arm of a paired run, another worker executes the run without that arm, as long as some
+    judgement needs the rest. Any exception meanwhile, such as KeyboardInterrupt, kills the worker first.
+
+    gpu_uuid, rank_gpus: GPUs to lock, of the first rank and of other ranks. Telemetry of the first is sampled; a
+    timing samples telemetry on any machine. stop: set by the main thread, which alone receives signals, to raise
+    `Stopped` in this thread. variables: set in the worker before it reads the run. company: shared with the other
+    runs of the session; None if there are none.
     """
-    empty_folder(directory)  # only a system may have written there before, in another run of the session
+    empty_folder(directory)  # a system of another run may have written there
     write_run(run, directory)
     tell = on_progress or (lambda _progress: None)
     company = company or Company()
     lock: AbstractContextManager[None] = nullcontext()
-    asked = None  # a session that holds the lock has waited before its runs
+    asked = None  # a session with the lock has already waited for it
     if gpu_uuid and not company.locked:
         asked = time.monotonic()
         lock = gpu_locks([gpu_uuid, *rank_gpus], lambda waiting: tell(Progress(run.id, waiting, 0.0)))
     with lock:
         death = _supervise(run, directory, tell, gpu_uuid, stop, variables, company, asked)
         failed: dict[str, ArmFailed] = {}
-        # a process that died, or whose device did, decides nothing more: what its arm did not cost is run again
+        # a worker or device that died ends one arm only: the other arms are executed again
         while death is not None and (rest := without_the_arm(run, directory, death, failed)) is not None:
             run = rest
             death = _supervise(run, directory, tell, gpu_uuid, stop, variables, company)
@@ -208,10 +208,10 @@ def execute(
 
 
 def _outlive(death: Death, stop: threading.Event | None) -> None:
-    """Wait a moment after something else ended a worker: what ends a whole job, or a node, reaches this process next.
+    """Wait a moment if a signal from outside ended a worker, because the end of a job soon reaches this process, too.
 
-    A death that is recorded is the run's own. A run whose death was not recorded is made
-    again. Raises as the end of the session does, if that comes meanwhile.
+    A recorded death counts as the run's own; a run without a recorded death is executed again. So raise `Stopped`
+    (or the signal's exception) before the death is recorded, if the session ends in that moment.
     """
     if death.cause == "signal" and any(name in death.detail for name in FROM_OUTSIDE):
         (stop or threading.Event()).wait(ENDED_TOGETHER_S)
@@ -272,7 +272,7 @@ def _supervise(
 
 
 def _rewrite_output(output: Path) -> None:
-    """Remove folders from what the worker printed. A far larger file that it wrote there itself stays as it is."""
+    """Remove folder names from the worker's printed output. Skip a far larger file, which the worker wrote itself."""
     with suppress(Damaged):
         text = read_bytes(output, limit=2 * OutputPump.KEPT).decode("utf-8", "replace")
         output.write_text(without_folders(text), encoding="utf-8")
@@ -301,7 +301,7 @@ def _death(run: Run, directory: Path, worker: WatchedWorker, overrun: Overrun | 
 
 
 def _last_words(output: Path) -> str:
-    """Quote a worker's last printed line, if it was kept: a worker that can write nothing else says why there."""
+    """Return a clause with the worker's last printed line, if it was kept. It may be the only hint at the cause."""
     try:
         lines = read_bytes(output, limit=OutputPump.KEPT - 1).decode("utf-8", "replace").split("\n")
     except Damaged:  # it printed nothing, or more than is kept
@@ -315,14 +315,14 @@ def write_process_times(directory: Path, times: ProcessTimes) -> None:
     (directory / layout.PROCESS).write_text(dump_json(times.model_dump()) + "\n", encoding="utf-8")
 
 
-# That costs the run its evidence, and no other run anything.
+# A worker that changed its directory loses its own evidence; no other run is affected.
 
 
 def put_back(run: Run, directory: Path, phase: str) -> Death | None:
-    """Restore `directory`, with its `run.json`, once the worker has ended. Return its death if it had changed either.
+    """Restore `directory` and its `run.json` after the worker's end. Return the worker's death if it had changed them.
 
-    phase: the last one that was seen. What has the name of one of the supervisor's files, but is
-    not a plain file (a link, a pipe, a folder), is removed.
+    phase: the last phase that was seen. A link, pipe or folder with the name of one of the supervisor's
+    files is removed.
     """
     found = kind(directory)
     if found != "a folder":

@@ -1,4 +1,4 @@
-"""Share the machine: a GPU among all commands of a user, and the working time among the runs of one command."""
+"""Share the machine: GPUs among all commands of a user, and time alone on it among the runs of one command."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from typing import NamedTuple, Protocol
 
 from harness.platform.paths import private_folder, unusable
 
-# Share a GPU among all commands of a user on a machine: several share its memory, or one has it
-# alone.
+# Share a GPU among all commands of a user on a machine: several commands share its memory, or one
+# command uses it alone.
 #
-# Each command that uses the GPU, or waits for it, locks a file of its own next to the lock file of
-# the GPU's UUID. The lock ends with the command's process. Commands are served in the order in
-# which they asked.
+# Each command that uses or awaits the GPU locks a claim file of its own, next to the lock file with
+# the GPU's UUID. The lock is released when the command's process ends. Commands get the GPU in the
+# order in which they asked for it.
 
 ALONE = None  # the share of a command that has the GPU to itself
 _numbers = itertools.count()
 
 
 class _Claim(NamedTuple):
-    """Another command: when it asked, its share of the memory, if it has that, and what it is."""
+    """Another command's claim: when it asked, its share of the memory, if it has the share now, and its name."""
 
     asked: float
     share: float | None
@@ -38,7 +38,7 @@ class _Claim(NamedTuple):
 
 @contextmanager
 def gpu_lock(uuid: str, announce: Callable[[str], None], share: float | None = ALONE) -> Iterator[None]:
-    """Hold a share of the GPU's memory, or the GPU alone. Call `announce` once with whom it waits for."""
+    """Hold a share of the GPU's memory, or the GPU alone. Before a wait, call `announce` with the other commands."""
     path = lock_path(uuid)
     who = f"process {os.getpid()} ({' '.join([Path(sys.argv[0]).name, *sys.argv[1:2]])[:80]})"
     own = path.with_suffix(f".{os.getpid()}-{next(_numbers)}.claim")
@@ -67,7 +67,7 @@ def gpu_lock(uuid: str, announce: Callable[[str], None], share: float | None = A
 
 @contextmanager
 def gpu_locks(uuids: Iterable[str], announce: Callable[[str], None], share: float | None = ALONE) -> Iterator[None]:
-    """Hold several GPUs, always taken in one order, so that no two sessions wait for each other."""
+    """Hold several GPUs. Always lock them in one order, so that no two sessions wait for each other."""
     with ExitStack() as held:
         for uuid in sorted(set(uuids)):
             held.enter_context(gpu_lock(uuid, announce, share))
@@ -75,7 +75,7 @@ def gpu_locks(uuids: Iterable[str], announce: Callable[[str], None], share: floa
 
 
 class GpuTurn:
-    """A session's place on its GPUs: first a share of their memory, and from some run on the GPUs alone."""
+    """A session's hold on its GPUs: first a share of their memory, later (if a run needs it) the GPUs alone."""
 
     def __init__(self, uuids: Iterable[str], announce: Callable[[str], None]) -> None:
         self._uuids, self._announce = [*uuids], announce
@@ -83,10 +83,10 @@ class GpuTurn:
         self.held = self.alone = False
 
     def take(self, share: float | None) -> bool:
-        """Wait for the share, or for the GPUs alone. Return False if the session has as much already."""
+        """Wait for the share, or for the GPUs alone. Return False if the session already holds at least as much."""
         if self.alone or (self.held and share is not ALONE):
             return False
-        self.close()  # two that both waited for the other's share would wait for ever
+        self.close()  # else two sessions could wait forever for each other's share
         self._stack.enter_context(gpu_locks(self._uuids, self._announce, share))
         self.held, self.alone = True, share is ALONE
         return True
@@ -108,7 +108,7 @@ def _others(path: Path, own: Path) -> Iterator[_Claim]:
         if file == own:
             continue
         with suppress(OSError), _locked(file) as lock:
-            if lock.take(wait=False):  # its process is no more
+            if lock.take(wait=False):  # its process has ended
                 file.unlink(missing_ok=True)
                 continue
             asked, share, holds, who = file.read_text("utf-8").split(" ", 3)
@@ -151,7 +151,7 @@ def _locked(path: Path) -> Iterator[_FileLock]:
 
 
 def lock_path(uuid: str) -> Path:
-    """Return the lock's file, in a folder of this user alone. Raises HarnessError if the folder is not."""
+    """Return the lock file's path, in this user's private folder. Raises HarnessError if the folder is not private."""
     return private_folder() / (re.sub(r"[^0-9A-Za-z-]", "_", uuid) + ".lock")
 
 
@@ -159,7 +159,7 @@ POLL_S = 0.1
 
 
 class Stoppable(Protocol):
-    """A process, or several, that can be stopped and continued; both may be asked of one that is so already."""
+    """One or more processes that can be stopped and resumed. Repeated calls of either method have no effect."""
 
     def stop(self) -> None: ...
 
@@ -167,7 +167,7 @@ class Stoppable(Protocol):
 
 
 class Turns:
-    """Shared by the threads that supervise workers. Who asks to be alone is served in the order of asking."""
+    """Gives workers time alone on the machine, in the order of their requests. Shared by the supervising threads."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -177,7 +177,7 @@ class Turns:
 
     @contextmanager
     def present(self, worker: Stoppable, check: Callable[[], None] = lambda: None) -> Iterator[None]:
-        """Keep the worker under way in the block, which begins when none is alone. `check` may raise in the wait."""
+        """Let the worker run within the block, once no worker is or asks to be alone. `check` may end the wait."""
         with self._changed:
             self._wait(lambda: self._alone is None and not self._asking, check)
             self._others.append(worker)
@@ -190,9 +190,9 @@ class Turns:
                 self._let_go(worker)
 
     def alone(self, worker: Stoppable, check: Callable[[], None]) -> None:
-        """Wait until every other worker is stopped and this one is not. `check` raises to give up.
+        """Wait until all other workers are stopped and `worker` runs. `check` may raise to end the wait.
 
-        A worker that is alone already goes on: it would wait for itself.
+        Return at once if the worker is alone already.
         """
         with self._changed:
             if self._alone is worker:
@@ -212,7 +212,7 @@ class Turns:
             worker.resume()
 
     def together(self, worker: Stoppable) -> None:
-        """End the worker's time alone. It goes on when no other worker is to be alone."""
+        """End the worker's time alone. The worker continues when no other worker is or asks to be alone."""
         with self._changed:
             self._let_go(worker)
 

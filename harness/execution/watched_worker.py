@@ -1,4 +1,4 @@
-"""Watch a worker with a run for its supervisor: its limits, its phase, its turn, the seconds it was stopped."""
+"""Watch a worker for its supervisor: its limits, its phase, its turns alone, and the seconds it was stopped."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from harness.processes.kept import KEEPER
 
 
 class OutputPump:
-    """A thread that reads a pipe to its end: the first `KEPT` bytes go to a file, the rest is counted."""
+    """A thread that reads a pipe to its end. It writes the first `KEPT` bytes to a file, and only counts the rest."""
 
     KEPT = 256 * 2**10
     LIMIT = 10 * 2**20
@@ -45,7 +45,7 @@ class OutputPump:
         return self._total > self.LIMIT
 
     def join(self) -> None:
-        """Wait for the pipe's end, which comes once every process that could write to it is gone."""
+        """Wait for the pipe's end, which comes when every process with its write end has ended."""
         self._thread.join(self._JOIN_S)
 
     def _drain(self) -> None:
@@ -56,7 +56,7 @@ class OutputPump:
                 if part and not self._lost:
                     self._keep(part)
         if self._file is not None:
-            with suppress(OSError):  # what is buffered has no room either
+            with suppress(OSError):  # the disk may be full for buffered data, too
                 self._file.close()
 
     def _keep(self, part: bytes) -> None:
@@ -64,20 +64,20 @@ class OutputPump:
             self._file = self._file or self._path.open("xb")
             self._file.write(part)
             self._file.flush()
-        except OSError:  # the worker removed its directory, or put a file of its own there; or the disk is full
-            self._lost = True  # its output is counted only
+        except OSError:  # the worker removed its directory or put its own file there, or the disk is full
+            self._lost = True  # from now on the output is only counted
 
 
-# Find out if a process that shows no progress compiles: then it does not hang, however long that
-# takes.
+# Find out if a process without progress is compiling. A process that compiles does not hang, however
+# long it takes.
 #
-# Processor time alone proves nothing, since a deadlock in NCCL spins. The proof is a compiler among
-# its children that uses the processor, or a frame of dynamo, inductor or Triton's compiler on one
-# of its threads' stacks.
+# Processor time alone proves nothing, because a deadlock in NCCL spins. The proof is a descendant that
+# is a compiler and uses the processor, or a frame of dynamo, inductor or Triton's compiler on the
+# stack of one of its threads.
 
 PROCESSES = Path("/proc")
-USES_S = 0.5  # in which a compiler shows that it uses the processor: 50 ticks of the kernel's clock
-SHOWS_S = 2.0  # in which a process has written its stacks, on a busy machine too
+USES_S = 0.5  # time to observe that a compiler uses the processor: 50 ticks of the kernel's clock
+SHOWS_S = 2.0  # time for a process to write its stacks, even on a busy machine
 STACK_LIMIT = 2**22  # bytes
 _COMPILER = re.compile(
     r"ptxas|nvcc|cicc|cudafe\+\+|nvlink|fatbinary|cc1(plus)?|lto1|collect2|"
@@ -88,7 +88,7 @@ _FRAME = re.compile(r'^ *File "(?P<file>.*)", line \S+ in (?P<function>.*)$', re
 _COMPILES = re.compile(
     r"(^|/)(torch/_(dynamo|inductor)/|triton/(compiler/|backends/\w+/compiler\.py|runtime/build\.py))"
 )
-# What stands on the stack of compiled code while it runs, and threads that wait for something to compile.
+# Frames of these modules that do not compile: they run compiled code, or wait for something to compile.
 _RUNS = re.compile(
     r"torch/(_dynamo/(eval_frame|external_utils|compiled_autograd)"
     r"|_inductor/(output_code|utils|cudagraph_\w+|runtime/(triton_heuristics|static_\w+)|compile_worker/\w+))\.py:"
@@ -97,7 +97,7 @@ _RUNS = re.compile(
 
 
 def is_compiling(process: int, directory: Path) -> bool:
-    """Return True if a process, or one that came of it, compiles now. directory: where they leave their stacks."""
+    """Return True if a process or one of its descendants compiles now. directory: where they write their stacks."""
     below = _below(process)
     before = _compilers(below)
     if any(shows_compiler(stack) for stack in _stacks(below, directory)):
@@ -114,7 +114,7 @@ def shows_compiler(stacks: str) -> bool:
 
 
 def _stacks(processes: set[int], directory: Path) -> Iterator[str]:
-    """Yield the stacks of the threads of each process that can be asked for them."""
+    """Yield the threads' stacks of each process that can write them on request."""
     for path in directory.glob(f"**/{THREADS}.*"):
         number = path.suffix[1:]
         if SHOW is not None and number.isdecimal() and int(number) in processes:
@@ -129,13 +129,13 @@ def _shown(process: int, path: Path, number: int) -> str:
     while time.monotonic() < until:
         time.sleep(0.05)
         before, size = size, path.lstat().st_size
-        if known < before == size:  # it has grown, and grows no more
+        if known < before == size:  # it has grown, and has stopped growing
             break
     return read_bytes(path, STACK_LIMIT)[known:].decode("utf-8", "replace")
 
 
 def _below(process: int) -> set[int]:
-    """Return a process and all that came of it. Under a keeper, add what the keeper inherited."""
+    """Return a process and its descendants. If its parent is a keeper, add the keeper and the keeper's descendants."""
     seen = {int(entry.name): _status(int(entry.name)) for entry in _entries()}
     parents = {number: status[0] for number, status in seen.items() if status is not None}
     keeper = parents.get(process, process)
@@ -148,7 +148,7 @@ def _below(process: int) -> set[int]:
 
 
 def _compilers(processes: set[int]) -> dict[int, int]:
-    """Return the compilers among these processes, each with the processor time that it used, in kernel ticks."""
+    """Return the compilers among these processes, each with its used processor time in kernel ticks."""
     found = {}
     for process in processes:
         seen = _status(process)
@@ -159,7 +159,7 @@ def _compilers(processes: set[int]) -> dict[int, int]:
 
 def _is_called_compiler(process: int) -> bool:
     command = _command(process)
-    names = (Path(os.fsdecode(word)).name for word in command[:2])  # a script stands behind its shell
+    names = (Path(os.fsdecode(word)).name for word in command[:2])  # a script's name follows the name of its shell
     return any(_POOL in word for word in command) or any(map(_COMPILER.fullmatch, names))
 
 
@@ -191,17 +191,17 @@ TERMINATION_GRACE_S = 5.0
 Overrun = Literal["wall_limit", "heartbeat", "output_limit", "garbage"]
 
 
-class Stopped(Exception):  # noqa: N818 - it is not an error: somebody asked for it
+class Stopped(Exception):  # noqa: N818 - it is not an error but a request
     """The run was ended because `stop` was set."""
 
 
-class Ended(Exception):  # noqa: N818 - the process that waits for it looks at its end
+class Ended(Exception):  # noqa: N818 - whoever catches it examines how the worker ended
     """The worker ended while it waited for its turn."""
 
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a run is: reported at every change of phase, while it waits for its GPU, and at its end (phase "")."""
+    """The state of a run, reported at each change of phase, while it waits for its GPU, and at its end (phase "")."""
 
     run_id: str
     phase: str
@@ -209,14 +209,14 @@ class Progress:
 
 
 class WatchedWorker:
-    """One worker. `stop` and `resume` come from other threads than the one that watches it."""
+    """One worker and its supervisor's observations. Threads other than the watching one call `stop` and `resume`."""
 
     def __init__(self, run: Run, directory: Path, child: Child, tell: Callable[[Progress], None]) -> None:
         self._run, self._directory, self._tell = run, directory, tell
         self.child, self.started = child, child.started
         self.stacks = LeftStacks(directory)
-        self.given: float | None = None  # when it was given its run
-        self.ready: float | None = None  # when it had imported what it does ahead, if it reported that before
+        self.given: float | None = None  # when the worker got its run
+        self.ready: float | None = None  # when its imports were complete, if it imported ahead
         self.stopped: list[tuple[float, float]] = []  # intervals on the monotonic clock
         self._stopped_at = time.monotonic() if child.stopped else None
         self._lock = threading.Lock()
@@ -231,12 +231,12 @@ class WatchedWorker:
         self._pump = OutputPump(child.output, directory / layout.OUTPUT)
 
     def begin(self, variables: Mapping[str, str], threads: int | None, checkout: Checkout | None = None) -> None:
-        """Give the worker its run; see `WorkerJob`. checkout: of the commit of the run's baselines."""
+        """Send the worker its run; see `WorkerJob`. checkout: of the commit of the run's baselines."""
         told = self._said(0.0)
         if told.startswith(READY):
             self.ready = float(told.removeprefix(READY))
         self.given = self._began = self._beat_at = time.monotonic()
-        # opened before its code runs: whatever becomes of the directory, this file says where it was
+        # opened before user code runs, so that the phase stays readable whatever happens to the directory
         self._heartbeat = (self._directory / HEARTBEAT).open("w+b")
         self._beat = self._last_beat()
         job = WorkerJob(
@@ -249,7 +249,7 @@ class WatchedWorker:
         self.child.send(job)
 
     def end(self) -> None:
-        """Kill what is left of the worker, and read its last phase."""
+        """Kill the worker's remaining processes, and read its last phase."""
         self.child.close()
         self._pump.join()
         if self._heartbeat is not None:
@@ -261,7 +261,7 @@ class WatchedWorker:
         return time.monotonic() - self._began
 
     def phase(self) -> str:
-        """Return the last phase that the worker was seen to enter; after `end` the last one that it entered."""
+        """Return the last phase that was observed; after `end` the last phase that the worker entered."""
         return self._phase
 
     def stop(self) -> None:
@@ -287,7 +287,7 @@ class WatchedWorker:
             raise Ended
 
     def watch(self, stop: threading.Event | None, turns: Turns) -> Overrun | None:
-        """Wait for the worker's end. At a limit kill it, and return which. Raises `Stopped` when asked to stop."""
+        """Wait for the worker's end. If it exceeds a limit, kill it and return the limit. Raises `Stopped`."""
         try:
             while True:
                 self._check(stop)
@@ -299,11 +299,11 @@ class WatchedWorker:
                     return overrun
         except Ended:
             while self._said(0.0):
-                pass  # its last words
+                pass  # read its last messages
             return "output_limit" if self._pump.exceeded else None
 
     def _listen(self, stop: threading.Event | None, turns: Turns) -> None:
-        """Wait a moment for a request of the worker, and grant it."""
+        """Wait a moment for a request of the worker: to be alone, or no longer alone. Grant the request."""
         asked = self._said(POLL_S)
         if asked == ALONE:
             turns.alone(self, lambda: self._check(stop))
@@ -313,7 +313,7 @@ class WatchedWorker:
             self.child.line.send(GO)
 
     def _said(self, seconds: float) -> str:
-        """Return what the worker says within `seconds`. Note it if that is not a message."""
+        """Return the worker's message within `seconds`, or "". Record data that is not a message."""
         said = self.child.receive(str, seconds)
         if isinstance(said, Ending):
             self._garbled = self._garbled or said.code is None
@@ -325,7 +325,7 @@ class WatchedWorker:
         return said if isinstance(said, str) else ""
 
     def edited(self) -> str | None:
-        """Return what is wrong if the evidence of a complete run is not what its worker wrote; None if it is."""
+        """Return a message if the evidence of a complete run differs from what its worker wrote, else None."""
         if self._written is None:
             return "the worker reported no digest of what it wrote"
         name = self._written.changed(self._directory)
@@ -349,13 +349,13 @@ class WatchedWorker:
         if time.monotonic() - self._beat_at <= self._run.heartbeat_s:
             return False
         if is_compiling(self.child.pid, self._directory):
-            self._beat_at = time.monotonic()  # it is looked at again after as long
+            self._beat_at = time.monotonic()  # look again after another heartbeat limit
         self._observe()
         with self._lock:
             return self._stopped_at is None and time.monotonic() - self._beat_at > self._run.heartbeat_s
 
     def _observe(self) -> None:
-        """Note a changed heartbeat or phase. Changes are compared, not dates: the clock may be set."""
+        """Record when heartbeat or phase changed. Compare values instead of timestamps: the system clock may be set."""
         beat = self._last_beat()
         if beat != self._beat:
             self._beat, self._beat_at = beat, time.monotonic()

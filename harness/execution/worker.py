@@ -1,8 +1,8 @@
-"""The worker process: it waits for a run on its standard input, and writes its evidence into the run's directory.
+"""The worker process: it waits for a run on its standard input, and writes the evidence into the run's directory.
 
-Started by the supervisor as `python -m harness.execution.worker [--ahead]`, as a session leader under a keeper. With
-`--ahead` it imports torch while it waits, and touches no device. It writes its `complete` record last; whatever else
-happens, the supervisor sees and names it.
+The supervisor starts it as `python -m harness.execution.worker [--ahead]`, as a session leader under a keeper. With
+`--ahead` it imports torch while it waits, and touches no device. Its last record is `complete`. If that is missing, the
+supervisor finds and records the cause.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from harness.system.protocol import NotAvailable
 from harness.system.users_code import message_of, obstacle_of, stack_of
 
 AHEAD = "--ahead"
-LATER_S = 1.1  # than the process before it a repetition begins: a seed is often made of the second
+LATER_S = 1.1  # a repetition begins this much later, because seeds are often made from the clock's second
 RAISED_EXIT = 70  # EX_SOFTWARE of sysexits.h
-_IMPORTED_AHEAD = ("harness.execution.probes.paired",)  # and with it torch; `throughput` looks for a device
+_IMPORTED_AHEAD = ("harness.execution.probes.paired",)  # imports torch; the module `throughput` would look for a device
 _TORCH_IMPORTS_LATER = "torch._dynamo"  # at the first dispatch mode or fake tensor
-_RANKS = "harness.execution.ranks"  # by name, as probes are: the process that people start imports this module
+_RANKS = "harness.execution.ranks"  # a name, as for probes, because the command's own process imports this module
 
 
 class WorkerJob(Job):
-    """A run, and what to set before it.
+    """A run, and the settings of its process.
 
-    threads: of torch and of the libraries that heed OMP_NUM_THREADS, on the host; None: as they choose.
+    threads: host threads of torch and of libraries that read OMP_NUM_THREADS; None: their own defaults.
     """
 
     variables: dict[str, str]
-    baseline: ImportPath | None = None  # where the modules of arms with a commit are found
-    exchange: str | None = None  # folder of tensors that cross from that commit to the other
+    baseline: ImportPath | None = None  # where to import the modules of arms with a commit
+    exchange: str | None = None  # folder of tensors that arms of one commit leave for arms of the other
     threads: int | None = None
 
 
@@ -54,11 +54,11 @@ def main() -> int:
         line.send(f"{READY} {monotonic()}")
     message = line.receive(None)
     if not message:
-        return 0  # there is no run for it any more
+        return 0  # the supervisor has no run for this process
     job = WorkerJob.model_validate_json(message)
     os.environ.update(job.variables)
     if job.threads is not None:
-        os.environ["OMP_NUM_THREADS"] = str(job.threads)  # for what is imported from now on
+        os.environ["OMP_NUM_THREADS"] = str(job.threads)  # for modules that are imported later
         if "torch" in sys.modules:
             sys.modules["torch"].set_num_threads(job.threads)
     leave_stacks(job.directory)
@@ -69,13 +69,13 @@ def main() -> int:
 
 def _import_ahead() -> None:
     for module in _IMPORTED_AHEAD:
-        with suppress(Exception), _collector_off():  # a run that needs it meets the same failure: it becomes that run's
+        with suppress(Exception), _collector_off():  # a run that needs it will raise it again
             importlib.import_module(module)
 
 
 @contextmanager
 def _collector_off() -> Iterator[None]:
-    """Switch off the garbage collector: what an import makes stays, and collecting took a sixth of its time."""
+    """Switch off the garbage collector: it took a sixth of the time of imports, and found nothing to free."""
     gc.disable()
     try:
         yield
@@ -108,7 +108,7 @@ def _execute(job: WorkerJob, recorder: Recorder) -> int:
 
 
 def _watch_ranks(run: Run, recorder: Recorder, threads: int | None) -> int:
-    """Let a run's ranks execute it, each a process below this one."""
+    """Let a run's ranks execute it, each in a child process. Return the exit status."""
     ranks = importlib.import_module(_RANKS)
     try:
         ranks.execute(run, recorder, threads)
@@ -127,8 +127,8 @@ def _probe(run: Run, recorder: Recorder) -> None:
         execute = imported(probe.execute)
         if "torch" in sys.modules and probe.watches_steps and captures:
             importlib.import_module(_TORCH_IMPORTS_LATER)
-    if not probe.timed:  # an arm that is timed has the collector that it has elsewhere
-        gc.freeze()  # each arm ends with a collection, which need not look through all of torch
+    if not probe.timed:  # a timed arm keeps the collector as it is in production
+        gc.freeze()  # the collection after each arm then skips torch's objects
     execute(run, recorder)
 
 

@@ -1,7 +1,7 @@
 """Execute one arm of a timing of two commits in a process of its own: `python -m harness.execution.probes.arm_process`.
 
-The process takes an `ArmJob` from the line on its standard input, then one `Command` at a time, and answers
-each. It writes records and series into the run's directory itself, while the process that commands it waits.
+The process reads an `ArmJob` from its standard input, then one `Command` at a time, and answers each command.
+It writes records and series into the run's directory itself, while the commanding process waits.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from harness.processes.child import Line, take_standard_input
 
 
 class ArmJob(Job):
-    """baseline: None for the tree that stands there."""
+    """The arm to execute. baseline: where to import its commit's modules; None for the working tree."""
 
     arm: str
     baseline: ImportPath | None
 
 
 class Command(Record):
-    """What to do next; a block's round, position and steps."""
+    """What to do next. round, position, steps: of the block to time."""
 
     what: Literal["open", "warm_up", "begin", "block", "finish", "watch"]
     round: int = 0
@@ -37,7 +37,7 @@ class Command(Record):
 
 
 class ArmAnswer(Answer):
-    """What came of a command."""
+    """The result of a command: a timed block, the least pace so far, or the evidence of a watched block."""
 
     block: Block | None = None
     least_pace: Real | None = None
@@ -62,7 +62,7 @@ def main() -> int:
 
 
 def _serve(line: Line, run: Run, arm: str, recorder: Recorder) -> None:
-    # torch, and with it what looks for a device: by now the path is the commit's
+    # imported here, because these modules import torch and look for a device, and the commit's path must be set first
     from harness.execution.probes.throughput import TimedProcess
     from harness.execution.probes.timed_arm import raise_clocks
 

@@ -1,14 +1,14 @@
-"""Do something between an arm's steps: save and load it in other processes (`resume`), or evaluate it (`evaluation`).
+"""Save and load an arm between its steps in other processes (probe `resume`), or evaluate it (probe `evaluation`).
 
-In resume processes train an arm one after the other, each from what the one before it saved. What lives in a process
-and in no checkpoint (module globals, iterators, generators, caches of torch) is gone with its process. This one opens
-nothing before the others have ended. It loads the last save, and executes the uninterrupted arm last, so that the
-resumed arm finds a process in which nothing was trained. Executions of the candidate: one for each part of the
+resume: several processes train an arm one after the other. Each starts from the checkpoint of the previous process, so
+that state which no checkpoint contains (module globals, iterators, generators, caches of torch) is lost. This process
+opens no arm before the others have ended. Then it loads the last checkpoint, and executes the uninterrupted arm last.
+So nothing was trained in the process before the resumed arm. The candidate has one execution for each part of the
 training, and one more without interruption if the claim names no other arm for that.
 
-In evaluation an arm trains once without evaluations, and once with one after every `every` steps. A plain arm, if the
-claim names one, trains with evaluations only. Executions of the candidate: 0 without, 1 with them. Digests of the state
-around each evaluation show what it changed where no loss does.
+evaluation: an arm trains once without evaluations (execution 0), and once with an evaluation after every `every` steps
+(execution 1). A plain arm, if the claim names one, trains only with evaluations. Digests of the state before and after
+each evaluation show changes that no loss shows.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def execute_resume(run: Run, recorder: Recorder) -> None:
     *elsewhere, last = parts_of(run, recorder, arm)
     try:
         failure = train_elsewhere(elsewhere, recorder)
-        if failure is not None:  # what it would be compared with is worth nothing without it
+        if failure is not None:  # without the resumed arm there is nothing to compare
             recorder.write(failure)
             return
         _resume(run, last, recorder, ends)
@@ -52,7 +52,7 @@ def execute_resume(run: Run, recorder: Recorder) -> None:
 
 
 def parts_of(run: Run, recorder: Recorder, arm: str, first_replica: int = 0, **more: int) -> list[TrainingPart]:
-    """Return the parts of a training that is saved as the run's `save_at` says, numbered from `first_replica`."""
+    """Return the parts of a training that is saved at the run's steps `save_at`, numbered from `first_replica`."""
     at = run.settings["save_at"]
     bounds = [0, *(cast("list[int]", at) if isinstance(at, list) else [int(str(at))]), run.workload.steps]
     folder = name_of(recorder.directory)
@@ -83,7 +83,7 @@ NAMED = 20  # changed tensors, at most
 
 
 def execute_evaluation(run: Run, recorder: Recorder) -> None:
-    """Train the candidate twice, and the plain arm once."""
+    """Train the candidate twice, without and with evaluations, and the plain arm once with evaluations."""
     arm, plain, ends = str(run.settings["candidate"]), run.settings.get("plain"), Ends()
     _train(run, arm, WITHOUT, recorder, ends, evaluated=False)
     _train(run, arm, WITH, recorder, ends, evaluated=True)
@@ -104,7 +104,7 @@ class _Evaluations:
         self._life, self._evaluates, self._every = life, life.training, every
 
     def after(self, steps: int) -> None:
-        """Evaluate, if it is time. steps: how many steps were made."""
+        """Evaluate if `steps`, the number of steps made so far, is a multiple of `every`. Record what changed."""
         if steps % self._every:
             return
         before = _state_digests(self._life.training)
@@ -125,7 +125,7 @@ class _Evaluations:
                 steps=steps,
                 values=values,
                 before={category: _of_category(names, names) for category, names in before.items()},
-                # what came with the evaluation, a device's generator say, was not there to be changed
+                # leave out state that the evaluation created, such as a device's generator
                 after={category: _of_category(after.get(category, {}), names) for category, names in before.items()},
                 changed=changed[:NAMED],
             )
@@ -133,11 +133,11 @@ class _Evaluations:
 
 
 def _state_digests(training: TrainingRun) -> dict[str, dict[str, str]]:
-    """Return digests by category and name. Loose tensors are left to the end: a later step may read them."""
+    """Return digests by category and name, without loose tensors, which only the end of the arm compares."""
     state = watched_state(training)
     return {category: digests(tensors) for category, tensors in state.items() if category != LOOSE and tensors}
 
 
 def _of_category(found: Mapping[str, str], names: Mapping[str, str]) -> str:
-    """Return one digest of the digests of the named tensors."""
+    """Combine the digests of the named tensors into one digest."""
     return sha256(" ".join(found.get(name, "gone") for name in sorted(names)).encode()).hexdigest()[:32]

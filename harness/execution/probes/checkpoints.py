@@ -1,4 +1,4 @@
-"""Save and load what an arm has trained, with a record of each."""
+"""Save and load an arm's checkpoints, and record each save and load."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from harness.system.protocol import NotAvailable, Resumes
 
 
 def save(life: ArmLife, *, steps: int) -> None:
-    """Save what was trained over `steps` steps. Raises `NotAvailable` if the system cannot."""
+    """Save a checkpoint after `steps` steps. Raises `NotAvailable` if the system cannot save."""
     _resumes(life).save(checkpoint_path(life.recorder.directory, steps))
 
 
 def record_saved(life: ArmLife, *, steps: int, steps_after: int) -> None:
-    """Record what was saved after `steps` steps. Call it when nothing in this process writes to it any more."""
+    """Record the checkpoint that was saved after `steps` steps. Call this when no thread still writes to it."""
     files, size = size_of(checkpoint_path(life.recorder.directory, steps))
     life.recorder.write(
         Saved(
@@ -32,9 +32,9 @@ def record_saved(life: ArmLife, *, steps: int, steps_after: int) -> None:
 
 
 def load_checkpoint(life: ArmLife, *, steps: int, steps_before: int) -> None:
-    """Load what another process saved after `steps` steps.
+    """Load the checkpoint that another process saved after `steps` steps. Raises `NotAvailable` if the system cannot.
 
-    steps_before: steps made here before the load, which may leave no trace. Raises `NotAvailable` if the system cannot.
+    steps_before: steps that this process made before the load, and that must have no effect after it.
     """
     life.phase("load")
     trainable_before, _ = digests_of(life.training)

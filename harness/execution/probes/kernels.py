@@ -1,12 +1,12 @@
 """Probe an arm's kernels: their inventory (`kernels`), and each against its naive twin (`kernel_match`).
 
-The inventory is of this machine's device, or cross-compiled for a named one. On the device the arm is opened and trains
-a few steps, so that the kernels it uses are those it launched. For a named target the system compiles its plan and,
-where coverage is claimed, what a step asks for. This needs no device.
+kernels: the inventory is taken on this machine's device, or cross-compiled for a named target. On the device the arm is
+opened and trains a few steps, so that the used kernels are the kernels that it launched. For a named target the system
+compiles its planned kernels and, if coverage is claimed, the kernels that a step uses. This needs no device.
 
-In kernel_match each kernel is compared with its naive twin and an fp64 reference, on the same inputs. Outputs are
-poisoned before each call and lie between guards. Each kernel runs twice. Errors are relative to the reference's largest
-absolute value and, where the system states them, of each element to the sum of its terms' sizes.
+kernel_match: each kernel is compared with its naive twin and an fp64 reference, on the same inputs. Outputs are filled
+with a poison value before each call, between guard bytes. Each kernel runs twice. Errors are relative to the largest
+absolute value of the reference. If the system states the sizes of terms, each element's error is also relative to them.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def _cross_compiled(run: Run, arm: str, target: str) -> KernelInventory:
     system = resolve(planned.system)
     if not isinstance(system, CrossCompiles):
         raise NotAvailable(f"kernels for {target} need the system's capability `cross_compiled`")
-    # the harness's own faults change steps, and here there are none
+    # the harness's own faults change steps, and cross-compilation makes no steps
     offered = run.fault in system.describe().faults and arm in run.fault_arms
     return system.cross_compiled(
         run.workload,
@@ -108,7 +108,7 @@ def train(training: TrainingRun, steps: int) -> None:
 def evidence(
     arm: str, inventory: KernelInventory, *, compiled_for: str | None, device: Devices | None
 ) -> KernelsEvidence:
-    """Return the evidence of an inventory: what its PTX declares, and its device (None: no device was asked)."""
+    """Return the evidence of an inventory, with the declarations of its PTX. device: None if it was cross-compiled."""
     gpu = device.gpus[0] if device is not None and device.gpus else None
     return KernelsEvidence(
         arm=arm,
@@ -130,7 +130,7 @@ def _driver_ptx_version(device: Devices | None) -> str | None:
 
 
 def records(kernels: Sequence[Kernel]) -> list[KernelRecord]:
-    """Return what each kernel's PTX declares. Its digest is the SHA-256 of the text."""
+    """Return a record of each kernel: the declarations of its PTX, and the SHA-256 of the text as digest."""
     return [_record(kernel) for kernel in kernels]
 
 
@@ -159,7 +159,7 @@ def execute_kernel_match(run: Run, recorder: Recorder) -> None:
         system = resolve(planned.system)
         if not isinstance(system, HasKernelCases):
             raise NotAvailable("comparing kernels needs the system's capability `kernel_cases`")
-        # The harness's own faults change steps, and no kernel.
+        # The harness's own faults change steps, but no kernels.
         fault = run.fault if arm in run.fault_arms and run.fault in system.describe().faults else None
         kernels = system.kernel_cases(run.workload, planned.arm, fault=fault)
         recorder.write(_evidence(run, arm, kernels, recorder))
@@ -184,7 +184,7 @@ def _grid(run: Run) -> tuple[list[str], list[str], list[float]]:
 
 
 def compare(comparison: KernelComparison) -> KernelCase:
-    """Run the kernel twice, and twin, peer and reference once. Unwritten elements are counted, and are not an error."""
+    """Run the kernel twice, and its twin, peer and reference once. Count unwritten elements; they are no error."""
     exact = _stated(comparison, "reference", comparison.reference())
     memory = GuardedMemory()
     first, second = (_outputs(comparison, comparison.kernel, memory) for _ in range(2))
@@ -233,12 +233,12 @@ def _outputs(comparison: KernelComparison, call: KernelCall, memory: GuardedMemo
     unknown = sorted(returned.keys() - outputs.keys())
     if unknown:
         raise ValueError(f"{comparison.operation} returned {', '.join(unknown)}, which it does not declare as outputs")
-    # a buffer of its own, which the next call writes over, would be compared with itself
+    # clone, because a kernel may return a buffer of its own, which the next call overwrites
     return outputs | {name: tensor.clone() for name, tensor in returned.items()}
 
 
 def _stated(comparison: KernelComparison, what: str, tensors: Tensors) -> Tensors:
-    """Return the system's fp64 tensors. Raises ValueError unless there is a finite one of each output's shape."""
+    """Return the system's fp64 `tensors`. Raises ValueError unless there is a finite one with each output's shape."""
     declared = {**comparison.written, **comparison.updated}
     name = f"the {what} of {comparison.operation} {comparison.shape} at magnitude {comparison.magnitude:g}"
     if tensors.keys() != declared.keys():
@@ -273,13 +273,13 @@ def _mistyped(comparison: KernelComparison, outputs: Tensors) -> list[str]:
 
 @dataclass(frozen=True)
 class _Measure:
-    """What differences are relative to: a number for each output, or one for each of its elements."""
+    """Measures errors relative to `scales`: a number for each output, or a number for each of its elements."""
 
     scales: Tensors
     written: Mapping[str, Tensor]
 
     def error(self, got: Tensors, expected: Tensors, *, everywhere: bool = False) -> float:
-        """Return the largest relative difference of all outputs in `got`, over their elements that were written."""
+        """Return the largest relative difference over `got`. Skip unwritten elements, unless `everywhere` is true."""
         return max(self._of_output(name, got[name], expected[name], everywhere=everywhere) for name in got)
 
     def _of_output(self, name: str, got: Tensor, expected: Tensor, *, everywhere: bool) -> float:

@@ -1,12 +1,12 @@
 """The probe of a long replay: train one arm in blocks of steps, and keep digests, memory and time of each block.
 
-A block's seconds lie between two device synchronizations. They include what the harness keeps of each step, so they
-only serve to compare blocks with each other. The candidate is alone on the machine; a baseline is not timed.
+A block is timed between two device synchronizations. The time includes the harness's copies of each step, so blocks can
+only be compared with each other. The candidate is alone on the machine; a baseline is not timed.
 
-What a trainer raises after the first block ends its training: the steps before are its evidence.
+If a trainer raises an error after the first block, the training ends, and the steps before the error are evidence.
 
-After the candidate's last step its arm is opened once more, and captured afresh. The old run and the fresh one take
-turns: a machine that is slow for a while is slow for both.
+After the candidate's last step its arm is opened once more, and captured again. The old run and the fresh run take
+turns, so that a slow period of the machine affects both.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 
-# bound here, before a system is imported: it could replace it in its module
+# bound here, before a system is imported, because a system could replace it in its module
 from time import monotonic
 
 import torch
@@ -34,11 +34,11 @@ from harness.execution.watchers.capture_attempts import attempts_of
 from harness.numbers import counted
 from harness.system.users_code import message_of
 
-FEWEST_ROUNDS = 8  # whose median has an interval of 99 %
-TURNS_UNTIL = 0.8  # of the run's limit: opening the fresh run is within it, too
-YARDSTICK_ELEMENTS = 2**20  # on a GPU: kernels of a few microseconds, as a launch takes
+FEWEST_ROUNDS = 8  # the fewest whose median has a 99 % confidence interval
+TURNS_UNTIL = 0.8  # share of the wall limit after which no round begins; opening the fresh run counts, too
+YARDSTICK_ELEMENTS = 2**20  # on a GPU: a kernel then takes a few microseconds, as long as a launch
 YARDSTICK_LAUNCHES = 200
-YARDSTICK_PASSES = 20_000  # without one: about a millisecond of Python
+YARDSTICK_PASSES = 20_000  # without a GPU: about a millisecond of Python
 
 
 def execute(run: Run, recorder: Recorder) -> None:
@@ -57,9 +57,9 @@ def execute(run: Run, recorder: Recorder) -> None:
 
 
 def _next_to_a_fresh_run(old: ArmLife, until: float) -> dict[str, object]:
-    """Return the rounds of the old run and a fresh one of its arm, or why there are none. until: the end of the last.
+    """Return the rounds of the old run and a fresh run of its arm, or the reason for no rounds.
 
-    What was recorded before would be lost with a process that its limit ends.
+    until: when the last round must end, because earlier evidence would be lost if the wall limit killed the worker.
     """
     arms = [TimedArm(old, attempts_of(old.training))]
     try:
@@ -74,7 +74,7 @@ def _next_to_a_fresh_run(old: ArmLife, until: float) -> dict[str, object]:
                 while len(rounds) < REPLAY_ROUNDS and now + took < until:
                     rounds.append([_seconds_a_step(arm) for arm in arms])
                     now, took = monotonic(), monotonic() - now
-    except Exception as error:  # all else is recorded: a system or a device may have no room for two
+    except Exception as error:  # there may be no memory for two runs; all other evidence is recorded
         return {"no_rounds": f"{type(error).__name__}: {error}"}
     if len(rounds) < FEWEST_ROUNDS:
         return {"no_rounds": f"{counted(len(rounds), 'round')} in the time that the run has"}
@@ -107,7 +107,7 @@ def _blocks(life: ArmLife) -> LongReplayEvidence:
             except Exception as error:
                 if not blocks:
                     raise
-                release_memory()  # a CUDA error is sticky: it is raised again here, and ends no training
+                release_memory()  # a CUDA error is sticky: it is raised again here, instead of ending the training
                 ended = message_of(error)
                 break
         kept.write()
@@ -128,7 +128,7 @@ def _blocks(life: ArmLife) -> LongReplayEvidence:
 
 
 class SeenSteps:
-    """Takes the rows of all steps instead of a series' writer; of a block the series gets the last row."""
+    """Receives the rows of all steps in place of the series' writer, and writes only each block's last row to it."""
 
     def __init__(self, series: SeriesWriter) -> None:
         self._series = series
@@ -148,7 +148,7 @@ class SeenSteps:
         return len(self._batches)
 
     def rows(self, block: StepRows) -> None:
-        """Take rows as `SeriesWriter.rows` does, but keep only digests and the last row."""
+        """Receive rows as `SeriesWriter.rows` does, but keep only digests and the last row."""
         for row in zip(*block[:5], strict=True):
             step, loss, digest, *_ = row
             if self._first_non_finite is None and not math.isfinite(loss):
@@ -161,7 +161,7 @@ class SeenSteps:
         self._metrics = {name: values[-1:] for name, values in block.metrics.items()}
 
     def block(self, seconds: float, yardstick_seconds: float) -> ReplayBlock:
-        """Write the last row, and return what the rows since the last block were, with the memory now."""
+        """Write the last row. Return a summary of the rows since the last block, with the memory that is in use now."""
         if self._last is None:
             raise RuntimeError("a block without a step")
         step, loss, digest, clipped, tokens = self._last
@@ -183,14 +183,14 @@ class SeenSteps:
 
 
 class Yardstick:
-    """A fixed piece of work, of the device where there is one: what it takes says how fast the machine is just now."""
+    """A fixed piece of work, on the device if there is one. Its time measures the machine's current speed."""
 
     def __init__(self) -> None:
         self._values = torch.zeros(YARDSTICK_ELEMENTS if has_cuda() else 1, device="cuda" if has_cuda() else "cpu")
-        self.seconds()  # the first one loads the kernel
+        self.seconds()  # the first call loads the kernel
 
     def seconds(self) -> float:
-        """Return how many seconds the work takes now."""
+        """Do the work, and return how many seconds it took."""
         synchronize()
         began = monotonic()
         if has_cuda():

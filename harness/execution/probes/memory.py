@@ -1,10 +1,10 @@
-"""Measure the memory of an arm: the most that it held (`peak_memory`), and what re-captures leave behind (`recapture`).
+"""Measure the memory of an arm: its peak (probe `peak_memory`), and the growth by re-captures (probe `recapture`).
 
 peak_memory opens one arm and trains it, alone in this process. The harness keeps the batches of a block of steps on the
-device, 16 MiB at most, and counts them. What its digests take before the first step is not counted.
+device, at most 16 MiB, and includes them in the peak. The memory of its digests before the first step is excluded.
 
-recapture forgets every capture and captures again, over the workload's shapes. A sample is taken after each capture and
-its first replay, with the device idle: the old graphs are gone by then, so what has grown is what a re-capture leaves.
+recapture forgets all captures and captures again, over the workload's shapes. A sample is taken after each capture and
+its first replay, while the device is idle. The old graphs are freed by then, so any growth comes from the re-capture.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The paired probe: execute every arm on the same batches, in order, and write what its steps gave.
+"""The paired probe: execute every arm on the same batches, in order, and record the results of its steps.
 
-Inside the series the device is read in blocks only (`SeriesBlock`). Gradients at the chosen steps
-are reduced on the device; a baseline's are kept there for its candidates.
+Results are copied from the device once for each block of steps (`SeriesBlock`). Gradients at the chosen
+steps are reduced on the device. A baseline's gradients stay there for comparison with its candidates.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from harness.system.replay.found_state import plain_name
 from harness.system.replay.operations import LossTerms
 from harness.system.users_code import message_of, obstacle_of, stack_of
 
-END = "end"  # the name of parameters at the end among what an arm leaves for another commit's
+END = "end"  # under this name an arm leaves its final parameters for arms of another commit
 
 
 def execute(run: Run, recorder: Recorder) -> None:
-    """Execute the run's arms in order, each as often as its replicas say.
+    """Execute the run's arms in order, each `replicas` times.
 
-    An arm that fails is recorded and costs the judgements that name it. The other arms go on, as far as
-    some judgement still needs them. Raises the device's own error once the device cannot be used any more.
+    Record an arm that fails; judgements that name it are lost. Continue with those other arms that some
+    judgement still needs. Raises the device's own error once the device cannot be used any more.
     """
     kept: KeptGradients = {}
     ends = Ends(
@@ -62,18 +62,18 @@ def execute(run: Run, recorder: Recorder) -> None:
 
 
 def _left_elsewhere(run: Run, exchange: Exchange, what: str) -> dict[str, dict[str, Tensor]]:
-    """Return what arms of another commit left under the name `what`, for comparison with this process's arms."""
+    """Return, by arm, the tensors that arms of another commit left as `what`, to compare this process's arms with."""
     compared = {arm for arms in run.compared or [] if set(arms) & run.arms.keys() for arm in arms}
     taken = {arm: exchange.take(arm, what) for arm in sorted(compared - run.arms.keys())}
     return {arm: tensors for arm, tensors in taken.items() if tensors is not None}
 
 
 def failure_of(arm: str, recorder: Recorder, execute_arm: Callable[[], None]) -> ArmFailed | None:
-    """Execute one arm, and return how it failed, or None. When this returns, nothing of the arm is held any more."""
+    """Execute one arm, and return its failure, or None. On return nothing refers to the arm's memory any more."""
     recorder.failed_after = None
     try:
         execute_arm()
-    except UsageError:  # the plan is wrong, and no arm
+    except UsageError:  # the plan is wrong, not the arm
         raise
     except BaseException as error:  # a system may raise anything, SystemExit included
         return ArmFailed(
@@ -105,7 +105,7 @@ def _execute_arm(run: Run, arm: str, recorder: Recorder, kept: KeptGradients, en
 
 def _observe_syncs(run: Run, arm: str, replica: int, recorder: Recorder, every_step: list[DetectorReading]) -> None:
     planned, steps = run.arms[arm], run.workload.steps
-    # what could not be watched as it was judged is executed once more, under a detector, for as many steps
+    # steps that could not be watched while they were judged are executed again under a detector
     recorder.write(
         observe_syncs(
             partial(opened, run, arm),
@@ -120,9 +120,9 @@ def _observe_syncs(run: Run, arm: str, replica: int, recorder: Recorder, every_s
 
 
 def train(life: ArmLife, kept: KeptGradients, *, keep: bool) -> list[DetectorReading]:
-    """Train under every watcher that the arm's plan asks for. Return the host syncs of its judged steps.
+    """Train under every watcher of the arm's plan. Return the host syncs of its judged steps, if they were watched.
 
-    keep: keep its gradients for the executions that are compared with them.
+    keep: keep the gradients, for executions that are compared with them.
     """
     life.start()
     memory, reader = list[MemorySample](), GradientReader(life, kept, keep=keep)
@@ -142,7 +142,7 @@ def train(life: ArmLife, kept: KeptGradients, *, keep: bool) -> list[DetectorRea
 
 
 def _watchers_of_terms(life: ArmLife) -> Iterator[Watcher]:
-    """Yield a watcher of how large the loss's terms are, in two steps of an uncaptured arm that others compare with."""
+    """Yield a watcher that measures the size of the loss's terms in two steps of an uncaptured arm."""
     last = life.run.workload.steps - 1
     if life.replica == 0 and life.planned.arm.capture == "none":
         watches, seen = {index: LossTerms() for index in (min(1, last), last)}, list[Tensor]()
@@ -159,8 +159,8 @@ def _watchers_of_terms(life: ArmLife) -> Iterator[Watcher]:
 
 
 def _watchers_of_clips(life: ArmLife, reader: GradientReader) -> Iterator[Watcher]:
-    """Yield a watcher for a clip in a few steps of an uncaptured arm: the first ones, whose
-    gradients are large, later ones, and those whose gradients are read.
+    """Yield a watcher that looks for a gradient clip in a few steps of an uncaptured arm: the first steps, whose
+    gradients are large, two later steps, and the steps whose gradients are read.
     """
     steps = life.run.workload.steps
     if life.replica == 0 and life.planned.arm.capture == "none" and isinstance(life.training, HasParameters):
@@ -179,7 +179,7 @@ def _watchers_of_clips(life: ArmLife, reader: GradientReader) -> Iterator[Watche
 
 
 def _watchers_of_claims(life: ArmLife) -> Iterator[Watcher]:
-    """Yield watchers of ranks and of micro-batches, each as the part that it is evidence for."""
+    """Yield watchers of ranks and of micro-batches, if the plan asks for them, each with its part of the evidence."""
     if life.planned.watch_ranks and (ranks := life.parts.ask(partial(RankWatch, life), "rank_steps")):
         yield Watcher(("rank_steps",), before=ranks.before_step, after=ranks.add, at_end=ranks.write)
     number = life.planned.micro_batches

@@ -1,11 +1,11 @@
-"""The prewarm probe: open an arm that prewarms, fill the device's memory, and train in what was reserved.
+"""The prewarm probe: open an arm that prewarms, fill the device's memory, and train in the reserved memory.
 
-What a step needs is measured by another process, because no step may have run here before. That much is
-reserved once in torch's cache, the driver is asked for all the rest, and then the steps run: whatever
-is still made lazily by then (a library's handle, a module) finds no memory.
+Another process measures how much memory a step needs, because no step may have run in this process before.
+This process reserves that much in torch's cache, allocates all other memory from the driver, and makes the
+steps. Anything that is still created lazily (a library's handle, a module) then finds no memory.
 
-Both processes open the arm at the same time, next to whatever else uses the device. From the
-measurement to the last step nothing else may use it, since free memory is counted for the whole device.
+Both processes open the arm at the same time, while other processes may use the device. From the measurement
+to the last step no other process may use the device, because free memory is counted for the whole device.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from harness.execution.probes.step_memory import SMALL_ALLOCATION, MemoryProbe, 
 from harness.execution.recorder import Recorder
 from harness.system.protocol import HasCapture, HasKernels, NotAvailable, TrainingRun
 
-# One part of so many is reserved besides what was measured: in full memory torch may fit parts into blocks in another
-# order than where it got a new block for each.
+# Reserve 1/8 more than was measured, because torch may split blocks of its full cache in a different order than when it
+# could get a new block for each allocation.
 _SPARE_PARTS = 8
 
 
 def execute(run: Run, recorder: Recorder) -> None:
-    """Write inventory and ledger of every arm of the run."""
+    """Record the kernel inventory and the JIT ledger of every arm of the run."""
     for arm in run.arms:
         recorder.phase(f"{arm}: open")
         probe = MemoryProbe(run, arm) if run.settings["memory_filled"] else None
@@ -51,18 +51,18 @@ def _execute_arm(run: Run, arm: str, training: TrainingRun, probe: MemoryProbe |
         train(training, of_shapes(run))
     else:
         probe.wait_until_ready()
-        synchronize()  # what opening began is done: while the other measures, this process does nothing
+        synchronize()  # finish the work of opening, so that this process is idle while the other one measures
         with recorder.alone():
             recorder.phase(f"{arm}: measure a step's memory in another process")
             memory = probe.measure()
             with full_memory(memory) as free:
                 recorder.phase(f"{arm}: steps")
                 steps, failure = _steps_in_full_memory(training, of_shapes(run))
-            empty_cache()  # what was reserved, too
-    # a capture that found no memory falls back to plain steps: they are not what was to run
+            empty_cache()  # also frees the reserved memory
+    # a capture that found no memory may fall back to plain steps, which are not the steps to test
     if failure is None and isinstance(training, HasCapture):
         failure = training.capture_record().failure
-    # before the inventory, which compiles what the steps did not
+    # read before the inventory, which compiles more kernels
     ledger = training.kernel_ledger()
     recorder.phase(f"{arm}: inventory")
     recorder.write(evidence(arm, training.kernel_inventory(), compiled_for=None, device=devices()))
@@ -80,12 +80,12 @@ def _execute_arm(run: Run, arm: str, training: TrainingRun, probe: MemoryProbe |
 
 
 def _steps_in_full_memory(training: TrainingRun, count: int) -> tuple[int, str | None]:
-    """Return how many of the steps ran, and the error of the step that did not."""
+    """Return how many of `count` steps ran, and the error of the step that failed, or None."""
     for index in range(count):
         try:
             training.step(index)
             synchronize()
-        except RuntimeError as error:  # torch's out of memory, cuBLAS's failed handle: what filling is to show
+        except RuntimeError as error:  # such as torch's out of memory or a failed cuBLAS handle
             return index, f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
     return count, None
 
@@ -99,11 +99,11 @@ def full_memory(memory: StepMemory) -> Iterator[int]:
 
 
 def reserve(memory: StepMemory) -> None:
-    """Leave that much unused in torch's cache: the measured segments, the rest of the peak, and small allocations.
+    """Fill torch's cache with unused memory: the measured segments, the rest of the peak, and small allocations.
 
-    A captured step takes its memory in a pool of its own, which gets none of the cache: before the capture
-    torch gives whole unused segments back to the driver. Other memory that the step keeps holds the segment
-    that it was cut from. With the segments of a run that had all memory, it holds as little as there.
+    A captured step allocates from a pool of its own, which cannot use the cache. Before the capture torch
+    returns unused segments to the driver, but only whole ones: an allocation that the step keeps also keeps
+    the segment around it. With the same segment sizes as in the measuring process, it keeps no more than there.
     """
     synchronize()
     empty_cache()
@@ -114,10 +114,10 @@ def reserve(memory: StepMemory) -> None:
 
 
 def _grow_cache(size: int, part: int) -> list[torch.Tensor]:
-    """Return tensors of `part` bytes that make torch hold `size` bytes more of the driver's memory than before.
+    """Return tensors of `part` bytes, enough that torch gets `size` more bytes from the driver.
 
-    The first ones may fit into gaps that the upload left. No graph's pool gets those, so they don't count:
-    on an H200 such gaps swallowed 386 of 3320 MiB, and a capture of 28 layers failed without 23.
+    The first tensors may fit into gaps that the upload left. No graph's pool can use the gaps, so they do not
+    count. On an H200 gaps took 386 of 3320 MiB, and a capture of 28 layers failed for lack of 23 MiB.
     """
     goal = reserved_bytes() + size
     tensors: list[torch.Tensor] = []

@@ -1,8 +1,8 @@
 """The probes over seeds: every arm trains once with each seed, in one process, as in a paired run.
 
-In the resumed_seeds probe the candidate is interrupted in the middle of each seed. Each half has a
-process of its own, so that only what the first one saved reaches the second. Executions with the
-seed at place n: of the candidate 2n up to the save, and 2n + 1 from the load on; of other arms n.
+In the resumed_seeds probe the candidate is interrupted in the middle of each seed's training. Each half
+has a process of its own, so that the second half has only the first half's checkpoint. For the n-th seed
+the candidate's executions are 2n (up to the save) and 2n + 1 (from the load); other arms have execution n.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from harness.execution.recorder import Recorder
 
 
 def execute(run: Run, recorder: Recorder) -> None:
-    """Execute the arms in the run's order, each with every seed; its replicas are the seeds in their order."""
+    """Execute the arms in the run's order, each with every seed. Replica n of an arm uses the n-th seed."""
     _execute(run, recorder, None)
 
 
@@ -32,7 +32,7 @@ def execute_resumed(run: Run, recorder: Recorder) -> None:
 
 
 def _execute(run: Run, recorder: Recorder, interrupted: str | None) -> None:
-    """Execute the arms up to the first that fails, which is recorded: the claim names them all."""
+    """Execute the arms. Stop at the first failure and record it, because the claim needs all arms."""
     for arm in run.arms:
         if arm == interrupted:
             failure = _interrupted_with_every_seed(run, arm, recorder)

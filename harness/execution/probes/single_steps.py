@@ -1,15 +1,14 @@
-"""Compare single steps: from the same state (`step_match`), and gradients at the same points (`step_accuracy`).
+"""Compare single steps from the same state (`step_match`), or gradients at the same points (`step_accuracy`).
 
-In step_match a reference makes two things of each step: loss and clipped gradients, of its own batch at the parameters
-that the candidate had before; and an update by its own optimizer, of the candidate's state and gradients. So a rounding
-is seen where it happens, and no difference grows from step to step. A yardstick, the same reference in the candidate's
-precision, shows how far rounding alone leads from the reference.
+step_match: for each step a reference computes loss and clipped gradients on its own batch, at the parameters that the
+candidate had before the step. It also updates the candidate's state with the candidate's gradients, by its own
+optimizer. So an error is located in the step in which it occurs, and does not grow over steps. A yardstick, the same
+reference in the candidate's precision, shows how large errors by rounding alone are.
 
-In step_accuracy three implementations train the same. The candidate trains first, with every seed. Then the reference
-and after it the peer train, each opened once and begun anew for each seed, on batches and from first parameters of
-their own, which digests show to be equal. At chosen steps both evaluate the candidate's parameters too. What is kept
-between the arms stays on the device: the trained parameters before the chosen steps, and the gradients there.
-Differences are reduced on the device, in float64.
+step_accuracy: three implementations train the same model. The candidate trains first, with every seed. Then the
+reference trains, then the peer. Each is opened once, and restarted for each seed. All use their own batches and initial
+parameters, whose digests show that they are equal. At chosen steps reference and peer also evaluate the candidate's
+parameters. The parameters before these steps and their gradients stay on the device, where differences are reduced.
 """
 
 from __future__ import annotations
@@ -49,12 +48,12 @@ from harness.system.protocol import (
 from harness.system.replay.found_state import plain_name
 from harness.system.resolve import resolve
 
-# Measure how far a step lies from a reference's, reduced to the largest error of each quantity.
+# Measure how far a step differs from the reference's step: the largest error of each quantity.
 #
-# Loss, norms and gradients: the L2 norm of the difference over that of the reference. Moments and
-# parameters of an update: element by element, the difference over what the same update makes of the
-# terms' absolute values. It bounds what rounding can do (Higham, Accuracy and Stability of
-# Numerical Algorithms, section 3.3: running error analysis).
+# Loss, norms and gradients: the L2 norm of the difference, divided by the L2 norm of the reference.
+# Moments and parameters after an update: for each element, the difference divided by the result of
+# the same update on the terms' absolute values, which bounds rounding errors (Higham, Accuracy and
+# Stability of Numerical Algorithms, section 3.3: running error analysis).
 
 Quantity = Literal["loss", "norms", "gradients", "exp_avg", "exp_avg_sq", "parameters"]
 
@@ -69,9 +68,9 @@ class Evaluated:
 
 
 def evaluated_errors(candidate: Evaluated, reference: Evaluated, yardstick: Evaluated) -> list[StepReading]:
-    """Return errors of loss, norms and gradients, the candidate's and the yardstick's, against the reference.
+    """Return the errors of loss, norms and gradients against the reference, for the candidate and the yardstick.
 
-    They are over every name that candidate or reference has. What one of the two leaves out has an infinite error.
+    Compare every name of candidate or reference. A tensor that one of the two lacks has an infinite error.
     """
     ours, theirs, exact = _quantities(candidate), _quantities(yardstick), _quantities(reference)
     readings = []
@@ -88,7 +87,7 @@ def _quantities(seen: Evaluated) -> dict[Quantity, Mapping[str, Tensor]]:
 
 
 def updated_errors(after: OptimizerState, expected: OptimizerState, magnitude: OptimizerState) -> list[StepReading]:
-    """Return errors of both moments and of the parameters after one update, in units of `magnitude` (`magnitudes`)."""
+    """Return the errors of moments and parameters after one update, relative to `magnitude` (see `magnitudes`)."""
     readings = []
     for quantity in ("exp_avg", "exp_avg_sq", "parameters"):
         ours, exact, scale = (getattr(state, quantity) for state in (after, expected, magnitude))
@@ -99,7 +98,7 @@ def updated_errors(after: OptimizerState, expected: OptimizerState, magnitude: O
 
 
 def magnitudes(before: OptimizerState, gradients: Mapping[str, Tensor]) -> tuple[OptimizerState, Mapping[str, Tensor]]:
-    """Return a state and gradients whose update adds up absolute values; as it subtracts, parameters are negative."""
+    """Return a state and gradients whose update adds absolute values; parameters are negative, as it subtracts."""
     state = OptimizerState(
         parameters={name: -tensor.abs() for name, tensor in before.parameters.items()},
         exp_avg={name: tensor.abs() for name, tensor in before.exp_avg.items()},
@@ -109,12 +108,12 @@ def magnitudes(before: OptimizerState, gradients: Mapping[str, Tensor]) -> tuple
 
 
 def _either(ours: Mapping[str, Tensor], exact: Mapping[str, Tensor]) -> list[str]:
-    """Return the names that either has, the reference's first."""
+    """Return the names in either mapping, those of the reference first."""
     return list(dict.fromkeys([*exact, *ours]))
 
 
 def _worst(errors: Mapping[str, float]) -> tuple[str, float]:
-    """Return the tensor of the largest error, and the error. NaN counts as the largest. Of no errors: "" and 0.0."""
+    """Return the tensor with the largest error, and the error; "" and 0.0 for no errors. NaN counts as largest."""
     if not errors:
         return "", 0.0
     tensor = max(errors, key=lambda name: (math.isnan(errors[name]), errors[name]))
@@ -131,7 +130,7 @@ def _relative(ours: Tensor | None, exact: Tensor | None) -> float:
 
 
 def _elementwise(ours: Tensor | None, exact: Tensor | None, scale: Tensor | None) -> float:
-    """Return the largest |ours - exact| / (|scale| + smallest normal number), below which roundings are absolute."""
+    """Return the largest |ours - exact| / (|scale| + smallest normal number). Rounding is absolute below that number."""
     if ours is None or exact is None or scale is None or ours.shape != exact.shape:
         return math.inf
     smallest = torch.finfo(ours.dtype).tiny
@@ -142,7 +141,7 @@ def _elementwise(ours: Tensor | None, exact: Tensor | None, scale: Tensor | None
 
 
 class _Shows(HasParameters, HasGradients, HasGradientNorms, TrainingRun, Protocol):
-    """What every arm offers."""
+    """The capabilities that every arm must offer."""
 
 
 class _Candidate(_Shows, HasMoments, Protocol):
@@ -188,7 +187,7 @@ def _recorded(run: Run, name: str, recorder: Recorder, candidate: str) -> Iterat
     """Open an arm, record its start before the block, and record its end after it."""
     with ArmLife(run, name, recorder) as life:
         life.start()
-        # of the candidate alone: no two profiles can be open at once
+        # watch only the candidate, because only one profile can be open at a time
         with life.watched(range(run.workload.steps), asked=name == candidate) as watch:
             life.begin(run.workload.steps)
             yield life
@@ -198,7 +197,7 @@ def _recorded(run: Run, name: str, recorder: Recorder, candidate: str) -> Iterat
 
 
 def _offering(life: ArmLife, own: str, protocol: type) -> TrainingRun:
-    """Return the arm's run. Raises `NotAvailable` for a capability that the run lacks."""
+    """Return the arm's run. Raises `NotAvailable` if the run lacks a needed capability. own: the name of `protocol`."""
     needed = {"parameters": HasParameters, "gradients": HasGradients, "gradient_norms": HasGradientNorms, own: protocol}
     for capability, each in needed.items():
         if not isinstance(life.training, each):
@@ -211,13 +210,13 @@ def _evaluation(twin: _Twin, before: OptimizerState) -> Callable[[int], torch.Te
 
 
 def _stepped(life: ArmLife, training: _Shows, index: int, step: Callable[[int], torch.Tensor]) -> Evaluated:
-    """Make one step of one of the open arms, and return what it left."""
+    """Make one step of one of the open arms, and return copies of its results."""
     with attempts_of(training).working():
         return _seen(training, life.step(index, step))
 
 
 def _seen(training: _Shows, loss: torch.Tensor) -> Evaluated:
-    """Return what the last step left, as copies, since a later step may write over it."""
+    """Return copies of the last step's results, because a later step may overwrite them."""
     norms = training.gradient_norms()["before"].detach().clone()
     return Evaluated(
         loss=loss.detach().clone(),
@@ -227,7 +226,7 @@ def _seen(training: _Shows, loss: torch.Tensor) -> Evaluated:
 
 
 def _start_of(candidate: _Candidate) -> OptimizerState:
-    """Return the start with moments of zero, as Adam has. Other moments of the candidate show in the first update."""
+    """Return the start state with zero moments, as in Adam. If the candidate has others, its first update differs."""
     parameters = {name: tensor.detach().clone() for name, tensor in candidate.parameters().items()}
     zeros = {name: torch.zeros_like(tensor) for name, tensor in parameters.items()}
     return OptimizerState(parameters, zeros, zeros)
@@ -247,7 +246,7 @@ Tensors = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class Settings:
-    """What the claim asks of the probe."""
+    """The settings of the probe, from the claim."""
 
     candidate: str
     peer: str
@@ -264,7 +263,7 @@ class Settings:
 
 @dataclass
 class Point:
-    """One step of one arm: what it began with and read, its loss, and the clipped gradients of it."""
+    """One step of one arm: the parameters before it, its batch, its loss, and its clipped gradients."""
 
     parameters: Tensors
     batch: str  # digest
@@ -297,7 +296,7 @@ def execute_step_accuracy(run: Run, recorder: Recorder) -> None:
 
 
 def _train(run: Run, settings: Settings, seed: int, replica: int, recorder: Recorder) -> Points:
-    """Train the candidate with one seed: all steps if its losses are compared, else as far as gradients are."""
+    """Train the candidate with one seed: all steps if losses are compared, else up to the last compared gradients."""
     arm, points = settings.candidate, Points()
     steps = run.workload.steps if seed in settings.loss_seeds else max(settings.gradient_steps) + 1
     seeded = run.model_copy(update={"workload": run.workload.model_copy(update={"seed": seed})})
@@ -318,7 +317,7 @@ def _train(run: Run, settings: Settings, seed: int, replica: int, recorder: Reco
 
 
 def _follow(run: Run, settings: Settings, arm: str, points: Points, recorder: Recorder) -> Points:
-    """Train another arm with every seed, and return what it makes of the candidate's parameters at its points."""
+    """Train another arm with every seed. Return its losses and gradients at the candidate's points."""
     found: Points = {}
     with ArmLife(run, arm, recorder, 0, digest=_digest) as opened:
         training = opened.training
@@ -339,7 +338,7 @@ def _follow(run: Run, settings: Settings, arm: str, points: Points, recorder: Re
 
 
 class _Shown:
-    """Copies of what a run shows. Raises `NotAvailable` for a run that lacks a capability."""
+    """Copies a run's parameters and gradients. Raises `NotAvailable` for a run that lacks a capability."""
 
     def __init__(self, training: TrainingRun, arm: str) -> None:
         if not (
@@ -354,15 +353,15 @@ class _Shown:
         return _copies(self._training.parameters())
 
     def point(self, before: Tensors, loss: Tensor) -> Point:
-        """Return the step that was just made, from the parameters `before`."""
+        """Return the step that was made last. before: the parameters with which the step began."""
         batch = batch_digests([self._training.inputs()])[0]
         return Point(before, batch, loss.detach().clone(), _copies(self._training.gradients()))
 
 
 def step_errors(settings: Settings, seed: int, step: int, points: Mapping[str, Point]) -> StepErrors:
-    """Reduce the gradients of one step, by arm, to norms, with digests of what they were computed from.
+    """Reduce one step's gradients of each arm to norms, and add digests of the parameters and batches.
 
-    A tensor is left out if some arm has no gradient of it, or one of another shape: it was not compared.
+    Leave out tensors of which some arm has no gradient, or a gradient of another shape.
     """
     candidate, peer, reference = (
         points[arm].gradients for arm in (settings.candidate, settings.peer, settings.reference)

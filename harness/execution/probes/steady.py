@@ -1,6 +1,6 @@
-"""Look for a steady GPU: both arms of a timing take turns, as in the throughput probe, but no step is timed.
+"""Test if a GPU's clock is steady: both arms of a timing take turns, as in the throughput probe, but no step is timed.
 
-The supervisor samples the SM clock meanwhile. A GPU that is chosen by its clock is not chosen by the arms' ratio.
+The supervisor samples the SM clock meanwhile. So the choice of a GPU depends on its clock, not on the arms' ratio.
 """
 
 from __future__ import annotations

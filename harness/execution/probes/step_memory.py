@@ -1,7 +1,7 @@
 """Measure the memory that torch reserves for an arm's steps: `python -m harness.execution.probes.step_memory`.
 
-The process takes a run of one arm from the line on its standard input, opens the arm, answers, and
-waits for `GO`. Then, and not before, it trains and measures, and answers again.
+The process reads a run of one arm from its standard input, opens the arm, answers, and waits for
+`GO`. Only then it trains, measures, and answers again.
 """
 
 from __future__ import annotations
@@ -23,30 +23,30 @@ SMALL_ALLOCATION = 2**20
 
 
 class StepMemory(Record):
-    """Bytes that steps need besides an opened run: torch's reserve at its peak, by pool, and a graph's own memory.
+    """The bytes that steps add to an opened run: torch's peak reservation, by pool, and memory of graphs.
 
-    `segments` are the sizes of the large pool's driver allocations that were there at the end, captures included.
+    segments: the sizes of the large pool's driver allocations at the end, captures included.
     """
 
     large_bytes: int
     small_bytes: int
-    outside_bytes: int  # what the driver gave besides torch's pools; 0 for an arm that captures nothing
+    outside_bytes: int  # driver memory outside torch's pools; 0 for an arm without captures
     segments: list[int]
 
 
 class MemoryAnswer(Answer):
-    """memory: None for an arm that is open, and has made no step."""
+    """The answer of the measuring process. memory: None if the arm was only opened."""
 
     memory: StepMemory | None = None
 
 
 class MemoryProbe:
-    """Measures what torch's allocator reserves for the steps of an arm, in a process of its own, without a fault.
+    """Measures the memory that torch's allocator reserves for the steps of an arm, in another process, without a fault.
 
-    The process is started at once, and opens the arm while the worker opens its own. Only what comes then is sensitive
-    to neighbours on the device: it trains and measures when it is asked to, and is gone before the worker goes on. A
-    context manager: the process ends with the block at the latest. Each wait raises ProcessFailed where the process
-    fails, or takes longer than LIMIT_S, and NotAvailable as the arm's system does.
+    The process starts at once, and opens the arm while the worker opens its own. Other use of the device does not
+    matter until then. `measure` lets the process train and measure, and returns after its end. A context manager: the
+    process ends with the block at the latest. Each wait raises `ProcessFailed` if the process fails or takes longer
+    than LIMIT_S, and `NotAvailable` if the arm's system does.
     """
 
     def __init__(self, run: Run, arm: str) -> None:
@@ -59,7 +59,7 @@ class MemoryProbe:
         answered(self._child, MemoryAnswer, NAMED, LIMIT_S)
 
     def measure(self) -> StepMemory:
-        """Let the process train and measure. Return its result once it has ended and given its memory back."""
+        """Let the process train and measure. Return the result after the process has ended and released its memory."""
         self._child.line.send(GO)
         memory = answered(self._child, MemoryAnswer, NAMED, LIMIT_S).memory
         self._child.close(LIMIT_S)
@@ -85,7 +85,7 @@ def main() -> NoReturn:
 
 
 def _measure(run: Run, line: Line) -> MemoryAnswer:
-    """Open the arm, wait for permission to train, train every shape twice, and return what that reserved."""
+    """Open the arm, wait for `GO`, train every shape twice, and return the memory that this reserved."""
     (arm,) = run.arms
     with opened(run, arm) as training:
         line.send(MemoryAnswer().model_dump_json())
@@ -95,14 +95,14 @@ def _measure(run: Run, line: Line) -> MemoryAnswer:
 
 
 def measured(run: Run, arm: str, training: TrainingRun) -> StepMemory:
-    """Train every shape of `arm`, which is open and made no step yet, twice. Return the memory that this reserved.
+    """Train every shape of `arm` twice. Return the memory that this reserved. training: open, without a step yet.
 
-    What lies outside torch's pools is known by the whole device's free memory, so nothing else may use the device.
+    Memory outside torch's pools is measured by the device's free memory, so no other process may use the device.
     """
     from harness.devices.device_memory import growth
 
     grown = growth(lambda: train(training, of_shapes(run)))
-    # An instantiated graph lives outside torch's pools. Without one, whatever the driver gives is made too late.
+    # A graph's own memory is outside torch's pools. Without a graph, any such memory was allocated too late.
     outside = max(0, grown.taken - grown.reserved) if run.arms[arm].arm.capture != "none" else 0
     return StepMemory(large_bytes=grown.large, small_bytes=grown.small, outside_bytes=outside, segments=grown.segments)
 

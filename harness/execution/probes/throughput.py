@@ -1,15 +1,14 @@
-"""The throughput probe: one process of a timing comparison, both arms interleaved in it.
+"""The throughput probe: one process of a timing comparison, in which both arms take turns.
 
 After a warm-up it times rounds of four blocks in ABBA order. A block is `block_steps` steps between two
-device synchronizations, by the host's clock. Both arms take the same step indices, so their losses can be
-compared step by step. Inside a block nothing is done but the steps and one small copy of each batch. Losses
-and digests are read when the clock stands still, and the processor's pace is measured before and after.
+device synchronizations, by the host's clock. Both arms make the same step indices, so their losses can be
+compared step by step. A block contains only the steps and one small copy of each batch. Losses and digests
+are read outside of the timed blocks, and the processor's pace is measured before and after each block.
 
-On CUDA one process of a claim is profiled, in untimed blocks afterwards: what the device did there holds
-for the claim. The others count graph launches in the timed blocks themselves. Counting and profiling
-exclude each other (`launch_counter`). Only what is timed or profiled waits for its turn alone on the
-machine. Arms of two commits have a process each (`timed_apart`), which goes through the same with its one
-arm.
+On CUDA one process of a claim is profiled in untimed blocks at the end, as evidence of the device's work for
+the whole claim. The other processes count graph launches in the timed blocks. Counting and profiling exclude
+each other (`launch_counter`). Only timed and profiled blocks wait until they are alone on the machine. If the
+arms are of two commits, each has a process of its own (`timed_apart`).
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 
-# bound here, before a system is imported: it could replace them in their modules
+# bound here, before a system is imported, because a system could replace them in their modules
 from os import getpid, listdir
 from threading import _DummyThread, main_thread
 from threading import enumerate as python_threads
@@ -41,26 +40,25 @@ from harness.system.adapter_checks import AdapterError, names
 from harness.system.protocol import CaptureRecord, HasParameters, NotAvailable, TrainingRun
 from harness.system.replay.found_state import same
 
-# Read how long the threads and child processes that an arm began have worked outside of its timed
-# blocks.
+# Measure how long an arm's helpers (threads and child processes) work outside of its timed blocks.
 #
-# A thread that Python began, and a child process, belong to the arm that was opened or stepped when
-# it appeared; a child of a child belongs to its parent's arm. Native threads (OpenMP's, autograd's)
-# are pools of the process: they work for whichever arm calls them, and belong to none. Linux alone
-# has a clock of each thread and process.
+# A Python thread or a child process belongs to the arm that was being opened or stepped when it
+# appeared. A child of a child belongs to its parent's arm. Native threads (OpenMP's, autograd's)
+# belong to no arm, because they are pools of the process that work for any arm. Only Linux has a
+# clock for each thread and process.
 
 _OF_A_PROCESS, _OF_A_THREAD = 2, 6  # the kernel's CPUCLOCK_SCHED, without and with CPUCLOCK_PERTHREAD_MASK
 
 
 class Helpers:
-    """The threads and child processes of this process by the arm that began them; those of before belong to none."""
+    """Threads and child processes of this process, by the arm that started them. Earlier ones belong to no arm."""
 
     def __init__(self) -> None:
         self._arms: dict[int, str | None] = dict.fromkeys(clock for clock, _ in _clocks())
         self._before: dict[str, dict[int, float]] = {}
 
     def note(self, arm: str) -> None:
-        """Let everything that appeared since the last call belong to `arm`, and forget what has ended."""
+        """Assign all helpers that appeared since the last call to `arm`, and forget helpers that have ended."""
         known, self._arms = self._arms, {}
         for clock, parent in _clocks():
             self._arms[clock] = known[clock] if clock in known else self._arms.get(parent, arm)
@@ -78,7 +76,7 @@ class Helpers:
         return sum(max(0.0, worked - before.get(clock, 0.0)) for clock, worked in now.items())
 
     def end(self, arm: str) -> None:
-        """Note what the arm's helpers have worked, those that appeared in its block included."""
+        """Record the processor time of the arm's helpers, including helpers that appeared in its block."""
         self.note(arm)
         self._before[arm] = self._seconds(arm)
 
@@ -86,13 +84,13 @@ class Helpers:
         worked = {}
         for clock, owner in self._arms.items():
             if owner == arm:
-                with suppress(OSError):  # it has ended
+                with suppress(OSError):  # the helper has ended
                     worked[clock] = clock_gettime(clock)
         return worked
 
 
 def _clocks() -> Iterator[tuple[int, int]]:
-    """Yield the clock of each thread that Python began, and of each process below this one, with its parent's clock."""
+    """Yield the clock of each Python thread and of each descendant process, with the clock of its parent."""
     if sys.platform != "linux":
         return
     for thread in python_threads():
@@ -142,13 +140,13 @@ def execute(run: Run, recorder: Recorder) -> None:
         with process.counting(), undisturbed(recorder):
             recorder.phase(TIMED_PHASE)
             blocks = timed_rounds(run, process.timed_block, process.paces.disturbed)
-            recorder.phase("end")  # telemetry of the timed phase ends before others go on
+            recorder.phase("end")  # ends the telemetry of the timed phase before other runs resume
         process.end()
         recorder.write(process.watch().model_copy(update={"blocks": blocks}))
 
 
 class TimedProcess:
-    """What one process does in a timing, step by step, with the arms that it opens. stack: closes them."""
+    """The stages of a timing in one process, and the arms that it opens. stack: closes the arms."""
 
     def __init__(self, run: Run, recorder: Recorder, stack: ExitStack) -> None:
         self.run, self.recorder, self._stack = run, recorder, stack
@@ -159,7 +157,7 @@ class TimedProcess:
         self._ends = Ends()
 
     def open(self, name: str) -> None:
-        """Open an arm, and record what it starts from."""
+        """Open an arm, and record its start state."""
         self.paces.look()
         life = self._stack.enter_context(ArmLife(self.run, name, self.recorder, ends=self._ends))
         life.start()
@@ -168,7 +166,7 @@ class TimedProcess:
         self._helpers.note(name)
 
     def _require_apart(self, opened: ArmLife) -> None:
-        """Raise NotAvailable if an arm that was just opened trains, or replaced, tensors of an arm that is open."""
+        """Raise `NotAvailable` if `opened`, the newest arm, trains or has replaced tensors of an earlier open arm."""
         for name, arm in self.arms.items():
             if shared := shared_parameters(arm.training, opened.training):
                 raise NotAvailable(
@@ -197,7 +195,7 @@ class TimedProcess:
         return self._counter or nullcontext()
 
     def timed_block(self, name: str, number: int, position: int, steps: int) -> Block:
-        """Time a block of an arm. Write its losses and digests once the clock stands still."""
+        """Time a block of an arm. Write its losses and digests after the timed part."""
         arm = self.arms[name]
         first, before, pace_before = arm.life.steps_called, self._launches(), self.paces.measure()
         untimed = self._helpers.begin(name)
@@ -224,7 +222,7 @@ class TimedProcess:
         return None if self._counter is None else self._counter.count()
 
     def end(self) -> None:
-        """Record what the arms have become."""
+        """Record the end state of each arm."""
         for arm in self.arms.values():
             with arm.own_globals():
                 arm.life.end()
@@ -233,8 +231,8 @@ class TimedProcess:
         """Watch an untimed block of each arm, unless launches were counted. Return all evidence but the blocks."""
         counter, watch = self._counter, self._counter is None
         if watch and has_cuda():
-            # Not before the timed blocks, which a session may disturb: where there was one on an H200, that process's
-            # captured tiny step took 0.43 ms, most others' 0.36. Beside the other runs: the first takes seconds.
+            # Set up after the timed blocks, because a profiler session may disturb them: on an H200 a captured tiny
+            # step then took 0.43 ms instead of 0.36. Set up while other runs execute, because it takes seconds.
             self.recorder.phase("set up the profiler")
             prime_profiler()
         if watch:
@@ -243,7 +241,7 @@ class TimedProcess:
             self.recorder.phase("census")
         records = {name: arm.life.capture() for name, arm in self.arms.items()}
         watched = {name: arm.watch_launches() if watch else Watched() for name, arm in self.arms.items()}
-        for name, arm in self.arms.items():  # after every watch, whose phase is another
+        for name, arm in self.arms.items():  # after all watches, because a census changes the phase
             _census(arm, records[name], watched[name])
         observed = [seen.sees_planted for seen in watched.values() if seen.sees_planted is not None]
         candidate, baseline = arms_of(self.run)
@@ -267,7 +265,7 @@ class TimedProcess:
 
 
 def shared_parameters(first: TrainingRun, second: TrainingRun) -> str:
-    """Return the parameters of `first` that `second` trains, too, or replaced when it was opened, for a message."""
+    """Return, for a message, the parameters of `first` that `second` trains, too, or replaced when it was opened."""
     if not (isinstance(first, HasParameters) and isinstance(second, HasParameters)):
         return ""
     try:

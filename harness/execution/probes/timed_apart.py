@@ -1,13 +1,13 @@
-"""Time arms of two commits once: a process for each arm, which take turns, a block at a time, in ABBA order.
+"""Time arms of two commits once: each arm has a process, and the processes take turns in ABBA order, block by block.
 
-Two commits have modules of the same names, so no process can hold both. This process opens no arm,
-so that neither has another place than the other: it starts a process for each, sends them commands
-in turn, and waits while one works. The other one waits too, with its arm open, as it would within
-one process. Which arm is opened first alternates from one measurement to the next.
+Two commits have modules of the same names, so no process can hold both. This process opens no arm, so
+that both arms have equal conditions. It starts a process for each arm, sends them commands in turn, and
+waits while one works. The other process waits, too, with its arm open, as it would within one process.
+The arm that is opened first alternates from one measurement to the next.
 
-Each pair of processes adds noise of its own to a timing. It is part of the spread of the pairs'
-ratios, which decides the verdict. What an arm's second block in a round gains over its first, which
-began after a wait, is part of the ratios of each arm to itself.
+Each pair of processes adds noise to a timing. The noise is part of the spread of the pairs' ratios,
+which decides the verdict. An arm's first block in a round begins after a wait, and so may be slower
+than its second block. This difference is part of the ratios of each arm to itself.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from harness.execution.probes.timed_arm import arms_of, joined_timing, timed_rou
 from harness.execution.recorder import Recorder
 from harness.processes.child import start_child
 
-ENDING_S = 10.0  # for a process to close its arm
+ENDING_S = 10.0  # time for a process to close its arm
 
 
 def execute(run: Run, recorder: Recorder, baseline: ImportPath) -> None:
@@ -53,7 +53,7 @@ def execute(run: Run, recorder: Recorder, baseline: ImportPath) -> None:
                 return block.pace is not None and disturbed(block.pace, least)
 
             blocks = timed_rounds(run, timed_block, is_disturbed)
-            recorder.phase("end")  # telemetry of the timed phase ends before others go on
+            recorder.phase("end")  # ends the telemetry of the timed phase before other runs resume
         for name in order:
             arms[name].do(Command(what="finish"))
         with recorder.alone():
@@ -64,7 +64,7 @@ def execute(run: Run, recorder: Recorder, baseline: ImportPath) -> None:
 
 
 class ArmProcess:
-    """One arm's process, which ends with `stack` at the latest."""
+    """One arm's process. The process ends when `stack` is closed, at the latest."""
 
     def __init__(self, arm: str, recorder: Recorder, baseline: ImportPath | None, stack: ExitStack) -> None:
         self._named = f"arm {arm}" + (f" at {baseline.commit[:SHORT]}" if baseline is not None else "")
@@ -73,12 +73,12 @@ class ArmProcess:
         self._child.send(ArmJob(folder=name_of(recorder.directory), arm=arm, baseline=baseline))
 
     def do(self, command: Command) -> ArmAnswer:
-        """Send a command and wait for its answer. Raises ProcessFailed, and NotAvailable as the arm's system does."""
+        """Send a command and return its answer. Raises `ProcessFailed`, or `NotAvailable` if the arm's system does."""
         self._child.send(command)
         return answered(self._child, ArmAnswer, self._named)
 
     def block(self, number: int, position: int, steps: int) -> Block:
-        """Let the process time a block, and return it. Raises ProcessFailed if there is none."""
+        """Let the process time a block, and return the block. Raises `ProcessFailed` if the answer has no block."""
         answer = self.do(Command(what="block", round=number, position=position, steps=steps))
         if answer.block is None or answer.least_pace is None:
             raise ProcessFailed(f"{self._named}: its process told of no block")
@@ -86,7 +86,7 @@ class ArmProcess:
         return answer.block
 
     def timing(self) -> TimingEvidence:
-        """Let the process watch an untimed block, or count its graphs. Raises ProcessFailed without evidence."""
+        """Let the process watch an untimed block, and return the evidence. Raises `ProcessFailed` if there is none."""
         answer = self.do(Command(what="watch"))
         if answer.timing is None:
             raise ProcessFailed(f"{self._named}: its process told of no timing")

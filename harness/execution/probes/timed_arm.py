@@ -1,6 +1,6 @@
 """One arm of a timing: its trainer, blocks of steps between two device synchronizations, and rounds of blocks.
 
-A round has its blocks in ABBA order, in whichever process an arm is executed.
+A round has four blocks in ABBA order, whether the arms share a process or not.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from harness.system.replay import generators
 PROFILED_PROCESS = 0  # of a claim's processes
 
 TimedBlock = Callable[[str, int, int, int], Block]
-"""Times a block of an arm: its name, the round's number, the position in it, the steps."""
+"""Times a block. Arguments: the arm's name, the round's number, the block's position in the round, its steps."""
 
 
 def timed_rounds(run: Run, timed_block: TimedBlock, disturbed: Callable[[Block], bool]) -> list[Block]:
-    """Time as many rounds as the run asks for, and up to as many again instead of disturbed ones."""
+    """Time the rounds that the run requires, and up to as many again to replace disturbed rounds."""
     candidate, baseline = arms_of(run)
     rounds, steps = count_setting(run, "blocks") // 2, count_setting(run, "block_steps")
     timed: list[Block] = []
@@ -58,7 +58,7 @@ def arms_of(run: Run) -> tuple[str, str]:
 
 
 def joined_timing(run: Run, blocks: list[Block], seen: list[TimingEvidence]) -> TimingEvidence:
-    """Join the evidence of both arms' processes: what one of the processes did not see counts as not seen."""
+    """Join the evidence of both arms' processes. A planted event counts as seen only if all processes saw theirs."""
     planted = [each.profiler_sees_planted for each in seen if each.profiler_sees_planted is not None]
     counted = [each.counter_sees_planted for each in seen if each.counter_sees_planted is not None]
     candidate, baseline = arms_of(run)
@@ -78,7 +78,7 @@ def joined_timing(run: Run, blocks: list[Block], seen: list[TimingEvidence]) -> 
     )
 
 
-# bound here, before a system is imported: it could replace them in their modules
+# bound here, before a system is imported, because a system could replace them in their modules
 
 
 RAISE_CLOCKS_S = 0.15
@@ -90,7 +90,7 @@ class BlockTimes(NamedTuple):
     wall: float
     processor: float
     began: float  # by the machine's monotonic clock
-    enqueue: float  # until its first step returned: nothing was on the device that the host could have waited for
+    enqueue: float  # until the first step returned; the device was idle before, so the host had nothing to wait for
 
 
 @dataclass
@@ -110,8 +110,8 @@ class TimedArm:
 
     @contextmanager
     def own_globals(self) -> Iterator[None]:
-        """Restore the process's generators and torch's settings as this arm left them. So both arms draw what
-        they would draw alone, and no setting of the candidate slows the baseline. Captures count as this arm's.
+        """Restore the process's generators and torch's settings as this arm left them. So each arm draws the same
+        random numbers as alone, and keeps its own settings. Captures within the block count for this arm.
         """
         known = generators.global_generators()
         generators.restore(known, self._generators)
@@ -121,9 +121,9 @@ class TimedArm:
         self._generators, self._settings = generators.states(known), torch_settings()
 
     def block(self, steps: int, *, profiled: bool = False, drawing: bool = False) -> BlockTimes:
-        """Make `steps` steps and return their times. Losses and a copy of the batches stay on the device.
+        """Make `steps` steps and return their times. Losses and copies of the batches stay on the device.
 
-        drawing: watch what draws random numbers, which takes time.
+        drawing: watch the operators that draw random numbers, which takes time.
         """
         self._losses, self._inputs = [], []
         draws = self.life.watch_of_draws(self.life.steps_called) if drawing else None
@@ -150,13 +150,13 @@ class TimedArm:
         return BlockTimes(seconds, processor_seconds, began, enqueued - began)
 
     def note_inputs(self) -> None:
-        """Note names and shapes of what the last block's steps read. Call it after the block."""
+        """Record names and shapes of the last block's inputs. Call this after the block."""
         if self._inputs:
             self._shapes |= {shapes_of_inputs(made_of(inputs)) for inputs in self._inputs}
             self.life.input_names, self.life.input_shapes = sorted(self._inputs[-1]), len(self._shapes)
 
     def write_block(self) -> None:
-        """Write the last block's losses and digests. Call it after the block."""
+        """Write the last block's losses and digests. Call this after the block."""
         self.note_inputs()
         first = self.life.steps_called - len(self._losses)
         one_number = [require_loss(loss, self.training.step, "step(index)") for loss in self._losses]
@@ -170,7 +170,7 @@ class TimedArm:
         self._losses, self._inputs = [], []
 
     def watch_launches(self) -> Watched:
-        """Return the graph launches of an untimed block that is alone on the machine; None without CUDA."""
+        """Make an untimed block alone on the machine, and return its graph launches; without CUDA they are None."""
         watched = Watched()
         with ExitStack() as watch, ExitStack() as solitude:
             if has_cuda():
@@ -183,14 +183,14 @@ class TimedArm:
 
 @contextmanager
 def undisturbed(recorder: Recorder) -> Iterator[None]:
-    """Keep this process alone on the machine within the block, with its GPU at the clocks of a busy one."""
+    """Keep this process alone on the machine within the block, with its GPU at the clocks of a busy GPU."""
     with recorder.alone():
         raise_clocks()
         yield
 
 
 def raise_clocks() -> None:
-    """Keep the GPU busy for a moment: a warm-up of short steps leaves it at the clocks of an idle one (345 MHz)."""
+    """Keep the GPU busy for a moment, because a warm-up of short steps leaves it at idle clocks (345 MHz)."""
     if not has_cuda():
         return
     values = torch.zeros(2**24, device="cuda")

@@ -1,10 +1,11 @@
 """Train an arm over some of its steps in a process of its own: `python -m harness.execution.probes.training_part`.
 
-The process takes a `TrainingPart` from the line on its standard input and answers with an `Answer`. It writes
-records and series into the run's directory itself, while the worker that started it waits (`train_elsewhere`).
-Until its part comes it imports torch, and nothing of a system. A part that does not begin with the first step
-is loaded; one that does not end with the last step is saved. After a save the process takes some more steps,
-which must not reach what it saved, waits for its threads, which may still be writing that, and ends.
+The process reads a `TrainingPart` from its standard input and answers with an `Answer`. It writes records and
+series into the run's directory itself, while the worker that started it waits (`train_elsewhere`).
+
+It imports torch before it gets its part. All parts but the first load a checkpoint; all parts but the last save one.
+After a save the process makes a few more steps, which must not change the checkpoint. Then it waits for its threads,
+which may still write the checkpoint, and ends.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ from harness.execution.job import Answer, Job, LeftStacks, end_threads, leave, l
 from harness.execution.recorder import HEARTBEAT, Recorder
 from harness.processes.child import Child, Ending, Line, start_child, take_standard_input
 
-STEPS_AFTER_SAVE = 2  # the first changes every tensor that it saved; the second is what a saver may wait for
+STEPS_AFTER_SAVE = 2  # the first step changes every saved tensor; an asynchronous saver may wait for the second
 
 
 class TrainingPart(Job):
-    """replica: the number of this execution; first, until: the steps, the second not among them.
+    """Part of a training. replica: the number of this execution. first, until: its steps, without `until`.
 
-    seed: instead of the workload's, and among the facts.
+    seed: replaces the workload's seed, and is recorded as a fact; None: the workload's seed.
     """
 
     arm: str
@@ -40,7 +41,7 @@ class TrainingPart(Job):
 def train_elsewhere(parts: Sequence[TrainingPart], recorder: Recorder) -> ArmFailed | None:
     """Train the parts one after the other, each in a process of its own. Return how the arm failed, or None.
 
-    All processes are started at once: importing torch takes longer than a small training does.
+    Start all processes at once, because importing torch takes longer than a small training.
     """
     with ExitStack() as stack:
         children = [stack.enter_context(start_child("harness.execution.probes.training_part")) for _ in parts]
@@ -71,7 +72,7 @@ def _train_in(child: Child, part: TrainingPart, recorder: Recorder) -> ArmFailed
 
 
 def _last_phase(recorder: Recorder) -> str:
-    """Return the phase in which that process was: its own recorder wrote it over this one's."""
+    """Return the last phase of the part's process, whose recorder has overwritten this process's phase."""
     with suppress(OSError):
         return (recorder.directory / HEARTBEAT).read_text(encoding="utf-8", errors="replace").partition("\n")[0]
     return recorder.current_phase
@@ -80,7 +81,7 @@ def _last_phase(recorder: Recorder) -> str:
 def main() -> NoReturn:
     """Load, train and save the part, answer, and end this process."""
     line = take_standard_input()
-    importlib.import_module("harness.execution.arm")  # and with it torch, while there is nothing to do yet
+    importlib.import_module("harness.execution.arm")  # imports torch while the process waits for its part
     part = TrainingPart.model_validate_json(line.receive(None) or "")
     leave_stacks(part.directory)
     with Recorder(part.directory) as recorder:
@@ -93,7 +94,7 @@ def main() -> NoReturn:
 
 def train(run: Run, part: TrainingPart, recorder: Recorder, line: Line) -> NoReturn:
     """Open the arm, make the steps, and end this process. Raises what the system raises."""
-    # torch, and with it what the system needs
+    # imported here, because these modules import torch
     from harness.execution.arm import ArmLife
     from harness.execution.probes.checkpoints import load_checkpoint, record_saved, save
 
@@ -106,13 +107,13 @@ def train(run: Run, part: TrainingPart, recorder: Recorder, line: Line) -> NoRet
         saves, earlier = part.until < run.workload.steps, (part.first + part.until) // 2
 
         def after(steps: int) -> None:
-            """Save once where no process loads from: a saver may keep what it saved first, or disturb the training."""
+            """Save once in mid-part, unused: a faulty saver may keep its first save, or disturb the training."""
             if saves and part.first < earlier == steps:
                 life.phase("save earlier")
                 save(life, steps=steps)
                 life.phase("steps")
 
-        # a profile costs a process seconds, and with seeds there are many
+        # a profile takes seconds in each process, and a probe over seeds has many processes
         life.train_on(range(part.first, part.until), after, watched=part.seed is None)
         if saves:
             life.phase("save")
@@ -124,7 +125,7 @@ def train(run: Run, part: TrainingPart, recorder: Recorder, line: Line) -> NoRet
             life.phase("threads after the save")
             end_threads()
             record_saved(life, steps=part.until, steps_after=len(more))
-        leave(line, Answer())  # before the arm is closed, which might yet write
+        leave(line, Answer())  # before the arm is closed, because closing might still write
 
 
 if __name__ == "__main__":

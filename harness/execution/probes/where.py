@@ -1,9 +1,8 @@
-"""The where probe: execute arms up to a step, and record the digests of each step, or the operators of the last one.
+"""The where probe: execute arms up to a step, and record digests of each step, or the operators of the last step.
 
-Settings: `last`, the last step; `observed`, if its operators are observed, in a second execution; `evaluate` and
-`resume`, by arm: after how many steps, again and again, it is evaluated, and after which steps it is saved, opened
-anew and loaded; `values`, by arm: the operators whose results are recorded; `deterministic`, if both arms run under
-torch's deterministic algorithms as far as it has them; `limit_s`, for all of it.
+Settings: `last`: the last step. `observed`: observe its operators, in a second execution. By arm: `evaluate`: evaluate
+each time after this many steps; `resume`: save, open again and load after these steps; `values`: record the results of
+these operators. `deterministic`: use torch's deterministic algorithms where torch has them. `limit_s`: limit for all.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from harness.system.replay.sites import SiteFinder, names_of_modules, sites_note
 
 
 def execute(run: Run, recorder: Recorder) -> None:
-    """Execute each arm to the last step, and again under the observer if the run asks for that."""
+    """Execute each arm to the last step. If the run asks for it, execute the arm again under the observer."""
     until = monotonic() + float(str(run.settings["limit_s"]))
     repeats = deterministic_algorithms(is_strict=False) if run.settings.get("deterministic") else nullcontext()
     with repeats:
@@ -46,7 +45,7 @@ def execute(run: Run, recorder: Recorder) -> None:
 
 
 class _Execution:
-    """One execution of an arm, with what its claim does between the steps."""
+    """One execution of an arm, with the saves and evaluations that its claim makes between steps."""
 
     def __init__(self, run: Run, arm: str, replica: int, recorder: Recorder, stack: ExitStack, until: float) -> None:
         self._run, self._arm, self._replica, self._recorder, self._stack = run, arm, replica, recorder, stack
@@ -58,7 +57,7 @@ class _Execution:
         self._finder = SiteFinder({})
 
     def train(self) -> None:
-        """Make the steps, and record each; only the last one if the run observes it."""
+        """Make the steps, and record each of them, or only the last step if the run observes its operators."""
         self._open()
         for step in range(self._last + 1):
             if monotonic() > self._until:
@@ -84,7 +83,7 @@ class _Execution:
             captures = ObservedCaptures(lambda: self._finder, self._values, self._until)
             self._captures = self._stack.enter_context(captures)
             self._stack.enter_context(triton_announced())
-            # autograd's own threads have no line of the user's, and number their nodes anew
+            # autograd's own threads have no user code on their stack, and number nodes from 0
             self._stack.enter_context(torch.autograd.set_multithreading_enabled(False))
         self.training: TrainingRun = self._stack.enter_context(opened(self._run, self._arm))
         roots = self.training.state_roots() if isinstance(self.training, HasStateRoots) else [self.training]
@@ -115,7 +114,7 @@ class _Execution:
         )
 
     def _between(self, steps: int) -> None:
-        """Do what the claim does after so many steps."""
+        """Evaluate, or save and load, if the claim does so after `steps` steps."""
         if self._every and steps and steps % self._every == 0:
             training: Any = self.training
             training.evaluate()
