@@ -1,6 +1,6 @@
-"""Ask libcuda for the GPUs that CUDA programs on this machine see: without torch, a context or an allocation.
+"""Ask libcuda which GPUs CUDA programs on this machine can use, without torch, a context or an allocation.
 
-libcuda honours CUDA_VISIBLE_DEVICES and lists the devices in the order in which workers see them; NVML does neither.
+libcuda, unlike NVML, honours CUDA_VISIBLE_DEVICES, and lists the devices in the order that workers use.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _NAME_LENGTH = 100
 
 @dataclass(frozen=True)
 class Gpu:
-    """One CUDA device. architecture: `sm_90` and its like; uuid as NVML writes it."""
+    """One CUDA device. architecture: such as `sm_90`. uuid: in NVML's format."""
 
     name: str
     uuid: str
@@ -29,13 +29,13 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Devices:
-    """What the driver says. `problem`: why there is no GPU; `unreadable`: one is there, but does not answer."""
+    """The driver's answer. problem: why no GPU can be used. unreadable: True if a GPU exists but does not answer."""
 
     gpus: tuple[Gpu, ...] = ()
     problem: str = ""
     unreadable: bool = False
     driver_version: str | None = None
-    cuda_version: str | None = None  # highest CUDA version that the driver serves
+    cuda_version: str | None = None  # highest CUDA version that the driver supports
 
 
 class DriverError(Exception):

@@ -1,4 +1,4 @@
-"""Ask torch for this process's CUDA device, and wait for it. Without a device there is nothing to wait for."""
+"""Ask torch for this process's CUDA device, and wait for the device. Without a device, waits return at once."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ from functools import cache
 import torch
 from torch import Tensor
 
-# bound here, before a system is imported: it could replace them in their module
+# bound here, before a system is imported, because a system could replace them in their module
 _is_available, _synchronize = torch.cuda.is_available, torch.cuda.synchronize
 
 
-@cache  # a device neither comes nor goes while a process runs
+@cache  # the devices do not change while a process runs
 def has_cuda() -> bool:
     """Return True if torch can use a CUDA device."""
     return _is_available()
 
 
 def synchronize() -> None:
-    """Wait until the device has done all that was enqueued."""
+    """Wait until the device has done all enqueued work."""
     if has_cuda():
         _synchronize()
 
 
 def wait_for(tensor: Tensor) -> None:
-    """Wait until the tensor's device has done all that was enqueued; a tensor on the host is there already."""
+    """Wait until the tensor's device has done all enqueued work. For a tensor on the host do not wait."""
     if tensor.is_cuda:
         _synchronize(tensor.device)
 
 
 class HostCopy:
-    """A copy of a tensor in the host's memory. It is on its way while the device works on."""
+    """An asynchronous copy of a tensor to the host's memory. The device continues to work meanwhile."""
 
     def __init__(self, tensor: Tensor) -> None:
         self._copy, self._arrived = tensor, None
@@ -43,18 +43,18 @@ class HostCopy:
                 self._arrived.record()
 
     def has_arrived(self) -> bool:
-        """Return True if all of it is in the host's memory."""
+        """Return True if the copy is complete."""
         return self._arrived is None or bool(self._arrived.query())  # type: ignore[no-untyped-call]
 
     def tensor(self) -> Tensor:
-        """Wait until all of it has arrived, and return it."""
+        """Wait until the copy is complete, and return it."""
         if self._arrived is not None:
             self._arrived.synchronize()
         return self._copy
 
 
 def select(index: int) -> torch.device | None:
-    """Make the device of that number this process's current one and return it; None without CUDA."""
+    """Make device `index` this process's current device and return it; None without CUDA."""
     if not has_cuda():
         return None
     device = torch.device("cuda", index)
@@ -63,7 +63,7 @@ def select(index: int) -> torch.device | None:
 
 
 def generators() -> dict[str, tuple[Callable[[], Tensor], Callable[[Tensor], None]]]:
-    """Return, by name, how to read and set each device's random generator; none before the devices are used."""
+    """Return, by name, functions to read and set each device's random generator; empty before the first use of CUDA."""
     if not (has_cuda() and torch.cuda.is_initialized()):  # type: ignore[no-untyped-call]
         return {}
     return {f"torch.cuda:{index}": _generator(index) for index in range(torch.cuda.device_count())}

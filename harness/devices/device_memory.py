@@ -1,4 +1,4 @@
-"""Ask torch's allocator what it holds of a device's memory, fill the device, and guard the outputs of kernels."""
+"""Ask torch's allocator for its device memory, fill the device's memory, and guard the outputs of kernels."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from harness.devices.cuda_driver import DriverError
 from harness.devices.device import has_cuda, synchronize
 from harness.evidence.arm_records import MemorySample
 
-# Ask torch's caching allocator what it holds of the CUDA device's memory, and make it give back
-# what is unused.
+# Ask torch's caching allocator how much of the CUDA device's memory it holds, and make it release
+# unused memory.
 
 
 class Growth(NamedTuple):
-    """Bytes that some work made torch reserve at its peak, by pool, and at its end, and that the device lost.
+    """The memory that some work took, in bytes. large, small: torch's peak reservation in each pool.
 
-    `segments` are the sizes of the large pool's driver allocations that came and were there at the end.
+    reserved: torch's reservation at the end. taken: the decrease of the device's free memory. segments: sizes of the
+    large pool's driver allocations that were added and still existed at the end.
     """
 
     large: int
@@ -34,29 +35,29 @@ class Growth(NamedTuple):
 
 
 def empty_cache() -> None:
-    """Give the driver back what the allocator has cached; without a device there is nothing."""
+    """Return the allocator's cached memory to the driver. Without a device do nothing."""
     torch.cuda.empty_cache()
 
 
 def reset_peaks() -> None:
-    """Let the allocator's peaks begin anew."""
+    """Reset the allocator's peaks to the current values."""
     torch.cuda.reset_peak_memory_stats()
 
 
 def free_bytes(device: torch.device | None = None) -> int:
-    """Return what the driver has free on a device, by default the current one. Raises torch's error without CUDA."""
+    """Return the driver's free bytes on a device, by default the current device. Raises torch's error without CUDA."""
     return torch.cuda.mem_get_info(device)[0]
 
 
 def reserved_bytes() -> int:
-    """Return what the allocator holds of the device, its cache included; 0 without a device."""
+    """Return the bytes that the allocator holds of the device, its cache included; 0 without a device."""
     return torch.cuda.memory_reserved()
 
 
 def memory_sample(step: int) -> MemorySample | None:
     """Return torch's own count of CUDA memory now; None without CUDA.
 
-    One call builds all that it counts, without a host sync.
+    One call gets all counts, without a host sync.
     """
     if not has_cuda():
         return None
@@ -68,9 +69,9 @@ def memory_sample(step: int) -> MemorySample | None:
 
 
 def growth(work: Callable[[], object]) -> Growth:
-    """Execute `work`, which waits for the device, and return the memory that it took.
+    """Execute `work`, which must wait for the device, and return the memory that it took.
 
-    Nothing else may use the device meanwhile: what it lost is known by the whole device's free memory.
+    No other process may use the device meanwhile, because the whole device's free memory is compared.
     """
     synchronize()
     empty_cache()
@@ -89,31 +90,31 @@ def growth(work: Callable[[], object]) -> Growth:
 
 
 def _large_segments() -> dict[int, int]:
-    """Return bytes by address of the driver's memory that torch's large pools hold, those of graphs too."""
+    """Return the segments of torch's large pools, those of graphs included: bytes by address."""
     snapshot = torch.cuda.memory_snapshot()  # type: ignore[no-untyped-call]
     return {one["address"]: one["total_size"] for one in snapshot if one["segment_type"] == "large"}
 
 
-# It calls libcuda itself: a failed `cudaMalloc` would leave its error for torch's next check to
-# find.
+# Call libcuda directly, because a failed `cudaMalloc` would leave an error that torch's next check
+# raises.
 
 _OUT_OF_MEMORY = 2  # CUresult of cuda.h
 _FIRST_SIZE = 2**36  # bytes
-# Bytes: less than this stays free. Measured on an H200 with 3 MB left: a Triton kernel loads, cuBLAS cannot start.
+# Bytes: less than this stays free. With 3 MB free on an H200 a Triton kernel loads, but cuBLAS cannot start.
 LEFT_FREE = 2**22
 
 
 def take(size: int) -> None:
-    """Take `size` bytes from the driver, and never give them back. Raises DriverError if it has no such block."""
+    """Allocate `size` bytes from the driver, and never free them. Raises DriverError if there is no such block."""
     if _allocate(ctypes.CDLL("libcuda.so.1"), size) is None:
         raise DriverError("cuMemAlloc_v2", _OUT_OF_MEMORY)
 
 
 @contextmanager
 def full(*, but: int = 0, library: Any = None) -> Iterator[None]:
-    """Fill the current context's device within the block, and leave `but` bytes and less than LEFT_FREE more free.
+    """Fill the current context's device within the block. Leave `but` bytes free, and less than LEFT_FREE more.
 
-    `library` is libcuda or a stand-in. Raises DriverError for any failure except memory running out.
+    library: libcuda or a stand-in. Raises DriverError for any failure except running out of memory.
     """
     driver = ctypes.CDLL("libcuda.so.1") if library is None else library
     kept_free = [_allocate(driver, but)] if but else []
@@ -149,11 +150,10 @@ def _free(library: Any, addresses: list[int | None]) -> None:
             library.cuMemFree_v2(ctypes.c_uint64(address))
 
 
-# Give kernels poisoned memory between guards for their outputs: it shows what they did not write,
-# or wrote outside.
+# Give kernels output memory that is filled with a poison value and lies between guards. So one can
+# see which elements a kernel did not write, and whether it wrote outside.
 #
-# The poison is a NaN with bits that no computation gives, so that it differs from a computed NaN.
-# Guards are poison, too.
+# The poison is a NaN with bits that no computation gives. Guards are filled with poison, too.
 
 # Quiet NaNs with payloads that no arithmetic gives, by the integer type of the element's size.
 _POISON: dict[torch.dtype, tuple[torch.dtype, int]] = {
@@ -161,7 +161,7 @@ _POISON: dict[torch.dtype, tuple[torch.dtype, int]] = {
     torch.bfloat16: (torch.int16, 0x7FDE),
     torch.float16: (torch.int16, 0x7EAD),
 }
-# Elements before and behind a tensor. A kernel may demand 16-byte alignment, which this many elements keep.
+# Elements before and after a tensor. This number keeps the 16-byte alignment that a kernel may require.
 GUARD_ELEMENTS = 64
 _ALLOCATING: frozenset[Callable[..., Any]] = frozenset(
     {
@@ -176,7 +176,7 @@ _ALLOCATING: frozenset[Callable[..., Any]] = frozenset(
 
 
 def bits(tensor: Tensor) -> Tensor:
-    """Return the tensor's bits as integers, for comparisons that distinguish one NaN from another."""
+    """Return the tensor's bits as integers, for comparisons that distinguish different NaNs."""
     return tensor.view(_POISON[tensor.dtype][0])
 
 
@@ -186,7 +186,7 @@ def poisoned(tensor: Tensor) -> Tensor:
 
 
 class GuardedMemory(TorchFunctionMode):
-    """Within the `with`, what torch allocates without filling it is poisoned and lies between guards."""
+    """Within its block, tensors that torch allocates uninitialized are poisoned and lie between guards."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -205,7 +205,7 @@ class GuardedMemory(TorchFunctionMode):
         return result
 
     def poisoned_like(self, tensor: Tensor) -> Tensor:
-        """Return a contiguous tensor of the same shape, type and device between guards, full of its type's poison."""
+        """Return a contiguous tensor of the same shape, type and device, filled with poison and between guards."""
         integer, pattern = _POISON[tensor.dtype]
         count = math.prod(tensor.shape)
         size = count + 2 * GUARD_ELEMENTS

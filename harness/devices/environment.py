@@ -1,6 +1,6 @@
-"""Describe this machine: enough to plan by (`machine`), and its fingerprint for the evidence (`collect`).
+"""Describe this machine: facts for planning (`machine`), and a fingerprint for the evidence (`collect`).
 
-Neither imports torch: planning must be quick, and must not start CUDA in the supervisor.
+Neither function imports torch, because planning must be quick, and must not start CUDA in the supervisor.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _CHECKOUT = Path(__file__).parents[2]
 
 @dataclass(frozen=True)
 class Machine:
-    """What a plan depends on. `cuda` says that torch here can use a GPU; if not, `cuda_message` says why."""
+    """The facts that a plan depends on. cuda: True if torch can use a GPU here. cuda_message: why it cannot."""
 
     cuda: bool
     cuda_message: str
     gpus: tuple[Gpu, ...]
     host_memory_gib: float
-    gpu_unreadable: bool = False  # a GPU is there, but its driver does not answer
+    gpu_unreadable: bool = False  # True if a GPU exists but its driver does not answer
     has_module: Callable[[str], bool] = module_installed
 
     @property
@@ -76,8 +76,8 @@ def torch_cuda() -> str | None:
 
 
 def collect(systems: Iterable[str] = (), listed: Mapping[str, str] | None = None) -> Environment:
-    """Return this machine's fingerprint. systems: `module:attribute` names, for the digest of their
-    sources; listed: what `sources.listed_sources` gives of them, if it is known."""
+    """Return this machine's fingerprint. systems: `module:attribute` names, whose sources are digested.
+    listed: the result of `sources.listed_sources` for them, if it is known."""
     versions = {name: installed for name in PACKAGES if (installed := _version(name)) is not None}
     return Environment(
         git=GitFacts(commit=git_commit()),
@@ -94,7 +94,7 @@ def collect(systems: Iterable[str] = (), listed: Mapping[str, str] | None = None
 
 
 def gpu_facts() -> GpuFacts:
-    """Return the GPU that workers use, the number of GPUs, and the driver; or why there is no GPU."""
+    """Return facts about the first GPU, which workers use, all GPUs' names and the driver; or why there is no GPU."""
     answer = devices()
     if not answer.gpus:
         return GpuFacts(problem=answer.problem)
@@ -124,7 +124,7 @@ def job_facts() -> JobFacts:
     )
 
 
-# What each CI service calls the page of a job, who began it, and the machine. Its first variable is there on no other.
+# Each CI service's variables for a job's page, its author and its machine. The key is a variable that only it sets.
 CI_SERVICES = {
     "GITHUB_RUN_ID": ("GitHub Actions", "", "GITHUB_ACTOR", "RUNNER_NAME"),
     "GITLAB_CI": ("GitLab CI", "CI_JOB_URL", "GITLAB_USER_LOGIN", "CI_RUNNER_DESCRIPTION"),
@@ -134,7 +134,7 @@ CI_SERVICES = {
 
 
 def ci_facts(variables: Mapping[str, str]) -> CiFacts:
-    """Return the job of a CI service as its environment variables name it; elsewhere all facts are empty."""
+    """Return the CI job that the environment variables describe; outside of CI all facts are empty."""
     named = [variables.get(f"GITHUB_{name}") for name in ("SERVER_URL", "REPOSITORY", "RUN_ID")]
     for mark, (service, link, author, runner) in CI_SERVICES.items():
         if variables.get(mark):
@@ -156,7 +156,7 @@ def git_commit() -> str | None:
 
 def checked_out_commit() -> str | None:
     """Return the checkout's commit, even if its sources differ from it; None outside a checkout."""
-    # a `.git` of its own: not the checkout around an installed package
+    # requires its own `.git`: an installed package may lie in another checkout
     return git(_CHECKOUT, "rev-parse", "HEAD") if (_CHECKOUT / ".git").exists() else None
 
 

@@ -1,10 +1,10 @@
 """Capture, replay, reset and re-capture a CUDA graph, in memory pools that graphs can share.
 
-    graph = capture(3, None, step)      # three warm-up runs, then one recorded; recording executes nothing
+    graph = capture(3, None, step)      # three warm-up runs, then one recorded run; recording executes nothing
     graph.replay()
 
-Everything a capture needs in addition to torch's own graph is here: a side stream, cuBLAS workspaces that exist before
-it begins, an end even if the captured code raises, an error for an empty graph, and the raw handle for a census.
+This module adds to torch's own graph all that a capture needs: a side stream, cuBLAS workspaces that exist before the
+capture, its end if the captured code raises, an error for an empty graph, and the raw handle for a census.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from harness.devices.device import has_cuda
 from harness.errors import HarnessError
 from harness.evidence.arm_records import GraphNodes
 
-# Count the nodes of a captured CUDA graph by cuda-bindings. torch is not involved.
+# Count the nodes of a captured CUDA graph with cuda-bindings, without torch.
 
 _DEVICE_TO_HOST, _DEFAULT_KIND = 2, 4  # cudaMemcpyKind
 _MAX_ARGUMENTS = 256
@@ -41,8 +41,8 @@ class CensusError(HarnessError):
 def census(label: str, graph: int, clip_kernels: ClipKernels | None = None) -> GraphNodes:
     """Count the nodes of the raw `cudaGraph_t` by type, kernels by name, and copies to the host, child graphs included.
 
-    Types are CUDA's names in lower case (`kernel`, `memset`, `memcpy`, `host`, `mem_alloc`, …). `clip_kernels`
-    is what `CountsClippedTensors` gives; without it the clipped tensors are not counted (None).
+    Types are CUDA's names in lower case (`kernel`, `memset`, `memcpy`, `host`, `mem_alloc`, …).
+    clip_kernels: the result of `CountsClippedTensors`; None: do not count clipped tensors.
     """
     from cuda.bindings import runtime
 
@@ -69,12 +69,12 @@ def census(label: str, graph: int, clip_kernels: ClipKernels | None = None) -> G
 
 
 def clipped_by(tables: Mapping[int, int], arguments: Sequence[int]) -> int:
-    """Return how many tensors one launch clips: those of the first table whose address is among its arguments."""
+    """Return how many tensors one launch clips. tables: address of a table -> its tensors; the first match counts."""
     return next((tables[argument] for argument in arguments if argument in tables), 0)
 
 
 def node_count(graph: Any) -> int:
-    """Return the number of nodes of the raw `cudaGraph_t`, a child graph as one."""
+    """Return the number of nodes of the raw `cudaGraph_t`. A child graph counts as one node."""
     from cuda.bindings import runtime
 
     return int(_checked(runtime.cudaGraphGetNodes(graph, 0), "cudaGraphGetNodes")[-1])
@@ -121,7 +121,7 @@ def _kernel_name(parameters: Any) -> str:
 
 
 def _pointer_arguments(parameters: Any) -> list[int]:
-    """Return a kernel node's 8-byte arguments in order. The kernel itself gives their sizes (driver 12.4 and later)."""
+    """Return a kernel node's 8-byte arguments in order. Their sizes come from the kernel (driver 12.4 and later)."""
     from cuda.bindings import driver
 
     table = int(parameters.kernelParams)
@@ -163,11 +163,11 @@ _capturing = torch.cuda.is_current_stream_capturing
 
 
 class CudaGraphError(HarnessError):
-    """A CUDA graph was used where there is none, out of order, or captured nothing."""
+    """A CUDA graph was used without CUDA or out of order, or its capture is empty."""
 
 
 class CaptureMode(StrEnum):
-    """What CUDA forbids while capturing: unsafe calls of any thread, of this thread, or none."""
+    """Which unsafe calls CUDA forbids during a capture: those of any thread, of this thread, or none."""
 
     GLOBAL = "global"
     THREAD_LOCAL = "thread_local"
@@ -197,17 +197,17 @@ def require_cuda() -> None:
 
 
 def new_stream() -> torch.Stream:
-    """Return a stream next to the current one."""
+    """Return a new stream."""
     return torch.cuda.Stream()  # type: ignore[no-untyped-call]
 
 
 def is_capturing() -> bool:
-    """Return True if the current stream is being captured. It asks torch's own function, whatever stands in for it."""
+    """Return True if the current stream is being captured. Call torch's original function, even if it is replaced."""
     return has_cuda() and _capturing()
 
 
 def nodes_captured_so_far() -> int | None:
-    """Return how many nodes the capture of the current stream has; None outside of one, or where CUDA does not say."""
+    """Return how many nodes the current stream's capture has; None outside of a capture, or if CUDA cannot tell."""
     if not is_capturing():
         return None
     with suppress(Exception):
@@ -225,9 +225,9 @@ Method = Callable[..., object]
 def watched_graphs(
     begin: Callable[[Method], Method], end: Callable[[Method], Method], replay: Callable[[Method], Method]
 ) -> Iterator[None]:
-    """Replace the methods by which all code begins, ends and replays a CUDA graph, whichever library it uses.
+    """Replace torch's methods by which code of any library begins, ends and replays a CUDA graph.
 
-    Each argument takes torch's method, and returns what is called instead of it within the block.
+    Each argument gets torch's method, and returns the function that replaces it within the block.
     """
     watches = {"capture_begin": begin, "capture_end": end, "replay": replay}
     methods = {name: getattr(_Graph, name) for name in watches}
@@ -242,7 +242,7 @@ def watched_graphs(
 
 @contextmanager
 def answering_whether_captured(answer: Callable[[], bool]) -> Iterator[None]:
-    """Let `answer` stand in for `torch.cuda.is_current_stream_capturing` within the block, wherever code finds it."""
+    """Replace `torch.cuda.is_current_stream_capturing` by `answer` within the block, in all of torch's modules."""
     modules: tuple[Any, ...] = (torch.cuda, torch.cuda.graphs)
     before = [module.is_current_stream_capturing for module in modules]
     try:
@@ -255,7 +255,7 @@ def answering_whether_captured(answer: Callable[[], bool]) -> Iterator[None]:
 
 
 class CudaGraph:
-    """One graph. Capture on `stream`, or on a long-lived one of its own; replay on whichever is current."""
+    """One graph. It is captured on `stream`, or on a stream of its own, and replayed on the current stream."""
 
     def __init__(self, stream: torch.Stream | None = None) -> None:
         require_cuda()
@@ -272,7 +272,7 @@ class CudaGraph:
         self._previous_stream = torch.cuda.current_stream()
         bind_cublas(self.stream)
         torch.cuda.synchronize()
-        gc.collect()  # a graph that dies during the capture would break it
+        gc.collect()  # a graph that is freed during the capture would break it
         torch.cuda.empty_cache()  # the pool cannot use what the ordinary allocator has cached
         graph = torch.cuda.CUDAGraph(keep_graph=True)
         self._generator_state = _generator().clone_state()
@@ -313,7 +313,7 @@ class CudaGraph:
         try:
             yield
         except BaseException:
-            with suppress(Exception):  # the capture is invalid, and ending it says so again
+            with suppress(Exception):  # the capture is invalid, so ending it raises again
                 self.capture_end()
             self.reset()
             raise
@@ -324,7 +324,7 @@ class CudaGraph:
         self._captured().replay()
 
     def reset(self) -> None:
-        """Drop what was captured, so that another capture may follow. Does nothing if nothing was captured."""
+        """Drop the captured graph, so that another capture may follow. Do nothing if there is no graph."""
         if self._graph is not None:
             torch.cuda.synchronize()  # a replay may be under way
             self._graph.reset()
@@ -349,8 +349,8 @@ def capture(
 ) -> CudaGraph:
     """Run `function` `warmup` times, then capture it once, and return the graph; capturing executes nothing.
 
-    The warm-up runs are real: undo them, or count them as steps. They use the stream of the capture, so that
-    libraries set up what they keep per stream.
+    Warm-up runs really execute: undo them, or count them as steps. They use the stream of the capture, so that
+    libraries set up their state for this stream.
     """
     graph = CudaGraph()
     warm_up(graph.stream, function, warmup)
@@ -360,7 +360,7 @@ def capture(
 
 
 def warm_up(stream: torch.Stream, function: Callable[[], object], times: int) -> None:
-    """Run `function` on `stream`, after everything enqueued so far, and wait for it."""
+    """Run `function` `times` times on `stream`, after all work enqueued so far, and wait for it."""
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):  # type: ignore[arg-type]
         for _ in range(times):
@@ -372,8 +372,8 @@ def warm_up(stream: torch.Stream, function: Callable[[], object], times: int) ->
 def bind_cublas(stream: torch.Stream) -> None:
     """Make this thread's cuBLAS handle allocate its workspace for `stream`.
 
-    Allocated inside a capture it would live in the graph's pool, and fail with memory nearly full (PMAT-063). If a step
-    uses autograd, the warm-up makes the workspace of autograd's thread, on the same stream.
+    A workspace allocated within a capture is in the graph's pool, and fails if memory is nearly full (PMAT-063).
+    If a step uses autograd, the warm-up allocates the workspace of autograd's thread, on the same stream.
     """
     with torch.cuda.stream(stream), torch.no_grad():  # type: ignore[arg-type]
         x = torch.ones(16, 16, device=stream.device)

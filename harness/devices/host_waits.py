@@ -1,6 +1,6 @@
-"""Count what makes the host wait for the device within steps, by torch's own warnings and by the calls that wait.
+"""Count the operations that make the host wait for the device within steps: by torch's warnings and by waiting calls.
 
-`where` names the place of an operation that waits. What the harness does between two steps, such as making a batch,
+`where` returns the place of an operation that waits. The harness's own work between two steps, such as making a batch,
 is marked, and no detector counts it as part of the step.
 """
 
@@ -18,15 +18,15 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 Where = TypeVar("Where")
 OUTSIDE = "harness.outside_of_the_step"
-"""The range that a profile shows for what is not of the step."""
+"""The name, in a profile, of ranges that do not belong to a step."""
 AFTER = "harness.after_the_step"
-"""The range that a profile shows for what a trainer does after its step."""
+"""The name, in a profile, of ranges in which a trainer works after its step."""
 _depth = _after = 0
 
 
 @contextmanager
 def after_the_step() -> Iterator[None]:
-    """Mark the block as what a trainer does after its step: what watches the step counts its work apart."""
+    """Mark the block as a trainer's work after its step, which watchers of the step count separately."""
     global _after  # noqa: PLW0603
     _after += 1
     try:
@@ -43,7 +43,7 @@ def is_after() -> bool:
 
 @contextmanager
 def _range(name: str) -> Iterator[None]:
-    """Show the block in a profile under that name, by operators that no dispatch mode sees."""
+    """Show the block in a profile as the range `name`. Hide the range's own operators from dispatch modes."""
     if not torch._C._autograd._profiler_enabled():  # the range would cost each timed step some microseconds
         yield
         return
@@ -59,9 +59,9 @@ def _range(name: str) -> Iterator[None]:
 
 @contextmanager
 def not_of_the_step() -> Iterator[None]:
-    """Suspend what watches a step within the block: dispatch modes, torch's sync warnings, counts of waiting calls.
+    """Suspend the watchers of a step within the block: dispatch modes, torch's sync warnings, counts of waiting calls.
 
-    A profile shows the block as the range `OUTSIDE`; readers of the profile leave the range out.
+    A profile shows the block as the range `OUTSIDE`, which readers of the profile leave out.
     """
     global _depth  # noqa: PLW0603
     _depth += 1
@@ -73,7 +73,7 @@ def not_of_the_step() -> Iterator[None]:
 
 
 class _Waits(Generic[Where]):
-    """Counts by place what waits in steps. A block may follow another."""
+    """Counts waits in steps by place. It can be entered again after its block."""
 
     _seen: Counter[Where]
 
@@ -88,7 +88,7 @@ class _Waits(Generic[Where]):
 class SyncWarnings(_Waits[Where]):
     """Within its block, counts torch's warnings of synchronizing calls.
 
-    What each block needs is set up with it, and no more: around a replay it costs as much as the replay's own call.
+    Setup is kept minimal, because around a replay it costs as much time as the replay's own call.
     """
 
     _catching: warnings.catch_warnings[None]
@@ -117,7 +117,7 @@ class SyncWarnings(_Waits[Where]):
             self._count("synchronizing CUDA operation")
 
 
-# what torch's Python calls go through, wherever a user imported them from
+# all of torch's Python functions that wait call one of these, wherever a user imports them from
 _WAITING_CALLS: tuple[tuple[Any, str], ...] = (
     (torch._C, "_cuda_synchronize"),
     (torch._C, "_accelerator_synchronizeDevice"),
@@ -127,14 +127,14 @@ _WAITING_CALLS: tuple[tuple[Any, str], ...] = (
 
 
 class WaitingCalls(_Waits[Where]):
-    """Within its block, counts explicit waits for a device, a stream or an event: torch warns of none of them.
+    """Within its block, counts explicit waits for a device, a stream or an event, for which torch has no warnings.
 
-    What stands in for a call is made once for all blocks, unless somebody else has replaced the call.
+    The replacement of a call is created once for all blocks, unless other code has replaced the call since.
     """
 
     def __init__(self, where: Callable[[str], Where]) -> None:
         super().__init__(where)
-        self._known: dict[str, tuple[Any, Any]] = {}  # operation -> a call, and what stands in for it
+        self._known: dict[str, tuple[Any, Any]] = {}  # operation -> the original call, and its replacement
         self._replaced: list[tuple[Any, str, Any]] = []
 
     def _counted(self, call: Callable[..., object], operation: str) -> Callable[..., object]:

@@ -1,10 +1,11 @@
-"""Count graph launches by a callback of CUPTI, within the timed blocks themselves.
+"""Count graph launches with a CUPTI callback, within the timed blocks themselves.
 
-A profiler slows the steps that it watches, so it is not a part of a timing. This callback is enabled for graph launches
-alone: a step without a launch runs as it would without the callback, and a replay pays for a short call into Python.
+A profiler slows the steps that it watches, so it cannot be used in timed blocks. The callback is enabled only for graph
+launches: a step without a launch is not slowed, and a replay is slowed only by a short call into Python.
 
-CUPTI has one subscriber a process. While this one is subscribed a profiler's session is silently empty, and stays so in
-that process; after a profiler's first session CUPTI refuses this one. So a process counts or profiles, or counts first.
+CUPTI allows one subscriber in each process. A profile while the counter is subscribed is silently empty, and so are all
+later profiles. After a profiler's first session CUPTI refuses the counter. So a process counts, profiles, or counts
+first.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ _NAMES = {
     _DRIVER: re.compile(r"cuGraphLaunch(_v\d+)?(_ptsz)?"),
     _RUNTIME: re.compile(r"cudaGraphLaunch(_ptsz)?(_v\d+)?"),
 }
-_CALLBACK_IDS = range(1, 2000)  # CUDA 13 names about 800 of either domain
-_ENTER = 0  # CUpti_ApiCallbackSite, the first field of what a callback is given
+_CALLBACK_IDS = range(1, 2000)  # CUDA 13 has about 800 in each domain
+_ENTER = 0  # CUpti_ApiCallbackSite, the first field of a callback's data
 _REFUSED = 39  # CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED
 _CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_uint32, ctypes.c_void_p)
 _SIGNATURES: dict[str, list[Any]] = {
@@ -36,18 +37,17 @@ _SIGNATURES: dict[str, list[Any]] = {
 Launch = Callable[[], object]
 
 
-class _Unavailable(Exception):  # noqa: N818 - no error of the run: the reason why nothing is counted
-    """Why launches cannot be counted here."""
+class _Unavailable(Exception):  # noqa: N818 - not an error of the run but the reason for a missing count
+    """Launches cannot be counted here. The message is the reason."""
 
 
 class LaunchCounter:
-    """Counts the process's graph launches within its block, by whichever library they are made.
+    """Counts the process's graph launches within its block, whichever library makes them.
 
-    library: libcupti, None where the process has none; planted: launches one graph and waits for it. Both, and all that
-    is called later, are held from the beginning: a system that is imported afterwards could replace them elsewhere.
-
-    `sees_planted`: whether it saw a launch planted before anything was counted, and one afterwards. `failure`: why
-    nothing is counted, or why the counts cannot be relied on; None: they can be.
+    library: libcupti; None if the process has none. planted: launches one graph and waits for it. All functions are
+    bound at the beginning, because a system that is imported later could replace them in their modules.
+    sees_planted: True if the counter saw the launches planted before and after the counting. failure: why launches are
+    not counted, or why the counts are not reliable; None if they are.
     """
 
     def __init__(self, library: Any | None, planted: Launch) -> None:
@@ -66,7 +66,7 @@ class LaunchCounter:
             self.failure = str(why)
 
     def __enter__(self) -> Self:
-        """Subscribe, and see one planted launch. What prevents that is kept in `failure`, and not raised."""
+        """Subscribe, and test the counter with a planted launch. If either fails, set `failure` instead of raising."""
         if self.failure is None:
             try:
                 self._subscribe()
@@ -100,9 +100,9 @@ class LaunchCounter:
         self._subscribed = True
 
     def _see_planted(self) -> None:
-        """Count by the domain that sees a planted launch once: if possible the driver's, which sees any library's.
+        """Choose a domain that sees a planted launch once: preferably the driver's, which sees all libraries' launches.
 
-        A launch by the runtime calls the driver, so that both domains would count it.
+        A launch by the runtime calls the driver, so both domains together would count it twice.
         """
         callbacks = {domain: self._callbacks(domain) for domain in _NAMES}
         if not any(callbacks.values()):
@@ -147,7 +147,7 @@ class LaunchCounter:
 
 
 def _counting(launches: list[int]) -> Callable[[object, int, int, int], None]:
-    """Return the callback. It runs within every graph launch, so it looks nothing up that it can hold."""
+    """Return the callback. It runs within every graph launch, so it binds all that it needs in advance."""
     site = ctypes.c_int.from_address
 
     def on_call(_user: object, domain: int, _callback: int, data: int) -> None:
@@ -171,7 +171,7 @@ def _bound(library: Any | None) -> dict[str, Any]:
 
 
 def counter_of_this_process() -> LaunchCounter:
-    """Return a counter with a small captured graph of its own, whose launch it must see. Needs CUDA."""
+    """Return a counter that is tested with a small captured graph of its own. Needs CUDA."""
     return LaunchCounter(_loaded_cupti(), PlantedGraph())
 
 
@@ -184,15 +184,15 @@ def _loaded_cupti() -> Any | None:
 
 
 def mapped_cupti(maps: str) -> str | None:
-    """Return the libcupti in a process's list of mapped files (`/proc/self/maps`): torch's profiler uses that one."""
+    """Return the path of libcupti in a process's mapped files (`/proc/self/maps`), which torch's profiler uses, too."""
     found = re.search(r"(/[^\n]*/libcupti\.so[.\d]*)$", maps, re.MULTILINE)
     return found.group(1) if found else None
 
 
 class PlantedGraph:
-    """One captured addition; a call launches it and waits for it. Needs CUDA.
+    """A graph with one addition. A call launches the graph and waits for it. Needs CUDA.
 
-    Not captured by `torch.cuda.graph`, which gives torch's cached memory back to the driver.
+    `torch.cuda.graph` is not used for the capture, because it returns torch's cached memory to the driver.
     """
 
     def __init__(self) -> None:

@@ -1,8 +1,8 @@
-"""Measure the most device memory that a process holds at one time, by the harness's own account.
+"""Measure the peak of a process's device memory, independently of the measured code.
 
-torch keeps the peaks of its allocator, but any code may reset them. So the watch reads them before
-each reset that it sees, and notes statistics that fell without one. Only the driver knows what is
-allocated without torch: a thread samples it through NVML, which no stream capture notices.
+torch records the peaks of its allocator, but any code may reset them. So the watch reads the peaks
+before each observed reset, and counts peaks that decreased without a reset. Only the driver knows about
+memory allocated without torch. A thread samples it through NVML, which does not disturb captures.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
 
-# bound here, before a system is imported: it could replace them in their module
+# bound here, before a system is imported, because a system could replace them in their module
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
@@ -24,18 +24,18 @@ from harness.evidence.arm_records import MemoryPeak, PeakMemoryEvidence
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-INTERVAL_S = 0.002  # between samples of the device; a read of NVML takes 0.05 ms
+INTERVAL_S = 0.002  # between samples of the device; an NVML call takes 0.05 ms
 
 
 class Levels(NamedTuple):
-    """Bytes that torch's allocator gave away, and that it took of the device."""
+    """Bytes that torch's allocator has handed out, and bytes that it has reserved on the device."""
 
     allocated: int
     reserved: int
 
 
 class DeviceMemory(Protocol):
-    """What a process can know of its device's memory."""
+    """A process's view of its device's memory."""
 
     def peaks(self) -> Levels:
         """Return the largest levels since the last reset."""
@@ -46,27 +46,27 @@ class DeviceMemory(Protocol):
     def reset_peaks(self) -> None: ...
 
     def watch_resets(self, around: Callable[[Callable[[], object]], object]) -> AbstractContextManager[None]:
-        """Pass every reset but `reset_peaks` within the block to `around`, which calls the reset."""
+        """Pass every reset by other code within the block to `around`, which must call the reset."""
         ...
 
     def apart(self) -> AbstractContextManager[None]:
-        """Let what is allocated within the block leave nothing in the allocator's cache."""
+        """Keep memory that is allocated within the block out of the allocator's cache."""
         ...
 
     def used(self) -> bool:
-        """Return True if this process uses the device by now."""
+        """Return True if this process has used the device."""
         ...
 
     def before(self) -> tuple[int | None, int | None]:
-        """Return what `in_use` and `processes` gave before this process used the device."""
+        """Return the values of `in_use` and `processes` from before this process used the device."""
         ...
 
     def in_use(self) -> int | None:
-        """Return the bytes that the driver has in use for all processes; None if not known."""
+        """Return the bytes that all processes together use on the device; None if unknown."""
         ...
 
     def processes(self) -> int | None:
-        """Return the number of processes on the device; None if not known."""
+        """Return the number of processes on the device; None if unknown."""
         ...
 
     def names(self) -> tuple[str, str]:
@@ -75,7 +75,7 @@ class DeviceMemory(Protocol):
 
 
 class PeakWatch:
-    """Watches one process from before it uses the device; a context manager."""
+    """Watches one process. A context manager; enter it before the process uses the device."""
 
     def __init__(self, device: DeviceMemory) -> None:
         self._device = device
@@ -96,12 +96,12 @@ class PeakWatch:
         self._exit.close()
 
     def apart(self) -> AbstractContextManager[None]:
-        """Keep what the harness itself allocates between two measurements out of the allocator's cache."""
+        """Keep the harness's own allocations between two measurements out of the allocator's cache."""
         return self._device.apart()
 
     @contextmanager
     def measuring(self, keep: Callable[[MemoryPeak], None]) -> Iterator[None]:
-        """Give `keep` the most memory that was held within the block."""
+        """Measure the peak within the block, and pass it to `keep`."""
         with self._lock:
             self._device.reset_peaks()
             self._largest = self._last = Levels(0, 0)
@@ -127,7 +127,7 @@ class PeakWatch:
         )
 
     def look(self) -> None:
-        """Read the peaks and what the device has in use now."""
+        """Read torch's peaks and the device's current use."""
         with self._lock:
             self._read_peaks()
             self._read_device()
@@ -166,7 +166,7 @@ class PeakWatch:
         self._largest = Levels(*map(max, self._largest, peaks))
 
     def _read_device(self) -> None:
-        """Read torch's reserve before and after the driver; the larger one counts, since it may change meanwhile."""
+        """Read the driver between two reads of torch's reservation. The larger counts, as it may change."""
         if not self._device.used():
             return
         before, others = self._device.before()
@@ -186,15 +186,15 @@ class PeakWatch:
 
 # Ask torch and NVML about a CUDA device's memory, for `harness.devices.peak_watch`.
 
-REST_S, REST_LIMIT_S = 0.2, 5.0  # the device is at rest once nothing changed for so long
+REST_S, REST_LIMIT_S = 0.2, 5.0  # the device is at rest after REST_S without a change
 SETTINGS = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 
 
 class CudaMemory:
-    """The current CUDA device, or the one of that number, by torch and by NVML.
+    """The memory of the current CUDA device, or of device `number`, as torch and NVML report it.
 
-    A rank needs its number, since a thread that samples begins at device 0. It makes no context: a system may set
-    torch's allocator up before the first use.
+    A rank must give its number, because a new thread's current device is 0. No CUDA context is created, because a
+    system may configure torch's allocator before the first use.
     """
 
     def __init__(self, number: int | None = None) -> None:
@@ -205,7 +205,7 @@ class CudaMemory:
 
     @cached_property
     def _uuid(self) -> str:
-        """Return the UUID of the device. Ask for it once the device is used."""
+        """Return the UUID of the device. Call this only after the device was used."""
         return f"GPU-{torch.cuda.get_device_properties(self._device()).uuid}"
 
     def _device(self) -> int:
@@ -215,7 +215,7 @@ class CudaMemory:
         return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
 
     def peaks(self) -> Levels:
-        if not self.used():  # to ask for the current device is the first use
+        if not self.used():  # asking for the current device would use it
             return Levels(0, 0)
         counted = torch.cuda.memory_stats_as_nested_dict(self._device())
         found = (counted[f"{name}_bytes"]["all"]["peak"] if counted else 0 for name in ("allocated", "reserved"))
@@ -230,7 +230,7 @@ class CudaMemory:
 
     @contextmanager
     def watch_resets(self, around: Callable[[Callable[[], object]], object]) -> Iterator[None]:
-        """Give each reset to `around`. All functions of torch in Python, old and new, call one of these in the end."""
+        """Pass each reset to `around`. All of torch's Python functions for resets call one of `_RESETS`."""
         originals = {name: getattr(torch._C, name) for name in _RESETS if hasattr(torch._C, name)}
         for name, original in originals.items():
             setattr(torch._C, name, _told(original, around))
@@ -242,7 +242,7 @@ class CudaMemory:
 
     @contextmanager
     def apart(self) -> Iterator[None]:
-        """Allocate within the block in a pool of its own, which the allocator gives back."""
+        """Allocate within the block from a separate pool, whose memory is freed afterwards."""
         pool = torch.cuda.MemPool()
         with torch.cuda.use_mem_pool(pool):
             yield
@@ -274,7 +274,7 @@ def _told(original: Callable[..., object], around: Callable[[Callable[[], object
 
 
 class _Nvml:
-    """NVML's count of memory and processes, by the GPU's UUID; nothing where NVML cannot be asked."""
+    """NVML's memory use and process counts by the GPU's UUID; empty if NVML is not available."""
 
     def __init__(self) -> None:
         import pynvml
@@ -298,7 +298,7 @@ class _Nvml:
         return self._asked(lambda handle: len(self._nvml.nvmlDeviceGetComputeRunningProcesses(handle)))
 
     def at_rest(self) -> tuple[dict[str, int], dict[str, int]]:
-        """Return both, once the bytes stay the same: memory of an ended process is given back a little later."""
+        """Return both once the use is constant, because memory of an ended process is freed a little later."""
         began = since = monotonic()
         found = self.in_use()
         while monotonic() - since < REST_S and monotonic() - began < REST_LIMIT_S:

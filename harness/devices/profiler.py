@@ -1,6 +1,6 @@
-"""Watch steps with torch's profiler: graph launches and what the device did.
+"""Watch steps with torch's profiler: graph launches and the device's work.
 
-A profile can be silently empty if something else has subscribed to CUPTI. So each is shown a sync after its steps.
+A profile can be silently empty if other code has subscribed to CUPTI. So each must show a sync planted at its end.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from harness.devices.device import has_cuda, synchronize
 from harness.devices.host_waits import AFTER, not_of_the_step
 from harness.evidence.arm_records import DeviceWork, GraphNodes, Launched, OutsideWork
 
-# Sort what the device did in some steps, by a profile: under graph launches, and outside of them.
+# Sort the device's work in a profile of some steps: under graph launches, and outside of them.
 
 GRAPH_LAUNCHES = ("cudaGraphLaunch", "cuGraphLaunch")
-_COPY, _FILL = "Memcpy ", "Memset "  # how the profiler names what is not a kernel
+_COPY, _FILL = "Memcpy ", "Memset "  # prefixes of the profiler's names for device work that is not a kernel
 NANOSECONDS = 1e-9
 STEP, PLANTED = "harness.step", "harness.planted"  # the profiled ranges around a step, and around a planted sync
 WAITS = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize", "cudaMemcpy")
-# In the names of kernels that wait for another rank: of NCCL (`ncclSymkDevKernel_…` too), of NVSHMEM, and of torch's
-# symmetric memory (torch/csrc/distributed/c10d/symm_mem).
+# Words in the names of kernels that wait for another rank: of NCCL (`ncclSymkDevKernel_…`, too), of NVSHMEM, and of
+# torch's symmetric memory (torch/csrc/distributed/c10d/symm_mem).
 _WAITING = (
     "nccl",
     "nvshmem",
@@ -39,7 +39,7 @@ _WAITING = (
     "_signal_kernel",
     "barrier_kernel",
 )
-_API_CALL = re.compile(r"cu(da)?[A-Z]")  # of the driver or the runtime; operators have numbers of their own
+_API_CALL = re.compile(r"cu(da)?[A-Z]")  # calls of the driver or the runtime, unlike operators
 
 
 def launches_in(events: Iterable[Any]) -> int:
@@ -50,10 +50,10 @@ def launches_in(events: Iterable[Any]) -> int:
 def device_work(events: Sequence[Any], steps: int, nodes: Sequence[GraphNodes]) -> DeviceWork:
     """Sort the device activities of a profile (its raw events) over `steps` steps, each in a range named `STEP`.
 
-    An activity carries the correlation number of the host's call that began it: a graph launch, or another call, in a
-    step. What began between steps is left out: it is the harness's own, or an evaluation's, which may replay graphs
-    too. What a trainer does after its step is counted apart. The profiler demangles kernel names. The census's name
-    (`nodes`) is used if it names the same kernel.
+    An activity has the correlation number of the host call that began it: a graph launch, or another call in a step.
+    Activities that began between steps are left out, because they belong to the harness or to an evaluation, which
+    may replay graphs, too. A trainer's work after its step is counted separately. The profiler demangles kernel names;
+    they are replaced by the census's names (`nodes`) of the same kernels.
     """
     launches = {event.correlation_id() for event in _begun_in(STEP, events) if event.name() in GRAPH_LAUNCHES}
     in_steps, after = _begun_by_calls_in(STEP, events), _begun_by_calls_in(AFTER, events)
@@ -79,7 +79,7 @@ def device_work(events: Sequence[Any], steps: int, nodes: Sequence[GraphNodes]) 
 
 
 def sees_sync(events: Sequence[Any]) -> bool:
-    """Return True if a profile shows its planted sync: the call that waited, and what the device did for it."""
+    """Return True if a profile shows its planted sync: the call that waited, and the device's work for it."""
     planted = _of_planted(events)
     return any(event.name() in WAITS for event in planted) and any(_on_device(event) for event in planted)
 
@@ -91,16 +91,16 @@ def without_planted(events: Sequence[Any]) -> list[Any]:
 
 
 def _of_planted(events: Sequence[Any]) -> list[Any]:
-    """Return the driver and runtime calls within the planted range, and what the device did for them."""
+    """Return the driver and runtime calls within the planted range, and the device activities that they began."""
     calls = [event for event in _begun_in(PLANTED, events) if _API_CALL.match(event.name())]
     numbers = {event.correlation_id() for event in calls}
     return [*calls, *(event for event in events if _on_device(event) and event.correlation_id() in numbers)]
 
 
 def _begun_by_calls_in(name: str, events: Sequence[Any]) -> set[int]:
-    """Return the correlation numbers of the host's calls that began within a range of that name.
+    """Return the correlation numbers of the host's calls that began within a range named `name`.
 
-    An operator in the range may have the number of a call outside. As operators begin nothing, it is left out.
+    An operator in the range may have the number of a call outside. Leave out such numbers, as operators begin no work.
     """
     inside = _begun_in(name, events)
     known = {id(event) for event in inside}
@@ -111,10 +111,10 @@ def _begun_by_calls_in(name: str, events: Sequence[Any]) -> set[int]:
 
 
 def _begun_in(name: str, events: Sequence[Any]) -> list[Any]:
-    """Return the host's events that began within a range of that name.
+    """Return the host's events that began within a range named `name`.
 
-    The profiler shows a host range on the device too, for as long as its kernels ran there. That
-    range is ignored: what the host began meanwhile came after the host's own range.
+    The profiler also shows a host range on the device, for the time in which its kernels ran there.
+    Ignore that range, because events during it may come after the host's own range.
     """
     on_host = [event for event in events if not _of_device(event)]
     ranges = [(event.start_ns(), event.start_ns() + event.duration_ns()) for event in on_host if event.name() == name]
@@ -122,7 +122,7 @@ def _begun_in(name: str, events: Sequence[Any]) -> list[Any]:
 
 
 def _on_device(event: Any) -> bool:
-    """Return True for work of the device, not for a host range shown there, which would count its kernels twice."""
+    """Return True for work of the device. Exclude host ranges shown there, which would count their kernels twice."""
     return _of_device(event) and not event.is_user_annotation()
 
 
@@ -139,10 +139,10 @@ def _kernel_seconds(events: Iterable[Any]) -> float:
 
 
 def busy_seconds(events: Iterable[Any], *, ranks: int) -> float:
-    """Return the seconds in which any device activity of a profile was under way, overlapping ones counted once.
+    """Return the seconds in which at least one device activity of a profile ran. Overlapping activities count once.
 
-    Where `ranks` train together, kernels that wait for the others do not count: a profile delays those, to seven times
-    a step's time on two H200s. A single rank never waits, so there every kernel counts as work, whatever its name.
+    With several ranks, kernels that wait for other ranks do not count, because a profile delays them: to seven times a
+    step's time on two H200s. A single rank never waits, so all its kernels count, whatever their names.
     """
     alone = ranks == 1
     working = [event for event in events if _on_device(event) and (alone or not waits_for_ranks(event.name()))]
@@ -155,12 +155,12 @@ def busy_seconds(events: Iterable[Any], *, ranks: int) -> float:
 
 
 def waits_for_ranks(kernel: str) -> bool:
-    """Return True if a kernel's time depends on other ranks as much as on its own work, by its name."""
+    """Return True if a kernel's name shows that its time depends on other ranks."""
     return any(word in kernel.lower() for word in _WAITING)
 
 
 def _launched(launches: Sequence[Sequence[Any]], names: Mapping[str, str]) -> list[Launched]:
-    """Group launches that did equal work, in the order of the first of each group."""
+    """Group launches that did equal work, in the order of each group's first launch."""
     groups: Counter[tuple[tuple[tuple[str, int], ...], tuple[tuple[str, int], ...]]] = Counter()
     for events in launches:
         types = Counter(_type(event.name()) for event in events)
@@ -190,12 +190,12 @@ def _type(name: str) -> str:
 
 
 def _census_names(nodes: Sequence[GraphNodes]) -> dict[str, str]:
-    """Return the census's name of each kernel, by the name that the profiler gives it."""
+    """Return the census's name of each kernel by the profiler's name."""
     return {demangled(name): name for graph in nodes for name in graph.kernels}
 
 
 def demangled(name: str) -> str:
-    """Return a C++ symbol in readable form, by the C++ runtime that the profiler uses too; any other name as it is."""
+    """Return a C++ symbol in readable form, made by the profiler's C++ runtime. Return other names unchanged."""
     demangle = _demangler()
     if demangle is None or not name.startswith("_Z"):
         return name
@@ -211,7 +211,7 @@ def demangled(name: str) -> str:
 
 @cache
 def _demangler() -> Any | None:
-    """Return `__cxa_demangle` (Itanium C++ ABI), whose result the caller frees; None where there is none."""
+    """Return `__cxa_demangle` (Itanium C++ ABI), whose result the caller must free; None if it is missing."""
     try:
         demangle = ctypes.CDLL("libstdc++.so.6").__cxa_demangle
     except (OSError, AttributeError):
@@ -222,20 +222,20 @@ def _demangler() -> Any | None:
 
 
 span = torch.profiler.record_function
-"""A range of that name, in a profile that is open."""
+"""A context manager that shows its block as a named range in an open profile."""
 
 
 @dataclass
 class Watched:
-    """What was seen while `steps` steps were watched; None where this machine's watch cannot see it."""
+    """The observations of `steps` watched steps. A value is None if this machine's watch cannot observe it."""
 
     steps: int = 0
     graph_launches: int | None = None
     operations: int | None = None
-    device_seconds: float | None = None  # time in which kernels ran, overlapping ones counted once
-    replays: Sequence[Any] = ()  # the profile's raw events of steps that captured nothing
+    device_seconds: float | None = None  # time in which kernels ran; overlapping kernels count once
+    replays: Sequence[Any] = ()  # the profile's raw events of steps without a capture
     replayed_steps: int = 0
-    sees_planted: bool | None = None  # whether each profile saw the sync planted after its steps
+    sees_planted: bool | None = None  # True if each profile showed the sync planted after its steps
 
 
 @contextmanager
@@ -244,8 +244,8 @@ def graph_launches(
 ) -> Iterator[None]:
     """Watch `steps` steps with the profiler: graph launches and device activities. Needs CUDA.
 
-    ranks: how many train together. replays: none of the steps captures, so that what they did can be compared with the
-    census. over: called once their work is done, before the profile is closed and read, which takes up to seconds.
+    ranks: how many train together. replays: True if none of the steps captures, so that their work can be compared with
+    the census. over: called when the steps are done, before the profile is closed and read, which may take seconds.
     """
     with profiler() as profile:
         yield
@@ -264,14 +264,14 @@ def graph_launches(
 
 
 def planted_sync(device: str) -> None:
-    """Read a value on the host, for a detector to see. Made outside of the watch, it is the device's even on a CPU."""
+    """Read a value on the host, for detectors to see. Its tensor is made unwatched, so it counts as the device's."""
     with not_of_the_step():
         value = torch.ones(2, device=device)
     value.sum().item()
 
 
 def in_step(profiled: object) -> AbstractContextManager[object]:
-    """Return the range of a step, for `device_work`; an empty block if the step is not profiled."""
+    """Return a range that marks a step for `device_work`; an empty block if the step is not profiled."""
     return span(STEP) if profiled else nullcontext()
 
 
@@ -294,11 +294,11 @@ def profiler(*, stacks: bool = False) -> Iterator[Any]:
 
 
 def prime_profiler() -> None:
-    """Run the process's first profile, which sets CUPTI up: it took 4.2 s on an H200, every later one 1 ms."""
+    """Run the process's first profile, which sets up CUPTI. It took 4.2 s on an H200; later profiles took 1 ms."""
     with profiler():
         synchronize()
 
 
 def raw_events(profile: Any) -> list[Any]:
-    """Return a profile's events as Kineto gives them: with correlation numbers, without the tree that torch builds."""
+    """Return a profile's events as Kineto gives them: with correlation numbers, and without torch's event tree."""
     return list(profile.profiler.kineto_results.events())

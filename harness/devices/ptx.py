@@ -1,8 +1,8 @@
-"""Read `.target`, `.version` and entries of PTX text, and decide which device a target fits.
+"""Read `.target`, `.version` and entries of PTX text, and decide whether a target fits a device.
 
 Rules of the PTX ISA manual (directives `.target` and `.version`): PTX for `sm_XY` loads on a device of
-capability >= X.Y; `sm_XYf` on the same family from X.Y on; `sm_XYa` on exactly X.Y. `compute_XY` is a synonym.
-A module's `.version` must be one the driver knows, and not older than the one that introduced its target.
+capability >= X.Y; `sm_XYf` on the same family from X.Y on; `sm_XYa` on exactly X.Y. `compute_XY` means `sm_XY`.
+The driver must know a module's `.version`, which must not be older than the version that introduced its target.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from dataclasses import dataclass
 
 _TARGET = re.compile(r"(?:sm|compute)_([1-9][0-9]{1,2})([af]?)")
 _VERSION = re.compile(r"([0-9]{1,3})\.([0-9]{1,3})")
-_COMMENT = re.compile(r"//[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)  # one without an end goes to the end, not on and on
+_COMMENT = re.compile(r"//[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)  # an unclosed comment ends with the text
 _TARGET_LINE = re.compile(r"^[^\S\n]*\.target\s+([^\n;]*)", re.MULTILINE)
 _VERSION_LINE = re.compile(r"^[^\S\n]*\.version\s+(\S+)", re.MULTILINE)
 _ENTRY = re.compile(r"\.entry\s+([A-Za-z_$%][\w$]*)")
 
-# The PTX ISA version that introduced each target (release history of the PTX ISA manual), without suffix, then the
-# versions of the suffixed ones where they came later.
+# The PTX ISA version that introduced each target (release history of the PTX ISA manual). Targets with a suffix have
+# their own entries.
 _INTRODUCED = {
     "30": (3, 0), "32": (4, 0), "35": (3, 1), "37": (4, 1), "50": (4, 0), "52": (4, 1), "53": (4, 2),
     "60": (5, 0), "61": (5, 0), "62": (5, 0), "70": (6, 0), "72": (6, 1), "75": (6, 3),
@@ -42,7 +42,7 @@ _FAMILIES = {101: "110", 110: "110"}
 
 @dataclass(frozen=True)
 class Target:
-    """An architecture: `number` 90 is capability 9.0; `suffix` is "", "a" (this one only) or "f" (its family)."""
+    """An architecture. number: 90 for capability 9.0. suffix: "", "a" (only this architecture) or "f" (its family)."""
 
     number: int
     suffix: str = ""
@@ -57,7 +57,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Module:
-    """What a PTX text declares, as written; `targets` holds architectures only (no `debug`, no texturing mode)."""
+    """The declarations of a PTX text, as written. targets: only architectures (no `debug`, no texturing mode)."""
 
     targets: list[str]
     versions: list[str]
@@ -89,7 +89,7 @@ def parse_version(text: str) -> tuple[int, int]:
 
 
 def is_exact(target: Target, device: Target) -> bool:
-    """Return True for equal architectures: a suffix limits where else the PTX loads, not whether it loads here."""
+    """Return True if the architectures are equal. Ignore suffixes, which only limit loading on other devices."""
     return target.number == device.number
 
 
@@ -110,7 +110,7 @@ def introduced_in(target: Target) -> tuple[int, int] | None:
 def newest_version(cuda: tuple[int, int]) -> tuple[int, int] | None:
     """Return the newest PTX ISA version that a driver of this CUDA version, such as (12, 8), loads.
 
-    A driver newer than the table loads at least the table's newest version; one older than the table gives None.
+    For a driver newer than the table, return the table's newest version. For an older driver, return None.
     """
     known = [release for release in _DRIVER if release <= cuda]
     return _DRIVER[max(known)] if known else None

@@ -1,4 +1,4 @@
-"""Sample the machine during a run: clocks, power, throttling, other users, host load, a processor's pace."""
+"""Sample the machine during a run: clocks, power, throttling, other processes, host load, and processor pace."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import threading
 import time
 from collections.abc import Callable, Collection
 
-# bound here, before a system is imported: it could replace them in their modules
+# bound here, before a system is imported, because a system could replace them in their modules
 from os import listdir
 from pathlib import Path
 from threading import get_native_id
 
-# bound here, before a system is imported: it could replace it in its module
+# bound here, before a system is imported, because a system could replace it in its module
 from time import monotonic, process_time_ns, thread_time_ns
 from typing import Any, Self
 
@@ -24,7 +24,7 @@ from harness.numbers import dump_json
 # The supervisor samples in a thread of its own process, so that the worker's process is not
 # disturbed.
 
-INTERVAL_S = 5.0  # only what is timed is judged by samples
+INTERVAL_S = 5.0  # long, because only timings are judged by samples
 # Timed blocks may last a tenth of a second. A read of NVML took 0.05 ms on an H200.
 TIMED_INTERVAL_S = 0.1
 # nvmlClocksEventReasons of nvml.h that slow the clocks down. Left out: idle (0x1), the applications' clock setting
@@ -42,11 +42,11 @@ UNKNOWN = -1  # foreign_processes when the driver does not list processes
 
 
 class Sampler:
-    """Samples until it is left; `write` then stores one Telemetry record.
+    """Samples the machine within its block; `write` then stores one Telemetry record.
 
-    gpu_uuid: the GPU to watch, None for the host alone; workers: process and session ids of those that use the GPU for
-    the harness now; before: processes on it before any of them; phase: returns the worker's phase. When the run had a
-    timed phase, only samples of that phase are kept.
+    gpu_uuid: the GPU to watch; None for the host alone. workers: ids of the harness's processes (session leaders) that
+    use the GPU now. phase: returns the worker's phase. before: processes on the GPU before all workers. If the run has
+    a timed phase, only samples of that phase are kept.
     """
 
     def __init__(
@@ -75,9 +75,9 @@ class Sampler:
             self._gpu.close()
 
     def telemetry(self) -> Telemetry:
-        """Return the samples; where the run had a timed phase, return only those of that phase."""
+        """Return the samples. If the run had a timed phase, return only samples of that phase."""
         timed = [sample for phase, sample in self._samples if _is_timed(phase)]
-        # from the first look at the phase to the last: at most one interval less than it took
+        # from the first to the last sample of the phase: up to two intervals less than its true length
         seconds = timed[-1].seconds - timed[0].seconds if timed else None
         return Telemetry(
             samples=timed or [sample for _, sample in self._samples], began=self._started, timed_seconds=seconds
@@ -88,7 +88,7 @@ class Sampler:
         path.write_text(dump_json(self.telemetry().model_dump()) + "\n", encoding="utf-8")
 
     def _sample_until_stopped(self) -> None:
-        """Take a sample at each interval, and at every look while the phase is the timed one."""
+        """Take a sample every INTERVAL_S, and every TIMED_INTERVAL_S during the timed phase."""
         due = self._started
         while not self._stop.is_set():
             now, phase = time.monotonic(), self._phase()
@@ -107,7 +107,7 @@ class Sampler:
 
 
 def _is_timed(phase: str) -> bool:
-    """Return True for the timed phase. Phases of an arm with that name have a colon behind it, and are not meant."""
+    """Return True for the timed phase. Phases of an arm of that name do not match, because a colon follows the name."""
     return phase.partition(" ")[0] == TIMED_PHASE
 
 
@@ -122,7 +122,7 @@ UNREADABLE = {**HOST_ONLY, "foreign_processes": UNKNOWN}
 
 
 def processes_on(uuid: str) -> set[int]:
-    """Return the ids of the processes that use the GPU now, as NVML gives them; none if it cannot be asked."""
+    """Return the ids of the processes that use the GPU now, from NVML; an empty set if NVML is not available."""
     gpu = open_gpu(uuid, ())
     if gpu is None:
         return set()
@@ -143,7 +143,7 @@ def open_gpu(uuid: str, workers: Collection[int], before: Collection[int] | None
 
 
 class Gpu:
-    """One GPU through NVML. What the driver does not report is None (or `UNKNOWN`), never a guess."""
+    """One GPU, read through NVML. A value that the driver does not report is None (or `UNKNOWN`)."""
 
     def __init__(self, uuid: str, workers: Collection[int], nvml: Any, before: Collection[int] | None = None) -> None:
         self._nvml, self._workers = nvml, workers
@@ -185,8 +185,8 @@ class Gpu:
     def _foreign_processes(self) -> int:
         """Return the number of processes on the GPU outside the sessions of the harness's workers.
 
-        In a container NVML gives the host's process ids, so that no worker is recognized. Then as
-        many of the processes that were not there before are taken for workers as there are workers.
+        In a container NVML gives the host's process ids, so no worker is recognized. In this case assume
+        that as many of the new processes are workers as there are workers.
         """
         processes = self.process_ids()
         if processes is None:
@@ -203,20 +203,19 @@ class Gpu:
             return False
 
 
-# Measure how fast a processor works just now: the processor time of a thread for a fixed piece of
-# Python.
+# Measure a processor's current pace: the processor time of a thread for a fixed piece of Python code.
 #
-# What shares a core with this process (the other hyperthread, often of a neighbour that no list of
-# processes shows), or lowers its clock, slows every step that the host enqueues. Waiting for a
+# Other work on the same core (on the other hyperthread, often of a process that is not visible here)
+# or a lower clock slows every step that the host enqueues. The pace shows this. Waiting for a
 # processor or for the interpreter's lock is not counted.
 
 PASSES = 20_000  # about a millisecond
 LOOKS = 5
-OWN_SHARE = 0.1  # of the piece's own time: chosen, above what counting itself costs
+OWN_SHARE = 0.1  # share of the piece's own time; a choice, above the cost of counting itself
 
 
 def pace() -> float | None:
-    """Return the seconds of the piece; None if other threads of this process, which are no neighbour, worked too."""
+    """Return the seconds that the piece takes; None if other threads of this process worked meanwhile."""
     process, thread = process_time_ns(), thread_time_ns()
     value = 0
     for number in range(PASSES):
@@ -227,7 +226,7 @@ def pace() -> float | None:
 
 
 def _others_work() -> bool:
-    """Return True if another thread of this process is about to work: Linux counts its time a clock tick late."""
+    """Return True if another thread of this process runs now. Its time is missing, as Linux counts it a tick late."""
     own = str(get_native_id())
     try:
         return any(_works(thread) for thread in listdir("/proc/self/task") if thread != own)  # noqa: PTH208
@@ -239,46 +238,46 @@ def _works(thread: str) -> bool:
     try:
         with open(f"/proc/self/task/{thread}/stat", "rb") as file:  # noqa: PTH123 - once for each of many threads
             return file.read().rpartition(b") ")[2].startswith(b"R")
-    except OSError:  # it has ended
+    except OSError:  # the thread has ended
         return False
 
 
 class Paces:
-    """The paces of one process, and their least so far: what its processor does when nothing else works on it."""
+    """The paces of one process, and the least pace so far, which is that of an undisturbed processor."""
 
     def __init__(self) -> None:
         self.least = math.inf
 
     def measure(self) -> float | None:
-        """Measure the pace once more and return it; None as for `pace`."""
+        """Measure the pace and return it; None if `pace` returns None."""
         measured = pace()
         self.least = min(self.least, measured or math.inf)
         return measured
 
     def look(self) -> None:
-        """Measure a few times for the least pace alone, which takes a few milliseconds."""
+        """Measure a few times to update the least pace. This takes a few milliseconds."""
         for _ in range(LOOKS):
             self.measure()
 
     def disturbed(self, block: Block) -> bool:
-        """Return True if something else worked during this block, as far as this process can know."""
+        """Return True if the pace shows that other work disturbed `block`."""
         return block.pace is not None and disturbed(block.pace, self.least)
 
 
 def slower(one: float | None, other: float | None) -> float | None:
-    """Return the slower of two paces; None if either is not known."""
+    """Return the slower of two paces; None if either is unknown."""
     return None if one is None or other is None else max(one, other)
 
 
-# Wait until no other process's work delays a kernel of this one.
+# Wait until no other process's work delays a kernel of this process.
 
-SHORT_S = 0.5e-3  # chosen: far more than a kernel and its wait take alone, less than another context's time slice
-QUIET_S = 0.02  # chosen: several time slices
-LIMIT_S = 5.0  # a stopped process has at most a block of 50 enqueued steps left
+SHORT_S = 0.5e-3  # a choice: far more than a kernel and its wait alone, less than another context's time slice
+QUIET_S = 0.02  # a choice: several time slices
+LIMIT_S = 5.0  # a stopped process has at most 50 enqueued steps left on the device
 
 
 def wait_for_quiet_device() -> None:
-    """Wait until a short kernel has taken no longer than alone for 20 ms, but five seconds at most."""
+    """Wait until short kernels have not been delayed for QUIET_S, but at most LIMIT_S."""
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
         return

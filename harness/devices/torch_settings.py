@@ -1,5 +1,5 @@
-"""Read and restore the settings that torch keeps for the whole process. An arm may set them as it
-opens, and so change or slow down a step of another arm.
+"""Read and restore torch's process-wide settings. An arm may change them when it opens, and so change
+or slow down the steps of another arm.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-# What `get` gave, `set` takes back.
+# a function that reads a setting, and a function that sets it to the value read
 _Accessors = tuple[Callable[[], Any], Callable[[Any], object]]
 
 
@@ -45,7 +45,7 @@ _SETTINGS: dict[str, _Accessors] = {
 
 
 def torch_settings() -> dict[str, Any]:
-    """Return the settings' values by name, without those that torch refuses to give: old and new names are mixed."""
+    """Return the settings' values by name. Leave out settings that torch refuses to read, as when APIs are mixed."""
     found = {}
     for name, (get, _) in _SETTINGS.items():
         with suppress(RuntimeError):
@@ -68,15 +68,14 @@ _WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 def deterministic_algorithms(*, is_strict: bool = True) -> Iterator[None]:
     """Make torch, cuDNN and cuBLAS repeat their bits within the block.
 
-    is_strict: operators that cannot repeat theirs raise and name themselves; else they are executed as they are.
-
-    The workspace is one of two that cuBLAS documents as reproducible; torch reads the variable at each product.
+    is_strict: an operator that cannot repeat its bits raises an error; if False, it is executed without a guarantee.
+    cuBLAS documents two workspace settings as reproducible; `:4096:8` is one. torch reads the variable at each product.
     """
     known, workspace = torch_settings(), os.environ.get(_WORKSPACE)
     filling: Any = torch.utils.deterministic
     filled = filling.fill_uninitialized_memory
     os.environ[_WORKSPACE] = ":4096:8"
-    filling.fill_uninitialized_memory = False  # it launches kernels that are no part of the step
+    filling.fill_uninitialized_memory = False  # filling would launch kernels that are not part of the step
     torch.use_deterministic_algorithms(mode=True, warn_only=not is_strict)
     torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
     try:

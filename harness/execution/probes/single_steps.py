@@ -130,7 +130,7 @@ def _relative(ours: Tensor | None, exact: Tensor | None) -> float:
 
 
 def _elementwise(ours: Tensor | None, exact: Tensor | None, scale: Tensor | None) -> float:
-    """Return the largest |ours - exact| / (|scale| + smallest normal number). Rounding is absolute below that number."""
+    """Return the largest |ours - exact| / (|scale| + smallest normal number), below which rounding is absolute."""
     if ours is None or exact is None or scale is None or ours.shape != exact.shape:
         return math.inf
     smallest = torch.finfo(ours.dtype).tiny

@@ -4,8 +4,7 @@ The process reads a `TrainingPart` from its standard input and answers with an `
 series into the run's directory itself, while the worker that started it waits (`train_elsewhere`).
 
 It imports torch before it gets its part. All parts but the first load a checkpoint; all parts but the last save one.
-After a save the process makes a few more steps, which must not change the checkpoint. Then it waits for its threads,
-which may still write the checkpoint, and ends.
+After a save the process makes a few more steps, which must not change the checkpoint, waits for its threads, and ends.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ STEPS_AFTER_SAVE = 2  # the first step changes every saved tensor; an asynchrono
 class TrainingPart(Job):
     """Part of a training. replica: the number of this execution. first, until: its steps, without `until`.
 
-    seed: replaces the workload's seed, and is recorded as a fact; None: the workload's seed.
+    seed: replaces the workload's seed, and is recorded as a fact.
     """
 
     arm: str

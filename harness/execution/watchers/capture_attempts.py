@@ -1,7 +1,7 @@
-"""Count the captures that begin in this process and their replays, and keep how captures fail and what they hold.
+"""Count the captures that begin in this process and their replays. Keep errors and operators of the captures.
 
-What a system reports of its captures is checked against these counts. `harness.execution.opening` opens every
-arm under counts of its own. Every record of an arm's end holds them, and the operators that were captured.
+The judge checks a system's report of its captures against these counts. `harness.execution.opening` opens every
+arm under counts of its own. The record of an arm's end contains the counts and the captured operators.
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ from harness.system.replay.captured_step import CaptureFailedError
 from harness.system.replay.operations import OperatorWatch
 from harness.system.replay.traced import TracedStep
 
-_COUNTING: list[CaptureAttempts] = []  # the last one counts: of the arm that is being opened, or that works
+_COUNTING: list[CaptureAttempts] = []  # only the last one counts; it is of the arm that is opened or works now
 
 
 class CaptureAttempts:
-    """Counts, within its block, captures that begin: of a CUDA graph by torch, by whichever library, or traced ones.
+    """Counts the captures that begin within its block: torch's CUDA graphs, used by any library, and traced steps.
 
-    Of several blocks that are open the innermost counts, or the one whose `working` was entered last. `errors` has a
-    sentence for each capture that an exception ended, caught or not, with the user's line. `replaying` is true
-    while a replay runs. `replayed` lists the graphs and recorded steps that were replayed since it was set to a list.
-    While `left_out` is true a replay does nothing, and returns what it returned last.
+    If several blocks are open, only the innermost counts, or the one whose `working` was entered last. errors: a
+    sentence with the user's line for each capture that an exception ended, caught or not. replaying: true while a
+    replay runs. replayed: set it to a list to collect the graphs and traced steps that are replayed. left_out: if
+    true, a replay does nothing, and returns the result of the previous replay.
     """
 
     def __init__(self) -> None:
         self.count = self.replays = 0
         self.replaying = self.left_out = False
         self.replayed: list[Any] | None = None
-        self._returned = WeakKeyDictionary[Any, object]()  # by what is replayed
+        self._returned = WeakKeyDictionary[Any, object]()  # the last result of each graph or traced step
         self.errors: list[str] = []
         self.training: object = None  # the arm's
         self.operators: set[str] = set()
         self.draws: list[list[str]] = []  # of each capture, the operators that draw random numbers
         self._capturing: list[OperatorWatch] = []
-        self._handled: BaseException | None = None  # by the code that began the last one
+        self._handled: BaseException | None = None  # the exception that was being handled when the last capture began
         self._replaced = ExitStack()
 
     def __enter__(self) -> Self:
@@ -53,14 +53,14 @@ class CaptureAttempts:
         return self
 
     def __exit__(self, *_raised: object) -> None:
-        self._stop_watching()  # of a capture that was never ended
+        self._stop_watching()  # a capture may never have ended
         self.training = self._handled = None
         _COUNTING.remove(self)
         self._replaced.close()
 
     @contextmanager
     def working(self) -> Iterator[None]:
-        """Count what begins in the block, even if another arm was opened later."""
+        """Count captures within the block here, even if another arm was opened later."""
         _COUNTING.append(self)
         try:
             yield
@@ -82,7 +82,7 @@ class CaptureAttempts:
     def _ended(self, end: Callable[..., object]) -> Callable[..., object]:
         def ended(*arguments: object, **keywords: object) -> object:
             self._stop_watching()
-            raised = sys.exception()  # by the captured code: a `with` that it leaves ends the capture
+            raised = sys.exception()  # an error of the captured code leaves a `with`, which ends the capture
             if _COUNTING[-1] is not self:
                 return end(*arguments, **keywords)
             if raised is None or raised is self._handled:
@@ -111,7 +111,7 @@ class CaptureAttempts:
         return replayed
 
     def _watch(self, begun: object) -> None:
-        """Collect the operators of what was recorded, or of a graph from now until its capture ends."""
+        """Collect the operators of a traced step, or of a graph from now until its capture ends."""
         if isinstance(begun, TracedStep):
             self.operators |= begun.operators
             self.draws.append(begun.draws)
@@ -138,7 +138,7 @@ class CaptureAttempts:
 
 
 def attempts_of(training: object) -> CaptureAttempts:
-    """Return the count of an open arm's captures. Raises LookupError for a run that `opened` did not open."""
+    """Return the capture counts of an open arm. Raises LookupError for a run that `opened` did not open."""
     found = next((each for each in _COUNTING if each.training is training), None)
     if found is None:
         raise LookupError(f"no arm is open whose run is a {type(training).__name__}")

@@ -1,6 +1,6 @@
-"""Watch the steps of a captured arm: the host's part of each, and under the profiler what the device does in some.
+"""Watch the steps of a captured arm: the host's work in each step, and with the profiler the device's work in some.
 
-What draws random numbers in one step is watched in every arm, so that arms whose masks differ are known as such.
+In every arm the operators of one step that draw random numbers are watched, to find arms whose masks differ.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from harness.system.replay.operations import OperatorWatch
 
 
 class DrawWatch:
-    """Keeps the states of the process's generators around its block; `watch` collects the operators of a step in it.
+    """Keeps the generators' states before and after its block. `watch`, entered within, collects a step's operators.
 
-    Reading a state is work: between the two are the watchers that count what a step does.
+    The two are separate, because reading a state executes operators, which other watchers must not count.
     """
 
     def __init__(self, step: int) -> None:
@@ -50,16 +50,16 @@ class DrawWatch:
 
     @property
     def operators(self) -> set[str]:
-        """Return the operators that compute, each once."""
+        """Return the names of the step's computing operators."""
         return self.watch.names
 
     @property
     def form(self) -> str:
-        """Return the digest of all operators of the step."""
+        """Return one digest of all operators of the step."""
         return self.watch.form
 
     def record(self, captured: Sequence[Sequence[str]]) -> Draws:
-        """Return what drew random numbers. captured: the operators that draw, of each capture of the arm."""
+        """Return the record of random draws. captured: for each capture of the arm, its operators that draw."""
         moved = {name: state for name, state in self._after.items() if state != self._before.get(name)}
         return Draws(
             step=self._step, operators=self.watch.draws, captured=[list(each) for each in captured], generators=moved
@@ -67,7 +67,7 @@ class DrawWatch:
 
 
 def state_digests(accessors: Mapping[str, generators.Accessors]) -> dict[str, str]:
-    """Return a digest of each generator's present state."""
+    """Return a digest of each generator's current state."""
     return {
         name: hashlib.sha256(generators.as_tensor(each).numpy().tobytes()).hexdigest()[:16]
         for name, each in generators.states(accessors).items()
@@ -122,7 +122,7 @@ def capture_evidence(
 
 
 def capture_record(training: TrainingRun, planned: PlannedArm) -> CaptureRecord:
-    """Return what the system reports of its capture now. A system that reports nothing has not captured."""
+    """Return the system's current report of its capture. A system without reports counts as not captured."""
     if isinstance(training, HasCapture):
         return training.capture_record()
     return CaptureRecord(
@@ -138,20 +138,20 @@ def capture_record(training: TrainingRun, planned: PlannedArm) -> CaptureRecord:
 
 
 def _moved(captured: Mapping[str, int], now: Mapping[str, int]) -> list[str]:
-    """Return the names of buffers that are elsewhere than at capture, or gone."""
+    """Return the names of buffers that have another address than at capture, or are gone."""
     return sorted(name for name, address in captured.items() if now.get(name) != address)
 
 
-WATCHED_STEPS = 3  # on CUDA the first ones, capture included, and the last; of traced replays the last
+WATCHED_STEPS = 3  # on CUDA of the first and of the last steps; of traced replays only of the last
 
-Windows = dict[int, tuple[int, bool]]  # first step -> steps, and whether they are to be replays
+Windows = dict[int, tuple[int, bool]]  # first step -> number of steps, and whether all of them must be replays
 
 
 class Watcher(NamedTuple):
-    """Holds what is called before, around and after each step with its index, and behind the last one.
+    """Holds the functions that are called before, around and after each step with its index, and after the last step.
 
-    parts: what an error of the watcher is a failure of; it is not called again then. Without parts
-    an error is the arm's.
+    parts: the parts that fail with an error of the watcher, which is not called again. Without parts
+    an error fails the arm.
     """
 
     parts: tuple[Part, ...] = ()
@@ -162,10 +162,10 @@ class Watcher(NamedTuple):
 
 
 class CaptureWatch:
-    """The watch over a series of steps of one execution; a context manager, which ends a profile that is open.
+    """The watch over a series of steps of one execution; a context manager that ends an open profile.
 
-    captured: what the system says of its capture at the time. watches: if it does at all.
-    every_step: None where no step is watched by itself.
+    captured: returns the system's current report of its capture. watches: False to watch nothing.
+    every_step: the watch of single steps; None if there is none.
     """
 
     def __init__(
@@ -189,7 +189,7 @@ class CaptureWatch:
         self.every_step = parts.ask(ask, *self._parts) if watches else None
 
     def around(self, watchers: Sequence[Watcher]) -> list[Watcher]:
-        """Return the watchers of a probe with those of the capture outside and inside of them."""
+        """Return a probe's watchers with the capture's watchers placed outside and inside of them."""
         found = [*watchers]
         if self.every_step is not None:
             found.append(Watcher(self._parts, around=self.every_step.step))
@@ -201,7 +201,7 @@ class CaptureWatch:
     def _begin(self, index: int) -> None:
         if index in self._windows:
             steps, replays = self._windows[index]
-            if replays:  # a neighbour on the GPU would lengthen what is judged as a share of time
+            if replays:  # other work on the GPU would lengthen kernels, whose share of time is judged
                 self._solitude.enter_context(self._recorder.alone())
             self._window.enter_context(
                 graph_launches(
@@ -214,12 +214,12 @@ class CaptureWatch:
             self._window.close()
 
     def seen(self, record: CaptureRecord) -> tuple[Watched, StepWatch | None]:
-        """Return what was seen of the steps, as it fits the capture that the system reports."""
+        """Return the observations of the steps that fit the mechanism of the reported capture."""
         if self.every_step is None:
             return self._profiled, None
         profiled = self._profiled
         if record.mechanism == "traced":
-            # captures of several shapes have unequal numbers of operations: whole rounds of them are compared
+            # captures of different shapes have different numbers of operations, so compare whole rounds of shapes
             profiled = self.every_step.last(WATCHED_STEPS * max(record.captures, 1))
         return profiled, self.every_step.operations()
 
@@ -232,14 +232,14 @@ class CaptureWatch:
         try:
             self._solitude.__exit__(kind, error, trace)
         finally:
-            self._window.__exit__(kind, error, trace)  # it reads no profile of a step that raised
+            self._window.__exit__(kind, error, trace)  # after an error it does not read the profile
 
 
 def profiled_steps(planned: PlannedArm, steps: range) -> Windows:
     """Return the windows of steps that are profiled, for a captured arm on CUDA.
 
-    They are the first steps after the arm's warm ones, in which a capture that is recorded and not launched loses an
-    update, and the last steps.
+    They are the first steps after the warm steps, and the last steps. In the first steps a capture that is recorded
+    but not launched loses an update.
     """
     steps = steps[planned.arm.warm_steps :]
     if planned.arm.capture == "none" or not has_cuda() or not steps:
@@ -252,7 +252,7 @@ def profiled_steps(planned: PlannedArm, steps: range) -> Windows:
 def _watch_of_every_step(
     run: Run, planned: PlannedArm, training: TrainingRun, captured: Callable[[], CaptureRecord]
 ) -> SeriesWatch | None:
-    """Return a watch for a captured arm, or for one whose host syncs are judged, if its steps can be watched as is."""
+    """Return a watch of single steps for a captured arm, or for a CUDA arm whose host syncs are judged; else None."""
     device, is_captured = device_of(training), planned.arm.capture != "none"
     if not is_captured and not (planned.watch_every_step and device == "cuda"):
         return None
@@ -268,6 +268,6 @@ def _watch_of_every_step(
 
 
 def _watched_parts(planned: PlannedArm) -> tuple[Part, ...]:
-    """Return the parts that the watch of every step is evidence for."""
+    """Return the parts whose evidence comes from the watch of every step."""
     captured: tuple[Part, ...] = ("capture",) if planned.arm.capture != "none" else ()
     return (*captured, "syncs") if planned.observe_syncs else captured

@@ -1,18 +1,17 @@
-"""Look whether replays compute what a captured step gives: make them without a step, and leave them out of a step.
+"""Test whether replays compute a captured step's outputs: make replays without the step, and the step without replays.
 
-The look begins when an arm has ended and all else is recorded, so it touches nothing that is judged. Each execution
-starts from the trainable parameters and the optimizer's state at the arm's end, which are put back:
+The test begins after the arm's end, when all other evidence is recorded. Before each execution the trainable parameters
+and the optimizer's state are restored to the arm's end:
+1. the replays of the last step alone, on the batch that the step left;
+2. `other`, a step that makes the same replays on another batch, and then its replays alone;
+3. `other` again, and then the last step without its replays. If everything is captured, parameters do not change, and
+   the loss is that of `other`, which its replays left in their buffers.
 
-1. the replays of the last step alone, on the batch that it left;
-2. `other`, a step that makes the same replays on another batch, and its replays alone;
-3. `other` again, and the last step with its replays left out. Where all is captured, the parameters stay, and the loss
-   is that of `other`, which the replays left in their buffers.
-
-Where a step gives something else without its replays, as with an optimizer outside the graph, `other` is made twice as
-it is, then without its replays, from one and the same state, in which buffers and gradients are those of another batch.
-An output that repeats and that comes out alike without the replays was never computed by them. One that does not repeat
-comes from them if without them it is that of the other batch. Where all steps have one batch, buffers and gradients are
-those of a later state: a loss that is alike is none of the replays', and parameters may be alike by rounding.
+If a step without its replays gives other outputs than that, as with an optimizer outside the graph, `other` is made
+twice with its replays, and then without, always from the same state with another batch's buffers and gradients. If an
+output repeats, and is the same without replays, the replays do not compute it. If an output does not repeat, the
+replays compute it if without them it equals that of the other batch. If all steps have one batch, buffers and gradients
+of a later state are used: a loss that is the same does not come from replays, but parameters may agree by rounding.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ from harness.system.sharded_tensors import local
 from harness.system.users_code import message_of
 
 NAMED = 20  # outputs, at most
-AGAIN = 5  # replays alone, at most: a step that sums up gradients changes parameters in some of them
+AGAIN = 5  # the most rounds of replays alone: with gradient accumulation only some of them change parameters
 _Outputs = Mapping[str, str]  # digests of the trainable parameters, by name, and of the loss if the step returned one
 
 
@@ -50,11 +49,11 @@ def ghost_replay(
     heartbeat: Callable[[], object] = lambda: None,
     silence: float = inf,
 ) -> GhostReplay:
-    """Return what the replays of step `last` compute, or what ended the look.
+    """Return what the replays of step `last` compute, or the error that ended the test.
 
-    others: steps that made the same replays, in the order in which one with another batch is looked for.
-    heartbeat: called after each step and each round of replays. silence: seconds between two of these that end the
-    look, as a step may wait for a batch that nothing sends any more.
+    others: steps that made the same replays; the first of them with another batch is used.
+    heartbeat: called after each step and each round of replays. silence: seconds between two heartbeats after which
+    the test ends, because a step may wait forever for a batch.
     """
     look = _Look(training, attempts)
     try:
@@ -65,7 +64,7 @@ def ghost_replay(
                     look.look(last, others)
             finally:
                 start.restore()
-    except BaseException as error:  # a system may refuse a step beyond its last, and end its process there
+    except BaseException as error:  # a system may refuse a step after its last, and even exit
         look.found["failure"] = message_of(error)
     finally:
         attempts.left_out, attempts.replayed = False, None
@@ -73,14 +72,14 @@ def ghost_replay(
 
 
 class SilentError(BaseException):
-    """A step of the look takes too long; not an `Exception`, which the step could handle."""
+    """A step of the test takes too long. Not an `Exception`, because the step could catch that."""
 
 
 @contextmanager
 def _heard(heartbeat: Callable[[], object], silence: float) -> Iterator[Callable[[], object]]:
-    """Yield `heartbeat`, and raise SilentError in the block once it was not called for `silence` seconds.
+    """Yield a heartbeat function. Raise SilentError in the block if it is not called for `silence` seconds.
 
-    Nothing is raised outside of the main thread, nor where the step has a use of its own for the alarm.
+    Outside of the main thread, or if user code handles SIGALRM itself, nothing is raised.
     """
     is_main = threading.current_thread() is threading.main_thread()
     if silence == inf or not is_main or signal.getsignal(signal.SIGALRM) is not signal.SIG_DFL:
@@ -104,7 +103,7 @@ def _heard(heartbeat: Callable[[], object], silence: float) -> Iterator[Callable
 
 
 class _Look:
-    """The look at one arm. `found` are the fields of its record."""
+    """The test of one arm. found: the fields of its record."""
 
     guard: StateGuard
     heartbeat: Callable[[], object]
@@ -115,7 +114,7 @@ class _Look:
         self.found: dict[str, Any] = {"replays": len(self._replays)}
 
     def kept(self, *categories: str) -> dict[str, Tensor]:
-        """Return the tensors of these categories of state, or what a replay trains; its input buffers are neither."""
+        """Return the state tensors of these categories, by default parameters and optimizer, without input buffers."""
         state = watched_state(self._training)
         return {
             f"{category} {name}": tensor
@@ -139,9 +138,9 @@ class _Look:
             self._compare(index, last)
 
     def _compare(self, index: int, last: int) -> None:
-        """Make a step as it is, once more and without its replays, from one state, and keep which outputs are alike.
+        """Make step `index` twice, and once without its replays, from one state. Record which outputs are equal.
 
-        That state has what a step `last` left in gradients and buffers, which a step without replays finds there.
+        In that state gradients and buffers are those of step `last`, so a step without replays would read them.
         """
         self._step(index)
         batch, left = self._batch(), self._step(last)
@@ -166,7 +165,7 @@ class _Look:
                 if not known and LOSS_OUTPUT not in first:
                     raise LookupError("a step beyond the last one gives no loss, and changes no parameter")
                 outside = sorted(name for name in known if without.get(name) == first[name])
-                if not is_other:  # the update may round other gradients to the same one
+                if not is_other:  # different gradients may round to the same update
                     trained = known - {LOSS_OUTPUT}
                     self.found["alike"] = len(trained) if trained <= {*outside} else 0
                     outside = [name for name in outside if name == LOSS_OUTPUT]
@@ -174,7 +173,7 @@ class _Look:
                 self.found |= {"outside": len(outside), "named": outside[:NAMED], "unsure": len(anew - repeated)}
 
     def _other(self, others: Sequence[int]) -> tuple[int, _Outputs]:
-        """Make steps until one makes the last step's replays, on another batch if there is one; and what it gives."""
+        """Find a step with the last step's replays, preferably on another batch. Return its index and outputs."""
         batch, known = self._batch(), None
         for index in others:
             outputs = self._step(index)
@@ -195,14 +194,14 @@ class _Look:
         except Exception:
             if not self._attempts.replayed:
                 raise
-            loss = {}  # a schedule refuses a step beyond its last, once the parameters are updated
+            loss = {}  # a schedule may refuse a step after its last, but the parameters are updated by then
         self._attempts.left_out = False
         self.heartbeat()
         return self._parameters() | digests(loss)
 
     def _alone(self) -> _Outputs:
-        """Make the replays of the step that was made last, without the step, until more than the first ones change
-        parameters: what only copies the result of a step copies it again.
+        """Make the last step's replays without the step, until a later round gives other parameters than the first. The
+        first round is no proof, because a replay that only copies the step's result copies it again.
         """
         self.guard.restore()
         given = list[_Outputs]()
@@ -223,7 +222,7 @@ class _Look:
 
 @contextmanager
 def _gradients_kept(parameters: Mapping[str, Tensor]) -> Iterator[None]:
-    """Put the gradients back as they were before the block; their copies are in the host's memory."""
+    """Restore the gradients after the block from copies in the host's memory."""
     kept = [(each, each.grad) for each in parameters.values() if each.is_leaf and each.grad is not None]
     values = [local(gradient).detach().to("cpu", copy=True) for _, gradient in kept]
     yield

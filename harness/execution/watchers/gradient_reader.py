@@ -1,11 +1,11 @@
-"""Reduce the gradients of chosen steps, as a step leaves them and, if that differs, as its backward pass did.
+"""Reduce the gradients of chosen steps: as the step leaves them and, if different, as its backward pass left them.
 
-A baseline's gradients are kept on the device for its candidates. The process of a candidate of another commit begins
-when its baseline's is over: tensors pass by a folder of the session (`Exchange`). They are not evidence, and are loaded
-as tensors and nothing else.
+A baseline's gradients are kept on the device for its candidates. If the candidate is of another commit, its process
+begins after the baseline's, and gets the tensors by a folder of the session (`Exchange`). These files are not evidence.
+They are loaded as tensors only.
 
-The digest of each micro-batch of a step shows that the step was made of several: they are a leading dimension of its
-inputs, in the order in which it takes them. How often its optimizers updated is in the record of every arm's end.
+The digest of each micro-batch of a step shows that the step has several. Micro-batches are the leading dimension of its
+inputs, in the order of their use. The record of an arm's end contains the number of optimizer updates.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from harness.system.sharded_tensors import whole
 
 
 class Exchange:
-    """One run's folder; None: all its arms are of one commit, and nothing is left or taken."""
+    """One run's folder for tensors between commits; None if all arms are of one commit, which exchange nothing."""
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
@@ -46,7 +46,7 @@ class Exchange:
             torch.save({name: tensor.detach() for name, tensor in tensors.items()}, self._path(self._folder, arm, what))
 
     def take(self, arm: str, what: str, device: torch.device | str = "cpu") -> dict[str, Tensor] | None:
-        """Return what an arm left under the name `what`, on a device; None if it left nothing."""
+        """Return the tensors that an arm left under the name `what`, on `device`; None if it left none."""
         if self._folder is None or not (path := self._path(self._folder, arm, what)).exists():
             return None
         found: dict[str, Tensor] = torch.load(path, map_location=device, weights_only=True)
@@ -64,7 +64,7 @@ class Kept(NamedTuple):
     """A baseline's gradients of one step."""
 
     left: Tensors
-    changed: Tensors | None  # what those were that changed after they were made; None: not seen
+    changed: Tensors | None  # earlier values of gradients that changed after the backward pass; None if not watched
 
 
 KeptGradients = dict[tuple[str, int], Kept]
@@ -81,7 +81,7 @@ class GradientReader:
 
     @property
     def steps(self) -> list[int]:
-        """Return the steps whose gradients a claim reads; a baseline's repetition only shows the losses' noise."""
+        """Return the steps whose gradients a claim reads. A baseline's repetition has none: it only shows noise."""
         arms, life = self._run.gradient_arms, self._life
         first = life.replica == 0 or life.arm not in self._run.baseline_of.values()
         are_read = arms is None or life.planned.sketches or (life.arm in arms and first)
@@ -92,7 +92,7 @@ class GradientReader:
         training = self._life.training
         if index not in self.steps or not isinstance(training, HasGradients):
             return
-        # gathered by every rank, also by those that compare none: the baseline may be known to the first one alone
+        # every rank gathers, even if it compares nothing, because perhaps only rank 0 has the baseline
         gradients = {plain_name(name): whole(tensor) for name, tensor in training.gradients().items()}
         trained = training.parameters() if isinstance(training, HasParameters) else {}
         without = sorted({plain_name(name) for name in trained} - set(gradients))
@@ -126,7 +126,7 @@ class GradientReader:
             self._kept[arm, index] = Kept({name: each.detach().clone() for name, each in gradients.items()}, changed)
 
     def _changed(self, gradients: Tensors) -> tuple[Tensors | None, list[str] | None]:
-        """Return gradients as they were before the step changed them, and names of those the optimizer wrote into."""
+        """Return gradients from before the step changed them, and names of gradients that the optimizer wrote into."""
         training = self._life.training
         seen: tuple[Tensors, Collection[str]] | None = None
         if self.watch is not None:
@@ -138,7 +138,7 @@ class GradientReader:
         copies, written = seen
         named = {plain_name(name): each for name, each in copies.items()}
         if self.watch is not None:
-            self.watch.copies = {}  # their memory is the next step's
+            self.watch.copies = {}  # frees their memory for the next step
         return {name: each for name, each in named.items() if name in gradients}, sorted(map(plain_name, written))
 
 
@@ -151,7 +151,7 @@ def _groups(training: TrainingRun, gradients: Tensors, without: Sequence[str]) -
 
 
 class MicroBatchWatch:
-    """Digests of the micro-batches of every step of one execution, in memory that is asked for once. No host sync."""
+    """Digests of the micro-batches of every step of one execution, in memory that is allocated once. No host sync."""
 
     def __init__(self, life: ArmLife, parts: int) -> None:
         """Start without digests. parts: how many micro-batches a step is expected to have."""
@@ -161,7 +161,7 @@ class MicroBatchWatch:
         self._first = self._filled = 0
 
     def add(self, index: int) -> None:
-        """Enqueue the digests of step `index`, which was the last one."""
+        """Enqueue the digests of step `index`, which must be the last step made."""
         inputs = self._training.inputs() if isinstance(self._training, HasInputs) else {}
         found = split(inputs, self._parts)
         number = len(next(iter(found.values()))) if found else 0
@@ -186,10 +186,10 @@ class MicroBatchWatch:
 
 
 def split(inputs: Mapping[str, Tensor], parts: int) -> dict[str, Tensor]:
-    """Return the inputs that hold one entry for each micro-batch along their first dimension, dense and contiguous.
+    """Return the inputs whose first dimension has one entry for each micro-batch, dense and contiguous.
 
-    If no input has `parts` entries, return those with as many as the first one, in the order of
-    names. An input without entries, such as a learning rate, belongs to every micro-batch.
+    If no input has `parts` entries, return the inputs with as many entries as the first input by name.
+    Leave out inputs without dimensions, such as a learning rate, because all micro-batches share them.
     """
     lengths = {name: len(tensor) for name, tensor in sorted(inputs.items()) if tensor.dim()}
     number = parts if parts in lengths.values() else next(iter(lengths.values()), 0)

@@ -1,4 +1,4 @@
-"""Observe how often a step makes the host wait, by two independent detectors that are each shown a planted sync."""
+"""Observe how often a step makes the host wait, by two independent detectors. Each must also detect a planted sync."""
 
 from __future__ import annotations
 
@@ -32,12 +32,11 @@ from harness.system.replay.placement import Placement
 from harness.system.replay.state import StateError, StateGuard
 from harness.system.users_code import message_of
 
-# Watch every step of a series: what it does outside its capture, and whether it waits for the
-# device.
+# Watch every step of a series: its work outside of the capture, and its waits for the device.
 #
-# A few steps under a profiler show what the device did, but a fault in every tenth step passes them
-# by. Here each judged step runs under detectors that are cheap around a replay and see the host's
-# part of it. They are made once for a series.
+# A few steps under a profiler show the device's work, but miss a fault that occurs in every tenth
+# step. Here every judged step runs under detectors that cost little around a replay and detect the
+# host's work. The detectors are created once for a series.
 
 _NOTHING: AbstractContextManager[None] = nullcontext()
 Detector = Literal["dispatch_mode", "sync_debug_mode", "waiting_calls"]
@@ -45,9 +44,9 @@ Detector = Literal["dispatch_mode", "sync_debug_mode", "waiting_calls"]
 
 @dataclass
 class _Seen:
-    """One step as it was watched: operations that reached the dispatcher (None: it was not watched), syncs by detector.
+    """The observations of one step. operations: how many reached the dispatcher; None if not counted.
 
-    replayed: how many of the operations ran within a replay. after: how many more came after the step.
+    replayed: how many of them ran within a replay. after: further operations after the step. syncs: by detector.
     """
 
     operations: int | None
@@ -60,9 +59,9 @@ class _Seen:
 class SeriesWatch:
     """The watch over one execution of an arm.
 
-    captures: how often the arm has captured so far. A step that captures may wait and does more than a replay, so it is
-    left out; so are the first `unwatched` steps, because a step is recorded under modes of its own.
-    attempts: how often torch began a capture, which costs nothing to ask; replaying: whether a replay runs now.
+    captures: returns the number of captures so far. A step that captures is left out, because it may wait and does more
+    than a replay. The first `unwatched` steps are left out, too, because recording uses dispatch modes of its own.
+    attempts: returns how often torch began a capture, which is cheap. replaying: returns True while a replay runs.
     """
 
     device: str
@@ -82,7 +81,7 @@ class SeriesWatch:
         on_cuda = self.device == "cuda"
         self._warnings = SyncWarnings(sync_here) if on_cuda else None
         self._waits = WaitingCalls(sync_here) if on_cuda else None
-        # an uncaptured step may be a compiled one, which a dispatch mode would turn into another program
+        # a dispatch mode would change an uncaptured step that is compiled
         self._mode = DispatchWatch(self.device, replaying=self.replaying) if self.captured else None
 
     @contextmanager
@@ -111,8 +110,8 @@ class SeriesWatch:
         operations = seen.operations or 0
         fewest = operations if self._fewest is None else self._fewest
         before, self._known_attempts = self._known_attempts, self.attempts()
-        # The first that is watched may capture the second shape; of later ones those that do more than a replay. A step
-        # that is captured after plain ones does no more than they do.
+        # Ask for captures if this step may have captured: the first watched step may capture the second shape, and a
+        # later step that captures does more than a replay, or torch began a capture.
         busier = self._fewest is None or any(seen.syncs.values()) or operations > fewest
         if busier or self._known_attempts > before:
             earlier, self._known_captures = self._known_captures, self.captures()
@@ -122,7 +121,7 @@ class SeriesWatch:
         self._steps[index] = seen
 
     def operations(self) -> StepWatch | None:
-        """Return the fewest and most operations of a watched step at the dispatcher; None if they are not counted."""
+        """Return the fewest and the most operations of a watched step; None if operations are not counted."""
         if self._mode is None:
             return None
         counts = {index: seen.operations for index, seen in self._steps.items() if seen.operations is not None}
@@ -139,12 +138,12 @@ class SeriesWatch:
         )
 
     def last(self, steps: int) -> Watched:
-        """Return how many operations the last so many watched steps replayed."""
+        """Return how many operations the last `steps` watched steps replayed."""
         counts = [seen.replayed for _, seen in sorted(self._steps.items()) if seen.operations is not None][-steps:]
         return Watched(steps=len(counts), operations=sum(counts)) if counts else Watched()
 
     def readings(self) -> list[DetectorReading]:
-        """Return host syncs of all watched steps, by each detector that watched them and was shown to see one."""
+        """Return each detector's reading: the host syncs of all watched steps, and whether it sees a planted sync."""
         detectors = dict.fromkeys(name for seen in self._steps.values() for name in seen.syncs)
         return [self._reading(name) for name in detectors]
 
@@ -165,7 +164,7 @@ class SeriesWatch:
 
 
 def places_of(syncs: Syncs) -> list[SyncPlace]:
-    """Return where the host waited, by what, and how often, for evidence."""
+    """Return the places where the host waited, with the operation and the count, for evidence."""
     return [
         SyncPlace(file=sync.place.file, line=sync.place.line, operation=sync.operation, count=count)
         for sync, count in sorted(syncs.items())
@@ -197,13 +196,13 @@ class _Detector(NamedTuple):
 
 
 class Looks:
-    """An arm that is opened anew for detectors, and once more where a look would go beyond its announced steps.
+    """An arm that is opened again for detectors, and once more if a detector needs more than the announced steps.
 
-    Nothing of the judged execution is at stake, and a look sees steps as they were judged: from the first ones on.
+    So the judged execution is not disturbed, and detectors watch the same steps, from the first steps on.
     """
 
     def __init__(self, opens: Opens, announced: int, unwatched: int) -> None:
-        """Open nothing yet. unwatched: first steps that no detector is to see, since they record or build tables."""
+        """Prepare, but open no arm. unwatched: number of first steps, which no detector watches: they record."""
         self._opens, self._announced = opens, announced
         self.first = min(unwatched, announced - 1)
         self._stack, self._training, self._next = ExitStack(), cast("TrainingRun | None", None), 0
@@ -212,11 +211,11 @@ class Looks:
         return self
 
     def __exit__(self, *_raised: object) -> None:
-        self._training = None  # or its memory would not be given back
+        self._training = None  # else its memory would not be freed
         self._stack.close()
 
     def training(self, steps: int) -> TrainingRun:
-        """Return the opened arm, with room for `steps` more steps. Open it anew where there is no room."""
+        """Return the opened arm, which can make `steps` more announced steps. If it cannot, open the arm again."""
         if self._training is None or self._next + steps > self._announced:
             self._training = None
             self._stack.close()
@@ -248,13 +247,13 @@ def observe_syncs(
     steps: int = OBSERVED_STEPS,
     every_step: Sequence[DetectorReading] = (),
 ) -> HostSyncEvidence:
-    """Execute `steps` steps of the arm, opened anew, under each detector that this machine has, each its own steps.
+    """Open the arm again, and execute `steps` steps under each detector of this machine, one detector after another.
 
-    announced: how many steps the arm expects. unwatched: how many first steps are left out; fewer
-    steps are watched if no more are there. every_step: what was seen of the judged steps
-    themselves. With CUDA: dispatch mode and profiler; for a replay, which the dispatch mode cannot
-    see into, profiler and sync-debug mode. Without: dispatch mode, and a fake pass of the step's
-    body if the system offers it.
+    announced: how many steps the arm expects. unwatched: how many first steps are left out. Fewer steps are
+    watched if there are not enough. every_step: readings of the judged steps themselves. Detectors with CUDA:
+    dispatch mode and profiler; for a replay, which hides its operators from the dispatch mode, profiler and
+    sync-debug mode. Detectors without CUDA: dispatch mode, and a fake pass of the step's body if the system
+    offers it.
     """
     with Looks(opens, announced, unwatched) as looks:
         steps = min(steps, announced - looks.first)
@@ -292,14 +291,14 @@ def device_of(training: TrainingRun) -> str:
 
 
 def _beside_the_profiler(device: str, *, replayed: bool) -> _Detector:
-    """Return the detector that goes with the profiler on a GPU, or comes first on a CPU."""
+    """Return the second detector on a GPU, next to the profiler, or the first detector on a CPU."""
     if device == "cuda" and replayed:
         return _Detector("sync_debug_mode", by_sync_debug_mode)
     return _Detector("dispatch_mode", partial(by_dispatch_mode, device=device))
 
 
 def _read_profile(steps: int, looks: Looks) -> DetectorReading:
-    """Count syncs without stacks. If there are any, find their places in more steps, watched with stacks."""
+    """Count syncs without stacks. If there are any, watch further steps with stacks, to find the places."""
     with _named("profiler"):
         seen, sees_planted = counted_by_profiler(looks.next_steps(steps))
         places: Syncs = by_profiler(looks.next_steps(steps)) if seen else Counter()
@@ -340,7 +339,7 @@ def _read_fake_pass(training: HasStepBody, device: str) -> DetectorReading:
 
 
 def foreseen_on_a_gpu(opens: Callable[[], AbstractContextManager[TrainingRun]]) -> OnAGpu:
-    """Open an arm once more, warm up its step as a capture does, and return what its next execution would do there."""
+    """Open an arm again on the CPU, warm up its step as a capture does, and predict what the step would do on a GPU."""
     placement = Placement()
     try:
         with as_written(), placement, opens() as training:
@@ -351,7 +350,7 @@ def foreseen_on_a_gpu(opens: Callable[[], AbstractContextManager[TrainingRun]]) 
             with placement.watching():
                 body()
             sides = {placement.side_of(parameter) for parameter in training.parameters().values()}
-    except Exception as error:  # a step that only the watching breaks: nothing that is judged depends on it
+    except Exception as error:  # the watch may break the step; no judgement depends on this
         return _unforeseen(message_of(error))
     if "device" not in sides:
         return _unforeseen("no line puts its parameters on a device")
@@ -365,7 +364,7 @@ def foreseen_on_a_gpu(opens: Callable[[], AbstractContextManager[TrainingRun]]) 
 
 
 def _warm_up(training: HasStepBody, body: Callable[[], object]) -> None:
-    """Execute the step and undo it, except for state that it makes lazily. What it puts elsewhere is put back, too."""
+    """Execute the step twice, and undo its changes, except for state that it creates lazily."""
     roots = training.state_roots() if isinstance(training, HasStateRoots) else [training]
     with StateGuard(training.state_tensors, roots) as guard:
         with guard.first_execution():

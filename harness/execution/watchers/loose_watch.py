@@ -1,4 +1,4 @@
-"""Decide what each loose tensor that the steps made is to the training: state, a table, a log, or a leftover."""
+"""Decide the role of each loose tensor that the steps made: state, a table, a log, or a leftover."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _REGISTERED = ("parameters", "buffers", "optimizer")
 
 
 _NUMBERS = re.compile(r"\d+")
-_Like = tuple[str, object, object]  # a name without its numbers, a type and a shape: what has made one makes the others
+_Like = tuple[str, object, object]  # name without numbers, type, shape: tensors with equal keys are made alike
 
 
 class _Seen(NamedTuple):
-    """A loose tensor at one time. place: of its elements, which other ones may get once it is gone."""
+    """A loose tensor at one time. place: of its elements; another tensor may reuse the place later."""
 
     memory: Memory | None
     place: tuple[object, ...]
@@ -33,30 +33,30 @@ class _Seen(NamedTuple):
 
 
 class LooseWatch:
-    """Follows some steps of one execution by a ledger. Call `begin`; `step` around each step, and `stepped` after it.
+    """Follows some steps of an execution with a ledger. Call `begin`, then `step` around and `stepped` after each step.
 
-    What raises within costs the roles, which say so, and nothing else. state: walks from the training.
+    An error of the watch is recorded as the failure of the roles, and affects nothing else. state: returns the state.
     """
 
     def __init__(self, state: Callable[[], StateByCategory]) -> None:
         self._state = state
         self._ledger = Ledger()
-        self._chosen: FollowedSteps | None = None  # once it is known how many steps there are
+        self._chosen: FollowedSteps | None = None  # None until the number of steps is known
         self._follows = False
         self._early: frozenset[str] = frozenset()
-        self._twice: frozenset[str] = frozenset()  # the early ones that had a name in another category, too
-        self._registered: set[Memory] = set()  # what has a name in another category
-        self._left_out = -1  # the last step that was not followed
-        self._earlier: tuple[int, dict[str, _Seen]] = 0, {}  # the census before, and how many steps it came after
-        self._changed: set[Memory] = set()  # since then, by no operator of steps that were all followed
-        self._versions: dict[Memory, int] = {}  # when they were last looked at
+        self._twice: frozenset[str] = frozenset()  # early tensors that also had a name in another category
+        self._registered: set[Memory] = set()  # memory that has a name in another category
+        self._left_out = -1  # the last step that was not followed; -1 if there is none
+        self._earlier: tuple[int, dict[str, _Seen]] = 0, {}  # the previous census, after the number of steps before it
+        self._changed: set[Memory] = set()  # changed since then, by no operator, though all steps were followed
+        self._versions: dict[Memory, int] = {}  # torch's version counters at the last look
         self._rewritten: set[Memory] = set()  # by unfollowed steps
-        self._before: dict[str, _Seen] = {}  # before the last one
+        self._before: dict[str, _Seen] = {}  # the census before the last step
         self._after: dict[str, _Seen] | None = None
-        self._made: dict[_Like, set[Role]] = {}  # what followed steps made
+        self._made: dict[_Like, set[Role]] = {}  # roles of the tensors that followed steps made
 
     def begin(self, state: StateByCategory) -> None:
-        """Take the loose tensors that are there now as state from before the first step."""
+        """Treat the loose tensors that exist now as state from before the first step."""
         self._early, self._twice = frozenset(state.get(LOOSE, {})), _named_twice(state)
         self._ask(lambda: self._know(state))
         self._ask(lambda: self._ledger.begin_with(state.get(LOOSE, {}).values()))
@@ -76,13 +76,13 @@ class LooseWatch:
 
     @contextmanager
     def evaluation(self) -> Iterator[None]:
-        """Watch an evaluation between two steps. What it reads is state, like what a step reads."""
+        """Watch an evaluation between two steps. Tensors that the evaluation reads are state, as for a step."""
         with self._ledger:
             yield
         self._ask(self._ledger.evaluated)
 
     def stepped(self, loss: object, *, left: int) -> None:
-        """Note that the step has returned its loss."""
+        """Record that a step has returned its loss. left: how many steps come after it."""
         if self._follows:
             self._ask(lambda: self._ledger.ended(loss))
         else:
@@ -90,12 +90,12 @@ class LooseWatch:
             self._ledger.passed()
         if not left:
             self._after = self._ask(self._census)
-        elif self._ledger.step in (1, FIRST):  # optimizers have made their state; no step was left out
+        elif self._ledger.step in (1, FIRST):  # optimizers have created their state; all steps were followed
             self._ask(self._census)
 
     def loose(self, state: StateByCategory) -> Loose:
-        """Return the roles of an end's loose tensors that were not there at the start, or that were taken over since:
-        by an optimizer, say, that resumes with the tensors of a checkpoint which its trainer keeps.
+        """Return the roles of the loose tensors at the end that did not exist at the start, or were taken over since.
+        An optimizer, for example, may resume with the tensors of a checkpoint that its trainer keeps.
         """
         compared = self._early - (_named_twice(state) - self._twice)
         late = {name: tensor for name, tensor in state.get(LOOSE, {}).items() if name not in compared}
@@ -107,19 +107,19 @@ class LooseWatch:
 
     def _roles(self) -> dict[str, Role]:
         if self._after is None:
-            if self._ledger.step and self._late():  # a training that ends by itself
+            if self._ledger.step and self._late():  # the training ended early by itself
                 raise RuntimeError(f"the last of {self._ledger.step} steps was not announced as such")
             return {}
         read = self._ledger.read_marks()
         roles = {name: self._role(name, seen, read) for name, seen in self._after.items()}
         derived = [self._after[name].memory for name, role in roles.items() if role == "derived"]
-        # what decides which weights are the best ones is read by them
+        # a best-so-far value is read to decide which weights are kept, so it is state
         by_derived = self._ledger.read_marks(also=[each for each in derived if each is not None])
         decides = {name for name, seen in self._after.items() if self._marks(name, seen) & by_derived}
         return {name: "state" if role in ("log", "mixed") and name in decides else role for name, role in roles.items()}
 
     def _marks(self, name: str, now: _Seen) -> int:
-        """Return marks of the memory that has this name now, and of the one that had it before the last step."""
+        """Return the marks of the memory with this name now, and of the memory with this name before the last step."""
         before = self._before.get(name)
         prior = None if before is None else before.memory
         return sum({each: each.marks for each in (now.memory, prior) if each is not None}.values())
@@ -127,7 +127,7 @@ class LooseWatch:
     def _role(self, name: str, now: _Seen, read: int) -> Role:
         memory, before = now.memory, self._before.get(name)
         prior = None if before is None else before.memory
-        if memory is None:  # no operator of a step met it: an array of numpy's, or what was made between two steps
+        if memory is None:  # no operator of a step used it: a numpy array, or made between two steps
             stayed = before is not None and prior is None and before.place == now.place
             return "state" if stayed and before is not None and before.digest != now.digest else "left"
         if memory in self._registered or memory.is_early:  # compared by its other name
@@ -151,15 +151,15 @@ class LooseWatch:
         return _role_by_making(memory)
 
     def _is_explained(self, memory: Memory, like: _Like) -> bool:
-        """Return True if steps that were followed show what unread memory is made of: it, or others like it."""
+        """Return True if followed steps show what unread memory is made of, by this memory or by similar tensors."""
         if memory.written is not None:
             return True
         return memory not in self._rewritten and (not memory.is_unseen or like in self._made)
 
     def _unexplained(self) -> bool:
-        """Look for what unfollowed steps made or wrote to; return True if nothing shows what some of it is made of."""
+        """Find tensors that unfollowed steps made or wrote to. Return True if the source of one is unknown."""
         late = self._late()
-        own = [tensor for tensor in late.values() if is_of_torch(tensor)]  # no operator made the others
+        own = [tensor for tensor in late.values() if is_of_torch(tensor)]  # no operator made other tensors
         self._ledger.adopt(own)
         self._note(late)
         read = self._ledger.read_marks()
@@ -172,7 +172,7 @@ class LooseWatch:
         )
 
     def _note(self, late: dict[str, Tensor]) -> None:
-        """Note what the tensors of this moment are made of, and which ones were written to since the last look."""
+        """Record what the current tensors are made of, and which of them were written to since the last look."""
         versions = {}
         for name, tensor in late.items():
             memory = self._ledger.memory_of(tensor)
@@ -203,7 +203,7 @@ class LooseWatch:
         return seen
 
     def _late(self) -> dict[str, Tensor]:
-        """Return the loose tensors of this moment that were not there at the start."""
+        """Return the current loose tensors that did not exist at the start."""
         state = self._state()
         self._know(state)
         return {name: tensor for name, tensor in state.get(LOOSE, {}).items() if name not in self._early}
@@ -215,7 +215,7 @@ class LooseWatch:
         self._registered |= {memory for memory in known if memory is not None}
 
     def _ask(self, question: Callable[[], Any]) -> Any:
-        """Return the answer; None where the ledger failed, now or before."""
+        """Return the result of `question`; None if the ledger fails now or failed before."""
         if self._ledger.failure is None:
             try:
                 return question()
@@ -225,7 +225,7 @@ class LooseWatch:
 
 
 def _named_twice(state: StateByCategory) -> frozenset[str]:
-    """Return the loose tensors that have a name in another category, too, by which they are compared."""
+    """Return the loose tensors that also have a name in another category. They are compared by that name."""
     known = {same(tensor) for category in _REGISTERED for tensor in state.get(category, {}).values()}
     return frozenset(name for name, tensor in state.get(LOOSE, {}).items() if same(tensor) in known)
 
@@ -240,32 +240,32 @@ def _role_by_making(memory: Memory) -> Role:
     return "mixed" if memory.made_of & WHOLE else "log"
 
 
-FIRST = 3  # the second step reads what the first one made, and the third one what a warm-up has left
-LAST = 2  # what each step binds anew shows by two in a row
+FIRST = 3  # the second step reads tensors of the first; the third reads what a warm-up left
+LAST = 2  # two steps in a row show which tensors each step replaces
 _DRAWN, _LOOKS, _APART, _MOST_WAITED = 2, 13, 16, 128
 
 
 class FollowedSteps:
-    """The choice for one execution of so many steps, equal for all executions of as many."""
+    """The choice of followed steps for an execution of `steps` steps; equal for all executions of this length."""
 
     def __init__(self, steps: int) -> None:
         self._steps, self._apart = steps, max(_APART, steps // _LOOKS)
         between = range(FIRST, steps - LAST)
         self._drawn = frozenset(random.Random(steps).sample(between, min(_DRAWN, len(between))))
-        self._left = min(steps // 2, _MOST_WAITED)  # steps that may be followed in waiting
+        self._left = min(steps // 2, _MOST_WAITED)  # how many steps may be followed while tensors are unexplained
         self._waits = False
 
     def looks_before(self, index: int) -> bool:
-        """Return True if new tensors are looked for before a step: at even distances, and where following begins."""
+        """Return True if new tensors are looked for before step `index`: regularly, and where following begins."""
         begins = index in self._drawn or index == self._steps - LAST
         return FIRST <= index < self._steps - 1 and (begins or index % self._apart == 0)
 
     def wait(self, *, unexplained: bool) -> None:
-        """Follow the next steps up to the next look where some tensor is unexplained, as long as steps are left."""
+        """Set whether some tensor is unexplained. If so, follow the steps up to the next look, within the budget."""
         self._waits = unexplained
 
     def is_followed(self, index: int) -> bool:
-        """Return True if a step is followed. Call it once for each step."""
+        """Return True if step `index` is followed. Call this once for each step, because it spends the budget."""
         if index < FIRST or index in self._drawn or index >= self._steps - LAST:
             return True
         self._left -= self._waits

@@ -1,13 +1,14 @@
-"""Keep gradients as the backward pass leaves them, where a step changes them before it ends.
+"""Copy gradients as the backward pass leaves them, if the step changes them before it ends.
 
-A clip hides how large they were, and so a loss that is scaled or summed wrongly. What multiplies them by numbers alone
-(a loss scale, a count of tokens), or adds to them, still makes them. They are made once something that is made of
-gradients bounds or scales them, or an optimizer writes into them: torch's fused ones divide by the loss scale alone.
+A clip hides the size of gradients, and so hides a loss that is scaled or summed wrongly. Operators that multiply
+gradients by plain numbers (a loss scale, a count of tokens), or add to them, still belong to making them. Gradients are
+complete when a value made of gradients bounds or scales them, or when an optimizer writes into them. torch's fused
+optimizers are an exception, because they write only to divide by the loss scale.
 
-No hook is registered: torch.compile would trace it. A dispatch mode sees the operators, and torch's one entry into the
-engine is wrapped to see where a backward pass ends. Code that no mode sees (compiled code, a kernel of its own) is
-noticed by a gradient's norm, which changes between two operators; nothing is said of that step then. Over the
-recording of a captured step the copies are operators of the recording, so that each replay makes them anew.
+No hook is registered, because torch.compile would trace it. A dispatch mode watches operators, and torch's one entry
+into the autograd engine is wrapped to find the end of a backward pass. Code that no mode can watch (compiled code, a
+custom kernel) changes a gradient's norm between two operators. Such a step reports nothing. When a captured step is
+recorded, the copies become part of the recording, so each replay makes them again.
 """
 
 from __future__ import annotations
@@ -30,47 +31,46 @@ from harness.system.replay.cpu_as_device import tensors_in
 from harness.system.replay.observer import Observer
 from harness.system.sharded_tensors import is_distributed
 
-# Watch some steps of an arm for a clip: what bounds gradients by numbers that were made of
-# gradients.
+# Watch some steps of an arm for a clip: operators that bound gradients by values made of gradients.
 #
-# A clip that no gradient reaches changes nothing, so that its absence shows in no number. It is
-# known by the flow of data after the backward pass, whatever functions it is written with: a
-# gradient goes into an operator that saturates (`clamp`, `minimum`, `where`), and what comes out is
-# multiplied into a gradient, or replaces it.
+# A clip whose limit no gradient reaches changes no number, so numbers cannot show if it is missing.
+# The watch finds a clip by the data flow after the backward pass, whatever functions it uses: a
+# value made of gradients goes into an operator that saturates (`clamp`, `minimum`, `where`), and
+# the result is multiplied into a gradient or replaces it.
 
-# What keeps a value within a bound, without the marks of forms (`_foreach_`, in place).
+# Operators that keep a value within a bound, without the marks of variants (`_foreach_`, in place).
 _SATURATES = frozenset({"clamp", "clamp_max", "clamp_min", "fmax", "fmin", "hardtanh", "maximum", "minimum", "where"})
-_HOOKED = _SATURATES - {"hardtanh", "where"}  # no derivative of torch's runs these: a hook bounds what it is given
+_HOOKED = _SATURATES - {"hardtanh", "where"}  # no derivative of torch's uses these, so a use in backward is a hook's
 TO_THE_HOST = "_local_scalar_dense"
 
 
 class Operation(NamedTuple):
-    """One call that reads gradients, or what was made of them. bounds: it saturates, or reads what did."""
+    """One call that reads gradients or values made of them. bounds: it saturates, or reads a saturated value."""
 
     name: str
-    gradients: Sequence[Tensor]  # of what it reads
+    gradients: Sequence[Tensor]  # the gradients among `read`
     read: Sequence[Tensor]
-    in_place: Sequence[Tensor]  # that it writes to
+    in_place: Sequence[Tensor]  # the tensors that it writes to
     bounds: bool
 
 
 class ClipWatch(Observer):
-    """Collects over all its blocks, a step each, whether gradients are bounded, and whether that changed one."""
+    """Collects over all its blocks (one per step) whether gradients are bounded, and whether a bound changed one."""
 
     def __init__(self, parameters: Mapping[str, Tensor]) -> None:
         super().__init__()
         self._parameters, self._compiled_before = list(parameters.values()), _compiled()
         self._operator = ""
-        self._updates = self._hidden = False  # if gradients were read at all; if something may bound them unseen
-        self.hooked = False  # if a hook may, in the backward pass
+        self._updates = self._hidden = False  # if gradients were read at all; if unwatched code may bound them
+        self.hooked = False  # if a hook may bound them in the backward pass
         self._norms: list[tuple[Tensor, Tensor]] = []  # of gradients, before they were bounded and after
-        self._depth = 0  # the thread of an owned loop enters it again, within the block of the one that waits
+        self._depth = 0  # the thread of an owned loop enters again, while the waiting thread is in its block
         self._begin()
 
     def _begin(self) -> None:
         self._from_gradients, self._bounding = _Storages(), _Storages()
         self._saturated = ""
-        self._may_replace: dict[int, tuple[Tensor, Tensor]] = {}  # by memory of what may become a gradient
+        self._may_replace: dict[int, tuple[Tensor, Tensor]] = {}  # by memory of a tensor that may become a gradient
 
     def __enter__(self) -> Self:
         if not self._depth:
@@ -113,13 +113,13 @@ class ClipWatch(Observer):
         return returned
 
     def begins(self, operation: Operation) -> None:
-        """Handle an operator before it runs: one after the backward pass that reads gradients, or what they made."""
+        """Handle an operator after the backward pass that reads gradients or values made of them, before it runs."""
 
     def ended(self, made: Sequence[Tensor]) -> None:
-        """Handle the end of that operator. made: what it made or wrote to, without parameters."""
+        """Handle the end of that operator. made: the tensors that it made or wrote to, without parameters."""
 
     def _note(self, gradients: list[Tensor], before: list[Tensor], in_place: list[Tensor], made: list[Tensor]) -> None:
-        """Keep norms of gradients that were bounded in place, and of what may replace them."""
+        """Keep norms of gradients that were bounded in place, and of results that may replace gradients."""
         changed = self._memory_of(in_place)
         others = [each for each in made if memory_of(each) not in changed]
         for gradient, norm in zip(gradients, before, strict=True):
@@ -142,14 +142,14 @@ class ClipWatch(Observer):
         return {number for each in tensors if each is not None and (number := memory_of(each)) is not None}
 
     def record(self) -> Clip:
-        """Return what was seen. This reads values from the device."""
+        """Return whether a clip was seen, and whether it changed a gradient. This reads values from the device."""
         acted = any(float(before) != float(after) for before, after in self._norms)
         hidden = not self._updates or self._hidden or self.hooked or _compiled() > self._compiled_before
         return Clip(seen=True if self._norms else None if hidden else False, acted=acted, operator=self._operator)
 
 
 class _Storages:
-    """Memory of tensors, by weak references: what was freed is not held, and no other takes its number."""
+    """A set of storages, by weak references, which keep no memory but prevent the reuse of a number."""
 
     def __init__(self) -> None:
         self._known: dict[int, StorageWeakRef] = {}
@@ -164,7 +164,7 @@ class _Storages:
 
 
 def memory_of(tensor: Tensor) -> int | None:
-    """Return the number of a tensor's memory; None for a tensor without memory of its own, such as a sparse one."""
+    """Return the number of a tensor's storage; None for a tensor without a storage, such as a sparse tensor."""
     try:
         number: int = tensor.untyped_storage()._cdata
     except (NotImplementedError, RuntimeError):
@@ -183,7 +183,7 @@ def _written(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -
 
 
 def norm_of(tensor: Tensor) -> Tensor:
-    """Return the tensor's norm: a bound that acts makes it smaller."""
+    """Return the tensor's L2 norm as a tensor. A clip that acts makes the norm smaller."""
     with torch.no_grad(), _disable_current_modes():
         values = tensor.detach().to_dense() if tensor.is_sparse else tensor.detach()
         norm: Tensor = torch.linalg.vector_norm(values)
@@ -191,18 +191,18 @@ def norm_of(tensor: Tensor) -> Tensor:
 
 
 def _compiled() -> int:
-    """Return how many frames torch has compiled in this process. None of their operators is seen."""
+    """Return how many frames torch has compiled in this process. Their operators cannot be watched."""
     dynamo = sys.modules.get("torch._dynamo.utils")
     return 0 if dynamo is None else sum(dynamo.counters["frames"].values())
 
 
 _ENGINE = "_engine_run_backward"  # of `torch.autograd`, for `backward` and `grad`
 _SCALES = frozenset({"div", "mul"})
-_UNSCALES = ("_fused_", "_amp_")  # torch's optimizers of one operator, which divide by a loss scale, and its scalers
+_UNSCALES = ("_fused_", "_amp_")  # torch's fused optimizers, which divide by a loss scale, and its gradient scalers
 
 
 class MadeGradients(ClipWatch):
-    """Of one step at a time: a block forgets the one before it."""
+    """Copies the gradients of one step: each block forgets the previous step."""
 
     def __init__(self, parameters: Mapping[str, Tensor]) -> None:
         super().__init__(parameters)
@@ -212,11 +212,11 @@ class MadeGradients(ClipWatch):
     def _begin(self) -> None:
         super()._begin()
         self.copies: dict[str, Tensor] = {}  # of gradients that were changed once they were made
-        self.written: set[str] = set()  # names of those that an optimizer wrote into
-        self._made_norms: dict[str, Tensor] = {}  # by name, after the last operator that makes it
-        self._same: list[tuple[Tensor, Tensor]] = []  # norms that only unseen code can have made unequal
-        self._replacing: dict[int, tuple[str, Tensor | None]] = {}  # by memory: whose gradient that may become
-        self._making: list[str] = []  # what the operator under way makes
+        self.written: set[str] = set()  # names of gradients that an optimizer wrote into
+        self._made_norms: dict[str, Tensor] = {}  # a gradient's norm by name, after the last operator that makes it
+        self._same: list[tuple[Tensor, Tensor]] = []  # pairs of norms that differ only if unwatched code ran
+        self._replacing: dict[int, tuple[str, Tensor | None]] = {}  # by memory: the gradient that it may become
+        self._making: list[str] = []  # names of gradients that the current operator makes
         self._replaced: Sequence[Tensor] = ()  # gradients that it may replace
         self._host_reads = self._unsure = False
         self._closures: list[FrameType] = []  # steps of optimizers that have run a backward pass, as a closure does
@@ -239,7 +239,7 @@ class MadeGradients(ClipWatch):
         super().__exit__(*error)
 
     def is_sure(self) -> bool:
-        """Return True if the copies, or else what the step left, surely are its gradients. Reads from the device."""
+        """Return True if the copies, or the step's final gradients, are surely what backward made. Reads the device."""
         if self._unsure or self.hooked or not self._made_norms:
             return False
         return all(torch.allclose(then, now, rtol=0, atol=0, equal_nan=True) for then, now in self._same)
@@ -247,7 +247,7 @@ class MadeGradients(ClipWatch):
     def _run_backward(self, *args: Any, **keywords: Any) -> Any:
         before: dict[str, tuple[Tensor | None, int]] = {}
         with self._watched():
-            # every rank would have to decide alike whether it gathers them
+            # all ranks would have to gather together, but each decides by itself
             self._unsure |= any(is_distributed(each) for each in self._by_name.values())
             before = {name: (each.grad, _version(each.grad)) for name, each in self._by_name.items()}
             self._closures += _optimizers_steps()
@@ -268,7 +268,7 @@ class MadeGradients(ClipWatch):
             self._making, self._replaced, changed = [], (), self._names_of(operation.in_place)
             self._host_reads |= operation.name == TO_THE_HOST
             scales = operation.name in _SCALES
-            by_host = scales and self._host_reads  # maybe by a number that was made of gradients
+            by_host = scales and self._host_reads  # by a host number, which may have been made of gradients
             by_gradients = operation.bounds or (scales and self._reads_made(operation))
             if operation.name.startswith(_UNSCALES):
                 self._making = changed
@@ -293,13 +293,13 @@ class MadeGradients(ClipWatch):
                     self._replacing |= {number: (name, copy) for each in alike if (number := memory_of(each))}
 
     def _keep(self, names: Sequence[str]) -> None:
-        """Copy gradients that are about to change, unless they changed before, or were not seen to be made."""
+        """Copy gradients that are about to change, unless they were copied before or their making was not watched."""
         names = [name for name in names if self.copying and name not in self.copies and name in self._made_norms]
         self._check(names)
         self.copies |= {name: _copied(gradient) for name, gradient in self._gradients(names)}
 
     def _take_replaced(self) -> None:
-        """Keep the copy of a gradient, as it was, if the step has put another tensor in its place."""
+        """Keep the copy of an original gradient if the step has replaced the gradient by another tensor."""
         for name, gradient in self._gradients(self._by_name) if self._replacing else ():
             number = memory_of(gradient)
             whose, copy = self._replacing.get(number or 0, ("", None))
@@ -308,7 +308,7 @@ class MadeGradients(ClipWatch):
                 self.copies |= {} if copy is None else {name: copy}
 
     def _check(self, names: Iterable[str]) -> None:
-        """Note norms that show later if gradients are as the last operator that was seen to make them left them."""
+        """Record pairs of norms that later show if a gradient changed after the last watched operator that made it."""
         seen = ((name, gradient) for name, gradient in self._gradients(names) if name in self._made_norms)
         self._same += [(self._made_norms[name], norm_of(gradient)) for name, gradient in seen]
 
@@ -316,22 +316,22 @@ class MadeGradients(ClipWatch):
         return [(name, gradient) for name in names if (gradient := self._by_name[name].grad) is not None]
 
     def _names_of(self, tensors: Iterable[Tensor]) -> list[str]:
-        """Return the names of gradients that lie in the memory of tensors. Several may lie in one."""
+        """Return the names of gradients that share a storage with `tensors`. Several may share one storage."""
         memory = self._memory_of(tensors)
         return [name for name, gradient in self._gradients(self._by_name) if memory_of(gradient) in memory]
 
     def _reads_made(self, operation: Operation) -> bool:
-        """Return True if the operation reads what was made of gradients, next to gradients themselves."""
+        """Return True if the operation reads, besides gradients, other tensors that were made of gradients."""
         gradients = self._memory_of(operation.gradients)
         return self._from_gradients.hold_any(each for each in operation.read if memory_of(each) not in gradients)
 
     def _is_an_optimizers(self) -> bool:
-        """Return True within `step` of an optimizer, unless a closure of it made the gradients, and may clip them."""
+        """Return True within an optimizer's `step`, unless its closure ran the backward pass and so may clip."""
         return any(all(step is not each for each in self._closures) for step in _optimizers_steps())
 
     @contextmanager
     def _watched(self) -> Iterator[None]:
-        """Let an error of the watch cost what the watch would have reported, and never the step."""
+        """Catch errors of the watch: the step continues, but its gradients are not reported."""
         try:
             with torch.no_grad():
                 yield
@@ -349,7 +349,7 @@ def _version(gradient: Tensor | None) -> int:
 
 
 def _optimizers_steps() -> list[FrameType]:
-    """Return the calls of optimizers' `step` under way. With a hook, torch would compile compiled ones anew."""
+    """Return the frames of active optimizer `step` calls. A hook would make torch compile compiled steps again."""
     found = list[FrameType]()
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:

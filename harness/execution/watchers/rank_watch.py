@@ -1,8 +1,8 @@
-"""Record what one rank did in every step: its parameters, the rows that it read, its generators, and its collectives.
+"""Record each step of one rank: its parameters, the rows that it read, its generators, and its collectives.
 
-Parameters, rows and states of generators are recorded as digests. Those of tensors stay on the device
-until the series is over: a step costs their operations, and no host sync. What ranks share is gathered
-by collectives of the harness's own, which are not counted.
+Parameters, rows and states of generators are recorded as digests. Digests of tensors stay on the device until
+the end of the series, so a step needs no host sync for them. Tensors that ranks share are gathered by the
+harness's own collectives, which are not counted.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ from harness.system.sharded_tensors import elements, is_replicated
 
 
 class RankWatch:
-    """One execution of an arm, of whatever number of ranks; begins before its first step."""
+    """Watches one rank in one execution of an arm. Create it before the first step."""
 
     def __init__(self, life: ArmLife) -> None:
         self._life, self._training = life, life.training
         self._rows_of_rank = life.run.workload.batch_size // life.planned.arm.shares
         self._parameters = [self._digest()]
         self._rows: list[Tensor] = []  # int64 [rows] each
-        self._begun: list[tuple[int, int]] = []  # collectives before each step, and behind it
+        self._begun: list[tuple[int, int]] = []  # number of collectives before and after each step
         self._before = 0
         self._generators = _of_this_rank(self._training)
         self._drawn = [state_digests(self._generators)]
 
     def before_step(self, _index: int) -> None:
-        """Note that a step begins. Collectives that were begun until now are not the step's."""
+        """Record that a step begins. Collectives that began earlier do not belong to the step."""
         self._before = collectives_begun()
 
     def add(self, _index: int) -> None:
-        """Note the step that was made last."""
+        """Record the digests and collectives of the step that was made last."""
         self._begun.append((self._before, collectives_begun()))
         self._parameters.append(self._digest())
         self._drawn.append(state_digests(self._generators))
@@ -56,7 +56,7 @@ class RankWatch:
             self._rows.append(combine_each(rows))
 
     def write(self) -> None:
-        """Write all that was noted; waits for the device."""
+        """Write the record of all steps. This waits for the device."""
         self._life.recorder.write(self._record())
 
     def _record(self) -> RankSteps:
@@ -74,7 +74,7 @@ class RankWatch:
         )
 
     def _states(self) -> dict[str, list[str]]:
-        """Return each generator's states by its name; none of one that a step made, or bound anew."""
+        """Return each generator's states by its name; an empty list for a generator that a step created or replaced."""
         by_name = {name: [states[name] for states in self._drawn] for name in self._drawn[0]}
         seen = {name: states if len({*states}) > 1 else states[:1] for name, states in by_name.items()}
         known, now = (
@@ -86,7 +86,7 @@ class RankWatch:
         return self._generators, _of_this_rank(self._training)
 
     def _trained(self) -> dict[str, list[Tensor]]:
-        """Return what grows with the model: parameters, and the optimizer's tensors except counts and settings."""
+        """Return the tensors that grow with the model: parameters, and optimizer state except counts and settings."""
         optimizer = watched_state(self._training).get("optimizer", {}).values()
         moments = [tensor for tensor in optimizer if tensor.dim() and tensor.is_floating_point()]
         return {"parameters": list(named_parameters(self._training).values()), "optimizer": moments}
@@ -97,7 +97,7 @@ class RankWatch:
 
 
 def _of_this_rank(training: TrainingRun) -> dict[str, Accessors]:
-    """Return the process's generators and those that the step reaches, under names that are equal in all ranks."""
+    """Return the generators of the process and those that the step can reach, by names that are equal on all ranks."""
     own = f"torch.cuda:{rank()}"
     of_process = {
         "torch.cuda" if name == own else name: each
@@ -109,22 +109,22 @@ def _of_this_rank(training: TrainingRun) -> dict[str, Accessors]:
 
 
 def _names_between(before: int, after: int) -> dict[str, int]:
-    """Return the names of collectives begun between two counts, each with how often; none if the recorder does not
-    answer. torch's flight recorder holds those of earlier groups as well, so they are counted backward from now."""
+    """Return how often each collective began between two counts, by name; nothing if the flight recorder does not
+    answer. The recorder also contains collectives of earlier groups, so count backward from the latest entry."""
     if before == after:
         return {}
     now = collectives_begun()
     try:
         entries = json.loads(_flight_recorder())["entries"]
         names = [str(entry["profiling_name"]) for entry in sorted(entries, key=lambda entry: int(entry["record_id"]))]
-    except Exception:  # another release of torch's; the count is known without it
+    except Exception:  # another torch release; the count is known without names
         return {}
     last = len(names) - (now - after)
     return dict(Counter(names[max(0, last - (after - before)) : max(0, last)]))
 
 
 def _flight_recorder() -> Any:
-    """Return what the flight recorder holds, as JSON; torch 2.11 knows that of NCCL by another name."""
+    """Return the flight recorder's content as JSON. torch 2.11 has another function name for NCCL's recorder."""
     from torch._C import _distributed_c10d
 
     distributed: Any = _distributed_c10d

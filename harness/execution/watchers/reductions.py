@@ -1,10 +1,10 @@
 """Reduce tensors on the device: digests of raw bits, largest values, largest differences, norms.
 
-Large tensors never leave the device. A digest is a sum modulo 2^64 over a tensor's 64-bit words x_i (its raw
-bytes, little end first; a rest of fewer than eight bytes as single-byte words) of mix(x_i + i * GAMMA), i from 1,
-where GAMMA and the invertible mix are those of splitmix64 (Steele, Lea, Flood 2014). Integer addition is exact,
-so the order in which a device adds does not matter; a change of any single word changes the digest for certain,
-and other changes go unseen with a chance of about 2^-64. -0.0 and 0.0 differ, and so do NaNs of different payload.
+Large tensors never leave the device. A digest is the sum of mix(x_i + i * GAMMA) modulo 2^64 over a tensor's 64-bit
+words x_i, i from 1. Words are the raw bytes in little-endian order; up to seven bytes at the end are one word each.
+GAMMA and the invertible mix are those of splitmix64 (Steele, Lea, Flood 2014). Integer addition is exact, so the order
+of addition does not matter. A change of a single word always changes the digest; other changes are missed with a
+probability of about 2^-64. -0.0 and 0.0 have different digests, and so have NaNs with different payloads.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from harness.evidence.arm_records import GroupNorm, Sketch, TensorReduction
 from harness.system.sharded_tensors import is_distributed, whole
 
 _CHUNK = 1 << 24  # words hashed at a time: 128 MiB of positions
-_KEEP = 1 << 16  # positions of at most so many words are cached: batches are hashed at every step
-_SMALL, _TOGETHER = 1 << 16, 1 << 24  # bytes of a tensor that is digested with others, and of all of these
+_KEEP = 1 << 16  # positions of up to this many words are cached, because batches are hashed at every step
+_SMALL, _TOGETHER = 1 << 16, 1 << 24  # limits in bytes of a tensor that is digested with others, and of all these
 _MASK = (1 << 64) - 1
-_SKETCHED = 1 << 20  # elements at a time: 32 MiB of signs
+_SKETCHED = 1 << 20  # elements sketched at a time: 32 MiB of signs
 _SIGNS = 4  # sequences of signs; `Sketch` has as many sums
 # 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9 and 0x94D049BB133111EB as signed 64-bit numbers.
 _GAMMA, _FIRST, _SECOND = -7046029254386353131, -4658895280553007687, -7723592293110705685
@@ -57,7 +57,7 @@ def _digest_of_each_row(tensor: Tensor) -> Tensor:
     rows, length = raw.shape
     words = length // 8
     total = torch.full((rows,), _signed(length * _GAMMA), dtype=torch.int64, device=tensor.device)
-    # one after the other they are copied only where a rest lies between two
+    # rows that follow each other in memory are copied only if odd bytes separate them
     whole = raw[:, : words * 8].reshape(rows * words * 8).view(torch.int64).view(rows, words)
     for data, first in ((whole, 0), (raw[:, words * 8 :].to(torch.int64), words)):
         for start in range(0, data.shape[1], _CHUNK):
@@ -67,19 +67,19 @@ def _digest_of_each_row(tensor: Tensor) -> Tensor:
 
 
 def made_of(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Replace each tensor that is made of several by its parts: an operator may answer by some of them alone."""
+    """Replace each tensor that consists of other tensors by its parts. An operator may cover only some of the parts."""
     found: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         parts = _parts(f"{name}.", tensor)
-        if parts is not None and len(parts) == 1:  # a cover around one is that one, by whichever type an arm holds it
+        if parts is not None and len(parts) == 1:  # a wrapper of one tensor counts as that tensor; arms may differ
             parts = made_of({name: next(iter(parts.values()))})
         found |= {name: tensor} if parts is None else made_of(parts)
     return found
 
 
 def _parts(prefix: str, tensor: Tensor) -> dict[str, Tensor] | None:
-    """Return what a tensor is made of: a nested one's sequences and where each begins; of a
-    library's own type the codes and scales, say; None if it is made of no other tensors."""
+    """Return the parts of a tensor by name: a nested tensor's sequences and offsets, or the inner tensors
+    of a library's tensor type, such as codes and scales. Return None if it has no parts."""
     if _is_plain(tensor) or is_distributed(tensor):
         return None
     held: Any = tensor
@@ -95,9 +95,9 @@ def _parts(prefix: str, tensor: Tensor) -> dict[str, Tensor] | None:
 
 
 def dense(tensor: Tensor) -> Tensor:
-    """Return the elements as they are, also of a sparse or conjugated tensor; one that ranks share is gathered.
+    """Return the elements as a dense tensor. Resolve sparse and conjugated tensors; gather a tensor that ranks share.
 
-    A tensor on `meta` has no elements, and a quantized one those that its codes stand for.
+    A tensor on `meta` gives no elements. A quantized tensor gives its dequantized values.
     """
     tensor = whole(tensor)
     if tensor.is_meta:
@@ -109,7 +109,7 @@ def dense(tensor: Tensor) -> Tensor:
 
 
 def real(tensor: Tensor) -> Tensor:
-    """Return a tensor's numbers as one dense real tensor, with a sparse one's zeros and both parts of complex ones."""
+    """Return a tensor's numbers as a dense real tensor. Complex numbers become pairs of real numbers."""
     plain = dense(tensor)
     return torch.view_as_real(plain) if plain.is_complex() else plain
 
@@ -121,9 +121,9 @@ def combine_on_device(tensors: Mapping[str, Tensor]) -> Tensor:
 
 
 def combine_each(tensors: Mapping[str, Tensor]) -> Tensor:
-    """Combine the n-th parts as `combine_on_device` does: [N, ...] each, dense and contiguous -> [N] int64.
+    """Combine the n-th entries of all tensors like `combine_on_device`: [N, ...] each, dense, contiguous -> [N] int64.
 
-    This takes a few operations for all parts, where one by one each part takes as many.
+    This takes as few operations for all N entries as for one.
     """
     return _combined({name: _digest_of_each_row(tensor) for name, tensor in tensors.items()})
 
@@ -136,7 +136,7 @@ def _combined(digests_by_name: Mapping[str, Tensor]) -> Tensor:
 
 
 def stacked(figures: Sequence[Tensor], dim: int = 0) -> Tensor:
-    """Stack as `torch.stack` does, on the device of the first tensor: a model may lie on several."""
+    """Stack as `torch.stack` does, on the device of the first tensor, because a model may use several devices."""
     return torch.stack([each.to(figures[0].device) for each in figures], dim=dim)
 
 
@@ -146,9 +146,9 @@ def as_hex(value: int) -> str:
 
 
 def digests(tensors: Mapping[str, Tensor]) -> dict[str, str]:
-    """Return each tensor's digest by name, fetched in one transfer for each device.
+    """Return each tensor's digest by name. Fetch the digests in one transfer for each device.
 
-    Small tensors of one length are digested together: numpy's replay buffers have thousands, and models hundreds.
+    Small tensors of one length are digested together, because there may be thousands, as in numpy's replay buffers.
     """
     alike: dict[tuple[Any, ...], list[str]] = {}
     for name, tensor in tensors.items():
@@ -176,22 +176,22 @@ def _digests_of(tensors: Sequence[Tensor]) -> Tensor:
 
 
 def _is_plain(tensor: Tensor) -> bool:
-    """Return True if the tensor's own memory is all that it is made of."""
+    """Return True if a tensor consists only of its own strided memory."""
     own = type(tensor) in (Tensor, nn.Parameter) and not (tensor.is_nested or tensor.is_meta or tensor.is_quantized)
     return own and tensor.layout is torch.strided
 
 
 def digest_of_all(tensors: Mapping[str, Tensor]) -> str:
-    """Return one digest of names, types, shapes and bits; without tensors, that of the empty text."""
+    """Return one digest of the tensors' names, types, shapes and bits. No tensors give the digest of an empty text."""
     found = digests(tensors)
     lines = [f"{name} {tensors[name].dtype} {list(tensors[name].shape)} {found[name]}\n" for name in sorted(found)]
     return hashlib.sha256("".join(lines).encode()).hexdigest()[:32]
 
 
 def digest_of_rounded(tensors: Mapping[str, Tensor], dtype: str) -> str:
-    """Return `digest_of_all` of the tensors after rounding to a data type, such as `bfloat16`; it copies one at a time.
+    """Return `digest_of_all` of the tensors after rounding to `dtype`, such as `bfloat16`. Copy one tensor at a time.
 
-    So tensors of unequal types are equal where they hold the same values, as far as the coarser type can show.
+    So tensors of different types have equal digests if their values agree in the precision of `dtype`.
     """
     target: torch.dtype = getattr(torch, dtype)
     lines = []
@@ -202,12 +202,12 @@ def digest_of_rounded(tensors: Mapping[str, Tensor], dtype: str) -> str:
 
 
 def not_finite(tensors: Mapping[str, Tensor]) -> set[str]:
-    """Return names of the tensors that hold NaN or infinity, in one transfer for each device; integers never do."""
+    """Return the names of tensors that contain NaN or infinity, in one transfer for each device."""
     return _holding(tensors, _bad)
 
 
 def holding_nan(tensors: Mapping[str, Tensor]) -> set[str]:
-    """Return names of the tensors that hold NaN, as no mask does, in one transfer for each device."""
+    """Return the names of tensors that contain NaN, in one transfer for each device."""
     return _holding(tensors, _nan)
 
 
@@ -225,21 +225,21 @@ def _holding(tensors: Mapping[str, Tensor], what: Callable[[Tensor], Tensor]) ->
 
 
 def _bad(tensor: Tensor) -> Tensor:
-    lowest, highest = torch.aminmax(_comparable(tensor))  # either is NaN where any element is
+    lowest, highest = torch.aminmax(_comparable(tensor))  # both are NaN if any element is NaN
     return ~(torch.isfinite(lowest) & torch.isfinite(highest))
 
 
 def _nan(tensor: Tensor) -> Tensor:
-    return torch.aminmax(_comparable(tensor)).min.isnan()  # it is NaN where any element is
+    return torch.aminmax(_comparable(tensor)).min.isnan()  # it is NaN if any element is NaN
 
 
 def _comparable(tensor: Tensor) -> Tensor:
-    """Return the same numbers in a type that torch compares: it has no comparison of 8-bit floats."""
+    """Return the same numbers in a type that torch can compare, because torch cannot compare 8-bit floats."""
     return tensor.float() if tensor.dtype.itemsize == 1 and tensor.is_floating_point() else tensor
 
 
 def largest_difference(tensor: Tensor, other: Tensor) -> float:
-    """Return the largest absolute difference of two tensors of one shape, in float64 on the first's device; or NaN."""
+    """Return the largest absolute difference of two tensors of one shape, in float64; NaN if any difference is NaN."""
     ours, theirs = _comparable(real(tensor)), _comparable(real(other))
     theirs = theirs.to(ours.device)
     if not ours.numel():
@@ -252,10 +252,10 @@ def largest_difference(tensor: Tensor, other: Tensor) -> float:
 
 
 def sketches(tensors: Mapping[str, Tensor]) -> dict[str, Sketch]:
-    """Return the sketch of each floating-point tensor by name, fetched in one transfer a device.
+    """Return the sketch of each floating-point tensor by name. Fetch the sketches in one transfer for each device.
 
-    The signs are those of splitmix64 at the element's position, from a start that the name gives: equal on every
-    device. The mean square of a difference of two tensors' sums is the square of its L2 norm, on average over signs.
+    Signs are bits of splitmix64 at the element's position, seeded by the name, so they are equal on every device. If
+    two tensors' signed sums differ by d, the expected d^2 is the squared L2 norm of the tensors' difference.
     """
     rows: dict[torch.device, list[tuple[str, float, Tensor]]] = {}
     for name, tensor in made_of(tensors).items():
@@ -287,9 +287,9 @@ def _sums(name: str, flat: Tensor) -> Tensor:
 def reduce_gradients(
     gradients: Mapping[str, Tensor], baseline: Mapping[str, Tensor] | None, *, sketched: bool = False
 ) -> list[TensorReduction]:
-    """Return one `TensorReduction` for each gradient, in the system's order, against the baseline's of the same name.
+    """Return one `TensorReduction` for each gradient in the system's order, compared with the baseline's of that name.
 
-    A baseline that lacks the name or has another shape gives no difference (None), which no judge takes for 0.
+    If the baseline has no gradient of that name and shape, the difference is None, which no judge treats as 0.
     """
     drawn = sketches(gradients) if sketched else {}
     others = {name: _counterpart(name, tensor, baseline) for name, tensor in gradients.items()}
@@ -316,7 +316,7 @@ def reduce_gradients(
 def reduce_groups(
     gradients: Mapping[str, Tensor], groups: Mapping[str, Sequence[str]], before: Tensor, without: Collection[str] = ()
 ) -> list[GroupNorm]:
-    """Return norms of each clipping group: `before` [G] as the system reports them, after as measured in float64.
+    """Return norms of each clipping group: before the clip as reported (`before` [G]), after as measured in float64.
 
     without: names of parameters that have no gradient in this step.
     """
@@ -350,7 +350,7 @@ def _wide(tensor: Tensor) -> Tensor:
 
 
 def _largest(tensors: Mapping[str, Tensor]) -> dict[str, float]:
-    """Return the largest absolute value by name (NaN if any element is; 0 for an empty tensor), in one transfer."""
+    """Return each tensor's largest absolute value (NaN if an element is NaN; 0 if empty), in one transfer."""
     if not tensors:
         return {}
     values = [
@@ -363,9 +363,9 @@ def _largest(tensors: Mapping[str, Tensor]) -> dict[str, float]:
 
 
 def _positions(count: int, start: int, device: torch.device) -> Tensor:
-    """Return i * GAMMA for i in start + 1 .. start + count; small counts are kept, since they repeat.
+    """Return i * GAMMA for i in start + 1 .. start + count. Results for small counts are cached, because they repeat.
 
-    A capture makes its own: a replay alone would write the values of kept ones, and nothing would hold them for it.
+    A capture does not use the cache: only a replay would write the values, and the cache would not keep the memory.
     """
     keeps = count <= _KEEP and not is_capturing()
     return (_kept_positions if keeps else _make_positions)(count, start, device)

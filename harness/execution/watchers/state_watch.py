@@ -1,4 +1,4 @@
-"""Record what training changes, at the start and at the end of one execution: digests by category and name."""
+"""Record the training state at the start and at the end of one execution: digests by category and name."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ from harness.system.replay.found_state import StateByCategory, found_state, numb
 from harness.system.sharded_tensors import whole
 from harness.system.wrappers import FaultyRun
 
-LEFT_OUT = ("generators",)  # what is drawn from them shows in what is moved
+LEFT_OUT = ("generators",)  # their draws show in the tensors that move
 OPTIMIZER = "optimizer"
-STEP = "step"  # an optimizer's count of updates, which is judged by itself
-# BatchNorm's count of batches: one of a forward pass that is recomputed may be another, and is judged by itself
+STEP = "step"  # an optimizer's count of updates, which is judged separately
+# BatchNorm's count of batches. A recomputed forward pass may change it, so it is judged separately.
 COUNT = "num_batches_tracked"
-SAMPLED = 65_536  # numbers of a tensor that show how far it moved
-MOVES = "moves"  # the name of movements among what an arm leaves for another commit's
+SAMPLED = 65_536  # numbers sampled of each tensor to measure its movement
+MOVES = "moves"  # under this name an arm leaves movements for arms of another commit
 
 
 def movable(state: StateByCategory) -> dict[str, Tensor]:
-    """Return by `category name` what may move: tensors that a later step or a reader finds, integers and flags too.
+    """Return, by `category name`, the tensors whose movement is compared, integers and flags included.
 
-    Of an optimizer's state only tensors with a parameter's shape may: averages, slow weights and
-    moments, which another format keeps in blocks, or under a name with its data type.
+    Of an optimizer's state these are only tensors with a parameter's shape: averages, slow weights and
+    moments. Their names contain the data type, unless it is float32.
     """
     shapes = {tensor.shape for tensor in state.get("parameters", {}).values()}
     return {
@@ -63,18 +63,18 @@ def _format(tensor: Tensor) -> str:
 
 
 def watched(state: StateByCategory) -> set[str]:
-    """Return by `category name` all that an end may be compared by; of an optimizer's state, what may move."""
+    """Return, by `category name`, all names by which ends may be compared; of optimizer state, those of `movable`."""
     others = {name: each for name, each in state.items() if name not in (*LEFT_OUT, OPTIMIZER)}
     return {f"{category} {name}" for category, tensors in others.items() for name in tensors} | movable(state).keys()
 
 
 def copied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Copy tensors into the host's memory, as real numbers. Parts are gathered from every rank."""
+    """Copy tensors into the host's memory as real numbers. Gather sharded tensors from all ranks."""
     return {name: real(tensor).detach().to("cpu", copy=True) for name, tensor in tensors.items()}
 
 
 def moved(start: Mapping[str, Tensor], end: Mapping[str, Tensor]) -> dict[str, tuple[Tensor, float]]:
-    """Return by name the movement in float32 [as the tensor], in the host's memory, and the L2 norm of the end."""
+    """Return, by name, the movement from start to end (float32, in host memory), and the L2 norm of the end."""
     found = {}
     for name, tensor in end.items():
         ours = real(tensor).detach().double()
@@ -86,16 +86,16 @@ def moved(start: Mapping[str, Tensor], end: Mapping[str, Tensor]) -> dict[str, t
 
 
 def _from(before: Tensor, now: Tensor) -> Tensor:
-    """Return the movement, from 0 where it began infinite, as a least value so far does: no distance exists from there.
+    """Return `now` - `before`. Treat an infinite start, such as that of a minimum so far, as 0.
 
-    What was NaN and still is has not moved: the part of a log that nothing has written to yet.
+    An element that was NaN and is NaN, such as an unwritten entry of a log, has not moved.
     """
     change = _less(now, torch.where(before.isfinite() | (before == now), before, torch.zeros_like(before)))
     return torch.where(before.isnan() & now.isnan(), torch.zeros_like(change), change)
 
 
 def _less(ours: Tensor, theirs: Tensor) -> Tensor:
-    """Return the difference; 0 between equal infinities, which a mask has."""
+    """Return the difference `ours` - `theirs`; 0 between equal infinities, as in a mask."""
     return torch.where(ours == theirs, torch.zeros((), dtype=ours.dtype, device=ours.device), ours - theirs)
 
 
@@ -110,7 +110,7 @@ def sampled(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def median_moved(start: Mapping[str, Tensor], end: Mapping[str, Tensor]) -> float | None:
-    """Return how far the median sample moved over its norm at the start; None if all samples began as zeros."""
+    """Return the median over tensors of |end - start| / |start| (L2 norms); None if all tensors started as 0."""
     moved = [
         float((end[name] - before).norm() / before.norm())
         for name, before in start.items()
@@ -121,12 +121,12 @@ def median_moved(start: Mapping[str, Tensor], end: Mapping[str, Tensor]) -> floa
 
 @dataclass
 class Moves:
-    """Movements that executions of one run made: the first of each arm whose movements some claim reads."""
+    """The movements of each arm's first execution in one run, for arms whose movements a claim reads."""
 
     _kept: dict[str, dict[str, Tensor]] = field(default_factory=dict)
 
     def apart(self, made: Mapping[str, tuple[Tensor, float]], watched: set[str]) -> list[MovedApart]:
-        """Return how the movements differ from each one kept. watched: all names of the execution, integers too."""
+        """Return how the movements `made` differ from those of each kept arm. watched: all names of the execution."""
         return [self._apart(arm, kept, made, watched) for arm, kept in self._kept.items()]
 
     def _apart(
@@ -148,7 +148,7 @@ class Moves:
         )
 
     def kept(self, arm: str) -> Mapping[str, Tensor]:
-        """Return the movements that the first execution of `arm` made; none if the arm is not known."""
+        """Return the movements of the first execution of `arm`; an empty mapping if the arm is unknown."""
         return self._kept.get(arm, {})
 
     def keep(self, made: Mapping[str, tuple[Tensor, float]], arm: str) -> None:
@@ -161,16 +161,16 @@ class Moves:
 
 
 _OF_GROUPS = re.compile(r"(^|\.)group\d+\.")  # settings of an optimizer, which may be texts
-_COUNTERS = ("step", "step_count")  # of updates: torch's optimizers', and the reference trainer's
-BUFFER = "buffer "  # begins the name of a buffer among the tensors that an execution ended with
-ROUNDING = 1e-6  # a difference of so little of the largest buffer's elements is rounding: of a mean that is 0, say
+_COUNTERS = ("step", "step_count")  # names of update counters in torch's optimizers and in the reference trainer
+BUFFER = "buffer "  # prefix of buffers' names among the tensors at an execution's end
+ROUNDING = 1e-6  # relative to the largest buffer element: smaller differences are rounding, as of a mean near 0
 
 
 class StateWatch:
-    """Looks at one execution before its first step, after it, and after its last.
+    """Reads the state of one execution before its first step, after its first step, and after its last step.
 
-    A loose tensor that was there before the first step is state. One that the steps made is state if `loose` says so,
-    and nothing is recorded of it where no step was followed.
+    A loose tensor that existed before the first step is state. A loose tensor that the steps made is state if its role
+    in `loose` is; it is not recorded if no step was followed.
     """
 
     def __init__(
@@ -182,29 +182,29 @@ class StateWatch:
         follows: bool = False,
         lent: bool = False,
     ) -> None:
-        """Set up the watch. moves: keep copies of the start in the host's memory, for `moved` to be there at the end.
+        """Set up the watch. moves: copy the start into the host's memory, to compute `moved` at the end.
 
-        sketched: sketch the parameters at the start and all state at the end. follows: follow what
-        steps make. lent: record digests of what they made, for the roles of another arm.
+        sketched: sketch the parameters at the start and all state at the end. follows: follow which tensors
+        steps make. lent: record digests of these tensors, because another arm determines their roles.
         """
         self._training, self._moves, self._sketched, self._lent = training, moves, sketched, lent
         self.start_sketches: dict[str, Sketch] | None = None
         self.end_sketches: dict[str, Sketch] | None = None
         self._start: dict[str, Tensor] = {}
         self.moved: dict[str, tuple[Tensor, float]] | None = None
-        self.watched: set[str] = set()  # by `category name` what an end may be compared by
+        self.watched: set[str] = set()  # names (`category name`) by which ends may be compared
         self.steps = LooseWatch(lambda: watched_state(training)) if follows else None
         self.loose: Loose | None = None
         self._loose_at_start: frozenset[str] = frozenset()
-        self._numbers_later: dict[str, bool] = {}  # loose tensors after the first step, and if none of them is NaN
+        self._numbers_later: dict[str, bool] = {}  # loose tensors after the first step; True if a tensor is without NaN
         self.spoiled: list[str] | None = None
-        self.updates: list[int] | None = None  # by how much counters of updates went up, each number once
+        self.updates: list[int] | None = None  # the distinct increases of update counters
         self._counted: dict[str, float] = {}
         self._counted_later: dict[str, float] = {}
-        self.end_buffers: dict[str, Tensor] = {}  # the floating-point ones at the end, by BUFFER and their name
+        self.end_buffers: dict[str, Tensor] = {}  # floating-point buffers at the end, by BUFFER + name
 
     def at_start(self) -> State:
-        """Return the state before the first step, and keep what the end is compared with."""
+        """Return the state before the first step, and keep the values to compare the end with."""
         state = watched_state(self._training)
         self._begin(state)
         self._counted = _update_counters(state)
@@ -222,14 +222,14 @@ class StateWatch:
             self.steps.begin(state)
 
     def after_first_step(self) -> None:
-        """Note which loose tensors are there now, and which of them hold no NaN."""
+        """Record which loose tensors exist now, and which of them are free of NaN."""
         if isinstance(self._training, HasState):
             loose = {plain_name(name): tensor for name, tensor in self._training.state().get(LOOSE, {}).items()}
             bad = holding_nan(loose)
             self._numbers_later = {name: name not in bad for name in loose}
 
     def at_end(self) -> State:
-        """Return the state after the last step, when the device has done all that it was asked for."""
+        """Wait for the device, and return the state after the last step."""
         return self._at_end(watched_state(self._training))
 
     def _at_end(self, state: StateByCategory) -> State:
@@ -260,7 +260,7 @@ class StateWatch:
         return recorded(kept_state).model_copy(update=more)
 
     def after_load(self) -> State:
-        """Return the state that a load has left. Updates are counted from there, and it counts as the start."""
+        """Return the state after a load, and treat it as the start. Updates are counted from there."""
         state = watched_state(self._training)
         self._begin(state)
         ended = self._at_end(state)
@@ -269,7 +269,7 @@ class StateWatch:
 
 
 def watched_state(training: TrainingRun) -> StateByCategory:
-    """Return parameters, what the run names besides them, what is found from it, and the process's generators."""
+    """Return parameters, other state that the run names or that is found from it, and the process's generators."""
     parameters = named_parameters(training)
     state: StateByCategory = {"parameters": {}, "buffers": {}, "optimizer": {}, "generators": {}, LOOSE: {}}
     for source in (_found(training, parameters), training.state() if isinstance(training, HasState) else {}):
@@ -282,14 +282,14 @@ def watched_state(training: TrainingRun) -> StateByCategory:
 
 
 def named_parameters(training: TrainingRun) -> dict[str, Tensor]:
-    """Return trainable parameters by names that `torch.compile` does not change; none if the system shows none."""
+    """Return the trainable parameters, without name parts that `torch.compile` adds; empty if the system shows none."""
     if not isinstance(training, HasParameters):
         return {}
     return {plain_name(name): tensor for name, tensor in training.parameters().items()}
 
 
 def _found(training: TrainingRun, parameters: Mapping[str, Tensor]) -> Mapping[str, Mapping[str, Tensor]]:
-    """Return state of modules, optimizers and generators that a run holds; none of the harness's, which name theirs."""
+    """Return state of modules, optimizers and generators in a run; empty for the harness's runs, which name theirs."""
     while isinstance(training, FaultyRun):
         training = training._inner
     if type(training).__module__.partition(".")[0] == "harness":
@@ -300,7 +300,7 @@ def _found(training: TrainingRun, parameters: Mapping[str, Tensor]) -> Mapping[s
 
 
 def numbers(state: StateByCategory) -> dict[str, float]:
-    """Return finite values of single numbers, torch's and Python's: steps, counted batches, rates, a loss scale."""
+    """Return the finite values of state that is one number, such as step counts, learning rates or a loss scale."""
     found = {
         f"{category} {name}": number_of(tensor)
         for category, tensors in state.items()
@@ -321,7 +321,7 @@ def _forms(state: Mapping[str, Mapping[str, Tensor]]) -> dict[str, str]:
 
 
 def _bytes_by_type(tensors: Mapping[str, Tensor]) -> dict[str, int]:
-    """Return the bytes of tensors by their data type, without single numbers and settings of groups."""
+    """Return the total bytes of tensors by data type, without single numbers and settings of parameter groups."""
     found: dict[str, int] = {}
     for key, each in tensors.items():
         if each.numel() > 1 and not _OF_GROUPS.search(key):
@@ -331,7 +331,7 @@ def _bytes_by_type(tensors: Mapping[str, Tensor]) -> dict[str, int]:
 
 
 def _update_counters(state: StateByCategory) -> dict[str, float]:
-    """Return counters of updates by name: those of optimizers for each tensor, and a loose tensor named `updates`."""
+    """Return update counters by name: the optimizers' counters of each tensor, and a loose tensor named `updates`."""
     of_optimizers = {name: each for name, each in state["optimizer"].items() if name.rpartition(".")[2] in _COUNTERS}
     found = of_optimizers | {name: each for name, each in state[LOOSE].items() if name == "updates"}
     values = {name: number_of(tensor) for name, tensor in found.items() if tensor.numel() == 1}
@@ -355,16 +355,16 @@ def recorded(state: StateByCategory) -> State:
 
 @dataclass
 class Ends:
-    """Parameters and buffers that executions of one run ended with: the first of each arm, in the host's memory."""
+    """Final parameters and buffers of each arm's first execution in one run, in the host's memory."""
 
     _kept: dict[str, dict[str, Tensor]] = field(default_factory=dict)
     moves: Moves = field(default_factory=Moves)
-    _replicas: dict[str, int] = field(default_factory=dict)  # which execution was kept; 0 of another process's
+    _replicas: dict[str, int] = field(default_factory=dict)  # which execution was kept; 0 if another process made it
 
     def differences(self, ended: Mapping[str, Tensor]) -> list[EndDifference]:
-        """Return how far the end of a training lies from each one kept. One tensor at a time is on the device twice.
+        """Return how far the end of a training differs from each kept end. Copy one tensor at a time to the device.
 
-        Every rank gathers parts, also one that has kept nothing: others wait for it.
+        Every rank gathers sharded tensors, even if it has kept no end, because the other ranks wait for it.
         """
         apart: dict[str, dict[str, float]] = {arm: {} for arm in self._kept}
         for name, tensor in ended.items():
@@ -375,7 +375,7 @@ class Ends:
         return [_difference(arm, self._replicas.get(arm, 0), apart[arm], kept) for arm, kept in self._kept.items()]
 
     def kept(self, arm: str) -> Mapping[str, Tensor]:
-        """Return what the first execution of `arm` ended with; nothing if the arm is not known."""
+        """Return the end of the first execution of `arm`; an empty mapping if the arm is unknown."""
         return self._kept.get(arm, {})
 
     def forget(self, arm: str) -> None:
@@ -385,7 +385,7 @@ class Ends:
         self.moves.forget(arm)
 
     def keep(self, ended: Mapping[str, Tensor], arm: str, replica: int = 0) -> None:
-        """Keep what the first execution of `arm` in this process ended with."""
+        """Keep the end of the first execution of `arm` in this process."""
         if arm not in self._kept:
             self._replicas[arm] = replica
             here = {name: tensor for name, tensor in ended.items() if not tensor.is_meta}
@@ -413,12 +413,12 @@ def _difference(arm: str, replica: int, apart: Mapping[str, float], kept: Mappin
 
 
 def _worst(sizes: Mapping[str, float]) -> str | None:
-    """Return the name of the largest size, NaN counting as largest; None if there is none."""
+    """Return the name with the largest size; NaN counts as largest. Return None for no sizes."""
     return max(sorted(sizes), key=lambda name: (sizes[name] != sizes[name], sizes[name]), default=None)
 
 
 def _relative(apart: float, largest: float, rounding: float) -> float:
-    """Return a difference over the largest element; 0 if it is rounding alone, infinite over a 0."""
+    """Return `apart` / `largest`; 0 if `apart` is only rounding; infinite if `largest` is 0."""
     if apart <= rounding:
         return 0.0
     return apart / largest if largest else math.inf

@@ -1,8 +1,8 @@
-"""Observe the operators of a step: where each was called, what it was given, and digests of what it read and made.
+"""Observe the operators of a step: the line of each call, its arguments, and digests of the tensors it read and made.
 
-A step that replays a CUDA graph is observed by its capture (`ObservedCaptures`): the digests are captured next to each
-operator, and a replay computes them anew. Kernels that are launched past torch are seen where they are announced
-(`harness.system.replay.launches`).
+A step that replays a CUDA graph is observed during its capture (`ObservedCaptures`): the digests are captured next to
+each operator, so a replay computes them again. Kernels that are launched without torch are observed if they are
+announced (`harness.system.replay.launches`).
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from harness.system.replay.operations import is_repeated, repeated_site
 from harness.system.replay.sites import BETWEEN, Site, SiteFinder
 from harness.system.replay.traced import is_prepared
 
-# Operators whose result is memory as it was found: it has a value once something is written there.
+# Operators whose result is uninitialized memory, which has no value until something is written there.
 _UNWRITTEN = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "resize_"}
 _NOWHERE = Site("forward", "", "", "")
-_VALUES = 65_536  # elements of what one operator makes, at most, that are kept
-_BLOCK = 512  # bytes that a device's allocator gives for the smallest tensor
+_VALUES = 65_536  # the most elements of an operator's result whose values are kept
+_BLOCK = 512  # bytes that the device's allocator uses for the smallest tensor
 
 
 class _Seen(NamedTuple):
-    """A tensor at one moment: its bytes, its data type and shape, its strides, and its digest on its device."""
+    """A tensor at one moment: its range of bytes, its type and shape, its strides, and its digest on its device."""
 
     place: _Range | None
     form: str
@@ -49,46 +49,46 @@ class _Seen(NamedTuple):
 
 
 class _Found(NamedTuple):
-    """An operator; the bytes that it says it writes, and its tensors before and after it."""
+    """An operator, the bytes that its schema declares as written, and its tensors before and after it."""
 
     operator: ObservedOperator
     numbers: list[str | None]  # of `given`
     written: list[_Range]
     given: list[_Seen]
-    after: list[_Seen]  # what it returned, then what it was given; nothing after a view
+    after: list[_Seen]  # returned tensors, then given tensors; empty for a view
     names: _Named
     values: list[Tensor]
 
 
 class StepOperators(Observer):
-    """Keeps every operator that runs in its block, but for what is executed to prepare a capture and undone.
+    """Keeps every operator that runs in its block, except operators that prepare a capture and are undone.
 
-    `is_cut`: the limit of time came before the end. `unseen`: kernels that were captured between the operators, and
-    replays of graphs whose operators nobody observed.
+    is_cut: True if the time limit came before the end. unseen: the number of kernels that were captured between
+    operators, and of replays of graphs whose operators were not observed.
     """
 
     def __init__(
         self, finder: SiteFinder, with_values: Collection[int] = (), *, until: float = inf, captures: bool = False
     ) -> None:
-        """Set up the observer. with_values: operators to keep values of, by their numbers.
+        """Set up the observer. with_values: the numbers of operators whose values are kept.
 
-        until: look at nothing after this moment of `monotonic()`. captures: keep what one capture records.
+        until: observe nothing after this time of `monotonic()`. captures: observe one capture, instead of a step.
         """
         super().__init__()
-        # steps: what is called now belongs to no step yet. A capture records the step, whenever it is replayed.
+        # Operators before `begin` belong to no step. Operators of a capture belong to the step that it records.
         self.between = not captures
         self.is_cut, self.unseen = False, 0
         self._finder, self._with_values, self._until, self._captures = finder, with_values, until, captures
         self._names = _Named({})
-        self._held: dict[int, StorageWeakRef] = {}  # references keep an address from being given out again
-        self._computed: set[int] = set()  # memory that the step has written
+        self._held: dict[int, StorageWeakRef] = {}  # references prevent the reuse of an address
+        self._computed: set[int] = set()  # memory that the step has written to
         self._unwritten: set[int] = set()
-        self._nodes: int | None = None  # of the capture, when the operator before this one had ended
-        self._is_inside = self._is_launching = False  # an operator, or the launch of a kernel
+        self._nodes: int | None = None  # of the capture, after the previous operator
+        self._is_inside = self._is_launching = False  # within an operator; within a kernel launch
         self._found: list[_Found] = []
 
     def begin(self, finder: SiteFinder, state: Mapping[str, Tensor]) -> None:
-        """Begin the step. state: tensors from before it, by name."""
+        """Begin the step. state: the tensors before the step, by name."""
         self.between, self._finder = False, finder
         self._names = _Named(state)
 
@@ -125,14 +125,14 @@ class StepOperators(Observer):
     def launched(
         self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], launch: Callable[[], object], caller: FrameType
     ) -> object:
-        """Launch a kernel and keep it as an operator, which may write to each tensor that it is given."""
+        """Launch a kernel and keep it as an operator that may write to each of its tensor arguments."""
         given = [*_tensors_of_launch([*args, *kwargs.values()])]
         if self._looks_away(given):
             return launch()
         with self._one_operator():
             with _disable_current_modes():
                 site, before = self._finder.find(caller), [*map(self._look, given)]
-            self._is_launching = True  # operators until its end are the launch's own
+            self._is_launching = True  # operators within the launch belong to it
             try:
                 returned = launch()
             finally:
@@ -144,7 +144,7 @@ class StepOperators(Observer):
         return returned
 
     def replayed(self, captured: StepOperators | None) -> None:
-        """Add the operators of a graph that was just replayed, with the digests that the replay has computed."""
+        """Add the operators of a graph that was just replayed, with the digests that the replay computed."""
         if captured is None or captured.is_cut:
             self.unseen += 1
             return
@@ -174,7 +174,7 @@ class StepOperators(Observer):
 
     @contextmanager
     def _one_operator(self) -> Iterator[None]:
-        """Count the nodes that a capture has got since the operator before this one, outside of another operator."""
+        """Around an outermost operator, count the nodes that a capture gained since the previous operator."""
         is_outer, self._is_inside = not self._is_inside, True
         if is_outer:
             self._count_unseen()
@@ -207,43 +207,43 @@ class StepOperators(Observer):
         before: list[_Seen],
         after: Sequence[Tensor],
     ) -> None:
-        # what it was given, too: an operator may change more than it says, as a batch norm does its statistics
+        # look at arguments, too: an operator may change more than it declares, such as a batch norm's statistics
         seen = [*map(self._look, after)]
         kept = len(self._found) in self._with_values
         values = [each.detach().clone() for each in after if kept and each.numel() <= _VALUES]
         self._found.append(_Found(operator, numbers, written, before, seen, self._names, values))
 
     def _number(self, tensor: Tensor) -> str | None:
-        """Return the value of a number that the host holds, and that the step has not computed."""
+        """Return the text of a 0-d host tensor's value, if the step did not compute it; else None."""
         place = _range(tensor)
         if tensor.dim() == 0 and tensor.device.type == "cpu" and (place is None or place.memory not in self._computed):
-            with suppress(Exception):  # a tensor of a library may have no number
+            with suppress(Exception):  # a library's tensor type may have no value
                 return repr(tensor.detach().item())
         return None
 
     def _look(self, tensor: Tensor, *, digested: bool = True) -> _Seen:
-        """Digest a tensor on its device. There is no digest of memory without a value, and of what shows no bits."""
+        """Describe a tensor, with a digest on its device. Uninitialized memory and unreadable types have no digest."""
         place, digest = _range(tensor), None
         if place is not None and place.memory not in self._held:
             self._held[place.memory] = StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]
         if digested and (place is None or place.memory not in self._unwritten):
-            with suppress(Exception), torch.no_grad():  # some library's tensor, of which nobody says how it is read
+            with suppress(Exception), torch.no_grad():  # a library's tensor type may not be readable
                 digest = digest_on_device(tensor)
         form = f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
         return _Seen(place, form, _strides(tensor), digest)
 
     @property
     def bytes(self) -> int:
-        """Return the memory of all digests and values that are kept."""
+        """Return the bytes of all kept digests and values."""
         digests = [each.digest for found in self._found for each in (*found.given, *found.after)]
         kept = [*digests, *(each for found in self._found for each in found.values)]
         whole = [(each.nbytes, _BLOCK if each.is_cuda else 1) for each in kept if each is not None]
         return sum(-(-size // block) * block for size, block in whole)
 
     def operators(self, after: Mapping[str, Tensor]) -> list[ObservedOperator]:
-        """Return what was observed, with the digests fetched in one transfer for each device.
+        """Return the observed operators. Fetch the digests in one transfer for each device.
 
-        after: state and gradients that came with the step, by name.
+        after: state and gradients after the step, by name.
         """
         seen = [each for found in self._found for each in (*found.given, *found.after)]
         texts, later, writers = iter(_fetched([each.digest for each in seen])), _Named(after), _Writers()
@@ -265,10 +265,10 @@ class StepOperators(Observer):
 
 
 class ObservedCaptures:
-    """Observes, within its block, what each CUDA graph records, and gives it to `step` where the graph is replayed."""
+    """Observes the operators that each CUDA graph records within its block, and adds them to `step` at each replay."""
 
     def __init__(self, finder: Callable[[], SiteFinder], with_values: Collection[int] = (), until: float = inf) -> None:
-        self.step: StepOperators | None = None  # that is observed now
+        self.step: StepOperators | None = None  # the observer of the current step
         self._finder, self._with_values, self._until = finder, with_values, until
         self._of: WeakKeyDictionary[Any, StepOperators] = WeakKeyDictionary()
         self._capturing: list[StepOperators] = []
@@ -283,7 +283,7 @@ class ObservedCaptures:
 
     @property
     def bytes(self) -> int:
-        """Return the memory of the digests in all graphs."""
+        """Return the bytes of the digests in all graphs."""
         return sum(each.bytes for each in self._of.values())
 
     def _begun(self, begin: Callable[..., object]) -> Callable[..., object]:
@@ -341,19 +341,19 @@ def _strides(tensor: Tensor) -> tuple[int, ...]:
 
 
 def _fill(made: Sequence[Tensor]) -> None:
-    """Give memory without a value one that is the same in both arms: an operator may leave a part of it unwritten."""
+    """Fill uninitialized memory with 0, equal in both arms, because an operator may leave a part of it unwritten."""
     for each in made:
         with suppress(Exception), torch.no_grad():
             each.zero_()
 
 
 def _tensors_of_launch(values: Sequence[Any]) -> Iterator[Tensor]:
-    """Yield the tensors in a kernel's arguments, and those that its descriptors describe."""
+    """Yield the tensors in a kernel's arguments, and the base tensors of its descriptors."""
     return tensors_in([each if isinstance(each, Tensor | tuple) else getattr(each, "base", None) for each in values])
 
 
 def _copied(digests: Sequence[Tensor | None]) -> list[Tensor | None]:
-    """Return copies of 0-d digests, made by a few operations on each device."""
+    """Copy 0-d digests with a few operations on each device."""
     found = list(digests)
     for places in _by_device(digests).values():
         copies = torch.stack([found[place].reshape(()) for place in places]).unbind()  # type: ignore[union-attr]
@@ -380,7 +380,7 @@ def _by_device(digests: Sequence[Tensor | None]) -> dict[torch.device, list[int]
 
 
 class _Range(NamedTuple):
-    """The bytes of a tensor: the memory that they are in, the first one, and the one after the last."""
+    """A tensor's range of bytes: the number of its storage, the first byte, and the byte after the last."""
 
     memory: int
     start: int
@@ -391,7 +391,7 @@ class _Range(NamedTuple):
 
 
 def _range(tensor: Tensor) -> _Range | None:
-    """Return the bytes from a tensor's first element to its last; None for one that is not in one memory."""
+    """Return the bytes from a tensor's first element to its last; None for an empty or non-strided tensor."""
     if not torch._C._has_storage(tensor) or tensor.layout is not torch.strided or not tensor.numel():
         return None
     span = 1 + sum((int(size) - 1) * int(step) for size, step in zip(tensor.shape, tensor.stride(), strict=True))
@@ -400,7 +400,7 @@ def _range(tensor: Tensor) -> _Range | None:
 
 
 class _Named:
-    """Names of tensors by their bytes; several may share some."""
+    """Names of tensors by their bytes. Several tensors may share bytes."""
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
         self._of: dict[int, list[tuple[_Range, str]]] = {}
@@ -411,15 +411,15 @@ class _Named:
                 self._held.append(StorageWeakRef(tensor.untyped_storage()))  # type: ignore[no-untyped-call]
 
     def of(self, place: _Range | None) -> list[str]:
-        """Return the names of the tensors that share bytes with a place."""
+        """Return the names of the tensors that share bytes with `place`."""
         return [] if place is None else [name for each, name in self._of.get(place.memory, []) if each.meets(place)]
 
 
-_Exact = tuple[_Range | None, str, tuple[int, ...]]  # a tensor: its bytes, form and strides
+_Exact = tuple[_Range | None, str, tuple[int, ...]]  # identifies a tensor: its bytes, form and strides
 
 
 class _Writers:
-    """Which operator wrote bytes last, and what it left in which tensors."""
+    """The last operator that wrote each range of bytes, and the digests of the tensors after it."""
 
     def __init__(self) -> None:
         self._of: dict[int, list[tuple[_Range, int]]] = {}
@@ -433,7 +433,7 @@ class _Writers:
         self._left |= {seen: (number, digest) for seen, digest in left.items()}
 
     def last(self, seen: _Seen, digest: str | None) -> tuple[int | None, bool]:
-        """Return the operator that wrote a tensor last, and False if something that was not seen wrote it since."""
+        """Return the operator that wrote a tensor last, or None; and False if unobserved code has written it since."""
         place = seen.place
         written = [] if place is None else self._of.get(place.memory, [])
         number = max((number for each, number in written if place is not None and each.meets(place)), default=None)
@@ -454,7 +454,7 @@ def _values(tensor: Tensor) -> list[float]:
 
 
 def _text(value: Any) -> str:
-    """Return arguments as text, with numbers in full and a point for each tensor."""
+    """Return an argument as text: numbers in full, and a dot for each tensor."""
     if isinstance(value, Tensor):
         return "·"
     if isinstance(value, tuple | list):

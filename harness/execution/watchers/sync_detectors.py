@@ -1,7 +1,7 @@
 """Detect host syncs: each detector executes something and returns where the host waited for the device, and how often.
 
-Dispatch mode and fake pass read the operators that need a value on the host; profiler and sync-debug
-mode see the waiting itself. Neither pair shares a mechanism, so that one can check the other.
+Dispatch mode and fake pass find operators that need a value on the host. Profiler and sync-debug mode
+find the waits themselves. The two pairs share no mechanism, so that one can check the other.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Execute = Callable[[], object]
 
 
 class Sync(NamedTuple):
-    """One place that waits, and by what."""
+    """A place that waits, and the operation that waits."""
 
     place: Place
     operation: str
@@ -43,7 +43,7 @@ Syncs = Counter[Sync]
 
 
 class FakePassError(Exception):
-    """A step fails on fake tensors alone, for example because of an operator without a fake form."""
+    """A step fails only on fake tensors, for example because of an operator without a fake form."""
 
 
 # Operators that need values of a device tensor on the host: a scalar, or an output shape.
@@ -51,7 +51,7 @@ _VALUE_OPERATORS = {
     "_local_scalar_dense", "nonzero", "masked_select", "_unique", "_unique2", "unique_dim", "unique_consecutive",
     "equal", "bincount", "multinomial",
 }  # fmt: skip
-# By their arguments. An operator that `needs_value` decides on is in one of the two sets.
+# These need values only with some arguments. `needs_value` decides only about operators in the two sets.
 _VALUE_OPERATORS_AT_TIMES = {
     "repeat_interleave", "index", "index_put", "index_put_", "_index_put_impl_", "copy_", "_to_copy",
 }  # fmt: skip
@@ -62,7 +62,7 @@ _FRAME = re.compile(r"^(?P<file>.*)\((?P<line>\d+)\): ")
 
 @cache
 def never_waits(func: OpOverload) -> bool:
-    """Return True if no call of the operator needs a value. Kept for each operator, as each operation asks for it."""
+    """Return True if no call of the operator needs a value. Cached, because every operation asks."""
     return func._schema.name.removeprefix("aten::") not in {*_VALUE_OPERATORS, *_VALUE_OPERATORS_AT_TIMES}
 
 
@@ -83,9 +83,9 @@ def needs_value(func: OpOverload, args: Sequence[Any], kwargs: dict[str, Any], d
 
 
 def _indexing_waits(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
-    """Return True if torch waits: it searches a mask for its places, or copies an index on the host to the device.
+    """Return True if torch waits: to find the places of a mask, or to copy an index from the host to the device.
 
-    Torch fills instead if one mask alone is given one value of the host's, and nothing is to be added up.
+    For a single mask, a single host value and no accumulation torch fills instead, and does not wait.
     """
     indices = [index for index in args[1] if index is not None]
     masks = [index for index in indices if index.dtype in (torch.bool, torch.uint8)]
@@ -97,7 +97,7 @@ def _indexing_waits(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> b
 
 
 def _is_blocking_copy(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
-    """Return True for a copy between host and device, in either direction, that is not asked to be asynchronous."""
+    """Return True for a copy between host and device, in either direction, without `non_blocking`."""
     source = args[1] if name == "copy_" else args[0]
     target = args[0].device if name == "copy_" else torch.device(kwargs.get("device") or source.device)
     asynchronous = kwargs.get("non_blocking", args[2] if name == "copy_" and len(args) > 2 else False)
@@ -105,10 +105,10 @@ def _is_blocking_copy(name: str, args: Sequence[Any], kwargs: dict[str, Any]) ->
 
 
 class DispatchWatch(Observer):
-    """Counts the ATen operations that reach the dispatcher, and those among them that make the host wait.
+    """Counts the ATen operations that reach the dispatcher, and the operations among them that make the host wait.
 
-    `replayed` counts those that come while `replaying()` is true, `after` those that come after the step. Its block
-    may be entered again, and counts on; `restart` begins anew.
+    replayed: counts operations while `replaying()` is true. after: counts operations after the step. The block may
+    be entered again, and continues to count; `restart` resets the counts.
     """
 
     def __init__(self, device: str, *, stand_in: bool = False, replaying: Callable[[], bool] = lambda: False) -> None:
@@ -140,7 +140,7 @@ class DispatchWatch(Observer):
         return returned
 
     def read(self, tensor: Tensor, called: str) -> Tensor:
-        """Count a read of what the device has; for a fake tensor return what stands in for its value."""
+        """Count a read of a device tensor. Return the tensor, or in a fake pass a stand-in for its value."""
         if self.host is None or self.host.has(tensor):
             return tensor
         self.seen[Sync(of_current_stack(), called)] += 1
@@ -148,7 +148,7 @@ class DispatchWatch(Observer):
 
 
 def _stand_in(func: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    """Return a plausible answer for a value that fake tensors lack: one, true, or masks that select everything."""
+    """Return a plausible result for a value that fake tensors lack: one, true, or masks that select everything."""
     name = func._schema.name.removeprefix("aten::")
     if name == "_local_scalar_dense":
         return 1.0 if args[0].is_floating_point() else args[0].dtype == torch.bool or 1
@@ -178,19 +178,19 @@ def _drawn(chances: Tensor, num_samples: int, *_args: Any, **_kwargs: Any) -> Te
 
 
 def by_dispatch_mode(execute: Execute, device: str) -> Syncs:
-    """Execute for real under a dispatch mode. It sees backward functions too, but no other libraries and no replays."""
+    """Execute on real tensors under a dispatch mode. It covers the backward pass, but no other libraries or replays."""
     with DispatchWatch(device) as mode, as_on_a_device() if device == "cpu" else nullcontext():
         execute()
     return Syncs(mode.seen)
 
 
 def by_fake_pass(execute: Execute, device: str) -> Syncs:
-    """Execute on fake tensors, count each value that is wanted, and give a stand-in for it.
+    """Execute on fake tensors. Count each value that the host needs, and return a stand-in for it.
 
-    If no stand-in is known (for an output whose shape depends on values) the pass ends at the last
-    counted sync. It also ends there if the step fails after a sync, since it may compute anything
-    with a stand-in (NAdam divides by one less than it). Raises `FakePassError` if the step fails
-    before any. The caller undoes what fake tensors left behind.
+    The pass ends early if no stand-in is known, as for an output whose shape depends on values, or if
+    the step fails after a sync, because a stand-in may cause errors (NAdam divides by the value minus
+    1). The syncs so far count. Raises `FakePassError` if the step fails before any sync. The caller
+    must undo the effects of fake tensors.
     """
     with on_fake_tensors() as fake, DispatchWatch(device, stand_in=True) as mode, as_on_a_device():
         try:
@@ -207,9 +207,9 @@ def by_fake_pass(execute: Execute, device: str) -> Syncs:
 
 
 def counted_by_profiler(execute: Execute) -> tuple[int, bool]:
-    """Execute under the profiler. Return how often it waited, and if the profiler saw a sync planted afterwards.
+    """Execute under the profiler. Return the number of waits, and whether the profiler saw a sync planted afterwards.
 
-    Stacks are left out: they cost more than all else. `by_profiler` finds the places of what was counted.
+    Stacks are not recorded, because they are expensive. `by_profiler` finds the places.
     """
     synchronize()
     with profiler() as profile:
@@ -223,9 +223,9 @@ def counted_by_profiler(execute: Execute) -> tuple[int, bool]:
 
 
 def waits_within(window: str, events: Sequence[Any], waits: Sequence[str]) -> int:
-    """Return how many calls named in `waits` began within the window, by a profile's raw events.
+    """Return how many calls named in `waits` began within the range `window` of a profile's raw events.
 
-    They are counted as in `syncs_of_profile`: copies to pageable memory too, and without what is not of the step.
+    As in `syncs_of_profile`, copies to pageable memory count, and the harness's own work does not.
     """
     within, outside = (
         [
@@ -245,7 +245,7 @@ def waits_within(window: str, events: Sequence[Any], waits: Sequence[str]) -> in
 
 
 def by_profiler(execute: Execute) -> Syncs:
-    """Execute under the profiler and count waiting CUDA calls, and copies to pageable memory, which wait as well."""
+    """Execute under the profiler. Count waiting CUDA calls and copies to pageable memory, which also wait."""
     synchronize()
     with profiler(stacks=True) as profile:
         with span(_WINDOW):
@@ -255,9 +255,9 @@ def by_profiler(execute: Execute) -> Syncs:
 
 
 def syncs_of_profile(events: Sequence[Any], waits: Sequence[str]) -> Syncs:
-    """Count the calls named in `waits` within the observed window, by the user's line that made them.
+    """Count the calls named in `waits` within the observed window, by the user's line that made the call.
 
-    What the harness did between the steps is left out.
+    The harness's own work between the steps is left out.
     """
     within, outside = (
         [event.time_range for event in events if event.name == name and str(event.device_type).endswith("CPU")]
@@ -281,10 +281,10 @@ def syncs_of_profile(events: Sequence[Any], waits: Sequence[str]) -> Syncs:
 
 
 def _place_of_event(event: Any, operators: Sequence[Any]) -> Place:
-    """Return the user's line, by the Python stack (innermost first) of the operator that made a runtime call.
+    """Return the user's line from the Python stack (innermost first) of the operator that made a runtime call.
 
-    A runtime call may carry another thread's number than its operator, and then has no parent. Then
-    the shortest operator around the call in time is taken.
+    A runtime call whose thread number differs from its operator's has no parent. For such a call use
+    the shortest operator that was active at its time.
     """
     start = event.time_range.start
     around = [each for each in operators if each.time_range.start <= start <= each.time_range.end]
@@ -297,12 +297,12 @@ def _place_of_event(event: Any, operators: Sequence[Any]) -> Place:
 
 
 def by_sync_debug_mode(execute: Execute) -> Syncs:
-    """Execute with torch's own warnings of synchronizing calls. Blind to `torch.cuda.synchronize()` and to events."""
+    """Execute with torch's warnings of synchronizing calls, which miss `torch.cuda.synchronize()` and events."""
     with SyncWarnings(sync_here) as seen:
         execute()
     return seen
 
 
 def sync_here(operation: str) -> Sync:
-    """Return a sync by `operation` at the user's line that executes now."""
+    """Return a sync by `operation` at the user's current line."""
     return Sync(of_current_stack(), operation)
