@@ -79,7 +79,7 @@ class ArmLife:
         self.watchers: list[Watcher] = []  # nested: the first is called first before a step, last after it
         self._block: SeriesBlock | None = None
         self._announced = 0
-        self._replays: dict[int, list[int]] = {}  # of each watched step, the identities of what it replayed
+        self._replays: dict[int, list[int]] = {}  # by watched step: the ids of the graphs that it replayed
 
     def __enter__(self) -> Self:
         self.phase("open")
@@ -141,7 +141,7 @@ class ArmLife:
             yield watch
 
     def start(self) -> None:
-        """Record what the execution starts from."""
+        """Record the state from which the execution starts."""
         self.phase("start")
         moves = self.planned.moves and self.replica == 0
         compared = self._ends is not None and not probe_named(self.run.probe).timed
@@ -276,7 +276,7 @@ class ArmLife:
         return differences, apart
 
     def capture(self) -> CaptureRecord:
-        """Return what the system reports of its capture now."""
+        """Return the system's current report of its capture."""
         return capture_record(self.training, self.planned)
 
     def census(
@@ -329,7 +329,7 @@ class ArmLife:
 
     @contextmanager
     def _around(self, parts: tuple[Part, ...], around: Callable[[], AbstractContextManager[object]]) -> Iterator[None]:
-        """Watch what runs in the block. An error of the watch fails its parts; an error of the block is raised."""
+        """Watch the block with `around`. An error of the watch fails its parts; an error of the block is raised."""
         if not parts:
             with around():
                 yield

@@ -47,7 +47,7 @@ def folder_of(directory: Path, rank: int) -> Path:
 def main() -> NoReturn:
     """Import torch, read the job, execute the run, answer, and end this process."""
     line = take_standard_input()
-    importlib.import_module("harness.execution.probes.paired")  # and with it torch, while the store is being made
+    importlib.import_module("harness.execution.probes.paired")  # imports torch, while the parent creates the store
     line.send(IMPORTED)
     message = line.receive(None)
     if not message:  # the process that started this rank has ended

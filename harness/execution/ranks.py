@@ -33,7 +33,7 @@ LAG_S = 20.0  # others may wait this long for a rank that makes no progress and 
 STOPPED_S = 5.0  # a rank may be stopped this long while this process, in the same group, runs
 LONGEST_LOOK_S = 1.0  # count at most this much between two looks: if more passed, the whole group was stopped
 OTHERS_S = 0.3  # wait for other ranks to fail of the same cause, to find out which failed first
-GRACE_S = 1.0  # for a rank to leave its stack
+GRACE_S = 1.0  # time for a rank to write its stack
 _OF_RANKS = {
     "TORCH_FR_BUFFER_SIZE": "20000",  # torch's flight recorder: which collectives there were
     "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",  # else its watchdog queries events, which is forbidden during a capture
@@ -64,7 +64,7 @@ class _Rank:
         self._stacks = LeftStacks(self.folder)
         self.child = start_child("harness.execution.rank", variables=_OF_RANKS)
         self.answer: RankAnswer | None = None
-        self._ending: Ending | None = None  # before it had answered
+        self._ending: Ending | None = None  # set if the process ended before its answer
         self.awaited = self.is_stopped = 0.0  # seconds that others have waited for it; that it has been stopped
         self.position = Position()
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-# bound here, before a system is imported: it could replace them in their modules
+# bound here, before a system is imported, because a system could replace them in their modules
 from os import times, utime
 from pathlib import Path
 from time import monotonic
@@ -58,7 +58,7 @@ class StepRows(NamedTuple):
 
 
 class SeriesWriter:
-    """One arm's series as CSV. Losses and metrics keep every bit; non-finite ones are written as tags."""
+    """Writes one arm's series as CSV. Losses and metrics keep every bit; non-finite values are written as tags."""
 
     def __init__(self, path: Path, heartbeat: Callable[[], None]) -> None:
         self._heartbeat = heartbeat

@@ -29,7 +29,7 @@ from harness.kinds import probe_named
 from harness.planning.obstacles import gpu_memory_gib, gpus_of, needs_gpu, ran_out_of_memory, shares_gpu
 
 GPU_SHARE = 0.9  # of a GPU's memory is given to runs
-UNDECLARED_SHARE = 0.25  # of it is kept for a run without declared memory, if other commands share the GPU
+UNDECLARED_SHARE = 0.25  # of a GPU's memory, for a run without declared memory, if other commands share the GPU
 CONTEXT_GIB = 0.8  # of GPU memory for each process besides torch's; 0.76 measured on an H200 with one captured step
 HOST_GIB = 2.0  # of host memory for each process, torch's libraries included
 # An arm whose syncs are observed takes this many times as long, because it waits for a GPU time slice at each sync. On

@@ -195,7 +195,7 @@ class Stopped(Exception):  # noqa: N818 - it is not an error but a request
     """The run was ended because `stop` was set."""
 
 
-class Ended(Exception):  # noqa: N818 - whoever catches it examines how the worker ended
+class Ended(Exception):  # noqa: N818 - the caller examines how the worker ended
     """The worker ended while it waited for its turn."""
 
 
@@ -209,7 +209,7 @@ class Progress:
 
 
 class WatchedWorker:
-    """One worker and its supervisor's observations. Threads other than the watching one call `stop` and `resume`."""
+    """One worker, as its supervisor observes it. Threads that supervise other workers call `stop` and `resume`."""
 
     def __init__(self, run: Run, directory: Path, child: Child, tell: Callable[[Progress], None]) -> None:
         self._run, self._directory, self._tell = run, directory, tell

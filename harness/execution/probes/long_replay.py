@@ -128,7 +128,7 @@ def _blocks(life: ArmLife) -> LongReplayEvidence:
 
 
 class SeenSteps:
-    """Receives the rows of all steps in place of the series' writer, and writes only each block's last row to it."""
+    """Receives the rows of all steps instead of the series' writer, which gets only the last row of each block."""
 
     def __init__(self, series: SeriesWriter) -> None:
         self._series = series

@@ -28,8 +28,8 @@ from harness.execution.probes.step_memory import SMALL_ALLOCATION, MemoryProbe, 
 from harness.execution.recorder import Recorder
 from harness.system.protocol import HasCapture, HasKernels, NotAvailable, TrainingRun
 
-# Reserve 1/8 more than was measured, because torch may split blocks of its full cache in a different order than when it
-# could get a new block for each allocation.
+# Reserve 1/8 more than was measured, because torch may split cached blocks in another order than it split new blocks
+# in the measuring process.
 _SPARE_PARTS = 8
 
 

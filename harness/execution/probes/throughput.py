@@ -116,7 +116,7 @@ def _clock(number: int, which: int) -> int:
 def _entries(folder: str) -> list[str]:
     try:
         return listdir(folder)  # noqa: PTH208
-    except OSError:  # it has ended
+    except OSError:  # the process has ended
         return []
 
 

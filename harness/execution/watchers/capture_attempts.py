@@ -18,7 +18,7 @@ from harness.system.replay.captured_step import CaptureFailedError
 from harness.system.replay.operations import OperatorWatch
 from harness.system.replay.traced import TracedStep
 
-_COUNTING: list[CaptureAttempts] = []  # only the last one counts; it is of the arm that is opened or works now
+_COUNTING: list[CaptureAttempts] = []  # only the last counts captures: that of the arm that is opened or works now
 
 
 class CaptureAttempts:

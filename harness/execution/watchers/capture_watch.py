@@ -144,7 +144,7 @@ def _moved(captured: Mapping[str, int], now: Mapping[str, int]) -> list[str]:
 
 WATCHED_STEPS = 3  # on CUDA of the first and of the last steps; of traced replays only of the last
 
-Windows = dict[int, tuple[int, bool]]  # first step -> number of steps, and whether all of them must be replays
+Windows = dict[int, tuple[int, bool]]  # first step -> number of steps, and True if all of them must be replays
 
 
 class Watcher(NamedTuple):

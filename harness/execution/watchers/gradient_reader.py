@@ -99,7 +99,7 @@ class GradientReader:
         arm, planned, exchange = self._life.arm, self._life.planned, Exchange(self._life.recorder.exchange)
         baseline = self._run.baseline_of.get(arm)
         other = None if baseline is None else self._kept.get((baseline, index))
-        if baseline is not None and baseline not in self._run.arms:  # it is of another commit
+        if baseline is not None and baseline not in self._run.arms:  # the baseline is of another commit
             device = next((each.device for each in gradients.values()), "cpu")
             left = exchange.take(baseline, str(index), device)
             other = None if left is None else Kept(left, None)

@@ -47,7 +47,7 @@ class LooseWatch:
         self._twice: frozenset[str] = frozenset()  # early tensors that also had a name in another category
         self._registered: set[Memory] = set()  # memory that has a name in another category
         self._left_out = -1  # the last step that was not followed; -1 if there is none
-        self._earlier: tuple[int, dict[str, _Seen]] = 0, {}  # the previous census, after the number of steps before it
+        self._earlier: tuple[int, dict[str, _Seen]] = 0, {}  # steps before the previous census, and that census
         self._changed: set[Memory] = set()  # changed since then, by no operator, though all steps were followed
         self._versions: dict[Memory, int] = {}  # torch's version counters at the last look
         self._rewritten: set[Memory] = set()  # by unfollowed steps
@@ -159,7 +159,7 @@ class LooseWatch:
     def _unexplained(self) -> bool:
         """Find tensors that unfollowed steps made or wrote to. Return True if the source of one is unknown."""
         late = self._late()
-        own = [tensor for tensor in late.values() if is_of_torch(tensor)]  # no operator made other tensors
+        own = [tensor for tensor in late.values() if is_of_torch(tensor)]  # no operator makes tensors of other libraries
         self._ledger.adopt(own)
         self._note(late)
         read = self._ledger.read_marks()

@@ -239,7 +239,7 @@ class MadeGradients(ClipWatch):
         super().__exit__(*error)
 
     def is_sure(self) -> bool:
-        """Return True if the copies, or the step's final gradients, are surely what backward made. Reads the device."""
+        """Return True if the copies, or else the final gradients, surely are those of the backward pass. Host sync."""
         if self._unsure or self.hooked or not self._made_norms:
             return False
         return all(torch.allclose(then, now, rtol=0, atol=0, equal_nan=True) for then, now in self._same)

@@ -168,7 +168,7 @@ def digests(tensors: Mapping[str, Tensor]) -> dict[str, str]:
 
 
 def _digests_of(tensors: Sequence[Tensor]) -> Tensor:
-    """Return [N] int64: the digest of one tensor, or of several plain ones of one length in bytes."""
+    """Return [N] int64: the digest of one tensor, or the digests of several plain tensors of equal size in bytes."""
     if len(tensors) == 1:
         return digest_on_device(tensors[0]).unsqueeze(0)
     raw = [_row(each).view(torch.uint8) for each in tensors]

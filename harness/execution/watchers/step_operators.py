@@ -75,7 +75,7 @@ class StepOperators(Observer):
         until: observe nothing after this time of `monotonic()`. captures: observe one capture, instead of a step.
         """
         super().__init__()
-        # Operators before `begin` belong to no step. Operators of a capture belong to the step that it records.
+        # Operators before `begin` belong to no step. Operators of a capture belong to the recorded step.
         self.between = not captures
         self.is_cut, self.unseen = False, 0
         self._finder, self._with_values, self._until, self._captures = finder, with_values, until, captures
