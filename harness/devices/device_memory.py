@@ -21,9 +21,9 @@ from harness.evidence.arm_records import MemorySample
 
 
 class Growth(NamedTuple):
-    """The memory that some work took, in bytes. large, small: torch's peak reservation in each pool.
+    """The memory that some work took, in bytes. large, small: growth of torch's peak reservation in each pool.
 
-    reserved: torch's reservation at the end. taken: the decrease of the device's free memory. segments: sizes of the
+    reserved: growth of torch's reservation. taken: the decrease of the device's free memory. segments: sizes of the
     large pool's driver allocations that were added and still existed at the end.
     """
 

@@ -209,7 +209,7 @@ class Progress:
 
 
 class WatchedWorker:
-    """One worker, as its supervisor observes it. Threads that supervise other workers call `stop` and `resume`."""
+    """One worker, as its supervisor observes it. Other threads may call `stop` and `resume`."""
 
     def __init__(self, run: Run, directory: Path, child: Child, tell: Callable[[Progress], None]) -> None:
         self._run, self._directory, self._tell = run, directory, tell

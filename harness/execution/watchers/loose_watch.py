@@ -159,7 +159,7 @@ class LooseWatch:
     def _unexplained(self) -> bool:
         """Find tensors that unfollowed steps made or wrote to. Return True if the source of one is unknown."""
         late = self._late()
-        own = [tensor for tensor in late.values() if is_of_torch(tensor)]  # no operator makes tensors of other libraries
+        own = [tensor for tensor in late.values() if is_of_torch(tensor)]  # no operator makes other libraries' tensors
         self._ledger.adopt(own)
         self._note(late)
         read = self._ledger.read_marks()
