@@ -9,85 +9,85 @@ from pydantic import Field
 from harness.evidence.base import ArmRecord, Record, Scalar
 from harness.numbers import Amount, Count, Real
 
-CAPTURES_ITSELF = "captures_itself"  # the fact of an arm whose step makes the capture that was asked for
-RESUMES = "resumes"  # the fact of an arm whose step function has `save` and `load`
-FROZEN = "frozen"  # begins the names of frozen parameters among forms
-NOT_FINITE = "!"  # ends the digest of a tensor that holds NaN or infinity
+CAPTURES_ITSELF = "captures_itself"  # name of the fact that the arm's step itself makes the requested capture
+RESUMES = "resumes"  # name of the fact that the arm's step function has `save` and `load`
+FROZEN = "frozen"  # prefix of the names of frozen parameters in `State.forms`
+NOT_FINITE = "!"  # suffix of the digest of a tensor that holds NaN or infinity
 
 
-# of a tensor's real numbers: their type's epsilon, the L2 norm, and sums under four fixed sequences of signs
+# a tensor's sketch: epsilon of its data type, its L2 norm, and its sums under four fixed sequences of signs
 Sketch = tuple[Amount, Amount, Real, Real, Real, Real]
 
 
 class State(Record):
-    """What training may change, as digests by category and name; `tensors` is how many there are."""
+    """State that training may change: a digest of each tensor, by category and name, and the number of tensors."""
 
     digests: dict[str, dict[str, str]]
     tensors: Count
-    # by `category name`: values of single numbers, such as counters; None: not recorded
+    # values of tensors with one element, such as counters, by `category name`; None: not recorded
     numbers: dict[str, float] | None = None
-    # at the start, by `category name`: data types and shapes, as `float32 [4, 2]`; None: not recorded
+    # data types and shapes at the start, such as `float32 [4, 2]`, by `category name`; None: not recorded
     forms: dict[str, str] | None = None
-    # at the end: bytes of optimizers' tensors of several elements, by their data type; None: not recorded
+    # bytes, at the end, of optimizer tensors with several elements, by data type; None: not recorded
     optimizer_bytes: dict[str, Count] | None = None
 
 
 class EndDifference(Record):
-    """How far parameters and buffers lie from those that an earlier execution of the same run ended with."""
+    """Differences of parameters and buffers between the ends of this execution and of an earlier one in its run."""
 
     arm: str
     replica: Count
-    tensors: Count  # parameters compared: of one name and shape
-    largest: Amount | None  # largest absolute difference; None where nothing could be compared
-    tensor: str | None  # where it is
-    buffers: Count | None = None  # floating-point ones compared, likewise; None: not recorded
-    # largest difference of one, over its largest element in that execution; None where nothing could be compared
+    tensors: Count  # compared parameters, which have the same name and shape in both executions
+    largest: Amount | None  # largest absolute difference of a parameter; None: nothing could be compared
+    tensor: str | None  # the parameter with that difference
+    buffers: Count | None = None  # compared floating-point buffers; None: not recorded
+    # largest difference of a buffer, divided by its largest element in the earlier execution; None: nothing compared
     buffers_relative: Amount | None = None
-    buffer: str | None = None  # where it is
+    buffer: str | None = None  # the buffer with that difference
 
 
 class MovedApart(Record):
-    """How otherwise an execution moved tensors, from its start to its end, than the first one of another arm.
+    """Compare how this execution and another arm's first execution moved tensors from start to end.
 
-    tensors: by `category name` three L2 norms: of the difference between the two movements, of the other arm's
-    movement, and of the tensor at this execution's end. A tensor that came with the first step was moved there from 0.
+    tensors: three L2 norms by `category name`: of the difference between the two movements, of the other arm's
+    movement, and of the tensor at this execution's end. A tensor that the first step created counts as 0 at the start.
     An optimizer's is there where it has a parameter's shape, with its data type where that is not float32.
     """
 
     arm: str
     tensors: dict[str, tuple[Amount, Amount, Amount]]
-    uncompared: list[str]  # that the other arm has not, or in another shape, or that hold no floating-point numbers
-    # of the other arm's, that this one has not, or in another shape; None: not recorded
+    uncompared: list[str]  # tensors that the other arm lacks or has in another shape, or without floating-point numbers
+    # tensors of the other arm that this arm lacks or has in another shape; None: not recorded
     missing: list[str] | None = None
 
 
 class Draws(Record):
-    """Names the operators that drew random numbers in one step, with the shapes they drew for, in their order."""
+    """List the operators that drew random numbers in one step, in order, with the shapes of what they drew."""
 
-    step: Count  # the one that was watched
-    operators: list[str]  # that the host ran in it; those of a graph are in its capture
-    captured: list[list[str]]  # of each capture until the arm's end
-    generators: dict[str, str]  # of the process's generators that the step moved, digests after it
+    step: Count  # the watched step
+    operators: list[str]  # operators that the host ran in the step; a graph's operators are in `captured`
+    captured: list[list[str]]  # operators in each capture that was made until the arm's end
+    generators: dict[str, str]  # digest, after the step, of each generator of the process that the step advanced
 
 
-# What a loose tensor that the steps made is to the training. `state`: a later step reads it, or something that no
-# operator shows changes it. `table`: a later step reads it, and none changed it. `derived`: nothing reads it, and it
-# is made of parameters alone, as an average is. `log`: nothing reads it, and it is made of batches and single numbers,
-# such as losses. `mixed`: nothing reads it, and it is made of parameters and of batches, as a sum of gradients is.
-# `left`: what the last step left behind, or what was made between two steps. `unseen`: nothing reads it, and no step
-# was followed that shows what it is made of.
+# The role in the training of a loose tensor that the steps created. `state`: a later step reads it, or it changes
+# without an operator that shows the change. `table`: a later step reads it, and no step changes it. `derived`: nothing
+# reads it, and it is computed from parameters only, such as an average. `log`: nothing reads it, and it is computed
+# from batches and single numbers, such as losses. `mixed`: nothing reads it, and it is computed from parameters and
+# batches, such as a sum of gradients. `left`: the last step left it behind, or it was created between two steps.
+# `unseen`: nothing reads it, and no watched step shows what it is computed from.
 Role = Literal["state", "table", "derived", "log", "mixed", "left", "unseen"]
-COMPARED: tuple[Role, ...] = ("state", "table", "derived")  # those whose values a comparison of states reads
+COMPARED: tuple[Role, ...] = ("state", "table", "derived")  # roles whose tensors are compared by value
 
 
 class Loose(Record):
-    """Names loose tensors at the end that were not there at the start, with their roles."""
+    """Roles of the loose tensors that exist at the end of an execution and did not exist at its start, by name."""
 
-    # None: the steps could not be followed, as `failure` says, or were timed, and the roles are those of another arm
+    # None: the steps could not be followed (see `failure`), or were timed and use another arm's roles (see `lent`)
     roles: dict[str, Role] | None
-    unread: dict[str, str]  # digests of all others
+    unread: dict[str, str]  # digests of all tensors whose values are not compared
     failure: str | None = None
-    lent: bool = False  # another arm's roles count
+    lent: bool = False  # True: the roles that another arm recorded also apply to this arm
 
 
 class ArmStart(ArmRecord):
@@ -98,17 +98,17 @@ class ArmStart(ArmRecord):
     facts: dict[str, Scalar]  # layers, device, dtype, parameters, text digest, … as the system states them
     state: State | None = None  # None: recorded before states were
     trainable_names: list[str] | None = None  # None: recorded before they were
-    trainable_dtypes: list[str] | None = None  # data types of the trainable tensors; None: likewise
-    rounded_digest: str | None = None  # of the trainable tensors, rounded to the data type that the plan names
-    sketches: dict[str, Sketch] | None = None  # of the parameters, by `category name`; None: not asked
+    trainable_dtypes: list[str] | None = None  # data types of the trainable tensors; None: not recorded
+    rounded_digest: str | None = None  # digest of the trainable tensors, rounded to `PlannedArm.rounded_to`
+    sketches: dict[str, Sketch] | None = None  # sketches of the parameters, by `category name`; None: not requested
 
 
 class Clip(Record):
-    """What was seen, in some watched steps, of bounds on gradients that are made of gradients."""
+    """Gradient clipping seen in the watched steps: a bound on gradients that is computed from gradients."""
 
-    seen: bool | None  # None: it cannot be said, as of compiled code, or where the host reads such numbers
-    acted: bool  # some gradient was changed by it
-    operator: str = ""  # which saturates
+    seen: bool | None  # None: unknown, because the code was compiled or the host read such numbers
+    acted: bool  # the bound changed a gradient
+    operator: str = ""  # the operator that applies the bound
 
 
 class ArmEnd(ArmRecord):
@@ -117,36 +117,36 @@ class ArmEnd(ArmRecord):
     frozen_digest: str
     skipped_steps: Count
     steps_called: Count
-    capture_attempts: Count | None = None  # that the harness saw begin until here; None: not watched
-    capture_errors: list[str] | None = None  # what ended those that failed, also if it was caught; None: not watched
-    state: State | None = None  # as in the start
+    capture_attempts: Count | None = None  # captures that the harness saw begin; None: not watched
+    capture_errors: list[str] | None = None  # errors of failed captures, even if they were caught; None: not watched
+    state: State | None = None  # as in `ArmStart`
     differences: list[EndDifference] | None = None
     moved_apart: list[MovedApart] | None = None  # None: no claim reads it
     loose: Loose | None = None  # None: the steps were not watched for it, or recorded before they were
-    # loose tensors that came with the first step and that no later one changed; None: not recorded, as it is no more
+    # loose tensors that the first step created and no later step changed; None: not recorded, as in all newer evidence
     still: list[str] | None = None
-    # loose tensors that came with the first step and hold a NaN that they did not hold then; None: not recorded
+    # loose tensors that the first step created and that contain a NaN only since a later step; None: not recorded
     spoiled: list[str] | None = None
-    input_names: list[str] | None = None  # of what the last step read; None: not shown, or recorded before they were
-    input_shapes: Count | None = None  # how many different shapes and types the steps' inputs had; None: likewise
-    # by how much optimizers' own counters went up, each number once; None: not recorded
+    input_names: list[str] | None = None  # names of the last step's inputs; None: the system does not show its inputs
+    input_shapes: Count | None = None  # number of different shapes and types among the steps' inputs; None: not shown
+    # the different increases of the optimizers' own step counters; None: not recorded
     updates: list[Count] | None = None
-    # that compute: in its captures, or in one step of an arm next to which one is captured; None: not watched
+    # operators that compute, in the arm's captures, or in one step of an uncaptured arm; None: not watched
     operators: list[str] | None = None
-    draws: Draws | None = None  # None: no step was watched, or recorded before they were
-    sketches: dict[str, Sketch] | None = None  # of all floating-point state, by `category name`; None: not asked
-    # the largest sum, without their signs, of the terms of a watched step's loss; None: not watched
+    draws: Draws | None = None  # None: no step was watched, or older evidence
+    sketches: dict[str, Sketch] | None = None  # sketches of all floating-point state; None: not requested
+    # largest sum of the absolute terms of a watched step's loss; None: not watched
     loss_terms: Amount | None = None
-    replays: Count | None = None  # of graphs and recorded steps, that the harness saw; None: not watched
-    # how far the median trainable tensor moved, over its norm at the start; None: not recorded, or all began as zeros
+    replays: Count | None = None  # replays of graphs and recorded steps that the harness saw; None: not watched
+    # movement of the median trainable tensor divided by its norm at the start; None: not recorded, or all were zeros
     moved: Amount | None = None
     clip: Clip | None = None  # None: not watched
-    # digest of the watched step's operators in their order, with types, shapes and strides; None: as of `operators`
+    # digest of the watched step's operators in order, with types, shapes and strides; None: not watched
     step_form: str | None = None
 
 
 class MicroBatches(ArmRecord):
-    """Digests of the micro-batches of some steps in a row: a list a step, an entry a micro-batch in its order."""
+    """Digests of the micro-batches of consecutive steps: one list per step, one digest per micro-batch, in order."""
 
     record: Literal["micro_batches"] = "micro_batches"
     key: ClassVar = ("arm", "replica", "first_step")
@@ -155,19 +155,19 @@ class MicroBatches(ArmRecord):
 
 
 class RankSteps(ArmRecord):
-    """What one rank did in every step of one execution: what data-parallel training is judged by."""
+    """What one rank did in every step of one execution. Data-parallel training is judged by these records."""
 
     record: Literal["rank_steps"] = "rank_steps"
-    parameters: list[str]  # digest of all trainable parameters before the first step, and after each
-    rows: list[list[str]]  # of each step: a digest of every row of the batch that it read, in their order
-    collectives: list[Count]  # of each step: that the host began, in all process groups
-    names: dict[str, Count]  # of the last step with any: which ones, by torch's flight recorder; empty: not known
-    parts: Count = 0  # parameters whose elements here no other rank holds
-    # by category: how many elements this rank held at the end, and how many there are
+    parameters: list[str]  # digest of all trainable parameters before the first step, and after each step
+    rows: list[list[str]]  # for each step: a digest of every row of its batch, in order
+    collectives: list[Count]  # for each step: the number of collectives that the host began, in all process groups
+    names: dict[str, Count]  # the collectives of the last step with any, by torch's flight recorder; empty: not known
+    parts: Count = 0  # parameters that are sharded: no other rank holds this rank's elements
+    # by category: the number of elements that this rank held at the end, and the total number
     held: dict[str, tuple[Count, Count]] = Field(default_factory=dict)
-    # by the name of each generator that the step reaches: a digest of its state before the first step, and after each;
-    # the first digest alone where no step moved it, none where a step made it or bound it anew. None: recorded before
-    # generators were
+    # digests of the state of each generator that the step can reach, by name: before the first step, and after each.
+    # Only the first digest if no step advanced the generator; no digest if a step created or rebound the generator.
+    # None: older evidence
     generators: dict[str, list[str]] | None = None
 
 
@@ -185,7 +185,7 @@ class TensorReduction(Record):
 
 
 class GroupNorm(Record):
-    """L2 norm of one clipping group: as the system reports it before clipping, as the harness measures it after."""
+    """L2 norm of one clipping group: `before` clipping by the system's report, `after` by the harness's measurement."""
 
     group: str
     before: Amount
@@ -200,28 +200,28 @@ class Gradients(ArmRecord):
     tensors: list[TensorReduction]
     groups: list[GroupNorm]
     without: list[str] = Field(default_factory=list)  # trainable tensors that no gradient reached in this step
-    # as the backward pass left them, where either arm changed one before its step ended; None: neither did, or that
-    # was not seen of one
+    # gradients as the backward pass left them, if either arm changed one before its step ended; None: neither arm did,
+    # or one arm could not be watched
     made: list[TensorReduction] | None = None
-    made_norm: Amount | None = None  # L2 norm of all of these, of this arm; None: not seen
-    written: list[str] | None = None  # that the arm's optimizer wrote into; None: not seen
+    made_norm: Amount | None = None  # L2 norm of all gradients in `made`, for this arm; None: not seen
+    written: list[str] | None = None  # gradients that the arm's optimizer wrote into; None: not seen
 
 
 class StepReading(Record):
-    """The largest error of one quantity in one step, over its tensors (or groups); relative, as its docstring says."""
+    """Largest error of one quantity in one step, among its tensors (or groups). `ComparedStep` defines the error."""
 
     quantity: Literal["loss", "norms", "gradients", "exp_avg", "exp_avg_sq", "parameters"]
     tensors: Count
     error: Amount
-    tensor: str  # where the error is
-    yardstick: Amount | None = None  # the yardstick's own largest error of it; None: an update has none
+    tensor: str  # the tensor or group with that error
+    yardstick: Amount | None = None  # largest error of the yardstick arm in this quantity; None: an update has none
 
 
 class ComparedStep(ArmRecord):
-    """One step of the candidate against the reference's, both from the state that the candidate had before it.
+    """Errors of one candidate step against the reference's step; both start from the candidate's state before the step.
 
-    Relative errors: of loss, norms and gradients in the L2 norm, over that of the reference; of moments and
-    parameters element by element, over what the same update makes of the terms' absolute values.
+    Errors are relative. Loss, norms and gradients: L2 norm of the difference divided by the reference's L2 norm.
+    Moments and parameters: each element's difference divided by the same update computed from absolute terms.
     """
 
     record: Literal["compared_step"] = "compared_step"
@@ -233,7 +233,7 @@ class ComparedStep(ArmRecord):
 
 
 class GraphNodes(Record):
-    """Census of one captured graph. `kernels` counts launches by demangled-enough name."""
+    """Nodes of one captured graph, counted by type; `kernels` counts kernel launches by readable kernel name."""
 
     label: str
     by_type: dict[str, Count]
@@ -243,15 +243,15 @@ class GraphNodes(Record):
 
 
 class Launched(Record):
-    """Launches of one graph that did equal work: its device activities by type, and its kernels by name."""
+    """Launches of one graph that did equal work: device activities of one launch by type, and its kernels by name."""
 
     launches: Count
     by_type: dict[str, Count]  # kernel, memcpy, memset
-    kernels: dict[str, Count]  # of one launch; under the census's name where that is the same kernel
+    kernels: dict[str, Count]  # named as in `GraphNodes` if the kernel is the same
 
 
 class OutsideWork(Record):
-    """Device activities of one name that a step began and no graph launched."""
+    """Device activities with one name that a step started outside every graph launch."""
 
     name: str
     count: Count
@@ -259,31 +259,31 @@ class OutsideWork(Record):
 
 
 class DeviceWork(Record):
-    """What the device did in some steps that were to be replays, by the profiler."""
+    """What the profiler saw the device do in some steps that were expected to be replays."""
 
     steps: Count
     launched: list[Launched]
     launched_seconds: Amount
-    outside_kernel_seconds: Amount  # of kernels that a step launched by itself; copies of a batch are no kernels
-    after_kernel_seconds: Amount = 0.0  # of kernels launched after the step; before it was counted apart, in the others
-    outside: list[OutsideWork]  # copies and fills too, by name, the longest first
+    outside_kernel_seconds: Amount  # of kernels that a step launched outside graphs; copies of a batch do not count
+    after_kernel_seconds: Amount = 0.0  # of kernels launched after the step; older evidence adds them to the line above
+    outside: list[OutsideWork]  # kernels, copies and fills by name, the longest first
 
 
 class StepWatch(Record):
-    """Every step of the series but those that captured: ATen operations that reached the dispatcher."""
+    """ATen operations that reached the dispatcher in each step of the series, except steps that captured."""
 
     steps: Count
-    fewest_operations: Count  # in a step
-    most_operations: Count
-    busiest_step: Count  # the first with the most
-    fewest_replayed: Count | None = None  # within a replay of a recorded step; None: recorded before it was watched
-    most_after: Count = 0  # more operations, after the step; before it was counted apart, among the others
+    fewest_operations: Count  # in one step
+    most_operations: Count  # in one step
+    busiest_step: Count  # the first step with `most_operations`
+    fewest_replayed: Count | None = None  # within a replay of a recorded step; None: older evidence
+    most_after: Count = 0  # additional operations after a step; older evidence counts them in `most_operations`
 
 
 class HostNumber(Record):
-    """A Python number that the step changes again and again, and that no replay changes, by its path.
+    """A Python number that the step keeps changing and no replay changes. `name` is its path.
 
-    read: what the step does with it besides counting, and where; None: nothing.
+    read: how and where the step uses the number, apart from counting it up; None: it does not.
     """
 
     name: str
@@ -294,65 +294,65 @@ LOSS_OUTPUT = "loss"  # among the outputs of a step, next to `parameters <name>`
 
 
 class GhostReplay(Record):
-    """The outputs of a captured step without its replays, and of its replays without the step, after the arm had ended.
+    """Test a captured step without its replays, and its replays without the step, after the arm has ended.
 
-    Outputs are the loss and the trainable parameters. None: the harness did not look.
+    Outputs of a step are its loss and the trainable parameters. None: the harness did not test this.
     """
 
-    replays: Count  # of the last step, that went through torch's own method or are recorded steps
-    failure: str | None = None  # what ended the look
+    replays: Count  # replays in the last step, by torch's replay method or of recorded steps
+    failure: str | None = None  # what ended the test
     moves: bool | None = None  # a step on another batch changed parameters
-    moves_alone: bool | None = None  # the replays changed parameters without a step, and not the first ones alone
-    alone_reads: bool | None = None  # and changed them otherwise on that other batch
-    # without its replays a step left the parameters alone, and its loss was that of the step before
+    moves_alone: bool | None = None  # repeating the replays without a step kept changing parameters
+    alone_reads: bool | None = None  # after a step on another batch, the replays alone gave other parameters
+    # without its replays, a step did not change parameters, and its loss was the previous step's loss
     stays: bool | None = None
-    # where it did not stay: an output of the step depends on its batch; None: all steps had one batch
+    # if `stays` is not True: an output of the step depends on its batch; None: all steps had the same batch
     reads: bool | None = None
-    # where it did not stay: outputs that repeat in bits, depend on the batch, and are alike without the replays
+    # if `stays` is not True: outputs that repeat in bits, depend on the batch, and are the same without the replays
     outside: Count = 0
-    named: list[str] = Field(default_factory=list)  # of these, the first ones
-    unsure: Count = 0  # likewise: outputs that the step gives anew without its replays, and that do not repeat
-    # where all steps had one batch: parameters, if all are alike without the replays, which left other gradients
+    named: list[str] = Field(default_factory=list)  # names of the first `outside` outputs
+    unsure: Count = 0  # outputs that a step computes anew without its replays, and that do not repeat in bits
+    # if all steps had the same batch: number of parameters, if all of them are the same without the replays
     alike: Count = 0
 
 
 class CaptureEvidence(ArmRecord):
-    """What the system says of its capture, and what the harness saw."""
+    """What the system reports about its capture, and what the harness saw."""
 
     record: Literal["capture"] = "capture"
     mechanism: Literal["cuda_graph", "traced"] | None
     requested: bool
     captured: bool
-    failure: str | None  # why not, in the system's words
+    failure: str | None  # why the system captured nothing, in its own words
     captures: Count
     warmup_steps: Count
     replays: Count  # as the system counts them
     uncaptured_steps: Count
     nodes: list[GraphNodes]
     recorded_operations: Count  # traced: ATen operations recorded
-    # traced: the body ran under fake tensors without a host sync; None: it was not seen of all operators
+    # traced: the body ran under fake tensors without a host sync; None: not known for all operators
     fake_pass_clean: bool | None
     moved_buffers: list[str]  # static buffers whose address changed, by name
     static_buffers: Count
     observed_steps: Count  # steps that the harness watched
-    observed_graph_launches: Count | None  # cudaGraphLaunch calls seen in them (profiler)
-    # traced: operations seen by a dispatch mode in them, within replays; in older evidence, the step's others, too
+    observed_graph_launches: Count | None  # cudaGraphLaunch calls that the profiler saw in the observed steps
+    # traced: operations that a dispatch mode saw in the observed steps' replays; older evidence counts whole steps
     observed_replayed_operations: Count | None
     device_work: DeviceWork | None = None  # None: the profiler did not watch replays
     every_step: StepWatch | None = None  # None: the series was not watched step by step
-    # a sync planted after the watched steps; None: no profiler, or recorded before it was shown one
+    # the profiler saw a host sync that was planted after the watched steps; None: no profiler, or older evidence
     profiler_sees_planted: bool | None = None
-    # what the captured step changes on the host, which no replay does again, by its path; [] in older evidence
+    # paths of host values that the captured step changes and no replay changes again; [] in older evidence
     host_changes: list[str] = Field(default_factory=list)
-    host_numbers: list[HostNumber] | None = None  # None: of a capture that the step makes itself, or older evidence
-    # traced: where the step asked, while it was recorded, whether it is captured; [] in older evidence
+    host_numbers: list[HostNumber] | None = None  # None: the step makes its capture itself, or older evidence
+    # traced: places where the recorded step asked whether it is being captured; [] in older evidence
     asked_whether_captured: list[str] = Field(default_factory=list)
-    # traced: operators that have no form for fake tensors, so that nothing says whether they wait; [] in older evidence
+    # traced: operators that fake tensors do not support, so that their host syncs are unknown; [] in older evidence
     unseen_operators: list[str] = Field(default_factory=list)
-    # traced: where the step called compiled code, which was recorded as it is written; [] in older evidence
+    # traced: places where the step called compiled code, which was recorded uncompiled; [] in older evidence
     as_written: list[str] = Field(default_factory=list)
-    warm_steps: Count = 0  # plain steps before the capture, none of `uncaptured_steps`; 0 in older evidence
-    ghost: GhostReplay | None = None  # None: no look was taken, or older evidence
+    warm_steps: Count = 0  # plain steps before the capture, not part of `uncaptured_steps`; 0 in older evidence
+    ghost: GhostReplay | None = None  # None: not tested, or older evidence
 
 
 class SyncPlace(Record):
@@ -370,19 +370,19 @@ class DetectorReading(Record):
     count: Count
     places: list[SyncPlace]
     sees_planted: bool
-    first_step: Count | None = None  # of a series: the first step with a sync
-    most: Count | None = None  # of a series: in one step; None: not recorded
-    busiest_step: Count | None = None  # the first one with so many
+    first_step: Count | None = None  # of a series: the first step with a host sync
+    most: Count | None = None  # of a series: the most host syncs in one step; None: not recorded
+    busiest_step: Count | None = None  # the first step with `most` host syncs
 
 
 class OnAGpu(Record):
-    """Lists what a CPU foresees of a step on a GPU, each with its line; no verdict rests on it."""
+    """Predict on a CPU how a step would behave on a GPU: findings with their source lines. No verdict depends on it."""
 
-    copies: list[str]  # of a tensor, or of Python's numbers, from the host to the device: no capture takes one
-    changes: list[str]  # of tensors on the host, which no replay does again
-    unknown: list[str]  # copies to the device of what may lie there already
-    unrepeated: list[str]  # operators that repeat no bits on CUDA
-    of_cpu: list[str]  # where torch's optimizer reads a value on a CPU, and none on a GPU if it is `capturable`
+    copies: list[str]  # copies of tensors or Python numbers from host to device, which no capture can contain
+    changes: list[str]  # changes of host tensors, which no replay repeats
+    unknown: list[str]  # copies to the device of values that may already be on it
+    unrepeated: list[str]  # operators whose results do not repeat in bits on CUDA
+    of_cpu: list[str]  # values that torch's optimizer reads on a CPU, but not on a GPU if it is `capturable`
     failure: str | None = None  # why nothing could be foreseen
 
 
@@ -391,45 +391,45 @@ class HostSyncEvidence(ArmRecord):
     layers: Count
     replayed: bool  # the observed steps were replays of a capture
     readings: list[DetectorReading]
-    # over the steps that are judged; empty: they were not watched
+    # over all judged steps; empty: these steps were not watched
     every_step: list[DetectorReading] = Field(default_factory=list)
-    fake_tensors_error: str | None = None  # what kept it from reading; a step that fails itself has no evidence
-    # None: the arm asks for no capture, was executed on a GPU, or in older evidence
+    fake_tensors_error: str | None = None  # why the step did not run under fake tensors; None: it did, or was not tried
+    # None: the arm requests no capture, or was executed on a GPU, or older evidence
     on_a_gpu: OnAGpu | None = None
 
 
 class Saved(ArmRecord):
-    """An arm's training was saved; the state that it had then is in the end of the same execution."""
+    """An arm's training was saved. The `ArmEnd` of this execution has the state at that time."""
 
     record: Literal["saved"] = "saved"
-    steps: Count  # that were taken before
+    steps: Count  # steps before the save
     process: Count  # the number of the process that saved
-    files: Count  # of the checkpoint, when the process had ended its threads
+    files: Count  # files of the checkpoint, counted after the process had ended its threads
     bytes: Count
-    steps_after: Count | None = None  # that the process took then, which no series has; None: not recorded
+    steps_after: Count | None = None  # steps of this process after the save, which no series has; None: not recorded
 
 
 class Loaded(ArmRecord):
-    """An arm's training was loaded, after steps of which none is in the series."""
+    """An arm's training was loaded from a checkpoint. Steps before the load are not in the series."""
 
     record: Literal["loaded"] = "loaded"
     process: Count  # the number of the process that loaded
-    steps_before: Count  # that this process had taken
-    trainable_before: str  # digest of the trainable parameters before it loaded
+    steps_before: Count  # steps of this process before the load
+    trainable_before: str  # digest of the trainable parameters before the load
     trainable_after: str
-    after: State  # right after it loaded
+    after: State  # state right after the load
 
 
 class Evaluated(ArmRecord):
-    """One evaluation between two steps, and the state before and after it: a digest by category."""
+    """One evaluation between two steps, with digests of the state before and after it, by category."""
 
     record: Literal["evaluated"] = "evaluated"
     key: ClassVar = ("arm", "replica", "steps")
-    steps: Count  # that were taken before
-    values: dict[str, Real]  # what it returned, by name; empty where that was nothing
+    steps: Count  # steps before the evaluation
+    values: dict[str, Real]  # numbers that the evaluation returned, by name
     before: dict[str, str]
     after: dict[str, str]
-    changed: list[str]  # tensors of another digest, by category and name; of names that were there before
+    changed: list[str]  # `category name` of tensors that existed before the evaluation and changed
 
 
 class MemorySample(Record):
@@ -446,59 +446,59 @@ class MemoryEvidence(ArmRecord):
 
 
 class MemoryPeak(Record):
-    """The most that one stretch of an arm's process held at one time.
+    """Peak memory of an arm's process during one phase.
 
-    Of torch's allocator by its own statistics; of the device by samples of what the driver has in use, less what it
-    had before the process used it. None: the driver was not read.
+    Allocator figures are torch's own statistics. Device figures are samples of the memory that the driver reports in
+    use, minus the memory in use before this process used the device. None: the driver was not read.
     """
 
     allocated_bytes: Count
     reserved_bytes: Count
     device_bytes: Count | None
-    outside_bytes: Count | None  # of the device besides what torch's allocator held at the same moment
-    samples: Count  # of the device
+    outside_bytes: Count | None  # device memory in use outside torch's allocator at one moment
+    samples: Count  # number of device samples
 
 
 class PeakMemoryEvidence(ArmRecord):
     record: Literal["peak_memory"] = "peak_memory"
     opening: MemoryPeak
     steps: MemoryPeak  # warm-up and capture included
-    resets: Count  # of torch's peak statistics by others than the harness: what they read before is in the peaks
-    lost_peaks: Count  # times the statistics fell and no reset was seen: a peak may have been higher
-    foreign_processes: Count | None  # most on the device besides this one; None: not known
+    resets: Count  # resets of torch's peak statistics by user code; the peaks include the values before each reset
+    lost_peaks: Count  # times that the statistics fell without a seen reset, so that a peak may have been higher
+    foreign_processes: Count | None  # largest number of other processes on the device; None: not known
     allocator: str  # torch's backend
-    allocator_settings: str  # of the environment
+    allocator_settings: str  # from the environment
 
 
 class ReplayBlock(Record):
-    """Steps that were made one after the other: what they had in common with the other arm's, and what they cost."""
+    """Consecutive steps of a long run: digests to compare with the other arm's block, and the time and memory used."""
 
     first_step: Count
     steps: Count
     losses: str  # digest of every step's loss, in order
-    batches: str  # of every step's batch
+    batches: str  # digest of every step's batch, in order
     first_non_finite: Count | None  # step of the first loss that is NaN or infinite
-    seconds: Amount  # between two device synchronizations, with what the harness keeps of each step
-    yardstick_seconds: Amount  # of a fixed piece of work, right after it
+    seconds: Amount  # between two device synchronizations, including the harness's recording of each step
+    yardstick_seconds: Amount  # time of a fixed piece of work right after the block
     allocated_bytes: Count | None  # after the block; None: no CUDA
     reserved_bytes: Count | None
 
 
 class ReplayRound(Record):
-    """Seconds a step of four blocks after the last step, in this order: the old run, a fresh one twice, the old run."""
+    """Seconds per step of four blocks after the last step, in the order old, fresh, fresh, old."""
 
-    old: tuple[Amount, Amount]
-    fresh: tuple[Amount, Amount]
+    old: tuple[Amount, Amount]  # first and last block: the long run's own arm
+    fresh: tuple[Amount, Amount]  # second and third block: the arm opened and captured anew
 
 
 class LongReplayEvidence(ArmRecord):
-    """A long run in blocks. The arm's series has a row for the last step of each."""
+    """A long run in blocks of `every` steps. The arm's series has one row per block, for its last step."""
 
     record: Literal["long_replay"] = "long_replay"
     every: Count
-    distinct_batches: Count  # of all steps
+    distinct_batches: Count  # among all steps
     blocks: list[ReplayBlock]
-    # the arm in turns with one that was opened and captured after the last step; None: a baseline, or older evidence
+    # the arm in turns with a copy opened and captured after the last step; None: a baseline, or older evidence
     rounds: list[ReplayRound] | None = None
     no_rounds: str | None = None  # why a fresh arm could not be opened next to the old one
     ended: str | None = None  # what the trainer raised after its last step; None: it made all steps

@@ -21,7 +21,7 @@ def _known(name: str) -> str:
 
 ProbeName = Annotated[str, AfterValidator(_known)]
 
-# How a worker, or one arm in it, came to its end before it was complete.
+# Why a worker, or one arm in it, ended before it was complete.
 Cause = Literal["signal", "exit_code", "wall_limit", "heartbeat", "incomplete", "garbage", "output_limit", "exception"]
 
 
@@ -31,9 +31,9 @@ class Record(BoundedModel):
 
 
 class RunRecord(Record):
-    """One line of `records.jsonl`: what was seen in a run. Each record type is a subclass with a `record` of its own.
+    """One line of `records.jsonl`: what was seen in a run. Each record type is a subclass with its own `record` value.
 
-    key: the fields in which two records of one type and run differ, so that a second record is damage.
+    key: the fields that identify a record among those of its type in a run; a second record with one key is damage.
     """
 
     key: ClassVar[tuple[str, ...]] = ()

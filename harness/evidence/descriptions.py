@@ -1,4 +1,4 @@
-"""Define what systems say of themselves and of the faults that can be planted. Imports neither torch nor pydantic.
+"""Define how systems describe themselves and the faults that can be planted. Imports neither torch nor pydantic.
 
 An adapter imports these from `harness.system.protocol`.
 """
@@ -14,9 +14,9 @@ Scalar = bool | int | float | str
 
 @dataclass(frozen=True)
 class Expectation:
-    """What a planted fault must do to one claim: status, the judge's generic reason code, figures to check.
+    """What a planted fault must do to one claim: the verdict's status, its generic reason code, and figures to check.
 
-    or_reasons: other right reasons of the same status, where a fault shows in several ways. Figures are not asked then.
+    or_reasons: other accepted reason codes with the same status. Figures are not checked for these codes.
     """
 
     status: Literal["FAIL", "INCONCLUSIVE", "ERROR"]
@@ -32,7 +32,7 @@ class FaultDescription:
     name: str
     summary: str
     plant: Literal["candidate", "baseline", "both"]
-    breaks: Mapping[str, Expectation]  # claim id -> what must be said
+    breaks: Mapping[str, Expectation]  # claim id -> expected verdict
     needs: Literal["any", "cuda"] = "any"
 
 
