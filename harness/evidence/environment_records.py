@@ -11,21 +11,21 @@ from harness.numbers import Count, Real, counted
 
 # Each fact may be missing (no GPU, no checkout, an older version of the harness). A fact that this
 # version does not know is kept, so that a report of an older or newer run directory still shows all
-# that was collected.
+# collected facts.
 
-CHANGES = "+changes"  # behind a commit: the sources differ from it
-UNCOMMITTED = "uncommitted changes"  # what people call that
-SHORT = 12  # digits of a commit as people quote it
+CHANGES = "+changes"  # suffix of a commit whose checkout has changed sources
+UNCOMMITTED = "uncommitted changes"  # the same in words
+SHORT = 12  # digits of a commit in texts
 
 
 def quoted(commit: str) -> str:
-    """Return a commit as people quote it, and whether the sources differ from it."""
+    """Return the first digits of a commit, followed by `with uncommitted changes` if the sources differ from it."""
     digits = commit.removesuffix(CHANGES)
     return f"{digits[:SHORT]} with {UNCOMMITTED}" if commit.endswith(CHANGES) else digits[:SHORT]
 
 
 class Facts(Record):
-    """Facts that were collected; None stands for one that is not known."""
+    """Collected facts; None: the fact is not known."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -51,9 +51,9 @@ class TrainerFacts(GitFacts):
 
 
 class GpuFacts(Facts):
-    """The GPU that workers use, how many there are, and the driver; or the problem: why there is none.
+    """The GPU that workers use, the number of GPUs, and the driver; or `problem`: why no GPU can be used.
 
-    names: of all GPUs, in the order of their numbers; ranks use them in that order.
+    names: names of all GPUs, in the order of their numbers; ranks use GPUs in that order.
     """
 
     architecture: str | None = None
@@ -68,7 +68,7 @@ class GpuFacts(Facts):
 
 
 class JobFacts(Facts):
-    """The job of an engine that the run was made in: its number, its node, and how often it had begun anew."""
+    """The engine's job in which the run was made: its number, its node, and how often the job had been restarted."""
 
     engine: str | None = None
     number: str | None = None
@@ -77,7 +77,7 @@ class JobFacts(Facts):
 
 
 class CiFacts(Facts):
-    """The job of a CI service that the run was made in: its page, who began it, and the machine by its name there."""
+    """The CI service's job in which the run was made: its page, who started it, and the machine's name there."""
 
     service: str | None = None
     link: str | None = None
@@ -86,12 +86,12 @@ class CiFacts(Facts):
 
     @property
     def page(self) -> str | None:
-        """Return the link if it leads to a page of the web and holds no sign that would end a link in a text."""
+        """Return the link if it is an http(s) address without a character that would end a link in a text."""
         return self.link if self.link and re.fullmatch(r"https?://[^\s<>\"'()\[\]]{1,400}", self.link) else None
 
 
 class Environment(Facts):
-    """`versions` are of Python, of CUDA as torch is built for it, and of each installed package that matters."""
+    """The machine and its software. `versions`: of Python, of torch's CUDA, and of each relevant installed package."""
 
     ci: CiFacts = CiFacts()
     cpu: CpuFacts = CpuFacts()
@@ -100,27 +100,27 @@ class Environment(Facts):
     host_memory_gib: Real | None = None
     job: JobFacts = JobFacts()
     platform: str | None = None
-    redacted: str | None = None  # what was left out of header and evidence
-    trainers: dict[str, TrainerFacts] = Field(default_factory=dict)  # by `module:attribute`; of its own repository
+    redacted: str | None = None  # what was removed from header and evidence
+    trainers: dict[str, TrainerFacts] = Field(default_factory=dict)  # each system's repository, by `module:attribute`
     source_digest: str = ""  # SHA-256, see `harness.evidence.sources.source_digest`
     variables: dict[str, str] = Field(default_factory=dict)
     versions: dict[str, str | None] = Field(default_factory=dict)
 
 
 class CommitFacts(Record):
-    """A commit of the repository in which the system lies.
+    """A commit of the system's repository.
 
-    changes: files that differ from it, new ones too; none of a baseline. lacks: what its checkout does not hold.
+    changes: number of changed or new files; 0 for a baseline. lacks: what the commit's checkout does not contain.
     """
 
     commit: str
     subject: str  # first line of its message
-    named: str | None = None  # what it was asked for by: a branch, a tag
+    named: str | None = None  # the name by which it was requested: a branch, a tag
     changes: Count = 0
     lacks: list[str] = Field(default_factory=list)
 
     def line(self) -> str:
-        """Return `1a2b3c4d5e6f "Subject" (main)`, and in how many files there are uncommitted changes."""
+        """Return `1a2b3c4d5e6f "Subject" (main)`, with the number of files that have uncommitted changes."""
         notes = [self.named] if self.named and not self.commit.startswith(self.named) else []
         if self.changes:
             notes.append(f"{UNCOMMITTED} in {counted(self.changes, 'file')}")
@@ -129,14 +129,14 @@ class CommitFacts(Record):
 
 
 class TwoCommits(Record):
-    """The candidate's tree, as it lay there, and the commit of every arm that a claim names as its `baseline`."""
+    """The commit of the candidate's working tree, and the commit of every arm that a claim names as its `baseline`."""
 
     candidate: CommitFacts
     baseline: CommitFacts
 
     @property
     def equal(self) -> bool:
-        """Return True if both are one commit, without a change."""
+        """Return True if both are the same commit and the candidate has no uncommitted changes."""
         return self.candidate.commit == self.baseline.commit and not self.candidate.changes
 
     def lines(self) -> dict[str, str]:

@@ -1,5 +1,5 @@
-"""Read and write single files of a run directory. Reading accepts whatever a file holds: damage raises `Damaged` with
-one short line, never a traceback. A file is written whole.
+"""Read and write single files of a run directory. A damaged file of any content raises `Damaged` with one short line,
+never another exception. A file is written completely or not at all.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import stat
 from collections.abc import Iterator
 from contextlib import suppress
 
-# bound here, before a system is imported: it could replace them in their modules
+# imported by name before any system is imported, because a system could replace these functions in their modules
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, TypeVar, get_args
@@ -22,25 +22,25 @@ from pydantic import BaseModel, ValidationError
 from harness.evidence.base import Record
 from harness.numbers import Count
 
-# Prepare places of the harness's own files and folders in a run directory, where a system may have
-# put something else.
+# Prepare the paths of the harness's own files and folders in a run directory, where a system may
+# have put something else.
 #
-# What lies at such a place is examined and removed, and never opened: opening would wait for a
-# pipe, or follow a link.
+# Whatever exists at such a path is examined and removed, but never opened, because opening would
+# block on a pipe or follow a link.
 
 
 def kind(path: Path) -> str:
-    """Return what lies at the path itself, without following links."""
+    """Return what exists at the path, in words, without following links."""
     try:
         mode = path.lstat().st_mode
-    except OSError:  # also where a part of the way to it is not a folder any more
+    except OSError:  # also if a parent of the path is no longer a folder
         return "nothing"
     kinds = {stat.S_IFDIR: "a folder", stat.S_IFREG: "a file", stat.S_IFLNK: "a link"}
     return kinds.get(stat.S_IFMT(mode), "something else")
 
 
 def remove(path: Path) -> None:
-    """Remove whatever lies at the path."""
+    """Remove whatever exists at the path."""
     found = kind(path)
     if found == "a folder":
         shutil.rmtree(path)
@@ -49,20 +49,20 @@ def remove(path: Path) -> None:
 
 
 def make_way(path: Path) -> None:
-    """Remove what lies at the path, unless it is a plain file."""
+    """Remove what exists at the path, unless it is a plain file, so that a file can be written there."""
     if kind(path) != "a file":
         remove(path)
 
 
 def own_folder(path: Path) -> None:
-    """Make a folder at `path`; remove anything else that lies there."""
+    """Make a folder at `path` unless there is one; remove anything else that exists there."""
     if kind(path) != "a folder":
         remove(path)
         path.mkdir(parents=True)
 
 
 def empty_folder(path: Path) -> None:
-    """Make an empty folder at the path, removing what lies there, and what blocks the way to it."""
+    """Make an empty folder at the path. Remove what exists there, and any parent that is not a folder."""
     remove(path)
     for parent in path.parents:
         if kind(parent) != "nothing" and not parent.is_dir():
@@ -75,7 +75,7 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 class Damaged(Exception):  # noqa: N818 - a finding about a file, turned into a Death or an EvidenceError
-    """A file does not read as what it should be."""
+    """A file does not have the content that it should have."""
 
 
 class RepeatedKey(ValueError):  # noqa: N818 - a finding about a file
@@ -120,9 +120,9 @@ def parse(text: bytes, model: type[Model], name: str) -> Model:
 
 
 def require_keys_once(text: str | bytes) -> None:
-    """Raise ValueError for JSON with a key twice, also in two Unicode forms: readers would differ on what it says."""
+    """Raise ValueError for JSON that repeats a key, also in two Unicode forms: readers differ on which value counts."""
     raw = text.encode() if isinstance(text, str) else text
-    one_form = raw.isascii() and b"\\u" not in raw  # then no name has two
+    one_form = raw.isascii() and b"\\u" not in raw  # no key has a second Unicode form
     json.loads(text, object_pairs_hook=_once if one_form else _once_in_any_form)
 
 
@@ -137,21 +137,21 @@ def _once_in_any_form(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _unknown_version(error: Exception, model: type[BaseModel], name: str) -> str | None:
-    """Return what is wrong with the file's version, if anything: it explains all other errors in the file."""
+    """Return a message if the file's version is unknown, which explains all other errors in the file; else None."""
     if not isinstance(error, ValidationError) or "format_version" not in model.model_fields:
         return None
     seen: list[Any] = [one["input"] for one in error.errors(include_url=False) if one["loc"] == ("format_version",)]
     if not seen:
         return None
     newest = max(get_args(model.model_fields["format_version"].annotation))
-    known = f"1 to {newest}" if newest > 1 else "1"  # older ones are read for ever
+    known = f"1 to {newest}" if newest > 1 else "1"  # older versions stay readable for good
     return f"{name} has format version {str(seen[0])[:40]}, and this harness reads {known}: use the one that wrote it"
 
 
 def write_text(path: Path, text: str) -> None:
     """Write a file whole or not at all: a reader never sees half of it, and no link or pipe at the path is opened.
 
-    A half-written file stays only where the process is killed: its name is then one of `half_written`.
+    A half-written file stays only if the process is killed; `half_written` finds it by its name.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     remove(temporary)
@@ -163,12 +163,12 @@ def write_text(path: Path, text: str) -> None:
         with suppress(OSError):  # the first error says more
             temporary.unlink(missing_ok=True)
         if isinstance(error, OSError) and error.filename is None:
-            error.filename = str(path)  # of a write that found no room
+            error.filename = str(path)  # an error of a full disk names no file
         raise
 
 
 def half_written(folder: Path, names: str) -> Iterator[Path]:
-    """Yield a folder's files that `write_text` had begun, for matching names, when its process was killed."""
+    """Yield the half-written files that killed processes left in a folder. names: a pattern for the final names."""
     for path in folder.glob(f".{names}.*"):
         if path.name.rpartition(".")[2].isdecimal():
             yield path
@@ -184,7 +184,7 @@ def first_error(error: Exception) -> str:
 
 
 class Segment(Record):
-    """Bytes that one process wrote one after the other into a file of its run's directory."""
+    """Consecutive bytes that one process wrote into a file of its run's directory."""
 
     name: str
     start: Count
@@ -193,12 +193,12 @@ class Segment(Record):
 
 
 class Written(Record):
-    """All that a worker wrote. In a file that another process wrote to in between, it has several segments."""
+    """Everything that a worker wrote. A file into which another process wrote in between has several segments."""
 
     segments: list[Segment]
 
     def changed(self, directory: Path) -> str | None:
-        """Return the name of a file that does not hold what was written, or holds more; None if there is none."""
+        """Return the name of the first file whose content is not exactly what was written; None if there is none."""
         ends = {each.name: each.start + each.length for each in self.segments}
         for each in self.segments:
             try:
@@ -214,7 +214,7 @@ class Written(Record):
 
 
 class DigestedFile:
-    """A file that is written from its end on, with the digest of what this process wrote. Each write is flushed."""
+    """A file to append to, with digests of what this process wrote. Each write is flushed."""
 
     def __init__(self, path: Path, mode: str) -> None:
         self._name, self._file = path.name, path.open(mode)
@@ -243,7 +243,7 @@ class DigestedFile:
         self._begin()
 
     def segments(self) -> list[Segment]:
-        """Return what this process wrote so far."""
+        """Return the segments that this process has written so far."""
         length = self._end - self._start
         last = Segment(name=self._name, start=self._start, length=length, sha256=self._digest.hexdigest())
         return [*self._segments, last]

@@ -9,13 +9,13 @@ from pathlib import PurePosixPath
 HEADER = "run.json"
 INCOMPLETE = "INCOMPLETE"
 MANIFEST = "manifest.json"  # every other file with its digest; written last
-JOURNAL = "journal.json"  # while the directory is made: which runs have ended; and the lock of who makes it
+JOURNAL = "journal.json"  # while the directory is written: which runs have ended; with the writing process's lock
 LOCK = "journal.lock"
 CONTRACTS = "contracts"
-SHARED_FILES = "shared"  # among them: what contracts share, each file under its digest
-WAIVERS = "waivers"  # copies of the waiver files, where some were there
+SHARED_FILES = "shared"  # a folder in `contracts`: the files that contracts share, each named after its digest
+WAIVERS = "waivers"  # copies of the waiver files, if there were any
 EVIDENCE = "evidence"
-WHERE = "where"  # a folder: for each unit whose first difference was located, the folder of what was observed
+WHERE = "where"  # a folder: for each unit whose first difference was located, a folder with the observed steps
 VERDICTS = "verdicts.json"
 DRILL = "drill.json"  # in the directory of a fire drill: every fault with its verdict
 ARCHIVE = "run.tar.xz"  # in a published folder: header, contracts and evidence
@@ -24,7 +24,7 @@ SUMMARY = "summary.md"
 JUNIT = "junit.xml"
 PROBLEMS = "problems"  # a folder: a Markdown file for each unit that did not hold
 
-SEEN = (HEADER, CONTRACTS, WAIVERS, EVIDENCE, WHERE)  # what there is before anything is judged
+SEEN = (HEADER, CONTRACTS, WAIVERS, EVIDENCE, WHERE)  # what exists before anything is judged
 
 # evidence/<run id>/
 RUN = "run.json"
@@ -32,12 +32,12 @@ RECORDS = "records.jsonl"
 TELEMETRY = "telemetry.jsonl"
 DEATH = "death.json"
 PROCESS = "process.json"  # when the worker's process started and ended, as its supervisor saw it
-ATTEMPT = "attempt."  # and a number: what an earlier worker of the run left
+ATTEMPT = "attempt."  # and a number: the files of an earlier worker of the run
 OUTPUT = "stderr.txt"  # what the worker printed, on both streams, up to a cap
 SHARED = "shared.json"  # instead of records: the run whose process executed this one's arms too
-CHECKPOINT = "checkpoint"  # a folder with what a run's system saved; gone with the run's end, however that came
+CHECKPOINT = "checkpoint"  # a folder with what a run's system saved; removed at every end of the run
 LANE = "lane."  # and a number: the folder of a process that executed a part of the run, with files as above
-RANK = "rank."  # and a number from 1: the folder of another rank than the first, with its records and series
+RANK = "rank."  # and a number from 1: the folder of each rank after the first, with its records and series
 SERIES_COLUMNS = ("step", "loss", "batch_digest", "clip_active_groups", "tokens")  # then the metrics, by their names
 METRIC_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,99}")
 
@@ -58,7 +58,7 @@ def series_name(arm: str, replica: int) -> str:
 
 
 def unfit(name: str) -> str | None:
-    """Return why no run directory holds a file of this name, a path from its top; None if it may."""
+    """Return why a run directory may not contain a file with this name, a path from its top; None if it may."""
     if not name.isprintable() or "\\" in name or ":" in name:
         return "a name with a control character, a backslash or a colon"
     path = PurePosixPath(name)

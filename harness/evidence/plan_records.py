@@ -10,26 +10,25 @@ from harness.contract.schema import Arm, Workload
 from harness.evidence.base import Obstacle, ProbeName, Record
 from harness.numbers import Real
 
-SPENT = "spent_s"  # a run's setting: the seconds of executions before it, of whose evidence nothing is kept
+SPENT = "spent_s"  # a run's setting: the seconds of earlier executions whose evidence was not kept
 
 
 class PlannedArm(Record):
-    """One arm to execute: its settings, its system, how often (replicas beyond the first measure noise)."""
+    """One arm to execute, how often, and what to record of it. Replicas beyond the first measure noise."""
 
     arm: Arm
     system: str
-    commit: str | None = None  # the baseline's, of which its system is; None: of the tree that stands there
+    commit: str | None = None  # the baseline commit that its system comes from; None: the working tree
     replicas: int = 1
-    first_replica: int = 0  # above 0 in a lane whose run executes the earlier ones elsewhere
+    first_replica: int = 0  # above 0 in a lane if another process executes the earlier replicas
     observe_syncs: bool = False
-    watch_every_step: bool = False  # its host syncs are judged, so that each of its steps is watched
-
-    micro_batches: int | None = None  # that its inputs are split into, a digest each; None: no claim reads them
-    watch_ranks: bool = False  # parameters after each step, rows that it read, and collectives that it began
-    rounded_to: str | None = None  # data type that its first parameters are rounded to for a digest more
-    moves: bool = False  # how far it moves each tensor, next to how far the arms before it did
-    sketches: bool = False  # projections of its gradients and of its state at start and end, in every replica
-    nudged: bool = False  # its parameters are changed by a rounding before it starts
+    watch_every_step: bool = False  # watch each step for host syncs, because a claim judges them
+    micro_batches: int | None = None  # micro-batches into which to split its inputs for digests; None: do not split
+    watch_ranks: bool = False  # record parameters after each step, batch rows, and collectives
+    rounded_to: str | None = None  # data type to which to round its initial parameters for an additional digest
+    moves: bool = False  # record how it moves each tensor, compared with the arms before it
+    sketches: bool = False  # record sketches of its gradients, and of its state at start and end, in every replica
+    nudged: bool = False  # change its parameters by a rounding before it starts
 
     @property
     def indices(self) -> range:
@@ -38,7 +37,7 @@ class PlannedArm(Record):
 
 
 class Run(Record):
-    """One thing to execute in a fresh process. `arms` are executed in their order, baselines first."""
+    """What one fresh process executes. `arms` are executed in order, baselines first."""
 
     id: str
     contract: str
@@ -50,9 +49,9 @@ class Run(Record):
     baseline_of: dict[str, str] = Field(default_factory=dict)
     gradient_steps: list[int] = Field(default_factory=list)
     gradient_arms: list[str] | None = None  # arms whose gradients some claim reads; None: all
-    process: int = 0  # which of several equal processes (throughput)
-    measurement: int = 0  # and of which measurement it is; a later one begins when the earlier ones are over
-    # the claim's numbers that the probe itself needs (blocks, operations, …)
+    process: int = 0  # number of this process among several equal processes (throughput)
+    measurement: int = 0  # number of the measurement that it belongs to; measurements are made one after another
+    # numbers of the claim that the probe needs (blocks, operations, …)
     settings: dict[str, object] = Field(default_factory=dict)
     fault: str | None = None
     fault_arms: list[str] = Field(default_factory=list)
@@ -60,11 +59,11 @@ class Run(Record):
     heartbeat_s: Real = 120.0
     data: str | None = None
     model_directory: str | None = None
-    # arms that some judgement names together: one that fails costs the groups that it is in (paired runs)
+    # groups of arms that one judgement names; if an arm fails, its groups cannot be judged (paired runs)
     groups: list[list[str]] = Field(default_factory=list)
-    # arms that ended an earlier worker of this run: it was made again without them
+    # arms that ended an earlier worker of this run; the run was repeated without these arms
     without: list[str] = Field(default_factory=list)
-    # what must share a process: the first executions of several arms, or all those of one; None: everything
+    # groups that must share a process: first executions of several arms, or all executions of one arm; None: all arms
     compared: list[list[str]] | None = None
 
     def executions(self) -> list[tuple[str, int]]:
@@ -83,11 +82,11 @@ class Run(Record):
 
     @property
     def commits(self) -> set[str | None]:
-        """Return the commits of its arms' systems, as the arms name them."""
+        """Return the commits of its arms' systems; None stands for the working tree."""
         return {planned.commit for planned in self.arms.values()}
 
     def needed(self, failed: Collection[str]) -> set[str]:
-        """Return the arms that are needed by some judgement that names no failed arm."""
+        """Return the arms that belong to a group without a failed arm, so that they are still needed."""
         groups = self.groups or [[arm] for arm in self.arms]
         alive = (group for group in groups if not set(group) & set(failed))
         return {arm for group in alive for arm in group if arm in self.arms}

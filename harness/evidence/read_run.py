@@ -1,4 +1,4 @@
-"""Read what one worker left: records, death, and the series of each arm, a CSV whose losses keep every bit.
+"""Read the files of one worker: records, death, and the series of each arm, a CSV file that keeps every bit of a loss.
 
 Damage becomes a `garbage` death, never a traceback.
 """
@@ -35,7 +35,7 @@ def read_series(path: Path) -> Series:
     text = read_bytes(path)
     end = text.find(b"\n")
     metrics = _metrics(path.name, text[: end if end >= 0 else None])
-    text = text[: text.rfind(b"\n") + 1]  # a line that a death cut off is left out
+    text = text[: text.rfind(b"\n") + 1]  # without a last line that the worker's death cut off
     rows = max(0, text.count(b"\n") - 1)
     read = _read_whole(path, text, rows, metrics) or _read_field_by_field(path.name, text[end + 1 :], rows, metrics)
     if np.any(read.steps[1:] <= read.steps[:-1]):
@@ -60,19 +60,19 @@ class _Read(NamedTuple):
 
 
 def _read_whole(path: Path, text: bytes, rows: int, metrics: list[str]) -> _Read | None:
-    """Return the rows by numpy's own reader, which rounds correctly; None where anything is unusual, or damaged."""
-    # numpy would take a carriage return for a line end, and drop what stands after the last row that was counted
+    """Return the rows with numpy's reader, which rounds correctly; None if the file is unusual or damaged."""
+    # numpy would treat a carriage return as a line end, and drop text after the last counted row
     if rows == 0 or not text.isascii() or b"\0" in text or b"\r" in text:
         return None
     names = (*layout.SERIES_COLUMNS, *metrics)
     start = text.index(b"\n") + 1
     first = text[start : text.index(b"\n", start)].split(b",")
-    width = len(first[2]) + 1 if len(first) == len(names) else 1  # one more than the first digest's
+    width = len(first[2]) + 1 if len(first) == len(names) else 1  # one character more than the first digest has
     kinds = (np.int64, np.float64, f"S{width}", np.int64, np.int64, *[np.float64] * len(metrics))
     columns = np.dtype(list(zip(names, kinds, strict=True)))
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("error")  # numpy merely warns of an integer written as a float
+            warnings.simplefilter("error")  # numpy only warns about an integer that is written as a float
             table = np.loadtxt(str(path), columns, comments=None, delimiter=",", skiprows=1, max_rows=rows, ndmin=1)
     except (ValueError, Warning):
         return None
@@ -85,7 +85,7 @@ def _read_whole(path: Path, text: bytes, rows: int, metrics: list[str]) -> _Read
 
 
 def _read_field_by_field(name: str, body: bytes, rows: int, metrics: list[str]) -> _Read:
-    """Return the rows by Python's own conversions. Raises `Damaged` with what is wrong."""
+    """Return the rows with Python's own conversions. Raises `Damaged` with what is wrong."""
     own = len(layout.SERIES_COLUMNS)
     width = own + len(metrics)
     # a newline becomes a comma, so one split gives every field
@@ -125,7 +125,7 @@ class DigestColumn(Sequence[str]):
         return bytes(self._encoded[index]).decode("ascii")
 
     def __iter__(self) -> Iterator[str]:
-        # decoding all at once takes a tenth of the time of one at a time
+        # decoding all digests at once takes a tenth of the time of decoding each
         return iter(self._encoded.astype(np.str_).tolist())
 
     def __contains__(self, digest: object) -> bool:
@@ -152,13 +152,13 @@ def distinct(digests: Sequence[str]) -> int:
 _EMPTY = Series(np.empty(0), [], np.empty(0, np.int64), np.empty(0, np.int64))
 
 
-OPENED = ": open"  # how the phase ends that begins an execution
+OPENED = ": open"  # suffix of the name of an execution's first phase
 
 
 def read_records(directory: Path) -> tuple[list[Record], str | None]:
-    """Return the records up to the first damage, and what is damaged, or None.
+    """Return the records before the first damage, and a description of the damage, or None.
 
-    A last line without its newline is a write that a death cut off: it is left out, and is not damage.
+    A last line without a newline was cut off by the worker's death. It is left out, and does not count as damage.
     """
     path = directory / layout.RECORDS
     if not path.exists():
@@ -196,9 +196,9 @@ def read_run(directory: Path) -> tuple[Run, RunEvidence]:
 
 
 def read_so_far(directory: Path) -> tuple[Run, RunEvidence]:
-    """Return what `read_run` does; for a run under way, only the executions that have ended.
+    """Return what `read_run` returns, but only the executions that have ended if the run is under way.
 
-    An execution has ended where another one begins. Raises EvidenceError when not even the Run can be read.
+    An execution has ended when the next one begins. Raises EvidenceError when the Run cannot be read.
     """
     try:
         if has_ended(directory):
@@ -219,7 +219,7 @@ def read_so_far(directory: Path) -> tuple[Run, RunEvidence]:
 
 
 def _ended_of_worker(run: Run, directory: Path) -> RunEvidence:
-    """Return what one worker left before its current execution; everything, if the worker has ended."""
+    """Return the evidence of one worker before its current execution, or all of it if the worker has ended."""
     if has_ended(directory):
         return _of_worker(run, directory)
     records, _ = read_records(directory)
@@ -229,7 +229,7 @@ def _ended_of_worker(run: Run, directory: Path) -> RunEvidence:
 
 
 def _of_rank(run: Run, directory: Path, first: RunEvidence, rank: int) -> RunEvidence:
-    """Return what a later rank saw: its own executions of arms with so many ranks, the first rank's of other arms."""
+    """Return the evidence of a later rank. For arms with fewer ranks, use the executions of the first rank."""
     own = _of_worker(run, directory / layout.rank_name(rank))
     its = {arm for arm, planned in run.arms.items() if planned.arm.ranks > rank}
     seen = {arm: (own if arm in its else first).arms.get(arm) for arm in run.arms}
@@ -240,7 +240,7 @@ def _of_rank(run: Run, directory: Path, first: RunEvidence, rank: int) -> RunEvi
 def host_of(directory: Path) -> Path | None:
     """Return the folder of the run whose process executed this run too; None if this run has its own evidence.
 
-    Raises `Damaged` where `shared.json` cannot be read, or does not name a run next to it.
+    Raises `Damaged` if `shared.json` cannot be read, or does not name a run in the same folder.
     """
     if not (directory / layout.SHARED).exists():
         return None
@@ -252,7 +252,7 @@ def host_of(directory: Path) -> Path | None:
 
 
 def has_ended(directory: Path) -> bool:
-    """Return True if every process of a run came to a recorded end: complete, or by a death that was seen."""
+    """Return True if the end of every process of a run is recorded: the process completed, or its death was seen."""
     folders = lane_folders(directory)
     try:
         if (host := host_of(directory)) is not None:
@@ -266,7 +266,7 @@ def has_ended(directory: Path) -> bool:
 
 
 def _of_host(run: Run, directory: Path) -> RunEvidence:
-    """Return what the host's process saw of this run's arms; a `garbage` death if it executed less than demanded."""
+    """Return this run's evidence from the host run's process; a `garbage` death if that executed less than required."""
     try:
         host, shared = host_of(directory), read_model(directory / layout.SHARED, Shared)
         if host is None or (host / layout.SHARED).exists():
@@ -285,7 +285,7 @@ def _of_host(run: Run, directory: Path) -> RunEvidence:
 
 
 def _of_lanes(run: Run, directory: Path, folders: list[Path]) -> RunEvidence:
-    """Return the evidence of all lanes together; damage beyond one lane is the death of the run."""
+    """Return the joined evidence of all lanes; damage that does not belong to one lane is the death of the run."""
     lanes: list[Lane] = []
     unreadable: list[str] = []
     for folder in folders:
@@ -316,7 +316,7 @@ def _of_worker(run: Run, directory: Path) -> RunEvidence:
         evidence = assemble(run, records, directory)
     except Damaged as damage:
         evidence, damage_found = RunEvidence(run.id, run.probe, {}), damage_found or str(damage)
-    # a timing without telemetry is judged as such: never as PASS
+    # the judge sees that a timing has no telemetry, and never gives PASS
     evidence = replace(evidence, telemetry=readable(directory / layout.TELEMETRY, Telemetry))
     return replace(evidence, death=_death(directory, records, damage_found, phase))
 
@@ -332,7 +332,7 @@ def _death(directory: Path, records: list[Record], damage: str | None, phase: st
 
 
 def death_from_records(records: list[Record], damage: str | None, phase: str | None) -> Death | None:
-    """Return how the worker ended, by its records alone; None when they are whole and complete."""
+    """Return how the worker died, from its records alone; None if the records are undamaged and complete."""
     raised = next((record for record in records if isinstance(record, Raised)), None)
     if raised is not None:
         return Death(cause=raised.cause, detail=raised.error, phase=phase, stack=raised.stack)
@@ -350,7 +350,7 @@ def assemble(run: Run, records: list[Record], directory: Path) -> RunEvidence:
     seen: set[str] = set()
     for record in (record for record in records if isinstance(record, RunRecord)):
         whose = ", ".join(f"{name} {getattr(record, name)}" for name in record.key) or "the run"
-        if (named := f"`{record.record}` of {whose}") in seen:  # the second would hide the first, or count once more
+        if (named := f"`{record.record}` of {whose}") in seen:  # the second would replace the first, or count twice
             raise Damaged(f"{layout.RECORDS}: {named} was recorded twice")
         seen.add(named)
         if getattr(record, "arm", None) not in {None, *run.arms}:
@@ -380,7 +380,7 @@ def assemble(run: Run, records: list[Record], directory: Path) -> RunEvidence:
 
 
 def _series(path: Path, known: dict[Path, Series]) -> Series:
-    """Return a series, parsed once for arms that are equal in every bit: a million steps take half a second."""
+    """Return a series. Parse files with equal bytes only once, since parsing a million steps takes half a second."""
     size = path.stat().st_size
     for other, series in known.items():
         if other.stat().st_size == size and read_bytes(other) == read_bytes(path):
@@ -393,26 +393,26 @@ _OF_INTEREST = (b'"record":"phase"', b'"record":"complete"')  # as `dump_json` w
 
 
 class ProcessTimes(Record):
-    """`process.json`: a worker's process as its supervisor saw it, in seconds by the machine's monotonic clock.
+    """`process.json`: times of a worker's process by its supervisor, in seconds of the machine's monotonic clock.
 
-    An interpreter that is started ahead is `ready` before it is `given_run`; the GPU is the run's from `given_run` on.
+    An interpreter that is started in advance is `ready` before `given_run`. The run holds its GPU from `given_run` on.
     """
 
     started: Real
     ended: Real
-    given_run: Real | None = None  # None: when it was started
-    ready: Real | None = None  # from here on it waited for its run; None: it did not wait
-    asked_for_gpu: Real | None = None  # None: it asked for none, or had it already
-    commit: str | None = None  # of the checkout when it was given the run; None: no checkout, or older evidence
-    trained: list[str] = Field(default_factory=list)  # under --baseline the commits of the trees that its arms are of
-    gpu: str | None = None  # UUID of the GPU that it held; None: none
-    gpu_alone: bool | None = None  # whether no other run could hold that GPU meanwhile
-    stopped: list[tuple[Real, Real]] = Field(default_factory=list)  # from SIGSTOP to SIGCONT
+    given_run: Real | None = None  # None: it had its run when it was started
+    ready: Real | None = None  # when it began to wait for its run; None: it did not wait
+    asked_for_gpu: Real | None = None  # None: it requested no GPU, or already held one
+    commit: str | None = None  # commit of the checkout at `given_run`; None: no checkout, or older evidence
+    trained: list[str] = Field(default_factory=list)  # with --baseline: the commits of its arms' source trees
+    gpu: str | None = None  # UUID of the GPU that it held; None: it held no GPU
+    gpu_alone: bool | None = None  # True: no other run could hold that GPU at the same time
+    stopped: list[tuple[Real, Real]] = Field(default_factory=list)  # each from SIGSTOP to SIGCONT
 
 
 @dataclass(frozen=True)
 class WorkerTimes:
-    """One worker of a run. `process` is None where nothing was recorded of the process: older evidence."""
+    """One worker of a run. `process` is None in older evidence, which did not record the process."""
 
     run: Run
     phases: Sequence[Phase]
@@ -421,19 +421,19 @@ class WorkerTimes:
 
     @property
     def clocked(self) -> bool:
-        """Return True if all its times are by the machine's clock, which all runs of a directory share."""
+        """Return True if all its times are of the machine's clock, which is the same for all runs of a directory."""
         return self.process is not None and all(phase.began is not None for phase in self.phases)
 
 
 def read_times(directory: Path) -> list[WorkerTimes]:
-    """Return the workers of one run in order, from `evidence/<run id>/`, without those that left no readable run.
+    """Return the workers of one run in order, from `evidence/<run id>/`. Leave out workers without a readable run.
 
-    For a run in lanes return the workers of each lane: no worker executed the whole run in addition to them.
+    For a run in lanes, return the workers of all lanes, because only they executed the run.
     """
     try:
         folders = lane_folders(directory)
         earlier = sorted(directory.glob(f"{layout.ATTEMPT}*"), key=lambda path: (len(path.name), path.name))
-    except OSError:  # a folder that this user may not read: that it is one is for the evidence to say
+    except OSError:  # a folder that this user may not read; reading its evidence reports that
         return []
     if folders:
         return [times for folder in folders for times in read_times(folder)]
@@ -454,7 +454,7 @@ def _of_one(directory: Path) -> WorkerTimes | None:
 
 
 def _records(path: Path) -> list[Record]:
-    """Return phases and the end. Other lines are not parsed, and a damaged or cut-off line is ignored."""
+    """Return the `phase` and `complete` records. Do not parse other lines; ignore damaged or cut-off lines."""
     try:
         lines = read_bytes(path).split(b"\n")
     except Damaged:

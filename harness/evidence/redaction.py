@@ -1,7 +1,7 @@
 """Remove names of this machine, its user and its folders from what is published.
 
-This is done while evidence is collected, before anything is judged or sealed: verdicts, pages and digests are of the
-text without the names, and judging again reads the same text.
+Names are removed while evidence is collected, before anything is judged or sealed. So verdicts, pages and digests
+are computed from the redacted text, and a later judgement reads the same text.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from pydantic import BaseModel
 
 from harness.evidence.files import Damaged, read_bytes
 
-NOTE = "names of host, user and folders"  # what the header says was left out
+NOTE = "names of host, user and folders"  # what was removed, as the header records it
 HOST, USER, FOLDER = "<host>", "<user>", "<folder>/"
-COMMON = {"root", "localhost", "user", "runner"}  # nobody's names; `root` is a word of many messages
+COMMON = {"root", "localhost", "user", "runner"}  # these identify nobody, and `root` is a word in many messages
 SHORTEST = 3
-# the folders of an absolute path, which nothing goes before that would make it a part of something else
+# the folders of an absolute path, unless a character before it shows that it is part of a longer word
 _FOLDERS = re.compile(r"""(?:(?<=file://)|(?<![\w.~<>/-]))~?/(?:[^\s/'"\\:;,<>()\[\]{}|=]+/)+""")
-_TEXT_IN_JSON = re.compile(r'("(?:[^"\\]|\\.)*")(\s*:)?')  # with what makes a key of it
+_TEXT_IN_JSON = re.compile(r'("(?:[^"\\]|\\.)*")(\s*:)?')  # with the colon after a key
 Model = TypeVar("Model", bound=BaseModel)
 
 
 def wanted(asked: bool | None) -> bool:
-    """Return True if texts are to be redacted: as requested, else where the environment shows that this is CI."""
+    """Return True if texts are to be redacted. asked: the user's choice; None: redact in CI only."""
     return os.environ.get("CI", "").lower() not in {"", "0", "false"} if asked is None else asked
 
 
 @dataclass(frozen=True)
 class Redaction:
-    """What is left out. `kept` are values that evidence and contract must agree in, whatever names they hold."""
+    """The names to remove. `kept`: values that stay, because evidence and contract must agree in them."""
 
     hosts: frozenset[str]
     users: frozenset[str]
@@ -71,7 +71,7 @@ class Redaction:
         return type(record).model_validate_json(self.json(record.model_dump_json()))
 
     def directory(self, directory: Path) -> None:
-        """Rewrite the files of a run's evidence. A file that is not text, or is too large, stays as it is."""
+        """Redact the files of a run's evidence in place. Leave a file as it is if it is not text, or is too large."""
         for path in sorted(directory.rglob("*")):
             try:
                 before = read_bytes(path).decode("utf-8")
@@ -105,7 +105,7 @@ def of_this_machine(kept: Collection[str] = ()) -> Redaction:
 
 
 def _names(names: Collection[str], kept: Collection[str]) -> frozenset[str]:
-    """Return the names to remove: not short or common ones, nor words of the contract: that would tear the evidence."""
+    """Return the names to remove, without short or common ones, and without words that are in the contract (`kept`)."""
     return frozenset(name for name in names if len(name) >= SHORTEST and name not in COMMON and name not in kept)
 
 

@@ -1,10 +1,10 @@
-"""Define evidence as judges read it: what was seen in one run, and nothing decided. It is the registry of record types.
+"""Define the evidence of one run as judges read it, without any decision. This module registers the record types.
 
-A record type is a class and its row: the field of `ArmEvidence` or `RunEvidence` that holds what was recorded, as one
-record (`X | None`), several (`list[X]`) or one for each value of its last key (`dict[str, X]`). The reader, the check
-for records that repeat, and what renames or joins evidence are derived from these fields (below).
+A record type is a class and the field of `ArmEvidence` or `RunEvidence` that holds its records: one record
+(`X | None`), several (`list[X]`) or one for each value of its last key field (`dict[str, X]`). The code that reads,
+renames or joins records uses these fields.
 
-One run directory entry (`evidence/<run id>/`) holds `run.json` (the Run), `records.jsonl` (a worker's records, each
+A folder `evidence/<run id>/` contains `run.json` (the Run), `records.jsonl` (a worker's records, each
 with its `record` tag, ending with `complete`), and `<arm>.<replica>.csv` (the series). Judges read `RunEvidence`.
 """
 
@@ -60,11 +60,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 OfPackage = TypeVar("OfPackage", bound=RunRecord)
-JOURNAL = (Phase, Unavailable, Raised, Complete)  # what a worker records of itself: where it was, and how it ended
+JOURNAL = (Phase, Unavailable, Raised, Complete)  # records of a worker about itself: its phases and its end
 
 
 class Death(Record):
-    """How a worker ended when it did not complete, as the supervisor saw it."""
+    """The end of a worker that did not complete, as its supervisor saw it."""
 
     cause: Cause
     detail: str  # signal name, exit code, limit, exception type and message
@@ -74,19 +74,19 @@ class Death(Record):
 
 @dataclass(frozen=True)
 class Series:
-    """What one arm's steps gave, step by step. Arrays of one length."""
+    """Results of one arm's steps. All arrays have one entry per step."""
 
     loss: NDArray[np.float64]
     batch_digest: Sequence[str]
     clip_active_groups: NDArray[np.int64]  # groups whose norm exceeded the threshold; -1: not reported
     tokens: NDArray[np.int64]
-    # by name, what the system reports besides its loss; empty too where it was recorded before metrics were
+    # metrics that the system reports in addition to its loss, by name; empty in older evidence
     metrics: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
 class WithPackages:
-    """Evidence with the records of types that packages bring, for which it has no fields."""
+    """Evidence that also holds the records of types from installed packages, which have no field of their own."""
 
     of_packages: list[RunRecord] = field(default_factory=list)
 
@@ -114,7 +114,7 @@ class ArmEvidence(WithPackages):
     saved: Saved | None = None
     loaded: Loaded | None = None
     evaluations: list[Evaluated] = field(default_factory=list)
-    # by the name of the field that it would have filled: a detector or recorder that raised
+    # detectors and recorders that raised, by the name of the field that they would have filled
     failed_parts: Mapping[str, PartFailed] = field(default_factory=dict)
 
 
@@ -132,23 +132,22 @@ class RunEvidence(WithPackages):
     kernel_match: dict[str, KernelMatchEvidence] = field(default_factory=dict)
     step_errors: list[StepErrors] = field(default_factory=list)
     observed_steps: list[ObservedStep] = field(default_factory=list)
-    failed: dict[str, ArmFailed] = field(default_factory=dict)  # by arm: what ended it; the others went on
+    failed: dict[str, ArmFailed] = field(default_factory=dict)  # by arm: what ended the arm; other arms continued
     death: Death | None = None
-    # what every other rank than the first saw, in their order; arms of fewer ranks are the first one's
+    # evidence of each rank after the first, in order; arms with fewer ranks have the first rank's executions
     ranks: tuple[RunEvidence, ...] = ()
-    obstacle: Obstacle | None = None  # the worker found that this machine cannot do it: NOT_RUN
+    obstacle: Obstacle | None = None  # why this machine cannot execute the run: its units are NOT_RUN
 
 
-# Find record types by their registry: which there are, how a line is read, and evidence that is
-# made of records.
+# List the record types, parse a line of records, and put records into the fields of evidence.
 #
-# The harness's own types are the fields of `ArmEvidence` and `RunEvidence`. A package offers a type
-# by an entry point of the group `contract_harness.records` that names a subclass of `ArmRecord` or
-# `RunRecord` (`module:attribute`).
+# The harness's own types are the types of the fields of `ArmEvidence` and `RunEvidence`. A package
+# adds a type with an entry point in the group `contract_harness.records` that names a subclass of
+# `ArmRecord` or `RunRecord` (`module:attribute`).
 
 GROUP = "contract_harness.records"
-_OTHER = ("of_packages", list)  # where records of types without a field of their own go
-_Row = tuple[str, object]  # the field, and what it is: a list, a mapping, or one record
+_OTHER = ("of_packages", list)  # the field for records of types without their own field
+_Row = tuple[str, object]  # the name of the field, and its type: a list, a mapping, or one record
 
 
 def _rows(evidence: type) -> dict[type[RunRecord], _Row]:
@@ -170,7 +169,7 @@ def _adapter(packages: tuple[type[RunRecord], ...]) -> TypeAdapter[Record]:
     return TypeAdapter(Annotated[types, Field(discriminator="record")])  # type: ignore[arg-type]
 
 
-_adapter(())  # at import: threads read evidence, and a model that was first built in one crashed Python 3.13.0
+_adapter(())  # build the models at import: building them first in a thread crashed Python 3.13.0
 
 
 def tag(kind: type[Record]) -> str:
@@ -181,7 +180,7 @@ def tag(kind: type[Record]) -> str:
 
 @cache
 def of_packages() -> tuple[type[RunRecord], ...]:
-    """Return the record types of installed packages. Raises KindError for an entry point without a sound type."""
+    """Return the record types of installed packages. Raises KindError for an entry point without a valid type."""
     types: dict[str, type[RunRecord]] = {}
     taken = {*map(tag, BUILT_IN), *_FIELDS}
     what = "a subclass of `ArmRecord` or `RunRecord`, its `record` one word and its `key` some of its fields"
@@ -210,7 +209,7 @@ def parsed(line: str | bytes) -> Record:
 
 
 def parts() -> set[str]:
-    """Return the names of the parts of an execution, of which each may fail alone (`PartFailed.part`)."""
+    """Return the names of the parts of an execution that can fail without ending it (`PartFailed.part`)."""
     return {*_FIELDS, *map(tag, of_packages())}
 
 
@@ -228,7 +227,7 @@ def execution_of(series: Series, records: Iterable[RunRecord]) -> ArmEvidence:
 
 
 def held(evidence: type, records: Iterable[RunRecord]) -> dict[str, Any]:
-    """Return records as a class of evidence holds them in its fields: one, several, or by the last part of the key."""
+    """Return values for the fields of a class of evidence: one record, a list, or a mapping by the key's last field."""
     fields: dict[str, Any] = {}
     for record in records:
         field, shape = _ROWS[evidence].get(type(record), _OTHER)

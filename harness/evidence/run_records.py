@@ -1,4 +1,4 @@
-"""Define the records that a worker writes of its whole run: phases, timings, telemetry, kernels, one observed step."""
+"""Define the records that a worker writes about its whole run: phases, timings, telemetry, kernels, observed steps."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from pydantic import Field, model_validator
 from harness.evidence.base import ArmRecord, Cause, Obstacle, Record, RunRecord
 from harness.numbers import Amount, Count, Real
 
-Part = str  # the field of `ArmEvidence` that a detector or recorder fills; of a package's record type its `record`
-# Times the least of the same machine. On an H200's host (20 processes, 320 blocks) a pace was either within 1.35 times
-# the least, or 1.5 to 2 times it, six between: that is what two busy threads of one core leave each other.
+Part = str  # the field of `ArmEvidence` that a detector or recorder fills, or the `record` of a package's record type
+# A block is disturbed if its pace exceeds this multiple of the machine's least pace. In 320 blocks of 20 processes on
+# an H200's host, all but six paces were up to 1.35 times the least pace, or 1.5 to 2 times it (a core's second thread).
 DISTURBED = 1.35
-TIMED_PHASE = "timed"  # a throughput probe enters it with its first timed block; telemetry is kept from it
+TIMED_PHASE = "timed"  # a throughput probe enters this phase with its first timed block; telemetry is kept from then on
 
 
 class Phase(Record):
-    """Where the worker is; the last one names the place of a death."""
+    """The beginning of a phase of the worker. The last phase shows where a worker died."""
 
     record: Literal["phase"] = "phase"
     name: str
     seconds: Amount  # since the worker's start
-    began: Real | None = None  # by the clock of `Block.began`
+    began: Real | None = None  # on the clock of `Block.began`
 
 
 class Block(Record):
@@ -35,12 +35,12 @@ class Block(Record):
     seconds: Amount
     first_step: Count
     processor_seconds: Amount | None = None  # processor time of the whole process in the block
-    began: Real | None = None  # seconds by the machine's monotonic clock
-    graph_launches: Count | None = None  # in its steps, by the harness's own callback; None: not counted
-    enqueue_seconds: Amount | None = None  # until its first step returned, with nothing before it on the device
-    # processor seconds of a fixed piece of work, the longer of before and after; None: not known
+    began: Real | None = None  # seconds on the machine's monotonic clock
+    graph_launches: Count | None = None  # in its steps, counted by the harness's callback; None: not counted
+    enqueue_seconds: Amount | None = None  # until the first step returned; the device was idle before
+    # processor seconds of a fixed piece of work, the larger of before and after the block; None: not known
     pace: Amount | None = None
-    # processor seconds of threads and child processes that the arm began, since its block before ended; None: unknown
+    # processor seconds, since the arm's previous block, of threads and child processes that it started; None: unknown
     untimed_helper_seconds: Amount | None = None
 
 
@@ -57,8 +57,8 @@ class TelemetrySample(Record):
 class Telemetry(RunRecord):
     record: Literal["telemetry"] = "telemetry"
     samples: list[TelemetrySample]
-    began: Real | None = None  # when `seconds` was 0, by the clock of `Block.began`
-    timed_seconds: Amount | None = None  # how long the timed phase took, by the supervisor's own clock
+    began: Real | None = None  # when `seconds` was 0, on the clock of `Block.began`
+    timed_seconds: Amount | None = None  # duration of the timed phase, on the supervisor's clock
 
 
 class TimingEvidence(RunRecord):
@@ -69,16 +69,16 @@ class TimingEvidence(RunRecord):
     candidate: str
     baseline: str
     blocks: list[Block]
-    observed_steps: Count  # of an untimed block; 0: this process counted its timed launches instead
-    observed_graph_launches: dict[str, Count]  # by arm, in that block
-    # by arm: kernel time a step in that block; empty without CUDA
+    observed_steps: Count  # steps of an untimed, observed block; 0: launches were counted in the timed blocks
+    observed_graph_launches: dict[str, Count]  # by arm, in the observed block
+    # by arm: kernel time per step in the observed block; empty without CUDA
     observed_device_seconds: dict[str, Amount] = Field(default_factory=dict)
-    processors: Count | None = None  # that this process may use
-    # a sync planted after that block; None: no profiler, or recorded before it was shown one
+    processors: Count | None = None  # processors that this process may use
+    # the profiler saw a host sync planted after the observed block; None: no profiler, or older evidence
     profiler_sees_planted: bool | None = None
-    counter_sees_planted: bool | None = None  # a launch planted before the timed blocks and after; None: no counter
-    own_processes: bool = False  # each arm in a process of its own, because they are of two commits
-    counter_failure: str | None = None  # why launches could not be counted, or not reliably
+    counter_sees_planted: bool | None = None  # of launches planted before and after the timed blocks; None: no counter
+    own_processes: bool = False  # each arm ran in its own process, because the arms are of two commits
+    counter_failure: str | None = None  # why launches could not be counted reliably
 
 
 class JitEvent(Record):
@@ -121,15 +121,15 @@ class PrewarmEvidence(RunRecord):
     key: ClassVar = ("arm",)
     arm: str
     events: list[JitEvent]
-    phases: dict[str, Amount]  # phase -> seconds since start when it began
-    handles: dict[str, Amount]  # library handle -> seconds since start when it came to be
+    phases: dict[str, Amount]  # phase -> its beginning, in seconds since the start
+    handles: dict[str, Amount]  # library handle -> its creation, in seconds since the start
     free_bytes_after_fill: Count | None
     steps_after_fill: Count
-    failure: str | None = None  # the error of the step that failed once memory was full
+    failure: str | None = None  # the error of a step that failed after memory was filled
 
 
 class KernelErrors(Record):
-    """Largest errors over all elements of several outputs, each element's relative to the sum of its terms' sizes."""
+    """Largest errors among all elements of several outputs, relative to the sum of the element's absolute terms."""
 
     vs_naive: Amount
     vs_fp64: Amount
@@ -137,14 +137,14 @@ class KernelErrors(Record):
 
 
 class PeerErrors(Record):
-    """Largest errors against fp64 of a peer, and of the kernel over the outputs that the peer has, too."""
+    """Largest errors against fp64 of a peer, and of our kernel in the outputs that the peer has too."""
 
     vs_fp64: Amount
     own_vs_fp64: Amount
 
 
 class KernelPeer(Record):
-    """Another project's kernel next to ours: errors by the data type of our outputs, relative as the case's are."""
+    """Another project's kernel. `errors`: by data type of our outputs, relative as in `KernelCase.terms`."""
 
     name: str
     outputs: list[str]
@@ -164,9 +164,9 @@ class KernelCase(Record):
     finite: bool
     unwritten: Count  # poisoned elements left in the outputs
     repeat_equal: bool
-    mistyped: list[str] = Field(default_factory=list)  # outputs of another type or shape than declared, and of which
-    # None in evidence of an older harness
-    overwritten: Count | None = None  # elements changed besides the outputs, within the guards around them
+    mistyped: list[str] = Field(default_factory=list)  # outputs whose type or shape is not as declared, with that type
+    # The following fields are None in older evidence.
+    overwritten: Count | None = None  # changed elements of the guard areas around the outputs
     zero_references: Count | None = None  # outputs whose reference is zero in every element
     outputs: dict[str, str] | None = None  # data type of each
     terms: dict[str, KernelErrors] | None = None  # by the data type of the outputs
@@ -179,11 +179,11 @@ class KernelMatchEvidence(RunRecord):
     arm: str
     cases: list[KernelCase]
     compiled: list[KernelRecord]
-    constants: dict[str, Count]  # tile, unroll, … as the source's constants say
+    constants: dict[str, Count]  # constants in the kernel's source: tile, unroll, …
 
 
 class TensorErrors(Record):
-    """L2 norms of one trained tensor's gradient: the reference's own, and of two arms' differences from it."""
+    """L2 norms for one trained tensor: of the reference's gradient, and of two arms' differences from that gradient."""
 
     name: str
     reference_norm: Amount
@@ -192,14 +192,14 @@ class TensorErrors(Record):
 
 
 class StepErrors(RunRecord):
-    """Gradients of one step of the candidate, and those of two other arms at its parameters and on its batch."""
+    """Gradient errors of one step of the candidate and of two other arms with its parameters and its batch."""
 
     record: Literal["step_errors"] = "step_errors"
     key: ClassVar = ("seed", "step")
     seed: Count
     step: Count
-    parameters: dict[str, str]  # digest, in float32, of what the step began with, by arm
-    batches: dict[str, str]  # digest of what it read, by arm
+    parameters: dict[str, str]  # digest of the parameters, in float32, at the start of the step, by arm
+    batches: dict[str, str]  # digest of the batch, by arm
     losses: dict[str, Real]  # by arm
     tensors: list[TensorErrors]
 
@@ -212,7 +212,7 @@ class Unavailable(Record):
 
 
 class ArmFailed(RunRecord):
-    """One arm came to no end; the others of its run are evidence all the same. It costs the claims that name it."""
+    """One arm ended early. Claims that name it cannot be judged; the run's other arms are still evidence."""
 
     record: Literal["arm_failed"] = "arm_failed"
     key: ClassVar = ("arm",)
@@ -221,12 +221,12 @@ class ArmFailed(RunRecord):
     detail: str  # exception type and message, signal, exit code, limit
     phase: str | None
     stack: str
-    obstacle: Obstacle | None = None  # the arm's system said what this machine lacks: NOT_RUN
-    steps: int | None = None  # that it made before; None: not recorded
+    obstacle: Obstacle | None = None  # what this machine lacks, as reported by the arm's system: NOT_RUN
+    steps: int | None = None  # steps that the arm made before its end; None: not recorded
 
 
 class PartFailed(ArmRecord):
-    """A detector or recorder of one execution raised. It costs the claims that read this part of the evidence."""
+    """A detector or recorder of one execution raised. Claims that read this part of the evidence cannot be judged."""
 
     record: Literal["part_failed"] = "part_failed"
     key: ClassVar = ("arm", "replica", "part")
@@ -235,7 +235,7 @@ class PartFailed(ArmRecord):
     detail: str  # exception type and message
     phase: str | None
     stack: str
-    obstacle: Obstacle | None = None  # the system said what this machine lacks: NOT_RUN
+    obstacle: Obstacle | None = None  # what this machine lacks, as reported by the system: NOT_RUN
 
 
 class Raised(Record):
@@ -244,63 +244,63 @@ class Raised(Record):
     record: Literal["raised"] = "raised"
     error: str  # type and message
     stack: str
-    cause: Cause = "exception"  # of a rank's end, by the process that watches the ranks
+    cause: Cause = "exception"  # another cause if a rank ended, as seen by the process that watches the ranks
 
 
 class Complete(Record):
-    """The last record of a worker that did all it was asked."""
+    """The last record of a worker that completed its run."""
 
     record: Literal["complete"] = "complete"
     seconds: Amount
-    processor_seconds: Amount | None = None  # of the process, and of its children that ended
+    processor_seconds: Amount | None = None  # of the process and of its ended child processes
 
 
 def disturbed(pace: float, least: float) -> bool:
-    """Return True if a pace is disturbed, compared with the least pace of its machine, or is not a number."""
+    """Return True if a pace is more than `DISTURBED` times its machine's least pace, or is not a number."""
     return not pace <= DISTURBED * least
 
 
-GRADIENT = "gradient"  # begins the name of a gradient, as a category begins that of state
+GRADIENT = "gradient"  # first word of a gradient's name, as a category is the first word of the name of state
 
 UNOBSERVED, OBSERVED = 0, 1  # executions of an arm
 
 
 class ReadTensor(Record):
-    """A tensor that an operator reads. Digests are of bits; None where they could not be read, or were never written.
+    """A tensor that an operator reads. digest: of its bits; None if they could not be read, or were never written.
 
-    source: the operator of this step that wrote its memory last. name: of the state or input that it is, if it has one.
+    source: number of the operator of this step that last wrote its memory. name: its name as state or input, if any.
     """
 
     digest: str | None
     form: str  # data type and shape
     source: Count | None = None
     name: str | None = None
-    number: str | None = None  # its value, if the host holds it as one number
+    number: str | None = None  # its value, if it is a single number on the host
 
 
 class ObservedOperator(Record):
-    """One operator. `line` and `module` are empty where nothing of the user's called it."""
+    """One operator. `line` and `module` are empty if no user code called it."""
 
     name: str
     phase: Literal["between", "forward", "backward"]
     module: str
     line: str
     code: str
-    arguments: list[str]  # with a point for each tensor
+    arguments: list[str]  # each tensor is shown as a point
     reads: list[ReadTensor]
-    makes: list[str | None]  # digests of what it returns
-    leaves: list[str | None]  # digests of what it was given and changed; None for the rest
+    makes: list[str | None]  # digests of the tensors that it returns
+    leaves: list[str | None]  # digests of its inputs after it changed them; None for unchanged inputs
     writes: list[str] = Field(default_factory=list)  # names of the state that it changes
     replayed: bool = False
     captured_as: Count | None = None  # its number among the operators of its graph
-    values: list[list[float]] | None = None  # of what it makes, where that was asked for
+    values: list[list[float]] | None = None  # values of the tensors that it returns, if requested
 
 
 class ObservedStep(RunRecord):
-    """One step of one execution of an arm: digests by what they are of, and the operators if they were observed.
+    """One step of one execution of an arm: digests of named tensors, and the operators if they were observed.
 
-    unseen: kernels in replayed graphs that belong to no operator, and graphs without one. seconds: from the opening of
-    the arm to the end of the step. bytes: of the digests that observing it kept.
+    unseen: number of kernels in replayed graphs that belong to no operator, and of graphs without an operator.
+    seconds: from the opening of the arm to the end of the step. bytes: size of the digests kept during observation.
     """
 
     record: Literal["observed_step"] = "observed_step"
@@ -320,7 +320,7 @@ class ObservedStep(RunRecord):
 
     @model_validator(mode="after")
     def _made_before(self) -> Self:
-        """Refuse a tensor that is read before the operator that made it: following sources then comes to an end."""
+        """Refuse a tensor whose source is not an earlier operator, so that following sources always ends."""
         for number, operator in enumerate(self.operators or []):
             if any(read.source is not None and read.source >= number for read in operator.reads):
                 raise ValueError(f"operator {number} reads what a later one made")
