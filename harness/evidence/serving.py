@@ -1,7 +1,7 @@
-"""Define the relation "run A serves run B": A's process executed all that B demands, so B can be judged from it.
+"""Define when run A serves run B: A's process executed everything that B requires, so A's evidence can decide B.
 
-One table has a rule for every field of a run and of a planned arm. Purposes that truly differ replace single rules.
-The evidence of a run is then joined from that of other processes: of its lanes, or of a run that executed equal arms.
+A table has one rule for every field of a run and of a planned arm. Tables for other purposes replace single rules.
+This module also builds a run's evidence from other processes: from its lanes, or from a run that serves it.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from harness.evidence.run_records import ArmFailed
 from harness.kinds import probe_named
 
 AN_ARM, NONE = "an arm", "none"
-# Of kernel comparisons: what was tried next to what is demanded does no harm. Of bounds by data type the types are
-# tried, and the bounds are judged by.
+# Settings of kernel comparisons in which the host may try more than the guest requires. For bounds by data type, only
+# the types are compared, because a judge reads the bounds in its own claim.
 _TRIED = frozenset({"operations", "magnitudes", "max_relative_error"})
 
 
 @dataclass(frozen=True)
 class Difference:
-    """A field with what is demanded there, and what the run has instead; both as text."""
+    """A field in which a run differs: the required value and the run's own value, as text."""
 
     field: str
     demanded: str
@@ -44,7 +44,7 @@ Unmet = Iterator[tuple[str, Any, Any]]  # key within the field, what the guest d
 
 
 def _unequal(host: Any, guest: Any) -> Unmet:
-    """Yield the entries, or the values, that are not equal. True is not equal to 1."""
+    """Yield the entries (of mappings) or the values that are not equal. True is not equal to 1."""
     if isinstance(host, Mapping) and isinstance(guest, Mapping):
         pairs = [(f".{key}", guest.get(key), host.get(key)) for key in {**guest, **host}]
     else:
@@ -95,8 +95,8 @@ def _with(host: list[Any], guest: list[Any]) -> list[Any]:
 
 @dataclass(frozen=True)
 class Rule:
-    """unmet: of the host's value and the guest's, what the host's does not meet. joined: the value that meets both, if
-    there is one. seen: what of a value is compared."""
+    """How one field is compared. unmet: yields what the guest's value requires and the host's value does not meet.
+    joined: returns a value that meets both, if there is one. seen: selects the part of a value to compare."""
 
     unmet: Callable[[Any, Any], Unmet]
     joined: Callable[[Any, Any], Any] = _hosts
@@ -104,7 +104,7 @@ class Rule:
 
 
 def trained_on(workload: Workload) -> dict[str, object]:
-    """Return what decides the training. Of its needs only the device does; memory and modules choose a machine."""
+    """Return the fields that influence training. Of `needs` only the device does; the rest selects a machine."""
     fields = {name: getattr(workload, name) for name in Workload.model_fields if name not in ("needs", "options")}
     options = {f"options.{name}": value for name, value in workload.options.items()}
     return fields | {"needs.device": workload.needs.device} | options
@@ -116,7 +116,7 @@ def _settings(arm: Arm) -> dict[str, object]:
 
 
 def _with_needs(host: Workload, guest: Workload) -> Workload:
-    """Return the host's workload with the larger memory, or none where one declares none, and the modules of both."""
+    """Return the host's workload with the modules of both, and the larger memory (None if one declares no memory)."""
     memory = [workload.needs.memory_gib for workload in (host, guest)]
     most = None if None in memory else max(each for each in memory if each is not None)
     modules = list(dict.fromkeys([*host.needs.modules, *guest.needs.modules]))
@@ -130,14 +130,14 @@ def _nothing(_host: Any, _guest: Any) -> Unmet:
 
 EQUAL = Rule(_unequal)
 INCLUDES = Rule(_missing, _union)
-HAS = Rule(_missing)  # and cannot be made to: an arm that is executed otherwise is another one
+HAS = Rule(_missing)  # as INCLUDES, but the host's value cannot be widened
 AT_LEAST = Rule(_fewer, max)
 IGNORED = Rule(_nothing)
 TRIED = Rule(_untried)
 ASKED = Rule(lambda host, guest: _missing(host, {arm: one for arm, one in guest.items() if one is not None}))
 
 Rules = Mapping[str, Rule]
-# For a guest that reads the host's evidence under names of its own. Differences are reported in this order.
+# For a guest that reads the host's evidence under its own names of arms. Differences are reported in this order.
 SHARED: Rules = {
     "id": IGNORED,
     "contract": IGNORED,
@@ -146,7 +146,7 @@ SHARED: Rules = {
     "process": EQUAL,
     "measurement": EQUAL,
     "workload": Rule(_unequal, _with_needs, trained_on),
-    "arms": INCLUDES,  # by name, each by the rules of its own fields:
+    "arms": INCLUDES,  # by name; each arm by the rules of its fields:
     "arm": Rule(_unequal, seen=_settings),
     "system": EQUAL,
     "commit": EQUAL,
@@ -155,7 +155,7 @@ SHARED: Rules = {
     "observe_syncs": INCLUDES,
     "watch_every_step": INCLUDES,
     "watch_ranks": INCLUDES,
-    "moves": HAS,  # it records how far it moves from the arms before it: their order decides
+    "moves": HAS,  # cannot be added, because movements are compared with those of earlier arms
     "sketches": INCLUDES,
     "nudged": EQUAL,
     "micro_batches": INCLUDES,
@@ -174,7 +174,7 @@ SHARED: Rules = {
     "without": IGNORED,
     "compared": Rule(_nothing, lambda host, guest: None if None in (host, guest) else _with(host, guest)),
 }
-# For a probe whose evidence is not arm by arm, and for what a run costs: it executes the same.
+# For a probe whose evidence is not arm by arm, and for comparing costs: both runs execute the same.
 SAME: Rules = {
     **{name: replace(EQUAL, seen=rule.seen) for name, rule in SHARED.items()},
     **dict.fromkeys(("id", "contract", "workload_name", "wall_limit_s", "heartbeat_s"), IGNORED),
@@ -185,9 +185,9 @@ PART: Rules = {
     "arms": INCLUDES,
     **dict.fromkeys(("replicas", "first_replica", "without"), IGNORED),
 }
-# For the arms that a fault leaves alone: a comparison that no claim asked for does no harm.
+# For arms without the planted fault. The host may make comparisons that the guest does not require.
 DONATED: Rules = {**SHARED, "workload_name": EQUAL, "baseline_of": ASKED, "fault": IGNORED}
-# For a contract, which says neither with which data nor within which limits it is run.
+# For a run that a contract requires. A contract does not determine data or time limits.
 DEMANDED: Rules = {
     **DONATED,
     "contract": EQUAL,
@@ -196,7 +196,7 @@ DEMANDED: Rules = {
     **dict.fromkeys(("fault_arms", "data", "model_directory", "wall_limit_s", "heartbeat_s"), IGNORED),
 }
 _OF_RUN, _OF_ARM = tuple(Run.model_fields), tuple(PlannedArm.model_fields)
-# For two runs before their arms are compared.
+# For comparing two runs without their arms.
 ALIKE: Rules = {
     name: rule if rule.unmet is _unequal and name in _OF_RUN and name != "fault_arms" else IGNORED
     for name, rule in SHARED.items()
@@ -206,14 +206,14 @@ if SHARED.keys() != {*_OF_RUN, *_OF_ARM}:
 
 
 def serves(host: Run, guest: Run, rules: Rules, arms: Mapping[str, str] | None = None) -> bool:
-    """Return True if the host's run has all that the guest's run demands. Arguments as of `differences`."""
+    """Return True if the host's run has everything that the guest's run requires. Arguments as in `differences`."""
     return not any(True for _ in differences(host, guest, rules, arms))
 
 
 def differences(host: Run, guest: Run, rules: Rules, arms: Mapping[str, str] | None = None) -> Iterator[Difference]:
-    """Yield everything in which the host's run has less than the guest's run demands, or something different.
+    """Yield each field in which the host's run has less than the guest's run requires, or something different.
 
-    arms: the guest's names of arms -> the host's names, of the requested arms. None: both runs as they stand.
+    arms: the guest's name of each arm to compare -> the host's name. None: all arms, under equal names.
     """
     if arms is not None:
         host, guest = of_arms(host, {there: there for there in arms.values()}), of_arms(guest, arms)
@@ -237,7 +237,7 @@ def _of_arms(host: Run, guest: Run, rules: Rules) -> Iterator[Difference]:
 def _of_field(place: str, name: str, host: Record, guest: Record, rules: Rules) -> Iterator[Difference]:
     rule = rules[name]
     for key, demanded, there in rule.unmet(rule.seen(getattr(host, name)), rule.seen(getattr(guest, name))):
-        # a run calls its workload by a name, and an arm's settings are its own
+        # name the field as a contract does: `workload`, and an arm's settings without `arm`
         called = {"workload_name": "workload", "arm": ""}.get(name, name)
         yield Difference(f"{place.removesuffix(name)}{called}".removesuffix(".") + key, _text(demanded), _text(there))
 
@@ -247,7 +247,7 @@ def _text(value: object) -> str:
 
 
 def of_arms(run: Run, arms: Mapping[str, str]) -> Run:
-    """Return the part of a run that is about these arms, under new names. arms: the run's own name -> the new one."""
+    """Return a run with only some of its arms, under new names. arms: the run's name of each arm -> the new name."""
     return run.model_copy(
         update={
             "arms": {arms[name]: arm for name, arm in run.arms.items() if name in arms},
@@ -260,7 +260,7 @@ def of_arms(run: Run, arms: Mapping[str, str]) -> Run:
 
 
 def _gradients(run: Run, arms: Mapping[str, str]) -> dict[str, object]:
-    """Return which gradients are read: steps, or none where no arm is read, and each read arm's baseline or None."""
+    """Return the run's fields about gradients, limited to `arms` and under their new names."""
     read = {name: new for name, new in arms.items() if name in reads_gradients(run)}
     return {
         "baseline_of": {new: _renamed(run.baseline_of.get(name), arms) for name, new in read.items()},
@@ -270,9 +270,9 @@ def _gradients(run: Run, arms: Mapping[str, str]) -> dict[str, object]:
 
 
 def widened(host: Run, guest: Run) -> Run:
-    """Return the host's run with all that the guest's demands, too. Where no run meets both, the host's demands stand.
+    """Return the host's run extended by what the guest's run requires. If no value meets both, keep the host's value.
 
-    guest: its arms have the host's names, by `of_arms`.
+    guest: a run whose arms have the host's names (see `of_arms`).
     """
     whole = host.model_copy(update=_gradients(host, {name: name for name in host.arms}))
     changes = {name: SHARED[name].joined(getattr(whole, name), getattr(guest, name)) for name in _OF_RUN}
@@ -306,18 +306,18 @@ def _named(groups: Sequence[Sequence[str]], arms: Mapping[str, str]) -> list[lis
     return [[arms[name] for name in group if name in arms] for group in groups]
 
 
-# Join one run's evidence from that of its lanes, the processes that executed a part of it each.
+# Join the evidence of a run's lanes. A lane is a process that executed a part of the run.
 #
-# The whole run stands in `run.json`, and each lane's part in the `run.json` of its folder: together
-# the parts are every execution of the run, each once. A lane that died or is missing costs the arms
-# that it had, and no others.
+# `run.json` describes the whole run, and the `run.json` in each lane's folder describes its part.
+# Together the parts contain every execution of the run once. If a lane died or is missing, only
+# the arms of this lane fail.
 
 Execution = tuple[str, int]  # arm and replica
 
 
 @dataclass(frozen=True)
 class Lane:
-    """One lane as its folder has it."""
+    """One lane, as read from its folder."""
 
     name: str
     run: Run
@@ -334,9 +334,9 @@ def lane_folders(directory: Path) -> list[Path]:
 
 
 def joined(run: Run, lanes: Sequence[Lane], unreadable: Sequence[str]) -> RunEvidence:
-    """Return the evidence of `run`, as one process would have left it. `unreadable`: lanes whose part is unknown.
+    """Return the evidence of `run`, as if one process had executed it. unreadable: messages about unreadable lanes.
 
-    Raises `Damaged` where the lanes are not parts of this run, or two of them had the same execution.
+    Raises `Damaged` if the lanes are not parts of this run, or if two lanes had the same execution.
     """
     executed: dict[Execution, ArmEvidence] = {}
     failed: dict[str, ArmFailed] = {}
@@ -367,7 +367,7 @@ def missing(run: Run, lanes: Sequence[Run]) -> list[Execution]:
 
 
 def _require_part(lane: Lane, run: Run) -> None:
-    """Raise `Damaged` unless a lane is the run itself with fewer executions."""
+    """Raise `Damaged` unless the lane's run equals `run` except for having fewer executions."""
     if not serves(run, lane.run, PART):
         raise Damaged(f"{lane.name}/{layout.RUN} is no part of this run")
     for arm, executions in lane.evidence.arms.items():
@@ -376,7 +376,7 @@ def _require_part(lane: Lane, run: Run) -> None:
 
 
 def _failures(lane: Lane) -> dict[str, ArmFailed]:
-    """Return, by arm, what ended the arm, or the lane that the arm was in."""
+    """Return, by arm, what ended the arm: its own failure, or the death of its lane."""
     death = lane.evidence.death
     if death is None:
         return lane.evidence.failed
@@ -388,7 +388,7 @@ def _failures(lane: Lane) -> dict[str, ArmFailed]:
 
 
 def _by_arm(executed: dict[Execution, ArmEvidence]) -> dict[str, list[ArmEvidence]]:
-    """Return replicas in order. One whose predecessor is missing is left out: it would take that one's place."""
+    """Return each arm's replicas in order. Leave out those after a missing replica, since they would take its place."""
     arms: dict[str, list[ArmEvidence]] = {}
     for arm, replica in sorted(executed):
         if replica == len(arms.get(arm, [])):
@@ -396,24 +396,24 @@ def _by_arm(executed: dict[Execution, ArmEvidence]) -> dict[str, list[ArmEvidenc
     return arms
 
 
-# The executed run, the host, holds the evidence. Its guest's directory holds `run.json`, with what
-# the guest's claims demand, and `shared.json`, which names the host and maps each of the guest's
-# arms to one of the host's.
+# Share the evidence of an executed run (the host) with a run that was not executed (the guest).
+# The guest's directory has only `run.json`, with what the guest's claims require, and
+# `shared.json`, which names the host and maps each arm of the guest to an arm of the host.
 
 Named = TypeVar("Named", bound=RunRecord)
 
 
 class Shared(Record):
-    """`shared.json`: the run whose process executed this one's arms, and by which names it knows them."""
+    """`shared.json`: the run whose process executed this run's arms. arms: this run's name -> the other run's name."""
 
     run: str
     arms: dict[str, str]
 
 
 def lacks(host: Run, guest: Run, arms: Mapping[str, str]) -> str | None:
-    """Return what the host's run lacks, or has different, of what the guest's demands; None if it serves the guest too.
+    """Return, in words, what the guest's run requires and the host's run does not have; None if it serves the guest.
 
-    arms: the guest's names of arms -> the host's.
+    arms: the guest's name of each arm -> the host's name.
     """
     if not probe_named(guest.probe).arm_by_arm:
         return None if serves(host, guest, SAME) and all(map(eq, arms, arms.values())) else "an equal run"
@@ -430,7 +430,7 @@ def lacks(host: Run, guest: Run, arms: Mapping[str, str]) -> str | None:
 
 
 def seen_by(guest: Run, host: RunEvidence, arms: Mapping[str, str]) -> RunEvidence:
-    """Return the evidence of `host` as `guest`, a run that it serves, would have left it; one end is that of both."""
+    """Return the evidence of `host` under the guest's names, as if `guest` had been executed. `arms` as in `lacks`."""
     if not probe_named(guest.probe).arm_by_arm:
         return replace(host, run_id=guest.id)
     ours = {there: name for name, there in arms.items()}
@@ -455,7 +455,7 @@ def seen_by(guest: Run, host: RunEvidence, arms: Mapping[str, str]) -> RunEviden
 
 
 def _execution_renamed(seen: ArmEvidence, guest: Run, name: str, ours: Mapping[str, str]) -> ArmEvidence:
-    """Return an execution under the guest's name of its arm, without what the guest did not request."""
+    """Return an execution under the guest's name of its arm, without records that the guest did not request."""
     steps = guest.gradient_steps if name in reads_gradients(guest) else []
     asked = [
         record
@@ -467,7 +467,7 @@ def _execution_renamed(seen: ArmEvidence, guest: Run, name: str, ours: Mapping[s
 
 
 def _record_named(record: Named, name: str, ours: Mapping[str, str]) -> Named:
-    """Return a record under the guest's name of its arm, without its statements about arms that the guest lacks."""
+    """Return a record under the guest's name of its arm, without comparisons with arms that the guest lacks."""
     changes: dict[str, object] = {"arm": name}
     if isinstance(record, ArmEnd):
         for field, seen in (("differences", record.differences), ("moved_apart", record.moved_apart)):

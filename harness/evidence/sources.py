@@ -1,10 +1,10 @@
-"""Find where modules lie, whose they are, and digests of the sources that a run is of; import none of them.
+"""Find the files and owners of modules, and compute digests of the sources of a run, without importing any module.
 
-The sources are in Python and CUDA C++: the harness's, those of the packages that systems live in, and those of every
-module of the user's own that these import, at any remove. Digests are of files, because a copied tree may have no git,
-and of their text, so that an import that only a run executes counts, too. Libraries (below `site-packages`) and
+Sources are the Python and CUDA C++ files of the harness, of the packages that contain systems, and of every user
+module that these import directly or indirectly. Digests are computed from files, because a copied tree may have no git.
+Imports are found in the text, so that an import inside a function counts too. Libraries (below `site-packages`) and
 Python's own modules are left out, except a system's own package. Each file counts with its path inside its package, so
-that a digest does not depend on where the tree lies.
+that a digest does not depend on the location of the tree.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _HARNESS = Path(os.path.realpath(__file__)).parents[1]
 
 
 def module_spec(name: str) -> ModuleSpec | None:
-    """Return where a module can be found, without importing it or a package that it lies in; None if nowhere."""
+    """Return the spec of a module without importing it or a package that contains it; None if it is not found."""
     package, *inner = name.split(".")
     try:
         spec = importlib.util.find_spec(package)
@@ -40,18 +40,18 @@ def module_spec(name: str) -> ModuleSpec | None:
     for part in inner:
         if spec is None or spec.submodule_search_locations is None:
             return None
-        # by its last name: a folder without `__init__.py` would be looked for below a package that nothing imported
+        # by the last part of its name: for a folder without `__init__.py`, the full name requires an imported parent
         spec = PathFinder.find_spec(part, list(spec.submodule_search_locations))
     return spec
 
 
 def module_installed(name: str) -> bool:
-    """Return True if a module can be found, without importing it or a package that it lies in."""
+    """Return True if a module can be found. Do not import it or a package that contains it."""
     return module_spec(name) is not None
 
 
 def places_of(package: str) -> list[Path]:
-    """Return the folders of a package, or the file of a module, by a name without dots; none where it is not found."""
+    """Return the folders of a package, or the file of a module; empty if not found. package: a name without dots."""
     spec = module_spec(package)
     if spec is None:
         return []
@@ -61,7 +61,7 @@ def places_of(package: str) -> list[Path]:
 
 
 def place_in(folder: Path, package: str) -> Path | None:
-    """Return where Python finds a package or module when it looks in this folder; None where it is not there."""
+    """Return the path where Python would find a package or module in this folder; None if it is not there."""
     below, file = folder / package, folder / f"{package}.py"
     module = os.path.isfile(file)  # noqa: PTH113 - no error where the folder may not be read
     if os.path.isfile(below / "__init__.py") or (os.path.isdir(below) and not module):  # noqa: PTH112, PTH113
@@ -70,13 +70,13 @@ def place_in(folder: Path, package: str) -> Path | None:
 
 
 def is_users(place: Path) -> bool:
-    """Return True for the user's own code: not the harness's, wherever that is installed, and not a library's."""
+    """Return True if a file or folder is the user's own code, and not part of the harness or of a library."""
     return not is_harness(place) and not is_library(place)
 
 
 @cache
 def is_harness(place: Path) -> bool:
-    """Return True for a file of the harness, from a checkout or from a wheel."""
+    """Return True if a file belongs to the harness, in a checkout or installed from a wheel."""
     return Path(os.path.realpath(place)).is_relative_to(_HARNESS)
 
 
@@ -87,25 +87,25 @@ def is_library(place: Path) -> bool:
 
 
 def is_installed(place: Path) -> bool:
-    """Return True if the real file or folder is an installed package's: below `site-packages`, or recorded.
+    """Return True if a file or folder belongs to an installed package: below `site-packages`, or recorded.
 
-    A user's own package may be linked into `site-packages`, and is still the user's own.
+    Links are followed first, because a user's own package may be linked into `site-packages`.
     """
     real = Path(os.path.realpath(place))
     return any(part in INSTALLED for part in real.parts) or is_recorded(real)
 
 
 def is_recorded(place: Path) -> bool:
-    """Return True if an installer recorded this place. Its record lies in a folder above, whose name may be anything:
-    `pip install --target`, an image or an unpacked wheel chooses it."""
+    """Return True if an installer recorded this path as installed. The record is in a folder above the path, which can
+    have any name, such as the target of `pip install --target` or the folder of an unpacked wheel."""
     above = reversed(place.parents)  # the root first
     return any(name in recorded_in(folder) for folder, name in zip(above, place.parts[1:], strict=False))
 
 
 @cache
 def recorded_in(folder: Path) -> frozenset[str]:
-    """Return the files and folders that belong to the packages installed in a folder, by the records of their
-    installers (https://packaging.python.org/specifications/recording-installed-packages)."""
+    """Return the names in a folder that belong to packages installed there, according to their `RECORD` files
+    (https://packaging.python.org/specifications/recording-installed-packages)."""
     names: set[str] = set()
     with suppress(OSError):  # a folder that may not be read
         for entry in os.scandir(folder):
@@ -116,12 +116,12 @@ def recorded_in(folder: Path) -> frozenset[str]:
     return frozenset(names - {"", "..", "__pycache__"})
 
 
-# Find what Python sources import, from their text and without running them: by name, from a folder
-# that they put on the import path, or by the file's own path.
+# Find the imports of Python sources in their text, without running them: imports by name, from a
+# folder that the source adds to the import path, or by a file's path.
 #
-# Imports count wherever they stand, in functions too. A path must be composed in the source from a
-# constant, `__file__`, `Path` and `os.path`. Relative imports stay within a package, which counts
-# as a whole.
+# Imports count at any place, also in functions. A path is only known if the source composes it from
+# constants, `__file__`, `Path` and `os.path`. Relative imports need no search, because all files of
+# a package count.
 
 _START = r"(?:^|[;:])[ \t\f]*"
 _FROM = re.compile(rf"{_START}from[ \t]+([^\W\d]\w*)[\w.]*[ \t]+import\b", re.MULTILINE)
@@ -136,8 +136,8 @@ _REAL = {"resolve", "realpath"}
 
 @dataclass
 class Imports:
-    """Imports of the sources that were added: packages by their names without dots, places where these are looked for
-    besides the import path, and files by their paths."""
+    """Imports found in the added sources. names: packages, by names without dots. folders: where to search in addition
+    to the import path. files: files that are loaded by their paths."""
 
     names: set[str] = field(default_factory=set)
     folders: set[Path] = field(default_factory=set)
@@ -148,7 +148,7 @@ class Imports:
         self.names.update(name for name in imported_names(text) if name)
         if not any(word in text for word in _BY_PATH):
             return
-        with suppress(SyntaxError, ValueError, RecursionError, MemoryError):  # nothing that Python could import
+        with suppress(SyntaxError, ValueError, RecursionError, MemoryError):  # Python could not import such a source
             tree = ast.parse(source)
             paths = _Paths(tree, file.absolute())
             for node in ast.walk(tree):
@@ -170,7 +170,7 @@ def imported_names(text: str) -> Iterator[str]:
 
 
 def _lines_with(word: str, text: str) -> Iterator[str]:
-    """Yield the lines with a word. Finding the word first takes a tenth of the time of a pattern at every character."""
+    """Yield the lines that contain a word. This takes a tenth of the time of matching a pattern on the whole text."""
     at = text.find(word)
     while at >= 0:
         end = text.find("\n", at)
@@ -180,7 +180,7 @@ def _lines_with(word: str, text: str) -> Iterator[str]:
 
 
 def _path_entries(node: ast.AST) -> Iterator[ast.expr]:
-    """Yield what a call or an assignment puts on `sys.path`."""
+    """Yield the expressions that a call or an assignment adds to `sys.path`."""
     match node:
         case ast.Call(func=ast.Attribute(value=changed), args=args) if _is_sys_path(changed):
             yield from (entry for each in args for entry in _elements(each))
@@ -206,7 +206,7 @@ def _elements(node: ast.expr) -> Iterator[ast.expr]:
 
 
 def _loaded_files(node: ast.AST) -> Iterator[ast.expr]:
-    """Yield the file that a call loads as a module, or runs, by its path."""
+    """Yield the expression for the path of a file that a call loads as a module, or runs."""
     if isinstance(node, ast.Call) and (position := _FILE_ARGUMENT.get(_called(node))) is not None:
         yield from node.args[position : position + 1]
         yield from (each.value for each in node.keywords if each.arg in {"location", "path", "path_name"})
@@ -217,7 +217,7 @@ def _called(node: ast.Call) -> str:
 
 
 class _Paths:
-    """The paths that expressions of one source stand for, as far as that can be read from it."""
+    """Evaluate path expressions of one source, as far as the source determines their values."""
 
     def __init__(self, tree: ast.Module, file: Path) -> None:
         self._file = file
@@ -230,7 +230,7 @@ class _Paths:
                 yield Path(os.path.normpath(Path.cwd() / os.path.expanduser(path)))  # noqa: PTH111 - raises nothing
 
     def _of(self, node: ast.expr, within: frozenset[str]) -> Path | None:
-        """Return the path that an expression stands for, if known. within: the names whose values are being read."""
+        """Return the path that an expression evaluates to, or None. within: names that are being evaluated already."""
         found: Path | None = None
         match node:
             case ast.Constant(value=str(text)) if "\0" not in text:
@@ -276,9 +276,9 @@ class _Paths:
 
 
 _TIMEOUT_S = 10.0
-# of the repository in which git itself was called, in a hook say
+# git sets these variables for its child processes, such as hooks; they name the repository where git was called
 OF_A_CALL = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_OBJECT_DIRECTORY", "GIT_PREFIX")
-# an untrusted repository may name programs that git would start to answer
+# settings of an untrusted repository could make git start programs
 _NO_PROGRAMS = ("-c", f"core.hooksPath={os.devnull}", "-c", "core.fsmonitor=false")
 
 
@@ -300,10 +300,10 @@ def git(folder: Path, *arguments: str) -> str | None:
 
 
 def trainers(systems: Iterable[str]) -> dict[str, TrainerFacts]:
-    """Return the commit of each system (`module:attribute`), with `+changes` when its repository's files differ.
+    """Return the commit of each system (`module:attribute`), with `+changes` if files of its repository have changes.
 
-    A file that its repository does not hold differs, too. A system has no commit if its module is not found, if its
-    file lies in no repository, or if it is an installed package's. Nothing of the system is imported.
+    A system's file that is not tracked counts as changed. A system has no commit if its module is not found, if its
+    file is in no repository, or if it belongs to an installed package. No system is imported.
     """
     return {system: TrainerFacts(commit=_commit(system.partition(":")[0])) for system in systems}
 
@@ -327,13 +327,13 @@ _CUDA = (".cu", ".cuh")  # kernels that a package compiles when it runs
 
 
 def source_digest(systems: Iterable[str] = (), listed: Mapping[str, str] | None = None) -> str:
-    """Return the SHA-256 over all sources of the systems (`module:attribute`), and the harness's."""
+    """Return the SHA-256 over the sources of the harness and the systems. listed: a result of `listed_sources`."""
     lines = listed_sources(systems) if listed is None else listed
     return hashlib.sha256("".join(lines.values()).encode()).hexdigest()
 
 
 def package_digests(listed: Mapping[str, str]) -> dict[str, str]:
-    """Return the SHA-256 over the sources of each package, by its name."""
+    """Return the SHA-256 over the sources of each package, by its name. listed: a result of `listed_sources`."""
     return {package: hashlib.sha256(lines.encode()).hexdigest() for package, lines in listed.items()}
 
 
@@ -361,7 +361,7 @@ def listed_sources(systems: Iterable[str] = ()) -> dict[str, str]:
 
 
 def _places(named: Iterable[str], reached: Imports, places: Callable[[str], list[Path]]) -> Iterator[tuple[str, Path]]:
-    """Yield each package with its folders and files: a system's wherever they lie, else only the user's own."""
+    """Yield each package with its folders and files. Libraries are skipped unless they contain a named system."""
     yield from ((package, place) for package in named for place in places(package))
     for package in reached.names - {_OURS}:
         beside = [place_in(folder, package) for folder in reached.folders]
