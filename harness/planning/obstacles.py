@@ -1,7 +1,7 @@
-"""Determine what units and runs need of GPUs, and why a unit cannot be decided here.
+"""Determine which GPUs and how much GPU memory units and runs need, and why a unit cannot be decided here.
 
-It lacks something of the machine, the system, or another commit's baseline. A run needs no GPU, a part of one's
-memory, or all of it; several ranks need several.
+The machine, the system, or the baseline of another commit may lack something that the unit needs. A run needs no GPU,
+a part of a GPU's memory, or a whole GPU; several ranks need several GPUs.
 """
 
 from __future__ import annotations
@@ -79,12 +79,12 @@ def gpus_of(run: Run, gpus: Sequence[Gpu]) -> list[str]:
 def gpu_memory_gib(run: Run) -> float | None:
     """Return how many GiB of the GPU's memory the run may take; None if it never shares the GPU.
 
-    A run never shares if its workload declares no memory, its probe needs the whole device, or its
-    ranks wait for one another. 0.0: it uses no GPU, as on a workload for the processor. A rank that
-    waits keeps its GPU busy until the others get their time slices: of three runs of two ranks side
-    by side on two H200s none ended the steps of its arm in four minutes. What a workload declares
-    is enough for each of its runs on a GPU that has no more, since `harness.planning.obstacles`
-    requires that much for every probe. It covers a timing's process with both arms open.
+    A run never shares if its workload declares no memory, if its probe needs the whole device, or if
+    its ranks wait for one another. 0.0: it uses no GPU, because the workload is for the processor. A
+    waiting rank keeps its GPU busy until the other ranks get their time slices: when three runs with
+    two ranks each shared two H200s, none finished an arm's steps in four minutes. The memory that a
+    workload declares is enough for each of its runs, because `_missing_memory` requires only that
+    much of a GPU. It covers a timing process in which both arms are open.
     """
     if run.workload.needs.device == "cpu":
         return 0.0
@@ -93,13 +93,13 @@ def gpu_memory_gib(run: Run) -> float | None:
 
 
 def shares_gpu(run: Run) -> bool:
-    """Return True if other commands may use the GPU meanwhile: it has one rank, no timing, and needs only a part."""
+    """Return True if other commands may use the GPU during the run: one rank, no timing, not all of the GPU needed."""
     probe = probe_named(run.probe)
     return not probe.timed and resolve(probe.gpu_memory) is not all_of_it and run.ranks == 1
 
 
 def ran_out_of_memory(directory: Path, death: Death | None) -> bool:
-    """Return True if a run, or a part of it, ended because the device had no memory left."""
+    """Return True if a run, or a part of it, ended because the device ran out of memory."""
     records, _ = read_records(directory)
     ends = [death, *(record for record in records if isinstance(record, ArmFailed | PartFailed))]
     return any(each is not None and "out of memory" in each.detail for each in ends)
@@ -119,7 +119,7 @@ def none_for_a_target(run: Run) -> float | None:
 
 
 def twice_if_filled(run: Run) -> float | None:
-    """Return the declared memory, twice where memory is filled: until then the arm is open in two processes."""
+    """Return the declared memory, doubled if the probe fills memory, because the arm is first open in two processes."""
     memory = declared(run)
     return memory * 2 if memory is not None and run.settings.get("memory_filled") else memory
 
@@ -134,8 +134,8 @@ Describe = Callable[[str], SystemDescription | SystemResolutionError]
 def system_obstacle(contract: Contract, claim: AnyClaim, describe: Describe) -> Obstacle | None:
     """Return an obstacle if a system of the claim's arms cannot be described.
 
-    Without its description the unit would be planned as another one. So this is an ERROR, even
-    where the machine could not decide the unit anyway, or a worker could have opened the system.
+    A unit cannot be planned correctly without the description. So this is an ERROR, even if the
+    machine could not decide the unit anyway, or if a worker could have opened the system.
     """
     arms = {arm for part in parts_of(claim) for arm in part.arms().values()}
     for system in dict.fromkeys(contract.arms[arm].system or contract.system for arm in sorted(arms)):
@@ -162,7 +162,7 @@ def find_obstacle(
 
 
 def _cannot_run(machine: Machine) -> Obstacle | None:
-    """Return an obstacle if runs lack what they need: a system that ends process groups, or the extra `run`."""
+    """Return an obstacle if no run can be executed here: there are no process groups, or the extra `run` is missing."""
     if not hasattr(os, "killpg"):
         return Obstacle(reason="not_available", message="runs need Linux or macOS; evidence is judged anywhere")
     missing = [name for name in RUN_MODULES if not machine.has_module(name)]
@@ -180,7 +180,7 @@ def _missing_module(workload: Workload, machine: Machine) -> Obstacle | None:
 
 
 def _missing_cuda(contract: Contract, claim: AnyClaim, workload: Workload, machine: Machine) -> Obstacle | None:
-    # a device that is there and cannot be read is a violation, for a judge to say
+    # if the device exists and cannot be read, these judges report a violation
     reads_device = machine.gpu_unreadable and all(
         kind_of(part.kind).judges_unreadable_device for part in parts_of(claim)
     )
@@ -190,7 +190,7 @@ def _missing_cuda(contract: Contract, claim: AnyClaim, workload: Workload, machi
 
 
 def _other_gpu(workload: Workload, machine: Machine) -> Obstacle | None:
-    """Return an obstacle if there is a GPU, but not of the name or the compute capability that is asked for."""
+    """Return an obstacle if the machine's GPU does not have the required name or compute capability."""
     if not machine.gpus:
         return None
     gpu, needs = machine.gpus[0], workload.needs
@@ -206,7 +206,7 @@ def _other_gpu(workload: Workload, machine: Machine) -> Obstacle | None:
 
 
 def _missing_gpus(contract: Contract, claim: AnyClaim, workload: Workload, machine: Machine) -> Obstacle | None:
-    """Return an obstacle if there are GPUs, but fewer than the unit needs: each rank has one of its own."""
+    """Return an obstacle if there are GPUs, but fewer than the unit needs. Each rank needs its own GPU."""
     needed, there = gpus_needed(contract, claim, workload), len(machine.gpus)
     if there == 0 or there >= needed:
         return None
@@ -214,7 +214,7 @@ def _missing_gpus(contract: Contract, claim: AnyClaim, workload: Workload, machi
 
 
 def _one_rank_only(contract: Contract, claim: AnyClaim) -> Obstacle | None:
-    """Return an obstacle for several ranks if the probe starts processes itself, or counts what one process does."""
+    """Return an obstacle if arms have several ranks but the part's probe supports only one rank."""
     for part in parts_of(claim):
         probe = probe_of(part)
         if not probe.of_ranks and ranks_of(contract, [part]) > 1:
@@ -240,14 +240,14 @@ def _missing_capability(contract: Contract, claim: AnyClaim, describe: Describe)
             arm = contract.arms[arm_name]
             system = describe(arm.system or contract.system)
             if isinstance(system, SystemResolutionError):
-                continue  # `system_obstacle` has it
+                continue  # reported by `system_obstacle`
             if (what := lacking(part, arm_name, arm, system)) is not None:
                 return Obstacle(reason="capability_missing", message=f"arm {arm_name}: {system.name} {what}")
     return None
 
 
 def lacking(part: AnyPart, name: str, arm: Arm, system: SystemDescription) -> str | None:
-    """Return what an arm's system lacks for this judgement to be decided, in words; None if it lacks nothing."""
+    """Return, in words, what an arm's system lacks to decide this judgement; None if it lacks nothing."""
     needed, arms = kind_of(part.kind).capabilities, part.arms()
     for one in part.variants():
         if name == arms.get(part.candidate_path):
@@ -276,9 +276,9 @@ class HasContract(Protocol):
 
 @dataclass(frozen=True)
 class Baseline:
-    """The commit of arms that a claim names as `baseline`; None: that of all other arms.
+    """The commit of the arms that a claim names as `baseline`; None: the working tree, as for all other arms.
 
-    descriptions: what its systems say of themselves there, or why nothing; tree: the folder in which it stands.
+    descriptions: of its systems at that commit, or the errors instead; tree: the folder with its checkout.
     """
 
     commit: str | None = None
@@ -301,9 +301,9 @@ def baseline_systems(contracts: Sequence[Contract]) -> list[str]:
 def baseline_checkout(
     contracts: Sequence[HasContract], name: str | None, reports: Path
 ) -> AbstractContextManager[Checkout | None]:
-    """Check out the commit `name` in a worktree, for the contracts' baselines; without a name do nothing.
+    """Check out the commit `name` in a worktree for the contracts' baselines. Do nothing if `name` is None.
 
-    Raises UsageError if no claim names a baseline, and as `checked_out` does.
+    Raises UsageError if no claim names a baseline, and the errors of `checked_out`.
     """
     if name is None:
         return nullcontext()
@@ -314,7 +314,7 @@ def baseline_checkout(
 
 
 def commit_obstacle(contract: Contract, claim: AnyClaim, baseline: Baseline) -> Obstacle | None:
-    """Return why a claim cannot be judged with its baseline of that commit; None if it can, or has no baseline."""
+    """Return why a claim cannot be judged with its baseline at that commit; None if it can, or has no baseline."""
     for part in parts_of(claim):
         if "baseline" in part.arms():
             if baseline.commit is None:
@@ -331,7 +331,7 @@ def commit_obstacle(contract: Contract, claim: AnyClaim, baseline: Baseline) -> 
 
 
 def _with_itself(contract: Contract, part: AnyPart) -> Obstacle | None:
-    """Return an obstacle for two arms of equal settings: without a commit for one of them they are the same."""
+    """Return an obstacle if both arms have equal settings, because without a baseline commit they are the same."""
     arms = part.arms()
     candidate, baseline = arms.get(part.candidate_path), arms["baseline"]
     if candidate is None or not contract.same_settings(candidate, baseline):
@@ -357,7 +357,7 @@ def _one_process(part: AnyPart) -> Obstacle | None:
 
 
 def _unlike_there(contract: Contract, part: AnyPart, baseline: Baseline, commit: str) -> Obstacle | None:
-    """Return an obstacle if the commit's system cannot be described, or lacks what the arm asks for."""
+    """Return an obstacle if the system at that commit cannot be described, or lacks what the baseline arm needs."""
     name = part.arms()["baseline"]
     arm = contract.arms[name]
     system = arm.system or contract.system

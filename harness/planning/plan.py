@@ -1,7 +1,7 @@
-"""Plan which units there are, which runs decide them, and which units this machine cannot decide.
+"""Plan the units of contracts, the runs that decide them, and the obstacles of units that cannot be decided here.
 
-Pure: contracts, machine and system descriptions in; units and runs out. A run from which several
-claims can be judged is executed once.
+The functions are pure: they turn contracts and descriptions of machine and systems into units and
+runs. Claims that can be judged from the same run share it.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from harness.planning.obstacles import Baseline, HasContract, commit_obstacle, f
 from harness.planning.run_builder import PlannedFault, RunBuilder, plan_fault
 
 LIMIT_S = 60.0  # for all executions of both arms
-# Of a verdict: the step at which a difference was seen, which is the first one or a later one.
+# Figures of a verdict with the step at which a difference was seen. The first difference may be in an earlier step.
 _SEEN_AT = ("first_differing_step", "first_exceeding_step", "first_unequal_step", "first_non_finite_step")
-_BLOCK = "first_differing_block"  # its first step
-_NOISE = "noise_floor"  # how far two executions of the baseline were apart
+_BLOCK = "first_differing_block"  # figure of a verdict with the first step of the block that differs
+_NOISE = "noise_floor"  # figure of a verdict with the difference of two executions of the baseline
 
 
 def where_run(
@@ -34,8 +34,8 @@ def where_run(
 ) -> Run | None:
     """Return the run that looks for the first step in which two executions of a claim differ.
 
-    runs: those that decided the unit. figures: the values of its verdict's, by name. Returns None if its kind does not
-    compare trainings, or no run has its arms.
+    runs: the runs that decided the unit. figures: the verdict's figures, by name. Returns None if the claim's kind does
+    not compare trainings, or if no run has its arms.
     """
     part = next((part for part in parts_of(claim) if part.must_train_alike), None)
     planned: dict[str, PlannedArm] = {arm: each for run in runs for arm, each in run.arms.items()}
@@ -54,7 +54,7 @@ def where_run(
         "last": min(_last_step(part, values, steps), steps - 1),
         "observed": False,
         "limit_s": limit_s,
-        "deterministic": bool(values.get(_NOISE)),  # else the first difference is that of two executions of one arm
+        "deterministic": bool(values.get(_NOISE)),  # noise would otherwise be the first difference
         **{setting: {candidate: value} for setting, value in between.items()},
     }
     fields = (
@@ -78,14 +78,14 @@ def where_run(
 
 
 def where_name(unit: Unit) -> str:
-    """Return the id of a unit's run, which is a folder's name, too."""
+    """Return the id of the run that locates a unit's first difference; it is also a folder's name."""
     names = (unit.contract, unit.claim, unit.workload)
     digest = hashlib.sha256("+".join(names).encode()).hexdigest()[:8]
     return f"{re.sub(r'[^A-Za-z0-9_.-]+', '_', unit.claim)[:80]}+{digest}"
 
 
 def _last_step(part: AnyPart, values: Mapping[str, object], steps: int) -> int:
-    """Return the last step that may be the first one to differ, by what the verdict saw."""
+    """Return the last step in which the first difference may be, according to the verdict's figures."""
     seen = [value for name in _SEEN_AT if type(value := values.get(name)) is int]
     if type(block := values.get(_BLOCK)) is int:
         seen.append(block + int(getattr(part, "every", 1)) - 1)
@@ -93,12 +93,12 @@ def _last_step(part: AnyPart, values: Mapping[str, object], steps: int) -> int:
 
 
 Describe = Callable[[str], SystemDescription]
-SHOWN = 12  # names that there are, where none is near the one that there is not
+SHOWN = 12  # known names to list in the error about an unknown name
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Units in the contracts' order; runs in the order in which to execute them."""
+    """Units in the order of the contracts, and runs in the order of their execution."""
 
     units: list[Unit]
     runs: list[Run]
@@ -119,11 +119,11 @@ def plan(
 ) -> Plan:
     """Plan the contracts, or the named claims and workloads of them.
 
-    `describe` returns the description of a named system. Where it raises SystemResolutionError, the
-    units of that system are not run and become ERRORs that say why; a named `fault` needs the
-    description, so the error is raised. `fault` is planted in the arms that it breaks. `baseline`:
-    the commit of the arms that claims name as `baseline`; None: the working tree, also for arms of
-    equal settings. Raises UsageError for a claim, workload or fault that no contract has.
+    `describe` returns the description of a named system. If it raises SystemResolutionError, the
+    system's units are not run and become ERRORs with this reason. If a `fault` is named, the error
+    is raised, because the fault needs the description. `fault` is planted in the arms that it breaks.
+    `baseline`: the commit of the arms that claims name as `baseline`; None: all arms use the working
+    tree. Raises UsageError for a claim, workload or fault that no contract has.
     """
     selected = [loaded.contract for loaded in contracts]
     refuse_unknown(
@@ -205,7 +205,7 @@ def _in_order_of_claims(units: list[Unit], contracts: Sequence[Contract]) -> lis
 
 
 class _Descriptions:
-    """Asks each system once, and keeps the error of one that cannot be described."""
+    """Describe each system once. Keep the error of a system that cannot be described."""
 
     def __init__(self, describe: Describe) -> None:
         self._describe = describe
@@ -231,7 +231,7 @@ class _Descriptions:
 
 
 def refuse_unknown(rule: str, names: Sequence[str], known: Collection[str]) -> None:
-    """Raise UsageError for the first unknown name, and suggest the nearest known name or else list some of them."""
+    """Raise UsageError for the first unknown name. The message suggests the nearest known name, or lists some names."""
     there = sorted(known)
     for name in names:
         if name not in known:

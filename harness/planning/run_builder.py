@@ -1,4 +1,4 @@
-"""Turn the judgements on one workload into runs, sharing a run wherever several can be judged from it."""
+"""Turn the judgements on one workload into runs. Judgements that can be decided from the same run share it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from harness.kinds import kind_of, probe_of
 
 @dataclass(frozen=True)
 class PlannedFault:
-    """A fault to plant in a contract's runs, in `arms`; no description: the contract's systems do not offer it."""
+    """A fault to plant in `arms` of a contract's runs. description: None if the contract's systems do not offer it."""
 
     name: str
     description: FaultDescription | None
@@ -28,8 +28,8 @@ class PlannedFault:
 def plan_fault(name: str, offered: Mapping[str, FaultDescription], claims: Sequence[AnyClaim]) -> PlannedFault:
     """Choose the arms in which fault `name` is planted, by the claims that it should break.
 
-    These claims list the fault, or the fault lists them (a system's fault), or their kind of judgement (the harness's
-    own). If none of the given claims is one, the fault is planted for all of them: someone wants to see what it does.
+    A claim should break if it lists the fault, if the fault lists the claim (a system's fault), or if the fault lists
+    the claim's kind (a fault of the harness). If no given claim should break, plant the fault for all given claims.
     """
     description = offered.get(name)
     if description is None:
@@ -50,14 +50,14 @@ def _planted_arms(part: AnyPart, plant: Literal["candidate", "baseline", "both"]
 
 
 ID_LIMIT = 150  # characters; a run's id names a directory
-TRIED_TOGETHER = ("operations", "magnitudes")  # of kernel comparisons; a judge reads those that its claim names
-_OF_BASELINE = ("baseline", *NUDGED_CONTROLS)  # of two commits, both are of the baseline's
-BASELINE, CANDIDATE, CONTROL = range(3)  # the order of arms in a paired run
+TRIED_TOGETHER = ("operations", "magnitudes")  # kernel settings that claims share; a judge reads only its claim's
+_OF_BASELINE = ("baseline", *NUDGED_CONTROLS)  # fields whose arms run the baseline's commit
+BASELINE, CANDIDATE, CONTROL = range(3)  # roles, in the order of arms in a paired run
 
 
 @dataclass
 class _PairedRun:
-    """Arms of one run of a probe that goes arm by arm, as parts are added."""
+    """One run of a probe that executes arm after arm. Adding parts of claims adds their arms and recordings."""
 
     probe: ProbeName
     role: dict[str, int] = field(default_factory=dict)
@@ -71,11 +71,11 @@ class _PairedRun:
     compared: list[list[str]] = field(default_factory=list)
     recorded_of: dict[str, dict[str, int | str]] = field(default_factory=dict)  # arm -> fields of its PlannedArm
     earlier: dict[str, set[str]] = field(default_factory=dict)  # arm -> baselines that some part compares it with
-    baselines: set[str] = field(default_factory=set)  # arms that some part names so
-    others: set[str] = field(default_factory=set)  # arms that some part names as anything else
+    baselines: set[str] = field(default_factory=set)  # arms that a part names as its baseline or nudged control
+    others: set[str] = field(default_factory=set)  # arms that a part names in another role
 
     def takes(self, part: AnyPart, *, two_commits: bool) -> bool:
-        """Return True if the part fits: unambiguous digests and gradients, no circular baseline, one commit an arm."""
+        """Return True if the run can serve the part: no conflicting recordings, circular baselines or two commits."""
         baselines, others = _by_role(part)
         if two_commits and (baselines & (self.others | others) or others & self.baselines):
             return False
@@ -104,9 +104,9 @@ class _PairedRun:
         return chain
 
     def _place(self, arm: str, later: frozenset[str] = frozenset()) -> int:
-        """Return how many arms of its own role must come before this one, and 1 for itself.
+        """Return the arm's position among the arms of its role: after the arms with which it is compared.
 
-        later: arms that come after it. Two arms that are each other's baselines stay as they are written.
+        later: arms that come after it. Two arms that are each other's baselines keep the contract's order.
         """
         before = {each for each in self.earlier.get(arm, ()) if self.role[each] == self.role[arm]} - later - {arm}
         return 1 + max((self._place(each, later | {arm}) for each in before), default=0)
@@ -134,7 +134,7 @@ class _PairedRun:
             self.gradient_arms |= {*demand.compared()}
             if demand.baseline is not None:
                 self.baseline_of |= dict.fromkeys(demand.compared(), demand.baseline)
-        # only a later execution is measured from an earlier one: its gradients, and how far apart the ends are
+        # a later execution is compared with an earlier one: its gradients, and its state at the end
         named = part.arms()
         pairs = [(named.get(part.candidate_path), named.get("baseline")), *self.baseline_of.items()]
         for later, first in pairs:
@@ -142,24 +142,24 @@ class _PairedRun:
                 self.earlier.setdefault(later, set()).add(first)
 
     def order(self, contract: Contract) -> list[str]:
-        """Return the arms in order: a baseline before what is compared with it, then candidates, then controls."""
+        """Return the arms in order: baselines, candidates, controls; each after those of its role to compare with."""
         as_written = list(contract.arms)
         return sorted(self.role, key=lambda arm: (self.role[arm], self._place(arm), as_written.index(arm)))
 
 
 def _steps_within(steps: Collection[int], length: int) -> list[int]:
-    """Return those of `steps` that a workload of `length` steps has. Negative ones count from its end."""
+    """Return the steps that a workload with `length` steps has, sorted. Negative steps count from its end."""
     counted = {step if step >= 0 else length + step for step in steps}
     return sorted(step for step in counted if 0 <= step < length)
 
 
 def _nudged(part: AnyPart, arm: str) -> bool:
-    """Return True if the part wants the arm nudged. Such an arm does not train as it does for other parts."""
+    """Return True if the part needs the arm nudged. A nudged arm starts from other parameters."""
     return bool(part.recorded_of().get(arm, {}).get("nudged", False))
 
 
 def _by_role(part: AnyPart) -> tuple[set[str], set[str]]:
-    """Return the arms that a part names as its baseline or as a nudged copy of it, and then its other arms."""
+    """Return two sets: the arms that a part names as its baseline or as a nudged control, and its other arms."""
     arms = part.arms()
     return {arm for name, arm in arms.items() if name in _OF_BASELINE}, {
         arm for name, arm in arms.items() if name not in _OF_BASELINE
@@ -167,10 +167,10 @@ def _by_role(part: AnyPart) -> tuple[set[str], set[str]]:
 
 
 def _joined(one: dict[str, object], other: dict[str, object]) -> dict[str, object] | None:
-    """Return settings that serve both parts and try nothing else; None if there are none.
+    """Return settings with which one run serves both parts without additional combinations; None if there are none.
 
-    The operations and magnitudes of both are tried together if the parts differ in only one of them, or if one part
-    tries all that the other does. Of bounds by data type only the types are tried. Everything else must be equal.
+    The operations and magnitudes of both parts are joined if only one of these two settings differs, or if one part's
+    settings include the other's. Bounds by data type must have the same types. All other settings must be equal.
     """
     names = [name for name in TRIED_TOGETHER if name in one and name in other]
     ours, theirs = ({name: cast("list[object]", settings[name]) for name in names} for settings in (one, other))
@@ -183,13 +183,13 @@ def _joined(one: dict[str, object], other: dict[str, object]) -> dict[str, objec
 
 
 def _tried(settings: dict[str, object]) -> dict[str, object]:
-    """Return the settings that a probe tries: of bounds only the types, since a judge reads bounds in its claim."""
+    """Return settings as a probe uses them. For bounds, these are only the types: a judge reads bounds in its claim."""
     bounds = settings.get("max_relative_error")
     return {**settings, "max_relative_error": list(bounds)} if isinstance(bounds, dict) else settings
 
 
 class RunBuilder:
-    """Collects the parts judged on one workload of one contract; `runs` are what to execute for them."""
+    """Collect the parts that are judged on one workload of a contract, and plan the runs to execute for these parts."""
 
     def __init__(
         self,
@@ -200,7 +200,7 @@ class RunBuilder:
         model_directory: str | None,
         baseline: str | None = None,
     ) -> None:
-        """Start without runs. baseline: the commit of arms that are a baseline; None: the working tree for all."""
+        """Start without runs. baseline: the commit for baseline arms; None: all arms use the working tree."""
         self._contract, self._workload_name, self._fault = contract, workload_name, fault
         self._baseline = baseline
         self._data, self._model_directory = data, model_directory
@@ -231,7 +231,7 @@ class RunBuilder:
         ]
 
     def runs(self) -> list[Run]:
-        """Return the runs, paired ones first, since they take the least time and show the most."""
+        """Return the runs, paired runs first, because they take the least time and show the most."""
         paired = [self._paired_run(n, one) for planned in self._paired.values() for n, one in enumerate(planned)]
         return [*paired, *self._others.values()]
 
@@ -273,7 +273,7 @@ class RunBuilder:
         )
 
     def _shared(self, part: AnyPart, probe: ProbeName, values: dict[str, object]) -> str:
-        """Return the id of a run of one arm that all parts with equal settings share. It tries what they all ask."""
+        """Return the id of a run of one arm that all parts with compatible settings share."""
         candidate = part.arms()[part.candidate_path]
         for run in self._others.values():
             if run.probe == probe and list(run.arms) == [candidate]:
@@ -341,9 +341,9 @@ class RunBuilder:
 # Find the first difference between the runs that were made for a unit and the runs that its
 # contract requires.
 #
-# Texts, bounds and guards are not part of a run: evidence can be judged by those of any contract.
-# Everything else in a contract decides what is run, so evidence of another workload, arm, system or
-# probe setting is of something else.
+# Texts, bounds and guards are not part of a run, so evidence can be judged by a contract that
+# changes only these. Everything else in a contract decides what is run. Evidence with another
+# workload, arm, system or probe setting cannot be judged by this contract.
 
 ONE = "one"
 
@@ -358,11 +358,11 @@ def first_difference(
     fault: str | None = None,
     baseline: str | None = None,
 ) -> Difference | None:
-    """Return the first thing in which `made`, the runs that decided a unit, are not what the contract requires.
+    """Return the first difference between `made`, the runs that decided a unit, and the runs that a contract requires.
 
-    None where every part of the claim has the runs that it requires, and every run is required by some part.
-    unread: how many runs of the unit left nothing that says what they were; their absence is reported elsewhere.
-    fault: the fault that was planted on purpose, and that a run may have. baseline: the commit of the baselines.
+    Returns None if every part of the claim has the runs that it requires, and some part requires each run.
+    unread: number of the unit's runs that cannot be read, and may be missing; that is reported elsewhere.
+    fault: a fault that was planted on purpose, and that runs may have. baseline: the commit of the baselines.
     """
     for name in ("data", "model_directory"):  # a contract names neither; runs that are judged together share them
         if len({getattr(run, name) for run in made}) > 1:
