@@ -1,6 +1,6 @@
-"""Contract verification for GPU-training optimizations: contract in, runs, evidence, verdict, report out."""
+"""Contract verification for GPU-training optimizations: from a contract to runs, evidence, verdicts and a report."""
 
-TYPE_CHECKING = False  # `typing` takes 10 ms, in which no command would hold a signal
+TYPE_CHECKING = False  # importing `typing` takes 10 ms, during which no command could hold a signal
 if TYPE_CHECKING:
     from harness.recorded_loops.loop_recorder import record as record
 

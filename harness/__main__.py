@@ -7,23 +7,23 @@ from harness.cli import first_signals
 
 
 def main() -> None:
-    """Run the command line; signals are noted from the first line on, since the application's imports take a while."""
+    """Run the command line. Hold signals from the start, because importing the application takes a while."""
     first_signals.hold()
-    gc.disable()  # what is imported stays, and looking for garbage there is a tenth of the time of a short command
+    gc.disable()  # imported objects stay, and searching them for garbage takes a tenth of a short command's time
     try:
         from harness.cli.application import main as run
-    except BaseException as error:  # Python's own exit code 1 would read as a violated claim; and a module may exit
+    except BaseException as error:  # also SystemExit by a module; Python's exit code 1 would mean a violated claim
         _refuse_to_start(error)
     try:
         run()
-    except Exception as error:  # `run` has a code for each that is the command's
+    except Exception as error:  # `run` handles all errors of commands
         _refuse_to_start(error)
 
 
 def _refuse_to_start(error: BaseException) -> None:
-    """Print in a line why the harness does not start, and end with the code of an error.
+    """Print one line with the reason why the harness does not start, and exit with the code of an error.
 
-    This escapes the text itself, since the module that escapes texts elsewhere may be what cannot be imported.
+    Escape the text here, because the module that usually escapes texts may be the one that cannot be imported.
     """
     text = f"error: the harness does not start: {type(error).__name__}: {error}"
     line = "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in text).replace("##", "#\\x23")

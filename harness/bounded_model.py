@@ -1,7 +1,7 @@
-"""Define models of untrusted files, whose validation ends early if much is wrong.
+"""Define models of untrusted files whose validation stops early, after few errors.
 
-pydantic collects every error of a file, and keeps about two kilobytes of each: a line of 3 MB was refused after 80 s,
-with 8 GB. Readers show only the first error.
+pydantic collects every error of a file, with about two kilobytes for each error. It took 80 s and 8 GB of memory to
+refuse a line of 3 MB. Readers show only the first error.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, model_validator
 from pydantic_core import CoreSchema, core_schema
 
-MOST_KEYS = 100  # of a model, which has about ten; entries of a mapping are validated as many at a time
+MOST_KEYS = 100  # largest number of keys of a model (models have about ten), and of mapping entries validated at a time
 _NO_SCHEMAS = frozenset({"cls", "config", "metadata", "serialization"})
 
 
 class BoundedModel(BaseModel):
-    """A list ends with its first wrong item, a mapping with the first hundred entries of which one is wrong."""
+    """Stop validating a list at its first wrong item, and a mapping after the first part of it with an error."""
 
     model_config = ConfigDict(defer_build=True)
 
@@ -36,7 +36,7 @@ class BoundedModel(BaseModel):
 
 
 def _ending_early(schema: Any) -> Any:
-    """Return the schema with each list and mapping bounded; those of a model within it are bounded already."""
+    """Return the schema with each list and mapping bounded. Skip models within it, which are bounded already."""
     if isinstance(schema, list):
         return [_ending_early(item) for item in schema]
     if not isinstance(schema, dict):
@@ -46,7 +46,7 @@ def _ending_early(schema: Any) -> Any:
     }
     if schema.get("type") == "list":
         return bounded | {"fail_fast": True}
-    if schema.get("type") == "tuple":  # JSON has none, and a strict reader that comes by a function is Python's
+    if schema.get("type") == "tuple":  # JSON has only lists, and strict validation behind a function refuses those
         return core_schema.no_info_before_validator_function(_tuple, bounded)
     if schema.get("type") == "dict":
         return core_schema.no_info_wrap_validator_function(_in_parts, bounded)

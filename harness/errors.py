@@ -1,8 +1,8 @@
-"""Define typed errors, each with where, rule, what was found and what to do; the exit-code table; and harmless text.
+"""Define typed errors (place, rule, what was found, what to do), the exit codes, and functions that escape text.
 
-Whatever comes from a file, a worker or a system may hold sequences that move a cursor, turn the direction of a line,
-end it, or begin a command of the CI system that reads the log. `escaped` makes them harmless. All printed text goes
-through it (`harness.platform.standard_streams`), as do errors and the texts of reports.
+Text from a file, a worker or a system may contain sequences that move a cursor, change the direction of a line,
+end it, or start a command of the CI system that reads the log. `escaped` makes them harmless. All printed text goes
+through `escaped` (`harness.platform.standard_streams`), as do errors and the texts of reports.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ class HarnessError(Exception):
         return "\n".join(self.lines())
 
     def lines(self) -> list[str]:
-        """Return what a person reads, escaped: a line for each error."""
+        """Return the message for a person, escaped, with one line for each error."""
         return [escaped(f"{self.where}: {self.sentence()}" if self.where else self.sentence())]
 
     def sentence(self) -> str:
-        """Return the error without its place."""
+        """Return the message without `where`."""
         found = f"; found {self.got}" if self.got else ""
         return f"{self.rule}{found}" + (f"; {self.remedy}" if self.remedy else "")
 
@@ -72,12 +72,12 @@ class ContractError(HarnessError):
     exit_code = ExitCode.INVALID_CONTRACT
 
     def each(self) -> list[ContractError]:
-        """Return the errors that this one stands for: itself, unless it stands for several."""
+        """Return the single errors that this error consists of: itself, unless it is a `ContractErrors`."""
         return [self]
 
 
-class ContractErrors(ContractError):  # noqa: N818 - several errors, as one that can be raised
-    """All errors of all files, one a line."""
+class ContractErrors(ContractError):  # noqa: N818 - several errors, raised as one exception
+    """All errors of all files, one per line."""
 
     def __init__(self, errors: Sequence[ContractError]) -> None:
         self.errors = list(errors)
@@ -103,18 +103,18 @@ class EvidenceError(HarnessError):
     """A run directory is missing, damaged, or mixed from runs that do not belong together."""
 
 
-# GitHub, Azure and TeamCity look for `##[`, `##vso[` and `##teamcity[` anywhere in a line,
+# GitHub, Azure and TeamCity look for `##[`, `##vso[` and `##teamcity[` anywhere in a line.
 _COMMAND = re.compile(r"##(?=\w*\[)")
-# GitHub for `::` where it begins, Buildkite for the marks of its groups.
+# At the start of a line, GitHub looks for `::`, and Buildkite for the marks of its groups.
 _AT_START = re.compile(r"^( *)(::|---|\+\+\+|~~~|\^\^\^)")
 _BEYOND_ASCII = re.compile(r"[^\n -~]")
 
 
 def escaped(text: object) -> str:
-    """Return one line of printable characters that no terminal and no CI system takes for more than text.
+    """Return one line of printable characters that no terminal and no CI system interprets.
 
-    Line ends, control characters, marks of direction and whatever else is not seen become `\\n`, `\\x1b`, `\\u202e`. A
-    command of a CI system loses a character to `\\x3a` or `\\x23`. A text that was escaped before stays as it is.
+    Line ends, control characters, direction marks and other invisible characters become `\\n`, `\\x1b`, `\\u202e` etc.
+    In a command of a CI system, one character becomes `\\x3a` or `\\x23`. An escaped text is not escaped again.
     """
     line = printable(text)
     if "##" in line:
@@ -123,7 +123,7 @@ def escaped(text: object) -> str:
 
 
 def printable(text: object) -> str:
-    """Escape as `escaped` does, but leave CI commands alone: for a page or other text that no CI system reads."""
+    """Escape as `escaped` does, except for CI commands. Use this for pages and other text that no CI system reads."""
     line = text if isinstance(text, str) else str(text)
     if line.isprintable():
         return line
@@ -131,19 +131,19 @@ def printable(text: object) -> str:
 
 
 def escaped_lines(text: object) -> str:
-    """Escape each line of a text of the harness's own; its line ends stay."""
+    """Escape each line of a text that the harness wrote, and keep its line ends."""
     return "\n".join(escaped(line) for line in str(text).split("\n"))
 
 
 def escaped_command(command: str) -> str:
-    """Escape a command that GitHub is to obey: it begins with `::`, and nothing in it begins another command."""
+    """Escape the text of a GitHub command, which starts with `::`, so that it contains no other command."""
     return f"::{escaped(command.removeprefix('::'))}"
 
 
 def escaped_json(text: str) -> str:
-    """Return JSON of the same value in plain ASCII, in which no CI system finds a command."""
+    """Return JSON text with the same value in plain ASCII, without anything that a CI system takes for a command."""
     text = _BEYOND_ASCII.sub(lambda found: _json_code(found[0]), text)
-    return text.replace("##", r"#\u0023")  # a number sign stands in strings only
+    return text.replace("##", r"#\u0023")  # JSON has number signs only in strings
 
 
 def _code(sign: str) -> str:

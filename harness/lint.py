@@ -1,4 +1,4 @@
-"""Find what a valid contract still gets wrong: names its system does not know, claims that nothing could falsify."""
+"""Find mistakes in a valid contract, such as names that its system does not know and claims that no fault tests."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ if TYPE_CHECKING:
 
 Describe = Callable[[str], SystemDescription]
 LARGEST_FLOAT32 = (2 - 2**-23) * 2.0**127
-CLEAR = 1.15  # times the demanded ratio: a true ratio that a timing should be able to show
-POWERLESS = 0.5  # chance of a verdict below which a timing is not worth its time
-_LARGE = re.compile(r"e\+?\d\d|\d{39}")  # what a larger number has when it is written
+CLEAR = 1.15  # a timing should be able to show a true ratio of this many times the required ratio
+POWERLESS = 0.5  # smallest chance of a verdict with which a timing is worth its time
+_LARGE = re.compile(r"e\+?\d\d|\d{39}")  # every larger number has this in its text
 
 
 @dataclass(frozen=True)
 class Finding:
-    """An `error` makes the contract unusable as it stands; a `warning` says that it proves less than it seems to; a
-    `note` says what could be written better."""
+    """An `error` makes the contract unusable; a `warning` means that the contract proves less than it seems to;
+    a `note` suggests a better text."""
 
     level: Literal["error", "warning", "note"]
     where: str
@@ -49,10 +49,10 @@ class Finding:
 
 
 def lint(loaded: LoadedContract, describe: Describe, claims: Collection[str] | None = None) -> list[Finding]:
-    """Return all findings, in the order of the file. `describe` gives a system's description by its `module:attribute`.
+    """Return all findings, in the order of the file.
 
-    claims: the ids of the claims that are looked at; None: all.
-    A system that cannot be described is an error; what depends on its description is then left out.
+    describe: returns a system's description by its `module:attribute`; claims: ids of the claims to check; None: all.
+    A system that cannot be described is an error. Checks that need its description are then skipped.
     """
     descriptions, findings = _describe_all(loaded, describe)
     findings += _arms(loaded, descriptions)
@@ -63,7 +63,7 @@ def lint(loaded: LoadedContract, describe: Describe, claims: Collection[str] | N
 
 
 def errors_of(loaded: LoadedContract, describe: Describe) -> list[Finding]:
-    """Return the errors that `lint` finds, but for systems that cannot be described."""
+    """Return the errors that `lint` finds, without errors about systems that cannot be described."""
     descriptions, _ = _describe_all(loaded, describe)
     found = [*_arms(loaded, descriptions), *_workloads(loaded, descriptions), *_claims(loaded, descriptions, None)]
     errors = [finding for finding in found if finding.level == "error"]
@@ -71,7 +71,7 @@ def errors_of(loaded: LoadedContract, describe: Describe) -> list[Finding]:
 
 
 def lint_together(contracts: Sequence[LoadedContract]) -> list[Finding]:
-    """Return a warning for each claim id that several contracts have: naming one of them alone means all."""
+    """Return a warning for each claim id that several contracts have: `--claim` with this id selects all of them."""
     first: dict[str, LoadedContract] = {}
     findings = []
     for loaded in contracts:
@@ -89,13 +89,13 @@ def has_judge(kind: str) -> bool:
 
 
 def _place(finding: Finding, own: str) -> tuple[bool, str, int, int]:
-    """Return a sort key: the contract's own file first, then files that it shares, by line and column."""
+    """Return a sort key: first the contract's own file (`own`), then shared files, each by line and column."""
     file, line, column = finding.where.rsplit(":", 2)
     return file != own, file, int(line), int(column)
 
 
 def _describe_all(loaded: LoadedContract, describe: Describe) -> tuple[dict[str, SystemDescription], list[Finding]]:
-    """Return descriptions of the contract's system and of the arms' own by name, and errors where there is none."""
+    """Return descriptions of the contract's and the arms' systems, by name, and errors for systems without one."""
     places: dict[str, str] = {loaded.contract.system: loaded.where("system")}
     for name, arm in loaded.contract.arms.items():
         if arm.system is not None:
@@ -174,7 +174,7 @@ def _claims(
 
 
 def _meaningless(part: AnyPart) -> Iterator[tuple[str, str]]:
-    """Yield the field and the message for each number that no float32 can reach."""
+    """Yield the field and the message for each number above the largest float32, which no measurement can reach."""
 
     def beyond(value: object, path: str) -> Iterator[tuple[str, object]]:
         if isinstance(value, dict):
@@ -194,7 +194,7 @@ def _meaningless(part: AnyPart) -> Iterator[tuple[str, str]]:
 def _numbers(
     loaded: LoadedContract, descriptions: Mapping[str, SystemDescription], claims: Collection[str] | None
 ) -> Iterator[Finding]:
-    """Yield warnings for demanded numbers that none of a claim's faults breaks: they could be anything."""
+    """Yield warnings for required numbers that none of a claim's faults breaks, so that nothing tests their values."""
     from harness.drill.faults import offered_faults
 
     if loaded.contract.system not in descriptions:
@@ -219,7 +219,7 @@ def _numbers_of(loaded: LoadedContract, index: int, offered: Mapping[str, FaultD
 
 
 def _faults(loaded: LoadedContract, index: int, descriptions: Mapping[str, SystemDescription]) -> Iterator[Finding]:
-    """Yield errors for faults that do not exist, and for faults that declare nothing for the claim that names them."""
+    """Yield errors for a claim's faults that do not exist, or that declare no expected verdict for this claim."""
     from harness.drill.faults import expectation_for, offered_faults
 
     if loaded.contract.system not in descriptions:
@@ -240,8 +240,8 @@ def _faults(loaded: LoadedContract, index: int, descriptions: Mapping[str, Syste
 def lint_drill(loaded: LoadedContract, records: Sequence[DrillRecord]) -> list[Finding]:
     """Return warnings from the drill records (oldest first) that the contract took part in.
 
-    A drill may have only some claims, faults or machines. For each fault in a claim, the newest record that planted it
-    on a workload counts.
+    A drill may cover only some claims, faults or machines. So for each claim, fault and workload the newest record
+    counts that planted the fault there.
     """
     from harness.run_directory.verdict_file import last_of
 
@@ -276,9 +276,9 @@ def lint_drill(loaded: LoadedContract, records: Sequence[DrillRecord]) -> list[F
 
 
 def lint_rules(loaded: LoadedContract, claims: Collection[str] | None = None) -> Iterator[Finding]:
-    """Yield a note for each rule that is newer than those that the contract's author has seen and concerns its claims.
+    """Yield a note for each rule that concerns the contract's claims and is newer than the contract's `rules` version.
 
-    A version that this harness does not know yet gives a warning: it would hide rules that are still to come.
+    A `rules` version that this harness does not know gives a warning, because it would hide later rules.
     """
     current = current_rules()
     if in_order(loaded.contract.rules) > in_order(current):
@@ -298,9 +298,9 @@ def lint_rules(loaded: LoadedContract, claims: Collection[str] | None = None) ->
 
 
 def lint_power(loaded: LoadedContract, timings: Iterable[LastTiming]) -> Iterator[Finding]:
-    """Yield a warning for each of the contract's last timings whose noise would probably leave a claim undecided.
+    """Yield a warning for each last timing of the contract whose noise would probably leave a claim undecided.
 
-    Asked about is a true ratio of 1.15 times the demanded one.
+    The chance of a verdict is computed for a true ratio of `CLEAR` times the required ratio.
     """
     places = {claim.id: loaded.where("claims", index, "id") for index, claim in enumerate(loaded.contract.claims)}
     for timing in timings:
@@ -317,9 +317,9 @@ def lint_power(loaded: LoadedContract, timings: Iterable[LastTiming]) -> Iterato
 
 
 def _twin_arms(loaded: LoadedContract, part: AnyPart) -> Iterator[tuple[str, str]]:
-    """Yield the field and the message for arms that differ only in name: such a comparison shows nothing.
+    """Yield the field and the message for arms that differ only in name, so that comparing them shows nothing.
 
-    A control that is nudged is left out, since it must be the baseline once more."""
+    Nudged controls are left out, because they must have the baseline's settings."""
     named = [(field, arm) for field, arm in part.arms().items() if field not in NUDGED_CONTROLS]
     for (first, one), (second, other) in combinations(named, 2):
         if not loaded.contract.same_settings(one, other):
@@ -333,7 +333,7 @@ def _twin_arms(loaded: LoadedContract, part: AnyPart) -> Iterator[tuple[str, str
 
 
 def _captured_plain_arm(loaded: LoadedContract, part: AnyPart) -> Iterator[tuple[str, str]]:
-    """Yield the field and the message for a plain arm that captures, too."""
+    """Yield the field and the message if the arm in the plain role is captured too."""
     field = part.plain_path
     name = None if field is None else part.arms().get(field)
     if field is None or name is None or loaded.contract.arms[name].capture == "none":
@@ -349,10 +349,10 @@ def refuse_lint_errors(
     paths: Sequence[Path] = (),
     limit_s: float | None = None,
 ) -> None:
-    """Raise ContractErrors where the lint of the contracts, or of the waivers found for `paths`, has errors.
+    """Raise ContractErrors if the lint of the contracts, or of the waivers found for `paths`, has errors.
 
-    A system that cannot be described is left to what runs it: its units become ERROR, which says more. `limit_s`:
-    seconds that each system has to describe itself, which it does once for all callers.
+    A system that cannot be described is no error here: its units become ERROR later, with a better message.
+    limit_s: seconds within which each system must describe itself; the description is kept for later calls.
     """
     describe_all([system for one in contracts for system in one.contract.systems()], limit_s or LIMIT_S)
     errors = [ContractError(each.message, where=each.where) for one in contracts for each in errors_of(one, describe)]

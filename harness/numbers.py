@@ -1,7 +1,7 @@
-"""Write numbers in one way: non-finite ones as tagged strings, derived figures rounded to 12 digits.
+"""Write numbers in one way: non-finite numbers as tagged strings, derived figures rounded to 12 digits.
 
-JSON has no NaN, and a common writer turns infinity into null; a loss curve that went wrong must not be read back as
-something milder. Two machines agree byte for byte because derived figures are rounded.
+JSON has no NaN, and common writers turn infinity into null. A diverged loss must not be read back as a missing one.
+Derived figures are rounded so that two machines write the same bytes.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ _TAGS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
 def encode(value: float) -> float | str:
-    """Return a finite float as itself, a non-finite one as its tag."""
+    """Return a finite float unchanged, and the tag (`NaN`, `Infinity`, `-Infinity`) of any other."""
     if math.isfinite(value):
         return value
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
 def decode(value: object) -> object:
-    """Return the float behind a tag; anything else unchanged, for the model to refuse or accept."""
+    """Return the float of a tag. Return any other value unchanged, so that the model accepts or refuses it."""
     return _TAGS.get(value, value) if isinstance(value, str) else value
 
 
 def _not_negative(value: float) -> float:
-    if value < 0:  # a NaN is neither, and is for the judges
+    if value < 0:  # NaN passes here, and the judges decide what it means
         raise ValueError(f"{value} is below zero")
     return value
 
@@ -41,7 +41,7 @@ def counted(number: int, noun: str) -> str:
 
 _INDEXED = "block|lane|layer|measurement|output|process|rank|repetition|round|run|seed|step|version"  # `rank 1`
 _VERBS = {" were": " was", " are": " is", " have": " has", " differ": " differs", " lie": " lies", " do": " does"}
-_NO_NOUN = "as|differs|does|ends|has|its|lies|ms|proves|times|was"  # that end like a plural
+_NO_NOUN = "as|differs|does|ends|has|its|lies|ms|proves|times|was"  # words that end in `s` and are no plural nouns
 _ONE_OF_MANY = re.compile(
     rf"(?:\b(?:(?P<index>{_INDEXED})|(?P<within>after|by|for|in|of|over|with)) )?(?<![\d.,=-])\b1 "
     rf"(?P<kind>(?:[a-z]+ )??)(?P<noun>(?!(?:{_NO_NOUN})\b)[a-z-]*[a-z](?<![isu])s)\b"
@@ -52,8 +52,8 @@ _ONE_OF_MANY = re.compile(
 def agreed(sentence: str) -> str:
     """Return the sentence with its counted nouns in agreement: `1 captures of 44 nodes` becomes `1 capture of …`.
 
-    Every sentence of a judge passes here, so that no judge has to choose a noun's form, or that of the verb behind it.
-    Text in quotes or backquotes is somebody's own, and stays.
+    Every sentence of a judge passes through this function, so judges need not choose the forms of nouns and verbs.
+    Text in quotes or backquotes is a quotation and does not change.
     """
     parts = re.split(r"(\"[^\"]*\"|`[^`]*`|“[^”]*”)", sentence)
     parts[::2] = [
@@ -73,7 +73,7 @@ def _as_one(found: re.Match[str]) -> str:
 
 
 def was(number: int) -> str:
-    """Return the verb behind a counted noun: `was` or `were`."""
+    """Return the verb after a counted noun: `was` or `were`."""
     return "was" if number == 1 else "were"
 
 
@@ -88,7 +88,7 @@ def rounded(value: float) -> float:
 
 
 def told_apart(one: float, other: float) -> tuple[str, str]:
-    """Return two numbers with six significant digits, or with as many more as distinguish them."""
+    """Return two numbers as text, with six significant digits or as many as are needed to distinguish them."""
     digits = next((each for each in range(6, 17) if _with(each, one) != _with(each, other)), 17)
     return _with(digits, one), _with(digits, other)
 
@@ -109,9 +109,9 @@ def _plain(value: Any) -> Any:
 
 
 def dump_json(value: Any, *, indent: int | None = None, sort_keys: bool = True) -> str:
-    """Return JSON with tagged non-finite numbers, keys sorted unless their order means something.
+    """Return a value as JSON text. Non-finite numbers are tagged (see `encode`).
 
-    Raises ValueError for a NaN that slips through.
+    sort_keys: False if the order of keys has a meaning.
     """
     separators = (",", ":") if indent is None else None
     return json.dumps(
