@@ -32,7 +32,7 @@ SystemName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A
 
 
 def says_something(text: str) -> bool:
-    """Return True if a text has a letter or a digit; blanks and dashes alone explain nothing."""
+    """Return True if a text has a letter or a digit, so that it is not only blanks and dashes."""
     return any(sign.isalnum() for sign in text)
 
 
@@ -72,7 +72,7 @@ class Strict(BaseModel):
 
 @dataclass(frozen=True)
 class Problem:
-    """A broken rule, at the path of the offending value, within the contract or the judgement that yields it."""
+    """A broken rule. path: of the offending value, within the contract, or within the judgement that yields this."""
 
     path: tuple[str | int, ...]
     rule: str
@@ -80,15 +80,15 @@ class Problem:
     remedy: str = ""
 
 
-NUDGED_CONTROLS = ("ends.control", "control")  # paths of arms that are the baseline with a start changed by a rounding
+NUDGED_CONTROLS = ("ends.control", "control")  # fields that name a baseline whose initial parameters are nudged
 
 
 class GradientDemand(NamedTuple):
-    """Gradients that are reduced for a judgement, and the arm they are compared with.
+    """Gradients that a paired run reduces for a judgement, and the arm with which it compares them.
 
-    steps: counted from 0, or negative ones from the end; those that the workload lacks are left out.
+    steps: counted from 0, or from the end if negative; steps that the workload does not have are left out.
     also: other arms whose gradients are reduced.
-    control: an arm that is compared with the baseline, too.
+    control: an arm that is also compared with the baseline.
     """
 
     candidate: str
@@ -104,7 +104,7 @@ class GradientDemand(NamedTuple):
 
 @dataclass(frozen=True, init=False)
 class Demand:
-    """Marks a field that can turn PASS into FAIL: the judge gives one of the reasons, with these figures next to it."""
+    """Marks a field that can turn PASS into FAIL. The verdict then has one of these reason codes, and these figures."""
 
     reasons: tuple[str, ...]
     figures: Mapping[str, Scalar]
@@ -116,14 +116,14 @@ class Demand:
 
 @dataclass(frozen=True)
 class NoDemand:
-    """Marks a field that can turn no PASS into FAIL, with the reason. It covers what lies below the field."""
+    """Marks a field that cannot turn PASS into FAIL, with the reason `why`. The mark also covers nested fields."""
 
     why: str
 
 
 @dataclass(frozen=True)
 class Nothing:
-    """Marks a demand, or a limit to what a measurement may show, with the value that every run meets."""
+    """Marks a field whose `value` every run meets, so that with this value the field requires nothing."""
 
     value: float
 
@@ -135,7 +135,7 @@ class NamesArm:
 
 @dataclass(frozen=True)
 class CountsSteps:
-    """Marks a number, or the numbers of a list, that a workload must have steps for."""
+    """Marks a number of steps, or a list of step numbers, that must be within the workload's steps."""
 
 
 ArmName = Annotated[Name, NamesArm(), NoDemand("names an arm")]
@@ -153,7 +153,7 @@ _Mark = TypeVar("_Mark")
 
 
 def marks(model: type[BaseModel], kind: type[_Mark]) -> Mapping[str, _Mark]:
-    """Return by path the marks of one kind on a model's fields, and on the fields of models that these hold."""
+    """Return the marks of one kind on a model's fields, and on the fields of nested models, by field path."""
     found: Mapping[str, _Mark] = _marks_of(model, cast("Any", kind))
     return found
 
@@ -184,7 +184,7 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
 
 
 def flat(annotation: Any) -> Iterator[Any]:
-    """Yield the types of an annotation, unions taken apart; types inside lists and mappings are left out."""
+    """Yield the types of an annotation: each member of a union, without the types inside lists and mappings."""
     origin = get_origin(annotation)
     if origin is Annotated:
         yield from flat(get_args(annotation)[0])
@@ -196,15 +196,15 @@ def flat(annotation: Any) -> Iterator[Any]:
 
 
 class Judged(Strict):
-    """One judgement, alone as a claim or as one of a claim's parts: the base of every kind's model.
+    """One judgement: a whole claim, or one part of a claim. Every kind's model is a subclass.
 
-    The methods say what follows from the fields; a kind overrides those for which the answer differs.
+    The methods derive facts from the fields. A kind overrides the methods for which its answer differs.
     """
 
     mechanism: Mechanism | None = None
     """The kind of replay the evidence must come from; left out, any or none."""
 
-    if TYPE_CHECKING:  # declared here, it would stand before `mechanism` and in no kind's own words
+    if TYPE_CHECKING:  # each kind declares this field itself, with its own docstring and place among the fields
         kind: str
 
     candidate_path: ClassVar[str] = "candidate"
@@ -212,11 +212,11 @@ class Judged(Strict):
     baseline_path: ClassVar[str] = "baseline"
     """The field that names the arm that plays the baseline when a fault is planted there."""
     plain_path: ClassVar[str | None] = None
-    """The field that names an arm without a capture, if it must be one: what captures keep is shown by it."""
+    """The field that names an arm that must not be captured, if there is one; it shows errors that captures share."""
     judged_at: ClassVar[Literal["each rank", "first rank", "all ranks"]] = "each rank"
-    """Whose evidence it is judged by where arms have several ranks: each one's for itself, the first one's, or all."""
+    """Which evidence is judged if arms have several ranks: each rank's by itself, the first rank's, or all together."""
     must_train_alike: ClassVar[bool] = False
-    """True if two executions must train alike, so that the first difference between them can be looked for."""
+    """True if two executions must train alike, so that their first difference can be located."""
 
     def arms(self) -> dict[str, str]:
         """Return the arms that the judgement names, by field path."""
@@ -224,7 +224,7 @@ class Judged(Strict):
         return {path: arm for path, arm in named.items() if isinstance(arm, str)}
 
     def between_steps(self) -> dict[str, object]:
-        """Return what the candidate alone does between its steps, as settings of the where probe."""
+        """Return what only the candidate does between its steps, as settings of the probe `where`."""
         return {}
 
     def uncaptured_may_begin(self) -> int:
@@ -236,22 +236,22 @@ class Judged(Strict):
     _conditional: Conditional | None = PrivateAttr(default=None)
 
     def depend(self, bounds: Mapping[str, Bound], variants: Sequence[Judged]) -> None:
-        """Store bounds with cases, by field path; the fields hold the `otherwise` values. Called by the loader.
+        """Store the bounds with cases, by field path. Called by the loader. Fields have the `otherwise` values.
 
-        variants: the judgement once for each set of numbers that it may be judged by, each copy valid.
+        variants: a valid copy of the judgement for each set of numbers by which it may be judged.
         """
         self._conditional = Conditional(bounds, variants)
 
     def bounds(self) -> Mapping[str, Bound]:
-        """Return the bounds that depend on where the judgement is judged, by the path of their field."""
+        """Return the bounds that depend on the situation (workload, GPU, data type), by field path."""
         return {} if self._conditional is None else self._conditional.bounds
 
     def variants(self) -> Sequence[Judged]:
-        """Return the judgement once for each set of numbers that it may be judged by."""
+        """Return a copy of the judgement for each set of numbers by which it may be judged."""
         return [self] if self._conditional is None else self._conditional.variants
 
     def resolved(self, situation: Situation) -> Judged:
-        """Return the judgement with every bound replaced by the one number that holds in this situation."""
+        """Return the judgement with every bound replaced by the number that applies in this situation."""
         resolved = self
         for path, bound in self.bounds().items():
             resolved = _with_value(resolved, path.split("."), bound.decided(situation)[0])
@@ -261,11 +261,11 @@ class Judged(Strict):
     # --- what a contract may demand ---------------------------------------------------------------------------
 
     def contradictions(self) -> Iterator[Problem]:
-        """Yield a problem for each group of fields that contradict each other; paths are within this judgement."""
+        """Yield a problem for each group of fields that contradict each other, with paths within this judgement."""
         yield from ()
 
     def demanded(self) -> dict[str, Demand]:
-        """Return the fields that can turn PASS into FAIL with their present values, defaults included."""
+        """Return the fields whose current values, or defaults, can turn PASS into FAIL, by field path."""
         variants = self.variants()
         return {
             path: demand
@@ -274,14 +274,14 @@ class Judged(Strict):
         }
 
     def can_bite(self, path: str) -> bool:
-        """Return True if the value at the path of a demand can turn PASS into FAIL: it demands something."""
+        """Return True if the value at the path of a `Demand` field requires something, so that it can cause FAIL."""
         value = self.value_at(path)
         if value is None or value is False or value in ([], {}):
             return False
         return value != getattr(marks(type(self), Nothing).get(path), "value", None)
 
     def idle(self) -> list[str]:
-        """Return the paths of the fields that demand nothing, whichever set of numbers the judgement is judged by."""
+        """Return the paths of the fields that require nothing in any set of numbers by which it may be judged."""
         return [
             path
             for path, nothing in marks(type(self), Nothing).items()
@@ -332,7 +332,7 @@ class Judged(Strict):
         return False
 
     def asks_the_device_of_replays(self) -> bool:
-        """Return True if a captured candidate is judged by its CUDA device: a traced replay then decides nothing."""
+        """Return True if a captured candidate must be judged on a CUDA device, since traced replays decide nothing."""
         return False
 
     def candidate_capabilities(self) -> frozenset[str]:
@@ -344,7 +344,7 @@ class Judged(Strict):
         return frozenset()
 
     def chosen_probe(self) -> str | None:
-        """Return the name of the probe, of those of its kind, that it is judged from; None if the kind has only one."""
+        """Return the probe, among those of its kind, that records its evidence; None if the kind has only one."""
         return None
 
     def replicas(self) -> dict[str, int]:
@@ -352,9 +352,9 @@ class Judged(Strict):
         return {}
 
     def compared(self) -> list[list[str]]:
-        """Return the groups of arms that one process must execute: first executions of several arms, or all of one arm.
+        """Return groups that one process must execute: first executions of several arms, or all executions of one arm.
 
-        Arms judged by series and digests alone may be executed in several processes.
+        Arms that are judged only by series and digests may be executed in several processes.
         """
         arms = sorted(set(self.arms().values()))
         return [arms, *([arm] for arm in sorted(self.replicas()))]
@@ -368,11 +368,11 @@ class Judged(Strict):
         return None
 
     def recorded_of(self) -> dict[str, dict[str, int | str]]:
-        """Return what a paired run records of an arm in addition to the usual, by arm: fields of a `PlannedArm`."""
+        """Return additional recordings of a paired run, by arm, as fields of its `PlannedArm`."""
         return {}
 
     def process_count(self) -> int | None:
-        """Return how many processes repeat the probe, each as its own run; None: one run, shared where possible."""
+        """Return the number of processes (each a run) that repeat the probe; None: one run, shared if possible."""
         return None
 
     def arms_of(self, process: int) -> list[str]:  # noqa: ARG002 - all of them, unless each has a process of its own
@@ -380,13 +380,13 @@ class Judged(Strict):
         return list(dict.fromkeys(reversed(self.arms().values())))
 
     def measurement_of(self, process: int) -> int:  # noqa: ARG002
-        """Return the measurement that a process belongs to; a later one begins when the earlier ones are over."""
+        """Return the number of the measurement that a process belongs to. Measurements are made one after another."""
         return 0
 
 
 @dataclass(frozen=True)
 class Conditional:
-    """Bounds with cases, by path, and the judgement with every set of their numbers that can occur."""
+    """The bounds with cases of a judgement, by field path, and a copy of it for each set of numbers that can occur."""
 
     bounds: Mapping[str, Bound]
     variants: Sequence[Judged]
@@ -396,11 +396,11 @@ _Model = TypeVar("_Model", bound=BaseModel)
 
 
 def _with_value(model: _Model, path: Sequence[str], value: object) -> _Model:
-    """Return a copy with another value at a path of fields. The copy is not validated: the value was, by itself."""
+    """Return a copy with another value at a field path. Do not validate the copy, because the value is valid."""
     name, *rest = path
     return model.model_copy(update={name: _with_value(getattr(model, name), rest, value) if rest else value})
 
 
 def refuse(message: str, *path: str | int) -> None:
-    """Raise a validation error. `path` (within the model) is the value that the loader points at."""
+    """Raise a validation error. path: within the model, of the value to which the message points."""
     raise PydanticCustomError("contract_rule", "{message}", {"message": message, "path": list(path)})

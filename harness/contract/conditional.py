@@ -1,14 +1,14 @@
 """Find and check bounds with cases in a contract file, and split the contract into readings with plain numbers.
 
-Wherever a kind says that a number can turn PASS into FAIL (`Demand`), a contract may give one for each case:
+For each number that can turn PASS into FAIL (`Demand`), a contract may give a number for each case:
 
     at_least:
       otherwise: 1.1
       cases:
         - {gpu: H100, value: 1.3}
 
-A contract with such bounds is validated once for every set of numbers that some unit may be judged by, as if these
-numbers stood there plainly.
+A contract with such bounds is validated once for every set of numbers by which some unit may be judged, as if the
+contract had these plain numbers.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from harness.contract.validation_errors import explain, number_remedy, shown
 from harness.errors import ContractError
 from harness.kinds import kinds
 
-MOST_CASES = 16  # of one bound
-MOST_SITUATIONS = 20_000  # that the conditions of one claim distinguish
-MOST_SETS = 100  # of numbers that one claim may be judged by
+MOST_CASES = 16  # largest number of cases of one bound
+MOST_SITUATIONS = 20_000  # largest number of situations that the conditions of one claim distinguish
+MOST_SETS = 100  # largest number of sets of numbers by which one claim may be judged
 
 Path = tuple[Key, ...]
 
 
 class Case(Strict):
-    """A number, and the conditions under which it is the bound; all of them must hold, and the first case wins."""
+    """A number, and the conditions that must all hold for it to be the bound; the first such case wins."""
 
     workload: Name | None = None
     """A workload of the claim."""
@@ -48,7 +48,7 @@ class Case(Strict):
     capability_at_least: Capability | None = None
     """This compute capability or a higher one."""
     dtype: Dtype | None = None
-    """What the candidate computes in, as its system states."""
+    """Data type in which the candidate computes, as its system states."""
     value: Any
     """The bound."""
 
@@ -69,14 +69,14 @@ class ByCase(Strict):
     """A bound that depends on where it is judged."""
 
     otherwise: Any
-    """The bound where no case holds."""
+    """The bound if no case holds."""
     cases: Annotated[list[Case], Field(min_length=1, max_length=MOST_CASES)]
-    """In their order; the first whose conditions all hold decides."""
+    """Cases in order; the first case whose conditions all hold decides."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """A bound with cases in a document: in which part of which claim, at which path of its kind's fields."""
+    """A bound with cases in a document. claim, part: their positions; field: path among the fields of its kind."""
 
     claim: int
     part: int
@@ -93,12 +93,12 @@ class Found:
         return (*self.place, "otherwise") if choice is None else (*self.place, "cases", choice, "value")
 
 
-Choices = tuple[int | None, ...]  # of each bound of a claim: which of its cases; None: `otherwise`
+Choices = tuple[int | None, ...]  # for each bound of a claim, the number of a case; None: `otherwise`
 
 
 @dataclass(frozen=True)
 class Reading:
-    """The document with plain numbers; `only_on`: by a claim's position the workloads on which it has these."""
+    """The document with one set of plain numbers. only_on: the workloads with these numbers, by a claim's position."""
 
     document: Document
     choices: dict[int, Choices]
@@ -149,7 +149,7 @@ class Bounds:
                     yield found
 
     def _note_what_is_no_number(self, found: Found, bound: ByCase) -> None:
-        """Note an error for each value that is not a number: a field may be left out, the value of a case may not."""
+        """Record an error for each value of a case that is not a number. Unlike a field, a value cannot be left out."""
         for choice, value in ((None, bound.otherwise), *((at, case.value) for at, case in enumerate(bound.cases))):
             if isinstance(value, bool) or not isinstance(value, int | float):
                 rule = f"'{found.place[-1]}' must be a valid number"
@@ -157,9 +157,9 @@ class Bounds:
                 self.errors.append(self.document.error(place, rule, got=shown(value), remedy=remedy))
 
     def _sets_of(self, number: int, found: Sequence[Found]) -> dict[Choices, set[str]]:
-        """Return the sets of numbers that a claim may be judged by, with their workloads; `otherwise` alone is first.
+        """Return the sets of numbers by which a claim may be judged, with their workloads; first only `otherwise`.
 
-        Notes an error for each case that can never win.
+        Also record an error for each case that can never win.
         """
         named = self.document.value["claims"][number].get("judged_on")
         workloads = [name for name in named if isinstance(name, str)] if isinstance(named, list) else []
@@ -177,7 +177,7 @@ class Bounds:
     def _situations(self, workloads: Sequence[str], found: Sequence[Found]) -> Iterator[Situation]:
         cases = [case for one in found for case in one.cases]
         words = sorted({case.gpu for case in cases if case.gpu is not None})
-        together = [" ".join(two) for two in combinations(words, 2)]  # a name may have the words of two cases
+        together = [" ".join(two) for two in combinations(words, 2)]  # a GPU's name may contain the words of two cases
         named = {case.capability for case in cases} | {case.capability_at_least for case in cases}
         capabilities = sorted({each for one in named if one is not None for each in _around(one)})
         dtypes = sorted({case.dtype for case in cases if case.dtype is not None})
@@ -205,7 +205,7 @@ class Bounds:
             self.errors.append(self.document.error(path, rule, got=got, remedy=remedy))
 
     def readings(self) -> list[Reading]:
-        """Return the document once for each set of numbers, all `otherwise` first; once if it has no cases."""
+        """Return the document once for each set of numbers, first with only `otherwise`; once if there are no cases."""
         sets = {number: list(each.items()) for number, each in self._sets.items()}
         count = max((len(each) for each in sets.values()), default=1)
         return [
@@ -230,7 +230,7 @@ class Bounds:
         )
 
     def attach(self, readings: Sequence[tuple[Reading, Contract]]) -> Contract:
-        """Return the first reading's contract, with the cases attached to its parts. Every reading is valid."""
+        """Return the first reading's contract with the cases attached to its parts. readings: all valid readings."""
         contract = readings[0][1]
         for number, found in self.by_claim.items():
             valid = {reading.choices[number]: parts_of(each.claims[number]) for reading, each in readings}
@@ -243,7 +243,7 @@ class Bounds:
 
 
 def _bound(one: Found, at: int, position: int, valid: dict[Choices, list[Judged]]) -> Bound:
-    """Return the bound with its values as the models parsed them."""
+    """Return the bound, with the values that the models parsed."""
     values = {choices[at]: parts[position].value_at(one.field) for choices, parts in valid.items()}
     cases = [(conditions, _number(values[case])) for case, conditions in enumerate(one.cases)]
     return Bound(_number(values[None]), tuple(cases))
@@ -260,13 +260,13 @@ def _choice(cases: Sequence[Conditions], situation: Situation) -> int | None:
 
 
 def _around(capability: str) -> list[str]:
-    """Return this capability, a lower one and the next higher one: there a condition may begin or cease to hold."""
+    """Return the capability, a lower one and the next higher one, since conditions can change between these."""
     major, minor = (int(number) for number in capability.split("."))
     return ["0.1", capability, f"{major}.{minor + 1}"]
 
 
 def _with(value: Any, path: Path, new: Any) -> Any:
-    """Return a copy of nested mappings and lists with another value at a path."""
+    """Return a copy of nested mappings and lists in which the value at a path is `new`."""
     if not path:
         return new
     copy = value.copy()
@@ -276,7 +276,7 @@ def _with(value: Any, path: Path, new: Any) -> Any:
 
 @cache
 def numbers_of(kind: str) -> list[str]:
-    """Return the paths of a kind's numbers that can turn PASS into FAIL and do not change what is run."""
+    """Return the field paths of a kind's numbers that can turn PASS into FAIL and do not influence runs."""
     model, row = part_model(kind), kinds()[kind]
     planned = {name for settings in row.probes.values() for name in settings}
     return [path for path in marks(model, Demand) if path.split(".")[0] not in planned and _is_number(model, path)]

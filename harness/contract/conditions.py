@@ -1,4 +1,4 @@
-"""Define what a bound may depend on: workload, GPU, its compute capability, and the data type the arm computes in."""
+"""Define the conditions of bounds: workload, GPU, compute capability, and the data type in which the arm computes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from typing import Literal
 
 OTHERWISE = "otherwise"
-# Data types that a condition may name, as torch calls them: another name would hold nowhere, and nothing would say so.
+# Data types that a condition may name, as in torch. A condition with another name would never hold, without an error.
 Dtype = Literal[
     "float64",
     "float32",
@@ -25,7 +25,7 @@ Dtype = Literal[
 
 @dataclass(frozen=True)
 class Situation:
-    """Where a unit is judged; None stands for what is not there, or not known.
+    """The facts about a unit on which bounds can depend; None: the fact does not exist, or is not known.
 
     gpu: the device's name; capability: its compute capability, such as `9.0`; dtype: as the candidate's system states.
     """
@@ -38,7 +38,7 @@ class Situation:
 
 @dataclass(frozen=True)
 class Conditions:
-    """Conditions that must all hold; None asks for nothing."""
+    """Conditions that must all hold; None: no condition."""
 
     workload: str | None = None
     gpu: str | None = None
@@ -47,7 +47,7 @@ class Conditions:
     dtype: str | None = None
 
     def hold(self, situation: Situation) -> bool:
-        """Return True if every condition holds. An unknown fact meets no condition."""
+        """Return True if every condition holds. Conditions on unknown facts do not hold."""
         return (
             self.workload in (None, situation.workload)
             and (self.gpu is None or is_gpu(situation.gpu, self.gpu))
@@ -69,7 +69,7 @@ class Bound:
     cases: Sequence[tuple[Conditions, float]]
 
     def decided(self, situation: Situation) -> tuple[float, str]:
-        """Return the number that holds in a situation, and the conditions that decided it, in words."""
+        """Return the number that applies in a situation, and the deciding conditions as text."""
         for conditions, value in self.cases:
             if conditions.hold(situation):
                 return value, str(conditions)
@@ -97,7 +97,7 @@ def is_gpu(found: str | None, wanted: str) -> bool:
 
 
 def reaches(found: str | None, wanted: str) -> bool:
-    """Return True if one compute capability is at least another, compared as numbers: `10.0` reaches `9.0`."""
+    """Return True if capability `found` is at least `wanted`. Compare numbers, so that `10.0` is more than `9.0`."""
     return found is not None and _ordered(found) >= _ordered(wanted)
 
 

@@ -1,4 +1,4 @@
-"""Define guards of a judgement about training, bounds that such judgements share, and how far ends may be apart."""
+"""Define the guards of judgements about training, the bounds that these judgements share, and the bounds of `ends`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from harness.contract.base import (
 
 
 class TrainingEffect(Strict):
-    """The candidate's mean loss over the last steps lies below the untrained control's by at least this."""
+    """The candidate's mean loss over the last steps must be at least this much lower than the untrained control's."""
 
     control: ArmName
     """The arm that trains nothing (learning rate 0) on the same batches."""
@@ -36,34 +36,34 @@ class TrainingEffect(Strict):
 
 
 class Floor(Strict):
-    """Training did something: parameters moved, or the loss fell below that of an untrained control. One of both is
-    enough: a loss may be 0 by construction, and a parameter may be large.
+    """Training had an effect: parameters moved, or the loss fell below an untrained control's loss. One of the two is
+    enough, because a loss may be 0 by construction, and a large parameter may move little.
     """
 
     control: ArmName
     """The arm that trains nothing on the same batches."""
     moved: Annotated[Positive, NoDemand("less leaves the claim undecided")]
-    """How far the median trainable tensor moves at least, over its norm at the start (L2). Zeros have no size."""
+    """Smallest movement of the median trainable tensor, divided by its L2 norm at the start; zeros are left out."""
     standard_errors: Annotated[Positive, NoDemand("less leaves the claim undecided")]
-    """Or by more than how many of its standard errors the mean loss of the last half lies below the control's."""
+    """Or: the mean loss of the last half must be below the control's by more than this many standard errors."""
 
 
 class Guards(Strict):
-    """What must be true before PASS may be said; unmet, the verdict is FAIL with a `vacuous_…` code."""
+    """Conditions for a PASS. If one is not met, the verdict is FAIL with a `vacuous_…` code."""
 
     steps: StepsCompared
-    """Steps that must have been compared."""
+    """Smallest number of compared steps."""
     distinct_batches: Annotated[Count | None, Demand("vacuous_batches_repeat"), Nothing(1), CountsSteps()] = None
-    """Distinct batches, by digest, that must have been seen."""
+    """Smallest number of distinct batches, by digest."""
     clip_active_steps: Annotated[Natural | None, Demand("vacuous_clip_inactive"), Nothing(0), CountsSteps()] = None
-    """Steps in which the clip must have scaled at least one group."""
+    """Smallest number of steps in which clipping scaled at least one group."""
     training_effect: TrainingEffect | None = None
     """How much the training must have lowered the loss."""
     floor: Floor | None = None
-    """The least that counts as training; unmet, the claim is undecided (`trained_too_little`)."""
+    """The least effect that counts as training. If it is not met, the claim is undecided (`trained_too_little`)."""
 
     def controls(self) -> dict[str, str]:
-        """Return the untrained arm of each guard that names one, by guard."""
+        """Return the untrained control arm of each guard that names one, by guard."""
         named = {"training_effect": self.training_effect, "floor": self.floor}
         return {guard: each.control for guard, each in named.items() if each is not None}
 
@@ -82,7 +82,7 @@ class Guarding(Judged):
 
 
 class Guarded(Guarding):
-    """Derive demands from `equality` and its bound, too."""
+    """Derive requirements also from `equality` and its bound."""
 
     if TYPE_CHECKING:
         equality: EqualityOrNoise
@@ -93,7 +93,7 @@ class Guarded(Guarding):
 
 
 class Bounded(Guarded):
-    """With a bound relative to the baseline's value, instead of the absolute one or with it."""
+    """Add a bound relative to the baseline's value, instead of the absolute bound or in addition to it."""
 
     if TYPE_CHECKING:
         max_relative_difference: Positive | None
@@ -105,7 +105,7 @@ class Bounded(Guarded):
         return self
 
     def demanded(self) -> dict[str, Demand]:
-        """Return the demanded fields. Where there are two bounds, a fault breaks the bound that it names."""
+        """Return the fields that can cause FAIL. With two bounds, a fault must break the bound that it names."""
         found = super().demanded()
         if self.max_relative_difference is not None and "max_abs_difference" in found:
             found["max_abs_difference"] = Demand("exceeds_tolerance", exceeded_bound="max_abs_difference")
@@ -113,13 +113,13 @@ class Bounded(Guarded):
 
 
 def bites_by_equality(path: str, equality: EqualityOrNoise | None) -> bool:
-    """Return True if the value at `path` decides. Bits or noise decide alone, or else the bounds do; never both."""
+    """Return True if the value at `path` can decide the verdict: `equality` for bits or noise, otherwise the bounds."""
     if path == "equality":
         return equality in ("bitwise", "noise")
     return equality == "within" or path not in {"max_abs_difference", "max_relative_difference"}
 
 
-# What torch's optimizers keep of gradients for each parameter: the next update is made of it.
+# Names of tensors that torch's optimizers compute from gradients and use in the next update.
 _MOMENTS = (
     *("acc_delta", "ax", "eta", "exp_avg", "exp_avg_sq", "exp_inf", "grad_avg", "max_exp_avg_sq", "momentum_buffer"),
     *("mu", "prev", "square_avg", "step_size", "sum"),
@@ -127,7 +127,7 @@ _MOMENTS = (
 
 
 def _of_bookkeeping(name: str) -> str:
-    """Return the name of a bookkeeping tensor. Raise PydanticCustomError if the name shows that training reads it."""
+    """Return the name unchanged. Raise PydanticCustomError if it shows that training reads the tensor."""
     category, _, tensor = name.partition(" ")
     if category not in ("optimizer", "tensors") or not tensor.strip() or tensor.rpartition(".")[2] in _MOMENTS:
         raise PydanticCustomError(
@@ -142,18 +142,18 @@ EndName = Annotated[str, AfterValidator(_of_bookkeeping)]
 
 
 class Ends(Strict):
-    """Every parameter, buffer and other tensor that both arms keep is moved alike, as far as rounding lets it."""
+    """Both arms must move every parameter, buffer and other tensor alike from start to end, except for rounding."""
 
     control: ArmName
-    """An arm with the baseline's settings. The harness changes the parameters that it starts from by a rounding,
-    so that it shows which tensors rounding alone moves, and how far."""
+    """An arm with the baseline's settings. The harness changes its initial parameters by a rounding, so that this arm
+    shows which tensors rounding alone moves, and how far."""
     at_most: Annotated[float, Field(gt=0, lt=1), Demand("ends_apart")]
-    """Largest distance between the two arms' movements of any tensor, from its start to its end, over the baseline's
-    (L2 norms); at 1 a parameter that is not trained at all would pass. One that ends within ten times the control's
-    distance, or 1e-6 of the tensor, is rounding; where the median parameter is further apart than the control's, up to
-    ten times as much further. Below the bound, a tensor further apart than ten times what the median parameter shows of
-    rounding leaves the claim undecided."""
+    """Largest distance between the two arms' movements of any tensor, divided by the baseline's movement (L2 norms).
+    With 1, an untrained parameter would pass. A larger distance is excused as rounding up to ten times the control's
+    distance, or 1e-6 of the tensor's norm. The factor ten grows, at most to 100, if the median parameter is further
+    apart than in the control. A distance within the bound leaves the claim undecided if it exceeds ten times the
+    rounding that the median parameter shows."""
 
     def recorded_of(self, candidate: str, baseline: str) -> dict[str, dict[str, int | str]]:
-        """Return what to record: how all three arms move each tensor, and that the control is nudged."""
+        """Return what to record, by arm: the movements of all three arms. The control is also nudged."""
         return {arm: {"moves": True, "nudged": arm == self.control} for arm in (candidate, baseline, self.control)}

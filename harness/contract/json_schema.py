@@ -20,13 +20,13 @@ from harness.contract.shared import Shared
 from harness.kinds import BUILT_IN
 from harness.numbers import dump_json
 
-_BY_CASE = {"const": "a bound with cases"}  # instead of a reference, until pydantic is done
+_BY_CASE = {"const": "a bound with cases"}  # placeholder for a reference, replaced after pydantic has finished
 SCHEMA_PATH = Path(__file__).with_name("contract.schema.json")
 SHARED_PATH = Path(__file__).with_name("shared.schema.json")
 
 
 class _Described(GenerateJsonSchema):
-    """Descriptions are the docstrings of models and of their fields."""
+    """Use the docstrings of models and of their fields as descriptions."""
 
     def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
         generated = super().model_schema(schema)
@@ -38,7 +38,7 @@ class _Described(GenerateJsonSchema):
         for name, field in model.model_fields.items():
             models = (one for one in model.__mro__ if issubclass(one, BaseModel))
             found = [text for one in models if (text := _field_docstrings(one.__module__).get((one.__name__, name)))]
-            if found:  # a package may leave its own fields without
+            if found:  # a package's fields may have no docstrings
                 generated["properties"][field.alias or name]["description"] = found[0]
         return generated
 
@@ -60,7 +60,7 @@ def _conditional_fields() -> dict[type[BaseModel], set[str]]:
 
 
 class _OfTheHarness(_Described):
-    """Without the kinds of installed packages."""
+    """Leave out the claim kinds of installed packages."""
 
     def tagged_union_schema(self, schema: core_schema.TaggedUnionSchema) -> JsonSchemaValue:
         foreign = set(part_kinds()) - BUILT_IN.keys()
@@ -72,7 +72,7 @@ def contract_json_schema(*, with_packages: bool) -> dict[str, Any]:
     """Return a contract file's JSON Schema (2020-12). `with_packages` adds installed packages' claim kinds."""
     generator = _Described if with_packages else _OfTheHarness
     generated = Contract.model_json_schema(by_alias=True, schema_generator=generator)
-    shared = ("workloads", "arms")  # which may all stand in files that a contract uses
+    shared = ("workloads", "arms")  # not required, because all of them may be in shared files
     generated["required"] = [name for name in generated["required"] if name not in shared]
     _refer_to_cases(generated)
     generated["$defs"] |= _by_case()
@@ -81,7 +81,7 @@ def contract_json_schema(*, with_packages: bool) -> dict[str, Any]:
 
 
 def _refer_to_cases(schema: object) -> None:
-    """Replace each bound with cases by a reference. pydantic refuses references to what it did not define itself."""
+    """Replace each placeholder by a reference, because pydantic refuses references to foreign definitions."""
     for inside in schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ():
         _refer_to_cases(inside)
     if isinstance(schema, dict) and _BY_CASE in schema.get("anyOf", []):
@@ -89,7 +89,7 @@ def _refer_to_cases(schema: object) -> None:
 
 
 def _by_case() -> dict[str, Any]:
-    """Return the definitions of a bound with cases. The reader, not the schema, checks its values' ranges."""
+    """Return the definitions of a bound with cases. The loader, not the schema, checks the ranges of its values."""
     generated = ByCase.model_json_schema(schema_generator=_Described)
     case, properties = generated["$defs"].pop("Case"), generated["properties"]
     case["minProperties"] = 2
@@ -100,12 +100,12 @@ def _by_case() -> dict[str, Any]:
 
 
 def schema_text(*, with_packages: bool) -> str:
-    """Return the schema as file text; without packages, exactly what `contract.schema.json` must hold."""
+    """Return the schema as text. Without packages, this is the content of `contract.schema.json`."""
     return dump_json(contract_json_schema(with_packages=with_packages), indent=2) + "\n"
 
 
 def shared_schema_text() -> str:
-    """Return the JSON Schema (2020-12) of a shared file as text: exactly what `shared.schema.json` must hold."""
+    """Return the JSON Schema (2020-12) of shared files as text, which is the content of `shared.schema.json`."""
     generated = Shared.model_json_schema(by_alias=True, schema_generator=_Described)
     generated["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     return dump_json(generated, indent=2) + "\n"

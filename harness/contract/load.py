@@ -1,4 +1,4 @@
-"""Load contracts from files: read strictly, validate, check references. Every error says where, and what to do."""
+"""Load contracts from files: read strictly, validate, check references. Every error has a place and a remedy."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ Place = tuple[Key, ...]
 def problems(contract: Contract, only_on: Mapping[int, Collection[str]] = MappingProxyType({})) -> list[Problem]:
     """Return a problem for each name that does not exist and each demand that cannot be met, in claim order.
 
-    only_on: by the position of a claim, the workloads on which it is judged by the numbers that it has here; left out,
-    all of the claim's workloads.
+    only_on: by a claim's position, the workloads on which the claim is judged by the numbers in this contract; default:
+    all workloads of the claim.
     """
     return list(_problems(contract, only_on))
 
@@ -71,7 +71,7 @@ def _problems(contract: Contract, only_on: Mapping[int, Collection[str]]) -> Ite
 
 
 def _names_in_one_case(contract: Contract) -> Iterator[Problem]:
-    """Yield a problem where two names differ in case at most: they become file names, and some systems ignore case."""
+    """Yield a problem for names that are equal or differ only in case, because they become the names of files."""
     named: list[tuple[str, list[tuple[Place, str]]]] = [
         ("claim ids", [(("claims", index, "id"), claim.id) for index, claim in enumerate(contract.claims)]),
         ("workloads", [(("workloads", name), name) for name in contract.workloads]),
@@ -97,7 +97,7 @@ def _workload_names(contract: Contract, claim: AnyClaim, here: Place) -> Iterato
 
 
 def _excused_ends(claim: AnyClaim, here: Place) -> Iterator[Problem]:
-    """Yield a problem where a claim excuses ends (`may_end_apart`) but compares none."""
+    """Yield a problem if a claim has `may_end_apart` but does not compare the state at the end."""
     kinds = [part.kind for part in parts_of(claim)]
     if claim.may_end_apart and all("equal_ends" in kind_of(kind).leaves_out for kind in kinds):
         rule = "`may_end_apart` is for claims that compare how arms end"
@@ -154,7 +154,7 @@ def _ranks(contract: Contract, part: AnyPart, names: Mapping[str, str], path: Pl
         elif part.judged_at == "all ranks" and field == part.candidate_path and ranks == 1:
             yield Problem(place, "a claim about ranks is about an arm with several", f"'{arm}' has 1", "say `ranks: 2`")
         elif field == "in_turn" and of_candidate is not None and (candidate > 2 or of_candidate.shares < candidate):
-            # only a sum of two has one result: the order of a longer one is the communication library's own
+            # only a sum of two values has one result; the communication library chooses the order of a longer sum
             rule = "`in_turn` compares the bits of two ranks that read two shares"
             got = f"{candidate} ranks with {of_candidate.shares} shares"
             yield Problem(place, rule, got, "say `ends: {control: …, at_most: 0.01}`")
@@ -203,9 +203,9 @@ NO_CONTRACT = "a file that is no contract lies in another folder, or in a hidden
 class LoadedContract:
     """A valid contract with its source.
 
-    `digest` is the SHA-256 of the file's bytes, in hexadecimal, or of these and of the files that it uses (`shared`);
-    `value` is what it says in version 2, joined with what it shares.
-    `version` is that of the language that the file is in.
+    digest: the SHA-256, in hexadecimal, of the file's bytes, and of its shared files if it uses any (`shared`).
+    value: its content in version 2, joined with its shared files.
+    version: the version of the language in which the file is written.
     """
 
     contract: Contract
@@ -219,7 +219,7 @@ class LoadedContract:
     origins: Mapping[tuple[str, str], strict_yaml.Document] = dataclasses_field(default_factory=dict)
 
     def demands(self) -> str:
-        """Return a digest of what a judge or a runner reads of it, so that texts for people do not change it."""
+        """Return a digest of the content that a judge or a runner reads. Texts for people do not change this digest."""
         return _demands(self.value)
 
     def where(self, *path: str | int) -> str:
@@ -232,7 +232,7 @@ class LoadedContract:
 def load_contract(path: Path, files: SharedFiles | None = None) -> LoadedContract:
     """Load one contract file. Raises ContractError; ContractErrors when there are several.
 
-    files: reads the files that contracts share; left out, they are looked for in the contract's folder.
+    files: reads shared files; default: they are searched for relative to the contract's folder.
     """
     return loaded_from(strict_yaml.read(path), path, files)
 
@@ -251,14 +251,14 @@ def loaded_from(document: strict_yaml.Document, path: Path, files: SharedFiles |
 
 
 def demands_of(path: Path, files: SharedFiles) -> str:
-    """Return what `LoadedContract.demands` does, of a file that was valid once: nothing validates its values again."""
+    """Return `LoadedContract.demands` of a file that was valid when it was recorded. Do not validate it again."""
     return _demands(_joined(strict_yaml.read(path), path, files)[0].value)
 
 
 def _joined(
     document: strict_yaml.Document, path: Path, files: SharedFiles | None
 ) -> tuple[strict_yaml.Document, list[SharedFile]]:
-    """Return a document in this version, joined with what it shares. Raises as `load_contract` does."""
+    """Return a document in version 2, joined with its shared files, and these files. Raises as `load_contract` does."""
     document, errors = _in_this_version(document)
     used: list[SharedFile] = []
     if not errors:
@@ -280,7 +280,7 @@ def _read(model: type[BaseModel], value: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _validated(document: strict_yaml.Document) -> tuple[Contract | None, list[ContractError]]:
-    """Return the contract of a version 2 document, or every error, once, of all its sets of numbers."""
+    """Return the contract of a version 2 document, or the errors of all its sets of numbers, each error once."""
     bounds = Bounds(document)
     if bounds.errors:
         return None, document.cut(bounds.errors, len(bounds.errors))
@@ -307,7 +307,7 @@ def _validated_once(reading: Reading) -> tuple[Contract | None, list[ContractErr
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """Switch garbage collection off in the block: it takes a tenth of the time, and loading keeps what it makes."""
+    """Switch garbage collection off, because it takes a tenth of the time and loaded objects are kept anyway."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -318,11 +318,11 @@ def _uncollected() -> Iterator[None]:
 
 
 def load_contracts(paths: Sequence[Path], locate: Locate | None = None) -> list[LoadedContract]:
-    """Load files, and the contracts of folders by the rule of `files_of_folder`, each file once.
+    """Load contract files, and all contracts of folders (see `files_of_folder`), each file once.
 
-    locate: finds the files that contracts share; left out, they are looked for in the contract's folder.
-    Raises UsageError for a path that does not exist. Raises ContractErrors with every error of every file, also where a
-    folder holds no contract or two files share an id.
+    locate: finds shared files; default: they are searched for relative to the contract's folder.
+    Raises UsageError for a path that does not exist. Raises ContractErrors with every error of every file, also if a
+    folder contains no contract or if two files have the same id.
     """
     require_existing(paths)
     loaded: list[LoadedContract] = []
@@ -334,7 +334,7 @@ def load_contracts(paths: Sequence[Path], locate: Locate | None = None) -> list[
                 loaded.append(load_contract(file, files))
             except ContractError as error:
                 _add_new(errors, error)
-        for file in shared_files(paths):  # also one that nothing uses: it may be a contract that says it is none
+        for file in shared_files(paths):  # also unused ones: such a file may be a contract with the wrong `schema`
             try:
                 files.read(file)
             except ContractError as error:
@@ -350,7 +350,7 @@ def load_contracts(paths: Sequence[Path], locate: Locate | None = None) -> list[
 
 
 def id_again(first: LoadedContract, second: LoadedContract) -> ContractError:
-    """Return the error that two contracts have one id. Runs and verdicts are kept by id, and case does not count."""
+    """Return the error that two contracts have the same id. Runs and verdicts are stored by id, ignoring case."""
     got, remedy = f"'{second.contract.id}' again", f"{first.where('id')} has it already: rename one"
     if first.contract.id != second.contract.id:
         got, remedy = f"'{second.contract.id}'", f"{first.where('id')} differs from it in case only: rename one"
@@ -358,13 +358,13 @@ def id_again(first: LoadedContract, second: LoadedContract) -> ContractError:
 
 
 def _add_new(errors: list[ContractError], found: ContractError) -> None:
-    """Add the errors that are not listed yet: an error in a shared file comes once for every contract that uses it."""
+    """Add errors that are not listed yet, because an error in a shared file is found by every contract that uses it."""
     listed = {str(each) for each in errors}
     errors += [each for each in found.each() if str(each) not in listed]
 
 
 def unused_files(paths: Sequence[Path], contracts: Sequence[LoadedContract]) -> list[Path]:
-    """Return the shared files of folders among `paths` that none of these contracts uses."""
+    """Return the shared files in the folders among `paths` that none of these contracts uses."""
     used = {real(Path(file.document.where)) for one in contracts for file in one.shared}
     return [file for file in shared_files(paths) if real(file) not in used]
 
@@ -390,7 +390,7 @@ def _files(paths: Sequence[Path], errors: list[ContractError]) -> list[Path]:
 
 
 def _in_this_version(document: strict_yaml.Document) -> tuple[strict_yaml.Document, list[ContractError]]:
-    """Return the document in version 2, and the errors that would make all further errors pointless."""
+    """Return the document in version 2, and errors. If there are errors, further validation is pointless."""
     value = document.value
     if not isinstance(value, dict):
         got = "a list" if isinstance(value, list) else "a single value"

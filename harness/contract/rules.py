@@ -1,4 +1,4 @@
-"""Read the rules by which a verdict may have changed since a contract was written, and find those that concern it."""
+"""Read the rules that may change the verdict of an older contract, and find the rules that concern a contract."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from harness.contract.strict_yaml import read
 
 
 class Rule(Strict):
-    """A rule that came with a version; `rules.yaml` says what its fields mean."""
+    """A rule that was introduced with `version`. `rules.yaml` explains the fields."""
 
     id: Name
     version: RulesVersion
@@ -56,12 +56,12 @@ def current_rules() -> str:
 
 
 def in_order(version: str) -> tuple[int, ...]:
-    """Return a version as numbers, which are in order."""
+    """Return a version as a tuple of numbers, for comparison."""
     return tuple(map(int, version.split(".")))
 
 
 def newer_rules(loaded: LoadedContract, only: Collection[str] | None = None) -> Iterator[Concern]:
-    """Yield the rules that are newer than the contract's `rules` and concern its claims. only: the ids of claims."""
+    """Yield the rules that are newer than the contract's `rules` and concern its claims. only: ids of these claims."""
     for rule in rules():
         if in_order(rule.version) <= in_order(loaded.contract.rules):
             continue

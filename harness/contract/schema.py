@@ -1,9 +1,9 @@
-"""Define the contract language, version 2: what a contract file may say.
+"""Define the contract language, version 2: the content of a contract file.
 
-Contracts are data: no expressions, no code. Every model is strict (unknown keys, wrong types and non-finite
-numbers are errors). A claim is a judgement of one kind, or of several, with the text that every claim carries.
-References between parts of a contract (arms, workloads, claims) are checked by `harness.contract.load.problems`,
-which names the path of the offending value so that the loader can point at it.
+Contracts are data, without expressions and code. Every model is strict (unknown keys, wrong types and non-finite
+numbers are errors). A claim consists of one judgement, or of several in parts, and of texts for people.
+`harness.contract.load.problems` checks references between parts of a contract (arms, workloads, claims). It gives
+the path of the offending value, so that the loader can report its line and column.
 """
 
 from __future__ import annotations
@@ -45,40 +45,40 @@ AnyPart = Judged
 
 
 class ClaimText(Strict):
-    """What every claim says besides its judgement."""
+    """The fields that every claim has in addition to its judgement."""
 
     id: Name
     """Name of the claim, unique in its contract."""
     title: Words
     """The claim in one sentence."""
     judged_on: Annotated[list[Name], Field(min_length=1)]
-    """Workloads it is judged on; each is a unit with its own verdict."""
+    """Workloads on which the claim is judged. Each workload gives a unit with its own verdict."""
     why: Words
     """Where each number comes from."""
     if_fails: Words
     """What usually causes a failure."""
     falsified_by: list[Name] = []
-    """Planted faults that must break it."""
+    """Planted faults that must break the claim."""
     upstream: Annotated[Text | None, UNREAD] = None
-    """The claim it comes from."""
+    """The original claim from which this claim was taken."""
     tags: Annotated[list[Name], UNREAD] = []
-    """What `--tag` selects it by; left out, the contract's."""
+    """Tags by which `--tag` selects the claim; default: the contract's tags."""
     owner: Annotated[Text | None, UNREAD] = None
-    """Who answers for it; left out, the contract's."""
+    """The person or team responsible for the claim; default: the contract's owner."""
     may_end_apart: dict[EndName, Reason] = {}
-    """Counts that may end apart where equal bits are demanded, by the name that a verdict gives them
-    (`optimizer group0.step`), each with the reason. Each must be a whole number at the end."""
+    """Counts that may differ at the end although equal bits are required, by their names in a verdict (such as
+    `optimizer group0.step`), each with the reason. Each must be a whole number at the end."""
 
 
 class AnyClaim(Judged, ClaimText):
-    """A claim of whatever kind."""
+    """A claim of any kind."""
 
 
 class _OneOf:
-    """A union by `kind`, which builds the models of those kinds alone that a contract names.
+    """A union by `kind` that builds only the models of the kinds that a contract names.
 
-    It validates, and says what is wrong, as pydantic's own union of all of them does: building that took as long as
-    reading all contracts of this repository.
+    It accepts the same values, with the same errors, as pydantic's union of all kinds. Building that union took as long
+    as reading all contracts of this repository.
     """
 
     def __init__(self, kind_names: Callable[[], Sequence[str]], model_of: Callable[[str], type[Judged]]) -> None:
@@ -100,7 +100,7 @@ class _OneOf:
             raise PydanticKnownError(
                 "union_tag_invalid", {"discriminator": "'kind'", "tag": str(kind), "expected_tags": expected}
             )
-        # what has no kind is refused by any of them, and in the same words
+        # every model refuses a value without a kind, with the same message
         chosen = kind if isinstance(kind, str) else names[0]
         if chosen not in self._unions:
             self._unions[chosen] = SchemaValidator(_union({chosen: self._model_of(chosen)}))
@@ -126,8 +126,8 @@ def claim_kinds() -> list[str]:
 
 @cache
 def part_model(kind: str) -> type[Judged]:
-    """Return the model of a claim part of this kind. Raises KindError if the model cannot be imported, or a field of it
-    does not say if it can turn PASS into FAIL: no fault would be asked for."""
+    """Return the model of a claim part of this kind. Raises KindError if the model cannot be imported, or if one of its
+    fields has no mark (`Demand`, `NoDemand`), since nothing would then require a fault for that field."""
     model: type[Judged] = resolve(kinds()[kind].model)
     marked = {path.partition(".")[0] for path in (*marks(model, Demand), *marks(model, NoDemand))}
     unmarked = [name for name in model.model_fields if name not in {"kind", *Judged.model_fields, *marked}]
@@ -153,7 +153,7 @@ def claim_model(kind: str) -> type[AnyClaim]:
 
 
 class CompositeClaim(AnyClaim):
-    """A claim of several parts, each of one kind; it is as good as the worst of them."""
+    """A claim of several parts, each of one kind. The worst part's verdict decides."""
 
     kind: Literal["composite"]
     """Joins several judgements."""
@@ -183,22 +183,22 @@ def part_names(claim: CompositeClaim) -> list[str]:
 
 SCHEMA_VERSION = "contract/v2"
 RulesVersion = Annotated[str, Field(pattern=r"^[0-9]+\.[0-9]+\.[0-9]+$")]
-MOST_WARM_STEPS = 4  # from the step that follows on the harness plants faults (`FAULTY_STEP`): a replay must meet them
+MOST_WARM_STEPS = 4  # the harness plants faults from the next step on (`FAULTY_STEP`), and a replay must execute them
 
 
 class Needs(Strict):
-    """What a machine must have to run a workload; without it its units are NOT_RUN."""
+    """What a machine must have to run a workload. On other machines the workload's units are NOT_RUN."""
 
     device: Literal["cpu", "cuda"] | None = None
-    """The device it runs on; left out, any."""
+    """The device on which the workload runs; default: any device."""
     memory_gib: Positive | None = None
     """Free memory of that device, in GiB."""
     gpus: Count | None = None
-    """GPUs of this machine, one for each rank; left out, one where it runs on a GPU at all."""
+    """Number of GPUs, at least one for each rank; default: one if the workload runs on a GPU."""
     gpu: Text | Annotated[list[Text], Field(min_length=1)] | None = None
-    """A word of the GPU's name, in any case, such as `H100`; of several any one."""
+    """A word of the GPU's name, such as `H100`, in upper or lower case; with a list, one of its words."""
     capability_at_least: Capability | None = None
-    """The GPU's compute capability, or a lower one, such as `"9.0"`."""
+    """The lowest compute capability that the GPU may have, such as `"9.0"`."""
     modules: list[str] = []
     """Python modules that must be installed."""
 
@@ -210,16 +210,16 @@ class Needs(Strict):
 
     @property
     def asks_for_gpu(self) -> bool:
-        """Return True if a GPU is needed: by its name, by its capability, or several by their number."""
+        """Return True if the needs name a GPU, a compute capability or a number of GPUs."""
         return self.gpu is not None or self.capability_at_least is not None or self.gpus is not None
 
     def gpu_names(self) -> list[str]:
-        """Return the GPU names of which this machine must have one; an empty list accepts any GPU."""
+        """Return the accepted words of the GPU's name; an empty list accepts any GPU."""
         return [self.gpu] if isinstance(self.gpu, str) else self.gpu or []
 
 
 class Workload(Strict):
-    """What both arms train on. `seq_len` as a list is a schedule of shapes, taken in turn step by step."""
+    """The model, data and steps of a training. If `seq_len` is a list, each step uses the next entry in turn."""
 
     model: str
     """A model that the system names, or a directory with a checkpoint."""
@@ -230,7 +230,7 @@ class Workload(Strict):
     steps: Count
     """Training steps of each arm, counted from 0."""
     seed: Annotated[int, Field(ge=0)] = 0
-    """Seed of weights and data; a batch is a function of seed and step."""
+    """Seed of weights and data. The batch of a step depends only on the seed and the step."""
     needs: Needs = Needs()
     """What a machine must have."""
     options: dict[Name, Scalar] = {}
@@ -238,23 +238,23 @@ class Workload(Strict):
 
 
 class Arm(BaseModel):
-    """One way to train: settings handed to the system, which checks them against `describe().arm_options`."""
+    """One way to train: settings that the harness passes to the system, after a check with its `arm_options`."""
 
     model_config = ConfigDict(extra="allow", strict=True, frozen=True, allow_inf_nan=False, defer_build=True)
     __pydantic_extra__: dict[str, Scalar] = Field(init=False)
 
     capture: Literal["none", "step", "backward"] = "none"
-    """What is captured: nothing, the whole step, or backward pass, clip and optimizer."""
+    """What is captured: nothing (`none`), the whole step, or backward pass, clipping and optimizer (`backward`)."""
     system: SystemName | None = None
-    """`module:attribute` of this arm's own system; left out, the contract's."""
+    """`module:attribute` of this arm's own system; default: the contract's system."""
     ranks: Annotated[int, Field(ge=1, le=64)] = 1
-    """Processes that train it together, as `torchrun` starts them; each takes an equal share of every batch."""
+    """Number of processes that train together, as started by `torchrun`; each takes an equal share of every batch."""
     model_parallel: Annotated[int, Field(ge=1, le=64)] = 1
-    """Neighbouring ranks that hold one model in parts and read the same rows, as under tensor parallelism."""
+    """Number of neighbouring ranks that share one model and read the same rows, as with tensor parallelism."""
     deterministic: bool = False
-    """Run under torch's deterministic algorithms, with cuBLAS's and cuDNN's: slower, and equal in bits at each run."""
+    """Use deterministic algorithms of torch, cuBLAS and cuDNN, which are slower and give equal bits in each run."""
     warm_steps: Annotated[int, Field(ge=0, le=MOST_WARM_STEPS)] = 0
-    """Plain steps before the capture, for state that an optimizer makes in its first step."""
+    """Number of plain steps before the capture, for state that an optimizer creates in its first step."""
 
     @model_validator(mode="after")
     def _warms_a_capture(self) -> Arm:
@@ -270,7 +270,7 @@ class Arm(BaseModel):
 
     @property
     def shares(self) -> int:
-        """Return in how many equal shares the ranks take every batch."""
+        """Return the number of equal shares into which the ranks split every batch."""
         return self.ranks // self.model_parallel
 
     def settings(self) -> dict[str, Scalar]:
@@ -279,10 +279,10 @@ class Arm(BaseModel):
 
 
 class Unchecked(Strict):
-    """A claim that no kind of the language can judge: listed, so that it is not taken for held."""
+    """A claim that no kind of the language can judge. It is listed so that nobody assumes that it holds."""
 
     id: Text
-    """What its source calls it."""
+    """The claim's name in its source."""
     title: Text
     """The claim in one sentence."""
     source: Text
@@ -297,19 +297,19 @@ class Contract(Strict):
     schema_version: Literal["contract/v2"] = Field(alias="schema")
     """Version of the contract language."""
     rules: Annotated[RulesVersion, UNREAD] = "0.1.0"
-    """Version of the harness whose rules its author has seen: `harness check` lists the newer ones that concern it."""
+    """Harness version whose rules the author has seen. `harness check` lists newer rules that concern the contract."""
     id: Name
     """Name of the contract, unique among those checked together."""
     title: Words
     """What the contract is about, in one sentence."""
     uses: Annotated[list[Text], UNREAD] = []
-    """Files with workloads and arms that it shares, as paths from its folder; they lie there or one folder above."""
+    """Paths of shared files with workloads and arms, relative to the contract's folder; in it or one folder above."""
     tracks: Annotated[list[Name], UNREAD] = []
-    """Tickets it belongs to."""
+    """Tickets to which the contract belongs."""
     tags: Annotated[list[Name], UNREAD] = []
-    """Tags of its claims that have none of their own, for `--tag`."""
+    """Tags, for `--tag`, of claims that have no own tags."""
     owner: Annotated[Text | None, UNREAD] = None
-    """Who answers for its claims that name no owner of their own."""
+    """The person or team responsible for claims that have no own owner."""
     system: SystemName
     """`module:attribute` of the system under test."""
     workloads: Annotated[dict[Name, Workload], Field(min_length=1)]
@@ -317,19 +317,19 @@ class Contract(Strict):
     arms: Annotated[dict[Name, Arm], Field(min_length=1)]
     """Arms by name."""
     host_values: dict[HostName, Reason] = {}
-    """Python numbers that a captured step reads and that no replay changes, by the name that a verdict gives them, each
-    with the reason why that is right."""
+    """Python numbers that a captured step reads and no replay changes, by their names in a verdict, each with the
+    reason why that is correct."""
     claims: Annotated[list[Claim], Field(min_length=1)]
     """The claims."""
     unchecked: Annotated[list[Unchecked], UNREAD] = []
-    """Claims without an executable check: never judged, shown in every report."""
+    """Claims without an executable check. They are never judged, and every report lists them."""
 
     def tags_of(self, claim: AnyClaim) -> list[str]:
         """Return the claim's tags, or the contract's if the claim has none."""
         return claim.tags or self.tags
 
     def owner_of(self, claim: AnyClaim) -> str | None:
-        """Return the owner who answers for the claim: the claim's, or else the contract's."""
+        """Return the claim's owner, or the contract's if the claim has none."""
         return claim.owner or self.owner
 
     def same_settings(self, first: str, second: str) -> bool:
@@ -340,5 +340,5 @@ class Contract(Strict):
         )
 
     def systems(self) -> list[str]:
-        """Return the system under test, then the systems that arms name as their own; each once."""
+        """Return the system under test, then the arms' own systems, each once."""
         return list(dict.fromkeys([self.system, *(arm.system for arm in self.arms.values() if arm.system)]))

@@ -1,4 +1,4 @@
-"""Read the workloads and arms that several contracts share, and sort the files of a folder.
+"""Read shared files, which have workloads and arms of several contracts, and classify the YAML files of a folder.
 
 Contracts name shared files under `uses`. A folder has contracts, shared files, waivers, and files to leave out.
 """
@@ -31,13 +31,13 @@ from harness.numbers import counted
 
 SCHEMA_VERSION = "shared/v2"
 SECTIONS = ("workloads", "arms")
-MOST_FILES = 20  # that one contract uses
+MOST_FILES = 20  # largest number of shared files of one contract
 WHAT = "a shared file"
 PLACE = "a shared file lies in the contract's folder, or in the one above it"
 _PREFIX = "shared/"
 _SCHEMA_LINE = re.compile(r"""^schema:[ \t]*["']?shared/""", re.MULTILINE)
 
-# The path of a contract, which of its shared files, and how it names it; where that lies.
+# Find a shared file. Arguments: the contract's path, the file's position under `uses`, and its name there.
 Locate = Callable[[Path, int, str], Path]
 
 
@@ -68,7 +68,7 @@ class SharedFile:
 
 
 def is_shared_file(path: Path) -> bool:
-    """Return True if a file's `schema` says that it holds what contracts share; False if it cannot be read."""
+    """Return True if a file's `schema` is that of shared files; False if the file cannot be read."""
     try:
         return path.is_file() and _says_shared(strict_yaml.read_text(path))
     except (ContractError, OSError):
@@ -76,18 +76,18 @@ def is_shared_file(path: Path) -> bool:
 
 
 def _says_shared(text: str) -> bool:
-    """Return True if the text's `schema` is a shared one. Stops at `schema`: commands read each file several times."""
+    """Return True if the text's `schema` is that of shared files. Read only up to `schema`, because that is faster."""
     if _PREFIX not in text:
         return False
     try:
         return (_schema(strict_yaml.events(text)) or "").startswith(_PREFIX)
-    except yaml.YAMLError:  # which is reported as of a contract: all that its text decides is by which name
+    except yaml.YAMLError:  # the error is reported when the file is read; this only decides what the message calls it
         return _SCHEMA_LINE.search(text) is not None
 
 
 def _schema(next_event: Callable[[], Any]) -> str | None:
     """Return the scalar at `schema` in a document's mapping, or None if there is none. Raises yaml.YAMLError."""
-    depth, key = 0, None  # the key whose value comes next; None: a key does
+    depth, key = 0, None  # `key`: the key whose value comes next; None: a key comes next
     while True:
         event = next_event()
         if isinstance(event, yaml.StreamEndEvent):
@@ -106,9 +106,9 @@ def _schema(next_event: Callable[[], Any]) -> str | None:
 
 
 def beside(folder: Path, name: str) -> Path:
-    """Return the path of a contract's shared file: relative to the contract's folder, at most one folder up.
+    """Return the path of a shared file. name: its path relative to the contract's folder, at most one folder up.
 
-    Raises ContractError for a path that leads elsewhere, also by a link.
+    Raises ContractError for a path that leads outside, directly or through a link.
     """
     parts = PurePosixPath(name).parts
     if PurePosixPath(name).is_absolute() or "\\" in name or ":" in name or ".." in parts[1:]:
@@ -123,23 +123,23 @@ def beside(folder: Path, name: str) -> Path:
 
 
 class SharedFiles:
-    """Reads shared files, each once, however many contracts use it. `locate`: where they lie, if not next to these."""
+    """Read shared files for several contracts, each file once. locate: finds files that are not next to contracts."""
 
     def __init__(self, locate: Locate | None = None) -> None:
         self._locate = locate
-        self._beside = cache(beside)  # of this object: what lies where may change
+        self._beside = cache(beside)  # a cache for this object only, because files may change later
         self._read: dict[Path, SharedFile] = {}
 
     def used_by(self, document: Document, path: Path) -> list[SharedFile]:
-        """Return the files under a contract's `uses`; none if that is not a list of texts. Raises ContractErrors."""
+        """Return the files under a contract's `uses`; none if `uses` is not a list of texts. Raises ContractErrors."""
         names = document.value.get("uses", [])
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-            return []  # which is for the language to say
+            return []  # validation reports this error
         if len(names) > MOST_FILES:
             rule = f"a contract uses at most {MOST_FILES} files"
             raise document.error(("uses",), rule, got=str(len(names)), remedy="join some of them")
         found = [self._place(document, path, number, name) for number, name in enumerate(names)]
-        if self._locate is None:  # a run keeps files by their bytes, which two may have alike
+        if self._locate is None:  # a run directory stores files by digest, so that two equal files have one path
             self._refuse_twice(document, names, found)
         return [self.read(each) for each in found]
 
@@ -225,17 +225,17 @@ def _twice(document: Document, first: Document, section: str, name: str) -> Cont
     return document.error((section, name), rule, got=f"'{name}' again", remedy=remedy, of_key=True)
 
 
-WAIVERS_FILE = "waivers.yaml"  # lies next to contracts and is none; in any case, and as `.yml`
-RUN_HEADER, RUN_MARKS = "run.json", ("manifest.json", "INCOMPLETE")  # of `layout`, which builds on contracts
+WAIVERS_FILE = "waivers.yaml"  # next to contracts; the name in upper or lower case, also with `.yml`
+RUN_HEADER, RUN_MARKS = "run.json", ("manifest.json", "INCOMPLETE")  # as in `layout`, which imports this package
 SUFFIXES = frozenset({".yaml", ".yml"})
 RULE = f"every .yaml and .yml in it at any depth, but hidden ones, shared files and {WAIVERS_FILE}"
 
 
 @dataclass(frozen=True)
 class FolderFiles:
-    """The YAML files of a folder, each kind sorted: contracts, waivers, hidden files, what contracts share.
+    """The YAML files of a folder by kind, each list sorted. shared: files with workloads and arms of several contracts.
 
-    runs: the run directories below it, which hold copies of contracts, and are not entered.
+    runs: the run directories below the folder. They contain copies of contracts, and are not searched.
     """
 
     contracts: list[Path]
@@ -246,12 +246,12 @@ class FolderFiles:
 
 
 def files_of_folder(folder: Path) -> FolderFiles:
-    """Return which files below a folder are contracts. Every command, and pytest, uses this one rule.
+    """Return the YAML files below a folder by kind. All commands and the pytest plugin use this rule.
 
-    Every file whose name ends in `.yaml` or `.yml`, in any case and at any depth, is a contract, except waiver files
-    (`waivers.yaml`), files that contracts share (`schema: shared/v2`), hidden files, and files in hidden folders (names
-    that begin with a dot). Run directories are not entered: they hold copies. Links are followed, but each folder is
-    entered once, so that a circle of links ends.
+    A file at any depth whose name ends in `.yaml` or `.yml`, in upper or lower case, is a contract, except waiver files
+    (`waivers.yaml`), shared files (`schema: shared/v2`), hidden files, and files in hidden folders (names that begin
+    with a dot). Run directories are not searched, because they contain copies. Links are followed, but each folder is
+    entered only once, so that a circle of links ends.
     """
     found = FolderFiles([], [], [], [], [])
     entered: set[Path] = set()
@@ -267,7 +267,7 @@ def files_of_folder(folder: Path) -> FolderFiles:
             raise ContractError(rule, where=str(directory), got=str(error.strerror)) from error
         for path in inside:
             unseen = hidden or path.name.startswith(".")
-            if os.path.isdir(path):  # noqa: PTH112 - what cannot be looked at is none, and raises nothing
+            if os.path.isdir(path):  # noqa: PTH112 - False, without an exception, for a path that cannot be read
                 if is_run_directory(path):
                     found.runs.append(path)
                 else:
@@ -282,13 +282,13 @@ def files_of_folder(folder: Path) -> FolderFiles:
 
 
 def is_run_directory(folder: Path) -> bool:
-    """Return True if a folder is a run directory, of a finished run or of one still going on."""
+    """Return True if a folder is a run directory, of a finished or unfinished run."""
     header, *marks = (os.path.isfile(folder / name) for name in (RUN_HEADER, *RUN_MARKS))  # noqa: PTH113
     return header and any(marks)
 
 
 def real(path: Path) -> Path:
-    """Return where a path leads, following links as far as they lead. `Path.resolve` raises for a circle of links."""
+    """Return the real path behind all links. Unlike `Path.resolve`, this does not raise for a circle of links."""
     return Path(os.path.realpath(path))
 
 
@@ -301,12 +301,12 @@ def _kind_of(path: Path, found: FolderFiles, *, hidden: bool) -> list[Path]:
 
 
 def is_waiver_file(path: Path) -> bool:
-    """Return True if a file's name says that it holds waivers."""
+    """Return True if a file has the name of a waiver file."""
     return path.suffix.lower() in SUFFIXES and f"{path.stem.lower()}.yaml" == WAIVERS_FILE
 
 
 def shared_files(paths: Sequence[Path]) -> list[Path]:
-    """Return the files of folders among `paths` that hold what contracts share, each file once."""
+    """Return the shared files in the folders among `paths`, each file once."""
     found: dict[Path, Path] = {}
     for path in paths:
         for file in files_of_folder(path).shared if path.is_dir() else ():

@@ -1,6 +1,6 @@
-"""Read YAML strictly: YAML 1.2 core scalars, no aliases, tags or duplicate keys, and a position for everything.
+"""Read YAML strictly: YAML 1.2 core scalars, no aliases, tags or duplicate keys, and a position for each value.
 
-The caps on size, depth and count act on the event stream, before anything is composed: PyYAML's own composer
+The limits of size, depth and count apply to the event stream, before values are composed, because PyYAML's composer
 overflows the stack at a depth of 2,000 and takes seconds at 20,000.
 """
 
@@ -21,16 +21,16 @@ import yaml
 
 from harness.errors import ContractError
 
-# Find plain scalars that YAML 1.1 and YAML 1.2 read differently, and say how to write them for
-# both.
+# Find plain scalars that YAML 1.1 and YAML 1.2 read differently, and suggest a form that both read
+# alike.
 #
-# PyYAML reads YAML 1.1, and so do most tools that look into YAML files. They read `on` as true,
+# PyYAML and most tools for YAML files read YAML 1.1. They read `on` as true,
 # `1e-5` as a string, `010` as eight, `1:30` as ninety, and `2026-01-01` as a date.
 
 MAX_NUMBER_LENGTH = 100
 _RESOLVER: Any = yaml.resolver.Resolver()
 _CONSTRUCTOR = yaml.constructor.SafeConstructor()
-# of every plain scalar that is not a string to both, and of no other but by chance
+# first characters of plain scalars that may be something other than a string in YAML 1.1 or 1.2
 FIRST_CHARACTERS = frozenset(key for key in yaml.resolver.Resolver.yaml_implicit_resolvers if key)
 _TRUTH_VALUES = frozenset({"y", "Y", "n", "N"})  # booleans of YAML 1.1, which PyYAML leaves out
 _FLOAT_PARTS = re.compile(r"(?P<sign>[-+]?)(?P<whole>[0-9]*)\.?(?P<rest>[0-9]*)(?:[eE](?P<exponent>[-+]?[0-9]+))?")
@@ -38,9 +38,9 @@ _FLOAT_PARTS = re.compile(r"(?P<sign>[-+]?)(?P<whole>[0-9]*)\.?(?P<rest>[0-9]*)(
 
 @lru_cache(maxsize=4096)
 def portable(text: str, value: object) -> str | None:
-    """Return what to write instead of a plain scalar that YAML 1.1 reads differently; None if both read it alike.
+    """Return a replacement for a plain scalar that YAML 1.1 and 1.2 read differently; None if both read it alike.
 
-    value: what YAML 1.2 reads.
+    value: the scalar's value in YAML 1.2.
     """
     if text not in _TRUTH_VALUES and _reads_alike(text, value):
         return None
@@ -50,7 +50,7 @@ def portable(text: str, value: object) -> str | None:
 
 
 def number_of_text(text: str) -> str | None:
-    """Return how to write a number that was written as text, such as `1_000` or "1e-5"; None if it is not a number."""
+    """Return the correct form of a number in a text, such as `1_000` or "1e-5"; None if the text is not a number."""
     bare = text.strip().replace("_", "")
     found = _FLOAT_PARTS.fullmatch(bare) if len(bare) <= MAX_NUMBER_LENGTH else None
     if found is None or not found["whole"] + found["rest"]:
@@ -62,7 +62,7 @@ def _reads_alike(text: str, value: object) -> bool:
     tag = _RESOLVER.resolve(yaml.ScalarNode, text, (True, False))
     try:
         theirs = _CONSTRUCTOR.construct_object(yaml.ScalarNode(tag, text))
-    except (yaml.YAMLError, ValueError):  # a date that is none, `=`
+    except (yaml.YAMLError, ValueError):  # an invalid date, or `=`
         return False
     return type(theirs) is type(value) and bool(theirs == value)
 
@@ -70,7 +70,7 @@ def _reads_alike(text: str, value: object) -> bool:
 def _float_text(text: str) -> str:
     """Return the same digits in a form that YAML 1.1 reads as a float: digits around a point, a signed exponent."""
     found = _FLOAT_PARTS.fullmatch(text)
-    if found is None:  # the reader has taken it for a float by the same form
+    if found is None:  # cannot happen: the reader recognizes floats by the same form
         raise ValueError(f"no float: {text}")
     exponent = found["exponent"]
     tail = "" if exponent is None else f"e{exponent if exponent[0] in '+-' else f'+{exponent}'}"
@@ -80,8 +80,8 @@ def _float_text(text: str) -> str:
 MAX_BYTES = 1 << 20
 MAX_DEPTH = 64
 MAX_NODES = 50_000
-MOST_ERRORS = 100  # that are listed of one file
-MOST_NAMES = 200  # that a wrong one is compared with
+MOST_ERRORS = 100  # largest number of listed errors of one file
+MOST_NAMES = 200  # largest number of names to compare with a wrong name
 
 Key = str | int
 Position = tuple[int, int]
@@ -97,7 +97,7 @@ _CONTROL = re.compile(r"[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufefe\uff00-\uff
 
 @dataclass(frozen=True)
 class Unportable:
-    """A plain scalar, key or value, that YAML 1.1 reads otherwise."""
+    """A plain scalar (key or value) that YAML 1.1 and 1.2 read differently. instead: a form that both read alike."""
 
     position: Position
     text: str
@@ -113,10 +113,10 @@ class Unportable:
 
 @dataclass(frozen=True)
 class Document:
-    """One YAML document: plain Python values, and where (line, column; both from 1) each stands.
+    """One YAML document: plain Python values, and the position of each (line and column, both from 1).
 
-    `written`: keys of the language that this document's version has under another name. `origins`: values (by section
-    and name) that stand in another document.
+    written: key in version 2 -> its name in this document's version, if different. origins: for values that a shared
+    file defines, the document of that file, by section and name.
     """
 
     where: str
@@ -147,7 +147,7 @@ class Document:
         return value
 
     def cut(self, errors: Sequence[ContractError], total: int) -> list[ContractError]:
-        """Return at most the first `MOST_ERRORS` errors, then one that counts how many more there are of `total`."""
+        """Return at most `MOST_ERRORS` errors, and one that counts the rest. total: the number of all errors."""
         shown = list(errors[:MOST_ERRORS])
         if total > len(shown):
             remedy = "fix these first"
@@ -159,7 +159,7 @@ class Document:
     def error(
         self, path: tuple[Key, ...], rule: str, *, got: str = "", remedy: str = "", of_key: bool = False
     ) -> ContractError:
-        """Return a ContractError that points at `path`, in the words of the document's version."""
+        """Return a ContractError at the position of `path`, with the key names of the document's version."""
         line, column = self.position(path, of_key=of_key)
         where = self.file_of(path)
         for key, word in self.written.items():
@@ -167,16 +167,16 @@ class Document:
         return ContractError(rule, where=f"{where}:{line}:{column}", got=got, remedy=remedy)
 
     def file_of(self, path: tuple[Key, ...]) -> str:
-        """Return the name of the file in which the value at a path stands."""
+        """Return the name of the file that defines the value at a path."""
         origin = self.origin_of(path)
         return self.where if origin is None else origin.where
 
     def origin_of(self, path: tuple[Key, ...]) -> Document | None:
-        """Return the shared document in which the value at a path stands, or None if it stands in this one."""
+        """Return the shared document that defines the value at a path, or None if this document defines it."""
         return self.origins.get((str(path[0]), str(path[1]))) if self.origins and len(path) > 1 else None
 
     def unportable_errors(self, instead: Mapping[Position, str] = MappingProxyType({})) -> list[ContractError]:
-        """Return an error for each scalar that YAML 1.1 reads differently; `instead` overrides what to write."""
+        """Return an error for each scalar that YAML 1.1 reads differently. instead: other replacements, by position."""
         errors = [
             ContractError(
                 "every YAML reader reads a value alike",
@@ -198,7 +198,7 @@ def read(path: Path, what: str = "a contract") -> Document:
 
 
 def read_text(path: Path, what: str = "a contract") -> str:
-    """Return the text of a UTF-8 file of at most `MAX_BYTES`. Raises ContractError; never opens a pipe or device."""
+    """Return the text of a UTF-8 file with at most `MAX_BYTES`. Raises ContractError. Never opens a pipe or device."""
     where = str(path)
     try:
         if path.is_dir():
@@ -253,9 +253,9 @@ def parse(text: str, *, where: str = "<text>", what: str = "a contract") -> Docu
 
 
 def nearest(name: object, names: Iterable[str]) -> str:
-    """Return `did you mean 'x'?` for the nearest name, else a list of the names; nothing if there are too many."""
+    """Return `did you mean 'x'?` for the nearest name, or a list of the names; "" if there are too many names."""
     known = sorted(islice(dict.fromkeys(names), MOST_NAMES + 1))
-    if len(known) > MOST_NAMES:  # to compare each would take seconds, and to list them pages
+    if len(known) > MOST_NAMES:  # comparing all names would take seconds, and listing them would fill pages
         return ""
     close = difflib.get_close_matches(str(name), known, n=1, cutoff=0.6)
     if close:
@@ -271,7 +271,7 @@ def events(text: str) -> Callable[[], Any]:
 
 
 class _Reader:
-    """Composes values from events, one document, top down."""
+    """Compose the values of one document from events, top down."""
 
     def __init__(self, text: str, where: str, what: str) -> None:
         self.text, self.where, self.what = text, where, what
@@ -374,7 +374,7 @@ class _Reader:
             self._refuse(event, f"a number has at most {MAX_NUMBER_LENGTH} characters", got=got)
         if integer:
             number = int(text, {"0o": 8, "0x": 16}.get(text[:2], 10))
-            if not -(2**63) <= number < 2**63:  # what systems, and most readers of what is recorded, can hold
+            if not -(2**63) <= number < 2**63:  # the range of systems, and of most readers of recorded values
                 remedy = f"write a smaller one, or a float: `{number}.0`"
                 self._refuse(event, "a whole number has at most 64 bits", got=text, remedy=remedy)
             return number

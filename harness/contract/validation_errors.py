@@ -22,9 +22,9 @@ _QUOTED = re.compile(r"'([^']*)'")
 def explain(
     error: ValidationError, document: Document, at: Path = (), root: type[BaseModel] = Contract
 ) -> list[ContractError]:
-    """Return one ContractError for each place that pydantic complains of, in file order, at most `MOST_ERRORS`.
+    """Return a ContractError for each place with a validation error, in file order, at most `MOST_ERRORS`.
 
-    `root` is the model of what stands at the path `at`.
+    at: path of the validated value in the document; root: its model.
     """
     found: dict[Path, list[Any]] = {}
     alternatives: set[Path] = set()
@@ -42,7 +42,7 @@ def explain(
 
 
 def _merge(errors: list[ContractError]) -> ContractError:
-    """Return one error that names the alternatives: pydantic complains once for each member of a union."""
+    """Return one error that names all alternatives, because pydantic gives an error for each member of a union."""
     first = errors[0]
     for other in errors[1:]:
         if other.rule != first.rule:
@@ -53,9 +53,9 @@ def _merge(errors: list[ContractError]) -> ContractError:
 
 
 def _without_tags(detail: Any, value: Any) -> tuple[Path, bool]:
-    """Return the path in the document: without the `kind` tags of claims and parts, and names of union members.
+    """Return an error's path in the document, without the `kind` tags and union members in pydantic's location.
 
-    The flag is True where the location ended in the name of a union member.
+    The flag is True if the location ended in the name of a union member.
     """
     keys = list(detail["loc"])
     if keys[:1] == ["claims"] and len(keys) > 2:
@@ -65,7 +65,7 @@ def _without_tags(detail: Any, value: Any) -> tuple[Path, bool]:
     path: list[Key] = []
     for index, key in enumerate(keys):
         if detail["type"] != "missing" and isinstance(value, dict | list) and value is detail["input"]:
-            break  # what is left is the name of a union's member, also where the mapping has a key like it
+            break  # the rest of the location names a union member, even if the mapping has a key with this name
         inside = isinstance(value, dict) and key in value
         inside |= isinstance(value, list) and isinstance(key, int) and key < len(value)
         if inside:
@@ -109,7 +109,7 @@ def _one(detail: Any, path: Path, document: Document, root: type[BaseModel]) -> 
 
 
 def _name(path: Path) -> str:
-    """Return what to call the value at `path`: its key, and its index if it is an item of a list."""
+    """Return the name, for messages, of the value at `path`: its key, and its index if it is an item of a list."""
     if not path:
         return "contract"
     return f"{_name(path[:-1])}[{path[-1]}]" if isinstance(path[-1], int) else path[-1]
@@ -126,7 +126,7 @@ def _remedy(kind: str, value: object) -> str:
 
 
 def number_remedy(value: object, *, whole: bool = False) -> str:
-    """Return what to write where a number is required; `whole`: where only a whole number will do."""
+    """Return a remedy for a value that must be a number. whole: True if it must be a whole number."""
     if value is None:
         return "write a number"
     number = number_of_text(value) if isinstance(value, str) else None
@@ -148,7 +148,7 @@ def shown(value: object) -> str:
 
 
 def _keys(location: Path, root: type[BaseModel]) -> list[str]:
-    """Return the keys that the model at `location` (pydantic's location, with its tags) within `root` knows."""
+    """Return the valid keys of the model at a location within `root`. location: pydantic's, with `kind` tags."""
     model, rest = root, list(location)
     if rest[:1] == ["workloads"]:
         model, rest = Workload, rest[2:]
@@ -157,7 +157,7 @@ def _keys(location: Path, root: type[BaseModel]) -> list[str]:
         if rest[:1] == ["parts"]:
             model, rest = part_model(str(rest[2])), rest[3:]
     for key in rest:
-        if isinstance(key, str):  # a number is an item's, in a list of models
+        if isinstance(key, str):  # a number is the index of an item in a list of models
             model = next(_models(model.model_fields[key].annotation))
     return [field.alias or name for name, field in model.model_fields.items()]
 

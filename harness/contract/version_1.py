@@ -10,7 +10,7 @@ from harness.contract.strict_yaml import Document, Key, Position
 from harness.errors import ContractError
 
 SCHEMA_VERSION = "contract/v1"
-RENAMED = {"judged_on": "on"}  # keys of version 2, and what version 1 calls them
+RENAMED = {"judged_on": "on"}  # key in version 2 -> key in version 1
 
 WRITE_2 = "write the file as contract/v2, which has it"
 
@@ -19,9 +19,9 @@ Path = tuple[Key, ...]
 
 @dataclass(frozen=True)
 class Translation:
-    """A document of version 1 in the words of version 2; every value keeps the position that it has in the file.
+    """A document of version 1, translated to version 2. Every value keeps its position in the file.
 
-    `errors`: what it says that version 1 does not have, and version 2 does.
+    errors: uses of keys that exist only in version 2.
     """
 
     document: Document
@@ -29,7 +29,7 @@ class Translation:
 
 
 def in_version_2(document: Document) -> Translation:
-    """Translate a document whose top is a mapping. Errors in it stay, for the validation of version 2 to report."""
+    """Translate a document that is a mapping. Keep its invalid values, which the validation of version 2 reports."""
     return _Translator(document).translation()
 
 
@@ -99,14 +99,14 @@ class _Translator:
         return {"otherwise": otherwise, "cases": cases}
 
     def _refuse(self, values: dict[str, Any], path: Path, key: str, remedy: str = WRITE_2) -> None:
-        """Note an error where a mapping has a key that came with version 2."""
+        """Record an error if a mapping has a key that was introduced with version 2."""
         if key in values:
             where = self.document.error((*path, key), "", of_key=True).where
             got = f"'{key}' in a file of {SCHEMA_VERSION}"
             self.errors.append(ContractError("unknown key", where=where, got=got, remedy=remedy))
 
     def _moved(self, old: Path, new: Path, value: Any) -> None:
-        """Move the positions of a value, and of everything within it, to the path that it has in version 2."""
+        """Move the positions of a value, and of all values within it, to its path in version 2."""
         for inside in _paths(value):
             if (*old, *inside) in self.document.keys:
                 self.keys[*new, *inside] = self.document.keys[*old, *inside]

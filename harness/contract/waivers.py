@@ -1,4 +1,4 @@
-"""Read waivers. An owner signs, until a date, for a unit whose violation, or undecided ratio, is known. It still runs.
+"""Read waivers. An owner accepts a unit's known violation or undecided ratio until a date. The unit still runs.
 
 schema: waivers/v1
 waivers:
@@ -9,7 +9,7 @@ waivers:
     reason: The ratio is 1.08 since the driver update; issue 17.
     expires: 2026-12-31            # the last day on which it holds, UTC
 
-The files of contracts and waivers are remembered as they were before user code ran. A later change is refused.
+Digests of contract and waiver files are recorded before user code runs. A later change is an error.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 
 @dataclass(frozen=True)
 class Waiver:
-    """One signature. `where` is its `file:line:column`, `file_text` the whole of its file."""
+    """One waiver. `where` is its `file:line:column`, `file_text` the text of its whole file."""
 
     contract: str
     claim: str
@@ -51,11 +51,11 @@ class Waiver:
     file_text: str = field(repr=False)
 
     def expired(self, day: date) -> bool:
-        """Return True if a run that starts on `day` (UTC) starts after the waiver's last day."""
+        """Return True if `day`, on which a run starts (UTC), is after the waiver's last day."""
         return day > self.expires
 
     def record(self, day: date) -> dict[str, Any]:
-        """Return what `run.json` records of the waiver for a run that starts on `day`."""
+        """Return the waiver's entry in `run.json` for a run that starts on `day`."""
         said = {name: str(getattr(self, name)) for name in FIELDS}
         return {**said, "expired": self.expired(day)}
 
@@ -98,7 +98,7 @@ def load_waivers(path: Path) -> list[Waiver]:
 
 
 def _second(waivers: Sequence[Waiver]) -> Iterator[ContractError]:
-    """Yield an error for each second waiver of one unit: nothing would decide which of the two dates holds."""
+    """Yield an error for each second waiver of a unit, because it would be unclear which of two dates holds."""
     first: dict[tuple[str, ...], Waiver] = {}
     for waiver in waivers:
         known = first.setdefault((waiver.contract, waiver.claim, waiver.workload), waiver)
@@ -143,7 +143,7 @@ def _waiver(document: Document, index: int, errors: list[ContractError]) -> Waiv
 def _problems(document: Document, place: tuple[str, int], entry: Mapping[str, Any]) -> Iterator[ContractError]:
     for number, key in enumerate(entry):
         if key not in FIELDS:
-            remedy = nearest(key, FIELDS) if number < strict_yaml.MOST_ERRORS else ""  # no others are shown
+            remedy = nearest(key, FIELDS) if number < strict_yaml.MOST_ERRORS else ""  # later errors are not shown
             yield document.error((*place, key), "unknown key", got=f"'{key}'", remedy=remedy, of_key=True)
     for name in FIELDS:
         text = entry.get(name)
@@ -165,7 +165,7 @@ def _is_date(text: str) -> bool:
 
 
 def expired_on(day: date, waivers: Sequence[Waiver]) -> list[tuple[str, str]]:
-    """Return the waivers that expired before `day` (UTC): where each stands, and what to do."""
+    """Return the place of each waiver that expired before `day` (UTC), and what to do."""
     return [
         (
             waiver.where,
@@ -179,7 +179,7 @@ def expired_on(day: date, waivers: Sequence[Waiver]) -> list[tuple[str, str]]:
 def unmatched(
     waivers: Sequence[Waiver], contracts: Sequence[LoadedContract], *, all_known: bool
 ) -> list[ContractError]:
-    """Return an error for each waiver that names no unit. An unknown contract is an error only with `all_known`."""
+    """Return an error for each waiver that names no unit. all_known: True if an unknown contract is an error too."""
     errors = []
     for waiver in waivers:
         problem = _missing(waiver, contracts, all_known=all_known)
@@ -205,15 +205,15 @@ def _missing(waiver: Waiver, contracts: Sequence[LoadedContract], *, all_known: 
 
 
 ANEW = "put it back as it was, see what wrote it, and run again"
-# behind the last run of a directory that is kept
+# the remedy after the last run, in a directory that is kept
 RESUME = "nothing is lost: put it back as it was, see what wrote it, and resume with `--resume RUN_DIR`"
-# behind the last shard
+# the remedy after the last shard
 JUDGE = "the shards are kept: put it back as it was, see what wrote it, and `harness judge --contracts PATH` them"
 
 
 @dataclass(frozen=True)
 class FilesRead:
-    """Every file that decides what is demanded, with the SHA-256 of its bytes."""
+    """Every file that determines what a run must show, with the SHA-256 of its bytes."""
 
     paths: Sequence[Path]
     waivers: Path | None
@@ -222,12 +222,12 @@ class FilesRead:
 
     @classmethod
     def of(cls, paths: Sequence[Path], waivers: Path | None, contracts: Sequence[LoadedContract]) -> FilesRead:
-        """Return the files as they are now, before any code of the project runs."""
+        """Record the files as they are now. Call this before any code of the project runs."""
         shared = frozenset(Path(file.document.where) for one in contracts for file in one.shared)
         return cls(paths, waivers, shared, _digests(paths, waivers, shared))
 
     def require_unchanged(self, remedy: str = ANEW) -> None:
-        """Raise EvidenceError that names a file which was changed, added or removed since, with this remedy."""
+        """Raise EvidenceError, with this remedy, if a file was changed, added or removed since then."""
         now = _digests(self.paths, self.waivers, self.shared)
         changed = sorted(path for path in self.digests.keys() | now.keys() if self.digests.get(path) != now.get(path))
         if changed:
