@@ -1,7 +1,7 @@
-"""Write an archive of a run directory, so that equal runs give equal bytes, and unpack one without trusting it.
+"""Write an archive of a run directory, so that equal runs give equal bytes, and unpack an untrusted archive.
 
-Unpacking streams: nothing of an archive is believed, everything is counted before it is written, and a refusal comes
-before the first byte that breaks a rule. Python's own `data` filter is used too, where this Python has it.
+Unpacking reads a stream and trusts no size in it. Bytes and files are counted before they are written, so that an
+archive is refused before anything that breaks a rule is written. Python's `data` filter is used too, if available.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from harness.evidence.files import SIZE_LIMIT
 from harness.evidence.layout import shown, unfit
 
 SUFFIXES = (".tar", ".tar.gz", ".tar.xz", ".tgz", ".txz")
-TOP = "run"  # the one folder in an archive written here
-_BLOCK = 20 * 512  # what tarfile reads at once
-_PADDING = 2**20  # zeros after the last member: a tar file is filled up to a whole record
+TOP = "run"  # the only folder at the top of an archive that the harness writes
+_BLOCK = 20 * 512  # bytes that tarfile reads at a time
+_PADDING = 2**20  # largest number of zero bytes after the last member, which fill a tar file up to a whole record
 _DAMAGE = (tarfile.TarError, lzma.LZMAError, zlib.error, EOFError, OSError, ValueError, RecursionError, OverflowError)
 _PLAIN = (tarfile.REGTYPE, tarfile.AREGTYPE)
 _KINDS = {
@@ -40,30 +40,30 @@ _KINDS = {
 
 @dataclass(frozen=True)
 class Limits:
-    """What an archive may ask of the machine that unpacks it: bytes, unless it says otherwise."""
+    """Limits for unpacking an archive, in bytes if no other unit is given."""
 
     compressed: int = 256 * 2**20
-    unpacked: int = 2**30  # of all files together
+    unpacked: int = 2**30  # all files together
     file: int = SIZE_LIMIT
     members: int = 10_000  # files and folders
-    header: int = 16 * 2**10  # between two files: one header, with its long name
+    header: int = 16 * 2**10  # between two files: one header with a long name
     name: int = 512
     depth: int = 8  # names in a path
-    decoder: int = 128 * 2**20  # of memory: `xz -9` asks for 65 MiB
+    decoder: int = 128 * 2**20  # memory of the decoder: `xz -9` needs 65 MiB
 
 
 LIMITS = Limits()
 
 
 def is_archive(path: Path) -> bool:
-    """Return True if the name is one of an archive that can be read."""
+    """Return True if the name is that of an archive in a readable format."""
     return path.name.lower().endswith(SUFFIXES)
 
 
 def write_archive(
     root: Path, files: Iterable[str], folders: Collection[str], archive: Path, texts: Mapping[str, str]
 ) -> None:
-    """Write these files of `root`, these folders, and these texts under their names, as a `.tar.xz`.
+    """Write a `.tar.xz` with files of `root`, folders, and `texts` (content by name).
 
     The same names and contents give the same bytes.
     """
@@ -87,10 +87,10 @@ def write_archive(
 
 
 def unpack(archive: Path, folder: Path, limits: Limits = LIMITS, first: str = "") -> None:
-    """Unpack an archive into an empty folder. first: the folder that it begins with; the rest is then not read.
+    """Unpack an archive into an empty folder. first: the archive's first folder, after which unpacking stops; "": all.
 
-    Raises EvidenceError for whatever is not a plain file or folder below it, exceeds a limit, or is damaged. The caller
-    then has to remove the folder.
+    Raises EvidenceError for an archive that is damaged, exceeds a limit, or contains anything except plain files and
+    folders below its top. The caller then has to remove the folder.
     """
     if not archive.is_file():
         raise EvidenceError("an archive of a run is a plain file", where=str(archive), got="something else")
@@ -129,7 +129,7 @@ def _decompressed(file: IO[bytes], archive: Path, limits: Limits) -> _Readable:
 
 
 class _XzFile:
-    """One xz stream, some bytes at a time. (`lzma.LZMAFile` has no limit on the memory that a stream may ask for.)"""
+    """Read one xz stream with a limit on the decoder's memory, which `lzma.LZMAFile` does not have."""
 
     def __init__(self, file: IO[bytes], memory: int) -> None:
         self._file, self._decoder = file, lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=memory)
@@ -147,13 +147,13 @@ class _XzFile:
 
 
 class _Stream:
-    """What tarfile reads from: never more than was allowed, so that no header makes it take a gigabyte."""
+    """A stream for tarfile that refuses to give more bytes than were allowed, so that a header cannot request a GB."""
 
     def __init__(self, source: _Readable, archive: Path) -> None:
         self._source, self._archive, self._left = source, archive, 0
 
     def allow(self, size: int) -> None:
-        """Allow this many bytes to be read from here, besides those that tarfile reads ahead."""
+        """Allow this many bytes to be read from now on, in addition to the block that tarfile reads ahead."""
         self._left = size + _BLOCK
 
     def read(self, size: int, /) -> bytes:
@@ -173,13 +173,13 @@ _DISTRUST = "do not unpack it; ask for one that `harness pack` made"
 
 
 class _Member(tarfile.TarInfo):
-    """A damaged header is an error everywhere: tarfile takes one after the first member for the end."""
+    """Treat every damaged header as an error. tarfile treats one after the first member as the end of the archive."""
 
     @classmethod
     def fromtarfile(cls, tarfile_: tarfile.TarFile) -> _Member:
         try:
             return super().fromtarfile(tarfile_)
-        except tarfile.EOFHeaderError:  # type: ignore[attr-defined] # the proper end, which typeshed does not list
+        except tarfile.EOFHeaderError:  # type: ignore[attr-defined] # the regular end, which typeshed does not list
             raise
         except tarfile.HeaderError as error:
             raise tarfile.ReadError(f"a damaged header: {error}") from error
@@ -187,7 +187,7 @@ class _Member(tarfile.TarInfo):
 
 @dataclass
 class _Unpacking:
-    """One archive being unpacked. `spelled`: every file and folder by a name that no file system distinguishes."""
+    """One archive that is being unpacked. spelled: each file and folder by its name without case and composition."""
 
     archive: Path
     folder: Path
@@ -201,7 +201,7 @@ class _Unpacking:
     unpacked: int = 0
 
     def run(self) -> None:
-        """Unpack every member; raise ReadError where anything but zeros follows the last one."""
+        """Unpack every member. Raise ReadError if anything except zero bytes follows the last one."""
         count = 0
         while (member := self._next()) is not None:
             if self.first and self.first not in PurePosixPath(member.name).parts[:2]:
@@ -238,7 +238,7 @@ class _Unpacking:
         self._copy(member, target)
 
     def _inside(self, name: str) -> PurePosixPath:
-        """Return the member's path below the folder, without `.`; refuse an unfit or too long name."""
+        """Return the member's path below the folder, without `.`. Refuse an unfit or too long name."""
         rule = "stays inside its folder, under names that every system can write"
         if problem := unfit(name):
             self._refuse(name, rule, problem)
@@ -249,7 +249,7 @@ class _Unpacking:
         return path
 
     def _once(self, path: PurePosixPath, member: tarfile.TarInfo) -> None:
-        """Refuse a repeated path, one that differs from another only in case or composition, and one below a file."""
+        """Refuse a repeated path, a path that differs from another only in case or composition, or one below a file."""
         rule = "names each file once, and differently from all others on every system"
         for part in [path, *path.parents][:-1]:
             key = unicodedata.normalize("NFC", str(part)).casefold()
@@ -271,7 +271,7 @@ class _Unpacking:
             self._refuse(member.name, f"unpacks to at most {self.limits.unpacked} bytes", "more")
         self.stream.allow(member.size + self.limits.header)
         source = self.tar.extractfile(member)
-        if source is not None:  # it is a plain file; one that ends early is an error of tarfile's
+        if source is not None:  # a plain file; tarfile raises an error if it ends early
             with target.open("xb") as file:
                 shutil.copyfileobj(source, file)
 

@@ -1,4 +1,4 @@
-"""Read a run directory and its header, whatever the directory holds.
+"""Read a run directory and its header. The directory's content is not trusted.
 
 run.json  contracts/  (waivers/)  evidence/<run id>/…  verdicts.json  (and the report's files)  manifest.json
 """
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 class TimedBefore(Record):
-    """A unit that is timed, and the names of the run directories that timed it, too."""
+    """A timed unit, and the names of the other run directories that timed it too."""
 
     contract: str
     claim: str
@@ -46,18 +46,18 @@ class TimedBefore(Record):
 
 
 class Attempts(Record):
-    """The timings that were tried before, and which attempt of its CI job a run is, from 1."""
+    """Earlier timings of a run's units. ci: the number of the run's attempt in its CI job, from 1."""
 
     timings: list[TimedBefore] = Field(default_factory=list)
     ci: Annotated[int, Field(ge=1)] | None = None  # None: CI does not say
 
     def directories(self, unit: tuple[str, str, str]) -> list[str]:
-        """Return the other directories that timed a unit (contract, claim, workload)."""
+        """Return the names of the other directories that timed a unit (contract, claim, workload)."""
         return next((one.directories for one in self.timings if (one.contract, one.claim, one.workload) == unit), [])
 
 
 class Narrowed(Record):
-    """What the plan was narrowed to on the command line; empty: everything. `tags`: what `claims` were selected by."""
+    """The selection on the command line; empty: everything. tags: the tags by which `claims` were selected."""
 
     claims: list[str] = Field(default_factory=list)
     workloads: list[str] = Field(default_factory=list)
@@ -70,10 +70,10 @@ class Narrowed(Record):
 
 
 class Digests(Record):
-    """SHA-256 in hexadecimal: of each contract by id, of the sources (all together, and by package).
+    """SHA-256 digests in hexadecimal: of contracts by id, of all sources together, and of the sources by package.
 
-    `shared`: of the files that a contract uses, by its id in their order; a contract's own digest covers them.
-    `evidence`: of each evidence file by its path, in versions 1 and 2; since then the manifest has it.
+    shared: of the shared files of a contract, in order, by its id; a contract's own digest covers them.
+    evidence: of each evidence file by its path, in versions 1 and 2; later versions have these in the manifest.
     """
 
     contracts: dict[str, str]
@@ -84,7 +84,7 @@ class Digests(Record):
 
 
 class WaiverRecord(Record):
-    """A waiver as it stood when the run began; `expires` is its last day (UTC)."""
+    """A waiver as it was when the run started. expires: its last day (UTC)."""
 
     contract: str
     claim: str
@@ -96,9 +96,9 @@ class WaiverRecord(Record):
 
 
 class Resumption(Record):
-    """That an interrupted run was resumed, by which command, and what was executed from then on.
+    """The resumption of an interrupted run: its time, its command, and the runs that were executed from then on.
 
-    cut_off: those of these runs that had begun before; what they had left was thrown away.
+    cut_off: the executed runs that had started before the interruption; their earlier evidence was removed.
     """
 
     at: str  # ISO 8601, UTC
@@ -108,7 +108,7 @@ class Resumption(Record):
 
 
 class Header(Versioned):
-    """`run.json`. Of a drill's directory the units are the controls, which run without a fault."""
+    """`run.json`. In a drill's directory, the units are the controls, which run without a fault."""
 
     older: ClassVar = {1: header_1}
     format_version: Literal[2, 3] = 3
@@ -116,21 +116,21 @@ class Header(Versioned):
     started_at: str  # ISO 8601, UTC
     command: list[str]
     narrowed: Narrowed = Narrowed()
-    fault: str | None = None  # the planted one, where the purpose is "fault"
-    commits: TwoCommits | None = None  # of candidates and baselines; None: all arms are of the tree that stood there
+    fault: str | None = None  # the planted fault if the purpose is "fault"
+    commits: TwoCommits | None = None  # of candidates and baselines; None: all arms used the working tree
     environment: Environment
     units: list[Unit]
     runs: dict[str, ProbeName]  # planned run -> its probe
     digests: Digests
-    contract_files: dict[str, str] = Field(default_factory=dict)  # by id, below the folder where the run was started
+    contract_files: dict[str, str] = Field(default_factory=dict)  # paths by id, from the folder where the run started
     waivers: list[WaiverRecord] = Field(default_factory=list)
-    attempts: Attempts = Attempts()  # before this one
-    drilled: list[ClaimDrilled] = Field(default_factory=list)  # by the drills that lay next to it when it began
+    attempts: Attempts = Attempts()  # attempts before this run
+    drilled: list[ClaimDrilled] = Field(default_factory=list)  # results of the drills in the same folder at the start
     resumed: list[Resumption] = Field(default_factory=list)  # after interruptions
 
     @property
     def before_manifests(self) -> bool:
-        """Return True if the directory was written before manifests existed, so that it may have none."""
+        """Return True if the directory is from before manifests existed, so that it may have no manifest."""
         return self.format_version < 3
 
     @model_validator(mode="after")
@@ -142,7 +142,7 @@ class Header(Versioned):
     @field_validator("digests")
     @classmethod
     def _names_of_files(cls, digests: Digests) -> Digests:
-        """Refuse a contract's id that cannot be a file name, because its copy in the directory is named after it."""
+        """Refuse a contract id that cannot be a file name, because the contract's copy is named after its id."""
         for name in digests.contracts:
             if "/" in name or unfit(name):
                 raise ValueError(f"no contract's copy is called {shown(name)}.yaml")
@@ -159,7 +159,7 @@ class Header(Versioned):
 
 @dataclass(frozen=True)
 class Bundle:
-    """A run as read. `seal` says whether it is whole. What was unpacked goes when the bundle does."""
+    """A run that was read. seal: if the run is complete and unchanged. Unpacked files are removed with the bundle."""
 
     place: Place
     header: Header
@@ -170,7 +170,7 @@ class Bundle:
 
     @property
     def complete(self) -> bool:
-        """Return True if the run finished and was sealed. Later changes are for `altered` to report."""
+        """Return True if the run finished and was sealed. `altered` reports later changes."""
         return not self.seal.missing
 
     @property
@@ -180,21 +180,21 @@ class Bundle:
 
     @property
     def root(self) -> Path:
-        """Return the folder where header, contracts and evidence are read."""
+        """Return the folder that contains header, contracts and evidence."""
         return self.place.root
 
     def recorded(self) -> set[str]:
-        """Return the evidence files that were recorded with the run, by their paths."""
+        """Return the paths of the evidence files that were recorded with the run."""
         return {*self.header.digests.evidence, *(self.seal.within.by_path() if self.seal.within is not None else ())}
 
     def contract_paths(self) -> list[Path]:
-        """Return the copies of the contracts, by id: those that the header names, and any other in the folder."""
+        """Return the paths of the contracts' copies, sorted: those in the header, and all others in the folder."""
         folder = self.root / layout.CONTRACTS
         names = {f"{name}.yaml" for name in self.header.digests.contracts}
         return [folder / name for name in sorted(names | {path.name for path in folder.glob("*.yaml")})]
 
     def shared_path(self, digest: str) -> Path:
-        """Return the path of the copy of a file that contracts share."""
+        """Return the path of the copy of a shared file."""
         return self.root / layout.CONTRACTS / layout.SHARED_FILES / f"{digest}.yaml"
 
     def evidence(self, run_id: str) -> RunEvidence:
@@ -207,11 +207,11 @@ class Bundle:
         return self._read[run_id]
 
     def so_far(self) -> Bundle:
-        """Return the same directory while it is made: a run under way has only the executions that have ended."""
+        """Return a bundle for a directory that is being written: a run under way has only its ended executions."""
         return replace(self, under_way=True, _read={}, _made={})
 
     def made(self, run_id: str) -> Run | None:
-        """Return what was executed, as the evidence itself records it; None where that cannot be read."""
+        """Return the executed Run as its evidence records it; None if it cannot be read."""
         self.evidence(run_id)
         return self._made.get(run_id)
 
@@ -223,9 +223,9 @@ class Bundle:
             if not directory.is_dir():
                 return self._dead(run_id, "incomplete", "the run left no evidence")
             run, evidence = read_so_far(directory) if self.under_way else read_run(directory)
-        except EvidenceError as error:  # it costs this run's units their verdict, and no other's
+        except EvidenceError as error:  # only the units of this run lose their verdicts
             return self._dead(run_id, "garbage", error.got)
-        except OSError as error:  # so does what this user may not read
+        except OSError as error:  # the same if this user may not read a file
             return self._dead(run_id, "garbage", f"cannot be read: {error.strerror or type(error).__name__}")
         if run.id != run_id:
             return self._dead(run_id, "garbage", f"this is the evidence of run {run.id!r}")
@@ -238,9 +238,9 @@ class Bundle:
 
 
 def read_bundle(path: Path) -> Bundle:
-    """Open a run: a folder, an archive, a published folder.
+    """Open a run, which is a folder, an archive or a published folder.
 
-    Raises EvidenceError when the path is not a run, is refused, or its `run.json` is damaged.
+    Raises EvidenceError if the path is not a run, if the run is refused, or if its `run.json` is damaged.
     """
     place = place_of(path)
     try:
@@ -269,7 +269,7 @@ def _unreadable(path: Path, root: Path, damage: Damaged) -> EvidenceError:
 
 
 def altered(bundle: Bundle) -> list[str]:
-    """Return what differs from the manifest, and from the digests in the header, one line each."""
+    """Return one line for each difference of the directory from its manifest and from the digests in its header."""
     sealed = dict.fromkeys(bundle.seal.lines())
     names = {name for name, _ in bundle.seal.differences}
     others = [*_contract_changes(bundle), *_evidence_changes(bundle)]
@@ -277,7 +277,7 @@ def altered(bundle: Bundle) -> list[str]:
 
 
 def _evidence_changes(bundle: Bundle) -> Iterator[tuple[str, str]]:
-    """Yield changes of evidence where the header has its digests, as it had before there were manifests."""
+    """Yield changes of evidence files, if the header has their digests, as headers before manifests did."""
     recorded = bundle.header.digests.evidence
     if not recorded and (bundle.seal.missing == UNFINISHED or not bundle.header.before_manifests):
         return
@@ -312,7 +312,7 @@ def _contract_changes(bundle: Bundle) -> Iterator[tuple[str, str]]:
 
 
 def recorded_bytes(path: Path) -> bytes | None:
-    """Return the bytes of a small file that was recorded with the run; None when it cannot be read."""
+    """Return the bytes of a file that was recorded with the run; None if the file cannot be read."""
     try:
         return read_bytes(path)
     except Damaged:
@@ -320,7 +320,7 @@ def recorded_bytes(path: Path) -> bytes | None:
 
 
 def unused(path: Path) -> Path:
-    """Return the path; where it exists, the first of `name-2`, `name-3`, … that does not exist."""
+    """Return the path, or if it exists, the first of `name-2`, `name-3`, … that does not exist."""
     names = (path.with_name(f"{path.name}-{number}") for number in count(2))
     return path if not os.path.lexists(path) else next(other for other in names if not os.path.lexists(other))
 

@@ -1,4 +1,4 @@
-"""Account for each second of a directory's runs: by run, phase and kind of cost. Judges do not read it."""
+"""Account for each second of a directory's runs, by run, phase and kind of cost. No judge reads these figures."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from harness.run_directory.verdict_file import read_verdicts
 
 
 class Kind(StrEnum):
-    """Kinds of cost, in the order in which a run meets them."""
+    """Kinds of cost, in the order of their first occurrence in a run."""
 
     IMPORTS = "imports"
     OPENING = "opening"
@@ -46,7 +46,7 @@ class Kind(StrEnum):
 
     @property
     def words(self) -> str:
-        """Return the kind in a few words, for people."""
+        """Return the kind's name in a few words for reports."""
         return _WORDS.get(self, self.replace("_", " "))
 
 
@@ -57,11 +57,11 @@ _WORDS = {
     Kind.MEMORY_MEASUREMENT: "measuring memory",
     Kind.LOCATING: "locating first differences",
 }
-# What an arm does: `ARM: …` or `ARM.REPLICA: …`. A name that ends in a space begins the names of many phases.
+# Phases of an arm: `ARM: …` or `ARM.REPLICA: …`. A key that ends in a space is a prefix of several phase names.
 _OF_AN_ARM = {
     "open": Kind.OPENING,
     "warm-up": Kind.WARM_UP,
-    "start": Kind.END,  # digests of what it starts from
+    "start": Kind.END,  # digests of the state at the start
     "steps": Kind.JUDGED_TRAINING,
     "end": Kind.END,
     "re-capture": Kind.JUDGED_TRAINING,
@@ -103,7 +103,7 @@ _ARM = re.compile(r"(?P<arm>[^:.]+)(\.\d+)?: (?P<what>.*)", re.DOTALL)
 
 
 def kind_of(phase: str, controls: Collection[str] = ()) -> Kind:
-    """Return the kind of cost of a worker's phase; `controls` are the arms that train only to be compared with."""
+    """Return the kind of cost of a worker's phase. controls: the arms that are only untrained controls."""
     found = _ARM.fullmatch(phase)
     if found is None:
         return _look_up(_OF_THE_WORKER, phase)
@@ -120,14 +120,14 @@ _UNTRAINED = ("training_effect.control", "floor.control")
 
 
 def control_arms(contract: Contract) -> set[str]:
-    """Return the arms that stand in the contract as controls of a training effect, and as nothing else."""
+    """Return the arms that a contract uses only as untrained controls of guards."""
     named = [named for claim in contract.claims for part in parts_of(claim) for named in part.arms().items()]
     controls = {arm for field, arm in named if field.endswith(_UNTRAINED)}
     return controls - {arm for field, arm in named if not field.endswith(_UNTRAINED)}
 
 
 class Span(NamedTuple):
-    """From `began` to `ended`, in seconds."""
+    """A part of a worker's time, from `began` to `ended`, in seconds."""
 
     phase: str
     kind: Kind
@@ -140,10 +140,10 @@ class Span(NamedTuple):
 
 
 def spans(worker: WorkerTimes, controls: Collection[str] = ()) -> list[Span]:
-    """Return the worker's time without a gap: each phase lasts until the next begins.
+    """Return the worker's time as consecutive spans, in which each phase lasts until the next one begins.
 
-    Without the times of its process the worker's start and end are not known: if it died, its last phase gets no time.
-    Times that make no sense (damaged evidence) are left out.
+    If the times of its process were not recorded and the worker died, its last phase has no span. Times that are
+    not finite or not in order (damaged evidence) are left out.
     """
     if not worker.clocked or worker.process is None:
         marks = [(phase.name, kind_of(phase.name, controls), phase.seconds) for phase in worker.phases]
@@ -152,7 +152,7 @@ def spans(worker: WorkerTimes, controls: Collection[str] = ()) -> list[Span]:
         return list(_until_the_next(marks))
     marks = list(_before_the_run(worker.process))
     spent = worker.run.settings.get(SPENT)
-    if marks and isinstance(spent, int | float) and spent > 0:  # of whose evidence nothing is kept
+    if marks and isinstance(spent, int | float) and spent > 0:  # executions whose evidence was not kept
         marks.insert(0, ("earlier executions", Kind.LOCATING, marks[0][2] - spent))
     marks += [(phase.name, kind_of(phase.name, controls), phase.began or 0.0) for phase in worker.phases]
     if worker.complete is not None and worker.phases:
@@ -164,7 +164,7 @@ def spans(worker: WorkerTimes, controls: Collection[str] = ()) -> list[Span]:
 
 
 def on_gpu(worker: WorkerTimes, spent: Iterable[Span]) -> list[Span]:
-    """Return the spans in which the worker, whose process was recorded, held its GPU and could use it."""
+    """Return the spans in which the worker held a GPU and could use it; none if its process was not recorded."""
     process = worker.process
     if process is None or process.gpu is None:
         return []
@@ -189,7 +189,7 @@ def _until_the_next(marks: Iterable[tuple[str, Kind, float]]) -> Iterator[Span]:
 
 
 def _with_stops(spent: Iterable[Span], stopped: Iterable[tuple[float, float]]) -> Iterator[Span]:
-    """Yield the same time, with spans of their own for what passed while the process was stopped."""
+    """Yield the same time, split so that times in which the process was stopped are separate spans."""
     stops = sorted((began, ended) for began, ended in stopped if began < ended)
     for span in spent:
         at = span.began
@@ -206,7 +206,7 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 class PhaseSeconds(Record):
-    """All the time that a run spent in the phases of one name."""
+    """The total time that a run spent in all phases with the same name."""
 
     phase: str
     kind: Kind
@@ -214,18 +214,18 @@ class PhaseSeconds(Record):
 
 
 class Costs(Record):
-    """Seconds that runs cost. Runs may go side by side: `by_kind` and `by_run` count each run's seconds in full.
+    """Seconds that runs cost. Runs can overlap: `by_kind` and `by_run` count the seconds of each run in full.
 
-    With `clocked` the moments were recorded, from the start of the first process to the end of the last. Without it
-    (older evidence) the runs are taken for one after the other, each from its first record to its last.
+    clocked: True if times were recorded, so that `wall_seconds` is from the start of the first process to the end of
+    the last. If False (older evidence), each run lasts from its first to its last record, and runs do not overlap.
     """
 
     clocked: bool = True
-    wall_seconds: Amount = 0.0  # of several directories: added up
-    gpu_seconds: Amount = 0.0  # in which some run held a GPU and neither waited nor was stopped
-    processor_seconds: Amount | None = None  # of workers that came to their end; None: not recorded
+    wall_seconds: Amount = 0.0  # the sum, for several directories
+    gpu_seconds: Amount = 0.0  # in which a run held a GPU and neither waited nor was stopped
+    processor_seconds: Amount | None = None  # of workers that completed; None: not recorded
     by_kind: dict[Kind, Amount] = Field(default_factory=dict)
-    gpu_by_kind: dict[Kind, Amount] = Field(default_factory=dict)  # a moment that several runs share is divided
+    gpu_by_kind: dict[Kind, Amount] = Field(default_factory=dict)  # time that several runs share is divided among them
     by_run: dict[str, list[PhaseSeconds]] = Field(default_factory=dict)
 
     @property
@@ -237,10 +237,10 @@ class Costs(Record):
 def costs(
     runs: Mapping[str, Sequence[WorkerTimes]], controls: Mapping[str, Collection[str]], *, has_gpu: bool
 ) -> Costs:
-    """Return what the runs of one directory cost.
+    """Return the cost of the runs of one directory.
 
-    runs: the workers of each run, by its id; controls: arms by contract that train only to be compared with; has_gpu:
-    the machine has a GPU. A run whose process was not recorded counts as holding that GPU.
+    runs: the workers of each run, by its id; controls: the untrained control arms, by contract; has_gpu: True if the
+    machine has a GPU. A run whose process was not recorded counts as holding that GPU.
     """
     spent = {
         name: [(worker, spans(worker, controls.get(worker.run.contract, ()))) for worker in workers]
@@ -272,9 +272,9 @@ def costs(
 
 
 def divided(held: Iterable[tuple[str | None, Sequence[Span]]]) -> dict[Kind, float]:
-    """Return seconds of GPUs by kind of cost. If several spans hold a GPU at one moment, divide that moment among them.
+    """Return GPU seconds by kind of cost. Time in which several spans hold the same GPU is divided among these spans.
 
-    held: the spans of each GPU, by its UUID.
+    held: pairs of a GPU's UUID and spans in which it was held.
     """
     changes: defaultdict[str | None, list[tuple[float, int, Kind]]] = defaultdict(list)
     for gpu, seen in held:
@@ -295,7 +295,7 @@ def divided(held: Iterable[tuple[str | None, Sequence[Span]]]) -> dict[Kind, flo
 
 
 def joined(parts: Sequence[tuple[str, Costs]]) -> Costs:
-    """Return what several run directories cost together; a run's name begins with its directory's, if that has one."""
+    """Return the total cost of several run directories, given with their names, which become prefixes of run names."""
     each = [part for _, part in parts]
     processor = [part.processor_seconds for part in each if part.processor_seconds is not None]
     by_run: defaultdict[str, list[PhaseSeconds]] = defaultdict(list)
@@ -334,14 +334,14 @@ def _in_order(seconds: Mapping[Kind, float]) -> dict[Kind, float]:
 
 
 def _rounded(seconds: float) -> float:
-    """Round to a millisecond: no clock here is better."""
+    """Round to a millisecond, because the clocks are not more precise."""
     return round(seconds, 3)
 
 
 def costs_of(bundle: Bundle, contracts: Sequence[Contract]) -> Costs:
-    """Return the cost of all runs of one directory, whether a verdict rests on them or not, and of located differences.
+    """Return the cost of all runs of one directory, with and without a verdict, and of locating first differences.
 
-    The parts of an interrupted run have clocks of their own, since the machine's clock may have begun anew.
+    The parts of a resumed run are added separately, because the machine's clock may have been reset between them.
     """
     controls = {contract.id: control_arms(contract) for contract in contracts}
     has_gpu = bundle.header.environment.gpu.uuid is not None
@@ -358,7 +358,7 @@ def costs_of(bundle: Bundle, contracts: Sequence[Contract]) -> Costs:
 
 
 def _times(bundle: Bundle) -> Mapping[str, list[WorkerTimes]]:
-    """Return the workers of every run that left any; an id that leads out of the directory is skipped."""
+    """Return the workers of every run that has some, by run. Skip an id that is a path out of the directory."""
     evidence = bundle.root / layout.EVIDENCE
     seen = {name: read_times(evidence / name) for name in bundle.header.runs if Path(name).name == name}
     located = sorted((bundle.root / layout.WHERE).glob("*/*"))
@@ -370,7 +370,7 @@ Name = tuple[str, str, str]  # of a unit: contract, claim, workload
 
 
 class Busy(NamedTuple):
-    """A time in which a worker did not wait, in seconds by the clock of the directory's machine."""
+    """A time in which a worker did not wait, in seconds of the clock of the machine that wrote the directory."""
 
     directory: str
     began: float
@@ -378,10 +378,10 @@ class Busy(NamedTuple):
 
 
 def busy_times(wanted: Collection[Name], folders: Sequence[Path]) -> dict[Name, Sequence[Busy]]:
-    """Return the busy times of each wanted unit's runs; a unit that was nowhere recorded has no entry.
+    """Return the busy times of the runs of each wanted unit. A unit that is recorded nowhere has no entry.
 
-    Run directories are searched from the newest name, folder by folder, published archives too, until every unit is
-    found. None is unpacked that has no verdict of a unit that is still missing.
+    Run directories and published archives are searched folder by folder, the newest name first, until every unit is
+    found. An archive is only unpacked if it has a verdict of a unit that is still missing.
     """
     found: dict[Name, Sequence[Busy]] = {}
     for folder in folders:
@@ -396,7 +396,7 @@ def busy_times(wanted: Collection[Name], folders: Sequence[Path]) -> dict[Name, 
 
 
 def busy_seconds(times: Iterable[Busy]) -> float:
-    """Return for how long at least one worker was busy: what runs took that were executed side by side."""
+    """Return how long at least one worker was busy. Time in which several runs overlap counts once."""
     total, until = 0.0, ("", 0.0)
     for directory, began, ended in sorted(times):
         since = max(began, until[1]) if directory == until[0] else began

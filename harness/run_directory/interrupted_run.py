@@ -1,8 +1,8 @@
 """Make a run directory: start a new one, or resume an interrupted one.
 
-A run resumes only as it was begun: with the same contracts, sources, packages, machine and options. A run that came to
-its end keeps its evidence, also one whose worker died: a gate must not be retried until it passes. A run that the
-interruption cut off is executed again, whole, and the header names it.
+A command resumes only with the same contracts, sources, packages, machine and options. A run that ended keeps its
+evidence, even if its worker died, because a gate must not be retried until it passes. A run that the interruption
+cut off is executed again completely, and the header names it.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ from harness.run_directory.writer import CHANGED, UNFINISHED_NAME, BundleWriter,
 if TYPE_CHECKING:
     from harness.contract.load import LoadedContract
 
-# Keep `journal.json` in a run directory that is being made: how it was begun, and the digest of
-# each ended run.
+# Keep `journal.json` in a run directory that is being written: how it was started, and the digest
+# of each ended run.
 #
-# This file alone shows what of an interrupted directory can be resumed, so it is written whole at
-# each end of a run. It goes away when the directory is sealed: from then on the manifest has the
+# Only this file shows which runs of an interrupted directory have ended, so it is rewritten after
+# each run. It is removed when the directory is sealed, because the manifest then has the
 # digests.
 
 
 class JournalFile(Record):
-    """The whole file, but for its checksum. Values are SHA-256, so that no name of a folder is kept here.
+    """The file's content without its checksum. Values are SHA-256 digests, so that the file contains no folder names.
 
-    headers: of `run.json` as it was written last, and before a change that may not have come to pass; options: of the
-    command line, by name; plan: of each run that is executed; ended: of the evidence of each run that came to its end.
+    headers: of `run.json` before and after its last change, which a kill may have prevented; options: of the command
+    line, by name; plan: of each run that is executed; ended: of the evidence of each run that has ended.
     """
 
     format_version: Literal[1] = 1
@@ -61,7 +61,7 @@ class JournalFile(Record):
 
 
 class _Written(JournalFile):
-    checksum: Digest  # of all else, so that a changed file is distinguished from a whole one
+    checksum: Digest  # of the rest of the content, so that a changed file is recognized
 
 
 def journal_text(content: JournalFile) -> str:
@@ -79,7 +79,7 @@ def read_journal(directory: Path) -> JournalFile:
 
 
 def evidence_digest(evidence: Path, run: str) -> str:
-    """Return the SHA-256 over all files below `evidence/RUN`, with their names, even for a run that left no folder."""
+    """Return the SHA-256 over all files below `evidence/RUN` and their names. A run without a folder has one too."""
     folder = evidence / run
     found = listing(folder)
     files = [listed_file(folder, name) for name in sorted(found.files)]
@@ -90,7 +90,7 @@ def evidence_digest(evidence: Path, run: str) -> str:
 
 @dataclass
 class Journal:
-    """The file of one directory, in the hands of the process that makes the directory."""
+    """The journal of one directory. Only the process that makes the directory writes it."""
 
     directory: Path
     content: JournalFile
@@ -100,9 +100,9 @@ class Journal:
         write_text(self.directory / layout.JOURNAL, journal_text(self.content))
 
     def note_ends(self, runs: Iterable[str]) -> None:
-        """Note that these runs came to their end, so that their evidence stays as it is.
+        """Record that these runs have ended, so that a resumed command keeps their evidence.
 
-        Where the directory disappears meanwhile nothing is noted, and the runs are executed again.
+        If the directory has disappeared, nothing is recorded, and the runs are executed again.
         """
         with self._lock, suppress(OSError):
             digests = {run: evidence_digest(self.directory / layout.EVIDENCE, run) for run in runs}
@@ -111,15 +111,15 @@ class Journal:
 
 
 def changed_since(directory: Path, journal: JournalFile) -> list[str]:
-    """Return the ended runs whose evidence is not what the journal noted."""
+    """Return the ended runs whose evidence has changed since the journal recorded its digest."""
     evidence = directory / layout.EVIDENCE
     return [run for run, digest in sorted(journal.ended.items()) if evidence_digest(evidence, run) != digest]
 
 
 @contextmanager
 def alone_in(directory: Path) -> Iterator[None]:
-    """Hold the directory, so that no other process makes or resumes it. Raises UsageError where one already does."""
-    from filelock import FileLock, Timeout  # comes with the extra `run`, as all that executes anything
+    """Lock the directory, so that no other process makes or resumes it. Raises UsageError if another process does."""
+    from filelock import FileLock, Timeout  # installed by the extra `run`, like everything that executes runs
 
     lock = FileLock(directory / layout.LOCK)
     try:
@@ -135,7 +135,7 @@ def alone_in(directory: Path) -> Iterator[None]:
 
 
 def is_free(lock: Path) -> bool:
-    """Return True if no process holds a lock as `alone_in` takes it, or the file is missing. Do not create it."""
+    """Return True if no process holds this lock of `alone_in`, or the file is missing. Do not create the file."""
     import fcntl
 
     try:
@@ -160,17 +160,17 @@ _MACHINE = ("gpu", "cpu", "host_memory_gib", "platform", "variables", "redacted"
 
 
 def another_header(begun: Header, now: Header) -> str | None:
-    """Return the first difference between what was begun and what is requested now; None where there is none."""
+    """Return the first difference between the interrupted run and the one requested now; None if there is none."""
     return next(_differences(begun, now), None)
 
 
 def another_machine(begun: Environment, now: Environment) -> str | None:
-    """Return the first difference of machine, packages or sources since a run was begun; None where there is none."""
+    """Return the first difference of machine, packages or commit since a run was started; None if there is none."""
     return next(_environment(begun, now), None)
 
 
 def another_plan(begun: JournalFile, now: JournalFile) -> str | None:
-    """Return the first option that neither header nor contracts hold, or the first run, that differs; else None."""
+    """Return the first difference in options (that are not in the header) or in planned runs; None if there is none."""
     for name, digest in now.options.items():
         if begun.options.get(name) != digest:
             return f"another {name}, or other files under it"
@@ -179,9 +179,9 @@ def another_plan(begun: JournalFile, now: JournalFile) -> str | None:
 
 
 def other_commits(begun: Environment, now: Environment) -> Iterator[tuple[str, str, str]]:
-    """Yield the systems that were at another commit, or changed since it in one of the two, each with both commits.
+    """Yield each system whose commit, or whose uncommitted changes, differ between two runs, with both commits.
 
-    An unknown commit is not another one: of a system that only one run has, or that lies in no repository.
+    A system is left out if one commit is unknown: only one run has the system, or it is in no repository.
     """
     for system in sorted({*begun.trainers} & {*now.trainers}):
         there, here = begun.trainers[system].commit, now.trainers[system].commit
@@ -252,8 +252,8 @@ ANEW = "run it anew, without --resume"
 
 @dataclass(frozen=True)
 class Described:
-    """What a directory is made from. work: of each run that is executed itself and those that read its evidence;
-    options: of the command line, by name, as far as neither header nor contracts have them.
+    """What determines a directory. work: each run to execute, followed by the runs that share its evidence, by id;
+    options: options of the command line, by name, that are neither in the header nor in contracts.
     """
 
     header: Header
@@ -271,10 +271,10 @@ class Described:
 def made_directory(
     described: Described, final: Path, *, named: bool, resume: Path | None
 ) -> AbstractContextManager[tuple[BundleWriter, Journal]]:
-    """Return the run directory, which only this process makes, and which is named `final` at its end (see
-    `BundleWriter`); or the one to `resume`, which keeps its name.
+    """Return a context with a new run directory, locked by this process, that is finally named `final` (see
+    `BundleWriter`); or with the directory `resume`. named: True if the user chose the name.
 
-    Raises UsageError or EvidenceError where that one cannot be resumed.
+    Raises UsageError or EvidenceError if the directory cannot be resumed.
     """
     if resume is not None and named:
         raise UsageError("a run directory that is gone on with has its name", got="--name", remedy="leave out --name")
@@ -284,7 +284,7 @@ def made_directory(
 @contextmanager
 def _new(described: Described, final: Path, *, named: bool) -> Iterator[tuple[BundleWriter, Journal]]:
     writer = BundleWriter(final, described.header, described.contracts, described.waivers, named=named)
-    # where nothing can be executed, there is no library for locks, and nothing to resume
+    # if nothing is executed, the library for locks may be missing, and there is nothing to resume
     with alone_in(writer.path) if described.work else nullcontext():
         if named and described.work:
             _refuse_one_under_way(writer)
@@ -292,15 +292,15 @@ def _new(described: Described, final: Path, *, named: bool) -> Iterator[tuple[Bu
         try:
             journal.write()
         except BaseException:
-            shutil.rmtree(writer.path, ignore_errors=True)  # there is nothing in it yet
+            shutil.rmtree(writer.path, ignore_errors=True)  # it has no evidence yet
             raise
         yield writer, journal
 
 
 def _refuse_one_under_way(writer: BundleWriter) -> None:
-    """Raise UsageError where another process makes a directory for the same name, before both are at their end.
+    """Raise UsageError if another process is making a directory for the same final name.
 
-    This is asked once this directory is visible, so that of two processes at least one finds the other.
+    Check this after this directory exists, so that at least one of two processes finds the other.
     """
     for other in sorted(_unfinished_of(writer.final)):
         if other != writer.path and not is_free(other / layout.LOCK):
@@ -333,7 +333,7 @@ def _interrupted(described: Described, directory: Path) -> Iterator[tuple[Bundle
         )
         header = bundle.header.model_copy(update={"resumed": [*bundle.header.resumed, resumption]})
         kept = {name: digest for name, digest in journal.ended.items() if name not in executed}
-        # the header changes next; who is killed before that leaves the earlier one
+        # the header changes next; if the process is killed before, the earlier header remains
         headers = [digest_of(header_text(bundle.header)), digest_of(header_text(header))]
         noted = Journal(directory, journal.model_copy(update={"headers": headers, "ended": kept}))
         noted.write()
@@ -362,7 +362,7 @@ def _unfinished_of(final: Path) -> Iterator[Path]:
 
 
 def left_unfinished(final: Path) -> Path | None:
-    """Return the interrupted run directory that was to become `final` and can be resumed; None where there is none."""
+    """Return the newest interrupted run directory for the name `final` that can be resumed; None if there is none."""
     unfinished = [final] if (final / layout.INCOMPLETE).exists() else []
     unfinished += _unfinished_of(final)
     journals = [path / layout.JOURNAL for path in unfinished if (path / layout.JOURNAL).exists()]
@@ -370,7 +370,7 @@ def left_unfinished(final: Path) -> Path | None:
 
 
 def is_made_elsewhere(directory: Path) -> bool:
-    """Return True if this machine is not the one on which the interrupted directory was begun."""
+    """Return True if the interrupted directory was started on another machine."""
     begun = _unfinished(directory).header.environment
     now = environment.collect()
     if begun.redacted is not None:
@@ -379,7 +379,7 @@ def is_made_elsewhere(directory: Path) -> bool:
 
 
 def as_left(directory: Path) -> tuple[Bundle, JournalFile]:
-    """Return an interrupted directory and its journal. Raises EvidenceError where it is not as it was left."""
+    """Return an interrupted directory and its journal. Raises EvidenceError if it has changed since it was left."""
     bundle = _unfinished(directory)
     try:
         journal = read_journal(bundle.path)

@@ -1,11 +1,11 @@
-"""Find where a run can be read, and check where a command may write: never within an existing run.
+"""Find the files of a run, and check where a command may write, which is never inside an existing run.
 
-A run is a folder, an archive of one, or a published folder with its archive next to its pages:
+A run is a folder, an archive of one, or a published folder, which has an archive next to its pages:
 
     report.html  summary.md  verdicts.json  (drill.json)  run.tar.xz  manifest.json
 
-The archive holds what was seen (`run.json`, `contracts/`, `waivers/`, `evidence/`) with a manifest of its own. The
-files next to it hold what follows from that. A path that cannot be written to is a mistake on the command line.
+The archive contains what was seen (`run.json`, `contracts/`, `waivers/`, `evidence/`) with its own manifest. The
+files next to it are derived from the archive. A path that cannot be written to is an error of the command line.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from harness.evidence.layout import shown
 from harness.platform.paths import require_existing
 from harness.run_directory.archive import SUFFIXES, is_archive, unpack
 
-_RUN = (layout.HEADER, layout.ARCHIVE)  # either of them, in a folder next to one of these:
+_RUN = (layout.HEADER, layout.ARCHIVE)  # a run has one of these files, and one of the next:
 _ITS_OWN = (layout.MANIFEST, layout.INCOMPLETE, layout.VERDICTS)
 
 
 def refuse_within_run(path: Path, runs: Sequence[Path] = ()) -> None:
-    """Raise UsageError where a file at the path would lie in a run directory, in a published one, or in one of `runs`,
-    whatever these hold.
+    """Raise UsageError if the path is inside a run directory, a published run, or one of `runs`, which may have any
+    content.
 
-    A manifest lists all files there: one more file, even of a command that only reads, breaks the seal.
+    A manifest lists all files of a run, so any additional file breaks the seal.
     """
     within = Path(os.path.realpath(path)), Path(os.path.realpath(path.parent)) / path.name
     named = {Path(os.path.realpath(run)) for run in runs}
@@ -51,16 +51,16 @@ def refuse_within_run(path: Path, runs: Sequence[Path] = ()) -> None:
 
 
 def _is_file(path: Path) -> bool:
-    return os.path.isfile(path)  # noqa: PTH113 - that of a Path raises where a folder above cannot be read
+    return os.path.isfile(path)  # noqa: PTH113 - `Path.is_file` raises if a folder above cannot be read
 
 
 def way(folder: Path, page: Path) -> str:
-    """Return the link from a page in `folder` to another page: by where both really lie, whatever links led to them."""
+    """Return the relative link from a page in `folder` to another page, computed from the real paths of both."""
     return quote(Path(os.path.relpath(page.resolve(), folder.resolve())).as_posix())
 
 
 def made_folder(folder: Path) -> Path:
-    """Make the folder with those above it, and return it. Raises UsageError where that fails, and for one in a run."""
+    """Make the folder and its parents, and return it. Raises UsageError if that fails, or if it is inside a run."""
     refuse_within_run(folder / "any")
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -70,15 +70,15 @@ def made_folder(folder: Path) -> Path:
 
 
 def temporary_folder(final: Path, behind: str = "") -> Path:
-    """Make a folder for this user alone next to `final`, where `final` is written until it gets its name.
+    """Make a folder that only this user can access, next to `final`. It is later renamed to `final`.
 
-    `final`'s own folder is made, too. The name begins with `final`'s name and `behind`, if given, and
-    ends at random. The path is spelled as `final` is, so that it equals what a glob in `final.parent`
-    finds: since Python 3.12 `mkdtemp` returns an absolute path without `..`, and what `..` means
-    behind a link is lost.
+    The parent of `final` is made too. The name starts with the name of `final` and `behind`, if given,
+    and ends at random. The path starts with `final.parent` as it is written, so that it equals a path
+    from a glob in `final.parent`. Since Python 3.12, `mkdtemp` returns an absolute path without `..`,
+    which can be another folder if `..` follows a link.
 
-    Raises UsageError where no such name can be given there, where it would lie in a run, and where this user could not
-    read what is written.
+    Raises UsageError if the folder cannot be made there, if it would be inside a run, or if the umask would not let
+    this user read the files.
     """
     _require_readable(final)
     folder = made_folder(final.parent)
@@ -90,7 +90,7 @@ def temporary_folder(final: Path, behind: str = "") -> Path:
 
 
 def _require_readable(final: Path) -> None:
-    umask = os.umask(0o077)  # there is no other way to read it
+    umask = os.umask(0o077)  # the umask can only be read by setting it
     os.umask(umask)
     if umask & stat.S_IRWXU:
         raise UsageError(
@@ -102,15 +102,15 @@ def _require_readable(final: Path) -> None:
 
 
 def takes_nothing(path: Path, error: OSError) -> UsageError:
-    """Return the error about a path that a command was to write to."""
+    """Return the error that a command cannot write to a path."""
     rule, got = "what a command writes can be written at the path that is named", error.strerror or str(error)
     return UsageError(rule, where=str(path), got=got, remedy="name another one")
 
 
 def write_named(path: Path, text: str) -> None:
-    """Write a file, whole or not at all, in a folder that is made for it.
+    """Write a file completely or not at all, and make its folder if necessary.
 
-    Raises UsageError where that fails, and where the file would lie in a run.
+    Raises UsageError if that fails, or if the file would be inside a run.
     """
     refuse_within_run(path)
     try:
@@ -121,9 +121,9 @@ def write_named(path: Path, text: str) -> None:
 
 
 def write_together(texts: Mapping[Path, str]) -> None:
-    """Write files, all of them or none, in folders that are made for them; existing files are replaced.
+    """Write all files or none, and make their folders if necessary. Existing files are replaced.
 
-    Raises UsageError where one cannot be written. Then no file or folder is new, and existing ones are unchanged.
+    Raises UsageError if a file cannot be written. Then no file or folder is new, and existing files are unchanged.
     """
     for path in texts:
         refuse_within_run(path)
@@ -140,13 +140,13 @@ def write_together(texts: Mapping[Path, str]) -> None:
 
 
 class _Together:
-    """Files on their way, each next to its place until all of them are written. `path`: of which one it is now."""
+    """Files that are first written next to their final paths, and then renamed. path: the current file, for errors."""
 
     def __init__(self) -> None:
         self.path = Path()
-        self._folders: list[Path] = []  # that were not there
-        self._beside: dict[Path, Path] = {}
-        self._before: dict[Path, bytes | None] = {}  # what was in the places that are taken; None: nothing
+        self._folders: list[Path] = []  # new folders
+        self._beside: dict[Path, Path] = {}  # final path -> temporary file next to it
+        self._before: dict[Path, bytes | None] = {}  # earlier content of the replaced files; None: there was no file
 
     def put_beside(self, path: Path, text: str) -> None:
         self.path = path
@@ -186,24 +186,24 @@ _RULE = "evidence is read from a run directory or an archive of one"
 
 @dataclass(frozen=True)
 class Place:
-    """Where the parts of a run lie. `temporary` is the folder to remove once nothing reads it any more."""
+    """The folders with the parts of a run. temporary: a folder to remove when nothing reads it any more."""
 
-    named: Path  # as the caller named it: what messages and pages show
-    root: Path  # holds `run.json`, `contracts/`, `waivers/`, `evidence/`
-    derived: Path  # holds `verdicts.json`, `drill.json`, the pages, and the manifest that is the run's
+    named: Path  # the path that the caller gave, which messages and pages show
+    root: Path  # contains `run.json`, `contracts/`, `waivers/`, `evidence/`
+    derived: Path  # contains `verdicts.json`, `drill.json`, the pages, and the run's manifest
     temporary: Path | None = None
 
     @property
     def published(self) -> bool:
-        """Return True for a folder with its evidence in an archive."""
+        """Return True if the run is a folder with its evidence in an archive."""
         return self.derived == self.named and self.temporary is not None
 
     def shown(self, text: str) -> str:
-        """Return a message with the path that the caller named instead of the temporary folder."""
+        """Return a message in which the path from the caller replaces the temporary folder."""
         return text.replace(str(self.root), str(self.named))
 
     def writable(self) -> Path:
-        """Return the folder in which verdicts and pages are replaced. Raises UsageError for an archive alone."""
+        """Return the folder in which verdicts and pages can be replaced. Raises UsageError if the run is an archive."""
         if self.derived != self.named:
             raise UsageError(
                 "verdicts and pages are written into a folder, never into an archive",
@@ -215,8 +215,8 @@ class Place:
 
 
 def place_of(path: Path) -> Place:
-    """Find a run, unpacking it where it is archived. Raises UsageError where there is nothing, EvidenceError where the
-    run is refused."""
+    """Find a run, and unpack it if it is archived. Raises UsageError if the path does not exist, and EvidenceError if
+    the run is refused."""
     archive = path / layout.ARCHIVE
     if path.is_dir() and not (archive.exists() or archive.is_symlink()):
         return Place(path, path, path)
@@ -232,14 +232,14 @@ def place_of(path: Path) -> Place:
 
 
 def runs_in(folder: Path) -> list[Path]:
-    """Return the runs directly in a folder, by name: folders, published folders, archives."""
+    """Return the runs directly in a folder, sorted by name: folders, published folders and archives."""
     found = [path.parent for name in (layout.HEADER, layout.ARCHIVE) for path in folder.glob(f"*/{name}")]
     archives = [path for path in folder.glob("*") if path.is_file() and is_archive(path)]
     return sorted({*found, *archives})
 
 
 def runs_below(folder: Path) -> list[Path]:
-    """Return the runs in a folder or in folders within, by name. A run is not searched for other runs."""
+    """Return the runs in a folder at any depth, sorted by name. The folder of a run is not searched for other runs."""
     found = runs_in(folder)
     for inside in sorted(folder.iterdir()):
         if inside.is_dir() and not inside.is_symlink() and inside not in found:

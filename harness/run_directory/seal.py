@@ -1,8 +1,8 @@
 """Seal a run directory with `manifest.json`, which lists every other file with size and digest, and check the seal.
 
-The manifest is written last. One folder has one manifest, at its top. In a published folder it lists the pages and the
-archive, and a manifest in the archive lists what was seen. `seen` is the same in both, however often the verdicts are
-judged again. A run directory is whole if it has its manifest, and everything in it is as the manifest lists it.
+The manifest is written last, at the top of the folder. In a published folder it lists the pages and the archive, and
+a manifest inside the archive lists what was seen. `seen` is the same in both, and a new judgement does not change it.
+A run directory is whole if it has a manifest, and if all files and folders are as the manifest lists them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _MOST_BYTES = 64 * 2**20
 
 
 class ListedFile(Record):
-    """A plain file, by its path from the folder that the manifest lies in."""
+    """A plain file. path: relative to the manifest's folder."""
 
     path: str
     size: Annotated[int, Field(ge=0, strict=True)]  # bytes
@@ -40,17 +40,17 @@ class ListedFile(Record):
 
 
 class Manifest(Record):
-    """The whole file. `replaces`: the digest of the manifest that this one took the place of."""
+    """The file's content. replaces: the digest of the manifest that this manifest replaced."""
 
     format_version: Literal[1] = 1
     files: list[ListedFile]
     folders: list[str]
-    seen: Digest  # over header, contracts, waivers and evidence: `seen_digest`
+    seen: Digest  # `seen_digest` of header, contracts, waivers and evidence
     replaces: Digest | None = None
 
     @model_validator(mode="after")
     def _of_this_folder(self) -> Self:
-        """Refuse names that repeat, are out of order or outside the folder, or that a manifest cannot list."""
+        """Refuse names that are repeated, not in order, outside the folder, or not allowed in a manifest."""
         files = [file.path for file in self.files]
         for names in (files, self.folders):
             if any(first >= second for first, second in pairwise(names)):
@@ -69,7 +69,7 @@ class Manifest(Record):
 
 
 class _Written(Manifest):
-    """The file as it is written. `checksum`: SHA-256 of all else in it: damage differs from a changed file."""
+    """The file as it is written. checksum: SHA-256 of the rest of the content, so that damage is recognized."""
 
     checksum: Digest
 
@@ -88,7 +88,7 @@ def digest_of(text: str) -> str:
 def read_manifest(folder: Path) -> tuple[Manifest, str]:
     """Return the manifest of a folder, and its digest. Raises `Damaged`.
 
-    It has to be written as the harness writes it, so that nothing in it is overlooked (such as a repeated key).
+    The file must have exactly the bytes that the harness writes, so that no content is overlooked (a repeated key).
     """
     path = folder / layout.MANIFEST
     data = read_bytes(path, _MOST_BYTES)
@@ -102,7 +102,7 @@ def read_manifest(folder: Path) -> tuple[Manifest, str]:
 
 
 def listed_file(root: Path, name: str) -> ListedFile:
-    """Return the entry of a file as it is now. Raises OSError."""
+    """Return the entry of a file, from its current content. Raises OSError."""
     with (root / name).open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
         return ListedFile(path=name, size=file.tell(), sha256=digest)
@@ -120,14 +120,14 @@ def seen_digest(files: list[ListedFile], folders: list[str]) -> str:
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
-MOST = 100_000  # files and folders: a listing of an untrusted directory comes to an end
-_LONGEST, _DEEPEST = LIMITS.name - len(TOP) - 1, LIMITS.depth - 1  # what fits into an archive, below its one folder
+MOST = 100_000  # files and folders, so that listing an untrusted directory ends
+_LONGEST, _DEEPEST = LIMITS.name - len(TOP) - 1, LIMITS.depth - 1  # limits of paths below the top folder of an archive
 
 
 @dataclass
 class Listing:
-    """All that lies in a folder, by its path from there. `files`: plain ones, with their size in bytes; `unfit`: what
-    no run directory holds (links, devices, names that not every system can write), and why.
+    """The content of a folder, by paths relative to it. files: plain files, with their size in bytes; unfit: what a run
+    directory must not contain (links, devices, names that not every system can write), and why.
     """
 
     files: dict[str, int] = field(default_factory=dict)
@@ -136,7 +136,7 @@ class Listing:
 
 
 def listing(root: Path, leave_out: Collection[str] = ()) -> Listing:
-    """Return what lies in `root`, without the names `leave_out` at its top."""
+    """Return the content of `root`, except the names `leave_out` at its top."""
     found = Listing()
     waiting = [""]
     while waiting:
@@ -175,7 +175,7 @@ def _too_long(name: str) -> str | None:
 
 
 def _kind(status: os.stat_result) -> str | None:
-    """Return why it is not a plain file or a folder of its own; None where it is one."""
+    """Return why an entry is not an acceptable plain file or folder; None if it is one."""
     if stat.S_ISDIR(status.st_mode):
         return None
     problems = {
@@ -194,10 +194,10 @@ UNSEALED = "the run has no manifest.json; `harness judge --write` seals what is 
 
 @dataclass(frozen=True)
 class Seal:
-    """What was found of a directory's manifest.
+    """The result of comparing a directory with its manifest.
 
-    manifest, digest: None where there is none to go by; within: the one that lists header and evidence, in a published
-    folder that in its archive; missing: why there is none, in words; differences: what is not as listed, by its name.
+    manifest, digest: None if there is no valid manifest; within: the manifest that lists header and evidence, which is
+    in the archive of a published run; missing: why there is no manifest; differences: pairs of a name and a difference.
     """
 
     manifest: Manifest | None = None
@@ -215,13 +215,13 @@ class Seal:
         return [f"{name}: {what}" for name, what in self.differences]
 
 
-BEING_WRITTEN = Seal()  # in the hands of its writer: nothing is listed yet, and nothing can differ
+BEING_WRITTEN = Seal()  # for a directory that is being written: nothing is listed, so nothing can differ
 
 
 def seal_of(place: Place, *, before_manifests: bool) -> Seal:
-    """Compare a directory with its manifest, and a published one also with the manifest in its archive.
+    """Compare a directory with its manifest, and for a published run also the archive's files with their manifest.
 
-    before_manifests: True if its header's version had no manifests, so that nothing shows whether the run finished.
+    before_manifests: True if the header's version had no manifests. Then nothing shows whether the run finished.
     """
     if any(os.path.lexists(folder / layout.INCOMPLETE) for folder in (place.root, place.derived)):
         return Seal(missing=UNFINISHED)
@@ -248,9 +248,9 @@ def seal_of(place: Place, *, before_manifests: bool) -> Seal:
 
 
 def differences(folder: Path, manifest: Manifest) -> Iterator[tuple[str, str]]:
-    """Yield everything in a folder that is not as its manifest lists it, by name. Only files of listed size are hashed.
+    """Yield the name and the difference of everything in a folder that is not as its manifest lists it.
 
-    A listed folder without a file may be missing: it holds no facts, and artifacts of CI systems do not keep it.
+    Only files with the listed size are hashed. An empty folder may be missing, because CI artifacts do not keep it.
     """
     found = listing(folder, leave_out=(layout.MANIFEST,))
     yield from ((shown(name), what) for name, what in sorted(found.unfit.items()))
@@ -263,13 +263,13 @@ def differences(folder: Path, manifest: Manifest) -> Iterator[tuple[str, str]]:
 
 
 def _is_below(name: str, unfit: Collection[str]) -> bool:
-    """Return True if a name, or a folder that it lies in, is reported already."""
+    """Return True if a name, or a folder above it, is reported already."""
     parts = name.split("/")
     return any("/".join(parts[:length]) in unfit for length in range(1, len(parts) + 1))
 
 
 def _difference(folder: Path, name: str, listed: ListedFile | None, found: Listing) -> str | None:
-    """Return how a file, or a folder (`listed` None), differs from what it should be; None where it does not."""
+    """Return how a file, or a folder (`listed` is None), differs from the manifest; None if it does not."""
     if listed is None:
         return None if name in found.folders else "a file in place of a folder" if name in found.files else "missing"
     if name not in found.files:
@@ -291,11 +291,11 @@ def empty_folders(manifest: Manifest) -> set[str]:
 def manifest_of(
     folder: Path, only: Callable[[str], bool] = lambda _name: True, before: Manifest | None = None
 ) -> Manifest:
-    """Return the manifest of a folder as it is now, with the paths that `only` accepts.
+    """Return a manifest of the folder's current content, limited to the paths that `only` accepts.
 
-    before: the folder's earlier manifest; its empty folders stay listed, even where they are missing now.
+    before: the folder's earlier manifest. Its empty folders stay listed, even if they are missing now.
 
-    Raises EvidenceError for files that no run directory holds.
+    Raises EvidenceError for files that a run directory must not contain.
     """
     found = listing(folder, leave_out=(layout.MANIFEST, layout.INCOMPLETE, layout.JOURNAL, layout.LOCK))
     if found.unfit:
@@ -309,16 +309,16 @@ def manifest_of(
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> str:
-    """Put the manifest in place, all at once, and return its digest."""
+    """Write the manifest completely or not at all, and return its digest."""
     text = manifest_text(manifest)
     write_text(folder / layout.MANIFEST, text)
     return digest_of(text)
 
 
 def seal_anew(place: Place, seal: Seal) -> None:
-    """Seal a directory whose pages and verdicts were written anew; where nothing changed the manifest stays.
+    """Seal a directory again after its pages and verdicts were rewritten. If nothing changed, keep the manifest.
 
-    Raises EvidenceError where the evidence is not what was sealed.
+    Raises EvidenceError if the evidence is not what was sealed.
     """
     folder = place.writable()
     before = seal.manifest

@@ -1,12 +1,12 @@
-"""Join run directories: one, or the shards of a gate that was run in parts, whose machines must be equally fast.
+"""Judge one run directory, or join the shards of a gate that was run in parts on equally fast machines.
 
 Each unit gets the evidence of its earliest attempt; a later repeat never replaces it. A shard that only reported that
-its machine could not execute a unit has made no attempt at it. A timing that is measured until it passes proves less
-than its error rates state, so every attempt is counted: in the run directories of one folder, in a gate's, and by CI.
+its machine could not execute a unit made no attempt. A timing that is repeated until it passes proves less than its
+error rates state. So every attempt is counted: in the run directories of one folder, in a gate's, and by CI.
 
-One kind of machine is not one speed: a card may have its clock locked, a host its governor. What a claim's workloads do
-to a clock differs, so the highest clock is compared that each machine reached while it timed, by the spread that the
-claim's own limits allow within a process. Of processors the least pace is compared, that of a fixed piece of work.
+Machines of one kind can differ in speed, because of a locked GPU clock or a CPU governor. Workloads influence clocks,
+so the highest clock that each machine reached during a claim's timing is compared, with the spread that the claim
+allows within a process. For processors, the least pace of a fixed piece of work is compared.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from harness.run_directory.bundle import Attempts, Bundle, Header, TimedBefore
 from harness.run_directory.interrupted_run import other_commits
 
 _Timing = tuple[str, str, str]  # contract, claim, workload
-# What CI calls the attempt of a job, and the number that it gives to the first one.
+# Environment variables of CI services with the attempt of a job, and each variable's value for the first attempt.
 CI_ATTEMPTS = {
     "GITHUB_RUN_ATTEMPT": 1,
     "BUILDKITE_RETRY_COUNT": 0,
@@ -41,18 +41,18 @@ CI_ATTEMPTS = {
 
 
 def attempts_before(header: Header, reports: Path, environment: Mapping[str, str]) -> Attempts:
-    """Return what was tried before the run of this header, which is not in the folder yet.
+    """Return the attempts before the run of this header. The folder `reports` does not have this run yet.
 
-    Every run of the folder counts, whatever its verdicts, that planned to time the unit with equal sources, an equal
-    contract and an equal baseline's commit, and was no drill. A directory whose `run.json` cannot be read is not a run.
+    A run in the folder counts, with any verdict, if it planned to time the unit with equal sources, an equal contract
+    and an equal baseline commit, and was no drill. A directory is ignored if its `run.json` cannot be read.
     """
     return Attempts(timings=_together(timings(header), _same_sources(header, reports)), ci=_of_ci(environment))
 
 
 def joined_attempts(headers: Mapping[str, Header]) -> Attempts:
-    """Return what directories that are judged together, given by name, and the runs before them tried.
+    """Return the attempts of directories that are judged together, and of the runs before them. headers: by name.
 
-    A unit is judged by its earliest attempt, which is not counted among the others.
+    A unit is judged by its earliest attempt, which is not in the list of its other attempts.
     """
     by_start = sorted(headers, key=lambda name: (headers[name].started_at, name))
     timed = {name: timings(headers[name]) for name in by_start}
@@ -67,7 +67,7 @@ def joined_attempts(headers: Mapping[str, Header]) -> Attempts:
 
 
 def timings(header: Header) -> dict[_Timing, str]:
-    """Return the units that are timed, with the digests of their contracts."""
+    """Return the timed units of a run, with the digests of their contracts."""
     return {
         (unit.contract, unit.claim, unit.workload): header.digests.contracts.get(unit.contract, "")
         for unit in header.units
@@ -76,7 +76,7 @@ def timings(header: Header) -> dict[_Timing, str]:
 
 
 def _same_sources(header: Header, reports: Path) -> dict[str, Header]:
-    """Return the headers of the folder's runs with the same sources, by their directories' names, in that order."""
+    """Return the headers of the folder's runs with the same sources, by name of the directory, sorted."""
     found = {}
     for path in sorted(reports.glob(f"*/{layout.HEADER}")):
         other = readable(path, Header)
@@ -86,7 +86,7 @@ def _same_sources(header: Header, reports: Path) -> dict[str, Header]:
 
 
 def _sources(header: Header) -> tuple[str, str | None]:
-    """Return the digest of all sources, and the baseline's commit where the run compares two commits."""
+    """Return the digest of all sources, and the baseline's commit, or None if the run does not compare commits."""
     return header.digests.source, header.commits.baseline.commit if header.commits is not None else None
 
 
@@ -102,7 +102,7 @@ def _timed_before(unit: _Timing, names: Iterable[str]) -> TimedBefore:
 
 
 def _of_ci(environment: Mapping[str, str]) -> int | None:
-    """Return which attempt this is, by the first variable of the table that states it; None where none does."""
+    """Return the number of this attempt, from 1, by the first valid variable of `CI_ATTEMPTS`; None without one."""
     for variable, first in CI_ATTEMPTS.items():
         value = environment.get(variable, "")
         if value.isascii() and value.isdigit() and len(value) < 10 and int(value) >= first:
@@ -116,23 +116,23 @@ NOT_IN_THIS_RUN = Obstacle(reason="not_planned", message="the contract has this 
 
 @dataclass(frozen=True)
 class Attempt:
-    """A unit with the evidence that decides it, in the order of its plan; `bundle` is None for a unit never planned."""
+    """A unit with the evidence that decides it, in the order of its runs. bundle: None if no directory planned it."""
 
     unit: Unit
     evidence: list[RunEvidence]
     bundle: Bundle | None
 
     def made(self) -> list[Run | None]:
-        """Return what was executed for the unit, by its evidence; None for a run that left none readable."""
+        """Return the executed runs of the unit, as their evidence records them; None for a run that cannot be read."""
         return [] if self.bundle is None else [self.bundle.made(run) for run in self.unit.runs]
 
 
 def attempts(bundles: Sequence[Bundle], contracts: Sequence[Contract]) -> list[Attempt]:
-    """Return an attempt for every unit that these directories were asked for, and every other one that they planned.
+    """Return an attempt for every unit that these directories planned or should have planned.
 
-    A single directory was asked for what its command line did not narrow away, shards together for everything. A run
-    with a planted fault is not a gate: its units are those that it planned. Raises EvidenceError for shards that do not
-    belong together.
+    A single directory should plan the units that its command line selected, and shards together should plan all units.
+    A run with a planted fault is not a gate and has only the units that it planned. Raises EvidenceError for shards
+    that do not belong together.
     """
     demanded = [
         Unit(contract=contract.id, claim=claim.id, workload=workload)
@@ -153,7 +153,7 @@ def attempts(bundles: Sequence[Bundle], contracts: Sequence[Contract]) -> list[A
 def _made(
     units: Sequence[Unit], by_start: Sequence[Bundle], missing: Obstacle, contracts: Sequence[Contract]
 ) -> list[Attempt]:
-    """Return the attempt at each unit, in the order in which the units are first named."""
+    """Return one attempt for each unit, in the order of the units' first occurrence."""
     arms = {
         (contract.id, claim.id): {arm for part in parts_of(claim) for arm in part.arms().values()}
         for contract in contracts
@@ -186,7 +186,7 @@ def _attempt(bundle: Bundle, unit: Unit) -> Attempt:
 
 
 def _was_made(attempt: Attempt, arms: Collection[str]) -> bool:
-    """Return True if neither the plan, nor a run, nor one of the claim's `arms` reported that the machine is unable."""
+    """Return True unless the plan, a run or one of the claim's `arms` reported that the machine cannot execute it."""
     of_arms = [failure.obstacle for run in attempt.evidence for arm, failure in run.failed.items() if arm in arms]
     obstacles = [attempt.unit.obstacle, *(run.obstacle for run in attempt.evidence), *of_arms]
     return all(obstacle is None for obstacle in obstacles)
@@ -198,7 +198,7 @@ def _commits(bundle: Bundle) -> str:
 
 
 def part_names(bundles: Sequence[Bundle]) -> list[str]:
-    """Return a name for each directory: its folder's or archive's, with as many folders above as make all distinct."""
+    """Return a distinct name for each directory: the name of its folder or archive, with parent folders if needed."""
     paths = [bundle.path if bundle.path.name else bundle.path.resolve() for bundle in bundles]
     longest = max(len(path.parts) for path in paths)
     for length in range(1, longest + 1):
@@ -216,7 +216,7 @@ def refuse_mixed(bundles: Sequence[Bundle]) -> None:
 
 
 def refuse_unfit(bundles: Sequence[Bundle]) -> None:
-    """Raise EvidenceError for a drill, a run beyond its plan, and one that is named twice: these are no shards."""
+    """Raise EvidenceError for a drill, for a run with units outside its selection, and for a run named twice."""
     named: dict[Path, Bundle] = {}
     for bundle in bundles:
         header, first = bundle.header, named.setdefault(bundle.path.resolve(), bundle)
@@ -236,8 +236,8 @@ def refuse_unfit(bundles: Sequence[Bundle]) -> None:
 
 
 def differences(bundles: Sequence[Bundle]) -> Iterator[EvidenceError]:
-    """Yield why these runs are not the shards of one gate: an error for each with other sources, commits or contracts
-    than an earlier one, or that timed a claim of it on another kind of machine."""
+    """Yield an error for each run that cannot be a shard of the same gate as an earlier run: its sources, commits or
+    contracts differ, or it timed the same claim on another kind of machine."""
     first = bundles[0]
     contracts: dict[str, tuple[str, Bundle]] = {}
     for number, bundle in enumerate(bundles):
@@ -263,7 +263,7 @@ def differences(bundles: Sequence[Bundle]) -> Iterator[EvidenceError]:
 
 
 def _other_sources(bundle: Bundle, before: Sequence[Bundle]) -> Iterator[EvidenceError]:
-    """Yield an error if it has other sources than an earlier one, and one if it has another commit of a trainer."""
+    """Yield an error if the bundle's sources differ from an earlier one's, and one if a trainer's commit differs."""
     where, remedy = str(bundle.path), "run the shards again from one commit"
     sources = ((one, found) for one in before if (found := _differing_sources(one.header, bundle.header)))
     for other, (what, digest, known) in islice(sources, 1):
@@ -278,10 +278,10 @@ def _other_sources(bundle: Bundle, before: Sequence[Bundle]) -> Iterator[Evidenc
 
 
 def _differing_sources(first: Header, other: Header) -> tuple[str, str, str] | None:
-    """Return the first package of which two runs hold different sources, and its digest in the second and the first.
+    """Return the first package whose sources differ between two runs, and its digests in `other` and in `first`.
 
-    A package that only one of them has belongs to a system that the other lacks, or could not be imported there. A
-    header from before packages were listed shows only whether all sources are the same.
+    A package in only one run may belong to a system that the other run does not have. Older headers without packages
+    only show if all sources together are the same.
     """
     known, found = first.digests.packages, other.digests.packages
     if known and found:
@@ -298,7 +298,7 @@ def _differing_sources(first: Header, other: Header) -> tuple[str, str, str] | N
 
 
 def _timed_apart(bundles: Sequence[Bundle]) -> Iterator[EvidenceError]:
-    """Yield an error for each claim of which a workload was timed on another kind of machine than the first one."""
+    """Yield an error for each timed unit whose kind of machine differs from that of the claim's first timed unit."""
     first: dict[tuple[str, str], Bundle] = {}
     for (contract, claim, _), bundle in timed_by(bundles).items():
         other = first.setdefault((contract, claim), bundle)
@@ -313,8 +313,8 @@ def _timed_apart(bundles: Sequence[Bundle]) -> Iterator[EvidenceError]:
 
 
 def timed_by(bundles: Sequence[Bundle]) -> dict[tuple[str, str, str], Bundle]:
-    """Return which directory decides each timed unit (contract, claim, workload): the earliest attempt. A repeat
-    decides nothing, and a machine that could not do it made no attempt."""
+    """Return the directory that decides each timed unit (contract, claim, workload), which is the earliest attempt.
+    A machine that could not execute the unit made no attempt."""
     tried: dict[tuple[str, str, str], list[Bundle]] = {}
     for bundle in sorted(bundles, key=lambda each: (each.header.started_at, each.path.name)):
         for unit in timings(bundle.header):
@@ -329,7 +329,7 @@ def _was_timed(bundle: Bundle, name: tuple[str, str, str]) -> bool:
 
 
 def _machine(header: Header) -> str:
-    """Return the kind of machine, as far as it decides how fast a step is: its GPU's name, else its processor's."""
+    """Return the kind of machine that determines a step's speed: the GPU's name, or without GPU the processor's."""
     return header.environment.gpu.name or header.environment.cpu.model or "unknown"
 
 
@@ -338,7 +338,7 @@ RULE = "one claim is timed on machines of one speed"
 
 @dataclass(frozen=True)
 class Speed:
-    """Of a machine, while it timed a unit: highest SM clock in MHz, least pace in processor seconds; None: unknown."""
+    """Speed of a machine while it timed a unit: highest SM clock in MHz, least pace in processor seconds, or None."""
 
     clock: float | None
     pace: float | None
@@ -352,7 +352,7 @@ class Speed:
         return cls(max(filter(math.isfinite, clocks), default=None), min(filter(math.isfinite, paces), default=None))
 
     def apart(self, other: Speed, spread: float) -> str:
-        """Return how far apart two machines are, where that is more than allowed; else "" (nothing)."""
+        """Return the difference between two machines in words if it is larger than allowed; else "" (nothing)."""
         if self.clock and other.clock:
             low, high = sorted((self.clock, other.clock))
             if high - low > spread * high:
@@ -365,7 +365,7 @@ class Speed:
 
 
 def speeds_apart(bundles: Sequence[Bundle], contracts: Sequence[Contract]) -> Iterator[EvidenceError]:
-    """Yield an error for each directory that timed a claim's workload on a machine of another speed than the first."""
+    """Yield an error for each directory whose machine's speed is too different from the first one's for a claim."""
     deciding: dict[tuple[str, str], list[tuple[str, Bundle]]] = {}
     for (of_contract, of_claim, workload), bundle in timed_by(bundles).items():
         deciding.setdefault((of_contract, of_claim), []).append((workload, bundle))

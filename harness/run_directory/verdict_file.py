@@ -1,12 +1,12 @@
-"""Define `verdicts.json`, the facts of verdicts, and `drill.json`, what a drill saw; read old formats of files.
+"""Define `verdicts.json` (facts of verdicts) and `drill.json` (results of a drill), and read their old formats.
 
-The bytes of `verdicts.json` are the same everywhere, without sentences, paths and clocks. A sentence is made from the
-evidence whenever one is shown, so its words may change without any change of a published run. `drill.json` is
-published and versioned; a contract's last record is found among the published ones.
+Equal facts give equal bytes of `verdicts.json`, because it has no sentences, paths and times. Sentences are computed
+from the evidence when they are shown, so their wording can change without changing a published run. `drill.json` is
+published and versioned; a contract's last drill is found among the published records.
 
-An old format has one reader, from the values of a version to those of the next. Evidence has no version. What older
-evidence lacks is None in its records: it was not recorded, and judges decide what that means
-(`end_state_unrecorded`). No reader fills it in.
+Each old format has one reader, which converts a version's values to the next version. Evidence has no version. If
+older evidence lacks a value, the record has None, no reader fills it in, and judges decide what that means
+(`end_state_unrecorded`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Values = dict[str, Any]
 
 
 class Versioned(Record):
-    """A file with a `format_version`. `older`: the readers of its versions before those that the field allows."""
+    """A file with a `format_version`. older: readers of the versions before those that the field allows, by version."""
 
     older: ClassVar[dict[int, Callable[[Values], Values]]] = {}
 
@@ -49,7 +49,7 @@ class Versioned(Record):
 
 
 def header_1(values: Values) -> Values:
-    """Read a header without `purpose`: `fault` was "drill" in a drill's directory.
+    """Convert a header of version 1, which had no `purpose`. In a drill's directory its `fault` was "drill".
 
     The result has version 2, which is older than manifests (`Header.before_manifests`).
     """
@@ -59,7 +59,7 @@ def header_1(values: Values) -> Values:
 
 
 def verdict_file_1(values: Values) -> Values:
-    """Read verdicts that recorded their sentences, in the wording of that time."""
+    """Convert verdicts of version 1, which recorded their sentences."""
     claims = values.get("claims")
     if not isinstance(claims, list):
         return values
@@ -68,13 +68,13 @@ def verdict_file_1(values: Values) -> Values:
 
 
 def drill_record_1(values: Values) -> Values:
-    """Read a drill record that did not count what was planned."""
+    """Convert a drill record of version 1, which did not have the number of planned faults."""
     listed = [values.get("rows"), values.get("not_run", [])]
     return {**values, "planned": sum(len(each) for each in listed if isinstance(each, list))}
 
 
 class Gate(Record):
-    """Open: every planned unit was decided and held."""
+    """The gate over all planned units. It is open if every unit was decided and held."""
 
     open: bool
 
@@ -90,7 +90,7 @@ class VerdictFile(Versioned):
 
 
 def verdict_file(verdicts: Sequence[UnitFacts]) -> VerdictFile:
-    """Return the file's content for these verdicts; a gate over nothing stays closed."""
+    """Return the file's content for these verdicts. Without any verdict the gate is closed."""
     held = bool(verdicts) and all(verdict.status is Status.PASS for verdict in verdicts)
     facts = [UnitFacts(**{name: getattr(each, name) for name in UnitFacts.model_fields}) for each in verdicts]
     return VerdictFile(counts=count(verdicts), gate=Gate(open=held), claims=facts)
@@ -102,7 +102,7 @@ def verdict_text(verdicts: Sequence[UnitFacts]) -> str:
 
 
 def write_verdicts(directory: Path, verdicts: Sequence[UnitFacts]) -> None:
-    """Write the verdicts into a run directory, replacing those that are there."""
+    """Write the verdicts into a run directory, and replace existing ones."""
     write_text(directory / layout.VERDICTS, verdict_text(verdicts))
 
 
@@ -120,9 +120,9 @@ def read_verdicts(directory: Path) -> VerdictFile:
 
 
 def other_than(recorded: bytes | None, verdicts: Sequence[UnitFacts]) -> str | None:
-    """Return how a recorded file differs from what these verdicts give; None if byte for byte it does not.
+    """Return how a recorded file differs from the file of these verdicts; None if it has the same bytes.
 
-    recorded: None where the file cannot be read. One of version 1 is compared without its sentences.
+    recorded: None if the file cannot be read. A file of version 1 is compared without its sentences.
     """
     if recorded is None:
         return "it cannot be read"
@@ -131,7 +131,7 @@ def other_than(recorded: bytes | None, verdicts: Sequence[UnitFacts]) -> str | N
 
 
 def _without_sentences(recorded: bytes) -> bytes | None:
-    """Return a file of version 1 as version 2 has it; None for another file, and for a key that is there twice."""
+    """Return a file of version 1 converted to version 2; None for any other file, or if a key is repeated."""
     try:
         require_keys_once(recorded)
         values = json.loads(recorded)
@@ -143,12 +143,12 @@ def _without_sentences(recorded: bytes) -> bytes | None:
 
 
 FILE = layout.DRILL
-MOST_ORDERS = 10_000  # in which copies of shared files are tried, since the archive's end has the right one
+MOST_ORDERS = 10_000  # orders of shared files to try; the header with the right order is at the archive's end
 Scalar = bool | int | Real | str
 
 
 class Triple(Record):
-    """Status, generic reason code, and the figures that are checked."""
+    """An expected or seen verdict: status, generic reason code, and the figures that are checked."""
 
     status: str
     reason: str
@@ -156,7 +156,7 @@ class Triple(Record):
 
 
 class Row(Record):
-    """One fault in one unit. `runs` are the faulted runs, in the order that the judge read them."""
+    """One fault in one unit. runs: the runs with the fault, in the order in which the judge read them."""
 
     contract: str
     claim: str
@@ -192,7 +192,7 @@ class NotDrilled(Record):
 
 
 class Source(Record):
-    """Where a faulted run's evidence came from: `donor` gave the arms that were not executed again."""
+    """The origin of a faulted run's evidence. donor: the run that provided the arms that were not executed again."""
 
     probe: str
     executed_arms: list[str]
@@ -201,20 +201,20 @@ class Source(Record):
 
 
 class DrillMachine(Record):
-    """Where the drill ran: whether faults that need CUDA could be planted, the GPUs' names."""
+    """The machine of a drill. cuda: True if faults that need CUDA could be planted; gpus: the names of its GPUs."""
 
     cuda: bool
     gpus: list[str]
     host_memory_gib: Real
 
 
-INTERRUPTED = "interrupted"  # the reason of a fault that was to be planted when the drill was ended
+INTERRUPTED = "interrupted"  # reason of a fault that was not planted because the drill was interrupted
 
 
 class DrillRecord(Versioned):
-    """The whole file. `contracts` are SHA-256 digests by id: a record is of these texts and of no others.
+    """The file's content. contracts: SHA-256 digests, by id, of the contract texts for which the record is valid.
 
-    `planned`: the pairs of a claim and a fault that the drill was asked for; each is a row, or stands in `not_run`.
+    planned: number of pairs of a claim and a fault in the drill; each pair is in `rows` or in `not_run`.
     """
 
     older: ClassVar = {1: drill_record_1}
@@ -237,7 +237,7 @@ class DrillRecord(Versioned):
 
     @property
     def interrupted(self) -> list[NotDrilled]:
-        """Return the faults that were to be planted, and were not because of an interruption."""
+        """Return the faults that were not planted because of an interruption."""
         return [item for item in self.not_run if item.reason == INTERRUPTED]
 
     @property
@@ -263,8 +263,8 @@ def read_record(path: Path, shown: Path | None = None) -> DrillRecord:
 
 
 def record_of(path: Path, contracts: Sequence[LoadedContract]) -> DrillRecord:
-    """Return a drill record in which a contract's digest is the one given, if the contract that was drilled demands the
-    same: a text that neither a judge nor a runner reads makes no drill old. Raises as `read_record` does.
+    """Return a drill record. If a drilled contract differs from a given one only in texts that neither a judge nor a
+    runner reads, replace its digest by the given contract's, so that it stays valid. Raises as `read_record` does.
     """
     record = read_record(path)
     changed = [one for one in contracts if record.contracts.get(one.contract.id, one.digest) != one.digest]
@@ -279,7 +279,7 @@ def record_of(path: Path, contracts: Sequence[LoadedContract]) -> DrillRecord:
 
 
 def _copies(drill: Path, scratch: Path) -> Path:
-    """Return the folder of the drilled contracts, from the beginning of the archive if the drill is published."""
+    """Return the folder of the drilled contracts' copies. For a published drill, unpack the start of its archive."""
     archive = drill / layout.ARCHIVE
     if not archive.is_file():
         return drill / layout.CONTRACTS
@@ -289,7 +289,7 @@ def _copies(drill: Path, scratch: Path) -> Path:
 
 
 def _demands(copies: Path, contract: str, record: DrillRecord) -> str:
-    """Return what the drilled contract demands; "" if no copy has the recorded digest, or it can't be read today."""
+    """Return the digest of the drilled contract's demands; "" if no copy has the recorded digest or can be read."""
     try:
         path = copies / f"{contract}.yaml"
         text = read_bytes(path)
@@ -306,8 +306,8 @@ def _demands(copies: Path, contract: str, record: DrillRecord) -> str:
 
 
 def records_below(folder: Path, contracts: Sequence[LoadedContract]) -> list[DrillRecord]:
-    """Return every drill record below a folder as a record of these contracts, oldest first; a file that cannot be
-    read is ignored."""
+    """Return every drill record below a folder, oldest first, each read by `record_of` with these contracts. Ignore
+    files that cannot be read."""
     records = []
     for path in sorted(folder.rglob(FILE)):
         try:
@@ -318,7 +318,7 @@ def records_below(folder: Path, contracts: Sequence[LoadedContract]) -> list[Dri
 
 
 class ClaimDrilled(Record):
-    """Outcome of a claim's faults in the last drill that planted any, of a contract that demanded the same."""
+    """Outcome of a claim's faults in the last drill that planted any, for a contract with the same demands."""
 
     contract: str
     claim: str
@@ -329,8 +329,8 @@ class ClaimDrilled(Record):
 
 
 def drilled_claims(records: Sequence[DrillRecord], contracts: Mapping[str, str]) -> list[ClaimDrilled]:
-    """Return what became of the claims' faults, for contracts given as SHA-256 digests by id. For each claim the newest
-    of the records counts that planted any of its faults; records are given oldest first.
+    """Return the outcome of the faults of each claim. contracts: SHA-256 digests by id; records: oldest first. For each
+    claim, the newest record that planted any of its faults counts.
     """
     found: dict[tuple[str, str], ClaimDrilled] = {}
     for record in records:
@@ -340,7 +340,7 @@ def drilled_claims(records: Sequence[DrillRecord], contracts: Mapping[str, str])
         for contract, claim in dict.fromkeys(unit for unit in units if unit[0] in of_this_text):
             unit = (contract, claim)
             if unit in found and found[unit].planted and unit not in planted:
-                continue  # a machine that can plant none of them says nothing of what another one planted
+                continue  # a machine that can plant no fault does not change the result of another machine
             found[unit] = ClaimDrilled(
                 contract=contract,
                 claim=claim,
@@ -353,5 +353,5 @@ def drilled_claims(records: Sequence[DrillRecord], contracts: Mapping[str, str])
 
 
 def last_of(contract: str, records: Sequence[DrillRecord]) -> DrillRecord | None:
-    """Return the newest record that a contract took part in; None where there is none."""
+    """Return the newest record with this contract (by id), or None. records: oldest first."""
     return next((record for record in reversed(records) if contract in record.contracts), None)

@@ -1,5 +1,5 @@
-"""Write a run directory: under a temporary name, marked `INCOMPLETE`. It is whole only with its manifest, which is put
-in place last and all at once.
+"""Write a run directory under a temporary name, marked `INCOMPLETE`. The directory is complete only with its manifest,
+which is written last, completely or not at all.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ from harness.run_directory.seal import (
 if TYPE_CHECKING:
     from harness.contract.load import LoadedContract
 
-UNFINISHED_NAME = ".incomplete-"  # and something at random, behind the final name
-KEPT = f"kept what there is, marked {layout.INCOMPLETE}"  # as a note begins that says where
+UNFINISHED_NAME = ".incomplete-"  # after the final name, and followed by random characters
+KEPT = f"kept what there is, marked {layout.INCOMPLETE}"  # start of a note that names the directory
 PAGES = (layout.PAGE, layout.SUMMARY, layout.JUNIT)
 OWN_FILES = (layout.HEADER, layout.INCOMPLETE, layout.MANIFEST, layout.JOURNAL, layout.VERDICTS, layout.DRILL, *PAGES)
-OWN_FOLDERS = (layout.CONTRACTS, f"{layout.CONTRACTS}/{layout.SHARED_FILES}", layout.WAIVERS)  # of copies
+OWN_FOLDERS = (layout.CONTRACTS, f"{layout.CONTRACTS}/{layout.SHARED_FILES}", layout.WAIVERS)  # folders of copies
 CHANGED = "changed since the run ended"
 ALL_OR_NONE = nullcontext[None]()
 
 
 class BundleWriter:
-    """A run directory being written. `path` is where its files are now; `final` where `finish` puts it; `digest` that
-    of its manifest, once there is one.
+    """A run directory that is being written. path: its current path; final: its path after `finish`; digest: digest of
+    its manifest, or None before there is one.
     """
 
     def __init__(
@@ -59,11 +59,11 @@ class BundleWriter:
         named: bool = True,
         interrupted: Path | None = None,
     ) -> None:
-        """Create the directory; `waivers` are the texts of waiver files.
+        """Create the directory. waivers: the texts of waiver files.
 
-        interrupted: an unfinished directory that is resumed instead of a new one; its pages and verdicts go away.
-        Raises UsageError when `final` exists and the user `named` it; a name that the user did not choose gives way to
-        an unused one.
+        interrupted: an unfinished directory to resume instead; its pages and verdicts are removed.
+        named: True if the user chose the name `final`. Then raises UsageError if `final` exists. Otherwise an unused
+        name is chosen.
         """
         if named and final.exists():
             raise UsageError("a run directory is written once", where=str(final), remedy="name another directory")
@@ -86,14 +86,14 @@ class BundleWriter:
         try:
             self.put_back()
         except BaseException:
-            if interrupted is None:  # there is nothing in it yet
+            if interrupted is None:  # it has no evidence yet
                 shutil.rmtree(self.path, ignore_errors=True)
             raise
 
     def put_back(self, each: AbstractContextManager[None] = ALL_OR_NONE) -> None:
-        """Write everything except evidence: at first, and again where a system may have removed or replaced it.
+        """Write everything except evidence. Call this again when a system may have removed or replaced files.
 
-        each: entered for each file and folder, for a caller that wants the others written even if one fails.
+        each: a context for writing each file and folder, such as one that suppresses errors.
         """
         above = {folder.as_posix() for name in self._copies for folder in PurePosixPath(name).parents}
         for folder in (".", *sorted({layout.CONTRACTS, layout.EVIDENCE, *above})):
@@ -109,20 +109,20 @@ class BundleWriter:
                 write_text(self.path / name, text)
 
     def evidence_directory(self, run_id: str) -> Path:
-        """Return the folder into which the supervisor puts the evidence of a run."""
+        """Return the folder in which the supervisor stores the evidence of a run."""
         return self.path / layout.EVIDENCE / run_id
 
     def bundle(self) -> Bundle:
-        """Return what there is so far, for the judges, with the header as readers get it, in the order of the file."""
+        """Return the current content for the judges, with the header parsed from its text, as readers parse it."""
         header = parse(header_text(self._header).encode("utf-8"), Header, layout.HEADER)
         return Bundle(Place(self.path, self.path, self.path), header, BEING_WRITTEN)
 
     def settle(self, changed: Iterable[str] = ()) -> None:
-        """Remove what no run directory holds (links, devices, files without end), once no worker runs any more.
+        """Remove what a run directory must not contain (links, devices, large files). Call this when no worker runs.
 
-        The run that left such a file is dead; the others keep their verdicts. Anything that only has the name of one of
-        the directory's own files is removed, too. changed: runs whose evidence was changed since they ended; they are
-        dead, too.
+        A run that left such a file gets a death record; other runs keep their verdicts. Anything else with the name of
+        one of the directory's own files is removed too. changed: runs whose evidence was changed since they ended;
+        these get a death record too.
         """
         self.put_back()
         self._remove_what_was_made_of_it()
@@ -130,17 +130,17 @@ class BundleWriter:
             settle_run(entry)
         for run in changed:
             folder = self.evidence_directory(run)
-            for one in (lane_folders(folder) or [folder]) if folder.is_dir() else ():  # one that is gone is incomplete
+            for one in (lane_folders(folder) or [folder]) if folder.is_dir() else ():  # a missing folder is incomplete
                 _write_death(one, f"its evidence was {CHANGED}")
 
     def finish(self) -> Path:
-        """Take the final name, seal the directory, and return the final path.
+        """Rename the directory to its final name, seal it, and return the final path.
 
-        Raises EvidenceError when the name is taken, and for files that no run directory holds. Raises SystemExit where
-        other code swallowed a signal: what was judged since may lack what was being imported.
+        Raises EvidenceError if the name is taken, and for files that a run directory must not contain. Raises
+        SystemExit if other code swallowed a signal, because a module may have been imported only in part since then.
         """
         raise_if_noted()
-        if not self._named and self.final != self.path:  # a run that began in the same second may have ended before
+        if not self._named and self.final != self.path:  # another run of the same second may have taken the name
             self.final = unused(self.final)
         manifest = manifest_of(self.path)
         try:
@@ -158,7 +158,7 @@ class BundleWriter:
         return self.path
 
     def seal_again(self) -> None:
-        """Seal the finished directory with what was added to it. Raises EvidenceError if what was seen has changed."""
+        """Seal the finished directory with added files. Raises EvidenceError if recorded evidence has changed."""
         sealed, _ = read_manifest(self.path)
         today = manifest_of(self.path, before=sealed)
         listed, added = today.by_path(), f"{layout.WHERE}/"
@@ -169,17 +169,17 @@ class BundleWriter:
         self.digest = write_manifest(self.path, today)
 
     def abandon(self) -> Path:
-        """Keep what there is, marked INCOMPLETE, under the final name if that is free; return its path.
+        """Keep the unfinished directory, marked INCOMPLETE, under the final name if that is free; return its path.
 
-        Verdicts and pages that were written as those of a finished run go away. It raises no OSError: a full disk has
-        ended the run, and takes no mark either. Without a manifest the run counts as unfinished all the same.
+        Verdicts and pages of a finished run are removed. Raises no OSError, because a full disk may have ended the run
+        and prevent the mark. A run without a manifest counts as unfinished even without the mark.
         """
         each = suppress(OSError)
-        if not self.path.exists():  # `finish` was cut off behind its renaming
+        if not self.path.exists():  # `finish` was interrupted after its renaming
             self.path = self.final
         with each:
             own_folder(self.path)
-        self._remove_what_was_made_of_it(each)  # before anything is written: it makes room
+        self._remove_what_was_made_of_it(each)  # before anything is written, because removing frees disk space
         self.put_back(each)
         with each:
             if not self.final.exists():
@@ -188,7 +188,7 @@ class BundleWriter:
         return self.path
 
     def _remove_what_was_made_of_it(self, each: AbstractContextManager[None] = ALL_OR_NONE) -> None:
-        """Remove manifest, verdicts and pages, and what was being written when a process was killed."""
+        """Remove manifest, verdicts and pages, and half-written files of killed processes."""
         of_verdicts = (layout.MANIFEST, layout.VERDICTS, layout.DRILL, layout.PROBLEMS, layout.WHERE, *PAGES)
         made = [self.path / name for name in of_verdicts]
         begun = [path for name in OWN_FILES for path in half_written(self.path, name)]
@@ -199,7 +199,7 @@ class BundleWriter:
 
 
 def write_problems(folder: Path, files: Mapping[str, str]) -> None:
-    """Write these files, by their names, as all that the folder of problems holds; without any there is no folder."""
+    """Replace the content of the folder of problems by these files (texts by name), or remove it if there are none."""
     place = folder / layout.PROBLEMS
     remove(place)
     if files:
@@ -209,15 +209,15 @@ def write_problems(folder: Path, files: Mapping[str, str]) -> None:
 
 
 def header_text(header: Header) -> str:
-    """Return `run.json` as it is written."""
+    """Return the text of `run.json`."""
     return dump_json(header.model_dump(), indent=2) + "\n"
 
 
 def settle_run(entry: Path) -> None:
-    """Make one run's `entry` below `evidence/` fit for the seal: remove unfit files, and record each as a death."""
+    """Make a run's `entry` below `evidence/` fit for the seal: remove unfit files, and record a death for each."""
     only = listing(entry).unfit if entry.is_dir() and not entry.is_symlink() else {".": "no folder of its own"}
     for name, what in sorted(only.items()):
-        with suppress(OSError):  # what stays is an error when the directory is sealed
+        with suppress(OSError):  # a file that cannot be removed is an error when the directory is sealed
             remove(entry if name == "." else entry / name)
         lane = name.partition("/")[0]
         _record_death(entry / lane if lane.startswith(layout.LANE) else entry, name, what)
@@ -235,8 +235,8 @@ def _write_death(folder: Path, detail: str) -> None:
 
 
 def require_place(final: Path) -> None:
-    """Make the folder that the run directory `final` comes into.
+    """Make the parent folder of the run directory `final`.
 
-    Raises UsageError where that cannot be or lies in another run, and where the name cannot be given there.
+    Raises UsageError if that fails, if the folder is inside another run, or if the name cannot be used there.
     """
     temporary_folder(final, UNFINISHED_NAME).rmdir()
