@@ -65,7 +65,7 @@ EqualityOrNoise = Literal["bitwise", "within", "noise"]
 
 
 class Strict(BaseModel):
-    """Unknown keys, coerced types, NaN and infinities are errors; instances never change."""
+    """Base of strict models: unknown keys, wrong types, NaN and infinities are errors. Instances cannot be changed."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False, defer_build=True)
 
@@ -375,7 +375,7 @@ class Judged(Strict):
         """Return the number of processes (each a run) that repeat the probe; None: one run, shared if possible."""
         return None
 
-    def arms_of(self, process: int) -> list[str]:  # noqa: ARG002 - all of them, unless each has a process of its own
+    def arms_of(self, process: int) -> list[str]:  # noqa: ARG002 - all arms, unless a kind gives each arm its own process
         """Return the arms that one of several processes executes, the baseline first."""
         return list(dict.fromkeys(reversed(self.arms().values())))
 

@@ -69,7 +69,7 @@ class Guards(Strict):
 
 
 class Guarding(Judged):
-    """Derive demands, arms and step counts from the guards of a judgement."""
+    """Derive the required capabilities from the guards of a judgement."""
 
     if TYPE_CHECKING:  # each kind declares them, after its own fields
         guards: Guards

@@ -299,7 +299,7 @@ class Contract(Strict):
     rules: Annotated[RulesVersion, UNREAD] = "0.1.0"
     """Harness version whose rules the author has seen. `harness check` lists newer rules that concern the contract."""
     id: Name
-    """Name of the contract, unique among those checked together."""
+    """Name of the contract, unique among the contracts that are checked together."""
     title: Words
     """What the contract is about, in one sentence."""
     uses: Annotated[list[Text], UNREAD] = []

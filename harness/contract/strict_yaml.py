@@ -104,7 +104,7 @@ class Unportable:
     instead: str
 
     def remedy(self) -> str:
-        """Return what to write. For text that YAML 1.1 reads as a number (`1_000`), offer the number first."""
+        """Return the remedy for an error. For text that YAML 1.1 reads as a number (`1_000`), offer it first."""
         number = number_of_text(self.text) if self.instead.startswith('"') else None
         return (
             f"write `{self.instead}`" if number is None else f"write `{number}`, or `{self.instead}` where it is a text"

@@ -191,7 +191,7 @@ def unmatched(
 
 
 def _missing(waiver: Waiver, contracts: Sequence[LoadedContract], *, all_known: bool) -> tuple[str, str] | None:
-    """Return which part of a waiver's unit does not exist, with the nearest name; None if the unit exists."""
+    """Return the part of a waiver's unit that does not exist, and a hint with near names; None if the unit exists."""
     known = {loaded.contract.id: loaded.contract for loaded in contracts}
     contract = known.get(waiver.contract)
     if contract is None:

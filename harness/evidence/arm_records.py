@@ -181,7 +181,7 @@ class TensorReduction(Record):
     max_abs_difference: Amount | None = None
     baseline_digest: str | None = None
     baseline_max_abs: Amount | None = None
-    sketch: Sketch | None = None  # None: not asked, or no floating-point numbers
+    sketch: Sketch | None = None  # None: not requested, or no floating-point numbers
 
 
 class GroupNorm(Record):

@@ -49,7 +49,7 @@ class ArmRecord(RunRecord):
 
 
 class Obstacle(Record):
-    """Why a unit is not run: a stable reason code, and a sentence that says what is missing or broken."""
+    """Why a unit is not run: a stable reason code, and a sentence about what is missing or broken."""
 
     reason: str
     message: str

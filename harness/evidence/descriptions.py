@@ -38,7 +38,7 @@ class FaultDescription:
 
 @dataclass(frozen=True)
 class SystemDescription:
-    """What a system says of itself without importing torch."""
+    """A system's description of itself, available without importing torch."""
 
     name: str
     summary: str

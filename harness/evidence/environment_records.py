@@ -31,7 +31,7 @@ class Facts(Record):
 
 
 class CpuFacts(Facts):
-    """The processor; `usable_cores` are those that the process may run on."""
+    """The processor. usable_cores: number of cores on which the process may run."""
 
     cores: int | None = None
     model: str | None = None

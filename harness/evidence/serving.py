@@ -40,7 +40,7 @@ class Difference:
         return f"{self.field}: {self.demanded} in the contract, {self.made} in the evidence"
 
 
-Unmet = Iterator[tuple[str, Any, Any]]  # key within the field, what the guest demands, what the host has
+Unmet = Iterator[tuple[str, Any, Any]]  # key within the field, the guest's required value, the host's value
 
 
 def _unequal(host: Any, guest: Any) -> Unmet:
@@ -53,7 +53,7 @@ def _unequal(host: Any, guest: Any) -> Unmet:
 
 
 def _missing(host: Any, guest: Any) -> Unmet:
-    """Yield what the guest demands and the host lacks: an entry, an item, a flag that is set, a value."""
+    """Yield what the guest requires and the host lacks: an entry of a mapping, an item of a list, or a value."""
     if isinstance(guest, Mapping):
         yield from ((f".{key}", value, host.get(key)) for key, value in guest.items() if host.get(key) != value)
     elif isinstance(guest, list):

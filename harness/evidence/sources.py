@@ -283,7 +283,7 @@ _NO_PROGRAMS = ("-c", f"core.hooksPath={os.devnull}", "-c", "core.fsmonitor=fals
 
 
 def git(folder: Path, *arguments: str) -> str | None:
-    """Return what git prints for a command in a folder; None where it fails, is missing or takes longer than 10 s."""
+    """Return git's output for a command in a folder; None if git fails, is missing or takes longer than 10 s."""
     environment = {name: value for name, value in os.environ.items() if name not in OF_A_CALL}
     try:
         done = subprocess.run(

@@ -142,7 +142,7 @@ class _PairedRun:
                 self.earlier.setdefault(later, set()).add(first)
 
     def order(self, contract: Contract) -> list[str]:
-        """Return the arms in order: baselines, candidates, controls; each after those of its role to compare with."""
+        """Return the arms in order: baselines, candidates, controls; within a role, compared arms come later."""
         as_written = list(contract.arms)
         return sorted(self.role, key=lambda arm: (self.role[arm], self._place(arm), as_written.index(arm)))
 

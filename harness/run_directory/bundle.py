@@ -49,7 +49,7 @@ class Attempts(Record):
     """Earlier timings of a run's units. ci: the number of the run's attempt in its CI job, from 1."""
 
     timings: list[TimedBefore] = Field(default_factory=list)
-    ci: Annotated[int, Field(ge=1)] | None = None  # None: CI does not say
+    ci: Annotated[int, Field(ge=1)] | None = None  # None: not known
 
     def directories(self, unit: tuple[str, str, str]) -> list[str]:
         """Return the names of the other directories that timed a unit (contract, claim, workload)."""
