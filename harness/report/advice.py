@@ -1,6 +1,6 @@
 """Give advice on a unit that did not hold. Terminal, pages, JUnit, Markdown and pytest all use this module.
 
-The reason code selects the advice. The judge's message stays as recorded; advice adds what else the evidence names.
+The reason code selects the advice. Advice adds facts from the evidence; it does not change the judge's message.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from harness.report.wording import reason_text
 # Find the part of a claim that failed, and what its captured steps changed on the host or asked of
 # the capture.
 
-# the judge stops at the loss; the evidence has the end of both arms, too
+# for these reasons the judge compared only losses, but the evidence also has the end state of both arms
 ENDS_APART = ("differs", "exceeds_tolerance", "worse")
 TRAINED_APART = (*ENDS_APART, "end_differs", "beyond_noise")
 
 
 def failing_part(verdict: Verdict, claim: AnyClaim | None) -> tuple[str, AnyPart] | None:
-    """Return the name and the part that gave a claim its status; a simple claim has the name "". None: unknown."""
+    """Return name and part that gave a claim its status ("" names a simple claim's part); None if it is unknown."""
     if claim is None:
         return None
     if not isinstance(claim, CompositeClaim):
@@ -46,7 +46,7 @@ def failing_part(verdict: Verdict, claim: AnyClaim | None) -> tuple[str, AnyPart
 
 
 def left_to_the_host(verdict: Verdict, claim: AnyClaim | None, runs: Sequence[RunEvidence]) -> Iterator[str]:
-    """Yield what the captured steps of a claim changed on the host, if its arms trained differently."""
+    """Yield a sentence for each captured arm whose step changed host state, if the claim's arms trained differently."""
     for name, capture in _captures(verdict, claim, runs):
         if capture.host_changes:
             changed = some(capture.host_changes, 5)
@@ -54,7 +54,7 @@ def left_to_the_host(verdict: Verdict, claim: AnyClaim | None, runs: Sequence[Ru
 
 
 def asked_of_a_capture(verdict: Verdict, claim: AnyClaim | None, runs: Sequence[RunEvidence]) -> Iterator[str]:
-    """Yield where the captured steps of a claim asked whether they are captured, if its arms trained differently."""
+    """Yield where captured steps queried whether a capture is under way, if the claim's arms trained differently."""
     for name, capture in _captures(verdict, claim, runs):
         if capture.asked_whether_captured:
             asked = some(capture.asked_whether_captured, 3)
@@ -79,47 +79,46 @@ def first_execution(runs: Sequence[RunEvidence], arm: str) -> ArmEvidence | None
 
 # Name the commands that repeat a run or a unit of it, from the folder in which the run was started.
 #
-# They leave out where output goes and what it is called: a run directory's name is taken. A command
-# with a path that was redacted is no command.
+# These commands omit output options, because the run directory's name is already in use. There is no
+# command if one of its paths was redacted.
 
 _FLAGS = ("--gate", "--json", "--plan", "--redact", "--no-redact")
 _OUTPUT = ("--reports", "--name", "--write-contract")
-_KEPT = ("--baseline", "--data", "--model", "--wall-limit")  # without them the unit would be another
-_NARROWS = ("--claim", "--tag")  # what a drill plants
-_RUN = ("verify", "drill", "try")  # what makes a run; what pytest was asked stands in no shell
+_KEPT = ("--baseline", "--data", "--model", "--wall-limit")  # options that define the unit
+_NARROWS = ("--claim", "--tag")  # options that select what a drill plants
+_RUN = ("verify", "drill", "try")  # commands of `harness` that make a run
 
 
 def repeats(view: ReportView) -> str | None:
-    """Return the command that repeats the run, as a shell takes it; of several run directories a line for each."""
+    """Return the shell command that repeats the run, or one line for each of several run directories."""
     asked = [part.view.header.command for part in view.parts] or [view.header.command]
     found = dict.fromkeys(filter(None, map(whole, asked)))
     return "\n".join(clean(command, 2000) for command in found) or None
 
 
 def repeats_unit(view: ReportView, verdict: Verdict) -> str | None:
-    """Return the command that repeats one unit, by the command of the run directory that decides it."""
+    """Return the command that repeats one unit, derived from the command of the run directory that decides the unit."""
     return command_for(verdict, asked_of(view, verdict))
 
 
 def asked_of(view: ReportView, verdict: Verdict) -> Sequence[str]:
-    """Return the command behind a verdict: on a page of several run directories that of its own."""
+    """Return the command that made the run directory which decides this verdict."""
     origin = view.origins.get((verdict.contract, verdict.claim, verdict.workload))
     part = next((part for part in view.parts if part.name == origin), None)
     return (part.view if part is not None else view).header.command
 
 
 def command_for(verdict: Verdict, asked: Sequence[str]) -> str | None:
-    """Return the command that repeats one unit; None if the command behind it is none of a shell, or was redacted."""
+    """Return the command that repeats one unit; None if `asked` cannot be repeated or a path was redacted."""
     if tuple(asked[:2]) == ("harness", "try"):
         return whole(asked)
-    # units of a drill are its controls
     kept = (*_KEPT, "--fault") if tuple(asked[1:2]) == ("verify",) else _KEPT
     unit = ["--claim", verdict.claim, "--workload", verdict.workload]
     return _of_contracts("verify", asked, kept, unit, verdict.contract)
 
 
 def command_to_plant(asked: Sequence[str], contract: str = "", claim: str = "", fault: str = "") -> str | None:
-    """Return the command that plants the faults of what was run, or one fault of a claim; None where there is none."""
+    """Return a `harness drill` command for all faults of what `asked` ran, or for one fault; None if there is none."""
     one = ["--claim", claim, "--fault", fault] if fault else []
     return _of_contracts("drill", asked, () if fault else _NARROWS, one, contract)
 
@@ -133,7 +132,7 @@ def _of_contracts(verb: str, asked: Sequence[str], kept: Sequence[str], more: li
 
 
 def whole(asked: Sequence[str]) -> str | None:
-    """Return the command without where its output went; None if it names no contract or step, or was redacted."""
+    """Return the command without its output options; None if it names no contract or step, or a path was redacted."""
     if len(asked) < 3 or asked[0] != "harness" or asked[1] not in _RUN:
         return shlex.join(asked) if asked and asked[0] != "harness" else None
     kept: list[str] = []
@@ -151,7 +150,7 @@ def _redacted(words: Sequence[str]) -> bool:
 
 
 def _words(asked: Sequence[str], keep: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the contracts in a `harness verify` or `harness drill` command, and those of its options to `keep`."""
+    """Return the contracts in a `harness verify` or `harness drill` command, and its options that `keep` lists."""
     if len(asked) < 2 or asked[0] != "harness" or asked[1] not in {"verify", "drill"}:
         return [], []
     paths: list[str] = []
@@ -177,7 +176,7 @@ LIKELY, USUAL, FIRST = "likely cause", "what usually causes this", "first differ
 
 @dataclass(frozen=True)
 class Advice:
-    """One line of it, on one line. command: the text is one, as a shell takes it."""
+    """One piece of advice, without line breaks. command: True if the text is a shell command."""
 
     label: str
     text: str
@@ -210,7 +209,7 @@ def advice_of(
 ) -> list[Advice]:
     """Return the advice on a verdict, its likely cause first.
 
-    asked: the command behind it; systems: its contract's, as `module:attribute`.
+    asked: the command that made the run; systems: the contract's systems, as `module:attribute`.
 
     The next step of an undecided unit is left out, since it is printed once for all units of the same reason.
     """
@@ -251,7 +250,7 @@ def telling_figures(verdict: Verdict, claim: AnyClaim | None) -> dict[str, Figur
 
 
 def _compared(part: AnyPart, runs: Sequence[RunEvidence]) -> tuple[ArmEvidence, ArmEvidence] | None:
-    """Return the first executions of candidate and baseline; None if the part lacks an arm or evidence of it."""
+    """Return the first executions of candidate and baseline; None if the part or the evidence lacks one of them."""
     arms = part.arms()
     if not {"candidate", "baseline"} <= arms.keys():
         return None
@@ -272,7 +271,7 @@ def _begins(verdict: Verdict, claim: AnyClaim | None, runs: Sequence[RunEvidence
 
 
 def _apart(verdict: Verdict, claim: AnyClaim | None, runs: Sequence[RunEvidence]) -> Iterator[str]:
-    """Yield the tensors or other state in which the arms differ, for reasons whose message names none."""
+    """Yield the tensors or other state in which the arms differ, for reason codes whose message does not name any."""
     found = failing_part(verdict, claim)
     both = None if found is None else _compared(found[1], runs)
     if found is None or both is None:
@@ -295,7 +294,7 @@ def _named(when: str, names: Sequence[str]) -> Iterator[str]:
 
 
 def _counted_otherwise(arms: Mapping[str, str], ours: ArmEvidence, theirs: ArmEvidence) -> Iterator[str]:
-    """Yield numbers of the state, such as counters, that ended differently: the gap tells of steps too many."""
+    """Yield numbers of the state, such as step counters, that ended differently; their gap can show extra steps."""
     one, other = _end(ours), _end(theirs)
     mine, their = (one.numbers if one else None) or {}, (other.numbers if other else None) or {}
     unequal = [name for name, value in mine.items() if their.get(name, value) != value]
@@ -305,7 +304,7 @@ def _counted_otherwise(arms: Mapping[str, str], ours: ArmEvidence, theirs: ArmEv
 
 
 def _never_changed(arms: Mapping[str, str], ours: ArmEvidence, theirs: ArmEvidence) -> Iterator[str]:
-    """Yield the state that the candidate left unchanged and the baseline's training changed."""
+    """Yield the tensors that the baseline's training changed and the candidate's training did not."""
     mine, other = _changed(ours), _changed(theirs)
     still = [name for name, changed in other.items() if changed and mine.get(name) is False]
     if still:
@@ -314,7 +313,7 @@ def _never_changed(arms: Mapping[str, str], ours: ArmEvidence, theirs: ArmEviden
 
 
 def _changed(execution: ArmEvidence) -> dict[str, bool]:
-    """Return for each tensor of the state, if it is there at the start and at the end, whether training changed it."""
+    """Return for each tensor that the state has both at the start and at the end whether training changed it."""
     start, end = execution.start.state, _end(execution)
     if start is None or end is None:
         return {}
@@ -333,7 +332,7 @@ def _end(execution: ArmEvidence) -> State | None:
 def _places(
     claim: AnyClaim | None, runs: Sequence[RunEvidence], systems: Sequence[str], verdict: Verdict
 ) -> Iterator[str]:
-    """Yield the innermost line of the failure's stack in the systems' own code, unless the message names it already."""
+    """Yield at most one place: the failure's innermost line in the systems' code, unless the message names it."""
     if verdict.status is not Status.ERROR:
         return
     named = {arm for part in (parts_of(claim) if claim is not None else []) for arm in part.arms().values()}
@@ -354,7 +353,7 @@ def own_line(stack: str, systems: Sequence[str]) -> str | None:
     """Return the innermost stack frame in a module of these systems, as `train.py:31 in step`; None without one."""
     tops = {name.partition(":")[0].partition(".")[0] for name in systems}
     frames = [(file, number, function) for file, number, function in _FRAME.findall(stack)]
-    if "most recent call first" not in stack:  # as faulthandler writes them; a traceback has it last
+    if "most recent call first" not in stack:  # a traceback has its innermost frame last
         frames.reverse()
     for file, number, function in frames:
         if file.split("/")[0].removesuffix(".py") in tops:

@@ -15,7 +15,7 @@ GREEN, YELLOW, RED, GREY = "brightgreen", "yellow", "red", "lightgrey"
 
 
 def render_badge(view: ReportView) -> str:
-    """Return version 1 of https://shields.io/badges/endpoint-badge. `isError` keeps a page from choosing the colour."""
+    """Return version 1 of https://shields.io/badges/endpoint-badge. With `isError` no page overrides the colour."""
     result = headline(view)
     fields = {
         "schemaVersion": 1,
@@ -30,7 +30,7 @@ def render_badge(view: ReportView) -> str:
 def _message(view: ReportView, result: Headline) -> str:
     if view.header.purpose == "fault":
         return "a fault was planted"
-    if result.word == ERROR:  # of what is broken no count can be trusted
+    if result.word == ERROR:  # counts of a broken run cannot be trusted
         return result.word
     if view.drill is not None and view.of_controls:
         killed = len(view.drill.rows) - len(view.drill.survivors)

@@ -1,4 +1,4 @@
-"""Define what a section of the report is built of. The template knows these shapes and nothing about evidence."""
+"""Define the building blocks of report sections. The template knows these blocks and nothing about evidence."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Unit = tuple[str, str, str]  # contract, claim, workload
 
 @dataclass(frozen=True)
 class Table:
-    """A table with a caption. `numeric` names the columns set right-aligned; `folded` hides it until asked for.
+    """A table with a caption. `numeric` names the columns set right-aligned; `folded` collapses it.
 
     The style knows the first ten columns.
     """
@@ -26,12 +26,12 @@ class Table:
     numeric: frozenset[int] = frozenset()
     folded: bool = False
     left_out: int = 0
-    links: tuple[str | None, ...] = ()  # of the rows, where their first cells lead
+    links: tuple[str | None, ...] = ()  # for each row, the link of its first cell
 
 
 @dataclass(frozen=True)
 class JudgedPlot:
-    """A plot that units are judged by: it stands in the card of one of them."""
+    """A plot of data that units are judged on; the card of one of these units shows it."""
 
     plot: Plot
     units: frozenset[Unit]
@@ -39,16 +39,16 @@ class JudgedPlot:
 
 @dataclass(frozen=True)
 class Part:
-    """One thing seen: sentences, plots, tables and a verbatim listing under a heading.
+    """One observation: sentences, plots, tables and a verbatim listing under a heading.
 
-    `plots` are those that no claim judges; `drawn_with` has the anchor and the title of each card with a plot of it.
+    `plots` have no judged data; `drawn_with` has anchor and title of each card that shows a plot of this part.
     """
 
     title: str
     text: list[str] = field(default_factory=list)
     plots: list[Plot] = field(default_factory=list)
     tables: list[Table] = field(default_factory=list)
-    runs: list[str] = field(default_factory=list)  # ids of the runs it was made from
+    runs: list[str] = field(default_factory=list)  # ids of the runs that this part shows
     listing: str = ""
     judged: list[JudgedPlot] = field(default_factory=list)
     drawn_with: list[tuple[str, str]] = field(default_factory=list)
@@ -56,7 +56,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the report with a heading of its own; `lead` says how to read it, and unfolds it where `folded`."""
+    """A part of the report with a heading; `lead` explains how to read it, and is what a `folded` section shows."""
 
     anchor: str
     title: str
@@ -76,7 +76,7 @@ def table(
 ) -> Table:
     """Return a table of any values: numbers formatted and right-aligned, texts shortened, rows capped and counted.
 
-    cell: characters of a text; more where a cell holds a sentence or a list that must be read whole.
+    cell: maximum characters of a text in a cell; raise it for sentences and lists that must be complete.
     """
     numeric = frozenset(
         column

@@ -35,7 +35,7 @@ SIGNS = {"held": "✓", "violated": "✗", "undecided": "?", "not run": "–", "
 
 @dataclass(frozen=True)
 class Seen:
-    """What one unit, a claim on one workload, showed."""
+    """The result of one unit (a claim on one workload)."""
 
     anchor: str
     unit: Unit
@@ -45,13 +45,13 @@ class Seen:
     denominators: dict[str, str]
     waiver: str | None
     tried: str | None
-    links: list[tuple[str, str]]  # anchor and heading of the evidence
-    path: list[tuple[str, str, str]]  # through the first step that differs: its part, the answer, what differs
+    links: list[tuple[str, str]]  # anchors and headings of the evidence sections
+    path: list[tuple[str, str, str]]  # of the first differing step: part, equal or not, difference
 
 
 @dataclass(frozen=True)
 class Card:
-    """Everything the report says of one unit; or of a claim's units on several workloads that ended alike."""
+    """Everything the report shows about one unit, or about units of one claim that ended alike."""
 
     word: str  # held, violated, undecided, not run, error, waived
     status: str
@@ -70,8 +70,8 @@ class Card:
     falsified_by: list[str]
     drill: list[str]
     units: list[Seen]
-    decided: tuple[str, ...] = ()  # the deciding figures of its units and how sure each is, each once
-    grounds: tuple[str, str] | None = None  # anchor and workload of the card that has this claim's why; None: this one
+    decided: tuple[str, ...] = ()  # distinct deciding figures of the units, with their confidence
+    grounds: tuple[str, str] | None = None  # anchor and workload of the card with this claim's why; None: this card
 
     @property
     def sign(self) -> str:
@@ -79,7 +79,7 @@ class Card:
 
     @property
     def anchor(self) -> str:
-        """Return the anchor of the card's first unit: the card has none of its own."""
+        """Return the anchor of the card's first unit, which is also the card's anchor."""
         return self.units[0].anchor
 
     @property
@@ -106,14 +106,14 @@ def _rows(columns: list[dict[str, str]]) -> list[tuple[str, list[str]]]:
 
 
 def worst_first(verdicts: Iterable[Verdict]) -> list[Verdict]:
-    """Sort verdicts as a reader needs them: broken, violated, undecided, not run, held; within each as planned."""
+    """Sort verdicts: broken, violated, undecided, not run, held; verdicts of one status keep the planned order."""
     return sorted(verdicts, key=lambda verdict: WORST_FIRST.index(verdict.status))
 
 
 def cards(view: ReportView, sections: list[Section]) -> list[Card]:
-    """Return a card for every verdict: broken, violated, undecided, held, then not run; within each as planned.
+    """Return the cards: broken, violated, undecided, held, not run; cards of one status keep the planned order.
 
-    A claim that held, or was not run, on several workloads for one reason has one card for all of them.
+    Every verdict has its own card, except that held or not-run units of a claim with the same reason share one.
     """
     places = [
         (f"{section.anchor}-{at}", section.title, set(part.runs))
@@ -133,7 +133,7 @@ def cards(view: ReportView, sections: list[Section]) -> list[Card]:
 
 
 def _grounded_once(ordered: list[Card]) -> list[Card]:
-    """Leave a claim's grounds on its first card only; its other cards lead there."""
+    """Keep the explanation of a claim on its first card only; set `grounds` of its other cards to that card."""
     first: dict[tuple[str, str], Seen] = {}
     kept = []
     for card in ordered:
@@ -188,7 +188,7 @@ def _figures(verdict: Verdict) -> tuple[str, ...]:
 def _links(
     view: ReportView, verdict: Verdict, claim: AnyClaim | None, places: list[tuple[str, str, set[str]]]
 ) -> list[tuple[str, str]]:
-    """Return links to the evidence that the unit's kinds are judged from: the first place in each section."""
+    """Return links to the evidence that decided the unit: the first matching place in each section."""
     runs = {run.run_id for run in view.runs_of(verdict.contract, verdict.claim, verdict.workload)}
     wanted = {"broke"}.union(*(kind_of(part.kind).card for part in (parts_of(claim) if claim else [])))
     found: dict[str, str] = {}
@@ -223,7 +223,7 @@ def _drill(view: ReportView, verdict: Verdict) -> list[str]:
 
 
 def waiver_line(view: ReportView, verdict: Verdict) -> str | None:
-    """Return who signed for a violated unit, until when and why, also after that date; None without a waiver."""
+    """Return the owner, end date and reason of a unit's waiver, also after that date; None without a waiver."""
     waiver = view.waiver(verdict) or view.expired_waiver(verdict)
     if waiver is None:
         return None
@@ -254,24 +254,24 @@ def card_terms(cards: Iterable[Card]) -> dict[str, CardTerms]:
     return found
 
 
-# Make a row for each claim of a page: what decided it, how sure that is, and how many of its faults
-# were killed.
+# Make the table of claims at the top of a page: what decided each claim, its confidence, and how many
+# of its planted faults were killed.
 
-TELLING = "trajectory_match"  # the kind whose curve says most
-WORST = ("error", "violated", "undecided", "waived", "held")  # words of units that were run
-MOST_ROWS = 30  # of a first screen that has one for each unit
+TELLING = "trajectory_match"  # the kind of claim whose curve is most informative
+WORST = ("error", "violated", "undecided", "waived", "held")  # words for units that were run
+MOST_ROWS = 30  # with more rows, the first screen leaves out units that held
 
 
 @dataclass(frozen=True)
 class ClaimRow:
-    """One claim on one workload, or on several that ended alike; `to_decide`: what would decide an undecided one."""
+    """A claim's units that ended alike. to_decide: what would decide an undecided unit, or who signed its waiver."""
 
     contract: str
     word: str
     sign: str
     claim: str
     title: str
-    workloads: tuple[tuple[str, str], ...]  # with the anchor of each
+    workloads: tuple[tuple[str, str], ...]  # each with the anchor of its unit
     figure: str
     figure_name: str
     confidence: str
@@ -281,7 +281,7 @@ class ClaimRow:
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """Return the cells that may hold a word that needs an explanation."""
+        """Return the cells in which glossary terms may occur."""
         return self.figure, self.figure_name, self.confidence, self.faults
 
     @property
@@ -292,7 +292,7 @@ class ClaimRow:
 def lead(view: ReportView) -> int | None:
     """Return the number of the unit that a page begins with; None if none was run.
 
-    It is of a claim in which a fault survived, or the worst; of several one about trajectories, else the first planned.
+    Prefer claims with a surviving fault, then the worst status, then claims about trajectories, then the planned order.
     """
     survived = {(row.contract, row.claim) for row in view.drill.survivors} if view.drill and view.of_controls else ()
 
@@ -306,7 +306,7 @@ def lead(view: ReportView) -> int | None:
 
 
 def claim_rows(view: ReportView) -> list[ClaimRow]:
-    """Return a row for each unit that was run, the worst first; units of a claim that say the same share a row."""
+    """Return a row for each unit that was run, the worst first; units of a claim with equal cells share a row."""
     judged = [
         (verdict, _row(view, f"unit-{place}", verdict, parts, runs))
         for place, (verdict, parts, runs) in enumerate(view.judged(), start=1)
@@ -322,7 +322,7 @@ def claim_rows(view: ReportView) -> list[ClaimRow]:
 def by_contract(view: ReportView, rows: Sequence[ClaimRow]) -> list[tuple[str, str, list[ClaimRow]]]:
     """Return the rows of each contract, with its name and how many of its units held; the worst contract first.
 
-    Of many rows, those of units that held are left out: each has its line among the cards, with the same figure.
+    If there are more than `MOST_ROWS` rows, leave out units that held, because the cards show the same figures.
     """
     grouped: dict[str, list[ClaimRow]] = {}
     for row in rows:
@@ -368,9 +368,9 @@ def _figure_name(told: Decided | None, parts: int) -> str:
 
 
 def _to_decide(view: ReportView, verdict: Verdict, *, told: bool) -> str:
-    """Return what would decide an undecided unit, or who signed for one that did not hold.
+    """Return what would decide an undecided unit, or the waiver of a unit that did not hold; else "".
 
-    If the row of an undecided unit shows a figure, the judge's message comes first.
+    told: True if the row shows a figure; then the judge's message of an undecided unit comes first.
     """
     signed = waiver_line(view, verdict) or ""
     if verdict.status is not Status.INCONCLUSIVE or view.waiver(verdict) is not None:
@@ -381,7 +381,7 @@ def _to_decide(view: ReportView, verdict: Verdict, *, told: bool) -> str:
 
 
 def faults_of(view: ReportView, verdict: Verdict) -> ClaimDrilled | None:
-    """Return what the page's drill, or the last one found next to the run, planted in a claim; None for nothing."""
+    """Return what the page's drill, or else the last drill next to the run, planted in a claim; None if nothing."""
     record = view.drill
     known = drilled_claims([record], record.contracts) if record is not None else view.header.drilled
     return next((one for one in known if (one.contract, one.claim) == (verdict.contract, verdict.claim)), None)
@@ -397,7 +397,7 @@ def faults_killed(view: ReportView, verdict: Verdict) -> str:
 
 
 def _spark(found: Compared | Ratios | None) -> Markup | None:
-    """Draw what was judged: a dot for the ratio of each process, or both series; None without either."""
+    """Draw judged data: a dot for the ratio of each process, or both series; None if there is no such data."""
     if isinstance(found, Ratios):
         return sparkline.of_ratios(found.by_process, found.demanded)
     return None if found is None else sparkline.of_series(found.theirs, found.ours)

@@ -74,13 +74,13 @@ def _same(left: Figure | None, right: Figure | None) -> bool:
 
 
 def _bound(name: str) -> bool:
-    """Return True if a figure only says how noisy another one is, so that it is not a change of its own."""
+    """Return True if a figure is a noise floor or an end of an interval of another figure, so not listed by itself."""
     tail = name.rpartition(".")[2]
     return tail in set(_FLOORS.values()) or any(tail in bounds for bounds in _INTERVALS.values())
 
 
 def _beyond(name: str, first: Mapping[str, Figure], second: Mapping[str, Figure]) -> bool | None:
-    """Return True if a change exceeds the measured noise: intervals apart, or more than both floors; None: unknown."""
+    """Return True if intervals do not overlap or the change exceeds both noise floors; None if noise is unknown."""
     prefix, _, tail = name.rpartition(".")
     prefix = f"{prefix}." if prefix else ""
     left, right = _number(first, name), _number(second, name)
@@ -88,7 +88,7 @@ def _beyond(name: str, first: Mapping[str, Figure], second: Mapping[str, Figure]
         return None
     counts = isinstance(left, bool | int) and isinstance(right, bool | int)
     if counts or not (math.isfinite(left) and math.isfinite(right)):
-        return True  # a count has no noise, nor has what was a number and is none, or is one now
+        return True  # counts have no noise; neither has a change to or from NaN or infinity
     if tail in _INTERVALS:
         low, high = _INTERVALS[tail]
         ends = [_number(one, prefix + end) for one in (first, second) for end in (low, high)]
@@ -114,7 +114,7 @@ def _by_unit(view: ReportView) -> dict[Unit, Verdict]:
 
 
 def _environment(before: ReportView, after: ReportView) -> list[str]:
-    """Return a line for each fact that differs; a fact that one run directory does not know is shown as unknown."""
+    """Return a line for each fact that differs; a fact that one run directory lacks is shown as unknown."""
     old, new = _facts(before.header), _facts(after.header)
     return [
         f"  {line(path, 80)}: {line(old.get(path, 'unknown'), 80)} -> {line(new.get(path, 'unknown'), 80)}"
@@ -124,7 +124,7 @@ def _environment(before: ReportView, after: ReportView) -> list[str]:
 
 
 def _facts(header: Header) -> dict[str, str]:
-    """Return a header's facts by path: machine, commits, selection, digests (not of evidence: those always differ)."""
+    """Return a header's facts by path: machine, commits, selection, and digests of all but evidence."""
     digests = header.digests.model_copy(update={"evidence": {}})
     records = (header.environment, *([header.commits] if header.commits is not None else []), header.narrowed, digests)
     facts = [fact for record in records for fact in flatten(record).items()]
@@ -173,9 +173,9 @@ def _by_fault(view: ReportView, name: _Names) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class _Names:
-    """What units are called here: with their contract where several have a claim of that name."""
+    """Names of claims and units, with their contract if several contracts have a claim of that name."""
 
-    shared: frozenset[str]  # claims
+    shared: frozenset[str]  # names of claims that several contracts have
 
     @classmethod
     def of(cls, *views: ReportView) -> _Names:

@@ -1,4 +1,4 @@
-"""Say in a few words what decided a verdict, next to its demand. The judge names both (`harness.judging.verdict`)."""
+"""Word briefly which figure decided a verdict, and its demand; the judge names both (`harness.judging.verdict`)."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from harness.judging.verdict import Demanded, Status, Verdict
 from harness.report.glance import counted_ratios
 from harness.report.text import number, of_count, words
 
-LONGEST = 12  # characters of a bound that a contract states
+LONGEST = 12  # maximum characters of a bound that is shown as the contract states it
 
 
 @dataclass(frozen=True)
 class Decided:
-    """The figure that decided: `1.531x, at least 1.1x`, and how sure it is, by its own name for that.
+    """The figure that decided, such as `1.531x, at least 1.1x`, and its confidence in the judge's words.
 
-    name: the figure's, where the text does not say what was counted.
+    name: the figure's name; "" if the text already says what was counted.
     """
 
     text: str
@@ -26,7 +26,7 @@ class Decided:
 
 
 def decided(verdict: Verdict) -> Decided | None:
-    """Return what decided a verdict; None where no figure did."""
+    """Return the figure that decided a verdict; None if no figure did."""
     found = verdict.decided
     if found is None or verdict.status in {Status.NOT_RUN, Status.ERROR}:
         return None
@@ -40,7 +40,7 @@ def demand(found: Demanded) -> str:
         return "none may"
     unit, percent = found.noun if found.noun == "x" else "", found.percent
     stated = f"{found.bound:g}x" if unit else _number(found.bound, unit, percent=percent, beside=found.bound)
-    # a bound that was computed, from a share of a measured value say, has more digits than say anything
+    # a computed bound, such as a share of a measured value, can have more digits than are meaningful
     shown = stated if len(stated) <= LONGEST else _number(found.bound, unit, percent=percent, beside=found.value)
     return f"{found.relation} {shown}"
 
@@ -60,12 +60,12 @@ def _number(
     beside: float | None = None,
     outward: Callable[[float], int] | None = None,
 ) -> str:
-    """Return a number with three digits, a ratio with three decimals, as in sentences: `1.531x`, `0.07 %`, `12 steps`.
+    """Return a number with its unit: `1.531x` (three decimals), `0.07 %`, `12 steps` (three digits).
 
-    outward: how the last decimal of a ratio is rounded, which an end of an interval is away from its middle.
+    outward: rounds the last decimal of an end of a ratio's interval away from the interval's middle.
 
-    beside: a bound. The number gets as many more digits as it takes to stay on its side of the bound: rounding must not
-    make a value meet its demand, and a demand is shown as it was stated.
+    beside: a bound. The number gets extra digits until the rounded number is on the same side of the bound as the
+    value, so that rounding never makes a value meet its demand.
     """
     if unit == "x":
         return f"{_short(value, lambda more: _decimals(value, 3 + more, outward), beside)}x"
@@ -82,7 +82,7 @@ def _decimals(value: float, places: int, outward: Callable[[float], int] | None)
 
 
 def _short(value: float, written: Callable[[int], str], beside: float | None, scale: int = 1) -> str:
-    """Return the shortest text that rounding does not move over the bound. `written` takes how many digits to add."""
+    """Return the shortest text on the value's side of the bound. `written` takes the number of extra digits."""
     if not math.isfinite(value):
         return number(value)
     texts = map(written, range(15))
@@ -97,12 +97,12 @@ def _side(value: float, bound: float) -> int:
 
 
 def _confidence(found: Demanded, verdict: Verdict) -> str:
-    """Return the interval with its name; without one, how much was counted or measured."""
+    """Return the interval with its name; without an interval, return over how many items was counted or measured."""
     interval = found.interval
     if interval is not None:
         low = _number(interval.low, found.noun, percent=found.percent, beside=found.bound, outward=math.floor)
         high = _number(interval.high, found.noun, percent=found.percent, beside=found.bound, outward=math.ceil)
-        low = low.removesuffix(f" {high.rpartition(' ')[2]}")  # one unit for both
+        low = low.removesuffix(f" {high.rpartition(' ')[2]}")  # write the unit only once
         over = _counted(verdict, found.part, interval.over)
         return f"{low} to {high}: {100 * interval.confidence:.6g} % {interval.called} over {over}"
     rests_on = [name.removeprefix(found.part) for name in verdict.denominators if name.startswith(found.part)][:2]

@@ -1,4 +1,4 @@
-"""Make what a page shows before anybody scrolls: what was run and where, and the course of both arms."""
+"""Make the first screen of a page: what was run and where, and a small plot of what was compared (the course)."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from harness.report.what_now import Step, what_now
 if TYPE_CHECKING:
     from markupsafe import Markup
 
-LABEL = 11  # CSS pixels that a label of the course is high
-SHOWN = 3  # trainers, and workloads, that are named; the others are counted
-WIDTH, HEIGHT = 400, 150  # of the course, CSS pixels
+LABEL = 11  # height of a label in the course, CSS pixels
+SHOWN = 3  # trainers or workloads to name; the others are only counted
+WIDTH, HEIGHT = 400, 150  # size of the course, CSS pixels
 POINTS = 160
 
 
 def now(view: ReportView) -> list[Step]:
-    """Return what is to be done, the first step short enough for a first screen; that nothing is, where all held."""
+    """Return what to do next, the first step shortened for the first screen; one step `nothing` if every unit held."""
     first, *others = what_now(view) or [Step("")]
     if first.text:
         return [replace(first, text=opening(first.text, 230)), *others]
@@ -44,7 +44,7 @@ def now(view: ReportView) -> list[Step]:
 def identity(view: ReportView) -> list[tuple[str, str]]:
     """Return what was judged: trainer and harness with their commits, model with batch and length, GPU.
 
-    With several run directories each value stands once, and only the first few are named.
+    Of several run directories, list each distinct value once, and only the first few values.
     """
     views = [part.view for part in view.parts] or [view]
     facts = [
@@ -68,7 +68,7 @@ def _authors(views: Iterable[ReportView]) -> Iterator[str]:
 
 
 def ci_jobs(view: ReportView) -> list[tuple[str, str]]:
-    """Return the service and the page of each CI job that a part of the page was made in."""
+    """Return service and address of the CI jobs in which the page's run directories were made, at most `SHOWN`."""
     views = [part.view for part in view.parts] or [view]
     jobs = dict.fromkeys((each.header.environment.ci.service, each.header.environment.ci.page) for each in views)
     return [(line(service or "job", 60), page) for service, page in jobs if page][:SHOWN]
@@ -93,16 +93,16 @@ def machine(view: ReportView) -> list[tuple[str, str]]:
 
 
 def _trainers(views: Iterable[ReportView]) -> str:
-    """Return the trainers by the name that each gives itself, as recorded, and by what the contracts name.
+    """Return the trainers, each by its recorded name and the system that the contracts name.
 
-    Behind those of one commit stands that of their own repository, unless two commits are compared.
+    Trainers of one commit share a group with the commit at its end. No commit is named if two commits are compared.
     """
     of_commit: dict[str, dict[str, None]] = {}
     for view in views:
         recorded = view.header.environment.trainers
         for system in dict.fromkeys(each for contract in view.contracts for each in contract.systems()):
             facts = recorded.get(system, TrainerFacts())
-            # the commit of either arm stands beside it
+            # if two commits are compared, the page shows them next to the trainers
             commit = "" if view.header.commits else _commit(facts, recorded=system in recorded)
             name = f"{facts.name} ({system})" if facts.name else system
             of_commit.setdefault(commit, {})[name] = None
@@ -113,7 +113,7 @@ def _trainers(views: Iterable[ReportView]) -> str:
 
 
 def _commit(facts: GitFacts, *, recorded: bool = False) -> str:
-    """Return a commit as people quote it; the environment section has all of it."""
+    """Return a commit in short form; the environment section has the whole commit."""
     if facts.commit is None:
         return "of no repository" if recorded else "commit not recorded"
     return f"commit {quoted(facts.commit)}"
@@ -131,7 +131,7 @@ def _shape(name: str, workload: Workload) -> str:
     lengths = workload.seq_len if isinstance(workload.seq_len, list) else [workload.seq_len]
     tokens = "/".join(str(length) for length in lengths[:4]) + ("/…" if len(lengths) > 4 else "")
     called = "" if name == workload.model else f" ({name})"
-    # one token in all is what a step of no stated size has, such as a function that makes its own batches
+    # a workload without a stated size, such as a function that makes its own batches, has 1 x 1 tokens
     sized = f" {workload.batch_size} × {tokens} tokens," if (workload.batch_size, lengths) != (1, [1]) else ""
     return f"{workload.model},{sized} {several(workload.steps, 'step')}{called}"
 
@@ -143,10 +143,10 @@ def _few(texts: Iterable[str], between: str = "; ") -> str:
 
 @dataclass(frozen=True)
 class Course:
-    """What the worst unit's judge compared, drawn small: two series over each other, or the ratios of processes.
+    """A small plot of what the leading unit's judge compared: two series over each other, or ratios of processes.
 
-    outcome: how far the series lie apart, or from where to where the ratios go; `demanded`: the least ratio, if they
-    are ratios. `anchor` is the unit's.
+    outcome: the largest difference of the series, or the range of the ratios. demanded: the minimum ratio; "" for
+    series. anchor: the unit's.
     """
 
     image: Markup
@@ -161,7 +161,7 @@ class Course:
 
 
 def claimed(view: ReportView, rows: Sequence[ClaimRow]) -> tuple[ClaimRow, str] | None:
-    """Return the row of the unit that leads the page, with that unit alone, and how many others ended alike."""
+    """Return the row of the unit that leads the page, reduced to this unit, and how many other units ended alike."""
     anchor = f"unit-{lead(view)}"
     found = (replace(row, workloads=(each,)) for row in rows for each in row.workloads if each[1] == anchor)
     row = next(found, None)
@@ -170,7 +170,7 @@ def claimed(view: ReportView, rows: Sequence[ClaimRow]) -> tuple[ClaimRow, str] 
 
 
 def course(view: ReportView) -> Course | None:
-    """Return the course of the unit that leads the page, if it can be drawn: that of another claim would mislead."""
+    """Return the course of the unit that leads the page; None if it cannot be drawn, since another would mislead."""
     place = lead(view)
     if place is None:
         return None
@@ -179,7 +179,7 @@ def course(view: ReportView) -> Course | None:
 
 
 def _course(anchor: str, verdict: Verdict, found: Compared | Ratios | None) -> Course | None:
-    """Draw what was compared; None where two series cannot be laid over each other, or there is too little to draw."""
+    """Draw what was compared; None if two series differ in length, or there is too little to draw."""
     if isinstance(found, Ratios):
         image, metric, demanded = _image_of_ratios(found), "", f"{found.demanded:g}x"
         low, high = min(found.by_process.values()), max(found.by_process.values())
@@ -206,7 +206,7 @@ def _outcome(pair: Compared) -> str:
 
 
 def _image_of_ratios(ratios: Ratios) -> Markup | None:
-    """Draw a dot for each process over the demanded ratio, with the ends and the demand at the left."""
+    """Draw a dot for each process and a line at the demanded ratio; at the left, label demand, minimum and maximum."""
     from markupsafe import Markup
 
     values = list(ratios.by_process.values())
@@ -222,7 +222,7 @@ def _image_of_ratios(ratios: Ratios) -> Markup | None:
 
 
 def apart(places: Mapping[float, float]) -> list[float]:
-    """Return the values whose labels, at these heights, do not overlap; the first ones are kept before later ones."""
+    """Return the values whose labels do not overlap an earlier kept label. places: the height of each value's label."""
     kept: list[float] = []
     for value, at in places.items():
         if all(abs(at - places[other]) >= LABEL for other in kept):

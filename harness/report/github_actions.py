@@ -1,4 +1,4 @@
-"""Show a run on GitHub Actions next to its log: as annotations, and on the page of the job. Elsewhere do nothing."""
+"""Show a run on GitHub Actions as annotations and in the job's summary. Do nothing outside of GitHub Actions."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from harness.report.view import ReportView
 
 # Format GitHub annotations: workflow commands for stdout, at most ten, the worst first.
 
-# GitHub shows ten annotations of a kind for each step, and drops the rest without a word.
+# GitHub shows at most ten annotations of a kind for each step, and silently drops the rest.
 AT_MOST = 10
 
 
 def github_annotations(view: ReportView) -> list[str]:
-    """Return lines for the log of a GitHub job: what broke or is violated, and with the gate what is open.
+    """Return lines for the log of a GitHub job: broken and violated units, and under the gate undecided ones.
 
-    Only what broke or is violated is an error: a unit that is open accuses nobody. Each line has the file and the line
-    of its claim where these are known. The headline comes first if it says more than the lines of these units do.
+    Only broken and violated units are errors. Each line has the file and the line number of its claim if these are
+    known. The headline comes first if it contains more than the lines of the units do.
     """
     result = headline(view)
     wanted = {Status.ERROR, Status.FAIL} | ({Status.INCONCLUSIVE, Status.NOT_RUN} if view.gate else set())
     worst = cards.worst_first(verdict for verdict in view.verdicts if verdict.status in wanted)
-    worst.sort(key=lambda unit: view.waiver(unit) is not None)  # what is signed for takes no line from what is not
+    worst.sort(key=lambda unit: view.waiver(unit) is not None)  # waived units come last, since few lines are shown
     room = AT_MOST - 1 if _untold(view, worst) else AT_MOST
     shown = worst if len(worst) <= room else worst[: room - 1]
     level = "error" if result.code else "warning"
@@ -50,7 +50,7 @@ def github_annotations(view: ReportView) -> list[str]:
 
 
 def _untold(view: ReportView, units: Sequence[Verdict]) -> bool:
-    """Return True if the headline says something that the lines of these units do not."""
+    """Return True if the headline has information that the lines of these units lack."""
     result = headline(view)
     if of_the_whole(view, result):
         return True
@@ -72,12 +72,12 @@ def _data(text: str) -> str:
 
 
 def _property(text: str) -> str:
-    """Escape a property of a workflow command: as a message, and also the signs that end a property."""
+    """Escape a property of a workflow command: as a message, and also the characters that end a property."""
     return _data(line(text, 200)).replace(":", "%3A").replace(",", "%2C")
 
 
 def annotate(view: ReportView, write: Callable[[str], object]) -> None:
-    """Pass each annotation, a line for the log, to `write`; do nothing outside of GitHub Actions."""
+    """Call `write` with each annotation (a line for the log); do nothing outside of GitHub Actions."""
     if not _here():
         return
 
@@ -86,9 +86,9 @@ def annotate(view: ReportView, write: Callable[[str], object]) -> None:
 
 
 def append_step_summary(view: ReportView) -> None:
-    """Append the run's Markdown to the step's part of the job's page; do nothing outside of GitHub Actions.
+    """Append the run's Markdown to the step's summary; do nothing outside of GitHub Actions.
 
-    GitHub drops the whole part if it is too large, so the Markdown gets only the room that earlier texts left.
+    GitHub drops a summary that is too large, so the Markdown is limited to the bytes that earlier texts left.
     """
     place = os.environ.get("GITHUB_STEP_SUMMARY")
     if not _here() or not place:

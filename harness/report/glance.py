@@ -1,4 +1,4 @@
-"""Find what a unit's images show: the series, or the ratios of processes, that its judges compared."""
+"""Find the data for a unit's images: the series, or the ratios of processes, that its judges compared."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Claim = TypeVar("Claim")
 
 @dataclass(frozen=True)
 class Ratios:
-    """How many times as fast a candidate is as its baseline, by process, and how many times it has to be."""
+    """The speed ratio of candidate to baseline in each process, and the demanded ratio."""
 
     candidate: str
     baseline: str
@@ -41,7 +41,7 @@ def named_parts(view: ReportView, verdict: Verdict, parts: Sequence[AnyPart]) ->
 
 @dataclass(frozen=True)
 class JudgedPart(Generic[Claim]):
-    """A claim, or a part of one, as it was judged of one unit. prefix: of its figures' names."""
+    """A claim, or a part of a composite claim, with its verdict on one unit. prefix: begins its figures' names."""
 
     verdict: Verdict
     claim: Claim
@@ -58,13 +58,13 @@ class JudgedPart(Generic[Claim]):
         return f"{self.verdict.contract} · {self.verdict.workload}"
 
     def numbers(self, *names: str) -> list[float]:
-        """Return the judge's figures of these names; an empty list where one is missing, or is not a number."""
+        """Return the judge's figures with these names; an empty list if one is missing or is not a number."""
         found = [self.verdict.figures.get(f"{self.prefix}{name}") for name in names]
         values = [float(each.value) for each in found if each is not None and isinstance(each.value, int | float)]
         return values if len(values) == len(names) else []
 
     def drawn(self, plot: Plot) -> JudgedPlot:
-        """Return a plot that this unit is judged by."""
+        """Return the plot, marked as one of data that this unit is judged on."""
         return JudgedPlot(plot, frozenset({self.unit}))
 
 
@@ -95,7 +95,7 @@ def counted_ratios(verdict: Verdict, prefix: str) -> dict[int, float]:
 def glance(
     view: ReportView, verdict: Verdict, parts: Sequence[AnyPart], runs: Sequence[RunEvidence]
 ) -> Compared | Ratios | None:
-    """Return what a unit's small image draws, by its worst part that has any; of several series the furthest apart."""
+    """Return the data of a unit's small image: that of its worst part with data; the pair of series furthest apart."""
     for part, prefix in named_parts(view, verdict, parts):
         ratios, demanded = counted_ratios(verdict, prefix), part.value_at("at_least")
         if ratios and isinstance(demanded, float):

@@ -16,17 +16,17 @@ from harness.report.wording import reason_text
 from harness.run_directory.verdict_file import DrillRecord
 
 HELD, PARTLY_DECIDED, NOT_DECIDED, VIOLATED, ERROR = "HELD", "PARTLY DECIDED", "NOT DECIDED", "VIOLATED", "ERROR"
-HELD_SEPARATELY = "HELD SEPARATELY"  # of runs on one page that are not one gate
-MOST_NAMED = 6  # claims, workloads or tags of a narrowed run: the page's records have all
+HELD_SEPARATELY = "HELD SEPARATELY"  # for a page of runs that are not one gate
+MOST_NAMED = 6  # claims, workloads or tags that the headline of a narrowed run names
 ESTIMATED = ("processes_to_decide", "seeds_to_decide")
 _BROKE = "The harness, a worker, the system or the machine broke: no gate may trust this run."
 
 
 @dataclass(frozen=True)
 class Headline:
-    """What stands at the top of a report: the exit code by the table of the documentation, word and sentence.
+    """The top of a report: exit code, word and sentence.
 
-    `word` is one of those above, or `HELD, n waived`: HELD alone is for a run of which every planned unit held.
+    `word` is a constant above, or `HELD, n waived`. HELD without an addition means that every planned unit held.
     """
 
     code: ExitCode
@@ -43,17 +43,17 @@ class Headline:
 
 
 def headline(view: ReportView) -> Headline:
-    """Return the headline of the first exit-code row that applies; it names the part that was planned, if one was."""
+    """Return the headline by the first exit-code row that applies; if only a part was planned, name the part."""
     result, part = _of_all(view), view.narrowed(MOST_NAMED)
     only = f" Only a part of the contracts was planned: {part}." if part else ""
-    if view.apart and result.word.startswith(HELD):  # nothing was seen to hold them all at once
+    if view.apart and result.word.startswith(HELD):  # no run judged all units together
         sentence = f"{result.sentence} Each in the run that judged it: together the runs are no gate."
         result = Headline(result.code, HELD_SEPARATELY, sentence)
     return replace(result, sentence=result.sentence + _unfalsified(view, result) + only)
 
 
 def _unfalsified(view: ReportView, result: Headline) -> str:
-    """Return how many claims under an open gate name no fault: that they held says little. Empty if there are none."""
+    """Return a sentence on how many claims of an open gate name no fault that would break them; "" if none."""
     opened = view.gate and not view.is_drill and result.word.startswith(HELD)
     number = len(view.without_fault()) if opened else 0
     name = "claim names" if number == 1 else "claims name"
@@ -61,7 +61,7 @@ def _unfalsified(view: ReportView, result: Headline) -> str:
 
 
 def of_the_whole(view: ReportView, result: Headline) -> bool:
-    """Return True if the headline says what no unit can: evidence proves nothing, or a planted fault survived."""
+    """Return True if the headline is about the whole run: its evidence proves nothing, or a planted fault survived."""
     survived = view.drill is not None and view.of_controls and bool(view.drill.survivors)
     return bool(not_whole(view)) or (survived and result.word == VIOLATED)
 
@@ -73,14 +73,14 @@ def _of_all(view: ReportView) -> Headline:
         return Headline(ExitCode.ERROR, ERROR, sentence[0].upper() + sentence[1:])
     if view.drill is not None and view.of_controls:
         return of_drill(view.drill, [verdict.status for verdict in view.verdicts])
-    # a live waiver takes a violation away
+    # a violation with a waiver in force does not count
     statuses = [verdict.status for verdict in view.verdicts if view.waiver(verdict) is None]
     waived = len(view.verdicts) - len(statuses)
     return _failure(statuses) or _without_failures(statuses, waived=waived, gate=view.gate)
 
 
 def not_whole(view: ReportView) -> str:
-    """Return why a directory decides nothing, whatever its verdicts are; empty if it is whole."""
+    """Return why a directory decides nothing regardless of its verdicts; "" if the directory is whole."""
     if view.altered:
         return "evidence differs from the digests recorded with it"
     if view.incomplete:
@@ -127,7 +127,7 @@ def _without_failures(statuses: Sequence[Status], *, waived: int, gate: bool) ->
 def of_drill(record: DrillRecord, controls: Sequence[str]) -> Headline:
     """Return the headline of a whole drill. `controls`: statuses of units run without a fault, which must be PASS."""
     survived, planned, cut = len(record.survivors), record.planned, len(record.interrupted)
-    if cut:  # a fault that was never planted is none that was killed
+    if cut:  # a fault that was never planted was not killed
         dead = len(record.rows) - survived
         killed = f"{dead} of {counted(planned, 'planned fault')} {was(dead)} killed"
         return Headline(ExitCode.ERROR, ERROR, f"The drill was interrupted: {killed}, {cut} {was(cut)} never planted.")
@@ -138,7 +138,7 @@ def of_drill(record: DrillRecord, controls: Sequence[str]) -> Headline:
         return failure
     if not record.rows or not controls:
         return Headline(ExitCode.UNDECIDED, NOT_DECIDED, "Nothing here could be drilled on this machine.")
-    if undecided:  # what a fault did to a unit proves nothing where the unit does not hold without it
+    if undecided:  # a fault proves nothing in a unit that does not hold without the fault
         open_ones = f"{undecided} of {counted(len(controls), 'control')} {was(undecided)} not decided"
         sentence = f"{open_ones}: the faults of those claims prove nothing."
         return Headline(ExitCode.VIOLATED, PARTLY_DECIDED, sentence)
@@ -166,7 +166,7 @@ class Undecided:
 
 
 def undecided(view: ReportView) -> list[Undecided]:
-    """Return the units that are undecided or not run, and not waived, by why, in the order they were planned."""
+    """Return the units that are undecided or not run, and not waived, grouped by cause, in the planned order."""
     groups: dict[tuple[str, str], list[Verdict]] = {}
     for verdict in view.verdicts:
         if verdict.status in {Status.INCONCLUSIVE, Status.NOT_RUN} and view.waiver(verdict) is None:
@@ -195,10 +195,10 @@ def remedy_of(verdict: Verdict, view: ReportView) -> str | None:
 
 
 def enough(needed: object, noun: str, run: int, counted: int) -> str:
-    """Return how many would decide a unit, of which `run` were run and `counted` of those count.
+    """Return in words how many processes or seeds would decide a unit.
 
-    The judge estimates how many have to count. Of a machine that disturbs one in four, more have to be run than that;
-    and never fewer are named than were run, since those decided nothing.
+    needed: the judge's estimate of how many must count. run: how many were run; counted: how many of these count. The
+    answer is scaled by run / counted, and is always more than `run`, since `run` of them decided nothing.
     """
     if not isinstance(needed, int | float):
         return f"no number of {noun} would be enough"

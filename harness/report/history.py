@@ -1,6 +1,6 @@
 """Show runs over time: each run by name with its trainer's commit, and every judged figure with its interval.
 
-A line joins only runs of like machines and of one trainer.
+A line in a plot joins only runs of one trainer on machines of one kind.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from harness.report.view import ReportView
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-# Name the trainer of a run, and the commit of the trainer's own repository, which need not be the
-# harness's.
+# Name the trainer of a run, and the commit of the trainer's repository, which can be different from the
+# harness's repository.
 
 NOT_RECORDED = "not recorded"
-# What lies in the harness's own repository: of runs that recorded no trainer's commit, theirs is the harness's.
+# Packages in the harness's own repository: in runs that recorded no trainer's commit, they have the harness's.
 _BESIDE = ("reference_impl", "examples")
 
 
@@ -39,10 +39,10 @@ def trainers(view: ReportView) -> list[str]:
 
 
 def trainer_commit(view: ReportView) -> str:
-    """Return the trainer's commit as people quote it, with its uncommitted changes; of several, each once.
+    """Return the short commits of the trainers, each once and marked if it had uncommitted changes.
 
-    With `--baseline` it is the candidate's. A run from before trainers were recorded knows only the harness's commit:
-    that is the trainer's if both lie in one repository, and otherwise the trainer's is not recorded.
+    With `--baseline`, return the candidate's commit. An old run recorded only the harness's commit; this is also the
+    trainer's commit if both are in one repository. Otherwise return `NOT_RECORDED`.
     """
     commits = view.header.commits
     if commits is not None:
@@ -65,15 +65,15 @@ def _commit_of(view: ReportView, system: str) -> str | None:
     return recorded.git.commit if beside and not recorded.trainers else None
 
 
-# Show each judged figure over the runs, with its interval and demand, whether it moved or not.
+# Show each judged figure over the runs, with its interval and demand, even if its value never changed.
 
 _RUN = ["run", "started_at", "commit", "machine"]
 _NAMED = ["trainer", "contract", "claim", "workload"]
 _UNIT = [*_NAMED, "mechanism"]
 COLUMNS = [*_RUN, *_UNIT, "status", "figure", "unit", "value", "low", "high", "demand", "bound", "judged"]
-PLOTS, BYTES = 60, 260_000  # of a page, which has at most 400 KB
+PLOTS, BYTES = 60, 260_000  # maximum plots, and bytes of plots, on a page of at most 400 KB
 ROWS = 300
-NEAR = 4.0  # a demand that many times farther than the figures themselves would press them into one line
+NEAR = 4.0  # a demand that differs by a larger factor is not drawn, because it would flatten the curve
 TICKS = 7
 UNKNOWN = "unknown"
 
@@ -113,9 +113,9 @@ def _judged(one: Demanded) -> list[object]:
 
 
 def changes(frame: DataFrame) -> Part:
-    """Return a row for each unit whose verdict differs from that of the run before it on a like machine.
+    """Return a row for each unit whose verdict differs from that of the previous run on a machine of the same kind.
 
-    The mechanism is not compared, since nothing is known of it if an arm broke.
+    The capture mechanism is not compared, because it is unknown if an arm broke.
     """
     rows: list[list[str]] = []
     units = frame.drop_duplicates(["run", *_NAMED])
@@ -141,7 +141,7 @@ def figures(frame: DataFrame) -> list[Section]:
         keys = ["contract", "claim", "workload", "mechanism", "figure"]
         judged = [one for _, one in group[group["judged"]].groupby(keys, sort=False)]
         repeated = [one for one in judged if len(set(one["run"])) > 1]
-        repeated.sort(key=lambda one: len(set(one["value"])) == 1)  # what moved comes first
+        repeated.sort(key=lambda one: len(set(one["value"])) == 1)  # changed figures come first
         parts = [Part("The latest of each", tables=[_latest(judged, group)])] if judged else []
         drawn: list[Part] = []
         for one in repeated:
@@ -165,7 +165,7 @@ def _unit(claim: str, workload: str, mechanism: str) -> str:
 
 
 def _latest(judged: Sequence[DataFrame], group: DataFrame) -> Table:
-    """Return each judged figure as last measured, with the run's name if later runs of the unit have no figure."""
+    """Return a table of each judged figure's last value; name its run if later runs of the unit lack the figure."""
     rows = []
     last_run = {key: one["run"].iloc[-1] for key, one in group.groupby(_NAMED, sort=False)}
     for one in judged:
@@ -189,7 +189,7 @@ def _latest(judged: Sequence[DataFrame], group: DataFrame) -> Table:
 
 
 def _range(values: Sequence[float]) -> str:
-    """Return the range of a figure over its runs, and in how many runs it was NaN, which no range includes."""
+    """Return the range of a figure's values without NaN, and in how many runs the value was NaN."""
     known = [value for value in values if not math.isnan(value)]
     missing = f"NaN in {counted(len(values) - len(known), 'run')}" if len(known) < len(values) else ""
     if not missing and min(known) == max(known):
@@ -222,7 +222,7 @@ def _others(group: DataFrame) -> Part | None:
     keys = ["contract", "claim", "workload", "mechanism", "figure", "unit", "machine"]
     for named, one in plain.groupby(keys, sort=False):
         values = [float(value) for value in one["value"]]
-        if len(set(map(str, values))) > 1:  # as text a NaN equals itself
+        if len(set(map(str, values))) > 1:  # compare texts, because NaN is not equal to itself
             _, claim, workload, mechanism, figure, unit, where = map(str, named)
             unit_named = _unit(claim, workload, mechanism)
             rows.append([unit_named, words(figure), values[0], values[-1], unit, len(values), where])
@@ -270,9 +270,9 @@ def _tick(one: DataFrame, run: str) -> str:
 
 @dataclass(frozen=True)
 class HistoryRun:
-    """A run directory: its name below the folder, the address of its page as seen from the history's, what was read.
+    """A run directory in a history. link: the relative address of its page, from the history's page.
 
-    `left_out`: why its figures are not drawn; empty for a verified run and for a fire drill, which is listed.
+    left_out: why its figures are not drawn; "" for a verified run, and for a fire drill, which is only listed.
     """
 
     name: str
@@ -282,7 +282,7 @@ class HistoryRun:
 
     @property
     def drawn(self) -> bool:
-        """Return True if its verdicts are those of a system as it is, without a planted fault."""
+        """Return True if its figures are drawn: it was read, not left out, and no fault was planted in it."""
         return self.view is not None and not self.view.is_drill and not self.left_out
 
     @property
@@ -315,14 +315,14 @@ def machine(view: ReportView) -> str:
     return f"{device}, {driver}torch {collected.versions.get('torch') or UNKNOWN}"
 
 
-SHOWN = 3  # trainers of a run that are named; the others are counted
+SHOWN = 3  # trainers of a run to name; the others are only counted
 
 
 @dataclass(frozen=True)
 class Row:
-    """A line of a table of runs. `link`: the address of its page; `parts`: of a gate, names and addresses.
+    """A row for a run or a gate. link: address of the run's page; parts: names and addresses of a gate's parts.
 
-    about: when and where; harness: its commit, where that is not the trainer's.
+    about: start time and machines; harness: the harness's commit, "" if the trainer has the same commit.
     """
 
     name: str
@@ -336,7 +336,7 @@ class Row:
 
 
 def render_history(runs: Sequence[HistoryRun]) -> str:
-    """Return the history as one self-contained HTML page: every run that was named, then each judged figure."""
+    """Return the history as one self-contained HTML page: every given run, then each judged figure."""
     shown = sorted(runs, key=lambda run: (run.started, run.name))
     verified = [run for run in shown if run.drawn]
     drills = [run for run in shown if run.view is not None and run.view.of_controls]
@@ -357,13 +357,13 @@ def render_history(runs: Sequence[HistoryRun]) -> str:
 
 
 def _count_line(runs: int, verified: int, drills: int, left_out: int) -> str:
-    """Return `14 runs: 9 verified, 3 fire drills, 2 left out`; the parts of a gate count as runs of their own."""
+    """Return `14 runs: 9 verified, 3 fire drills, 2 left out`; each part of a gate counts as a run."""
     kinds = [f"{verified} verified", counted(drills, "fire drill"), f"{left_out} left out"]
     return f"{counted(runs, 'run')}: " + ", ".join(kind for kind in kinds if not kind.startswith("0 "))
 
 
 def _row(parts: Sequence[HistoryRun], cells: Sequence[object]) -> Row:
-    """Return the row of a run, or of the parts of a gate: each has a machine; trainer and commit are common."""
+    """Return the row of a run, or of the parts of a gate, which share trainer and commit but not always the machine."""
     views = [part.view for part in parts if part.view is not None]
     named = trainers(views[0])
     more = f" and {len(named) - SHOWN} more" if len(named) > SHOWN else ""
@@ -382,7 +382,7 @@ def _row(parts: Sequence[HistoryRun], cells: Sequence[object]) -> Row:
 
 
 def _gate(parts: Sequence[HistoryRun]) -> Row:
-    """Return a row with how many units had which verdict, in one run or in the parts of a gate together."""
+    """Return a row that counts units and verdicts of one run, or of all parts of a gate together."""
     statuses = [verdict.status for run in parts if run.view is not None for verdict in run.view.verdicts]
     return _row(parts, [len(statuses), *(statuses.count(status) for status in Status)])
 
@@ -397,10 +397,10 @@ def _drill(run: HistoryRun) -> Row:
 
 
 def gates(runs: Sequence[HistoryRun]) -> list[list[HistoryRun]]:
-    """Group the runs by gate, in the order in which the first part of each gate stands.
+    """Group the runs by gate, in the order of the first part of each gate.
 
-    The parts of a gate share the beginning of their name, sources, commits, trainers and contracts. They share no unit:
-    a second run of a unit belongs to another gate.
+    The parts of a gate have the same name prefix, sources, commits, trainers and contracts, and no unit in common: a
+    second run of a unit belongs to another gate.
     """
     found: dict[object, list[list[HistoryRun]]] = {}
     ordered: list[list[HistoryRun]] = []
@@ -424,7 +424,7 @@ def _sources(run: HistoryRun) -> tuple[object, ...]:
 
 
 def _fits(run: HistoryRun, parts: Sequence[HistoryRun]) -> bool:
-    """Return True if no part has a unit of the run, or another text of one of the run's contracts."""
+    """Return True if the run shares no unit with any part, and contracts with the same name have equal digests."""
     return all(_units(run).isdisjoint(_units(part)) and _alike(_contracts(run), _contracts(part)) for part in parts)
 
 

@@ -1,4 +1,4 @@
-"""Render the report: one HTML file without outside requests, complete without its one script."""
+"""Render the report as one HTML file that loads nothing from elsewhere and is complete without its script."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ from harness.report.wording import terms_in
 # Keep a page small enough to mail: decide what the report of a very large run leaves out, and in
 # which order.
 #
-# Rows of tables and words that stand elsewhere, too, are left out. Plots never are: a page of many
-# has more bytes.
+# Rows of tables, and texts that are also elsewhere, can be left out. Plots never are, so a page of many
+# plots can exceed the limit.
 
-BYTES = 396_000  # of a page; a little below the 400 KB that a report may have
-BYTES_OF_PARTS = 596_000  # of a page that several run directories share; it may have 600 KB
-ROWS = 5  # of a folded table on a page that would be larger
-Render = Callable[[Sequence[Section], bool], str]  # with True, cards of what held are brief
+BYTES = 396_000  # target size of a page, just below its limit of 400 KB
+BYTES_OF_PARTS = 596_000  # target size of a page of several run directories, just below its limit of 600 KB
+ROWS = 5  # rows that a folded table keeps on a page that is too large
+Render = Callable[[Sequence[Section], bool], str]  # True: shorten cards of units that held
 
 
 def page_within(size: int, sections: Sequence[Section], in_question: AbstractSet[str], render: Render) -> str:
     """Return the page of these sections, made smaller in three steps while it has more than `size` bytes.
 
-    1. Folded tables keep `ROWS` rows. 2. Folded tables lose all rows, and cards of units that held leave out what the
-    contract and `verdicts.json` say too. 3. Other tables lose their rows, the largest first: a plot says more. Steps 2
-    and 3 spare parts made from runs `in_question`, those of units that did not hold.
+    1. Folded tables keep `ROWS` rows. 2. Folded tables lose all rows, and cards of units that held omit what is also in
+    the contract and in `verdicts.json`. 3. Other tables lose their rows, the largest table first. Steps 2 and 3 keep
+    the tables of runs `in_question` (runs of units that did not hold).
     """
     page, brief = render(sections, False), False
     if len(page.encode()) > size:
@@ -58,7 +58,7 @@ def page_within(size: int, sections: Sequence[Section], in_question: AbstractSet
 
 
 def _cut_to(rows: int, sections: Sequence[Section], spared: AbstractSet[str]) -> list[Section]:
-    """Return the sections with at most `rows` rows in a folded table, except in parts made from the spared runs."""
+    """Return the sections with at most `rows` rows in a folded table, except in parts about the `spared` runs."""
     return [
         replace(
             section,
@@ -78,7 +78,7 @@ def _cut(table: Table, rows: int) -> Table:
 
 
 def _with_fewer_rows(sections: Sequence[Section], in_question: AbstractSet[str], surplus: int) -> list[Section]:
-    """Return the sections with tables of units that held emptied, the largest first, to save `surplus` bytes."""
+    """Empty tables of units that held, the largest first, until `surplus` bytes are saved; return the new sections."""
     held = [part for section in sections for part in section.parts if in_question.isdisjoint(part.runs) and part.runs]
     emptied: set[int] = set()
     for table in sorted((table for part in held for table in part.tables), key=_written, reverse=True):
@@ -99,11 +99,11 @@ def _with_fewer_rows(sections: Sequence[Section], in_question: AbstractSet[str],
 
 
 def _written(table: Table) -> int:
-    """Return about how many bytes a table takes: each cell and row has tags around it, and the table a frame."""
+    """Estimate the bytes of a table's HTML, including the tags of the table, its rows and its cells."""
     return 250 + sum(10 + sum(9 + len(cell.encode()) for cell in row) for row in table.rows)
 
 
-FEW_CARDS = 4  # of a page on which cards of what held are open
+FEW_CARDS = 4  # with at most so many cards, cards of units that held are open too
 _OF_KINDS = tuple(imported(name) for name in SECTIONS)
 
 
@@ -160,20 +160,20 @@ def _in_question(view: ReportView) -> set[str]:
 
 
 def evidence(view: ReportView) -> list[Section]:
-    """Return the sections of the evidence that there is, in reading order."""
+    """Return the sections for the available evidence, in reading order."""
     drawn = [closing.unchecked(view), closing.deaths(view), *_of_kinds(view), costs.section(view)]
     return [section for section in drawn if section is not None]
 
 
 def _of_kinds(view: ReportView) -> Iterator[Section | None]:
-    """Yield what each section of the table of kinds draws: one section, several, or none."""
+    """Call each section function that the kinds of claims name, and yield the sections it makes."""
     for section in _OF_KINDS:
         drawn = section(view)
         yield from drawn if isinstance(drawn, list) else [drawn]
 
 
 def _parts(view: ReportView) -> Table | None:
-    """Return a table of machines and commits of several run directories, with links to their pages; None for one."""
+    """Return a table with machine, commit and page link of each of several run directories; None for a single one."""
     if not view.parts:
         return None
     names, cells = rows(view)
@@ -189,7 +189,7 @@ def _title(view: ReportView) -> str:
 
 @dataclass(frozen=True)
 class Figure:
-    """A plot in a card, or, with `plot` None, a link to where it stands."""
+    """A plot in a card, or a link to the plot if `plot` is None."""
 
     anchor: str
     title: str
@@ -198,14 +198,14 @@ class Figure:
 
 @dataclass(frozen=True)
 class Placed:
-    """Sections without the plots that cards have, and the figures of each card by the anchor of its first unit."""
+    """Sections without the plots that moved to cards, and each card's figures by the anchor of its first unit."""
 
     sections: list[Section]
     figures: dict[str, list[Figure]] = field(default_factory=dict)
 
 
 def placed(sections: Sequence[Section], cards: Sequence[Card]) -> Placed:
-    """Move every judged plot to the first card that has a unit of it; without such a card it stays in its section."""
+    """Move every judged plot to the first card with a unit that it judges; without such a card, leave the plot."""
     figures: dict[str, list[Figure]] = {}
     number = 0
     left: list[Section] = []

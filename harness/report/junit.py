@@ -1,7 +1,7 @@
 """Write JUnit XML that GitHub, GitLab and Jenkins read: one suite for each contract, one case for each unit.
 
-It keeps to the schema of Jenkins' xunit plugin, which the tests hold, but for the file and the line of a case: GitLab
-and the annotating actions of GitHub read these two, and Jenkins' own `junit` step takes them.
+The XML follows the schema of Jenkins' xunit plugin, except that a case also has the attributes `file` and `line`:
+GitLab and annotation actions of GitHub read these attributes, and Jenkins' own `junit` step accepts them.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from harness.report.together import of_each_part
 from harness.report.view import ReportView
 from harness.run_directory.shards import name_of
 
-# Attributes stay short: some readers keep them in memory for every build, or cut them at 255.
+# Attributes stay short, because some readers keep them in memory for every build, or cut them at 255 characters.
 MESSAGE = 240
 BODY = 2000
 OUTPUT = 20_000
-FIGURES = 60  # of a case
+FIGURES = 60  # maximum figures in a case
 
 
 def render_junit(view: ReportView) -> str:
     """Return the verdicts as JUnit XML. Facts and figures of a unit are the standard output of its case.
 
-    Violated is a failure, broken an error; undecided and not run are skipped, or failures under the gate. A waived
-    violation is skipped, with its waiver as the message. Each suite has the headline, and what was judged where, as
-    properties. If no unit shows what the headline says (altered evidence, a fault that survived), a case of its own
-    does. Seconds of a run are divided among the units that are judged from it.
+    A violated unit is a failure, a broken unit an error. Undecided and not-run units are skipped, or failures under the
+    gate. A waived violation is skipped, with its waiver as the message. Each suite has the headline, and what was
+    judged where, as properties. A headline that no unit shows (altered evidence, a surviving fault) gets its own case.
+    A run's seconds are divided among the units that are judged from the run.
     """
     result = headline(view)
     root = ET.Element("testsuites", name="contracts")
@@ -49,13 +49,13 @@ def render_junit(view: ReportView) -> str:
         _count(suite)
     _show(root, view, result)
     _count(root)
-    del root.attrib["skipped"]  # which no schema has here
+    del root.attrib["skipped"]  # the schema allows no `skipped` attribute at the root
     ET.indent(root)
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + ET.tostring(root, encoding="unicode") + "\n"
 
 
 def _seconds(view: ReportView) -> dict[tuple[str, str, str], float]:
-    """Return the seconds of each unit: its share of each of its runs, so that the sum is that of all judged runs."""
+    """Return the seconds of each unit: the seconds of each of its runs, divided by the number of units of the run."""
     serving = Counter(run for unit in view.header.units for run in unit.runs)
     took = {name: sum(phase.seconds for phase in phases) for name, phases in view.costs.by_run.items()}
     return {name_of(unit): sum(took.get(run, 0.0) / serving[run] for run in unit.runs) for unit in view.header.units}
@@ -82,7 +82,7 @@ def _suite(root: ET.Element, view: ReportView, name: str, result: Headline) -> E
 
 
 def _show(root: ET.Element, view: ReportView, result: Headline) -> None:
-    """Add a case for the whole run, unless it held or a unit's case ended alike, so that nobody sees a success."""
+    """Add a case for a run that did not hold, unless a unit's case already has the same outcome as the run."""
     if result.word == HELD:
         return
     tag = {ExitCode.ERROR: "error", ExitCode.VIOLATED: "failure"}.get(result.code, "skipped")
@@ -139,7 +139,7 @@ def _result(case: ET.Element, view: ReportView, verdict: Verdict) -> None:
 
 
 def _tag(status: Status, *, gate: bool, waived: bool) -> str | None:
-    """Return the element that a status becomes; None for a case that passed."""
+    """Return the name of the XML element for a status; None for a case that passed."""
     if status is Status.PASS:
         return None
     if status is Status.ERROR:
@@ -150,7 +150,7 @@ def _tag(status: Status, *, gate: bool, waived: bool) -> str | None:
 
 
 def _count(element: ET.Element) -> None:
-    """Set the attributes that readers sum up instead of counting."""
+    """Set the totals (`tests`, `failures`, …), which some readers use instead of counting cases."""
     element.set("time", f"{sum(float(case.get('time', '0')) for case in element.iter('testcase')):.3f}")
     for attribute, tag in (("tests", "testcase"), ("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
         element.set(attribute, str(sum(1 for _ in element.iter(tag))))

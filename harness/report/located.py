@@ -1,4 +1,4 @@
-"""Word where two arms part first: a sentence, and the path through the step as rows of a table."""
+"""Describe the first difference of two arms: as a sentence, and as table rows for the parts of the step."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from harness.judging.verdict import Figure
 from harness.numbers import counted, told_apart
 from harness.report.text import line
 
-# Say where two trainings part: at which step, and which pass or update to look at.
+# Describe where two trainings first differ: at which step, and which pass or update to look at.
 
 _DIFFER = ("differs", "exceeds_tolerance")
 
@@ -21,7 +21,7 @@ _DIFFER = ("differs", "exceeds_tolerance")
 def first_difference(
     reason: str, part: AnyPart, figures: dict[str, Figure], candidate: ArmEvidence, baseline: ArmEvidence
 ) -> Iterator[str]:
-    """Yield at most one sentence: what was equal until then, and what is not. `figures` are the verdict's own."""
+    """Yield at most one sentence: the first differing loss, and where to look. figures: those of the verdict's part."""
     if reason not in _DIFFER or part.kind not in ("trajectory_match", "gradient_match"):
         return
     found = figures.get("first_exceeding_step", figures.get("first_differing_step"))
@@ -44,7 +44,7 @@ def first_difference(
 
 
 def after_a_load(reason: str, part: AnyPart) -> Iterator[str]:
-    """Yield advice on a resumed training that differs although every tensor that was found had been restored."""
+    """Yield advice on a resumed training that differs although every known tensor was restored."""
     if part.kind == "resume" and reason in ("differs", "end_differs"):
         yield (
             "right after the load every tensor that is found was as it was saved: look for what training reads and no "
@@ -53,7 +53,7 @@ def after_a_load(reason: str, part: AnyPart) -> Iterator[str]:
 
 
 def _seen(step: int, ours: float, theirs: float, earlier: int | None) -> str:
-    """Return which loss is the first apart. earlier: a step at which losses differed already, within the tolerance."""
+    """Describe the first loss out of tolerance. earlier: the first step whose losses differed within the tolerance."""
     ratio = ours / theirs if theirs and math.isfinite(ours) else math.nan
     times = f", {number(ratio)} times" if abs(ratio) >= 1.5 or abs(ratio) <= 1 / 1.5 else ""
     mine, other = told_apart(ours, theirs)
@@ -65,7 +65,7 @@ def _seen(step: int, ours: float, theirs: float, earlier: int | None) -> str:
 
 
 def _look_at(step: int, *, near: bool) -> str:
-    """Return where to look. near: until then the losses were within the tolerance, but not equal."""
+    """Return where to look. near: True if losses before `step` were within the tolerance, but not equal."""
     agreed = "came near enough" if near else "agreed"
     if step == 0:
         return "nothing was updated before it, so look at the forward pass, and at what the loss is divided by"
@@ -98,7 +98,7 @@ _WHY = {
 
 
 def located(found: FirstDifference) -> str:
-    """Return the answer as one sentence, without a full stop."""
+    """Return the first difference as one sentence, without a full stop."""
     if found.found == "does_not_repeat":
         steps = counted(found.steps, "step")
         under = " under torch's deterministic algorithms" if found.deterministic else ""
@@ -174,12 +174,12 @@ def _elements(found: FirstDifference) -> str:
 
 
 def path_rows(found: FirstDifference) -> list[tuple[str, str, str]]:
-    """Return the path through the step: its part, how both arms compare there, and what differs."""
+    """Return a row for each part of the step: its name, if both arms are equal there, and what differs."""
     return [(_part(found, row), _ANSWERS[row.answer], _what(row)) for row in found.path]
 
 
 def _part(found: FirstDifference, row: PathRow) -> str:
-    """Return the name of a part of the step. Where autograd ran no backward pass, all operators are one part."""
+    """Return the name of a part. Without a backward pass by autograd, all operators form one part named `step`."""
     backward = next((each for each in found.path if each.part == "backward"), None)
     is_whole = backward is not None and not backward.operators and not backward.alone
     return "step" if row.part == "forward" and is_whole and row.operators else PARTS[row.part]

@@ -18,12 +18,12 @@ from harness.report.together import notes, of_each_part, rows
 from harness.report.view import ReportView
 from harness.report.what_now import what_now
 
-# Write a unit that did not hold as Markdown: a file of its own in the run directory, and its part
-# of the summary.
+# Write a unit that did not hold as Markdown, for its file in the run directory and for its section of
+# the summary.
 
 TOLD = (Status.FAIL, Status.ERROR, Status.INCONCLUSIVE)
-FIGURES = 12  # of a unit that are listed
-# Signs where they mean something: `_` at an end of a word, `:` in an address or the name of an emoji.
+FIGURES = 12  # maximum figures of a unit to list
+# Characters that are markup at their place: `_` at an end of a word, `:` in an address or the name of an emoji.
 _SIGNIFICANT = re.compile(
     r"([\\`*\[\]<>#|~$@]|&(?=[#\w]+;)|(?<![^\W_])_|_(?![^\W_])|(?:(?<!\w):(?=[a-z][\w+-]*:)|:(?=//))|^[+-])"
 )
@@ -40,13 +40,13 @@ def escape(text: object, limit: int = 300) -> str:
 
 
 def problem(view: ReportView, verdict: Verdict) -> str:
-    """Return what a reader needs of a unit that did not hold, the likely cause first."""
+    """Return a Markdown section about a unit that did not hold: its title, then entries, the likely cause first."""
     title = f"**{escape(verdict.claim, 100)}** on {escape(verdict.workload, 100)}: {escape(verdict.reason, 80)}"
     return f"\n{title}\n" + "".join(f"- {entry}\n" for entry in _entries(view, verdict))
 
 
 def problem_files(view: ReportView) -> dict[str, str]:
-    """Return the Markdown of each unit that did not hold and is not waived, by the name of its file."""
+    """Return file names with the Markdown of each violated, broken or undecided unit that is not waived."""
     files: dict[str, str] = {}
     for each in view.verdicts:
         if each.status in TOLD and view.waiver(each) is None:
@@ -85,7 +85,7 @@ def _advised(each: Advice) -> str:
 
 
 def _code(command: str) -> str:
-    """Return a command as code, with a fence longer than any row of backquotes in it."""
+    """Return a command as inline code, delimited by more backquotes than the command has in a row."""
     fence, blank = "`" * (1 + longest_row(command)), " " if "`" in command else ""
     return f"{fence}{blank}{command}{blank}{fence}"
 
@@ -95,19 +95,19 @@ def longest_row(text: str) -> int:
     return max((len(quotes) for quotes in re.findall("`+", text)), default=0)
 
 
-# GitHub refuses a step summary above 1 MiB as a whole.
+# GitHub drops a step summary that is larger than 1 MiB.
 LIMIT_BYTES = 1_000_000
 
 
 def render_markdown(view: ReportView, limit: int = LIMIT_BYTES) -> str:
-    """Return Markdown of at most `limit` bytes in UTF-8. Units that do not fit are left out whole, and counted."""
+    """Return the summary as at most `limit` bytes of UTF-8. Units that do not fit are left out entirely and counted."""
     head = _head(view, limit // 4)
     ordered = cards.worst_first(view.verdicts)
     blocks = [_row(view, verdict) for verdict in ordered]
     details = [problem(view, verdict) for verdict in ordered if verdict.status in TOLD]
     recorded = view.recorded_sentence()
     tail = repeated(view) + (f"\n{recorded}\n" if recorded else "")
-    # Room for the two sentences that say what was left out.
+    # 400 bytes are reserved for the two notes about what was left out.
     room = limit - len((head + tail).encode()) - 400
     table, left_rows = _fitting(blocks, room)
     text, left_details = _fitting(details, room - len(table.encode()))
@@ -117,7 +117,7 @@ def render_markdown(view: ReportView, limit: int = LIMIT_BYTES) -> str:
 
 
 def _head(view: ReportView, room: int) -> str:
-    """Return the verdict, what to do (in at most `room` bytes), and what was judged, where and when."""
+    """Return the headline, next steps (at most `room` bytes), and what was judged, where and when."""
     result = headline(view)
     notices = "".join(f"> **{title}.** {escape(text, 2000)}\n\n" for title, text in view.notices())
     steps = what_now(view, escape)
@@ -133,7 +133,7 @@ def _head(view: ReportView, room: int) -> str:
 
 
 def _claimed(view: ReportView) -> str:
-    """Return the claim that the page begins with, what decided it, how sure that is, and if it could have failed."""
+    """Return the claim that leads the page, what decided it, its confidence, and how many of its faults were killed."""
     found = claimed(view, cards.claim_rows(view))
     if found is None:
         return ""
@@ -151,7 +151,7 @@ def _whose(view: ReportView) -> list[str]:
 
 
 def _parts(view: ReportView) -> str:
-    """Return notes and a table about several run directories, each with its machine and commits; empty for one."""
+    """Return notes and a table of several run directories with their machines and commits; "" for a single one."""
     if not view.parts:
         return ""
     names, cells = rows(view)
@@ -171,7 +171,7 @@ def _row(view: ReportView, verdict: Verdict) -> str:
 def repeated(view: ReportView) -> str:
     """Return the command that repeats the run, as a block of code."""
     command = repeats(view)
-    # A fence longer than any row of backquotes inside cannot be closed by what it holds.
+    # The fence is longer than any row of backquotes in the command, so the command cannot close it.
     fence = "`" * max(3, 1 + longest_row(command or ""))
     shown = "\n".join(line(each, 2000) for each in command.split("\n")) if command else ""
     return f"\nReproduce:\n\n{fence}\n{shown}\n{fence}\n" if command else ""

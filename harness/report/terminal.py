@@ -28,7 +28,7 @@ from harness.report.view import WORDS, ReportView
 from harness.run_directory.verdict_file import Row
 
 FAILED = ("violated", "error")
-FEW = 3  # claims that are named of units that were not run for one reason
+FEW = 3  # claims to name for units that were not run for the same reason
 STYLES = {
     "held": "green",
     "violated": "bold red",
@@ -42,7 +42,7 @@ STYLES = {
 def print_results(view: ReportView, stream: TextIO | None = None) -> None:
     """Print the count line, a line for each unit (worst first), advice on failures, and what would decide the rest.
 
-    Units that were not run for one reason share a line: on a machine without a GPU that is most of them.
+    Units that were not run for the same reason share a line; without a GPU these are most units.
     """
     out = stream or sys.stdout
     print_line((view.count_line(), "bold"), file=out)
@@ -103,7 +103,7 @@ def _print_unit(out: TextIO, view: ReportView, verdict: Verdict) -> None:
 
 
 def verdict_line(verdict: Verdict) -> str:
-    """Return a line with a unit and what was seen: of one that held the figure that decided, with its demand."""
+    """Return a line with a unit and the judge's message, or the deciding figure and its demand if the unit held."""
     found = decided(verdict) if verdict.status is Status.PASS else None
     seen = opening(verdict.message, 400) if found is None else " ".join(filter(None, (found.text, found.name)))
     return f"{line(verdict.claim, 80)} on {line(verdict.workload, 60)}: {seen}"
@@ -116,28 +116,27 @@ def _print_together(out: TextIO, group: Undecided) -> None:
     print_line((f"{'not run':>9}  ", STYLES["not run"]), reason, file=out, hang=11)
 
 
-# Show on stderr how a session proceeds: one line at the bottom of a terminal, and next to nothing
-# in a log.
+# Show on stderr how a session proceeds: as one line at the bottom of a terminal, and rarely in a log.
 #
-# Results are printed when the session ends, each unit once, whichever of stdout and stderr lead to
-# the same place.
+# Results are printed only at the end, so each unit is printed once even if stdout and stderr go to the
+# same place.
 
 Recorded = Callable[[Sequence[Run]], Mapping[str, float]]  # the seconds that runs like these took before, by id
-QUIET_S = 300.0  # between two lines of a log: some CI services end a job after ten minutes without output
+QUIET_S = 300.0  # seconds between lines in a log; some CI services end a job after ten minutes without output
 
 
 class Progress:
-    """A session's watch, within a block; called from several threads.
+    """Show a session's progress within a `with` block. Several threads call its methods.
 
-    recorded: asked once, in the thread `lookup`, beside the first runs.
+    recorded: called once, in the thread `lookup`, while the first runs execute.
     """
 
     def __init__(self, recorded: Recorded | None = None, stream: TextIO | None = None) -> None:
         self._stream = sys.stderr if stream is None else stream
-        self._tally = Counter[str]()  # of units and planted faults, by the word for how they ended
+        self._tally = Counter[str]()  # counts of units and planted faults by outcome
         self._status, self._lock, self._over = StatusLine(self._stream), threading.Lock(), threading.Event()
         self._recorded, self._to_go = recorded, TimeToGo([])
-        self._phases: dict[str, tuple[str, float]] = {}  # of runs under way: the phase, and when the run began
+        self._phases: dict[str, tuple[str, float]] = {}  # for each run under way: its phase and start
         self._began = self._logged = time.monotonic()
         self.lookup = threading.Thread()
 
@@ -179,14 +178,14 @@ class Progress:
 
     @contextmanager
     def out_of_the_way(self) -> Iterator[None]:
-        """Clear the terminal's status line for a block in which other code prints, and show it again behind it."""
+        """Clear the terminal's status line while the block prints, and show it again after the block."""
         with self._lock:
             self._status.clear()
             yield
             self._show()
 
     def _has_begun(self, name: str) -> bool:
-        """Return True for a run of the session; what is executed after it has no place in its counts."""
+        """Return True for a planned run of the session; later executions do not count in `n of m runs`."""
         return any(run.id == name for run in self._to_go.runs)
 
     def _time_to_go(self) -> str:
@@ -194,7 +193,7 @@ class Progress:
         return "" if seconds is None or len(self._to_go.ended) == len(self._to_go.runs) else in_words(seconds)
 
     def parts(self) -> list[str]:
-        """Return what is known by now, the most important first; nothing while no run is under way."""
+        """Return the parts of the status line, the most important first; an empty list if no run is under way."""
         if not self._phases:
             return []
         name, (phase, began) = list(self._phases.items())[-1]
@@ -209,7 +208,7 @@ class Progress:
         return [part for part in known if part]
 
     def _show(self) -> None:
-        """Show the status line. A log gets it now and then, so that a reader sees that something is still done."""
+        """Show the status line; print it to a log only every `QUIET_S` seconds, as a sign of progress."""
         parts = self.parts()
         if parts and self._status.live:
             self._status.show(parts)
@@ -227,7 +226,7 @@ class Progress:
                     self._show()
 
     def _look_up(self, recorded: Recorded, runs: Sequence[Run]) -> None:
-        with suppress(Exception):  # no time to go is told, and nothing else depends on it
+        with suppress(Exception):  # without the recorded seconds only the estimate is missing
             found = recorded(runs)
             with self._lock:
                 self._to_go.recorded = found
@@ -237,25 +236,25 @@ class Progress:
 class TimeToGo:
     """Estimate the time that one session still takes.
 
-    recorded: seconds that runs like these took before, by id; those of a run's own kind that have
-    ended here stand for one that was never recorded.
+    recorded: seconds that equal runs took before, by run id. For a run that was never recorded, the
+    mean of ended runs with the same probe is used instead.
     """
 
     runs: Sequence[Run]
     recorded: Mapping[str, float] = field(default_factory=dict)
-    under_way: dict[str, float] = field(default_factory=dict)  # seconds so far
-    ended: dict[str, float] = field(default_factory=dict)  # seconds in all
+    under_way: dict[str, float] = field(default_factory=dict)  # seconds so far, by run id
+    ended: dict[str, float] = field(default_factory=dict)  # total seconds, by run id
 
     def moves(self, run: str, seconds: float, *, over: bool) -> None:
-        """Note how many seconds a run has taken so far; `over`: in all."""
+        """Record how many seconds a run has taken so far, or in total if it is `over`."""
         self.under_way.pop(run, None)
         (self.ended if over else self.under_way)[run] = seconds
 
     def seconds(self, elapsed: float) -> float | None:
-        """Return the seconds to go, `elapsed` after the first run began; None while they cannot be estimated.
+        """Return the remaining seconds, `elapsed` seconds after the first run began; None if they are unknown.
 
-        Runs go side by side, so the seconds left are divided by how many seconds of runs passed in each second so far.
-        Timings take turns: they begin together, and together they take the sum of what each takes.
+        Runs execute in parallel, so their remaining seconds are divided by the run seconds per elapsed second so far.
+        Timings begin together but take turns, so together they take the sum of their seconds.
         """
         expected = self._expected()
         left = [run for run in self.runs if run.id not in self.ended]
@@ -271,7 +270,7 @@ class TimeToGo:
     def _expected(self) -> dict[str, float]:
         here: defaultdict[str, list[float]] = defaultdict(list)
         for run in self.runs:
-            if run.id in self.ended and not _timed(run):  # a timing's own time is not that of its turns
+            if run.id in self.ended and not _timed(run):  # a timing's time includes waiting for other timings
                 here[run.probe].append(self.ended[run.id])
         like_it = {run.id: mean(here[run.probe]) for run in self.runs if here[run.probe]}
         return like_it | {run.id: self.recorded[run.id] for run in self.runs if run.id in self.recorded}
@@ -282,7 +281,7 @@ def _timed(run: Run) -> bool:
 
 
 def in_words(seconds: float) -> str:
-    """Return `about 40 s to go`, `about 3 min to go` or `about 1 h 20 min to go`: rounded up, as an estimate."""
+    """Return `about 40 s to go`, `about 3 min to go` or `about 1 h 20 min to go`, rounded up."""
     if seconds < 55:
         return f"about {max(5, -int(-seconds // 5) * 5)} s to go"
     minutes = -int(-seconds // 60)

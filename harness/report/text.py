@@ -1,6 +1,6 @@
-"""Make text from anywhere fit to show: escaped (`harness.errors`), and of bounded length.
+"""Make untrusted text safe to show: escape it (`harness.errors`) and limit its length.
 
-This comes before escaping for a format: Jinja escapes for HTML, the writers of XML and Markdown for theirs.
+Escaping for a format comes afterwards: Jinja escapes for HTML, and the writers of XML and Markdown for theirs.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from harness.judging.verdict import Figure
 
 
 def clean(value: object, limit: int = 2000) -> str:
-    """Return escaped text, lines and tabs kept. A longer text keeps `limit` characters; those cut out are counted."""
+    """Return escaped text with its line breaks and tabs, cut to `limit` characters; state how many were cut out."""
     return _lines(value, limit, escaped)
 
 
 def listing(value: object, limit: int = 6000) -> str:
-    """Return text as `clean` does, but only for a page: a line keeps its first signs, such as a stack's carets."""
+    """Return text as `clean` does, but lines keep their leading characters (a stack's carets). Only for pages."""
     return _lines(value, limit, printable)
 
 
@@ -30,7 +30,7 @@ def _lines(value: object, limit: int, made_fit: Callable[[object], str]) -> str:
 
 
 def _bounded(text: str, limit: int) -> str:
-    """Cut the middle out of a long text. Both ends stay, since long names differ at either end."""
+    """Cut the middle out of a long text, because long names differ at their ends."""
     if len(text) <= limit:
         return text
     tail = limit // 4
@@ -46,9 +46,9 @@ def line(value: object, limit: int = 200) -> str:
 
 
 def opening(value: object, limit: int) -> str:
-    """Return text on one line, whole or up to the end of a part of it within `limit`, so that its middle is not cut.
+    """Return text on one line; if it is longer than `limit`, end it after the last full stop, semicolon or colon.
 
-    A part ends with a full stop, a semicolon or a colon. Whole words are kept where the parts fill less than half.
+    If this would leave less than half of `limit`, end it after a whole word.
     """
     text = line(value, 8 * limit)
     if len(text) <= limit:
@@ -82,7 +82,7 @@ def number(value: object) -> str:
 
 
 def larger(value: float) -> tuple[bool, float]:
-    """Return a sort key for numbers of which the largest is the worst: NaN is larger than any number."""
+    """Return a sort key in which NaN is larger than any number."""
     return value != value, value  # noqa: PLR0124 - the definition of NaN
 
 
@@ -92,14 +92,14 @@ def several(count: int, noun: str, ending: str = "s") -> str:
 
 
 def figure(value: Figure, name: str = "") -> str:
-    """Return a figure with its unit. A step's number has none, nor has a figure whose name has the unit's word."""
+    """Return a figure with its unit, without the unit for a step's number or if the name contains the unit."""
     known = value.unit == "step" or value.value is None or value.unit in words(name).split()
     unit = "" if known else line(value.unit, 40)
     return f"{number(value.value)} {of_count(unit, value.value)}".rstrip()
 
 
 def of_count(unit: str, count: object) -> str:
-    """Return a unit as it stands behind a number: `step` behind 1, not `steps`. `s`, `ms` and `loss` stay."""
+    """Return a unit in the singular after 1: `step`, not `steps`. `s`, `ms` and `loss` stay unchanged."""
     if count != 1 or len(unit) < 4 or not unit.endswith("s") or unit.endswith("ss"):
         return unit
     return unit.removesuffix("es") if unit.endswith(("ches", "sses", "shes")) else unit.removesuffix("s")

@@ -21,10 +21,10 @@ from harness.run_directory.shards import joined_attempts
 # Describe the parts of a page of several run directories: machine, commit and verdict of each, and
 # what differs.
 #
-# A value that most parts share stands as it is; any other value has `DIFFERS` before it.
+# A value that most parts share is unmarked; any other value is prefixed with `DIFFERS`.
 
 DIFFERS = "≠ "
-FEW = 3  # values of a fact that stand at the top
+FEW = 3  # distinct values of a fact to show at the top of the page
 UNKNOWN = "–"
 
 
@@ -44,9 +44,9 @@ def facts(view: ReportView) -> dict[str, str]:
 
 
 def columns(view: ReportView) -> dict[str, list[str]]:
-    """Return the facts of all parts by name, a value for each part, marked where most parts have another value.
+    """Return each fact's name with its value in each part; a value is marked if most parts have another value.
 
-    A fact that no part knows is left out.
+    A fact that is unknown in every part is left out.
     """
     of_parts = [facts(part.view) for part in view.parts]
     found = {name: [each[name] for each in of_parts] for name in (of_parts[0] if of_parts else ())}
@@ -54,7 +54,7 @@ def columns(view: ReportView) -> dict[str, list[str]]:
 
 
 def differences(view: ReportView) -> str:
-    """Return which facts the parts do not share, with how many values each has; empty if they share all."""
+    """Return a sentence on which facts differ between the parts, with their number of values; "" if none differs."""
     found = {name: {value.removeprefix(DIFFERS) for value in values} for name, values in columns(view).items()}
     several = [f"{name} ({len(values)} of them)" for name, values in found.items() if len(values) > 1]
     return f"The parts differ in {', '.join(several)}." if several else ""
@@ -73,7 +73,7 @@ def notes(view: ReportView) -> list[str]:
 
 
 def rows(view: ReportView) -> tuple[list[str], list[list[str]]]:
-    """Return the table of the parts: the names of its columns, and a row for each part, in the order of their start."""
+    """Return column names and a row for each part, in the order in which the parts started."""
     marked = columns(view)
     names = ["part", "verdict", "units held", *marked, "started (UTC)"]
     cells = []
@@ -86,7 +86,7 @@ def rows(view: ReportView) -> tuple[list[str], list[list[str]]]:
 
 
 def part_lines(view: ReportView) -> list[str]:
-    """Return a line for each part, for a terminal."""
+    """Return a line of text for each part."""
     names, cells = rows(view)
     return [
         f"part {name}: {word}, {held} held · " + " · ".join(map(" ".join, zip(names[3:], facts, strict=True)))
@@ -95,7 +95,7 @@ def part_lines(view: ReportView) -> list[str]:
 
 
 def of_each_part(view: ReportView, facts_of: Callable[[ReportView], list[tuple[str, str]]]) -> list[tuple[str, str]]:
-    """Return facts for the top of a page by name; of several parts each value once, and only the first few."""
+    """Return `facts_of` each part by name, for the top of a page: each distinct value once, at most `FEW` values."""
     found: dict[str, list[str]] = {}
     for one in [part.view for part in view.parts] or [view]:
         for name, value in facts_of(one):
@@ -119,7 +119,7 @@ def _marked(values: list[str]) -> list[str]:
 
 
 def _trainers(header: Header) -> str | None:
-    """Return the commits of the trainers' own repositories, each once; the candidate's if two commits are compared."""
+    """Return the commits of the trainers' repositories, or only the candidate's if two commits are compared."""
     if header.commits is not None:
         return header.commits.candidate.line()
     commits = dict.fromkeys(quoted(facts.commit) for facts in header.environment.trainers.values() if facts.commit)
@@ -128,7 +128,7 @@ def _trainers(header: Header) -> str | None:
 
 @dataclass(frozen=True)
 class JudgedUnit:
-    """A unit with its verdict, and the part whose evidence decides it; None: no part planned it."""
+    """A unit with its verdict, and the part whose evidence decides it; part is None if no part planned the unit."""
 
     unit: Unit
     verdict: Verdict
@@ -142,7 +142,7 @@ class JudgedUnit:
 def together(
     parts: Sequence[RunPart], units: Sequence[JudgedUnit], contracts: Sequence[Contract], apart: Sequence[str] = ()
 ) -> ReportView:
-    """Return the parts as one view of these units. Runs get the part's name before their own: `gate-1/tiny-paired`."""
+    """Return one view of these units. Run names are prefixed with the name of their part: `gate-1/tiny-paired`."""
     by_start = sorted(parts, key=lambda part: (part.view.header.started_at, part.name))
     views = [part.view for part in by_start]
     evidence: dict[str, RunEvidence] = {}
@@ -172,9 +172,9 @@ def together(
 
 
 def side_by_side(parts: Sequence[RunPart], apart: Sequence[str]) -> ReportView:
-    """Return one view of runs that are not one gate, each with its own units and verdicts; `apart`: why they are not.
+    """Return one view of run directories that are not one gate, with the units and verdicts of each.
 
-    If several of them have a contract, its name gets the part's name too: neither verdict stands for the other.
+    apart: why they are not one gate. The name of a contract in several parts is extended by the part's name.
     """
     often = Counter(contract.id for part in parts for contract in part.view.contracts)
     named = [
@@ -192,16 +192,16 @@ def side_by_side(parts: Sequence[RunPart], apart: Sequence[str]) -> ReportView:
 
 
 def _named(one: JudgedUnit) -> Unit:
-    """Return the unit, with its runs by the names that they have in the joined view."""
+    """Return the unit with the names that its runs have in the joined view."""
     if one.part is None:
         return one.unit
     return one.unit.model_copy(update={"runs": [f"{one.part.name}/{run}" for run in one.unit.runs]})
 
 
 def _header(headers: Mapping[str, Header], units: Sequence[JudgedUnit]) -> Header:
-    """Return the first header, with the units that were judged, and the interruptions and attempts of all.
+    """Return the first header, with the judged units, and the waivers, interruptions and attempts of all headers.
 
-    A waiver counts only for units that its own run decides: in another run the unit was not waived, or no longer.
+    A waiver is kept only if its own run directory decides the waived unit.
     """
     first, *others = headers.values()
     decided = {(one.part.name, *one.name) for one in units if one.part is not None}
@@ -218,7 +218,7 @@ def _header(headers: Mapping[str, Header], units: Sequence[JudgedUnit]) -> Heade
             {(one.contract, one.claim): one for header in headers.values() for one in header.drilled}.values()
         ),
         "attempts": joined_attempts(headers),
-        "narrowed": Narrowed(),  # shards together are the whole: what no shard planned has a verdict of its own
+        "narrowed": Narrowed(),  # a unit that no shard planned has a verdict too, so nothing is left out
         "commits": first.commits if all(other.commits == first.commits for other in others) else None,
     }
     return first.model_copy(update=changes)

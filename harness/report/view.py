@@ -1,4 +1,4 @@
-"""Hold what a report is made from: contracts, evidence and verdicts of a run directory, with look-ups for renderers.
+"""Hold the input of a report (contracts, evidence and verdicts of a run directory), with look-ups for renderers.
 
 A report is a pure function of this view.
 """
@@ -35,15 +35,15 @@ WORDS = {
 REPLAYED = {
     "cuda_graph": "CUDA graph",
     "traced": "recorded operators, which the harness replayed itself (no CUDA graph)",
-}  # what "captured" means, by the mechanism that evidence names
+}  # descriptions of the capture mechanisms that evidence names
 
 
 @dataclass(frozen=True)
 class RunPart:
-    """One of several run directories that share a page. `view` is of this directory alone.
+    """One of several run directories that share a page. view: that of this directory only.
 
-    name: the folder's name, with folders above it if two would have one name. page: the path from the shared page to
-    the directory's own page.
+    name: the folder's name, extended by its parent folders if two folders have the same name. page: the relative path
+    from the shared page to the directory's own page.
     """
 
     name: str
@@ -55,14 +55,14 @@ class RunPart:
 class ReportView:
     """One run directory, or the shards of a gate together, ready to be rendered.
 
-    `header` has the units as they were judged: a unit's runs are keys of `evidence`, unless they left none.
-    `altered` says what differs from the manifest, or contradicts itself, one line each; `incomplete` names directories
-    that never finished, `unsealed` those of before there were manifests. `gate`: every planned unit must be decided and
-    hold. `gpus`: of the machine on which a unit (contract, claim, workload) was run.
-    parts: the run directories, where they are several, by start; their runs have the part's name before their own.
-    origins: the part, by name, that decides a unit.
-    places: the file and the line of a claim (contract, claim) in the folder where the run was started.
-    apart: why the parts are not one gate; then each is judged by itself, and nothing here is proven of them together.
+    header: its units name the runs that are keys of `evidence`; a run without evidence has no key.
+    altered: a line for each difference from the manifest and each contradiction. incomplete: names of directories that
+    did not finish. unsealed: names of old directories without a manifest. gate: True if every planned unit must be
+    decided and hold. gpus: for each unit (contract, claim, workload), the GPU facts of the machine that ran it.
+    parts: several run directories in the order of their start; run names are prefixed with the part's name.
+    origins: for each unit, the name of the part that decides it.
+    places: file and line number of each (contract, claim), relative to the folder where the run was started.
+    apart: why the parts are not one gate; each part is then judged by itself, and they prove nothing together.
     """
 
     header: Header
@@ -84,16 +84,16 @@ class ReportView:
 
     @property
     def is_drill(self) -> bool:
-        """Return True if something was broken on purpose: one fault planted, or a whole fire drill."""
+        """Return True if faults were planted on purpose: a single fault, or those of a whole fire drill."""
         return self.header.purpose != "verify"
 
     @property
     def of_controls(self) -> bool:
-        """Return True for a whole fire drill: its units are the unfaulted controls, `drill` holds the faults."""
+        """Return True for a whole fire drill, whose units are the controls without a fault; `drill` has the faults."""
         return self.header.purpose == "drill"
 
     def narrowed(self, most: int | None = None) -> str:
-        """Return which part of the contracts was asked for, by at most `most` names of a kind; empty for all of it."""
+        """Return which part of the contracts was requested, with at most `most` names of a kind; "" for all of it."""
         if self.apart:
             of_parts = [(part.name, part.view.narrowed(most)) for part in self.parts]
             return "; ".join(f"in {line(name, 200)} {asked}" for name, asked in of_parts if asked)
@@ -117,13 +117,13 @@ class ReportView:
         return planted + not_run, sum(len(claim.falsified_by) for claim in claims) if self.of_controls else 0
 
     def without_fault(self) -> list[str]:
-        """Return judged claims that name no fault, once each, as planned: nothing has shown that they can fail."""
+        """Return the ids of judged claims that name no fault, so that nothing shows that they can fail."""
         judged = dict.fromkeys((verdict.contract, verdict.claim) for verdict in self.verdicts)
         found = [self.claim(*names) for names in judged]
         return [claim.id for claim in found if claim is not None and not claim.falsified_by]
 
     def drill_sentence(self) -> str:
-        """Return what a drill planted, and whose verdicts these are; empty if nothing was planted."""
+        """Return a sentence on what was planted on purpose, and what the verdicts therefore mean."""
         if self.of_controls:
             planted, survived, not_run = self._drilled()
             left = f", {not_run} not run" if not_run else ""
@@ -133,17 +133,17 @@ class ReportView:
         return f"{on_purpose} whether the checks catch it, and nothing about the system as it is."
 
     def notices(self) -> list[tuple[str, str]]:
-        """Return what stands above everything else, with its title: warnings, and a drill."""
+        """Return titles and texts of the notices at the top of a page: warnings, and planted faults."""
         found = [("Warning", text) for text in self.warnings()]
         return found + ([("Fire drill", self.drill_sentence())] if self.is_drill else [])
 
     def changed_sentence(self) -> str:
-        """Return whose sources had uncommitted changes, where no commit is shown; empty for nobody's."""
+        """Return a sentence on whose sources had uncommitted changes, for outputs without commits; "" for nobody's."""
         changed = " and ".join(f"the {who}" for who in self.changed())
         return f"Uncommitted changes: the sources of {changed} differed from their commit." if changed else ""
 
     def changed(self) -> dict[str, None]:
-        """Return whose sources differed from their commit, in any part."""
+        """Return `trainer` and `harness` as keys, if their sources differed from their commit in any part."""
         headers = [part.view.header for part in self.parts] or [self.header]
         named = [("trainer", facts.commit) for each in headers for facts in each.environment.trainers.values()]
         named += [("trainer", CHANGES) for each in headers if each.commits and each.commits.candidate.changes]
@@ -151,15 +151,15 @@ class ReportView:
         return dict.fromkeys(who for who, commit in named if commit and commit.endswith(CHANGES))
 
     def replayed(self) -> str:
-        """Return how captured steps were replayed, each way once; empty where nothing was captured."""
+        """Return in words by which mechanisms captured steps were replayed; "" if nothing was captured."""
         captures = [one.capture for run in self.evidence.values() for arm in run.arms.values() for one in arm]
         ways = dict.fromkeys(seen.mechanism for seen in captures if seen is not None and seen.captured)
         return "; in other claims ".join(REPLAYED.get(way, line(way, 60)) for way in ways if way)
 
     def gpus_used(self) -> str:
-        """Return the GPUs of the run with most ranks, as `2 × NVIDIA H200`; empty if there was none.
+        """Return the GPUs of the run with most ranks, such as `2 × NVIDIA H200`; "" if there was no GPU.
 
-        Older evidence has the name of the first GPU alone.
+        Older evidence has only the name of the first GPU.
         """
         facts = self.header.environment.gpu
         most = max((1 + len(run.ranks) for run in self.evidence.values()), default=1)
@@ -184,13 +184,13 @@ class ReportView:
 
     @cached_property
     def _runs_by_unit(self) -> dict[tuple[str, str, str], list[str]]:
-        """Return the runs that each unit names; for a unit that is there twice, those of the first."""
+        """Return the run names of each unit; the first entry counts if the header has a unit twice."""
         return {(unit.contract, unit.claim, unit.workload): unit.runs for unit in reversed(self.header.units)}
 
     def title_of(self, run_id: str) -> str:
-        """Return `contract · workload` of a run, for headings; the run's own id if no unit names it.
+        """Return `contract · workload` of a run as a heading, or the run's id if no unit uses the run.
 
-        If several parts have runs of the contract, the name of the run's part follows.
+        If several parts have units of the contract, the name of the run's part follows.
         """
         unit = next((unit for unit in self.header.units if run_id in unit.runs), None)
         if unit is None:
@@ -200,22 +200,22 @@ class ReportView:
         return " · ".join([unit.contract, unit.workload, *own])
 
     def again(self, verdict: Verdict) -> list[tuple[str, Verdict]]:
-        """Return what parts that do not count made of a unit, each with the part's name; NOT_RUN is left out."""
+        """Return the unit's verdicts in parts that do not decide it, with the parts' names; NOT_RUN is left out."""
         unit = (verdict.contract, verdict.claim, verdict.workload)
         others = [part for part in self.parts if part.name != self.origins.get(unit)]
         made = [(part.name, one) for part in others for one in part.view.verdicts if one.status is not Status.NOT_RUN]
         return [(name, one) for name, one in made if (one.contract, one.claim, one.workload) == unit]
 
     def contradictory(self) -> list[Verdict]:
-        """Return the units to which another part, which does not count, gave another status."""
+        """Return the verdicts of units that have another status in a part that does not decide them."""
         return [unit for unit in self.verdicts if any(one.status is not unit.status for _, one in self.again(unit))]
 
     def waiver(self, verdict: Verdict) -> WaiverRecord | None:
-        """Return the waiver of a unit if it is in force; None without one, or if the unit cannot be waived."""
+        """Return the waiver of a unit that is in force; None if there is none, or the unit cannot be waived."""
         return next((waiver for waiver in self._waivers_of(verdict) if not waiver.expired), None)
 
     def expired_waiver(self, verdict: Verdict) -> WaiverRecord | None:
-        """Return the waiver that a unit had until its date; None while one is in force."""
+        """Return the expired waiver of a unit; None if there is none, or another waiver is in force."""
         return None if self.waiver(verdict) else next(iter(self._waivers_of(verdict)), None)
 
     def _waivers_of(self, verdict: Verdict) -> list[WaiverRecord]:
@@ -225,7 +225,7 @@ class ReportView:
         return [waiver for waiver in self.header.waivers if (waiver.contract, waiver.claim, waiver.workload) == unit]
 
     def tried(self, verdict: Verdict) -> str | None:
-        """Return how often and where a unit was timed or judged again; None if it was only once."""
+        """Return in words how often and where a unit was timed or judged more than once; None if only once."""
         unit = (verdict.contract, verdict.claim, verdict.workload)
         others = self.header.attempts.directories(unit)
         timed = {run.run_id for run in self.runs_of(*unit) if probe_named(run.probe).timed}
@@ -243,12 +243,12 @@ class ReportView:
         return "; ".join(told) or None
 
     def repeated_job(self) -> str:
-        """Return which attempt of its CI job this is; empty for the first, and if CI does not say."""
+        """Return a sentence on which attempt of its CI job this is; "" for the first or an unknown attempt."""
         attempt = self.header.attempts.ci
         return f"Attempt {attempt} of its CI job." if attempt is not None and attempt > 1 else ""
 
     def resumed_sentence(self) -> str:
-        """Return how often the run was resumed after an interruption, when last, and for how many runs; else empty."""
+        """Return a sentence on how often the run was resumed, when last, and with how many runs left; "" if never."""
         resumed = self.header.resumed
         if not resumed:
             return ""
@@ -258,7 +258,7 @@ class ReportView:
         return f"Resumed {often}, {last}; cut off and begun again: {counted(cut_off, 'run')}."
 
     def commit_lines(self) -> dict[str, str]:
-        """Return a line each for the candidate's and the baseline's commit, of two that are compared."""
+        """Return a line for the candidate's and the baseline's commit by name; empty unless two are compared."""
         commits = self.header.commits
         return {} if commits is None else {name: line(text, 300) for name, text in commits.lines().items()}
 
@@ -282,7 +282,7 @@ class ReportView:
         return warnings
 
     def warnings(self) -> list[str]:
-        """Return what a page warns of: the doubts, and excuses that nothing needed."""
+        """Return the warnings of a page: `doubts`, and excuses under `may_end_apart` that nothing needed."""
         return self.doubts() + [
             f"Idle excuse: nothing needed `{line(str(figure.value), 200)}` under `may_end_apart` of "
             f"{line(verdict.claim, 80)} on {line(verdict.workload, 60)}; take it out."
@@ -292,7 +292,7 @@ class ReportView:
         ]
 
     def excused_sentence(self) -> str:
-        """Return how many excuses contracts give for ends, and in how many units some were needed; empty for none."""
+        """Return a sentence on how many excuses for different ends contracts have, and how many units needed one."""
         excuses = sum(len(claim.may_end_apart) for contract in self.contracts for claim in contract.claims)
         if not excuses:
             return ""
@@ -301,23 +301,23 @@ class ReportView:
         return f"{counted(excuses, 'excuse')} for ends that lie apart; {counted(needed, 'unit')} needed one."
 
     def recorded_sentence(self) -> str:
-        """Return who recorded the evidence, which decides whom a verdict convinces, and what captured means in it."""
+        """Return a sentence on which process recorded the evidence, and by which mechanism steps were captured."""
         captured = f" Captured: {self.replayed()}." if self.replayed() else ""
         return f"The trainer ran in the process that recorded it.{captured}" if self.evidence else ""
 
     def unchecked_sentence(self) -> str:
-        """Return how many listed claims no kind can judge; empty for none."""
+        """Return a sentence on how many listed claims have no executable check; "" if there are none."""
         number = sum(len(contract.unchecked) for contract in self.contracts)
         listed = f"{counted(number, 'listed claim')} {'has' if number == 1 else 'have'}"
         return f"{listed} no executable check." if number else ""
 
     def judged(self) -> Sequence[tuple[Verdict, list[AnyPart], list[RunEvidence]]]:
-        """Return each verdict with the parts of its claim, with the bounds that judged it, and the runs behind it."""
+        """Return each verdict with its claim's parts (bounds resolved) and the runs that it was judged on."""
         return self._judged
 
     @cached_property
     def _judged(self) -> Sequence[tuple[Verdict, list[AnyPart], list[RunEvidence]]]:
-        """Compute `judged` once: every section asks, for each of its runs, which units were judged on it."""
+        """Compute `judged` only once, because every section needs it for each of its runs."""
         rows = []
         for verdict in self.verdicts:
             claim = self.claim(verdict.contract, verdict.claim)
@@ -330,9 +330,9 @@ class ReportView:
         return rows
 
     def units_judged_by(self, run_id: str, section: str, candidate: str = "") -> frozenset[tuple[str, str, str]]:
-        """Return units (contract, claim, workload) judged on the run whose kinds show this section in their cards.
+        """Return units (contract, claim, workload) judged on the run by a kind whose card links to this section.
 
-        candidate: only claims about this arm; empty for all.
+        candidate: if given, only claims whose candidate is this arm.
         """
         return frozenset(
             (verdict.contract, verdict.claim, verdict.workload)
@@ -343,7 +343,7 @@ class ReportView:
         )
 
     def count_line(self) -> str:
-        """Return `45 units · 44 held · 1 undecided`: how many there are of each word that any unit has."""
+        """Return the number of units by outcome: `45 units · 44 held · 1 undecided`."""
         words = Counter(self.word(verdict) for verdict in self.verdicts)
         told = [f"{words[word]} {word}" for word in (*WORDS.values(), "waived") if words[word] and word != "error"]
         errors = [counted(words["error"], "error")] if words["error"] else []
@@ -355,6 +355,6 @@ class ReportView:
 
 
 def _listed(names: Sequence[str], most: int | None) -> str:
-    """Return the names joined; of more than `most`, the first ones and how many are left."""
+    """Return the names joined by commas; of more than `most` names, the first ones and the number of the others."""
     left = 0 if most is None else len(names) - most
     return f"{', '.join(names[:most])} and {left} more" if left > 0 else ", ".join(names)

@@ -1,4 +1,4 @@
-"""List what is to be done after a run: what to fix, which faults survived, what to decide, what is not proven."""
+"""List what to do after a run: what to fix, which faults survived, what to decide, what is not proven."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from harness.report.text import line, sentence
 from harness.report.view import ReportView
 from harness.report.wording import reason_text
 
-FEW = 3  # claims that are named of units that are open for one reason
-LONG = 150  # characters of a command that the page has at its end, too
-MOST = 20  # of each kind of step; the others are counted
+FEW = 3  # claims to name for units that are undecided for the same reason
+LONG = 150  # a longer command is not repeated here, because the page has it at its end
+MOST = 20  # maximum steps of each kind; the others are only counted
 Shown = Callable[[object, int], str]
 
 
 @dataclass(frozen=True)
 class Step:
-    """Something to do. command: what to start for it, in the folder where the run was started; empty: nothing."""
+    """Something to do. command: shell command for it, in the folder where the run was started; "" if there is none."""
 
     text: str
     command: str = ""
 
 
 def what_now(view: ReportView, shown: Shown = line) -> list[Step]:
-    """Return each step, the most urgent first; an empty list if all is decided, proven able to fail, and committed.
+    """Return the steps, the most urgent first; none if all is decided, committed, and proven able to fail.
 
-    shown: makes text fit for where the steps stand, at most as many characters.
+    shown: escapes a text for the output format and cuts it to a number of characters.
     """
     kinds = [_broken(view, shown), _survived(view, shown), _open(view, shown), _unplanted(view)]
     steps = []
@@ -45,7 +45,7 @@ def what_now(view: ReportView, shown: Shown = line) -> list[Step]:
 
 
 def _broken(view: ReportView, shown: Shown) -> Iterator[Step]:
-    """Yield each unit that broke or is violated, with its likely cause, or what was seen."""
+    """Yield a step for each broken or violated unit, with its likely cause or the judge's message."""
     first = cards.lead(view)
     ordered = sorted(
         cards.worst_first(view.verdicts), key=lambda unit: not first or unit is not view.verdicts[first - 1]
@@ -66,7 +66,7 @@ def _survived(view: ReportView, shown: Shown) -> Iterator[Step]:
 
 
 def _open(view: ReportView, shown: Shown) -> Iterator[Step]:
-    """Yield the claims that are open for each reason, with what would decide them before what was seen."""
+    """Yield a step for each cause of undecided units: their claims, what would decide them, and the judge's message."""
     for group in undecided(view):
         named = f"decide {shown(some(group.claims, FEW), 300)}, {counted(len(group.units), 'unit')}"
         seen = shown(group.message, 300)
@@ -77,7 +77,7 @@ def _open(view: ReportView, shown: Shown) -> Iterator[Step]:
 
 
 def _unplanted(view: ReportView) -> Iterator[Step]:
-    """Yield how many faults of a drill were not planted for each reason, and what would make that possible."""
+    """Yield a step for each reason why faults were not planted: how many faults, and the remedy."""
     not_run = view.drill.not_run if view.drill is not None and view.of_controls else []
     for reason, number in Counter(one.reason for one in not_run).most_common():
         why = [f"plant {counted(number, 'fault')} ({line(reason, 60)})", reason_text(reason).remedy]
@@ -92,7 +92,7 @@ def _uncommitted(view: ReportView) -> Iterator[Step]:
 
 
 def _unproven(view: ReportView) -> Iterator[Step]:
-    """Yield the claims that held and in which no fault was planted: nothing shows that they can fail."""
+    """Yield a step for claims that held without a planted fault, because nothing shows that they can fail."""
     held = [] if view.is_drill else [unit for unit in view.verdicts if unit.status is Status.PASS]
     units = [unit for unit in held if cards.faults_of(view, unit) is None]
     claims = list(dict.fromkeys(unit.claim for unit in units))

@@ -1,6 +1,6 @@
-"""Read the texts that people see next to a verdict from data files, each file when one of its texts is shown.
+"""Read the texts that explain verdicts from data files.
 
-A reason code that only one family of kinds gives has its texts in the folder of that family.
+Texts of a reason code that only one family of kinds uses are in the folder of that family.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NextStep = Annotated[str, Field(pattern=r"^[a-z`][^\n]*[^\n.]$")]
 
 
 class ReasonText(BoundedModel):
-    """What a reason code means, what usually causes it, and what to do next; a code of an installed kind has none."""
+    """Meaning, usual cause and remedy of a reason code; codes of kinds in installed packages have no texts."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -32,13 +32,13 @@ class ReasonText(BoundedModel):
     cause: Sentence | None = None
     remedy: NextStep | None = None
     where_below_one: dict[str, Sentence] = Field(default_factory=dict)
-    """Figures of the verdict, each with the sentence that is the cause where the figure is below 1."""
+    """By figure of the verdict, the sentence to use as the cause if the figure is below 1."""
     where_it_says: dict[str, Sentence] = Field(default_factory=dict)
-    """Words of the verdict's message, each with the sentence that is the cause where the message has them."""
+    """By words of the verdict's message, the sentence to use as the cause if the message contains these words."""
     own: bool = False
 
     def cause_of(self, verdict: Verdict) -> str | None:
-        """Return what usually causes this, by the verdict's figures."""
+        """Return the cause that the verdict's figures or message select, else the usual cause."""
         for name, figure in verdict.figures.items():
             told = self.where_below_one.get(name.rpartition(".")[2])
             if told is not None and isinstance(figure.value, int | float) and figure.value < 1:
@@ -46,7 +46,7 @@ class ReasonText(BoundedModel):
         return next((told for words, told in self.where_it_says.items() if words in verdict.message), self.cause)
 
 
-OF_PACKAGE = ReasonText()  # its claims say what causes it
+OF_PACKAGE = ReasonText()  # for codes of installed packages, whose claims describe the cause
 
 
 def reason_text(code: str) -> ReasonText:
@@ -56,14 +56,14 @@ def reason_text(code: str) -> ReasonText:
 
 @cache
 def reasons() -> Mapping[str, ReasonText]:
-    """Return the texts of every code of the harness's own."""
+    """Return the texts of every reason code that the harness defines."""
     texts = {code: text for path in reason_files() for code, text in _data(path).items()}
     checked: dict[str, ReasonText] = TypeAdapter(dict[str, ReasonText]).validate_python(texts)
     return checked
 
 
 def reason_files() -> list[Path]:
-    """Return the files of reason codes: the one that families share, then one for each family that has codes."""
+    """Return the files of reason codes: the shared file, then the file of each family that has one."""
     return [TEXTS / "reasons.yaml", *sorted(KINDS.glob("*/reasons.yaml"))]
 
 
@@ -81,7 +81,7 @@ def _data(path: Path) -> Any:
 def terms_in(texts: Iterable[str]) -> dict[str, str]:
     """Return the terms that occur in any of these texts, with their explanations, in the glossary's order.
 
-    A plural counts too. A term inside a longer term that stands there (`sync` in `host sync`) does not.
+    A plural counts too. A term that occurs only inside a longer term (`sync` in `host sync`) does not count.
     """
     joined = "\n".join(texts).replace("_", " ").casefold()
     found = set()

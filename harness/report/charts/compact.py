@@ -1,7 +1,7 @@
 """Rewrite matplotlib's SVG to be small inside a page: a flat list of shapes, classes for looks, relative paths.
 
-A report holds dozens of images and must stay small enough to mail. Most of what matplotlib writes is nesting, names
-that nothing refers to, and digits that no screen shows.
+A report has dozens of images and must stay small enough to mail. Most of matplotlib's output is nesting, names
+that nothing refers to, and digits beyond the resolution of a screen.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from dataclasses import dataclass, field, replace
 from xml.etree import ElementTree as ET
 from xml.sax.saxutils import escape
 
-ID = "\ue000"  # stands before every id; who places the image puts what is unique on its page
-ALONG = "along"  # id of letters that belong to a place of the level axis, as those at its ticks do
+ID = "\ue000"  # prefix of every id; the page replaces it by a prefix that is unique on the page
+ALONG = "along"  # id of texts that label a place on the horizontal axis, such as tick labels
 _SVG = "{http://www.w3.org/2000/svg}"
-_NAMES = {"series:": "data-s", "mark:": "data-n"}  # what a group's id begins with, and the attribute for the rest
+_NAMES = {"series:": "data-s", "mark:": "data-n"}  # prefix of a group's id -> attribute for the rest
 _INHERITED = ("class", "clip-path", *_NAMES.values(), "data-t")
-UNITS = 8 / 3  # of the image in a point: two in a CSS pixel, so that whole numbers are exact enough
-_LONG = 100  # characters of a path that are worth a name
+UNITS = 8 / 3  # image units in a point, which is two units in a CSS pixel: whole numbers are exact enough
+_LONG = 100  # minimum characters of a repeated path to define it once
 
 
 @dataclass
 class _Looks:
-    """Styles by the name of their class, which is made of the style: one look has one name on a whole page."""
+    """Styles by class name. The name is derived from the style, so equal styles share a class on the whole page."""
 
     rules: dict[str, str] = field(default_factory=dict)
 
     def of(self, style: str) -> str:
         said = [part.strip().replace(": ", ":").replace(", ", ",") for part in style.split(";")]
-        # the page sets the family of letters
+        # the page sets the font family
         rule = ";".join(_scaled(part) for part in said if part and not part.startswith("font-family"))
         name = f"s{hashlib.sha256(rule.encode()).hexdigest()[:5]}"
         self.rules[name] = rule
@@ -40,7 +40,7 @@ class _Looks:
 
 
 def _scaled(rule: str) -> str:
-    """Return a declaration of a style with its lengths, if it has any, in units of the image."""
+    """Return a style declaration with its lengths converted to units of the image."""
     name, _, value = rule.partition(":")
     if name not in {"stroke-width", "stroke-dasharray", "stroke-dashoffset", "font-size"}:
         return rule
@@ -59,7 +59,7 @@ class _Ids:
 
 @dataclass(frozen=True)
 class _Leaf:
-    """Something drawn: a tag, its attributes, its text; lines and marks of one look may share a path."""
+    """A drawn shape: tag, attributes and text."""
 
     tag: str
     attributes: dict[str, str]
@@ -73,7 +73,7 @@ class _Leaf:
 
 @dataclass(frozen=True)
 class Scale:
-    """Axes of an image: their left and upper end in points, and the attributes that say what a place in them means."""
+    """Axes of an image: left and upper end in points, and attributes that map positions to values."""
 
     left: float
     top: float
@@ -81,18 +81,18 @@ class Scale:
 
 
 def compact(svg: str, scales: Sequence[Scale] = ()) -> tuple[str, str, dict[str, str]]:
-    """Return an image of matplotlib as (its view box, the content of its `svg` element, the styles of its classes).
+    """Return view box, content of the `svg` element, and styles by class of an image by matplotlib.
 
-    Attributes are in single quotes, and ids begin with `ID`. The metadata goes: it holds the date, and equal runs must
-    give equal bytes. What a script reads stays: series (`data-s`) and other marks (`data-n`) by name, the letters at
-    the ticks of the level axis (`data-t`), and the scale of each axes' clipping rectangle.
+    Attributes are in single quotes, and ids begin with `ID`. Metadata is removed, because it has the date and equal
+    runs must give equal bytes. Data for the page's script is kept: names of series (`data-s`) and other marks
+    (`data-n`), tick labels of the horizontal axis (`data-t`), and the scale of each axes' clipping rectangle.
     """
     root = ET.fromstring(svg)  # noqa: S314 - matplotlib's own output
     looks, ids = _Looks(), _Ids()
     marks = {node.get("id", ""): node.get("d", "") for node in root.iter(f"{_SVG}path") if node.get("id")}
     leaves = [_placed(leaf, marks, looks) for leaf in _leaves(root, {}, looks, ids)]
     courses, shapes = _once(_joined([leaf for leaf in leaves if leaf.tag != "text"]), ids)
-    texts = [leaf for leaf in leaves if leaf.tag == "text"]  # last: a line never runs over a letter
+    texts = [leaf for leaf in leaves if leaf.tag == "text"]  # drawn last, so that no line covers a text
     body = "".join(_grouped(shapes)) + "".join(_grouped(texts))
     used = {name: rule for name, rule in looks.rules.items() if name in body}
     box = " ".join(str(_units(value)) for value in root.attrib["viewBox"].split())
@@ -136,7 +136,7 @@ def _attributes(node: ET.Element, looks: _Looks, ids: _Ids) -> dict[str, str]:
 
 
 def _named(group: str) -> dict[str, str]:
-    """Return the attributes that the id of a group gives to all that is drawn in it."""
+    """Return the attributes that a group's id gives to all shapes in the group."""
     if group.startswith(("xtick", ALONG)):
         return {"data-t": ""}
     return {name: _quoted(group.removeprefix(begins)) for begins, name in _NAMES.items() if group.startswith(begins)}
@@ -148,7 +148,7 @@ def _quoted(text: str) -> str:
 
 
 def _placed(leaf: _Leaf, marks: Mapping[str, str], looks: _Looks) -> _Leaf:
-    """Turn a reference to a mark into a path at its place; a round mark becomes a dot of a round stroke."""
+    """Replace a reference to a marker by a path at its place; a round marker becomes a dot with a round stroke."""
     if leaf.tag != "use":
         return leaf
     mark, rule = marks[leaf.attributes["href"]], looks.rules[leaf.attributes.get("class", "")]
@@ -165,7 +165,7 @@ def _placed(leaf: _Leaf, marks: Mapping[str, str], looks: _Looks) -> _Leaf:
 
 
 def _clips(root: ET.Element, ids: _Ids, scales: Sequence[Scale]) -> Iterator[str]:
-    """Yield the clipping rectangles that something drawn refers to, each with the scale of its axes."""
+    """Yield the clipping rectangles that shapes refer to, each with the scale of its axes."""
     for clip in root.iter(f"{_SVG}clipPath"):
         name = clip.get("id", "")
         if name in ids.given:
@@ -183,7 +183,7 @@ def _scale_of(rectangle: ET.Element, scales: Sequence[Scale]) -> Mapping[str, st
 
 
 def _joined(shapes: list[_Leaf]) -> list[_Leaf]:
-    """Join lines and marks of one look that follow each other into one path."""
+    """Join consecutive lines and markers of the same style into one path."""
     joined: list[_Leaf] = []
     for leaf in shapes:
         last = joined[-1] if joined else None
@@ -195,7 +195,7 @@ def _joined(shapes: list[_Leaf]) -> list[_Leaf]:
 
 
 def _once(shapes: list[_Leaf], ids: _Ids) -> tuple[list[str], list[_Leaf]]:
-    """Define a repeated path once and draw it by reference: arms that train alike give one curve in several looks."""
+    """Define a repeated path once and draw it by reference, because arms that train alike have the same curve."""
     times = Counter(leaf.attributes.get("d", "") for leaf in shapes)
     often = {path: ids.of(path) for path, count in times.items() if count > 1 and len(path) > _LONG}
     drawn = [
@@ -208,7 +208,7 @@ def _once(shapes: list[_Leaf], ids: _Ids) -> tuple[list[str], list[_Leaf]]:
 
 
 def _grouped(leaves: list[_Leaf]) -> Iterator[str]:
-    """Yield the shapes, with neighbours of one look in a group that says the look once."""
+    """Yield the shapes; put neighbours of the same style into a group that has the style."""
     for look, run in itertools.groupby(leaves, key=lambda leaf: leaf.look):
         members = list(run)
         if len(members) == 1:
@@ -232,12 +232,12 @@ def _start(tag: str, attributes: Mapping[str, str]) -> str:
 
 
 def _units(points: str | float) -> int:
-    """Return a length or coordinate of matplotlib, which is in points, in whole units of the image."""
+    """Convert a length or coordinate from points to whole units of the image."""
     return round(float(points) * UNITS)
 
 
 def _path(text: str) -> str:
-    """Rewrite a path of straight lines: each start as it is, then steps from point to point."""
+    """Rewrite a path of straight lines: absolute starts, then relative steps from point to point."""
     written: list[str] = []
     points: list[tuple[int, int]] = []
     for command, x, y in re.findall(r"([MLz])(?:\s*(-?[\d.]+)\s+(-?[\d.]+))?", text):
@@ -252,7 +252,7 @@ def _path(text: str) -> str:
 
 
 def _steps(points: list[tuple[int, int]]) -> str:
-    """Return `M` to the first point, then steps. A point on the straight line between its neighbours is left out."""
+    """Return `M` to the first point, then relative steps, without points on the line between their neighbours."""
     steps: list[tuple[int, int]] = []
     for (x, y), (next_x, next_y) in itertools.pairwise(points):
         right, down = next_x - x, next_y - y

@@ -1,4 +1,4 @@
-"""Plot a training: loss trajectories, their difference, gradient differences, memory."""
+"""Plot a training: loss trajectories, their difference, gradient differences, memory and timings."""
 
 from __future__ import annotations
 
@@ -40,21 +40,21 @@ from harness.report.text import label, number, several
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# Make series small for drawing, with their spikes kept.
+# Reduce series for drawing, but keep their spikes.
 
 Doubles = NDArray[np.float64]
 
 
 def decimate(values: Doubles, points: int = 400) -> tuple[Doubles, Doubles]:
-    """Return indices and values [<= points, or 4], finite ones only: the smallest and largest of each bucket, in order.
+    """Return indices and values of at most max(points, 4) finite values: minimum and maximum of each bucket, in order.
 
-    values: [T] by step. A series of at most `points` finite values comes back whole.
+    values: [T], by step. A series of at most `points` finite values is returned completely.
     """
     index = np.flatnonzero(np.isfinite(values))
     finite = values[index]
     if len(finite) <= points:
         return index.astype(np.float64), finite
-    buckets = max(1, (points - 2) // 2)  # two values each, beside the first and the last of all
+    buckets = max(1, (points - 2) // 2)  # two values a bucket, and the first and last value of all
     size = -(-len(finite) // buckets)
     starts = np.arange(0, len(finite), size)
     kept = {0, len(finite) - 1}
@@ -83,7 +83,7 @@ class Curve:
 
 @drawn_once
 def trajectories(curves: Sequence[Curve], metric: str = "loss") -> Plot:
-    """Plot the loss, or another metric, by step: one line for each arm, in the style of its role."""
+    """Plot the loss or another metric by step, with a line for each arm in the style of the arm's role."""
 
     def paint(axes: list[Axes]) -> None:
         for curve in sorted(curves, key=lambda curve: list(Role).index(curve.role)):
@@ -106,7 +106,7 @@ def trajectories(curves: Sequence[Curve], metric: str = "loss") -> Plot:
 def difference(
     values: Doubles, *, tolerances: Sequence[float], floor: float | None, first: int | None, name: str
 ) -> Plot:
-    """Plot |candidate - baseline| [T] in powers of ten, with zeros on a line of their own at the bottom."""
+    """Plot |candidate - baseline| [T] on a logarithmic axis, with a separate line for zeros at the bottom."""
     limits = [value for value in (*tolerances, floor) if value is not None and 0 < value < math.inf]
     positive = values[np.isfinite(values) & (values > 0)]
     lowest = min([*limits, float(positive.min())] if len(positive) else limits, default=1.0)
@@ -123,7 +123,7 @@ def difference(
             axis.axhline(math.log10(tolerance), color=LIMIT, lw=1.3, ls="--", label=f"tolerance {tolerance:g}")
         if floor is not None:
             height = math.log10(floor) if floor > 0 else bottom
-            # a band below, since a difference often lies on it
+            # the tolerance is a broad band below the curve, because a difference is often equal to it
             axis.axhline(height, color=FLOOR, lw=4.0, label=f"noise floor {number(floor)}")
         if first is not None:
             axis.axvline(first, color=INK, lw=1.0, ls=":", label=f"first differing step {first}")
@@ -138,9 +138,9 @@ def difference(
 
 @drawn_once
 def gradients(points: Sequence[tuple[int, str, float]], bounds: Sequence[float]) -> Plot:
-    """Plot the largest gradient differences: points of (layer, kind of tensor, difference), worst of the judged steps.
+    """Plot the largest gradient differences. points: (layer, kind of tensor, worst difference of the judged steps).
 
-    If there are more kinds than looks, those that differ least share the last one.
+    If there are more kinds than styles, the kinds that differ least share the last style.
     """
     points = _of_few_kinds(points)
     kinds = list(dict.fromkeys(kind for _, kind, _ in points))
@@ -155,7 +155,7 @@ def gradients(points: Sequence[tuple[int, str, float]], bounds: Sequence[float])
             mine = [(layer, value) for layer, name, value in points if name == kind]
             heights = [_height(value, bottom, beyond) for _, value in mine]
             top = max([top, *heights])
-            # Kinds side by side: at 0 they would hide each other.
+            # Kinds are drawn side by side, because at 0 they would hide each other.
             shift = (place - len(kinds) / 2) * 0.1
             layers = [layer + shift for layer, _ in mine]
             axis.plot(layers, heights, color=SERIES[place], marker=MARKS[place], ms=3.5, ls="", label=label(kind, 30))
@@ -172,12 +172,12 @@ def gradients(points: Sequence[tuple[int, str, float]], bounds: Sequence[float])
 
 
 def _height(value: float, bottom: float, beyond: float) -> float:
-    """Return where a difference stands on an axis in powers of ten: 0 below all, what is not finite above all."""
+    """Return a difference's height on an axis in powers of ten: 0 at the bottom, non-finite values at the top."""
     return beyond if not math.isfinite(value) else math.log10(value) if value > 0 else bottom
 
 
 def _of_few_kinds(points: Sequence[tuple[int, str, float]]) -> list[tuple[int, str, float]]:
-    """Return the points; if there are more kinds than looks, those that differ least get one common name."""
+    """Return the points; if there are more kinds than styles, the kinds that differ least get one common name."""
     worst: dict[str, float] = {}
     for _, kind, value in points:
         worst[kind] = max(worst.get(kind, 0.0), value)
@@ -191,7 +191,7 @@ def _of_few_kinds(points: Sequence[tuple[int, str, float]]) -> list[tuple[int, s
 
 @drawn_once
 def memory(arm: str, levels: Mapping[str, Doubles], *, per: str) -> Plot:
-    """Plot how the candidate's allocated and reserved memory [T] grew since its first sample, MiB."""
+    """Plot the growth of the candidate's allocated and reserved memory [T] since its first sample, in MiB."""
 
     def paint(axes: list[Axes]) -> None:
         for name, values in levels.items():
@@ -222,7 +222,7 @@ def _ticks(axis: Axes) -> None:
 
 
 def _decades(axis: Axes, bottom: float, top: float, beyond: float | None = None) -> None:
-    """Draw the upright axis in powers of ten, with zero as its lowest line, and a line for what is not finite."""
+    """Label the vertical axis in powers of ten, with a line for zero at the bottom and for non-finite at the top."""
     highest = math.ceil((top if beyond is None else beyond - 1) + 1e-9)
     stride = max(1, round((highest - bottom) / 7))
     ticks = [*range(highest, int(bottom), -stride)]
@@ -259,16 +259,16 @@ def _difference_words(
     return text + (f"; first differing step {first}." if first is not None else "; no step differs.")
 
 
-BROAD = 5.0  # points, of whatever is the baseline's: what lies on it is seen, and so is the band on both sides
+BROAD = 5.0  # line width of baselines, in points: the band stays visible on both sides of an equal line
 
 
 class Role(StrEnum):
-    """What an arm is to the claim that a plot belongs to."""
+    """The role of an arm in the claim that a plot belongs to."""
 
     BASELINE = "baseline"
     CANDIDATE = "candidate"
-    CONTROL = "control"  # one that must differ, or that does not train
-    REPLICA = "again"  # a further run of what is drawn as the baseline
+    CONTROL = "control"  # an arm that must differ, or that does not train
+    REPLICA = "again"  # another run of the baseline
     OTHER = ""  # an arm that no claim compares
 
 
@@ -289,7 +289,7 @@ _LINES: Mapping[Role, Mapping[str, Any]] = {
 
 
 def line_of(role: Role) -> dict[str, Any]:
-    """Return the style of a line; the baseline's lies below all others, so that equal arms both show."""
+    """Return the style of a line; the baseline's is below all others, so that an equal arm is visible too."""
     return {"color": COLOURS[role], **_LINES[role]}
 
 
@@ -298,7 +298,7 @@ def name_of(arm: str, role: Role) -> str:
     return f"{arm} ({role})" if role else arm
 
 
-# Plot what one kind of claim alone has: kernels over time, seeds, blocks of a long replay.
+# Plots for single kinds of claims: kernels over time, seeds, blocks of a long replay.
 
 
 @drawn_once
@@ -314,7 +314,7 @@ def timeline(events: Sequence[JitEvent], phases: Mapping[str, float], handles: M
         for place, (at, name) in enumerate(starts):
             until = starts[place + 1][0] if place + 1 < len(starts) else end
             axis.axvspan(at, until, color=GRID, alpha=(0.9, 0.3)[place % 2], lw=0, zorder=0)
-            # at heights of their own: a phase may be shorter than its name
+            # names at different heights, because a phase can be shorter than its name
             axis.text(at, len(rows) - 0.45 + 0.5 * place, label(name, 16), fontsize=8.5, color=INK, gid=ALONG)
         for place, row in enumerate(rows):
             seen = [float(event.seconds) for event in events if event.event == row]
@@ -348,7 +348,7 @@ def seed_differences(
     interval: Sequence[float],
     metric: str,
 ) -> Plot:
-    """Plot by how much the candidate is worse with each seed, the margin there, and the mean with its interval."""
+    """Plot for each seed by how much the candidate is worse, with the margin; and the mean with its interval."""
 
     def paint(axes: list[Axes]) -> None:
         axis, places = axes[0], range(len(seeds))
@@ -371,7 +371,7 @@ def seed_differences(
 
 @drawn_once
 def long_replay(steps: Doubles, seconds: Doubles, yardstick: Doubles, memory: Mapping[str, Doubles]) -> Plot:
-    """Plot milliseconds a step [blocks] and the yardstick relative to its median; below, growth of memory in MiB."""
+    """Plot ms a step [blocks] and the yardstick relative to its median; below them, growth of memory in MiB."""
     scaled = yardstick / np.nanmedian(yardstick) * np.nanmedian(seconds)
 
     def paint(axes: list[Axes]) -> None:
@@ -405,9 +405,9 @@ def long_replay(steps: Doubles, seconds: Doubles, yardstick: Doubles, memory: Ma
     return draw(paint, alt=alt, heights=(1.8, 1.4) if memory else (1.8,))
 
 
-# Plot a timing: each process by its ratio and its blocks, and what the machine did meanwhile.
+# Plot a timing: ratio and blocks of each process, and the machine's clocks and throttling meanwhile.
 
-SAMPLES = 160  # of a reading that are drawn, of all processes together
+SAMPLES = 160  # samples of a reading to draw, for all processes together
 Reading = Callable[[TelemetrySample], float | None]
 READINGS: dict[str, Reading] = {
     "SM clock, MHz": lambda sample: sample.sm_clock_mhz,
@@ -417,7 +417,7 @@ READINGS: dict[str, Reading] = {
 
 
 class TimedBlock(NamedTuple):
-    """Seconds on the axis; milliseconds a step."""
+    """A timed block: start and end in seconds on the axis, and milliseconds a step."""
 
     arm: str  # candidate or baseline
     start: float
@@ -430,14 +430,14 @@ class ProcessTiming:
     """One process of a timing comparison; all times are seconds on the axis."""
 
     process: int
-    ratio: float  # the judge's; of a process that it left out the baseline's undisturbed step over the candidate's
-    disturbed: int  # rounds during which something else worked on the processor
+    ratio: float  # by the judge; of a process that the judge left out: baseline's / candidate's undisturbed step
+    disturbed: int  # rounds during which other work was on the processor
     candidate_aa: float
     baseline_aa: float
     blocks: list[TimedBlock]
     samples: list[tuple[float, TelemetrySample]]
-    clocked: bool  # its blocks said when they began
-    counts: bool = True  # the judge took its ratio into the mean
+    clocked: bool  # its blocks recorded when they began
+    counts: bool = True  # the judge's mean includes its ratio
 
     @property
     def start(self) -> float:
@@ -454,8 +454,8 @@ def timing(
 ) -> Plot:
     """Plot each process's ratio, A/A ratios and blocks, and the machine's clocks and throttle reasons, in one figure.
 
-    demanded: the least ratio that the claim allows; interval: of the mean ratio; shares_clock: True if blocks report
-    when they began, so that the time axis holds gaps too.
+    demanded: the minimum ratio that the claim allows; interval: that of the mean ratio; shares_clock: True if blocks
+    recorded when they began, so that the time axis shows gaps too.
     """
     samples = [pair for item in processes for pair in item.samples]
     reasons = sorted({reason for _, sample in samples for reason in sample.throttle_reasons})
@@ -474,7 +474,7 @@ def timing(
             axis.set_xlim(-0.01 * processes[-1].end, 1.01 * processes[-1].end)
             axis.xaxis.set_major_formatter(plain)
             axis.tick_params(axis="x", labelbottom=axis is axes[-1])
-            axis.grid(visible=False, axis="x")  # the lines between the processes lead the eye
+            axis.grid(visible=False, axis="x")  # vertical lines between processes replace the grid
             for before, after in itertools.pairwise(processes):
                 axis.axvline((before.end + after.start) / 2, color=GRID, lw=0.8)
         whole = "seconds since the first block" if shares_clock else "seconds of timed blocks, end to end"
@@ -502,7 +502,7 @@ def _ratios(axis: Axes, processes: Sequence[ProcessTiming], demanded: float, int
     axis.axhline(1.0, color=MUTED, lw=0.8, label="1: equally fast")
     axis.set_ylabel("speed ratio")
     axis.yaxis.set_major_formatter(plain)
-    axis.margins(y=0.2)  # the processes' numbers stand below everything
+    axis.margins(y=0.2)  # make room below for the processes' numbers
     for item, middle in zip(processes, middles, strict=True):
         at = axis.get_xaxis_transform()
         axis.text(middle, 0.01, str(item.process), transform=at, ha="center", va="bottom", color=MUTED, gid=ALONG)
@@ -510,10 +510,10 @@ def _ratios(axis: Axes, processes: Sequence[ProcessTiming], demanded: float, int
 
 
 def _selves(axis: Axes, processes: Sequence[ProcessTiming]) -> None:
-    """Plot each arm against itself, on a scale of its own: next to a large ratio the points would look alike."""
+    """Plot A/A ratios on a separate scale, because next to a large ratio their points would look alike."""
     processes = [item for item in processes if item.counts]
     middles = [(item.start + item.end) / 2 for item in processes]
-    # the baseline's marks are broad and below, as its lines are
+    # the baseline's marks are broad and below the others, like its lines
     axis.plot(middles, [item.baseline_aa for item in processes], "v", color=BASELINE, ms=8, label="A/A baseline")
     axis.plot(middles, [item.candidate_aa for item in processes], "^", color=CANDIDATE, ms=4, label="A/A candidate")
     axis.axhline(1.0, color=MUTED, lw=0.8, label="1: as fast as itself")
@@ -523,7 +523,7 @@ def _selves(axis: Axes, processes: Sequence[ProcessTiming]) -> None:
 
 
 def _blocks(axis: Axes, processes: Sequence[ProcessTiming]) -> None:
-    """Plot every block as long as it ran, at its milliseconds a step."""
+    """Plot every block as a line from its start to its end, at the height of its milliseconds a step."""
     for role, width in ((Role.BASELINE, BROAD), (Role.CANDIDATE, 1.8)):
         blocks = [block for item in processes for block in item.blocks if block.arm == role]
         spans = [(block.start, block.end, block.step_ms) for block in blocks]
@@ -547,9 +547,9 @@ def _reading(axis: Axes, processes: Sequence[ProcessTiming], name: str) -> None:
 
 
 def _throttled(axis: Axes, processes: Sequence[ProcessTiming], reasons: Sequence[str]) -> None:
-    """Plot a lane for each throttle reason, marked while samples gave that reason."""
+    """Plot a row for each throttle reason, with a line while samples had this reason."""
     for lane, reason in enumerate(reasons):
-        least = 0.006 * processes[-1].end  # a single sample must be seen too
+        least = 0.006 * processes[-1].end  # minimum length, so that a single sample is visible
         spans = [(start, end, float(lane)) for item in processes for start, end in _stretches(item, reason, least)]
         _spans(axis, spans, LIMIT, 7.0, "_" if lane else "throttled")
         named(axis.lines[-1], "throttled")
@@ -562,7 +562,7 @@ def _throttled(axis: Axes, processes: Sequence[ProcessTiming], reasons: Sequence
 
 
 def _stretches(item: ProcessTiming, reason: str, least: float) -> list[tuple[float, float]]:
-    """Return from when to when the reason was given, sample after sample, drawn for at least `least` seconds."""
+    """Return start and end of each row of samples with the reason, at least `least` seconds long."""
     stretches = []
     for given, run in itertools.groupby(item.samples, key=lambda pair: reason in pair[1].throttle_reasons):
         moments = [at for at, _ in run]
@@ -572,7 +572,7 @@ def _stretches(item: ProcessTiming, reason: str, least: float) -> list[tuple[flo
 
 
 def _spans(axis: Axes, spans: Sequence[tuple[float, float, float]], colour: str, width: float, name: str) -> None:
-    """Plot level strokes (from, to, height) as one line."""
+    """Plot horizontal strokes (start, end, height) as one line with gaps."""
     across = list(itertools.chain(*((start, end, math.nan) for start, end, _ in spans)))
     heights = list(itertools.chain(*((height, height, math.nan) for _, _, height in spans)))
     axis.plot(across, heights, color=colour, lw=width, solid_capstyle="butt", label=name)
@@ -582,10 +582,10 @@ def _spans(axis: Axes, spans: Sequence[tuple[float, float, float]], colour: str,
 
 
 class MachineRuns(NamedTuple):
-    """The runs of one machine: the place of each on the level axis, its value, and the ends of its interval or NaN."""
+    """Runs of one machine: each run's place on the horizontal axis, value, and ends of the interval (or NaN)."""
 
     name: str
-    joined: bool  # by a line
+    joined: bool  # True if a line joins the runs
     places: Sequence[int]
     values: Sequence[float]
     ends: Sequence[Sequence[float]]
@@ -594,7 +594,7 @@ class MachineRuns(NamedTuple):
 def over_runs(
     machines: Sequence[MachineRuns], ticks: Mapping[int, str], demand: tuple[float, str] | None, unit: str, alt: str
 ) -> Plot:
-    """Plot a figure over its runs with its intervals, a colour for each machine, and its demand with a name."""
+    """Plot a figure over runs with its intervals, in one colour for each machine, and the labelled demand."""
 
     def paint(axes: list[Axes]) -> None:
         for place, one in enumerate(machines):

@@ -14,13 +14,13 @@ from harness.report.charts.plots import Doubles, decimate
 if TYPE_CHECKING:
     from markupsafe import Markup
 
-WIDTH, HEIGHT = 96, 18  # of a sparkline, CSS pixels
-POINTS = 40  # of a sparkline's line
+WIDTH, HEIGHT = 96, 18  # size of a sparkline, CSS pixels
+POINTS = 40  # maximum points of a sparkline's line
 
 
 @dataclass(frozen=True)
 class Box:
-    """Where a series is drawn, CSS pixels from the image's left upper corner; `low` and `high` are its ends in y."""
+    """A drawing area, CSS pixels from the image's upper left corner. low, high: values at its lower and upper edge."""
 
     left: float
     top: float
@@ -41,7 +41,7 @@ class Box:
 
 
 def of_series(baseline: Doubles | None, candidate: Doubles) -> Markup | None:
-    """Draw two series [steps], the candidate as a line on the baseline's broad band; None if nothing is finite."""
+    """Draw the candidate [steps] as a line over the baseline's band; None if the candidate lacks finite values."""
     drawn = [values for values in (baseline, candidate) if values is not None and finite(values)]
     if not finite(candidate):
         return None
@@ -52,16 +52,16 @@ def of_series(baseline: Doubles | None, candidate: Doubles) -> Markup | None:
 
 
 def of_ratios(ratios: Mapping[int, float], demanded: float) -> Markup | None:
-    """Draw a dot for each process's ratio, over the demanded one as a line; None if there are fewer than two."""
+    """Draw a dot for each process's ratio and a line at the demanded ratio; None if there are fewer than two."""
     values = np.array([*ratios.values(), demanded])
     body = dots(ratios, demanded, around([values], Box(3, 3, WIDTH - 6, HEIGHT - 6))) if finite(values) else None
     return None if body is None else _image(body)
 
 
 def dots(ratios: Mapping[int, float], demanded: float, box: Box) -> str | None:
-    """Draw a dot for the ratio of each process, by its number, over the demanded one; None for fewer than two.
+    """Draw the ratio of each process, by its number, and a line at the demanded ratio; None for fewer than two.
 
-    A process that does not count leaves a gap.
+    A process without a ratio leaves a gap.
     """
     shown = {process: ratio for process, ratio in ratios.items() if ratio > 0 and math.isfinite(ratio)}
     if len(shown) < 2 or demanded <= 0:
@@ -74,18 +74,18 @@ def dots(ratios: Mapping[int, float], demanded: float, box: Box) -> str | None:
 
 
 def finite(values: Doubles) -> bool:
-    """Return True if there are at least two finite points to draw a line between."""
+    """Return True if the values have at least two finite points."""
     return int(np.isfinite(values).sum()) > 1
 
 
 def around(series: Sequence[Doubles], box: Box) -> Box:
-    """Return the box, with the smallest and largest value of all these series [steps] as its ends."""
+    """Return the box with the smallest and largest value of all series [steps] as `low` and `high`."""
     values = np.concatenate([each[np.isfinite(each)] for each in series])
     return replace(box, low=float(values.min()), high=float(values.max()))
 
 
 def _image(body: str) -> Markup:
-    """Return the image, which screen readers skip: what it shows stands in words next to it."""
+    """Return the image, hidden from screen readers because the text next to it has the same content."""
     from markupsafe import Markup
 
     return Markup(f'<svg class="spark" aria-hidden="true" viewBox="0 0 {WIDTH} {HEIGHT}">{body}</svg>')  # noqa: S704

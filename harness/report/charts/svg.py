@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 PAPER, INK, MUTED, GRID = "#010101", "#010102", "#010103", "#010104"
 BASELINE, CANDIDATE, CONTROL, REPLICA, FLOOR, LIMIT = (f"#01020{place}" for place in range(1, 7))
-SERIES = tuple(f"#01030{place}" for place in range(1, 7))  # of what has no role
-# Light and dark values: 4.5:1 or better for text, 3:1 for what is drawn, told apart by people who see few colours.
+SERIES = tuple(f"#01030{place}" for place in range(1, 7))  # for series without a role
+# Light and dark values: contrast at least 4.5:1 for text and 3:1 for lines; distinguishable with colour blindness.
 _COLOURS = {
     PAPER: ("#ffffff", "#16191d"),
     INK: ("#1b1f24", "#e6e8ea"),
@@ -64,7 +64,7 @@ _SETTINGS: dict[Any, Any] = {
     "legend.frameon": False,
     "legend.fontsize": 8.5,
     "text.color": INK,
-    # The lines of the grid mark the places already.
+    # The grid lines replace tick marks.
     "xtick.bottom": False,
     "ytick.left": False,
     "xtick.labelcolor": INK,
@@ -74,16 +74,16 @@ _SETTINGS: dict[Any, Any] = {
 }
 
 
-MOST_KEPT = 256  # figures, of about 20 KB
-_drawn: dict[bytes, Plot] = {}  # by digest of what they show, the oldest first
+MOST_KEPT = 256  # figures of about 20 KB to keep in memory
+_drawn: dict[bytes, Plot] = {}  # figures by the digest of their input, the oldest first
 Given = ParamSpec("Given")
 
 
 @dataclass(frozen=True)
 class Plot:
-    """An image and what it shows in words; width and height in CSS pixels.
+    """An image and its description in words (`alt`); width and height in CSS pixels.
 
-    `body` is markup, with `ID` before each of its ids; `looks` holds the styles of its classes.
+    `body` is markup in which every id has the prefix `ID`; `looks` has the styles of its classes.
     """
 
     box: str
@@ -94,16 +94,16 @@ class Plot:
     height: int
 
     def markup(self, name: str) -> Markup:
-        """Return the content of the `svg` element; `name`, unique on the page, begins its ids."""
+        """Return the content of the `svg` element. name: a prefix for its ids that is unique on the page."""
         from markupsafe import Markup
 
         return Markup(self.body.replace(ID, name))  # noqa: S704 - matplotlib's own output, text escaped
 
 
 def draw(paint: Callable[[list[Axes]], None], *, alt: str, heights: tuple[float, ...] = (2.6,)) -> Plot:
-    """Let `paint` draw on axes stacked over each other, one for each of `heights` (inches), 5.2 inches wide.
+    """Call `paint` with axes stacked vertically, one for each of `heights` (inches), all 5.2 inches wide.
 
-    The canvas is made without pyplot: no global state, and any thread may render.
+    The canvas is created without pyplot, which has global state, so that any thread may render.
     """
     os.environ.update(moved_caches())
     from matplotlib import rc_context
@@ -114,7 +114,7 @@ def draw(paint: Callable[[list[Axes]], None], *, alt: str, heights: tuple[float,
     stream = io.StringIO()
     with rc_context(_SETTINGS):
         figure = Figure(figsize=(width, height), layout="constrained")
-        figure.patch.set_visible(False)  # the page paints the paper
+        figure.patch.set_visible(False)  # the page has the background
         canvas = FigureCanvasSVG(figure)
         grid = figure.subplots(len(heights), 1, squeeze=False, gridspec_kw={"height_ratios": heights})
         axes: list[Axes] = list(grid[:, 0])
@@ -122,34 +122,34 @@ def draw(paint: Callable[[list[Axes]], None], *, alt: str, heights: tuple[float,
         for axis in axes:
             axis.patch.set_visible(False)
             _name_marks(axis)
-        # `savefig` gives the same bytes, after drawing everything once more for the layout
+        # `savefig` gives the same bytes, but draws everything a second time for the layout
         canvas.print_svg(stream)  # type: ignore[no-untyped-call]
         scales = [_scale(axis, 72 * width, 72 * height) for axis in axes]
     return Plot(*compact(stream.getvalue(), scales), alt, round(width * 96), round(height * 96))
 
 
 def legend(axis: Axes, *, columns: int = 2) -> None:
-    """Name every mark above the axes, one below the other if a name is long."""
+    """Add a legend above the axes, in a single column if a name is long."""
     _, names = axis.get_legend_handles_labels()
     fits = max(map(len, names), default=0) <= 72 // columns
     axis.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=columns if fits else 1, borderaxespad=0.2)
 
 
 def named(mark: Artist, name: str) -> None:
-    """Give a mark the name under which another one, of the same look, stands in the legend."""
+    """Name a mark that is not in the legend itself, because a mark of the same style is there under this name."""
     mark.set_gid(f"mark:{name}")
 
 
 def reads_as(axis: Axes, kind: Literal["whole", "named", "events"], *, zero: float | None = None) -> None:
-    """Say how places on the axes read: whole numbers, the names at the ticks, or moments of events; seconds otherwise.
+    """Record how the page's script reads the horizontal axis: whole numbers, tick labels, events, or else seconds.
 
-    zero: where 0 stands on an upright axis in powers of ten.
+    zero: the height of 0 on a vertical axis in powers of ten.
     """
     axis.set_gid(f"{kind} {'' if zero is None else f'{zero:g}'}")
 
 
 def _name_marks(axis: Axes) -> None:
-    """Name the marks themselves as the legend does; a line with values at places of the level axis is a series."""
+    """Give the marks the names of the legend; a line with values along the horizontal axis is a series."""
     for mark in (*axis.lines, *axis.patches):
         name = str(mark.get_label())
         if mark.get_gid() is None and not name.startswith("_"):
@@ -158,7 +158,7 @@ def _name_marks(axis: Axes) -> None:
 
 
 def _scale(axis: Axes, width: float, height: float) -> Scale:
-    """Return what the ends of the axes mean, for a page that reads values off the image; width and height in points."""
+    """Return the values at the ends of the axes, for the page's script. width, height: of the image, in points."""
     place = axis.get_position()
     kind, _, zero = str(axis.get_gid() or "").partition(" ")
     attributes = {
@@ -172,9 +172,9 @@ def _scale(axis: Axes, width: float, height: float) -> Scale:
 
 
 def drawn_once(function: Callable[Given, Plot]) -> Callable[Given, Plot]:
-    """Return `function` with a memory: equal arguments, plain values and arrays, are drawn only once.
+    """Return `function` with a cache: equal arguments (plain values and arrays) are drawn only once.
 
-    A figure takes 0.1 to 0.2 s, and those of claims that hold in bits are often equal: 13 of a gate's 67 were.
+    Drawing takes 0.1 to 0.2 s, and figures of claims that hold in bits are often equal (13 of 67 in one gate).
     """
 
     @wraps(function)
@@ -191,12 +191,12 @@ def drawn_once(function: Callable[Given, Plot]) -> Callable[Given, Plot]:
 
 
 def forget() -> None:
-    """Forget all drawn figures, so that everything is drawn anew from now on."""
+    """Clear the cache of drawn figures."""
     _drawn.clear()
 
 
 def stylesheet(plots: Iterable[Plot]) -> str:
-    """Return the style that the images of a page need: a light and a dark value for each colour, and every look."""
+    """Return the CSS for the images of a page: a light and a dark value for each colour, and all classes."""
     looks = {name: rule for plot in plots for name, rule in plot.looks.items()}
     if not looks:
         return ""
@@ -210,7 +210,7 @@ def stylesheet(plots: Iterable[Plot]) -> str:
 
 
 def decade(value: float, _position: float = 0) -> str:
-    """Return `1e-3` for a tick at -3 of an axis in powers of ten; matplotlib's own label would need its math text."""
+    """Return `1e-3` for a tick at -3 of an axis in powers of ten, because matplotlib's label would need math text."""
     return f"1e{value:.0f}" if not -2 < value < 4 else f"{10**value:g}"
 
 

@@ -1,4 +1,4 @@
-"""Show what no claim kind can judge, what broke, the environment, and how to reproduce the run."""
+"""Show claims without an executable check, what broke, the environment, and how to reproduce the run."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from harness.report.text import line, listing, number
 from harness.report.view import ReportView
 from harness.run_directory.bundle import Header
 
-NAMES = 6000  # characters of the claims, workloads or tags of a narrowed run, which stand nowhere else on the page
+NAMES = 6000  # maximum characters of a narrowed run's claims, workloads or tags, which only this section lists
 
 
 def unchecked(view: ReportView) -> Section | None:
-    """Return the claims that the contracts list and no kind of claim can judge, with the reason; None without any."""
+    """Return a section of listed claims without an executable check, with the reasons; None if there are none."""
     parts = []
     for contract in view.contracts:
         if contract.unchecked:
@@ -32,7 +32,7 @@ def unchecked(view: ReportView) -> Section | None:
 
 
 def deaths(view: ReportView) -> Section | None:
-    """Return every worker, arm and part of an arm's evidence that did not complete, with its last Python stack."""
+    """Return a section of workers, arms and parts of evidence that did not complete, with their last Python stacks."""
     parts = []
     for run in view.evidence.values():
         broken: list[tuple[str, Death | ArmFailed | PartFailed]] = []
@@ -52,9 +52,9 @@ def deaths(view: ReportView) -> Section | None:
 
 
 def environment(view: ReportView) -> Section | None:
-    """Return all that `run.json` says of machine, software and digests, and the facts that systems state of themselves.
+    """Return a section of what `run.json` records of machine, software and digests, and of facts stated by systems.
 
-    With several run directories each has a part of its own, folded.
+    Each of several run directories gets a folded part.
     """
     parts = [Part(part.name, tables=_fingerprint(part.view.header, folded=True)) for part in view.parts]
     parts = parts or [Part("Fingerprint", tables=_fingerprint(view.header))]
@@ -78,7 +78,7 @@ def _fingerprint(header: Header, *, folded: bool = False) -> list[Table]:
 
 
 def _stated(view: ReportView) -> list[list[object]]:
-    """Return the facts that the arms' systems state, each value once with its arms; those all arms share come first."""
+    """Return rows (fact, value, arms) of what systems state of themselves; values common to all arms come first."""
     speakers: dict[tuple[str, str], list[str]] = {}
     arms = [(run, arm, items[0]) for run in view.evidence.values() for arm, items in run.arms.items() if items]
     for run, arm, item in arms:
@@ -98,7 +98,7 @@ def _named(speakers: list[str], of: int) -> str:
 
 
 def flatten(record: BaseModel) -> dict[str, Scalar]:
-    """Return a record's values by their path. A list is one value; what is empty or unknown is left out."""
+    """Return a record's values by path. A list is one value; empty and unknown values are left out."""
     return dict(_leaves(record.model_dump(), ""))
 
 

@@ -11,9 +11,9 @@ from harness.report.text import line, several
 from harness.report.view import ReportView
 from harness.run_directory.costs import Costs, Kind, PhaseSeconds
 
-NAMED = 4  # kinds that a single line names
+NAMED = 4  # kinds of cost that the one-line summary names
 COLUMNS = 6  # kinds with a column of their own in the table of runs
-RUNS = 5  # in sight; the others are folded
+RUNS = 5  # runs in the open table; the others are folded
 UNCLOCKED = (
     "These are sums over the runs, as if they had gone one after the other, each from its first record to its last: "
     "when their processes started and ended was not recorded."
@@ -45,7 +45,7 @@ def section(view: ReportView) -> Section | None:
 
 
 def summary(costs: Costs) -> str:
-    """Return one line: how long it took, and on what most of the time was spent; empty if nothing was recorded."""
+    """Return one line: how long the runs took, and the most costly kinds; "" if nothing was recorded."""
     if not costs.by_kind:
         return ""
     ordered = sorted(costs.by_kind.items(), key=lambda item: -item[1])
@@ -75,7 +75,7 @@ def changes(before: Costs, after: Costs) -> Iterator[str]:
 
 
 def seconds(value: float) -> str:
-    """Return seconds for people, with a tenth if they are few."""
+    """Return seconds as text, with one decimal if there are few."""
     return f"{value:,.0f} s" if value >= 10 else f"{value:.1f} s"
 
 
@@ -102,7 +102,7 @@ def _kinds(costs: Costs) -> Table:
 
 
 def _runs(costs: Costs) -> list[Table]:
-    """Return tables of the runs, the longest first, with a column for each of the kinds that took most."""
+    """Return tables of the runs, the longest first, with columns for the `COLUMNS` most costly kinds."""
     kinds = sorted(costs.by_kind, key=lambda kind: -costs.by_kind[kind])
     spent = {run: _by_kind(phases) for run, phases in costs.by_run.items()}
     ordered = sorted(spent.items(), key=lambda item: -sum(item[1].values()))
@@ -123,7 +123,7 @@ def _by_kind(phases: Sequence[PhaseSeconds]) -> Mapping[Kind, float]:
 
 
 def _figures(took: Mapping[Kind, float], kinds: Sequence[Kind]) -> list[float]:
-    """Return all seconds of a run, those of the kinds with a column, and all else."""
+    """Return a run's total seconds, the seconds of each kind with a column, and the seconds of all other kinds."""
     each = [took.get(kind, 0.0) for kind in kinds]
     return [sum(each), *each[:COLUMNS], sum(each[COLUMNS:])]
 
@@ -138,7 +138,7 @@ def _tenths(value: float) -> str:
 
 
 def bars(spent: Mapping[Kind, float], of_gpus: Mapping[Kind, float]) -> Plot:
-    """Draw a bar for each kind: its seconds of runs, and filled those of GPUs; all filled if no GPU was held."""
+    """Draw a bar of each kind's run seconds, filled up to its GPU seconds; completely filled if no GPU was used."""
     scale = (WIDTH - LABELS - VALUES) / max(spent.values())
     filled = of_gpus or spent
     names = ("seconds of runs", "of these, seconds of GPUs" if of_gpus else "")
@@ -158,7 +158,7 @@ def _of_a_gpu(took: float) -> str:
 
 
 def _legend(names: tuple[str, str]) -> str:
-    """Draw a sample of each look that a bar has, with its name."""
+    """Draw the legend: a sample and a name of each part of a bar."""
     of_runs, of_gpus = names
     first = f'<rect class="{"cost" if of_gpus else "cost-gpu"}" x="4" y="4" width="24" height="{LINE - 8}"/>'
     second = (

@@ -1,7 +1,7 @@
 """Show the kill matrix of a fire drill: small tables of each planted fault against each claim that it must break.
 
-The claims of a contract share some faults and have others alone, so one table of all would be mostly empty. Claims that
-share faults stand together, and at least half of each table's cells are planned.
+Claims of a contract share only some faults, so one table of all claims would be mostly empty. Therefore claims that
+share faults are grouped in tables in which at least half of the cells are planned.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ LEGEND = {
     NOT_RUN: ("–", "could not be planted here"),
     NOT_PLANNED: ("·", "not for this claim"),
 }
-FILLED = 0.5  # least share of a table's cells that are planned
-LISTED = 300  # rows of a table of faults
-WHOLE = 1200  # characters of a cell that must be read whole, as a card's message has
-REASONS = 5  # why faults were not run, that are named
+FILLED = 0.5  # minimum share of planned cells in a table
+LISTED = 300  # maximum rows of a table of faults
+WHOLE = 1200  # maximum characters of a cell with a message, as in a card
+REASONS = 5  # reasons for faults not run to name; the others are only counted
 _UPSTREAM = {True: "would pass it", False: "catches it", None: "–"}
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One fault in one claim. `slips`: upstream's number alone would have let it pass; `link`: to what was seen."""
+    """One fault in one claim. slips: upstream's bound alone would have passed it; link: to what the judge found."""
 
     word: str
     slips: bool = False
@@ -47,10 +47,10 @@ class Cell:
 
 @dataclass(frozen=True)
 class Column:
-    """A claim with its sentence, and its faults as they ended, by name.
+    """A claim, its title, and the outcome of each of its faults by name.
 
-    `control`: how it ended without a fault, as word and sign; `anchor`: of that card.
-    `slipped`: `5 of 8` faults pass by upstream's number alone; empty without such a number.
+    control: word and sign of the claim's verdict without a fault; anchor: that of the control's card.
+    slipped: how many faults upstream's bound alone would have passed, such as `5 of 8`; "" without such a bound.
     """
 
     name: str
@@ -79,7 +79,7 @@ class Group:
 
 @dataclass(frozen=True)
 class OfContract:
-    """The faults of one contract; `upstream`: which of them upstream's numbers alone would have let pass."""
+    """The faults of one contract. upstream: a table of the faults that upstream's bounds alone would have passed."""
 
     name: str
     system: str
@@ -90,14 +90,14 @@ class OfContract:
 
 @dataclass(frozen=True)
 class KillMatrix:
-    """What leads a drill's page: contracts with a survivor first, those of which nothing was planted last.
+    """The top of a drill's page: contracts with a survivor first, contracts without any killed fault last.
 
-    Row n of `survivors` has the anchor `survivor-n`; `killed`: what was seen of the others, folded.
+    Row n of `survivors` has the anchor `survivor-n`; `killed` is a folded table of the killed faults.
     """
 
     lead: str
     legend: list[tuple[str, str, str]]  # sign, word and meaning
-    slips: bool  # whether a cell is marked
+    slips: bool  # whether any fault passes by upstream's bound alone
     contracts: list[OfContract]
     left_out: list[str]  # why faults were not run
     survivors: Table | None
@@ -105,7 +105,7 @@ class KillMatrix:
 
 
 def kill_matrix(view: ReportView) -> KillMatrix | None:
-    """Return the matrix of a whole drill; None for any other run, and if no fault was planned."""
+    """Return the matrix of a whole drill; None for another run, or if no fault was planned."""
     record = view.drill
     if record is None or not view.of_controls or not record.planned:
         return None
@@ -117,7 +117,7 @@ def kill_matrix(view: ReportView) -> KillMatrix | None:
 
 
 def _told_later(contract: OfContract) -> tuple[bool, bool]:
-    """Return a sort key: contracts with a survivor first, and last those that could not be drilled at all."""
+    """Return a sort key: contracts with a survivor first, contracts without any killed fault last."""
     words = _words(contract)
     return SURVIVED not in words, KILLED not in words
 
@@ -130,7 +130,7 @@ def _contracts(view: ReportView, record: DrillRecord) -> list[OfContract]:
     cells = _cells(record)
     placed = list(enumerate(view.verdicts, start=1))
     best_first = sorted(placed, key=lambda each: WORST_FIRST.index(each[1].status), reverse=True)
-    verdicts = {(item.contract, item.claim): (at, item) for at, item in best_first}  # of several controls the worst
+    verdicts = {(item.contract, item.claim): (at, item) for at, item in best_first}  # the worst control of each claim
     made = []
     for name in dict.fromkeys(contract for contract, _ in cells):
         claims = [claim for contract, claim in cells if contract == name]
@@ -191,9 +191,9 @@ def _column(
 
 
 def groups(columns: Sequence[Column]) -> list[list[Column]]:
-    """Group claims that share faults, those with many faults first; each group's table is at least half filled.
+    """Group claims that share faults, claims with many faults first, so that each table is at least half filled.
 
-    A claim joins the group whose table it leaves fullest, if that group has at least half of the claim's faults.
+    A claim joins the group whose table stays fullest, among groups that have at least half of the claim's faults.
     """
     found: list[list[Column]] = []
     for column in sorted(columns, key=lambda one: -len(one.cells)):
@@ -213,13 +213,13 @@ def _has_half(group: Sequence[Column], faults: set[str]) -> bool:
 
 
 def _share(columns: Sequence[Column]) -> float:
-    """Return which share of these claims' table is planned."""
+    """Return the share of planned cells in a table of these claims."""
     faults = {fault for column in columns for fault in column.cells}
     return sum(len(column.cells) for column in columns) / (len(faults) * len(columns))
 
 
 def _group(columns: Sequence[Column]) -> Group:
-    """Return the claims' table: survivors first, then the faults of most claims, those of the same claims together."""
+    """Return a table: survivors first, then faults shared by most claims; faults of the same claims are neighbours."""
     faults = dict.fromkeys(fault for column in columns for fault in column.cells)
     rows = [(fault, [column.cells.get(fault, Cell(NOT_PLANNED)) for column in columns]) for fault in faults]
 
@@ -235,7 +235,7 @@ def _killed(cells: Sequence[Cell]) -> str:
 
 
 def _lead(record: DrillRecord) -> str:
-    """Return how many faults were killed, and how many upstream's numbers alone would have let pass."""
+    """Return sentences on how many faults were killed, and how many upstream's bounds alone would have passed."""
     survived, left = len(record.survivors), len(record.not_run)
     dead = f"{len(record.rows) - survived} of {counted(record.planned, 'planned fault')} killed"
     killed = f"{dead}, {survived} survived, {left} not run."
@@ -257,12 +257,12 @@ def _left_out(record: DrillRecord) -> list[str]:
 
 
 def _meaning(reason: str) -> str:
-    """Return what a reason code means. Sentences of `drill.json` are not shown: nothing compares them."""
+    """Return what a reason code means. Messages in `drill.json` are not shown, because no check verifies them."""
     return "The drill ended before." if reason == INTERRUPTED else explanation(reason) or ""
 
 
 def _upstream(view: ReportView, contract: str, rows: Sequence[Row]) -> Table | None:
-    """Return a table by claim: what upstream demands, and which faults that alone would have let pass."""
+    """Return a table by claim: what upstream demands, and which faults this demand alone would have passed."""
     listed = []
     for claim in dict.fromkeys(row.claim for row in rows if row.upstream_alone_passes is not None):
         own = [row for row in rows if row.claim == claim and row.upstream_alone_passes is not None]
@@ -292,7 +292,7 @@ def _survivors(record: DrillRecord) -> Table | None:
 
 
 def survived(view: ReportView) -> list[str]:
-    """Return the faults of a whole drill that survived, a line each, for formats that have no matrix."""
+    """Return one line for each surviving fault of a whole drill, for formats without a matrix."""
     rows = view.drill.survivors if view.drill is not None and view.of_controls else []
     return [
         f"{row.fault} in {row.claim} on {row.workload}: expected {_triple(row.expected)}, seen {_triple(row.seen)}"
@@ -301,7 +301,7 @@ def survived(view: ReportView) -> list[str]:
 
 
 def _others(record: DrillRecord) -> Table | None:
-    """Return a table of the killed faults, in which what was seen is what was expected; None without any."""
+    """Return a table of the killed faults with what the judge found; None if no fault was killed."""
     killed = [row for row in record.rows if row.killed]
     rows = [[row.fault, row.claim, _triple(row.seen), _UPSTREAM[row.upstream_alone_passes]] for row in killed]
     columns = ["killed fault", "claim", "expected and seen", "upstream's number alone"]
