@@ -1,7 +1,7 @@
 """Copy a finished run without names of host, user and folders, to publish it; write the page of several directories.
 
-The copy has no CI job, and is a run of its own: header and evidence are other files, so verdicts, pages and manifest
-are made anew from them. Names of host and user are those of this machine; folders go, whosever they are.
+Removing names changes header and evidence, so verdicts, pages and manifest are created again from the changed files.
+Removed are host and user names of this machine, all folder names, and facts about the CI job.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from harness.run_directory.verdict_file import record_text, write_verdicts
 
 @contextmanager
 def without_names(source: Rejudged) -> Iterator[Rejudged]:
-    """Yield the copy, judged; its folder is removed after the block.
+    """Yield a copy of `source` without names, judged again; its folder is removed after the block.
 
-    Raises UsageError for a run from before there were manifests, whose header lists each file of its evidence, and
-    EvidenceError if the copy gets other verdicts.
+    Raises UsageError for an old run, whose header has digests of its evidence instead of a manifest, and
+    EvidenceError if a verdict of the copy differs.
     """
     bundle = source.bundle
     if bundle.header.digests.evidence:
@@ -93,7 +93,7 @@ def _refuse_other(source: Rejudged, copy: Rejudged) -> None:
 
 
 def _decided(verdict: Verdict) -> tuple[object, ...]:
-    """Return what a copy's verdict must have in common with the original's; the sentence may have held a name."""
+    """Return the parts of a verdict that must be equal in a copy; the message may contain a name."""
     return verdict.contract, verdict.claim, verdict.workload, verdict.status, verdict.reason, verdict.denominators
 
 
@@ -101,7 +101,7 @@ _REMEDY = "name a folder that is new or empty, outside of the runs"
 
 
 def refuse_used(out: Path, runs: Sequence[Path]) -> None:
-    """Raise UsageError where the folder for the pages holds something, is a file, or lies in a run."""
+    """Raise UsageError if the folder for the pages is not empty, is a file, or is inside a run directory."""
     try:
         held = sorted(path.name for path in out.iterdir()) if out.is_dir() else []
         taken = os.path.lexists(out) and not out.is_dir()
@@ -116,10 +116,9 @@ def refuse_used(out: Path, runs: Sequence[Path]) -> None:
 
 
 def write_shared(out: Path, judgement: session.Judgement, bundles: Sequence[Bundle]) -> session.Judgement:
-    """Write `report.html`, `summary.md` and `junit.xml` into the folder, which `refuse_used` let pass.
+    """Write `report.html`, `summary.md` and `junit.xml` into a folder that `refuse_used` has accepted.
 
-    Return the judgement with links to the parts' own pages, as the page has it. Raises UsageError where the folder
-    takes no file.
+    Return the judgement with links to the parts' own pages. Raises UsageError if the folder cannot be written.
     """
     pages = {name: _way(out, bundle) for name, bundle in zip(part_names(bundles), bundles, strict=True)}
     parts: tuple[RunPart, ...] = tuple(replace(part, page=pages[part.name]) for part in judgement.view.parts)
@@ -133,7 +132,7 @@ def write_shared(out: Path, judgement: session.Judgement, bundles: Sequence[Bund
 
 
 def _way(out: Path, bundle: Bundle) -> str | None:
-    """Return the relative path from a folder to a run's own page; None for an archive, and if no page was drawn."""
+    """Return the relative path from a folder to a run's own page; None for an archive or a run without a page."""
     page = bundle.place.derived / layout.PAGE
     if bundle.place.derived != bundle.place.named or not page.is_file():
         return None

@@ -1,4 +1,4 @@
-"""`harness drill`: plant every fault that the claims name, and see that each is caught for the declared reason."""
+"""`harness drill`: plant every fault that the claims name, and check that judges catch it for the declared reason."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def headline_of(record: DrillRecord) -> Headline:
 
 
 def shown(record: DrillRecord, directory: Path | None) -> list[str]:
-    """Return the lines for the terminal: the count line first, the headline below the rest, then the report's path."""
+    """Return the lines for the terminal: the count line, the results, the headline, and the report's path."""
     page = [f"report: {directory / 'report.html'}"] if directory is not None else []
     return [*lines(record), str(headline_of(record)), *page]
 
@@ -72,7 +72,7 @@ def as_json(record: DrillRecord, directory: Path | None) -> str:
 
 
 def lines(record: DrillRecord) -> list[str]:
-    """Return everything that a person wants to know of a drill, as lines without colours."""
+    """Return the results of a drill as plain lines of text."""
     shown = [count_line(record)]
     for control in record.failed_controls:
         unit = f"{control.claim} on {control.workload}"
@@ -94,7 +94,7 @@ def _row(row: Row) -> list[str]:
 
 
 def _upstream(record: DrillRecord) -> list[str]:
-    """Return a line for each claim whose upstream number alone would have let faults pass."""
+    """Return a line for each claim in which faults would have passed by upstream's bound alone."""
     passed: dict[str, list[str]] = {}
     for row in record.rows:
         if row.upstream_alone_passes:
@@ -127,14 +127,14 @@ class DrillOptions:
 
 @dataclass(frozen=True)
 class DrillResult:
-    """The record, and where it lies; None when nothing could be run."""
+    """The record of a drill, and its run directory, which is None if no fault could be planted."""
 
     record: DrillRecord
     run_directory: Path | None = None
 
     @property
     def exit_code(self) -> ExitCode:
-        """Return the table's exit code: for a broken control, a failed one or a survivor, no decision, all killed."""
+        """Return the exit code of the drill's headline."""
         return headline_of(self.record).code
 
 
@@ -144,12 +144,12 @@ def drill(
     watch: session.Watch | None = None,
     refuse: session.Refuse | None = None,
 ) -> DrillResult:
-    """Plan, execute, judge, write a drill directory. Raises ContractError, UsageError.
+    """Plan, execute and judge a drill, and write its directory. Raises ContractError, UsageError.
 
-    refuse: as `session.verify` has it.
+    refuse: see `session.verify`.
 
-    KeyboardInterrupt, and SystemExit on SIGTERM, leave an INCOMPLETE directory. It has the rows whose runs had ended,
-    and counts the others as never planted. A note on the exception says where it is.
+    KeyboardInterrupt, and SystemExit on SIGTERM, leave an INCOMPLETE directory with the rows whose runs had ended. The
+    other rows count as never planted. A note on the exception names the directory.
     """
     contracts, machine, planned, read = plan_drill_here(paths, options, refuse)
     options = replace(options, claims=selected(contracts, options.tags, options.claims))
@@ -195,7 +195,7 @@ def plan_drill_here(
     machine = environment.machine()
     if refuse is not None:
         refuse(contracts, ())
-    describe_all(system for loaded in contracts for system in loaded.contract.systems())  # all of them in one process
+    describe_all(system for loaded in contracts for system in loaded.contract.systems())  # describe all in one process
     claims = selected(contracts, options.tags, options.claims)
     planned = plan_drill(contracts, claims=claims, faults=options.faults, machine=machine, describe=describe)
     read.require_unchanged()
@@ -207,7 +207,7 @@ def _keep_rows(
 ) -> str:
     """Write the rows whose runs had ended, and a page that counts the others; the directory stays INCOMPLETE.
 
-    Return a line that says so."""
+    Return a line that names the directory."""
     writer.abandon()
     writer.settle()
     record = _judge(contracts, ended, writer.bundle(), machine, started)
@@ -230,7 +230,7 @@ def _header(
 def _judge(
     contracts: Sequence[LoadedContract], planned: DrillPlan, bundle: Bundle, machine: Machine, started: datetime
 ) -> DrillRecord:
-    """Judge the controls and the rows from the evidence on disk alone."""
+    """Judge the controls and the rows only by the evidence on disk."""
     models, sources = [loaded.contract for loaded in contracts], sources_of(planned)
     controls = controls_of(session.judge_bundles([bundle], contracts).verdicts)
     rows, left = decidable([row_of(case, models, sources, bundle) for case in planned.cases], controls)
@@ -244,7 +244,7 @@ def _rows_as_they_end(
 
     def drilled(case: Case) -> None:
         row = row_of(case, models, sources, bundle)
-        if row.seen.status != Status.NOT_RUN:  # what that is depends on the control: reported at the end
+        if row.seen.status != Status.NOT_RUN:  # else its meaning depends on the control
             tell(row)
 
     waiting = [(rests_on(case, planned), partial(drilled, case)) for case in planned.cases]
@@ -284,7 +284,7 @@ def _write(
 
 
 def ended_part(planned: DrillPlan, bundle: Bundle) -> DrillPlan:
-    """Return the plan's cases and controls whose runs all ended, however they did; other cases count as not run."""
+    """Return the plan reduced to cases and controls all of whose runs ended; the other cases count as not run."""
     ended = {run.id for run in runs_of(planned) if has_ended(bundle.root / layout.EVIDENCE / run.id)}
     controls = [unit for unit in planned.controls.units if ended.issuperset(unit.runs)]
     judged = {(unit.contract, unit.claim, unit.workload) for unit in controls}

@@ -1,4 +1,4 @@
-"""Execute planned runs into a run directory, side by side where they can be."""
+"""Execute planned runs into a run directory, in parallel where possible."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ if TYPE_CHECKING:
 
 
 class Watch(Protocol):
-    """Receives the progress of a session's runs, from several threads."""
+    """Receives the progress of a session's runs. Several threads call its methods."""
 
     def begins(self, runs: Sequence[Run]) -> None:
-        """Note the runs that are executed; other runs read the evidence of one of them."""
+        """Record the runs that are executed; other planned runs read the evidence of one of these runs."""
 
     def moves(self, run: Run, phase: str, seconds: float) -> None:
-        """Note the phase of a run; it is empty when the run has ended. `seconds` count from the run's start."""
+        """Record the phase of a run, `seconds` after the run's start. The phase is "" if the run has ended."""
 
     def judged(self, verdict: Verdict) -> None:
-        """Note the verdict of a unit, once all that its verdict rests on has ended."""
+        """Record the verdict of a unit, once every arm that the unit is judged on has ended."""
 
     def drilled(self, row: Row) -> None:
-        """Note what became of a planted fault, once all runs of its row have ended."""
+        """Record the outcome of a planted fault, once all runs of its row have ended."""
 
 
 def work_of(runs: Sequence[Run]) -> dict[str, list[Run]]:
-    """Return each run that is executed, by its id, followed by the runs that read its evidence."""
+    """Return for each run that is executed, by its id, this run and the runs that read its evidence."""
     from harness.execution.sharing import hosted
 
     return {host.run.id: host.runs for host in hosted(runs)}
@@ -62,14 +62,14 @@ def execute(
     journal: Journal | None = None,
     early: AsTheyEnd | None = None,
 ) -> None:
-    """Execute the runs, side by side where they can be; a worker that dies costs only the units that depend on it.
+    """Execute the runs, in parallel where possible. A worker that dies affects only the units that depend on it.
 
-    What several runs demand alike is executed once.
+    Equal work of several runs is executed once.
 
-    interpreters: processes that wait already; this call ends them. redacted: what is left out of the evidence, also
-    where a run is cut off. checkout: the worktree of the baselines' commit. journal: notes the end of each run; a run
-    that it has as ended is not executed. early: looks for units to judge at each phase of a run, and after each end
-    that the journal noted.
+    interpreters: waiting processes to use; this call ends them. redacted: removes names from the evidence, also from
+    that of a run that was cut off. checkout: the worktree of the baselines' commit. journal: records the end of each
+    run; a run with a recorded end is not executed again. early: judges units at each phase of a run, and after each
+    recorded end.
     """
     from harness.execution.schedule import Schedule, Work, tasks_of
     from harness.execution.sharing import as_one, hosted, lane_directories, write_guests
@@ -108,9 +108,9 @@ def execute(
 
 
 class _End:
-    """The end of a run, with those that read its evidence: called at that of each of its processes.
+    """Called when a process of a run ends. At the last end, redact the evidence and record the ends in the journal.
 
-    From then on the evidence stays as it is, so that what is left out of it goes first.
+    Redaction comes first, because evidence with a recorded end is not changed any more.
     """
 
     def __init__(
@@ -127,11 +127,11 @@ class _End:
 
     def __call__(self, death: Death | None) -> None:
         with self._lock:
-            # a worker that dies once the session was asked to end may have been asked to as well: it was cut off
+            # a signal to end the session may also have ended this worker, so the run counts as cut off
             if death is not None and noted:
                 return
             self._left -= 1
-            if self._left and self._early is not None:  # arms that it executed may have ended with it
+            if self._left and self._early is not None:  # some arms may have ended now
                 self._early.moves([each.name for each in self._directories], "")
             if self._left or self._journal is None:
                 return
@@ -146,7 +146,7 @@ class _End:
 
 
 def _redact_the_rest(evidence: Path, redacted: Redaction, journal: Journal | None) -> None:
-    """Redact what there is of runs that did not come to their end."""
+    """Redact the evidence of runs that have no recorded end."""
     ended = {} if journal is None else journal.content.ended
     for entry in evidence.iterdir() if evidence.is_dir() else []:
         if entry.name not in ended and entry.is_dir() and not entry.is_symlink():
@@ -154,8 +154,8 @@ def _redact_the_rest(evidence: Path, redacted: Redaction, journal: Journal | Non
 
 
 def _import_for_pages() -> None:
-    """Import what the report is drawn with while runs are under way: it took a second after them."""
-    with suppress(Exception):  # the report meets the same failure, and reports it
+    """Import the report's modules while runs are under way, which saves a second after the runs."""
+    with suppress(Exception):  # the report fails in the same way, and reports it
         os.environ.update(moved_caches())
         for module in ("harness.report.html", "matplotlib.figure", "matplotlib.backends.backend_svg"):
             importlib.import_module(module)

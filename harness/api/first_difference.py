@@ -30,7 +30,7 @@ from harness.run_directory.seal import listing
 if TYPE_CHECKING:
     from harness.execution.watched_worker import Progress
 
-# What is decided by a difference between two trainings, in a step, in what they started from or in their ends.
+# Reason codes for a difference between two trainings: in a step, or in their states at the start or the end.
 DIFFERENCES = frozenset(
     {
         *(reasons.NON_FINITE, reasons.NON_FINITE_END, reasons.UNEQUAL_START, reasons.UNEQUAL_BATCHES),
@@ -39,7 +39,7 @@ DIFFERENCES = frozenset(
     }
 )
 Execute = Callable[[Run], Sequence[RunEvidence]]
-Tell = Callable[[Run, str, float], None]  # of the phase of a run, named after its claim, and its seconds
+Tell = Callable[[Run, str, float], None]  # takes a run, its phase, and its seconds so far
 
 
 def run_of(bundle: Bundle, claim: AnyClaim | None, verdict: Verdict, limit_s: float = LIMIT_S) -> Run | None:
@@ -52,13 +52,13 @@ def run_of(bundle: Bundle, claim: AnyClaim | None, verdict: Verdict, limit_s: fl
 
 
 def unit_of(bundle: Bundle, verdict: Verdict) -> Unit | None:
-    """Return the unit of a verdict, as the directory planned it."""
+    """Return the planned unit of a verdict; None if the directory did not plan it."""
     names = (verdict.contract, verdict.claim, verdict.workload)
     return next((each for each in bundle.header.units if (each.contract, each.claim, each.workload) == names), None)
 
 
 def foreseen_seconds(bundle: Bundle, unit: Unit, run: Run) -> float | None:
-    """Return how long `locate` takes about, if nothing ends it, by what the unit's runs took; None if nothing says.
+    """Estimate the seconds of `locate` without its limit from those of the unit's runs; None if none are recorded.
 
     Both arms are executed once to find the step, twice to observe it, and twice for the values of an operator.
     """
@@ -74,7 +74,7 @@ def foreseen_seconds(bundle: Bundle, unit: Unit, run: Run) -> float | None:
 
 
 def locate(run: Run, execute: Execute) -> FirstDifference:
-    """Execute the arms of a `where_run` at most three times, within its limit, and return what differs first."""
+    """Execute the arms of a `where_run` at most three times, within its time limit; return the first difference."""
     began, limit = monotonic(), float(str(run.settings["limit_s"]))
 
     def execute_in_time(run: Run) -> tuple[list[ObservedStep], list[Death]]:
@@ -112,7 +112,7 @@ def executing_into(
     redacted: Redaction | None = None,
     tell: Tell | None = None,
 ) -> Execute:
-    """Return a function that executes a run's arms, in a worker for each commit, and replaces what is in `folder`."""
+    """Return a function that executes a run, with a worker for each commit, and replaces the content of `folder`."""
 
     def execute(run: Run) -> Sequence[RunEvidence]:
         from harness.execution.schedule import Schedule, Work, tasks_of
@@ -123,7 +123,7 @@ def executing_into(
         for number, commit in enumerate(dict.fromkeys(planned.commit for planned in run.arms.values())):
             arms = {arm: planned for arm, planned in run.arms.items() if planned.commit == commit}
             part = run.model_copy(update={"arms": arms})
-            if number:  # the first part has what earlier executions took
+            if number:  # only the first part counts the time of earlier executions
                 part = _with_settings(part, **{SPENT: 0.0})
             moves = partial(_moves, tell, part.model_copy(update={"id": f"locating {claim}"}))
             work = [Work(part, folder / str(number), moves, lambda _death: None)]
@@ -143,12 +143,12 @@ def _moves(tell: Tell | None, run: Run, progress: Progress) -> None:
 
 
 def recorded(bundle: Bundle, unit: Unit) -> FirstDifference | None:
-    """Return the first difference of a unit by what the run directory keeps of it; None if it keeps nothing."""
+    """Return the first difference of a unit from the records in the run directory; None if there are none."""
     folder = bundle.root / layout.WHERE / where_name(unit)
     try:
         read = [read_run(part) for part in sorted(folder.iterdir())] if folder.is_dir() else []
         return answer_of(read[0][0], *_seen([evidence for _, evidence in read])) if read else None
-    except Exception:  # damage costs the answer, and no verdict
+    except Exception:  # with damaged records only this answer is missing; verdicts do not depend on it
         return None
 
 
@@ -161,10 +161,10 @@ def locate_all(
     redacted: Redaction | None = None,
     tell: Tell | None = None,
 ) -> bool:
-    """Locate the difference of each unit that failed, into a folder of this process. Return True if it has anything.
+    """Locate the difference of each failed unit and write it below `into`. Return True if anything was written.
 
-    All of them together take at most `LIMIT_S`, apart from the start of processes; the rest is left out. An error
-    costs the answer, and so does a file that no run directory holds (links, sockets, files that are too large).
+    All units together take at most `LIMIT_S`, apart from the start of processes; later units are left out. A unit is
+    left out too if an error occurs, or if its files may not be in a run directory (links, sockets, too large files).
     """
     claims = {(each.contract.id, claim.id): claim for each in contracts for claim in each.contract.claims}
     until = monotonic() + LIMIT_S

@@ -1,4 +1,4 @@
-"""Judge run directories, and units early, each as soon as all its arms have ended. Nothing is executed here."""
+"""Judge run directories, and single units early, as soon as their arms have ended. Nothing is executed here."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Judgement:
-    """A run directory, or the shards of a gate, judged: verdicts in the plan's order, their count, the exit code.
+    """The result of judging a run directory or the shards of a gate: verdicts in planned order, counts, exit code.
 
-    `manifest`: the digest of the directory's; None of shards, and where there is none.
+    manifest: the digest of the directory's manifest; None for shards, and if there is no manifest.
     """
 
     view: ReportView
@@ -65,7 +65,7 @@ class Judgement:
 
 
 def judge_bundles(bundles: Sequence[Bundle], contracts: Sequence[LoadedContract], *, gate: bool = False) -> Judgement:
-    """Judge one run directory, or the shards of one gate, under these contracts. Pure but for reading evidence.
+    """Judge one run directory, or the shards of one gate, by these contracts. The only side effect is reading files.
 
     Raises EvidenceError for shards that do not belong together.
     """
@@ -78,7 +78,7 @@ def judge_bundles(bundles: Sequence[Bundle], contracts: Sequence[LoadedContract]
 
 
 def _places(bundles: Sequence[Bundle], contracts: Sequence[LoadedContract]) -> dict[tuple[str, str], tuple[str, int]]:
-    """Return the file and the line of each claim. A run's copy of a contract has the lines of its file."""
+    """Return file and line number of each claim, in the original contract file; copies have the same line numbers."""
     files = {name: file for bundle in bundles for name, file in bundle.header.contract_files.items()}
     return {
         (loaded.contract.id, claim.id): (files[loaded.contract.id], loaded.position(("claims", at))[0])
@@ -89,7 +89,7 @@ def _places(bundles: Sequence[Bundle], contracts: Sequence[LoadedContract]) -> d
 
 
 def run_part(bundle: Bundle, contracts: Sequence[Contract], name: str) -> RunPart:
-    """Return a run directory judged by itself, under those of the contracts that it was run under."""
+    """Return a run directory judged by itself, by those of the contracts with which it was run."""
     own = [contract for contract in contracts if contract.id in bundle.header.digests.contracts]
     return RunPart(name, _view_of_one(bundle, own, name))
 
@@ -112,7 +112,7 @@ def _view_of_one(bundle: Bundle, contracts: Sequence[Contract], name: str) -> Re
 
 
 def _view_of_shards(bundles: Sequence[Bundle], contracts: Sequence[Contract]) -> ReportView:
-    """Return a view with every unit of the contracts once, judged by its earliest attempt."""
+    """Return a view with every unit of the contracts once, judged on its earliest attempt."""
     attempted = attempts(bundles, contracts)
     for difference in speeds_apart(bundles, contracts):
         raise difference
@@ -157,10 +157,10 @@ def judge_runs(
     fault: str | None = None,
     baseline: str | None = None,
 ) -> Verdict:
-    """Judge a unit by the evidence of its runs, if those are the runs that the contract demands.
+    """Judge a unit by the evidence of its runs, if these are the runs that the contract demands.
 
-    `made`: the runs that were executed, None for one that nothing describes; `gpu`: the machine's; `fault`: the one
-    planted on purpose; `baseline`: the commit of the arms that claims name as `baseline`.
+    made: the executed runs, None for a run without a description. gpu: that of the machine. fault: the fault that was
+    planted on purpose. baseline: the commit of the arms that claims name as `baseline`.
     """
     from harness.judging.registry import judge_unit, of_another_contract
 
@@ -176,13 +176,13 @@ def judge_runs(
 
 
 def judgement_json(judgement: Judgement) -> str:
-    """Return what `--json` prints: `verdicts.json` with sentences, costs, run directory and the waivers that apply."""
+    """Return what `--json` prints: `verdicts.json`, with messages, costs, run directory and waivers in force."""
     from harness.report.headline import HELD
 
     directory = str(judgement.run_directory) if judgement.run_directory else None
     published = verdict_file(judgement.verdicts).model_dump(mode="json")
     published["claims"] = [verdict.model_dump(mode="json") for verdict in judgement.verdicts]
-    # altered or unfinished evidence opens nothing, and a drill is not a gate
+    # altered or unfinished evidence opens no gate, and a drill is not a gate
     published["gate"]["open"] = judgement.headline.word == HELD and not judgement.view.is_drill
     waivers = [waiver for verdict in judgement.verdicts if (waiver := judgement.view.waiver(verdict)) is not None]
     waived = [waiver.model_dump(mode="json") for waiver in waivers]
@@ -201,22 +201,21 @@ def judgement_json(judgement: Judgement) -> str:
     return dump_json({**published, **beside, **beside_units}, indent=2)
 
 
-# Judge units early: each as soon as all its arms have ended, by the judges that judge it at the
-# end.
+# Judge units early: each as soon as all its arms have ended, by the same judges as at the end.
 #
-# People read these verdicts, and no file keeps them. At the end everything is judged anew, and that
-# stands.
+# These verdicts are only shown to people, and not written to files. At the end all units are judged
+# again; only those verdicts count.
 
 Part = tuple[str, str]  # a run and one of its arms
-Waiting = tuple[Collection[str | Part], Callable[[], None]]  # what something rests on, and what reports it
+Waiting = tuple[Collection[str | Part], Callable[[], None]]  # runs or arms that must have ended, and what to call then
 Judged = Callable[[Verdict, ReportView], None]
 Ended = Callable[[str], Collection[str]]  # the arms of a run that have ended, by its name
 
 
 class AsTheyEnd:
-    """Calls each of `waiting` once, as soon as all that it rests on has ended; called from several threads.
+    """Call each function of `waiting` once, as soon as its runs and arms have ended. Usable from several threads.
 
-    Nothing is called while timings measure: they are to have the machine to themselves.
+    No function is called while timings are measured, because it would disturb them.
     """
 
     def __init__(
@@ -225,23 +224,23 @@ class AsTheyEnd:
         self._waiting, self._arms = list(waiting), arms
         self._timed = {run.id for run in runs if probe_named(run.probe).timed}
         self._ended: set[str | Part] = set()
-        self._execution: dict[str, str] = {}  # of runs under way: the arm and replica that was seen last
+        self._execution: dict[str, str] = {}  # for each run under way: the latest arm and replica
         self._lock = threading.Lock()
 
     def look(self, ended: Collection[str]) -> None:
-        """Call what is ready now. `ended`: the names of all runs that have ended."""
+        """Call the functions that are ready now. ended: the names of all runs that have ended."""
         with self._lock:
             self._ended |= set(ended)
             self._tell()
 
     def moves(self, runs: Iterable[str], phase: str) -> None:
-        """Note a new phase of runs that one process executes, and call what is ready: arms before it may have ended."""
+        """Record a new phase of runs in one process, and call functions that are ready, because arms may have ended."""
         with self._lock:
             execution = phase.partition(": ")[0]
             for name in runs:
                 if name in self._arms and self._execution.get(name) != execution:
                     self._execution[name] = execution
-                    with suppress(Exception):  # what cannot be read now is read again at the end
+                    with suppress(Exception):  # unreadable evidence is read again at the end
                         self._ended |= {(name, arm) for arm in self._arms[name](name)}
             self._tell()
 
@@ -251,7 +250,7 @@ class AsTheyEnd:
         ready = [each for each in self._waiting if all(map(self._has_ended, each[0]))]
         self._waiting = [each for each in self._waiting if each not in ready]
         for _, tell in ready:
-            with suppress(Exception):  # what cannot be judged now is met again at the end, which reports it
+            with suppress(Exception):  # an error occurs again at the end, and is reported there
                 tell()
 
     def _has_ended(self, part: str | Part) -> bool:
@@ -261,12 +260,12 @@ class AsTheyEnd:
 def units_as_they_end(
     bundle: Bundle, contracts: Sequence[LoadedContract], runs: Sequence[Run], tell: Judged
 ) -> AsTheyEnd:
-    """Return a watcher that reports the verdict of each unit that has runs, and what the unit was judged on.
+    """Return a watcher that calls `tell` with the verdict of each unit that has runs, and a view of its evidence.
 
-    bundle: the run directory that is being made.
+    bundle: the run directory that is being written.
     """
     models = [loaded.contract for loaded in contracts]
-    # arms of several commits and of several ranks have evidence in several places
+    # runs whose arms end one by one; with several commits or ranks, evidence of arms is in several places
     apart = {run.id: run for run in runs if probe_named(run.probe).arm_by_arm and run.ranks == 1}
     if bundle.header.commits:
         apart = {}

@@ -1,4 +1,4 @@
-"""Find the last run that timed each claim of a contract, for what its noise says of the next one."""
+"""Find the last run that timed each claim of a contract; its noise predicts the noise of the next run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from harness.run_directory.verdict_file import read_verdicts
 def last_timings(contracts: Sequence[Contract], folders: Sequence[Path]) -> list[LastTiming]:
     """Return the last timing of each claim and workload that has one in a run below `folders`.
 
-    Runs are searched from the newest name; their names begin with a date. What cannot be read is left out.
+    Runs are searched from the newest name, because names begin with a date. Unreadable runs are left out.
     """
     wanted = {
         (contract.id, claim.id, workload): part
@@ -51,7 +51,7 @@ def last_timings(contracts: Sequence[Contract], folders: Sequence[Path]) -> list
 
 
 def _measured(path: Path) -> set[tuple[str, str, str]]:
-    """Return the units whose verdicts have a ratio; nothing unpacks an archive."""
+    """Return the units whose verdicts have a mean ratio, read from `verdicts.json` without unpacking an archive."""
     try:
         verdicts = read_verdicts(path).claims
     except EvidenceError:

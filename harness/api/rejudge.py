@@ -1,4 +1,4 @@
-"""Judge finished run directories again; nothing is run."""
+"""Judge finished run directories again, without executing anything."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 
 
 def contradictions(bundle: Bundle, contracts: Sequence[Contract] | None) -> list[str]:
-    """Return one line for each thing that the header claims and the directory contradicts.
+    """Return one line for each statement of the header that the directory contradicts.
 
-    contracts: the directory's own copies; None where they cannot be read, so that the names in them are unknown.
+    contracts: the directory's own copies; None if they cannot be read, so that their names are unknown.
     """
     unknown = _unknown_names(bundle, contracts) if contracts is not None else ()
     found = [*unknown, *_narrowing(bundle), *_runs(bundle), *_machine(bundle), *_waivers(bundle)]
@@ -44,7 +44,7 @@ def contradictions(bundle: Bundle, contracts: Sequence[Contract] | None) -> list
 
 
 def _unknown_names(bundle: Bundle, contracts: Sequence[Contract]) -> Iterator[str]:
-    """Yield names that the run was narrowed to and that no contract has."""
+    """Yield a line for each name that the run was narrowed to although no contract has it."""
     narrowed = bundle.header.narrowed
     claims = [claim for contract in contracts for claim in contract.claims]
     workloads = {name for claim in claims for name in claim.judged_on}
@@ -61,7 +61,7 @@ def _unknown_names(bundle: Bundle, contracts: Sequence[Contract]) -> Iterator[st
 
 
 def _narrowing(bundle: Bundle) -> Iterator[str]:
-    """Yield units outside the part that was requested."""
+    """Yield a line for each planned unit outside of the part that was requested."""
     narrowed = bundle.header.narrowed
     for unit in bundle.header.units:
         if not narrowed.asks_for(unit):
@@ -69,28 +69,28 @@ def _narrowing(bundle: Bundle) -> Iterator[str]:
 
 
 def _runs(bundle: Bundle) -> Iterator[str]:
-    """Yield runs that a unit reads and no plan has, planned runs that no unit reads, and evidence of unplanned runs."""
+    """Yield lines on unplanned runs that a unit reads, planned runs that no unit reads, and stray evidence."""
     header = bundle.header
     read = {run for unit in header.units for run in unit.runs}
     yield from (f"run {shown(run)} is read by a unit, and was not planned" for run in sorted(read - set(header.runs)))
-    if header.purpose != "drill":  # there rows read runs, too
+    if header.purpose != "drill":  # in a drill, rows read runs too
         yield from (f"run {shown(run)} was planned, and no unit reads it" for run in sorted(set(header.runs) - read))
     left: list[str] = []
-    with suppress(OSError):  # no folder, or one that this user may not read, which the seal says
+    with suppress(OSError):  # the check of the seal reports a missing or unreadable folder
         left = sorted(path.name for path in (bundle.root / layout.EVIDENCE).iterdir())
     stray = [name for name in left if name not in header.runs]
     yield from (f"{layout.EVIDENCE}/{shown(name)} is of no run that was planned" for name in stray)
 
 
 def _machine(bundle: Bundle) -> Iterator[str]:
-    """Yield where the header's GPU, commit or sources contradict each worker's own records."""
+    """Yield lines on GPU, commit or sources in the header that a worker's own records contradict."""
     header = bundle.header
     collected = header.environment
     if collected.source_digest and collected.source_digest != header.digests.source:
         yield "`digests.source` is not `environment.source_digest`"
     for path in sorted((bundle.root / layout.EVIDENCE).rglob(layout.PROCESS)):
         if (process := readable(path, ProcessTimes)) is None:
-            continue  # which is the account of seconds' to say
+            continue  # the account of seconds reports it
         used, commit = process.gpu, (collected.git.commit or "none").removesuffix(CHANGES)
         if process.commit not in {None, commit}:
             run = shown(path.parent.name)
@@ -111,7 +111,7 @@ def _machine(bundle: Bundle) -> Iterator[str]:
 
 
 def _waivers(bundle: Bundle) -> Iterator[str]:
-    """Yield waivers that the copied waiver files lack, word for word, on the day on which the run began."""
+    """Yield lines on waivers in the header that differ from the copied waiver files, read as of the run's first day."""
     header = bundle.header
     if not header.waivers:
         return
@@ -134,7 +134,7 @@ def _waivers(bundle: Bundle) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Rejudged:
-    """One run judged again, a fire drill's rows too. `problems`: what is not as it was recorded, one line each."""
+    """One run judged again, with the rows of a fire drill. problems: one line for each difference from the record."""
 
     bundle: Bundle
     judgement: session.Judgement
@@ -144,11 +144,11 @@ class Rejudged:
 
 @dataclass(frozen=True)
 class Known:
-    """The facts about runs that the caller knows without their directories, which an author could have written.
+    """Facts that the caller knows independently of the run directories, which their author could have forged.
 
-    contracts: files and folders to judge by, with their waivers: those of the file `waivers`, by default those there;
-    commit: of the tree that was tested; not_before: when the earliest of the runs may have started. asked: the part of
-    the contracts that a gate over one run is about, whatever the run says of itself; shards together hold everything.
+    contracts: files and folders to judge by. waivers: their waiver file, by default those next to the contracts.
+    commit: that of the tested tree. not_before: the earliest start that a run may have. asked: the part of the
+    contracts that a gate over a single run must cover, regardless of what the run directory states.
     """
 
     contracts: Sequence[Path] = ()
@@ -158,9 +158,9 @@ class Known:
     asked: Narrowed = field(default_factory=Narrowed)
 
     def require(self, bundles: Sequence[Bundle]) -> None:
-        """Raise EvidenceError for a run of another commit, or one that started earlier.
+        """Raise EvidenceError for a run of another commit, or a run that started earlier.
 
-        A system that lies in no repository, as an installed package does, is of no commit: the others are compared.
+        A system outside of a repository, such as an installed package, has no commit and is not compared.
         """
         for bundle in bundles:
             where, header = str(bundle.path), bundle.header
@@ -180,14 +180,14 @@ class Known:
                 raise EvidenceError(rule, where=where, got=header.started_at, remedy="verify anew")
 
     def with_waivers(self, header: Header) -> Header:
-        """Return a header with the waivers of the given contracts, on the earliest day that the run may have."""
+        """Return a header with the waivers of the given contracts, dated by the later of its start and `not_before`."""
         day = max(started(header), self.not_before or started(header)).date()
         waivers = [WaiverRecord(**waiver.record(day)) for waiver in find_waivers(self.contracts, self.waivers)]
         return header.model_copy(update={"waivers": waivers})
 
 
 def started(header: Header) -> datetime:
-    """Return when a run started. Raises EvidenceError where its header has no time."""
+    """Return the time at which a run started. Raises EvidenceError if its header has no valid time."""
     try:
         return datetime.fromisoformat(header.started_at).astimezone(UTC)
     except ValueError:
@@ -200,9 +200,9 @@ NOTHING_KNOWN = Known()
 def judged(
     runs: Sequence[Path], known: Known = NOTHING_KNOWN, *, gate: bool = False
 ) -> tuple[list[Bundle], session.Judgement]:
-    """Read and judge runs (folders, archives, published folders) by what is known, by default by their own copies.
+    """Read and judge runs (folders, archives, published folders) by `known`, by default by their own contracts.
 
-    Raises EvidenceError for runs that are damaged, refused, or do not belong together.
+    Raises EvidenceError for runs that are damaged, contradict `known`, or do not belong together.
     """
     bundles = [read_bundle(run) for run in runs]
     known.require(bundles)
@@ -212,10 +212,10 @@ def judged(
 
 
 def shown_together(runs: Sequence[Path]) -> tuple[list[Bundle], session.Judgement]:
-    """Read and judge runs for one page: one run, the shards of a gate, or side by side runs that are not one gate.
+    """Read and judge runs for one page: one run, the shards of a gate, or several runs that are not one gate.
 
-    Runs side by side are each judged by themselves. Raises EvidenceError for what is not a run, a drill among several
-    runs, and a run that is named twice.
+    Runs that are not one gate are each judged by themselves. Raises EvidenceError for a path that is not a run, for a
+    drill among several runs, and for a run that is named twice.
     """
     bundles = [read_bundle(run) for run in runs]
     if len(bundles) > 1:
@@ -248,8 +248,8 @@ def _judged(bundles: Sequence[Bundle], known: Known = NOTHING_KNOWN, *, gate: bo
 
 
 def _asked(part: Narrowed, contracts: Sequence[LoadedContract]) -> Narrowed:
-    """Return the part with its tags' claims. Raises UsageError for names that no contract has, or a part without units:
-    they would ask for nothing, and what the run says of itself would decide alone.
+    """Return the part with the claims of its tags. Raises UsageError for unknown names and for a part without units,
+    because an empty part would demand nothing, and the run directory alone would decide.
     """
     units = [(claim.id, workload) for one in contracts for claim in one.contract.claims for workload in claim.judged_on]
     refuse_unknown("no contract here has this claim", part.claims, {claim for claim, _ in units})
@@ -261,14 +261,14 @@ def _asked(part: Narrowed, contracts: Sequence[LoadedContract]) -> Narrowed:
 
 
 def _readable_copies(bundles: Sequence[Bundle]) -> list[LoadedContract] | None:
-    """Return the runs' own copies of their contracts, for runs judged by others; None if they cannot be read."""
-    with suppress(EvidenceError, ContractError, UsageError):  # what was changed of them is reported as altered
+    """Return the runs' own copies of their contracts, for runs judged by other contracts; None if unreadable."""
+    with suppress(EvidenceError, ContractError, UsageError):  # changed copies are reported as altered
         return copies(bundles)
     return None
 
 
 def _with_contradictions(view: ReportView, bundles: Sequence[Bundle], own: Sequence[Contract] | None) -> ReportView:
-    """Return the view with what a header claims and its directory denies, also in each part. own: contract copies."""
+    """Return the view with contradictions added to `altered`, also in each part. own: the runs' contract copies."""
     names = part_names(bundles) if view.parts else [bundle.path.name for bundle in bundles]
     against = {
         name: tuple(f"{name}: {line}" for line in contradictions(bundle, own))
@@ -282,7 +282,7 @@ def _with_contradictions(view: ReportView, bundles: Sequence[Bundle], own: Seque
 
 
 def whole_commit(given: str) -> str:
-    """Return a commit as evidence has it. Raises UsageError for one that is not whole, such as a short one or HEAD."""
+    """Return a complete commit hash in lower case. Raises UsageError for anything else, such as `HEAD`."""
     if re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", given.lower()) is None:
         rule, remedy = "--commit takes a whole commit, 40 or 64 digits in hexadecimal", '`"$(git rev-parse HEAD)"`'
         raise UsageError(rule, got=repr(given), remedy=f"such as {remedy}")
@@ -290,9 +290,9 @@ def whole_commit(given: str) -> str:
 
 
 def refuse_others(runs: Sequence[Path], digests: Sequence[str]) -> None:
-    """Raise EvidenceError unless each run's manifest has one of these digests, and each digest is a run's.
+    """Raise EvidenceError unless each run's manifest has one of these digests, and each digest belongs to a run.
 
-    A directory that was changed and sealed anew has another manifest: only a digest that was kept elsewhere shows it.
+    A directory that was changed and sealed again has another manifest, which only a digest kept elsewhere reveals.
     Raises UsageError for a digest that is not a SHA-256 in hexadecimal.
     """
     wanted = {digest.removeprefix("sha256:") for digest in digests}
@@ -309,13 +309,13 @@ def refuse_others(runs: Sequence[Path], digests: Sequence[str]) -> None:
 
 
 def replaced(bundle: Bundle, *more: str) -> set[str]:
-    """Return the names of the pages that are drawn anew in a directory, and `more`."""
+    """Return the names of the pages that are rendered again in a directory, and `more`."""
     pages = {layout.PAGE, layout.SUMMARY} | (set() if bundle.place.published else {layout.JUNIT, layout.PROBLEMS})
     return pages | set(more)
 
 
 def unfit(bundle: Bundle, judgement: session.Judgement, names: Collection[str]) -> list[str]:
-    """Return what of a run is not as it was sealed, but for the files of these names; one line each."""
+    """Return one line for each difference from the seal, except in files of these names."""
     prefix = f"{bundle.path.name}: "
     altered = {line: line.removeprefix(prefix).partition(": ")[0] for line in judgement.view.altered}
     return [line for line, name in altered.items() if name.partition("/")[0] not in names]
@@ -325,9 +325,9 @@ def unfit(bundle: Bundle, judgement: session.Judgement, names: Collection[str]) 
 def rewritten(
     bundle: Bundle, judgement: session.Judgement, names: Collection[str]
 ) -> Iterator[tuple[Path, ReportView]]:
-    """Yield the folder and the view from which the block writes files of these names; then seal the folder anew.
+    """Yield folder and view, from which the block writes files of these names; then seal the folder again.
 
-    Raises UsageError for an archive alone, EvidenceError where anything but these files is not as it was sealed.
+    Raises UsageError for a bare archive, EvidenceError if anything except these files differs from the seal.
     """
     folder, view = bundle.place.writable(), judgement.view
     others = unfit(bundle, judgement, names)
@@ -359,10 +359,9 @@ def rejudged(run: Path) -> Rejudged:
 
 
 def copies(bundles: Sequence[Bundle]) -> list[LoadedContract]:
-    """Return the contracts that the runs carry, each once; shards are checked for equal digests when joined.
+    """Return the runs' contract copies, each once; joining shards checks that copies have equal digests.
 
-    Raises EvidenceError for a copy that was changed after recording, ContractErrors for an unchanged one that is not
-    valid.
+    Raises EvidenceError for a copy that was changed after recording, ContractErrors for an unchanged but invalid copy.
     """
     paths: dict[str, Path] = {}
     for bundle in bundles:
@@ -371,7 +370,7 @@ def copies(bundles: Sequence[Bundle]) -> list[LoadedContract]:
     try:
         return load_contracts([paths[name] for name in sorted(paths)], partial(_copy_of_shared, bundles))
     except (ContractErrors, UsageError) as problem:
-        for bundle in bundles:  # a changed copy is not for a contract's author to fix
+        for bundle in bundles:  # for a changed copy, blame the evidence and not the contract
             if changed := [line for line in altered(bundle) if line.startswith(f"{layout.CONTRACTS}/")]:
                 rule = "a run's contracts are as they were recorded"
                 raise EvidenceError(rule, where=str(bundle.path), got="; ".join(changed[:5])) from problem
@@ -381,7 +380,7 @@ def copies(bundles: Sequence[Bundle]) -> list[LoadedContract]:
 
 
 def _copy_of_shared(bundles: Sequence[Bundle], contract: Path, number: int, name: str) -> Path:
-    """Return the copy of a file that a contract uses, from the run directory that has the contract's own copy."""
+    """Return the copy of a shared file that a contract uses, from the run directory with the contract's copy."""
     for bundle in bundles:
         used = bundle.header.digests.shared.get(contract.stem, [])
         if contract.parent == bundle.root / layout.CONTRACTS and number < len(used):
@@ -390,7 +389,7 @@ def _copy_of_shared(bundles: Sequence[Bundle], contract: Path, number: int, name
 
 
 def _as_named(error: ContractError, bundles: Sequence[Bundle]) -> ContractError:
-    """Return the error with places named as the caller named the run, not where its archive was unpacked."""
+    """Return the error with paths as the caller named the run, instead of paths in its unpacked archive."""
     where, remedy = error.where, error.remedy
     for bundle in bundles:
         where, remedy = bundle.place.shown(where), bundle.place.shown(remedy)

@@ -1,6 +1,6 @@
-"""Join plan, runs, judges and report in a Python API. The command line and the pytest plugin translate to it.
+"""Join plan, runs, judges and report in a Python API, which the command line and the pytest plugin call.
 
-The options of a verification make the header of its run directory.
+The header of a run directory is made from the options of the verification.
 """
 
 from __future__ import annotations
@@ -66,22 +66,22 @@ class VerifyOptions:
     data: Path | None = None
     model_directory: Path | None = None
     waivers: Path | None = None  # by default `waivers.yaml` next to the contracts
-    wall_limit_s: float | None = None  # of each run; None: as planned
-    heartbeat_s: float | None = None  # likewise
+    wall_limit_s: float | None = None  # limit of each run; None: as planned
+    heartbeat_s: float | None = None  # limit of each run; None: as planned
     redact: bool | None = None  # leave out names of host, user and folders; None: in CI
     command: tuple[str, ...] = ("harness", "verify")
     resume: Path | None = None  # an interrupted run directory to resume
-    baseline: str | None = None  # a branch, tag or commit: arms that claims name as `baseline` are of it
+    baseline: str | None = None  # a branch, tag or commit for the arms that claims name as `baseline`
     where: bool = False  # locate the first difference of each claim that failed
 
 
 def waiver_texts(waivers: Sequence[Waiver]) -> list[str]:
-    """Return the texts of the waivers' files, each once: copies of them lie in the run directory."""
+    """Return the text of each waiver file once, to be copied into the run directory."""
     return list(dict.fromkeys(waiver.file_text for waiver in waivers))
 
 
 def redaction_of(contracts: Sequence[LoadedContract], asked: bool | None) -> Redaction | None:
-    """Return what is left out of evidence of these contracts, whose own words stay; None if nothing is left out."""
+    """Return the redaction for evidence of these contracts, which keeps words of the contracts; None without one."""
     if not redaction.wanted(asked):
         return None
     words = [redaction.texts_in(loaded.contract.model_dump(mode="json")) for loaded in contracts]
@@ -96,10 +96,10 @@ def header_of(
     waivers: Sequence[Waiver] = (),
     commits: TwoCommits | None = None,
 ) -> Header:
-    """Return `run.json` without the digests of evidence. Waivers count by the day on which the run starts."""
+    """Return the content of `run.json`. The day on which the run starts decides which waivers have expired."""
     systems = sorted({system for loaded in contracts for system in loaded.contract.systems()})
     listed = sources.listed_sources(systems)
-    described, trained = describe_all(systems), trainers(systems)  # described before: the answers are kept
+    described, trained = describe_all(systems), trainers(systems)  # descriptions are cached
     for system, facts in trained.items():
         trained[system] = facts.model_copy(update={"name": getattr(described.get(system), "name", None)})
     collected = environment.collect(systems, listed).model_copy(update={"trainers": trained})
@@ -127,14 +127,14 @@ def header_of(
 
 
 def _files_of(contracts: Sequence[LoadedContract], folder: Path) -> dict[str, str]:
-    """Return each contract's file by its id, if it lies below the folder."""
+    """Return the relative file of each contract below the folder, by the contract's id."""
     found = {loaded.contract.id: (folder / loaded.path).resolve() for loaded in contracts}
     below = folder.resolve()
     return {name: path.relative_to(below).as_posix() for name, path in found.items() if path.is_relative_to(below)}
 
 
 def beside_the_header(options: VerifyOptions) -> dict[str, object]:
-    """Return by name the options that change what is executed and stand in no header; files with sizes and times."""
+    """Return options that change execution and are not in the header; for files, with their sizes and times."""
     return {
         "--data": _files(options.data),
         "--model": _files(options.model_directory),
@@ -152,20 +152,20 @@ def _files(path: Path | None) -> list[list[object]]:
 
 
 def redacted_header(header: Header, left_out: Redaction) -> Header:
-    """Return the header without names of host, user and folders, and with a note that says so."""
+    """Return the header without names of host, user and folders, with a note about the redaction."""
     noted = header.environment.model_copy(update={"redacted": redaction.NOTE})
-    # a waiver's owner has signed it; names of units and runs are the contract's
+    # a waiver's owner signed with a name, so waivers stay unchanged
     changes = {"environment": left_out.model(noted), "waivers": header.waivers}
     return left_out.model(header).model_copy(update=changes)
 
 
 def _text(word: str) -> str:
-    """Return a word of the command line as text for JSON, with bytes that Python's locale could not decode escaped."""
+    """Return a word of the command line as text for JSON; escape bytes that Python could not decode."""
     return word.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
 def with_earlier_runs(header: Header, contracts: Sequence[LoadedContract], reports: Path) -> Header:
-    """Return the header with earlier attempts and drills in `reports`; the run's own directory is not there yet."""
+    """Return the header with earlier attempts and drills in `reports`, before the run's own directory exists."""
     drilled = drilled_claims(records_below(reports, contracts), header.digests.contracts)
     return header.model_copy(update={"attempts": attempts_before(header, reports, os.environ), "drilled": drilled})
 
@@ -183,11 +183,11 @@ Refuse = Callable[[Sequence[LoadedContract], Sequence[Waiver]], None]
 def plan_contracts(
     contracts: Sequence[LoadedContract], options: VerifyOptions, checkout: Checkout | None = None
 ) -> Plan:
-    """Return which units there are and which runs decide them on this machine. checkout: of the baselines' commit."""
+    """Return the units and the runs that decide them on this machine. checkout: that of the baselines' commit."""
     from harness.system.wrappers import HARNESS_FAULTS
 
     systems = [system for loaded in contracts for system in loaded.contract.systems()]
-    describe_all(systems, options.wall_limit_s or LIMIT_S)  # all of them in one process
+    describe_all(systems, options.wall_limit_s or LIMIT_S)  # describe all in one process
     planned = plan(
         contracts,
         claims=options.claims,
@@ -207,7 +207,7 @@ def plan_contracts(
 
 
 def _described_baseline(contracts: Sequence[LoadedContract], checkout: Checkout | None, limit_s: float) -> Baseline:
-    """Return the commit, with what its arms' systems report of themselves there, each within `limit_s` seconds."""
+    """Return the baselines' commit with the descriptions of its systems, each made within `limit_s` seconds."""
     if checkout is None:
         return Baseline()
     systems = baseline_systems([loaded.contract for loaded in contracts])
@@ -233,12 +233,12 @@ def verify(
 ) -> Judgement:
     """Execute every planned run, judge every unit, write the run directory. Raises ContractError, UsageError.
 
-    interpreters: processes that were started before, for the runs; they end with the last run.
-    refuse: raises ContractError for contracts that load and must not be run (`harness.lint`).
-    judged: gets each unit's verdict as soon as its arms have ended, as the watch does, with what it was judged on.
-    checkout: of the baselines' commit; by default one is made for `options.baseline`, and removed at the end.
-    Whatever ends it early (also KeyboardInterrupt, and SystemExit on SIGTERM) leaves the evidence so far, marked
-    INCOMPLETE, and carries a note that says where. `options.resume` resumes such a directory.
+    interpreters: processes that were started in advance for the runs; they end with the last run.
+    refuse: raises ContractError for contracts that are readable but must not be run (`harness.lint`).
+    judged: called with each unit's verdict, as soon as its arms have ended, and with a view of its evidence.
+    checkout: that of the baselines' commit; by default made for `options.baseline`, and removed at the end.
+    Any exception (also KeyboardInterrupt, and SystemExit on SIGTERM) leaves the evidence so far in a directory marked
+    INCOMPLETE, and gets a note that names the directory. `options.resume` resumes such a directory.
     """
     refuse_fault_of_gate(options)
     contracts = load_contracts(paths)
@@ -252,7 +252,7 @@ def verify(
 
 
 def refuse_fault_of_gate(options: VerifyOptions) -> None:
-    """Raise UsageError for a gate with a planted fault, which would be open where the fault survives."""
+    """Raise UsageError for a gate with a planted fault, because the gate would open if the fault survives."""
     if options.gate and options.fault is not None:
         raise UsageError("a gate plants no fault", got=f"--fault {options.fault}", remedy="leave out --gate or --fault")
 
@@ -263,7 +263,7 @@ def of_tags(contracts: Sequence[LoadedContract], options: VerifyOptions) -> Veri
 
 
 def baselines(contracts: Sequence[LoadedContract], options: VerifyOptions) -> AbstractContextManager[Checkout | None]:
-    """Check out the commit of the baselines for a block, which gets None without `--baseline`. Raises UsageError."""
+    """Check out the baselines' commit for a block; yield None without `--baseline`. Raises UsageError."""
     if options.baseline is not None and options.fault is not None:
         raise UsageError("--baseline compares two commits as they are", got="--fault", remedy="leave out one of them")
     return baseline_checkout(contracts, options.baseline, options.reports)
@@ -296,7 +296,7 @@ def _verified(
             judged(verdict, view)
 
     planned = plan_something(contracts, options, checkout)
-    read.require_unchanged()  # systems have described themselves
+    read.require_unchanged()  # descriptions of systems ran user code
     started = datetime.now(tz=UTC)
     final = options.reports / (options.name or directory_name(started, options))
     if options.resume is None:
@@ -330,7 +330,7 @@ def _verified(
 def _located(
     writer: BundleWriter, contracts: Sequence[LoadedContract], judgement: Judgement, locates: Callable[..., bool]
 ) -> Judgement:
-    """Add first differences to a run directory that is whole without them, and stays so whatever comes in between."""
+    """Add first differences to a complete run directory; after an error, restore the directory without them."""
     kept = writer.path / layout.WHERE
     try:
         with tempfile.TemporaryDirectory(prefix="harness-where-", ignore_cleanup_errors=True) as folder:
@@ -342,7 +342,7 @@ def _located(
                 write_judgement(writer.path, located)
                 writer.seal_again()
             except BaseException:
-                with suppress(Exception):  # what is not as it was, the manifest shows
+                with suppress(Exception):  # the manifest shows any difference
                     remove(kept)
                     write_judgement(writer.path, judgement)
                     writer.seal_again()
@@ -364,7 +364,7 @@ def write_judgement(directory: Path, judgement: Judgement) -> None:
 def write_reports(directory: Path, view: ReportView, *, junit: bool = True) -> None:
     """Write `report.html`, `summary.md` and, if `junit`, `junit.xml` and a file for each unit that did not hold.
 
-    All are drawn before the first is written. Files of units that hold by now are removed.
+    All files are rendered before the first is written. Files of units that hold now are removed.
     """
     from harness.report.html import render
     from harness.report.junit import render_junit

@@ -1,4 +1,4 @@
-"""Find which GPUs of this machine keep their clock under the load of a timing, before a throughput claim runs."""
+"""Find the GPUs of this machine that keep their clock under the load of a timing, before a throughput claim runs."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from harness.evidence.run_records import Telemetry
 from harness.kinds import probe_named
 from harness.kinds.speed.disturbances import clock_spread
 
-STEPS = 10**6  # more than any look takes
+STEPS = 10**6  # more steps than fit into any observation
 
 
 @dataclass(frozen=True)
 class Steadiness:
-    """What was seen of one GPU. spread: (highest - lowest) / median SM clock, as a throughput claim limits it."""
+    """Clocks and power of one GPU. spread: (highest - lowest) / median SM clock, as limited by throughput claims."""
 
     uuid: str
     spread: float
@@ -36,9 +36,9 @@ class Steadiness:
 
 
 def look(contracts: Sequence[LoadedContract], seconds: int) -> list[Steadiness]:
-    """Return what was seen of every GPU under the first timing that can run here, all at once; the steadiest first.
+    """Load all GPUs at once with the first timing that can run here; return their clocks, the steadiest GPU first.
 
-    Raises UsageError without a GPU or such a timing, HarnessError when a worker dies.
+    Raises UsageError if there is no GPU or no such timing, HarnessError if a worker dies.
     """
     gpus = [gpu.uuid for gpu in devices().gpus]
     if not gpus:
@@ -71,7 +71,7 @@ def _run(contracts: Sequence[LoadedContract], seconds: int) -> Run:
 
 
 def _watch(run: Run, directory: Path, gpu: str, stop: threading.Event) -> Steadiness:
-    """Load one GPU in a worker that sees only this GPU, and return what was seen of it."""
+    """Load one GPU in a worker to which only this GPU is visible, and return its clocks and power."""
     from harness.execution import supervisor
 
     death = supervisor.execute(run, directory, gpu_uuid=gpu, stop=stop, variables={"CUDA_VISIBLE_DEVICES": gpu})

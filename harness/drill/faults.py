@@ -1,7 +1,7 @@
-"""Plant faults of the harness's own bookkeeping in evidence, and find what a planted fault must make a judge say.
+"""Plant faults in recorded evidence, and find the verdict that each planted fault must cause.
 
-No system can cause faults of the evidence. Each kind of claim lists, in its row of `harness.kinds`, those that it must
-notice. `offered_faults` adds the other faults that a contract may name. Importing this needs no torch and no judge.
+A system cannot cause a fault of the evidence. Each kind of claim lists in `harness.kinds` the evidence faults that its
+judge must detect. `offered_faults` adds the other faults. Importing this module needs neither torch nor a judge.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EvidenceFault:
-    """A fault that is planted in what was recorded, and what every kind that lists it must say then."""
+    """A fault that is planted in recorded evidence, and the verdict that every kind that lists the fault must give."""
 
     name: str
     summary: str
     change: Callable[[RunEvidence], RunEvidence] | None
-    """None: the run is planned and never executed, so that its directory is not there when the evidence is read."""
+    """None: the run is planned but not executed, so that its evidence is missing."""
     expected: Expectation
 
 
@@ -69,7 +69,7 @@ MISSING_RUN = EvidenceFault(
 
 @cache
 def evidence_faults() -> dict[str, EvidenceFault]:
-    """Return the faults that some kind lists, by name. Raises KindError for what is not a fault or shares a name."""
+    """Return all evidence faults that kinds list, by name. Raises KindError for a non-fault or a duplicate name."""
     found: dict[str, EvidenceFault] = {}
     for kind in kinds().values():
         for reference in kind.evidence_faults:
@@ -82,7 +82,7 @@ def evidence_faults() -> dict[str, EvidenceFault]:
 
 @cache
 def descriptions() -> dict[str, FaultDescription]:
-    """Describe each fault of the evidence: what it plants, and what the kinds that list it must say."""
+    """Describe each evidence fault: what it plants, and the verdict that it must cause in each kind that lists it."""
     breaks: dict[str, dict[str, Expectation]] = {name: {} for name in evidence_faults()}
     for kind in kinds().values():
         for reference in kind.evidence_faults:
@@ -94,9 +94,9 @@ def descriptions() -> dict[str, FaultDescription]:
 
 
 def offered_faults(systems: Iterable[SystemDescription]) -> dict[str, FaultDescription]:
-    """Return faults by name: of the harness's evidence, of its wrappers, of the systems.
+    """Return all faults by name: evidence faults, faults of the harness's wrappers, and faults of the systems.
 
-    Of faults with one name a system's hides the harness's, and the first system's hides those of the others.
+    Of faults with the same name, a system's fault hides the harness's, and an earlier system's hides a later one's.
     """
     offered = {**descriptions(), **HARNESS_FAULTS}
     for system in reversed(list(systems)):
@@ -105,13 +105,13 @@ def offered_faults(systems: Iterable[SystemDescription]) -> dict[str, FaultDescr
 
 
 def offered_by(contract: Contract, describe: Callable[[str], SystemDescription]) -> dict[str, FaultDescription]:
-    """Return the faults that a contract may name, of its system and its arms' own. Raises what `describe` raises."""
+    """Return the faults that a contract may name. describe: returns the description of a system, or raises."""
     return offered_faults([describe(system) for system in contract.systems()])
 
 
 Scalar = bool | int | float | str
 
-# What arms that differ are called where bits or bounds decide, and figures that noise makes another number each time.
+# Reason codes of differing arms under bits or bounds, and figures that have another value each time under noise.
 _DIFFERENCES = frozenset({"differs", "end_differs", "ends_apart", "exceeds_tolerance"})
 _OF_BITS = frozenset(
     {"first_differing_step", "steps_differing", "final_parameters_equal", "state_differing"}
@@ -120,9 +120,9 @@ _OF_BITS = frozenset(
 
 
 def expectation_for(claim: AnyClaim, fault: FaultDescription) -> Expectation | None:
-    """Return what `fault` declares for a claim: under the claim's id, else under its kind; None if it declares nothing.
+    """Return the verdict that `fault` declares for a claim's id, else for its kind; None if it declares none.
 
-    A composite claim is judged by its worst part, the first of several: the expectation is chosen the same way.
+    For a composite claim, return the worst of its parts' expectations (the first of several), as its judge does.
     """
     if claim.id in fault.breaks:
         return fault.breaks[claim.id]
@@ -133,7 +133,7 @@ def expectation_for(claim: AnyClaim, fault: FaultDescription) -> Expectation | N
 
 
 def _by_equality(part: AnyPart, expected: Expectation) -> Expectation:
-    """Return what is expected of a part: under `equality: noise` every difference has one reason."""
+    """Adapt an expectation to the part's `equality`: under `noise`, every difference has the same reason code."""
     if part.value_at("equality") != "noise":
         return expected
     reason = "beyond_noise" if expected.reason in _DIFFERENCES else expected.reason
@@ -142,16 +142,16 @@ def _by_equality(part: AnyPart, expected: Expectation) -> Expectation:
 
 
 def seen_figures(verdict: Verdict, names: Mapping[str, object]) -> dict[str, Scalar | None]:
-    """Return the verdict's values of the named figures; None for a figure that it does not have.
+    """Return the verdict's values of the named figures; the value is None for a missing figure.
 
-    A composite's figures carry their part's name; a bare name means the part that decided.
+    Figures of a composite claim have their part's name as a prefix; without a prefix, the deciding part is used.
     """
     deciding = deciding_part(verdict)
     return {name: _value(verdict.figures, name, deciding) for name in names}
 
 
 def deciding_part(verdict: Verdict) -> str | None:
-    """Return the name of the part that has the composite's status; None for a claim of one kind."""
+    """Return the first part of a composite claim that has the claim's status; None for a simple claim."""
     for name, figure in verdict.figures.items():
         if name.endswith(".status") and figure.value == str(verdict.status):
             return name.removesuffix(".status")
@@ -164,7 +164,7 @@ def _value(figures: Mapping[str, Figure], name: str, part: str | None) -> Scalar
 
 
 def is_killed(expected: Expectation, verdict: Verdict) -> bool:
-    """Return True if the verdict has the declared status and reason with every declared figure, or an `or_reason`."""
+    """Return True if the verdict has the expected status, and the expected reason and figures or an `or_reasons`."""
     if verdict.status.value != expected.status:
         return False
     if verdict.reason != expected.reason:
@@ -174,16 +174,15 @@ def is_killed(expected: Expectation, verdict: Verdict) -> bool:
 
 
 def _equal(seen: Scalar | None, declared: Scalar) -> bool:
-    # True == 1 in Python, and a truth value is not a count
+    # True == 1 in Python, but a boolean is not a count
     return isinstance(seen, bool) == isinstance(declared, bool) and seen == declared
 
 
 def upstream_alone_passes(claim: AnyClaim, verdict: Verdict) -> bool | None:
-    """Return True if the claim's upstream number alone would have let the fault pass.
+    """Return True if upstream's bound alone would have passed the fault.
 
-    None if the claim has no such number, or it was not reached. A bitwise claim shows upstream's bound next to the
-    bits. A `within` claim is judged by the bound itself, so it is upstream's number that says no, unless a guard or an
-    equality of the inputs did.
+    Return None if the claim has no such bound, or the judge did not reach it. A bitwise claim reports separately if
+    upstream's bound holds. A `within` claim is judged by the bound itself, so the bound fails if a step exceeds it.
     """
     prefixes = [""] if not isinstance(claim, CompositeClaim) else sorted(_prefixes(verdict))
     answers = [answer for prefix in prefixes if (answer := _within_bound(verdict.figures, prefix)) is not None]
@@ -204,16 +203,16 @@ def _within_bound(figures: Mapping[str, Figure], prefix: str) -> bool | None:
 
 @dataclass(frozen=True)
 class Unbroken:
-    """A field that can turn PASS into FAIL and that no fault of its claim breaks."""
+    """A field that can turn PASS into FAIL although no fault of its claim tests it."""
 
-    part: int  # its position among the claim's parts
+    part: int  # position of the field's part among the claim's parts
     path: str
     value: object
     demand: Demand
-    offered: tuple[str, ...]  # faults that would break it, and that the claim does not name
+    offered: tuple[str, ...]  # faults that would test the field but that the claim does not name
 
     def sentence(self, claim: str) -> str:
-        """Return what is missing, and what to do."""
+        """Return a warning about the field, and its remedy."""
         reasons = " or ".join(f"`{reason}`" for reason in self.demand.reasons)
         figures = "".join(f", {name} = {value}" for name, value in self.demand.figures.items())
         there = f"; offered: {', '.join(self.offered)}" if self.offered else ""
@@ -224,7 +223,7 @@ class Unbroken:
 
 
 def unbroken(claim: AnyClaim, faults: Mapping[str, FaultDescription]) -> Iterator[Unbroken]:
-    """Yield the demanded numbers of all parts that no fault of `falsified_by` breaks, in the order of the fields."""
+    """Yield the demands of all parts that no fault in `falsified_by` breaks, in the order of the fields."""
     planted = [expectation_for(claim, faults[name]) for name in claim.falsified_by if name in faults]
     for part, path, demand in demanded(claim):
         if any(breaks(claim, expected, part, demand) for expected in planted):
@@ -241,14 +240,14 @@ def unbroken(claim: AnyClaim, faults: Mapping[str, FaultDescription]) -> Iterato
 
 
 def demanded(claim: AnyClaim) -> Iterator[tuple[int, str, Demand]]:
-    """Yield position of the part, path and demand of every number that the claim demands."""
+    """Yield for each demand of the claim: the position of its part, its field's path, and the demand."""
     for position, part in enumerate(parts_of(claim)):
         for path, demand in part.demanded().items():
             yield position, path, demand
 
 
 def breaks(claim: AnyClaim, expected: Expectation | None, part: int, demand: Demand) -> bool:
-    """Return True if a fault with this expectation must make the judge say that this demand is not met."""
+    """Return True if a fault with this expectation must make the judge report that this demand is not met."""
     if expected is None or expected.reason not in demand.reasons or not _concerns(claim, expected, part):
         return False
     return all(
@@ -258,7 +257,7 @@ def breaks(claim: AnyClaim, expected: Expectation | None, part: int, demand: Dem
 
 
 def _concerns(claim: AnyClaim, expected: Expectation, part: int) -> bool:
-    """Return True if an expectation is about this part: its figures name this part, or no part at all."""
+    """Return True if the figures of an expectation name this part, or no part at all."""
     if not isinstance(claim, CompositeClaim):
         return True
     names = part_names(claim)
@@ -267,7 +266,7 @@ def _concerns(claim: AnyClaim, expected: Expectation, part: int) -> bool:
 
 
 def left_out_for(claim: AnyClaim, fault: FaultDescription) -> str:
-    """Return the field that a fault would break if the claim set it; "" if the fault breaks a field that is set."""
+    """Return an unset field of the claim that the fault would break; "" if the fault breaks a set field, or none."""
     left_out, expected = "", expectation_for(claim, fault)
     for position, part in enumerate(parts_of(claim)):
         for path, demand in marks(type(part), Demand).items():

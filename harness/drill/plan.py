@@ -1,7 +1,7 @@
 """Plan a drill: every claim against every fault that it names, and the unfaulted controls.
 
-Each uses the smallest workload that this machine can run: least demanded memory, then fewest steps x tokens. At equal
-size it is the one on the accelerator, if there is one.
+Each row and control uses the smallest workload that this machine can run: minimum demanded memory, then minimum
+steps x tokens. Of workloads of equal size, one on the accelerator is preferred.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from harness.system.wrappers import HARNESS_FAULTS, SWAPPED_ARMS
 
 # Execute only the arms that a fault can change, and take the rest from the unfaulted control run.
 #
-# An arm without the fault is the same program on the same input as in the control run, and equal
-# runs of one machine are equal in bits (FALSIFY-GPUTRAIN-006 holds the trainer to that), so its
-# evidence is executed once for all faults. Were that untrue, the first differing step would be 0
-# instead of the one that the fault declares, and the drill would fail rather than pass. Gradients
-# are compared on the device, so a comparison's two arms run in one process.
+# An arm without the fault is the same program on the same input as in the control run. Equal runs on
+# one machine are equal in bits (claim FALSIFY-GPUTRAIN-006), so the arm is executed once for all
+# faults. If runs were not equal, the first differing step would be 0 instead of the step that the
+# fault declares, and the drill would fail instead of pass. Gradients are compared on the device, so
+# both arms of a comparison run in one process.
 
 
 def arms_to_execute(run: Run) -> set[str]:
-    """Return the faulted arms, and every arm that their gradients or ends are compared with in the same process."""
+    """Return the faulted arms, and all arms with which their gradients or end states are compared in one process."""
     if not probe_named(run.probe).arm_by_arm or run.fault == SWAPPED_ARMS:
-        return set(run.arms)  # swapped arms change places with one another
+        return set(run.arms)  # swapping needs all arms
     needed = _changed(run)
     pending = list(needed)
     while pending:
@@ -48,10 +48,10 @@ def arms_to_execute(run: Run) -> set[str]:
 
 
 def _bounded_apart(run: Run, arm: str) -> set[str]:
-    """Return the arms from whose end that of `arm` may lie a bounded distance.
+    """Return the arms from whose end state that of `arm` may differ within a bound, so both must run together.
 
-    One of the two has several ranks and the other a single one; or the movements of `arm` are compared with those of an
-    arm before it. Other arms end equal in bits, or as far apart as their digests and losses show."""
+    Either one of the two arms has several ranks and the other has one, or the parameter changes of `arm` are compared
+    with those of an earlier arm. For all other arms, digests and losses are enough."""
     several = run.arms[arm].arm.ranks > 1
     apart = {other for other in _compared_with(run, arm) if (run.arms[other].arm.ranks > 1) is not several}
     return apart | {other for other in run.arms if arm in _moved_after(run, other)}
@@ -62,7 +62,7 @@ def _compared_with(run: Run, arm: str) -> set[str]:
 
 
 def _moved_after(run: Run, arm: str) -> set[str]:
-    """Return later arms that record how differently from this arm they move what they train."""
+    """Return later arms that compare their parameter changes with those of this arm."""
     if not run.arms[arm].moves:
         return set()
     order = list(run.arms)
@@ -71,8 +71,8 @@ def _moved_after(run: Run, arm: str) -> set[str]:
 
 
 def donor_for(run: Run, controls: Sequence[Run]) -> Run | None:
-    """Return the control run that has all that `run` leaves out; None if all of `run` must be executed.
-    A probe that does not go arm by arm needs an equal run: whatever a fault does not touch is executed once."""
+    """Return a control run with all arms that `run` need not execute; None if all of `run` must be executed.
+    A probe that does not execute arm by arm needs a control run that is equal to `run`."""
     if not probe_named(run.probe).arm_by_arm:
         return next((control for control in controls if serves(control, run, SAME)), None)
     left_out = {arm: arm for arm in run.arms.keys() - arms_to_execute(run)}
@@ -80,7 +80,7 @@ def donor_for(run: Run, controls: Sequence[Run]) -> Run | None:
 
 
 def reduced(run: Run) -> Run:
-    """Return the run with only the arms to execute; an unfaulted arm, there for its gradients alone, executes once."""
+    """Return the run with only the arms to execute; arms that the fault cannot change execute one replica."""
     needed, changed = arms_to_execute(run), _changed(run)
     arms = {
         arm: planned if arm in changed else planned.model_copy(update={"replicas": 1, "observe_syncs": False})
@@ -92,17 +92,17 @@ def reduced(run: Run) -> Run:
 
 
 def _changed(run: Run) -> set[str]:
-    """Return the arms whose evidence the fault can change: the faulted ones, and those compared with one of them."""
+    """Return the arms whose evidence the fault can change: the faulted arms, and arms compared with them."""
     faulted = set(run.fault_arms)
     moved = {other for arm in faulted & run.arms.keys() for other in _moved_after(run, arm)}
     return faulted | moved | {candidate for candidate, baseline in run.baseline_of.items() if baseline in faulted}
 
 
 def merged(run: Run, faulted: RunEvidence, control: RunEvidence) -> RunEvidence:
-    """Return the evidence of `run` with all arms: those the fault can change from `faulted`, the rest from `control`.
+    """Return the evidence of all arms: arms that the fault can change from `faulted`, the other arms from `control`.
 
-    `run` may be the reduced one: it has every comparison that the fault can change. The control's arms that no claim of
-    the run reads do no harm. If either died, the whole counts as dead: half the evidence decides nothing.
+    `run` may be the reduced run, which has every comparison that the fault can change. Extra arms of the control have
+    no effect. If either run died, the merged run counts as dead, because half of the evidence decides nothing.
     """
     whole = _merged_at_one_rank(run, faulted, control)
     number = max(len(faulted.ranks), len(control.ranks))
@@ -111,7 +111,7 @@ def merged(run: Run, faulted: RunEvidence, control: RunEvidence) -> RunEvidence:
 
 
 def _at_rank(seen: RunEvidence, other: int) -> RunEvidence:
-    """Return what one rank behind the first saw; of a run with fewer ranks, what its first rank saw."""
+    """Return the evidence of rank `other` + 1, or of rank 0 if the run has fewer ranks."""
     return seen.ranks[other] if other < len(seen.ranks) else seen
 
 
@@ -133,7 +133,7 @@ def _merged_at_one_rank(run: Run, faulted: RunEvidence, control: RunEvidence) ->
 
 @dataclass(frozen=True)
 class FaultedRun:
-    """A run with a fault: as planned, what of it is executed (None: nothing), the control run that gives the rest."""
+    """A run with a fault: as planned, its executed part (or None), and the control run (donor) of the other arms."""
 
     planned: Run
     executed: Run | None
@@ -142,16 +142,16 @@ class FaultedRun:
 
 @dataclass(frozen=True)
 class Case:
-    """One row of the kill matrix: a fault in a unit, and what must be said."""
+    """One row of the kill matrix: a fault in a unit, and the expected verdict."""
 
-    unit: Unit  # its runs are the faulted ones
+    unit: Unit  # its runs are the faulted runs
     fault: str
     expected: Expectation
 
 
 @dataclass
 class DrillPlan:
-    """`controls` are units and runs without a fault; `faulted` by run id, in the order of execution."""
+    """The plan of a drill. controls: units and runs without a fault; faulted: by run id, in execution order."""
 
     controls: Plan = field(default_factory=lambda: Plan([], []))
     cases: list[Case] = field(default_factory=list)
@@ -167,7 +167,7 @@ def plan_drill(
     machine: Machine,
     describe: Describe,
 ) -> DrillPlan:
-    """Plan a drill. Raises UsageError for an unknown claim or fault, ContractError for one that declares nothing."""
+    """Plan a drill. Raises UsageError for unknown claims or faults, ContractError for a fault without expectation."""
     named = {fault for loaded in contracts for claim in loaded.contract.claims for fault in claim.falsified_by}
     refuse_unknown("no claim names this fault", faults, named)
     everything = plan(contracts, claims=claims, machine=machine, describe=describe)
@@ -208,7 +208,7 @@ class _ContractPlanner:
             self._add_faulted(workload, fault, group, planned[workload].runs)
 
     def _rows(self) -> Iterator[tuple[AnyClaim, str, str]]:
-        """Yield claim, workload and fault of every row that this machine can run, and note the others as not run."""
+        """Yield claim, workload and fault of each row that this machine can run; record the others as not run."""
         claims = {unit.claim for unit in self._units}
         for claim in self._loaded.contract.claims:
             for fault in claim.falsified_by:
@@ -244,7 +244,7 @@ class _ContractPlanner:
         return NotDrilled(contract=contract, claim=claim.id, fault=fault.name, reason=reason, message=message)
 
     def _groups(self, rows: Sequence[tuple[AnyClaim, str, str]]) -> dict[tuple[str, str, frozenset[str]], list[str]]:
-        """Group the claims that one run can serve: those for which the fault is planted in the same arms."""
+        """Group claims for which a fault is planted in the same arms, so that they can share runs."""
         groups: dict[tuple[str, str, frozenset[str]], list[str]] = {}
         for claim, workload, fault in rows:
             arms = plan_fault(fault, self._offered, [claim]).arms
@@ -284,8 +284,8 @@ class _ContractPlanner:
 
 
 def _faulted_run(run: Run, controls: Sequence[Run], *, in_evidence: bool) -> FaultedRun:
-    """Return a faulted run with what of it is executed, and the control run that gives the rest.
-    Nothing is executed of a run equal to a control, or for a fault in the evidence, which is planted on reading."""
+    """Return a faulted run with its executed part, and the control run that supplies the other arms.
+    Nothing is executed for a run equal to a control, or for an evidence fault, which is planted when reading."""
     control = donor_for(run, controls)
     if in_evidence or (control is not None and not probe_named(run.probe).arm_by_arm):
         return FaultedRun(run, None, control.id if control is not None else None)
@@ -295,7 +295,7 @@ def _faulted_run(run: Run, controls: Sequence[Run], *, in_evidence: bool) -> Fau
 
 
 def size_of(workload: Workload) -> tuple[float, float, bool]:
-    """Return a sort key for the smallest workload; a demand for memory stands for the number of layers."""
+    """Return a sort key for the smallest workload; demanded memory represents the number of layers."""
     lengths = workload.seq_len if isinstance(workload.seq_len, list) else [workload.seq_len]
     tokens = workload.batch_size * sum(lengths) / len(lengths)
     return workload.needs.memory_gib or 0.0, workload.steps * tokens, workload.needs.device == "cpu"

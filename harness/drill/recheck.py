@@ -1,7 +1,7 @@
-"""Judge a drill's directory again: every control and every row, from the evidence that it holds.
+"""Judge a drill's directory again: every control and every row, by the evidence in the directory.
 
-The record is trusted only for which runs a row reads and which of their arms were executed. What is seen comes from the
-evidence, the contract from the directory's copy, the expectation from what the fault declares today.
+The record is trusted only for the runs that a row reads and the arms that were executed. Verdicts come from the
+evidence, contracts from the directory's copies, and expectations from the current declarations of the faults.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from harness.run_directory.verdict_file import FILE, Control, DrillRecord, NotDr
 
 
 def controls_of(verdicts: Sequence[Verdict]) -> list[Control]:
-    """Return the verdicts of the units without a fault, as the record holds them."""
+    """Convert the verdicts of units without a fault to the form that the record has."""
     return [
         Control(
             contract=verdict.contract,
@@ -49,7 +49,7 @@ def controls_of(verdicts: Sequence[Verdict]) -> list[Control]:
 
 
 def row_of(case: Case, contracts: Sequence[Contract], sources: Mapping[str, Source], bundle: Bundle) -> Row:
-    """Return what the judges say of a case. Its contract is among `contracts`, its runs are among `sources`."""
+    """Judge a case and return its row. contracts: includes that of the case; sources: include those of its runs."""
     unit, expected = case.unit, case.expected
     contract = next(contract for contract in contracts if contract.id == unit.contract)
     claim = next(claim for claim in contract.claims if claim.id == unit.claim)
@@ -71,10 +71,10 @@ def row_of(case: Case, contracts: Sequence[Contract], sources: Mapping[str, Sour
 
 
 def decidable(rows: Sequence[Row], controls: Sequence[Control]) -> tuple[list[Row], list[NotDrilled]]:
-    """Split off the rows of claims that cannot be decided here, neither with the fault nor without it.
+    """Return rows without those of claims that are NOT_RUN both with and without the fault, and the latter as not run.
 
-    Only a run may show what a system lacks. If a claim is decided without the fault, and the fault makes it
-    undecidable, its row stays: nothing found the fault.
+    Some obstacles are found only by running. If a claim is decided without the fault and the fault makes the claim
+    undecidable, the row stays, because no judge detected the fault.
     """
     undecided = {(one.contract, one.claim, one.workload) for one in controls if one.status == Status.NOT_RUN}
     open_rows = [
@@ -90,7 +90,7 @@ def decidable(rows: Sequence[Row], controls: Sequence[Control]) -> tuple[list[Ro
 
 
 def sources_of(planned: DrillPlan) -> dict[str, Source]:
-    """Return where the evidence of each faulted run comes from, by the run's name."""
+    """Return the sources of each faulted run's evidence, by the run's name."""
     return {
         name: Source(
             probe=faulted.planned.probe,
@@ -103,7 +103,7 @@ def sources_of(planned: DrillPlan) -> dict[str, Source]:
 
 
 def evidence_of(name: str, source: Source, bundle: Bundle, fault: str) -> RunEvidence:
-    """Return the evidence of a faulted run: joined with its control's arms, or with a fault of the evidence planted."""
+    """Return a faulted run's evidence: joined with the arms of its control, or with an evidence fault planted."""
     planted = evidence_faults().get(fault)
     if planted is not None and planted.change is not None and source.donor is not None:
         return planted.change(bundle.evidence(source.donor))
@@ -111,11 +111,11 @@ def evidence_of(name: str, source: Source, bundle: Bundle, fault: str) -> RunEvi
         return bundle.evidence(source.donor)  # the fault is in another run of the unit
     seen = bundle.evidence(name)
     if not source.executed_arms or source.donor is None:
-        return seen  # a run that was planned and never executed reads as one that left nothing
+        return seen  # a planned run that was never executed has no evidence
     try:
         executed = read_model(bundle.root / layout.EVIDENCE / name / layout.RUN, Run)
     except Damaged:
-        return seen  # which reads as a death for the same reason
+        return seen  # judges treat damaged evidence as a death
     return merged(executed, seen, bundle.evidence(source.donor))
 
 
@@ -124,8 +124,8 @@ Describe = Callable[[str], SystemDescription]
 
 @dataclass(frozen=True)
 class RowAgain:
-    """A row as today's judges fill it. `difference`: how it departs from the recorded one. `not_judged`: why it could
-    not be judged again, or not wholly; without evidence it stands as it was recorded.
+    """A row judged again. difference: from the recorded row. not_judged: why the row could not be judged again, or not
+    completely; a row without evidence is kept as recorded.
     """
 
     row: Row
@@ -139,7 +139,7 @@ class RowAgain:
 
 @dataclass(frozen=True)
 class Recheck:
-    """A drill judged again. `record` has today's controls and rows; `of_the_whole` is what is wrong besides rows."""
+    """A drill judged again. record: with the new controls and rows; of_the_whole: problems outside of single rows."""
 
     record: DrillRecord
     of_the_whole: list[str]
@@ -147,7 +147,7 @@ class Recheck:
 
     @property
     def differences(self) -> list[str]:
-        """Return everything that is not as recorded, one line each."""
+        """Return one line for each difference from the record."""
         rows = [f"{row.name}: {row.difference}" for row in self.rows if row.difference]
         return [f"{FILE}: {line}" for line in [*self.of_the_whole, *rows]]
 
@@ -174,9 +174,9 @@ class Recheck:
 
 
 def recheck(bundle: Bundle, contracts: Sequence[Contract], verdicts: Sequence[Verdict], describe: Describe) -> Recheck:
-    """Compare `drill.json` with the evidence. `verdicts` are those of the directory's units, the controls.
+    """Compare `drill.json` with the evidence. verdicts: those of the directory's units, which are the controls.
 
-    Raises EvidenceError when there is no readable record.
+    Raises EvidenceError if there is no readable record.
     """
     record = read_record(bundle.place.derived / FILE, shown=bundle.path / FILE)
     controls = controls_of(verdicts)
@@ -195,7 +195,7 @@ def recheck(bundle: Bundle, contracts: Sequence[Contract], verdicts: Sequence[Ve
 
 
 def _miscounted_rows(record: DrillRecord, bundle: Bundle, contracts: Sequence[Contract]) -> list[str]:
-    """Return the faults without exactly one row, which may hide a survivor; faults the drill left out do not count."""
+    """Return a line for each drilled fault that does not have exactly one row, because this may hide a survivor."""
     listed = [(row.contract, row.claim, row.fault) for row in record.rows]
     listed += [(item.contract, item.claim, item.fault) for item in record.not_run]
     drilled, narrowed = {fault for _, _, fault in listed}, bundle.header.narrowed.claims
@@ -214,9 +214,9 @@ def _miscounted_rows(record: DrillRecord, bundle: Bundle, contracts: Sequence[Co
 
 
 def _planted_not_run(record: DrillRecord, bundle: Bundle) -> list[str]:
-    """Return the faults that are recorded as not run though a run with them was planned: this may hide a survivor.
-    A run's name begins with contract and workload, and has its fault; a claim that was decided there without the fault
-    has a row for it."""
+    """Return a line for each fault recorded as not run although a run with it was planned: it may hide a survivor.
+    A run's name has contract, workload and fault. If the claim was decided on this workload without the fault, the
+    fault must have a row."""
     decided = {(one.contract, one.claim, one.workload) for one in record.controls if one.status != Status.NOT_RUN}
     found = []
     for item in record.not_run:
@@ -229,10 +229,10 @@ def _planted_not_run(record: DrillRecord, bundle: Bundle) -> list[str]:
 
 
 def _unread_runs(record: DrillRecord, bundle: Bundle) -> list[str]:
-    if record.interrupted:  # their runs are planned, too
+    if record.interrupted:  # runs of interrupted rows are planned too
         return []
     read = {run for unit in bundle.header.units for run in unit.runs} | {run for row in record.rows for run in row.runs}
-    # Runs of claims that are undecided without a fault, too: no row is left of them (`rows.decidable`).
+    # Claims that are NOT_RUN without a fault have no row (`decidable`), but their runs were planned.
     undecided = {(one.contract, one.claim) for one in record.controls if one.status == Status.NOT_RUN}
     left = {item.fault for item in record.not_run if (item.contract, item.claim) in undecided}
     read |= {run for run in bundle.header.runs if left & set(run.split("+"))}
@@ -265,7 +265,7 @@ def _again(
 
 
 def _evidence_needed(run: str, record: DrillRecord) -> list[str]:
-    """Return the runs whose evidence a faulted run's is made of; a run that executed no arms has none of its own."""
+    """Return the runs whose evidence makes up that of a faulted run: itself, if it executed arms, and its donor."""
     source = record.sources[run]
     return [*([run] if source.executed_arms else []), *([source.donor] if source.donor is not None else [])]
 
@@ -275,7 +275,7 @@ def _was_recorded(run: str, bundle: Bundle) -> bool:
 
 
 def _expectation(row: Row, contract: Contract, claim: AnyClaim, describe: Describe) -> tuple[Expectation, str | None]:
-    """Return what the fault declares today; if that cannot be known, the recorded expectation, and why."""
+    """Return the fault's current expectation; if it is unknown, return the recorded expectation and the cause."""
     status = cast('Literal["FAIL", "INCONCLUSIVE", "ERROR"]', row.expected.status)
     figures = {name: value for name, value in row.expected.figures.items() if value is not None}
     recorded = Expectation(status, row.expected.reason, figures)
@@ -288,12 +288,12 @@ def _expectation(row: Row, contract: Contract, claim: AnyClaim, describe: Descri
 
 
 def _difference(recorded: Row, today: Row) -> str | None:
-    """Return every fact that differs, with both values; None if none does."""
+    """Return in words every fact that differs, with both values; None if all are equal."""
     before, now = _facts(recorded), _facts(today)
     changed = [f"{key} is recorded as {before[key]}, and is {now[key]}" for key in now if before[key] != now[key]]
     return "; ".join(changed) or None
 
 
 def _facts(of: Row | Control) -> dict[str, str]:
-    """Return all facts but the sentence, as text: there True differs from 1, and a NaN equals itself."""
+    """Return all facts except the message, as text: as text True differs from 1, and NaN equals NaN."""
     return {key: dump_json(value) for key, value in of.model_dump(mode="json", exclude={"message"}).items()}
