@@ -42,8 +42,8 @@ _REMEDIES: dict[int | None, str] = {
     **dict.fromkeys(_FULL, "make room, or name another folder"),
     errno.ENAMETOOLONG: "take a shorter name",
 }
-LIGHTEST = ("init",)  # an application has one command at least
-# where a command's name is none that a Python module can have
+LIGHTEST = ("init",)  # for `--version`: an application needs at least one command
+# module names of commands whose own name is not a usable module name
 MODULES = {"import": "import_contracts", "try": "try_step", "compare-runs": "compare_runs"}
 EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
     "verify": (
@@ -93,11 +93,11 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
 
 
 def application(arguments: list[str]) -> typer.Typer:
-    """Return the application with the command that `arguments` begin with, or with all of them if they name none.
+    """Return the application with only the command that `arguments` begin with, or with all if they name none.
 
-    No command pays for the imports of another: `check` starts without numpy.
+    A command does not wait for imports of other commands: `check` starts without numpy.
     """
-    import typer  # a signal must find its handler before this is read
+    import typer  # imported late, after the signal handlers are installed
     from typer.core import TyperGroup
 
     class ByTask(TyperGroup):
@@ -161,7 +161,7 @@ def main() -> None:
 
 
 def _behind_no_code_of_the_project(command: Callable[..., object]) -> Callable[..., object]:
-    """Return a command that refuses to begin behind code of the project; help and version end before it."""
+    """Return a command that first refuses code of the project that ran at Python's start (not for help and version)."""
 
     @wraps(command)
     def begun(*values: object, **options: object) -> object:
@@ -172,16 +172,16 @@ def _behind_no_code_of_the_project(command: Callable[..., object]) -> Callable[.
 
 
 def _refuse_code_of_the_project() -> None:
-    """Raise HarnessError if Python ran code at its start that it found by PYTHONPATH in the working directory."""
+    """Raise HarnessError if Python ran code at its start that PYTHONPATH led to in the working directory."""
     from harness.evidence.sources import is_users
 
-    project, own = Path.cwd(), Path(__file__).resolve().parents[2]  # a checkout of the harness may hold its own
+    project, own = Path.cwd(), Path(__file__).resolve().parents[2]  # a checkout of the harness may have its own
     entries = {Path(entry).resolve() for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry}
     for name in ("sitecustomize", "usercustomize"):  # `site` imports these two
         module = sys.modules.get(name)
         if module is None or module.__file__ is None:
             continue
-        above = Path(module.__file__).parents  # not of the link's target: Debian's Python links its own into /etc
+        above = Path(module.__file__).parents  # do not resolve links: Debian's Python links its own module into /etc
         folder = above[1 if hasattr(module, "__path__") else 0].resolve()
         of_project = folder.is_relative_to(project) and not folder.is_relative_to(own) and is_users(folder)
         if folder in entries and of_project:
@@ -195,15 +195,15 @@ def _refuse_code_of_the_project() -> None:
 
 
 def _collect_from_now_on() -> None:
-    """Turn garbage collection on again, but not for what was imported before; `check` ends before it has garbage."""
+    """Enable garbage collection again, except for modules imported so far; `check` is too short to need it."""
     if not gc.isenabled() and sys.argv[1:2] != ["check"]:
         gc.freeze()
         gc.enable()
 
 
 def _usage(error: Exception) -> int:
-    """Print what is wrong with the command line and return its exit code; return 0 if the error is another."""
-    show = getattr(error, "show", None)  # of click's errors, which typer has under another name in each version
+    """Print what is wrong with the command line and return its exit code; return 0 for any other error."""
+    show = getattr(error, "show", None)  # click's errors have `show`; their class differs between versions of typer
     if show is None:
         return 0
     buffer = io.StringIO()
@@ -213,12 +213,12 @@ def _usage(error: Exception) -> int:
 
 
 def _notes(error: Exception) -> list[str]:
-    """Return what else is known of an error: where the evidence so far is kept."""
+    """Return the notes of an error, such as where the evidence so far is kept."""
     return list(getattr(error, "__notes__", []))
 
 
 def _left(leaving: SystemExit) -> int | str | None:
-    """Return a signal's code, else ERROR: a command returns its own code, so any other exit is some module's."""
+    """Return a signal's exit code, else ERROR, because commands return their code and only other modules exit."""
     if noted or leaving.code in CODES.values():
         return leaving.code
     print_line(f"error: something ended the command before it was done: {leaving!r}", file=sys.stderr)
@@ -226,10 +226,10 @@ def _left(leaving: SystemExit) -> int | str | None:
 
 
 def _refused(error: OSError) -> int:
-    """Print what the file system refuses, of which path, and what is kept; return the exit code, 0 for another error.
+    """Print an error of the file system with its path and notes; return the exit code, or 0 for any other error.
 
-    If the path is an option's, its command reports it as usage; this reports any other path. An error about a full disk
-    names no path if the file was open.
+    Commands report errors of paths in their options as usage errors, so this function handles other paths. An error
+    about a full disk has no path if the file was open.
     """
     path = error.filename2 or error.filename
     where = os.fsdecode(path) if isinstance(path, str | bytes) else ""
@@ -255,7 +255,7 @@ if __name__ == "__main__":
 
 
 def epilog(name: str) -> str:
-    """Return the examples of a command, a line each; the first line keeps click from joining them."""
+    """Return the examples of a command, one on each line; the first line (`\\b`) prevents click from joining them."""
     width = max(len(arguments) for arguments, _ in EXAMPLES[name])
     lines = [f"  harness {name} {arguments:<{width}}  {what}" for arguments, what in EXAMPLES[name]]
     return "\n".join(["\b", "Examples:", *lines])

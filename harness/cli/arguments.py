@@ -83,7 +83,7 @@ Gpus = Annotated[
 
 
 def refuse_plan_of_resumed(resume: Path | None, *, plan: bool) -> None:
-    """Raise UsageError for a plan of a run that is resumed: the plan would count what has ended."""
+    """Raise UsageError for `--plan` with `--resume`, because the plan would count runs that have ended."""
     if plan and resume is not None:
         raise UsageError(
             "--plan is of a run that begins anew", got=f"--resume {resume}", remedy="leave out one of them"
@@ -91,14 +91,14 @@ def refuse_plan_of_resumed(resume: Path | None, *, plan: bool) -> None:
 
 
 def redact_words(redact: bool | None) -> list[str]:
-    """Return `--redact` as words for another command of the harness; none if it was not asked for."""
+    """Return `--redact` or `--no-redact` as words for another command of the harness; none by default."""
     return [] if redact is None else ["--redact" if redact else "--no-redact"]
 
 
 def shared_out(on: str | None, gpus: str | None, options: Mapping[str, object]) -> bool:
-    """Return True if `--on` or `--gpus` asks for the contracts to be shared out. `options`: the command's others.
+    """Return True if `--on` or `--gpus` requests to run the contracts as several jobs.
 
-    Raises UsageError where one of those was given, too.
+    options: options that cannot be combined with them, by name. Raises UsageError if one of these was given.
     """
     asked = "--on" if on else "--gpus"
     if not on and not gpus:

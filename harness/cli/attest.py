@@ -1,4 +1,4 @@
-"""`harness attest`: sign what a run directory says, and check such a signature; nothing is run."""
+"""`harness attest`: sign the verdicts of a run directory, and check such a signature; nothing is run."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def summary(statement: Statement) -> str:
 
 
 def beside(directory: Path) -> Path:
-    """Return where a directory's attestation lies: next to it, since inside it would break the seal."""
-    if directory.name in {"", ".."}:  # `.` and `..` have another name, in another folder
+    """Return the path of a directory's attestation, next to the directory because a file in it breaks the seal."""
+    if directory.name in {"", ".."}:  # resolve `.` and `..` to a name
         directory = directory.resolve()
     return directory.with_name(f"{directory.name}{SUFFIX}")

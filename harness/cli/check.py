@@ -27,8 +27,8 @@ from harness.system.described import describe, describe_all
 if TYPE_CHECKING:
     from harness.kinds.speed.speed_figures import LastTiming
 
-REPORTS = Path("reports")  # where published drill records and timings are looked for, in the working directory
-OWN_REPORTS = Path("harness-reports")  # where `verify` writes, if it is not asked for another folder
+REPORTS = Path("reports")  # folder of published drill records and timings, in the working directory
+OWN_REPORTS = Path("harness-reports")  # the default folder of `verify`
 
 
 def check(
@@ -53,9 +53,9 @@ def findings_of(
 ) -> tuple[list[LoadedContract], list[Finding]]:
     """Load contracts and waivers, and lint them. Raises ContractErrors with every error of every file.
 
-    Each contract is also compared with its last drill record: the one in `drill`, or the newest below `reports/`. With
-    `power` its timed claims are compared with the noise of their last run, there or in `harness-reports/`. With
-    `tags` only claims that have one of them are looked at.
+    Each contract is also compared with its last drill record: the record in `drill`, or the newest below `reports/`.
+    With `power`, timed claims are compared with the noise of their last run in `reports/` or `harness-reports/`. With
+    `tags`, only claims with one of these tags are checked.
     """
     loaded, signed = _read(paths, waivers)
     read = FilesRead.of(paths, waivers, loaded)
@@ -63,7 +63,7 @@ def findings_of(
     dead = unmatched(signed, loaded, all_known=any(path.is_dir() for path in paths))
     stale = [Finding("error", error.where, error.sentence()) for error in dead]
     stale += [Finding("warning", *late) for late in expired_on(datetime.now(tz=UTC).date(), signed)]
-    describe_all(system for one in loaded for system in one.contract.systems())  # all of them in one process
+    describe_all(system for one in loaded for system in one.contract.systems())  # describe all in one process
     read.require_unchanged()
     if drill is not None:
         require_existing([drill])
@@ -90,13 +90,13 @@ def _last_timings(contracts: Sequence[LoadedContract]) -> Sequence[LastTiming]:
     kinds = {part.kind for one in contracts for claim in one.contract.claims for part in parts_of(claim)}
     if "throughput_ratio" not in kinds:
         return []
-    from harness.api.last_timing import last_timings  # numpy, which takes as long as all else
+    from harness.api.last_timing import last_timings  # imports numpy, which takes as long as everything else
 
     return last_timings([one.contract for one in contracts], [REPORTS, OWN_REPORTS])
 
 
 def _old_versions(contracts: Sequence[LoadedContract]) -> list[Finding]:
-    """Return a note for each file of version 1, which is read as ever."""
+    """Return a note for each file in version 1 of the language, which is still supported."""
     return [
         Finding(
             "note",

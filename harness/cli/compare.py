@@ -1,4 +1,4 @@
-"""`harness compare`: say what changed from one run directory to another; nothing is run."""
+"""`harness compare`: print what changed from one run directory to another; nothing is run."""
 
 from __future__ import annotations
 
@@ -24,6 +24,6 @@ def compare(
 
 
 def comparison(before: Path, after: Path) -> tuple[list[str], ExitCode]:
-    """Return lines on what changed from one run directory to another, and ERROR as exit code if one is in doubt."""
+    """Return lines on what changed between two run directories, and the exit code: ERROR if one proves nothing."""
     views = [judged([directory])[1].view for directory in (before, after)]
     return compare_views(*views), ExitCode.ERROR if any(view.doubts() for view in views) else ExitCode.HELD

@@ -55,7 +55,7 @@ def doctor(
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """The machine's facts, every unit with its obstacle if it has one, and systems that cannot be described."""
+    """Facts about the machine, all units with their obstacles, and systems that cannot be described."""
 
     facts: list[tuple[str, str]]
     units: list[Unit]

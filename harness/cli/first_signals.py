@@ -1,7 +1,7 @@
-"""Note signals that ask a process to end, from its first line until the command's own handlers stand.
+"""Record signals that ask a process to end, from its first line until the command's own handlers are installed.
 
-Python's own handler of SIGINT raises wherever the process is. Imports have places that swallow what is raised (the
-callbacks of weak references): the command went on, and ended with 0. Importing `signal` takes 10 ms; this does not.
+Python's default handler of SIGINT raises an exception at any place. During imports, callbacks of weak references can
+swallow it, and then the command continues and exits with 0. `_signal` is used because importing `signal` takes 10 ms.
 """
 
 import _signal  # type: ignore[import-not-found]
@@ -11,7 +11,7 @@ _noted: list[int] = []
 
 
 def hold() -> None:
-    """Note SIGINT, SIGTERM and SIGHUP from now on. A signal that is ignored (nohup) stays ignored."""
+    """Record SIGINT, SIGTERM and SIGHUP from now on. An ignored signal (nohup) stays ignored."""
     for name in ("SIGINT", "SIGTERM", "SIGHUP"):
         number = getattr(_signal, name, None)
         if number is not None and _signal.getsignal(number) is not _signal.SIG_IGN:
@@ -19,7 +19,7 @@ def hold() -> None:
 
 
 def release() -> tuple[dict[int, object], list[int]]:
-    """Return the handlers that `hold` found and the signals that came since, and forget both here."""
+    """Return and clear the handlers that `hold` replaced and the signals that arrived since then."""
     found, noted = dict(_found), list(_noted)
     _found.clear()
     _noted.clear()

@@ -35,24 +35,23 @@ from harness.report.text import line
 from harness.run_directory.bundle import Bundle, read_bundle
 from harness.run_directory.costs import Kind, Span, costs, spans
 
-# Define what a gate or a drill would do on this machine, as `--plan` prints it: nothing of it has
-# happened.
+# Models of what a gate or a drill would execute on this machine, as `--plan` prints it.
 
 
 class Estimate(Record):
-    """Seconds that were measured before, and where; no estimate is made without."""
+    """Estimated seconds, and the earlier measurement that they are based on."""
 
     seconds: Amount
     source: str
 
 
 class PlannedUnit(Record):
-    """A verdict that is planned. `runs` are the executed ones that decide it; none where it cannot be decided here."""
+    """A planned verdict. runs: the executed runs that decide it; empty if it cannot be decided on this machine."""
 
     contract: str
     claim: str
     workload: str
-    fault: str | None = None  # that is planted for it: in a drill
+    fault: str | None = None  # in a drill: the planted fault
     runs: list[str] = Field(default_factory=list)
     obstacle: Obstacle | None = None  # why it will be NOT_RUN, or an ERROR, on this machine
 
@@ -62,9 +61,9 @@ class PlannedUnit(Record):
 
 
 class PlannedRun(Record):
-    """A run that is executed. processes: it is divided among, side by side; stands_for: runs that read its evidence.
+    """A run to execute. processes: number of parallel processes; stands_for: other runs that read its evidence.
 
-    estimate: of the seconds of all its processes, their waits left out; None: nothing like it was recorded.
+    estimate: the seconds of all its processes without waiting; None: no similar run was recorded.
     """
 
     id: str
@@ -75,14 +74,14 @@ class PlannedRun(Record):
     device_name: str
     processes: int
     stands_for: list[str] = Field(default_factory=list)
-    serves: list[str] = Field(default_factory=list)  # units, as people read them
+    serves: list[str] = Field(default_factory=list)  # units in words
     estimate: Estimate | None = None
 
 
 class Forecast(Record):
-    """`--plan --json`. seconds: of the runs with an estimate, one after another; unknown: how many have none.
+    """`--plan --json`. seconds: sum over the runs with an estimate; unknown: number of runs without an estimate.
 
-    together: how long exactly these runs took when they were executed together; None: that was never recorded.
+    together: seconds that exactly these runs took when they were executed in one session; None: never recorded.
     """
 
     format_version: Literal[1] = 1
@@ -98,17 +97,16 @@ class Forecast(Record):
 
     @property
     def broken(self) -> bool:
-        """Return True if a unit will be an ERROR: its system does not say what it is."""
+        """Return True if a unit will be an ERROR, because its system cannot be described."""
         return any(unit.obstacle is not None and unit.obstacle.reason == "system_not_described" for unit in self.units)
 
 
-# Estimate the seconds of a run from runs that were executed on a machine of the same kind; never
-# guess.
+# Estimate the seconds of a run only from runs that were executed on a machine of the same kind.
 #
-# An equal run is the best source. If only the number of steps or the other arms differ, each arm
-# takes for a step what it took before, and the rest (imports, start, end) what it took there.
+# An equal run is the best source. If only the number of steps or the other arms differ, use the
+# recorded seconds a step of each arm, and the recorded seconds of imports, start and end.
 
-AS_LONG = {  # a step of an arm
+AS_LONG = {  # fields that must agree so that a step of an arm takes equally long
     **dict.fromkeys(SHARED, IGNORED),
     **{name: SHARED[name] for name in ("probe", "arms", "arm", "system", "commit", "nudged")},
     "workload": replace(SHARED["workload"], seen=lambda workload: {**trained_on(workload), "steps": None}),
@@ -118,14 +116,14 @@ AS_LONG = {  # a step of an arm
 
 @dataclass
 class Estimates:
-    """Estimate the planned runs from run directories in `folder`; as few of these are read as are needed."""
+    """Estimate the planned runs from run directories in `folder`, reading as few directories as needed."""
 
     machine: Machine
     folder: Path
     _seen: list[RecordedDirectory] = field(default_factory=list)
 
     def of(self, runs: Sequence[Run]) -> tuple[dict[str, Estimate], Estimate | None]:
-        """Return estimates by run id, and one of all runs together if one directory has exactly these runs."""
+        """Return estimates by run id, and one for all runs together if a directory has exactly these runs."""
         equal: dict[str, Estimate] = {}
         together = None
         for directory in recorded(self.folder):
@@ -145,7 +143,7 @@ class Estimates:
         return next((one for one in same if self._on_such_a_machine(one.environment, run)), None)
 
     def _by_arms(self, run: Run) -> Estimate | None:
-        """Estimate from the newest runs that had the arms, scaled to the planned steps, if arms go one by one."""
+        """Estimate from the newest runs with the same arms, scaled to the planned steps, if arms run one by one."""
         if not probe_named(run.probe).arm_by_arm:
             return None
         sources: list[RecordedRun] = []
@@ -186,13 +184,13 @@ def _place(found: RecordedRun) -> str:
 
 
 def _rounded(seconds: float) -> float:
-    """Round to a tenth: the next time it takes another time anyway."""
+    """Round to a tenth of a second, since repeats vary by more."""
     return round(seconds, 1)
 
 
 @dataclass(frozen=True)
 class RecordedRun:
-    """A run that came to its end. spent: the spans of all its processes, but for those in which they waited."""
+    """A run that completed. spent: the time spans of all its processes, except those spent waiting."""
 
     run: Run
     directory: str
@@ -201,12 +199,12 @@ class RecordedRun:
 
     @property
     def seconds(self) -> float:
-        """Return the seconds of all its processes, one after another."""
+        """Return the sum of the seconds of all its processes."""
         return sum(span.seconds for span in self.spent)
 
     @cached_property
     def by_arm(self) -> Mapping[str | None, float]:
-        """Return seconds by arm; under None those outside of any arm's phase: imports, start and end."""
+        """Return seconds by arm; the key None has those of imports, start and end."""
         seconds: defaultdict[str | None, float] = defaultdict(float)
         for span in self.spent:
             named, colon, _ = span.phase.partition(": ")
@@ -217,8 +215,8 @@ class RecordedRun:
 
 @dataclass(frozen=True)
 class RecordedDirectory:
-    """The runs of one directory that came to their end; wall_seconds: from the first one's start to the last one's
-    end, None where that is not known.
+    """The completed runs of one directory. wall_seconds: from the start of the first run to the end of the last run;
+    None if unknown.
     """
 
     name: str
@@ -227,7 +225,7 @@ class RecordedDirectory:
 
 
 def recorded(folder: Path) -> Iterator[RecordedDirectory]:
-    """Yield every run directory that can be read, published ones too; a caller that has enough reads no further."""
+    """Yield every readable run directory, also published ones. It is lazy, so a caller can stop early."""
     for path in sorted(folder.glob("*/"), reverse=True):
         if any((path / name).is_file() for name in (layout.HEADER, layout.ARCHIVE)):
             try:
@@ -247,7 +245,7 @@ def _of(bundle: Bundle) -> RecordedDirectory:
         if (run := readable(bundle.root / layout.EVIDENCE / name / layout.RUN, Run)) is not None
     ]
     account = costs(ended, {}, has_gpu=False)
-    known = ended and account.clocked and not bundle.header.resumed  # an interruption is not time that runs took
+    known = ended and account.clocked and not bundle.header.resumed  # an interruption would count as time
     return RecordedDirectory(bundle.path.name, runs, account.wall_seconds if known else None)
 
 
@@ -259,14 +257,13 @@ def _spent(workers: Sequence[WorkerTimes]) -> list[Span]:
     return [span for worker in workers for span in spans(worker) if span.kind is not Kind.WAITING]
 
 
-# Work out what `verify` and `drill` would do here without doing it: nothing is executed, and
-# nothing written.
+# Compute what `verify` and `drill` would do on this machine, without executing or writing anything.
 
 
 def forecast_verify(paths: Sequence[Path], options: session.VerifyOptions) -> Forecast:
-    """Forecast `session.verify` with the same arguments. Raises the ContractError or UsageError that it begins with.
+    """Forecast `session.verify` with the same arguments. Raises the same ContractError or UsageError.
 
-    A baseline's commit is checked out, and removed again: its systems must say what they are.
+    A baseline's commit is checked out temporarily, because its systems must be described.
     """
     session.refuse_fault_of_gate(options)
     contracts = load_contracts(paths)
@@ -281,7 +278,7 @@ def forecast_verify(paths: Sequence[Path], options: session.VerifyOptions) -> Fo
 
 
 def forecast_drill(paths: Sequence[Path], options: DrillOptions) -> Forecast:
-    """Forecast `drill` with the same arguments. Raises the ContractError or UsageError that it begins with."""
+    """Forecast `drill` with the same arguments. Raises the same ContractError or UsageError."""
     _, _, planned, _ = plan_drill_here(paths, options, refuse_lint_errors)
     return _forecast(_drilled(planned), runs_of(planned), options.reports)
 
@@ -293,7 +290,7 @@ def _unit(unit: Unit) -> PlannedUnit:
 
 
 def _drilled(planned: DrillPlan) -> list[PlannedUnit]:
-    """Return the controls, then every fault with the runs whose evidence it rests on, then what cannot be planted."""
+    """Return the controls, then the faults with the runs that they are judged from, then faults not to be planted."""
     units = [_unit(unit) for unit in planned.controls.units]
     for case in planned.cases:
         faulted = [planned.faulted[run] for run in case.unit.runs]
@@ -314,7 +311,7 @@ def _drilled(planned: DrillPlan) -> list[PlannedUnit]:
 
 
 def _forecast(units: Sequence[PlannedUnit], runs: Sequence[Run], reports: Path) -> Forecast:
-    """Return the forecast. Each unit names the runs that are executed for it: of runs that share one, that one."""
+    """Return the forecast. Each unit names executed runs: if several runs share an execution, the executed run."""
     machine = environment.machine()
     hosts = hosted(runs)
     executed = {run.id: host.run.id for host in hosts for run in host.runs}
@@ -351,12 +348,11 @@ def _run(host: Hosted, machine: Machine, units: Iterable[PlannedUnit]) -> Planne
     )
 
 
-# Write a forecast as `--plan` prints it: the counts first, then the units, then the runs, then the
-# seconds.
+# Write a forecast as `--plan` prints it: counts, units, runs, seconds.
 
 
 def shown(forecast: Forecast) -> list[str]:
-    """Return the lines of a forecast. Untrusted names are made harmless."""
+    """Return the lines of a forecast, with untrusted names escaped."""
     here, planned = forecast.decidable, len(forecast.units)
     return [
         f"{planned} planned · {here} can be decided here · {planned - here} cannot",
@@ -378,7 +374,7 @@ def _name(unit: PlannedUnit) -> str:
 
 
 def _not_here(units: Sequence[PlannedUnit]) -> Iterator[str]:
-    """Yield the units that cannot be decided here, under one line for each obstacle: without a GPU they are most."""
+    """Yield the units that cannot be decided here, grouped by obstacle because without a GPU they are most units."""
     together: dict[Obstacle, list[PlannedUnit]] = {}
     for unit in units:
         if unit.obstacle is not None:

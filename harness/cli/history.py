@@ -27,7 +27,7 @@ def history(
 
 
 def write_history(reports: Path, out: Path) -> str:
-    """Write the page of a folder's runs and return a line that says so. What cannot be drawn is listed, and named."""
+    """Write the history page of a folder's runs and return a line about it. Print each run that is left out."""
     require_existing([reports])
     refuse_within_run(out)
     runs = [_read(path, reports, out) for path in runs_below(reports)]
@@ -43,11 +43,11 @@ def write_history(reports: Path, out: Path) -> str:
 
 
 def _read(path: Path, reports: Path, out: Path) -> HistoryRun:
-    """Judge a run again, and say why the page leaves it out, if it does."""
+    """Judge a run again; record why the page leaves it out, if so."""
     page = path / layout.PAGE
     link = way(out.parent, page) if page.is_file() else None
     name = path.relative_to(reports).as_posix()
-    if os.path.lexists(path / layout.INCOMPLETE):  # it may lack what is read below
+    if os.path.lexists(path / layout.INCOMPLETE):  # it may lack files that are read below
         return HistoryRun(name, link, None, "did not finish")
     try:
         [bundle], judgement = judged([path])

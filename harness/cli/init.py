@@ -1,4 +1,4 @@
-"""`harness init`: try a step, and write a first contract of it and its adapter next to an existing project."""
+"""`harness init`: try a step, and write a first contract and adapter for the step into an existing project."""
 
 from __future__ import annotations
 
@@ -70,14 +70,14 @@ def _measured(draft: Draft, horizon: Horizon, watch: session.Watch) -> tuple[Dra
 
 
 def probe(draft: Draft, options: session.VerifyOptions, watch: session.Watch) -> Tried:
-    """Try the draft without the arms that choose nothing, and keep nothing of it."""
+    """Try the draft without arms that do not affect choices, and keep no files."""
     return try_step(replace(draft, arms=Arms(False, False, memory=False)), reports=None, options=options, watch=watch)
 
 
 def print_kept(draft: Draft, paths: Sequence[Path], untried: str = "") -> None:
-    """Print which files were written, which claims were left out, and what comes next.
+    """Print which files were written, which claims were left out, and what to do next.
 
-    untried: why the step did not run here, so that the files are a guess.
+    untried: why the step did not run here, so that the files are only a guess; "" if it ran.
     """
     for path in paths:
         print_line(f"wrote {path.relative_to(Path.cwd())}")

@@ -1,8 +1,8 @@
-"""End a command that is asked to end: SIGINT, SIGTERM and SIGHUP end it with the table's codes, and once.
+"""End a command on SIGINT, SIGTERM or SIGHUP, with the exit code of the first signal.
 
-The first signal raises SystemExit in the main thread, which unwinds what is being written. The signal is noted, too: if
-something swallows the exception, the command still ends with the signal's code. Later signals are only noted, so that
-they cut off nothing that the first has begun. A command that has not ended some seconds after the first ends hard.
+The first signal raises SystemExit in the main thread, so that files are completed. The signal is also recorded: if
+code swallows the exception, the command still ends with the signal's code. Later signals are only recorded, so that
+they do not interrupt the cleanup. If the command still runs after a grace period, the process is ended at once.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from harness.errors import ExitCode
 from harness.platform.signals_noted import CODES, noted, raise_if_noted
 from harness.platform.standard_streams import print_lines
 
-GRACE_S, LONG_GRACE_S = 10.0, 120.0  # from the first signal to a hard end; the long one judges and draws pages
+GRACE_S, LONG_GRACE_S = 10.0, 120.0  # seconds from the first signal to a hard end; judging and pages need the long one
 _grace: list[float] = [GRACE_S]
 
 
@@ -29,8 +29,8 @@ _grace: list[float] = [GRACE_S]
 def watched() -> Iterator[None]:
     """Let signals end the command within the block. A signal that was ignored before it (nohup) stays ignored.
 
-    A signal that came since the process's first line (`first_signals`) ends it at once. A process that noted signals
-    from there on runs this command alone, and after the block it only ends: there a signal raises nothing.
+    A signal since the process's first line (`first_signals`) ends the block at once. A process that used
+    `first_signals` only runs this command, so after the block no signal raises an exception any more.
     """
     noted.clear()
     previous: dict[int, Any] = {number: signal.getsignal(number) for number in CODES}
@@ -46,11 +46,11 @@ def watched() -> Iterator[None]:
     finally:
         for number, handler in previous.items():
             signal.signal(number, _while_it_ends(handler) if found else handler)
-        raise_if_noted()  # also where something has made another exception of it, or none
+        raise_if_noted()  # also if code replaced or swallowed the exception
 
 
 def _while_it_ends(handler: Any) -> Any:
-    """Return the handler for the interpreter's end: a signal behind an earlier one, whose code stands, does nothing."""
+    """Return the signal handler for the interpreter's shutdown: ignore signals if an earlier one set the exit code."""
     return signal.SIG_IGN if noted or handler is signal.SIG_IGN else _end_now
 
 
@@ -60,7 +60,7 @@ def _end_now(number: int, _frame: object) -> None:
 
 @contextmanager
 def interruptible(grace_s: float = GRACE_S) -> Iterator[None]:
-    """Print what is kept if the block is interrupted, and end with the table's code, within `grace_s` seconds."""
+    """If the block is interrupted, print the notes on kept files and exit with the signal's code within `grace_s`."""
     _grace.append(grace_s)
     try:
         yield
@@ -85,12 +85,12 @@ def _meaning(error: KeyboardInterrupt | SystemExit) -> tuple[str, ExitCode]:
 def _note(number: int, _frame: object) -> None:
     noted.append(number)
     if len(noted) == 1:
-        # not by `threading`: the signal may have come while the main thread holds its locks
+        # `threading` is not safe here, because the main thread may hold its locks
         _thread.start_new_thread(_end_hard, (_grace[-1], CODES[number]))
         raise SystemExit(CODES[number])
 
 
 def _end_hard(seconds: float, code: int) -> None:
-    """End the process hard after `seconds`; the keepers of its processes see that, and leave nothing behind."""
+    """End the process without cleanup after `seconds`; keepers then end the processes that it started."""
     time.sleep(seconds)
     os._exit(code)

@@ -107,7 +107,7 @@ def print_verdicts(
     out: Path | None = None,
     badge: Path | None = None,
 ) -> int:
-    """Print the verdicts and return the exit code. Only the badge and, into `out`, the pages are written."""
+    """Print the verdicts and return the exit code. Write only the badge, and pages into `out`, if requested."""
     bundles, judgement = judged(directories, known, gate=gate)
     if out is not None:
         judgement = write_shared(out, judgement, bundles)
@@ -117,13 +117,13 @@ def print_verdicts(
     print_judgement(judgement, as_json=as_json)
     if out is not None and not as_json:
         print_line(f"report: {out / layout.PAGE}")
-    if as_json:  # text says it at its top
+    if as_json:  # the text has it at its top
         _print_warnings(judgement)
     return judgement.exit_code
 
 
 def refuse_of_printed(option: str, options: Mapping[str, object]) -> None:
-    """Raise UsageError if one of `options`, by name, was given with `option`, which is about recorded verdicts."""
+    """Raise UsageError if one of `options` was given with `option`, which is about recorded verdicts."""
     for name, value in options.items():
         if value is not None:
             rule = f"{name} is of the verdicts that are printed"
@@ -131,17 +131,17 @@ def refuse_of_printed(option: str, options: Mapping[str, object]) -> None:
 
 
 def refuse_beside_out(options: Mapping[str, bool]) -> None:
-    """Raise UsageError if one of these options, by name, was given with `--out`."""
+    """Raise UsageError if one of these options was given with `--out`."""
     for name, given in options.items():
         if given:
             raise UsageError("--out writes what is judged now", got=name, remedy=f"leave out --out or {name}")
 
 
 def check_recorded(directories: Sequence[Path], *, gate: bool = False, as_json: bool) -> int:
-    """Return 0 if every directory's evidence gives the facts in its `verdicts.json`, digit for digit; otherwise 12.
+    """Return 0 if judging each directory again gives exactly the facts in its `verdicts.json`; otherwise 12.
 
-    With `gate` the same directories are also the shards of a gate, whose exit code is returned if nothing differs. The
-    rows of a fire drill are judged again too; those that could not be are printed and counted.
+    With `gate`, the directories are the shards of a gate, whose exit code is returned if nothing differs. Rows of a
+    fire drill are judged again too; rows that could not be judged again are printed and counted.
     """
     differing = 0
     for directory in directories:
@@ -162,17 +162,17 @@ def check_recorded(directories: Sequence[Path], *, gate: bool = False, as_json: 
 
 
 def _gate(directories: Sequence[Path]) -> int:
-    """Return the exit code of the gate over all the directories, and say on stderr why."""
+    """Return the exit code of the gate over all directories, and print its headline on stderr."""
     _, judgement = judged(directories, gate=True)
     print_error(str(judgement.headline))
     return judgement.exit_code
 
 
 def replace_recorded(directories: Sequence[Path], *, gate: bool = False) -> int:
-    """Replace verdicts and reports by what today's judges say, and seal the directory anew; evidence stays as it is.
+    """Judge again, replace verdicts and reports, and seal the directory again; evidence stays unchanged.
 
-    Return 0; with `gate` return the exit code of the gate over all the directories, whose pages are then a gate's. A
-    directory from before there were manifests gets its first one.
+    Return 0. With `gate`, write pages of a gate, and return the exit code of the gate over all directories. An old
+    directory without a manifest gets one.
     """
     if gate:
         refuse_mixed([read_bundle(directory) for directory in directories])  # before anything is written

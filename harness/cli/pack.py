@@ -21,8 +21,8 @@ from harness.run_directory.bundle import Bundle
 from harness.run_directory.places import refuse_within_run, temporary_folder
 from harness.run_directory.seal import is_seen, manifest_of, manifest_text, read_manifest, write_manifest
 
-PUBLISHED = Path("reports")  # where published runs are looked for, in the working directory
-_BESIDE = (layout.PAGE, layout.SUMMARY, layout.VERDICTS)  # the page first: it may be left out
+PUBLISHED = Path("reports")  # default folder of published runs, in the working directory
+_BESIDE = (layout.PAGE, layout.SUMMARY, layout.VERDICTS)  # the page first: `page=False` leaves out the first file
 
 
 def pack(
@@ -45,10 +45,9 @@ def pack(
 
 
 def published(run: Path, out: Path, *, redact: bool = False, page: bool = True) -> tuple[str, str]:
-    """Make the published folder, judged again from its archive before it gets its name; return two lines about it.
+    """Write the published folder, judge it again from its archive, and rename it to `out`; return two lines about it.
 
-    Raises UsageError when `out` exists or lies in a run, EvidenceError for a run that is not whole or not as it was
-    recorded.
+    Raises UsageError if `out` exists or is inside a run, EvidenceError for a run that is incomplete or was changed.
     """
     if os.path.lexists(out):
         raise UsageError("a run is published once", where=str(out), got="it exists", remedy="name another with --out")
@@ -104,7 +103,7 @@ def _write(bundle: Bundle, folder: Path, replaces: str | None, beside: Sequence[
 
 
 def _refuse_other(source: Rejudged, packed: Rejudged, out: Path) -> None:
-    """Raise EvidenceError unless what was packed reads as what was given, header and verdicts too."""
+    """Raise EvidenceError unless the packed run reads like its source, including header and verdicts."""
     if packed.problems or packed.bundle.header != source.bundle.header:
         got = "; ".join(packed.problems[:3]) or "another header"
         raise EvidenceError("a packed run reads as the run it was made from", where=str(out), got=got)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def print_judgement(judgement: session.Judgement, *, as_json: bool) -> None:
-    """Print results on stdout, and under GitHub Actions annotations too; as JSON only the one object."""
+    """Print results on stdout: as one JSON object, or as text, with annotations under GitHub Actions."""
     if as_json:
         print_json(session.judgement_json(judgement))
         return
@@ -40,13 +40,13 @@ def print_judgement(judgement: session.Judgement, *, as_json: bool) -> None:
 
 
 def print_manifest(judgement: session.Judgement) -> None:
-    """Print the digest, which a directory that was changed and sealed anew does not have; nothing without one."""
+    """Print the manifest's digest, if there is one; it differs in a directory that was changed and sealed again."""
     if judgement.manifest is not None:
         print_line(f"manifest: sha256:{judgement.manifest}", whole=True)
 
 
 def print_costs(judgement: session.Judgement) -> None:
-    """Print how long the runs took, and on what; nothing if they recorded no times."""
+    """Print how long the runs took, by kind of cost; nothing if they recorded no times."""
     from harness.report.sections.costs import summary
 
     if costs := summary(judgement.view.costs):
@@ -54,7 +54,7 @@ def print_costs(judgement: session.Judgement) -> None:
 
 
 def print_forecast(forecast: Forecast, *, as_json: bool) -> ExitCode:
-    """Print what would be executed. Return ERROR only if a unit is sure to end as one, else HELD."""
+    """Print what would be executed. Return ERROR if a unit is certain to be an error, else HELD."""
     from harness.cli.forecast import shown
 
     if as_json:
@@ -65,7 +65,7 @@ def print_forecast(forecast: Forecast, *, as_json: bool) -> ExitCode:
 
 
 def recorded_in(reports: Path) -> Callable[[Sequence[Run]], dict[str, float]]:
-    """Return a look-up for `Progress`: what runs like these took, by the runs that are recorded in this folder."""
+    """Return a function for `Progress` that estimates the seconds of runs from runs recorded in this folder."""
 
     def seconds(runs: Sequence[Run]) -> dict[str, float]:
         from harness.cli.forecast import Estimates

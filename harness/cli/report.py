@@ -41,7 +41,7 @@ def report(
 
 
 def render_together(directories: Sequence[Path], out: Path) -> list[str]:
-    """Draw one report of these runs into a new folder and return the page's doubts. Their own pages stay."""
+    """Write one report of these runs into a new folder; return the page's warnings. The runs' own pages stay."""
     refuse_used(out, directories)
     bundles, judgement = shown_together(directories)
     linked = write_shared(out, judgement, bundles)
@@ -51,9 +51,9 @@ def render_together(directories: Sequence[Path], out: Path) -> list[str]:
 
 
 def render(directory: Path) -> list[str]:
-    """Draw the reports of a run again, seal it anew, and return the doubts that its page shows.
+    """Render the reports of a run again, seal it again, and return the warnings (doubts) on its page.
 
-    A run that is not whole gets pages that say so, and no seal. Raises UsageError for an archive alone.
+    An incomplete run gets pages that report this, and no seal. Raises UsageError for a bare archive.
     """
     [bundle], judgement = judged([directory])
     junit = not bundle.place.published

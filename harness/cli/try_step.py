@@ -1,4 +1,4 @@
-"""`harness try`: run a function that makes a training step, and say what an optimization of it could rely on."""
+"""`harness try`: run a function that makes a training step, and print what an optimization of it could rely on."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def try_step(
 
 
 def _refuse_together(options: Mapping[str, bool]) -> None:
-    """Raise UsageError where several of these options are given."""
+    """Raise UsageError if several of these options are given."""
     given = [name for name, value in options.items() if value]
     if len(given) > 1:
         raise UsageError(f"{' and '.join(options)} exclude one another", got=" and ".join(given), remedy="name one")
@@ -88,7 +88,7 @@ def _refuse_together(options: Mapping[str, bool]) -> None:
 def _tried(
     draft: Draft, reports: Path | None, options: session.VerifyOptions, watch: Progress, *, as_text: bool
 ) -> tuple[Tried, Draft]:
-    """Try the draft to its end; as text, print each answer as soon as it is found."""
+    """Try the draft until the choice of comparison is final; as text, print each answer as soon as it is known."""
     names = {FIRST: options.name, CHOSEN: None if options.name is None else f"{options.name}-chosen"}
 
     def run(other: Draft, which: str) -> Tried:
@@ -110,7 +110,7 @@ def _tried(
 def _answered(
     draft: Draft, reports: Path | None, options: session.VerifyOptions, watch: Progress, answers: Answers
 ) -> Tried:
-    """Try the draft, and print each answer as soon as it is found."""
+    """Try the draft, and print each answer as soon as it is known."""
 
     def answer(verdict: Verdict, so_far: Tried) -> None:
         with watch.out_of_the_way():

@@ -120,7 +120,7 @@ def verify(
 
 
 def verify_here(paths: Sequence[Path], options: session.VerifyOptions) -> session.Judgement:
-    """Verify on this machine; interpreters import while contracts are read and systems describe themselves."""
+    """Verify on this machine; worker processes import modules while contracts are read and systems described."""
     from harness.execution.supervisor import Interpreters
 
     refuse = partial(refuse_lint_errors, paths=paths, limit_s=options.wall_limit_s)
@@ -157,5 +157,5 @@ def verify_on(
     read.require_unchanged(JUDGE)
     known = Known(
         paths, waivers=options.waivers
-    )  # a shard could have loosened the contract of a later one, and restored it
+    )  # a shard could have changed a later shard's contract, and restored it
     return judged(fleet.run_directories(shards, directory), known, gate=options.gate)[1]
