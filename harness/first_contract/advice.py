@@ -1,6 +1,6 @@
-"""Say what would fix a step: by the line of user code that a message names, and by the judge's reason code.
+"""Advise how to fix a step, by the line of user code that a message names and by the judge's reason code.
 
-The texts stand in `advice.yaml`. Source files are read as text here, and never run.
+The texts are in `advice.yaml`. Source files are only read as text, and never executed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _WAITS = {"not_captured", "sync_count", "sync_in_capture", "candidate_not_captur
 
 
 def places_in_stack(stack: str, folders: Sequence[Path]) -> list[Place]:
-    """Return the frames of a stack's text that lie in one of the folders, in order, with paths relative to it."""
+    """Return the frames of a stack's text that are in user code in one of the folders, with relative paths."""
     found: list[Place] = []
     for name, number in _FRAME.findall(stack):
         file = Path(name)
@@ -46,10 +46,10 @@ def places_in_stack(stack: str, folders: Sequence[Path]) -> list[Place]:
 
 
 def source_line(file: str, number: int, folders: Sequence[Path]) -> str:
-    """Return the line of code from the first folder that has the file as user code; "" where no folder has it."""
+    """Return the line of code from the first folder that has the file as user code; "" if there is none."""
     for folder in folders if not Path(file).is_absolute() else ():
         place = folder / file
-        # a virtual environment lies in a project, and a checkout of the harness is one; a step may be a library's
+        # a project can contain a virtual environment or the harness; but the step itself can be a library's
         if is_harness(place) or (is_library(place) and not is_library(folder)):
             continue
         try:
@@ -63,9 +63,9 @@ def source_line(file: str, number: int, folders: Sequence[Path]) -> str:
 def advice(
     reason: str, places: Sequence[Place], folders: Sequence[Path], question: str = "", message: str = ""
 ) -> Iterator[str]:
-    """Yield the lines below an answer: the code at each place, what to change there, and what the reason asks for.
+    """Yield the lines below an answer: the code at each place, how to fix it, and advice for the reason code.
 
-    folders: where the files are looked for. question, message: the template's claim, and its judge's message.
+    folders: where to search for the files. question, message: the template's claim, and its judge's message.
     """
     for file, number in dict.fromkeys(places):
         code = source_line(file, number, folders)
@@ -96,8 +96,8 @@ def places_in(message: str) -> list[Place]:
     return [(file, int(number)) for file, number in _PLACE.findall(message)]
 
 
-# Foresee, from a trial on a CPU, how the same step does on a GPU: one sentence each, with lines of
-# code below it.
+# Predict from a trial on a CPU how the same step behaves on a GPU: sentences, each followed by lines of
+# code.
 
 KEEP_ON_DEVICE = (
     "no capture takes such a copy: move the tensor to the device once, before the first step, or let the batch hold it"
@@ -109,7 +109,7 @@ DOCUMENTED = "torch documents it of these operators, unless `torch.use_determini
 
 
 def foreseen(runs: Iterable[RunEvidence]) -> Iterator[tuple[str, list[str]]]:
-    """Yield each sentence about a GPU, and the lines below it; none where the machine has a GPU."""
+    """Yield each prediction for a GPU, with the lines below it; none if the machine has a GPU."""
     if environment.machine().gpus:
         return
     seen = _seen(runs)

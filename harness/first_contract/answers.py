@@ -1,4 +1,4 @@
-"""Write the answers about a tried step: one line a question; below each no, the line of code and what would fix it."""
+"""Write the answers about a tried step, one line for each question; below a `no`, add the code and how to fix it."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ _GIB = 2**30
 class Answer:
     """The answer to one question.
 
-    verdict: None where this machine, or an option, leaves the claim out. code: lines of the user's code that it is
-    about. below: these lines with their text, what was seen next to them, and after `->` what usually fixes them.
+    verdict: None if this machine or an option leaves the claim out. code: places in user code that the answer is about.
+    below: the code at these places, observations, and usual fixes after `->`.
     """
 
     question: str
@@ -79,7 +79,7 @@ def answers_of(tried: Tried) -> list[Answer]:
 
 
 def heading(tried: Tried) -> list[str]:
-    """Return the lines that say what was tried and where, and which commits were compared."""
+    """Return lines on what was tried on which device, and which commits were compared."""
     draft, machine = tried.draft, environment.machine()
     facts = [arm.start.facts for run in tried.judgement.view.evidence.values() for arm in run.arms.get("plain", [])]
     on_gpu = machine.gpus and any(str(known.get("device")).startswith("cuda") for known in facts)
@@ -89,7 +89,7 @@ def heading(tried: Tried) -> list[str]:
 
 
 class Answers:
-    """The lines of a trial: each answer as its verdict falls, and at the end what was not printed before."""
+    """The lines of a trial: each answer as soon as its verdict is known, and at the end all remaining lines."""
 
     def __init__(self, *, headed: bool = False) -> None:
         """Start with no answer printed. headed: True if an earlier trial has printed the heading."""
@@ -97,7 +97,7 @@ class Answers:
         self._headed = headed
 
     def early(self, verdict: Verdict, tried: Tried) -> list[str]:
-        """Return the lines of a verdict that was just reached; none where the step itself did not run."""
+        """Return the lines for a new verdict; none if the step itself did not run."""
         if not_tried(tried):
             return []
         questions = {tried.draft.claim_id(name): question for name, question in QUESTIONS.items()}
@@ -107,7 +107,7 @@ class Answers:
         return lines
 
     def rest(self, tried: Tried) -> list[str]:
-        """Return the lines not printed yet, in the order of `QUESTIONS`, then memory and what a GPU would decide."""
+        """Return the lines not printed yet, in the order of `QUESTIONS`, then memory and predictions for a GPU."""
         lines = self._heading(tried)
         if failure := not_tried(tried):
             return lines + failure
@@ -130,7 +130,7 @@ class Answers:
 
 
 def on_a_gpu(tried: Tried) -> list[str]:
-    """Return what is foreseen of the step on a GPU; nothing if it ran on a GPU, or no capture is drafted."""
+    """Return predictions for the step on a GPU; none if it ran on a GPU, or if the draft has no captured arm."""
     lines = list[str]()
     if tried.draft.optimizes:
         return lines
@@ -162,7 +162,7 @@ def _answer(question: str, verdict: Verdict, tried: Tried) -> Answer:
 
 
 def _below(verdict: Verdict, tried: Tried) -> list[str]:
-    """Return what was observed of the captured step, the lines of code concerned, and what usually fixes them."""
+    """Return what was observed of the captured step, the relevant lines of code, and usual fixes."""
     view, reason = tried.judgement.view, verdict.reason
     about = (
         verdict,
@@ -176,12 +176,12 @@ def _below(verdict: Verdict, tried: Tried) -> list[str]:
         reason = ""
     question = next((name for name in QUESTIONS if verdict.claim == tried.draft.claim_id(name)), "")
     if tried.draft.commit and question == "GRADIENTS":
-        question = "AS-COMMIT"  # it compares the same two arms
+        question = "AS-COMMIT"  # both claims compare the same two arms
     return [*seen, *advice(reason, _places(verdict, tried), folders(tried), question, verdict.message)]
 
 
 def _places(verdict: Verdict, tried: Tried) -> list[Place]:
-    """Return places in user code: those that the verdict names, or else those where the plain step waits."""
+    """Return places in user code: where the plain step waits, if the claim reports this, else those in the message."""
     if verdict.reason == SYNC_COUNT or not _plain_waits(verdict):
         return places_in(verdict.message)
     plain = [arm.syncs for run in tried.judgement.view.evidence.values() for arm in run.arms.get("plain", [])]
@@ -190,13 +190,13 @@ def _places(verdict: Verdict, tried: Tried) -> list[Place]:
 
 
 def _plain_waits(verdict: Verdict) -> float:
-    """Return how often a step of the plain arm waits, or 0 where the verdict's claim does not report it."""
+    """Return how often a step of the plain arm waits; 0 if the verdict's claim does not report this."""
     found = verdict.figures.get("reported_syncs_per_step")
     return found.value if found is not None and isinstance(found.value, float | int) else 0
 
 
 def _detail(verdict: Verdict, tried: Tried) -> str:
-    """Return the judge's message, or another sentence where the reader first needs something else."""
+    """Return the judge's message, or a sentence with more important facts for some claims."""
     figures, held = verdict.figures, verdict.status is Status.PASS
     if (ratio := figures.get("mean_ratio")) and isinstance(ratio.value, float):
         whose = "baseline's" if tried.draft.commit else "plain step's"
@@ -206,7 +206,7 @@ def _detail(verdict: Verdict, tried: Tried) -> str:
         places = [
             f"{file}:{number}"
             for file, number in _places(verdict, tried)
-            if held or not source_line(file, number, folders(tried))  # else its line stands below
+            if held or not source_line(file, number, folders(tried))  # else its code is below
         ]
         where = f", at {', '.join(places)}" if places else ""
         waits = f"; the plain step waits {times:g} time{'s' if times != 1 else ''} a step{where}"
@@ -226,18 +226,18 @@ def _captures(tried: Tried) -> list[CaptureEvidence]:
 
 
 def folders(tried: Tried) -> list[Path]:
-    """Return the folders in which files named by messages are looked for."""
+    """Return the folders in which to search for files that messages name."""
     source = tried.draft.source
     return [Path.cwd(), *([source.folder] if source.folder is not None else []), source.file.parent]
 
 
 def why_untried(tried: Tried) -> str:
-    """Return what ended the plain arm, which all questions are about, or what is missing here; else ""."""
+    """Return what ended the plain arm, which all questions need, or what this machine lacks; "" if it was tried."""
     return " ".join(told for told, _ in _untried(tried))
 
 
 def headline_of(tried: Tried) -> Headline:
-    """Return the trial's headline. A step that broke broke neither the harness nor the machine."""
+    """Return the trial's headline; if the step itself broke, do not blame the harness or the machine."""
     result = tried.judgement.headline
     broke = result.code == ExitCode.ERROR and _untried(tried)
     return (
@@ -265,18 +265,18 @@ def _untried(tried: Tried) -> list[tuple[str, list[str]]]:
             below = [f"{'':>13}{each}" for each in advice("", places_in_stack(ended.stack, where)[:1], where)]
             told = f"the process that ran it ended, {ended.cause.replace('_', ' ')}: {told}"
         return [(told, below)]
-    # without torch, say
+    # for example, torch is missing
     return [(message, []) for message in dict.fromkeys(each.message for each in _nothing_ran(tried))]
 
 
 def _nothing_ran(tried: Tried) -> list[Verdict]:
-    """Return all verdicts if every one says NOT_RUN, else none."""
+    """Return all verdicts if every one is NOT_RUN, else an empty list."""
     verdicts = tried.judgement.verdicts
     return [*verdicts] if all(verdict.status is Status.NOT_RUN for verdict in verdicts) else []
 
 
 def _left_out(name: str, draft: Draft, no_cuda: str) -> str:
-    """Return why a draft does not have this claim; "" where it was not requested."""
+    """Return why a draft does not have this claim; "" if no reason needs to be printed."""
     if name == "FASTER":
         return f"speed is decided on a GPU: {no_cuda}" if no_cuda else "--no-speed"
     if name == "COMPILED" and not draft.arms.compiled and not draft.commit:
@@ -285,7 +285,7 @@ def _left_out(name: str, draft: Draft, no_cuda: str) -> str:
 
 
 def _memory(tried: Tried) -> str:
-    """Return the most memory that each arm had allocated after a step, in GiB."""
+    """Return in words the maximum memory that each arm had allocated after a step, in GiB."""
     most: dict[str, int] = {}
     for run in tried.judgement.view.evidence.values():
         for name, executions in run.arms.items():

@@ -1,11 +1,11 @@
-"""Choose the strongest comparison of a step's arms that is fair, by what trials measured, and over how many steps.
+"""Choose the strongest fair comparison of a step's arms, and its number of steps, from the results of trials.
 
-In this order: bits; bits under torch's deterministic algorithms; rounding, where the captured arm runs other kernels
-than the plain one; the plain arm's own noise. Where the arms draw different random numbers, none of these is fair. A
-comparison over a few seeds would be fair, but passes wrong steps too. So the claim stands, and stays undecided.
+The choices are, in this order: bits; bits under torch's deterministic algorithms; rounding, if the captured arm runs
+other kernels than the plain arm; the plain arm's noise. None of them is fair if the arms draw different random numbers.
+A comparison over a few seeds would be fair, but would pass wrong steps. So the claim is kept, and stays undecided.
 
-Arms are compared over as many steps as the step trains, and as time allows. The single claims compare `STEPS`; a long
-run of a captured step compares up to `LONG`, if as many steps fit `LONG_S`.
+The number of steps is limited by the step's own training and by time. Single claims compare `STEPS` steps; a long run
+of a captured step compares up to `LONG` steps, as many as fit into `LONG_S` seconds.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ OF_THE_PROCESS = "the plain step repeats its bits within a process, and not in a
 
 
 def chosen(tried: Tried, probe: Callable[[Draft], Tried]) -> Draft:
-    """Return the tried draft with the strongest comparison that is fair.
+    """Return the tried draft with the strongest fair comparison.
 
-    tried: a trial of bits whose plain arm came to its end. probe: tries another draft; it is called where the plain
-    step does not repeat its bits.
+    tried: a trial that compared bits and whose plain arm completed. probe: tries another draft; it is called if the
+    plain step does not repeat its bits.
     """
     first, tried = tried, _warmed(tried, probe)
     draft = replace(
@@ -59,7 +59,7 @@ def chosen(tried: Tried, probe: Callable[[Draft], Tried]) -> Draft:
     again = probe(replace(draft, choice=deterministic))
     if lost := _lost(tried, again):
         same = _same(tried)
-        if same is not None and same.status is Status.PASS:  # the captured arm repeated its bits, in its process
+        if same is not None and same.status is Status.PASS:  # within its process the captured arm repeated the bits
             return replace(draft, choice=Choice(why=OF_THE_PROCESS))
         unrepeated = Choice("noise", repeats=False, why=f"the plain step does not repeat its bits, {lost}")
         return replace(draft, choice=_rounded(tried, unrepeated))
@@ -67,7 +67,7 @@ def chosen(tried: Tried, probe: Callable[[Draft], Tried]) -> Draft:
 
 
 def compares(draft: Draft) -> str:
-    """Return the line that says what is compared, why nothing stronger is, and what the comparison cannot decide."""
+    """Return a line on what is compared, why no stronger comparison is used, and what stays undecided."""
     choice = draft.choice
     under = " under deterministic algorithms" if choice.deterministic else ""
     why = choice.why or ("the step has an optimization of its own" if draft.optimizes else "")
@@ -80,7 +80,7 @@ def compares(draft: Draft) -> str:
 
 
 def _warmed(tried: Tried, probe: Callable[[Draft], Tried]) -> Tried:
-    """Return a trial that captures after a plain step, if nothing but lazily made state kept this one from it."""
+    """Return a trial that captures after a plain step, if lazily created state prevented the capture; else `tried`."""
     if not any(WARM_STEPS in (each.failure or "") for each in _captures(tried)):
         return tried
     again = probe(replace(tried.draft, warm_steps=1))
@@ -94,14 +94,14 @@ def _captures(tried: Tried) -> list[CaptureEvidence]:
 
 
 def _not_compared(draft: Draft) -> str:
-    """Return what two commits leave out: an optimization of the step's own."""
+    """Return a note that a comparison of two commits leaves out the step's own optimization, if it has one."""
     if not draft.commit or not {"optimized", "captured"} & set(draft.source.arguments):
         return ""
     return f"; not compared: the step's own optimization, for which there is `harness try {draft.source.asked}`"
 
 
 def _unfit(tried: Tried) -> Iterator[tuple[str, str]]:
-    """Yield each claim that even a correct step of this kind cannot hold, and why."""
+    """Yield each claim that even a correct step of this kind cannot fulfil, and why."""
     gradients, captures = _verdict(tried, "GRADIENTS"), _verdict(tried, "CAPTURES")
     if gradients is not None and gradients.reason == CAPABILITY_MISSING:
         yield "GRADIENTS", "no step left a gradient to read"
@@ -110,19 +110,19 @@ def _unfit(tried: Tried) -> Iterator[tuple[str, str]]:
 
 
 def _host_values(tried: Tried) -> dict[str, str]:
-    """Return the numbers that no replay changes, with what reads each, if they alone keep the step from holding."""
+    """Return host numbers that replays do not change, with their readers, if nothing is violated but they need one."""
     verdicts = tried.judgement.verdicts
-    violated = any(verdict.status is Status.FAIL for verdict in verdicts)  # no reason would explain that
+    violated = any(verdict.status is Status.FAIL for verdict in verdicts)  # a stated reason would not help then
     if violated or not any(verdict.reason == HOST_VALUE_UNEXPLAINED for verdict in verdicts):
         return {}
     numbers = [each for made in _captures(tried) for each in made.host_numbers or ()]
-    # ends are compared by a name that several parameters have: one reason is enough for all of them
+    # several parameters share the name by which ends are compared, so one reason is enough for all
     counted = {own: each for each in reversed(numbers) if not each.read and (own := own_name(each.name))}
     return {each.name: each.read or "counted alone" for each in numbers if each.read or each in counted.values()}
 
 
 def _undecided(tried: Tried) -> str:
-    """Return which claim stays undecided because of other random numbers, and what decides it; "" if none does."""
+    """Return which claim stays undecided because the arms drew other random numbers, and the remedy; "" if none."""
     found = (verdict for verdict in tried.judgement.verdicts if verdict.reason == OTHER_RANDOM_NUMBERS)
     first = next(found, None)
     drew = first and first.figures[OTHER_RANDOM_NUMBERS].value
@@ -136,7 +136,7 @@ def _resumes(tried: Tried) -> bool:
 
 
 def _same(tried: Tried) -> Verdict | None:
-    """Return the verdict of the claim that may compare bits."""
+    """Return the verdict of the claim that compares training."""
     return _verdict(tried, "AS-COMMIT" if tried.draft.commit else "SAME")
 
 
@@ -151,7 +151,7 @@ def _repeats(tried: Tried) -> bool:
 
 
 def _lost(tried: Tried, again: Tried) -> str:
-    """Return what fails even under deterministic algorithms; "" if they help."""
+    """Return why deterministic algorithms do not help; "" if they do."""
     if ended := why_untried(again):
         return f"and under deterministic algorithms it ended: {ended}"
     if not _repeats(again):
@@ -177,33 +177,33 @@ def _rounded(tried: Tried, choice: Choice) -> Choice:
     return replace(choice, equality="within", why=", and ".join(filter(None, whys)))
 
 
-FEWEST = 8  # steps of a trial
-LONG_S = 60.0  # of the long run's two arms
-BLOCK = 100  # steps of the long run
+FEWEST = 8  # minimum steps of a trial
+LONG_S = 60.0  # maximum seconds of the long run's two arms together
+BLOCK = 100  # the number of steps of the long run is a multiple of it
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 _STEPS = re.compile(r"\w+\.\d+: (steps|host syncs)")
 
 
 @dataclass(frozen=True)
 class Horizon:
-    """What was asked for: steps of each arm, or seconds for all of them; None: nothing was."""
+    """The requested length: steps of each arm, or seconds for all arms together; None: not requested."""
 
     steps: int | None = None
     budget_s: float | None = None
 
     def first(self, draft: Draft) -> Draft:
-        """Return the draft of the first trial. With a budget it is short, and measures how long a step takes."""
+        """Return the draft of the first trial, which is short if there is a budget, to measure the time of a step."""
         return replace(draft, steps=self.steps or (FEWEST if self.budget_s is not None else STEPS))
 
     def of_budget(self, tried: Tried) -> Draft:
-        """Return the draft with as many steps as half of the budget pays for; the long run has the other half."""
+        """Return the draft with as many steps as fit into half of the budget; the long run has the other half."""
         if self.budget_s is None or self.steps is not None:
             return tried.draft
         paid = int(self.budget_s / 2 / max(_seconds(tried) / tried.draft.steps, 1e-9))
         return replace(tried.draft, steps=prime_at_most(min(STEPS, max(paid, FEWEST + 3))))
 
     def with_long_run(self, draft: Draft, tried: Tried) -> Draft:
-        """Return the draft with a long run among its claims, if enough steps fit and the user chose no number."""
+        """Return the draft with a claim about a long run, if enough steps fit and the user chose no number of steps."""
         if self.steps is not None or not draft.has_long_run or "CAPTURES" in draft.unfit:
             return draft
         most = LONG_S if self.budget_s is None else min(LONG_S, self.budget_s / 2)
@@ -222,10 +222,10 @@ def seconds_of(text: str) -> float:
 
 
 def to_its_end(tried: Tried, again: Callable[[Draft], Tried]) -> Tried:
-    """Return the trial. If the plain step ended its training early, return a new trial over the steps it made.
+    """Return the trial, or, if the plain step ended its training early, a new trial over the steps that it made.
 
-    A loader that is exhausted, or a schedule with a number of steps, raises in the step after its last one. Or the loss
-    is NaN from there on, as is the mean over an empty batch.
+    An exhausted loader or schedule raises an exception in the step after the last one; or the loss is NaN from then
+    on, such as the mean over an empty batch.
     """
     steps, why = min(_ends(tried), default=(0, ""))
     if not FEWEST <= steps < tried.draft.steps:
@@ -235,7 +235,7 @@ def to_its_end(tried: Tried, again: Callable[[Draft], Tried]) -> Tried:
 
 
 def _ends(tried: Tried) -> Iterator[tuple[int, str]]:
-    """Yield after how many steps an execution of the plain arm ended its training, and why."""
+    """Yield for each execution of the plain arm that ended early after how many steps it ended, and why."""
     for run in tried.judgement.view.evidence.values():
         ended = run.failed.get("plain")
         if ended is not None and ended.cause == "exception":
@@ -247,12 +247,12 @@ def _ends(tried: Tried) -> Iterator[tuple[int, str]]:
 
 
 def finite_steps(losses: Sequence[float]) -> int:
-    """Return the number of steps up to the last finite loss: a loss that is NaN only in between ends no training."""
+    """Return the number of steps up to the last finite loss; earlier NaN losses do not count as an end."""
     return next((step for step in range(len(losses), 0, -1) if isfinite(losses[step - 1])), 0)
 
 
 def compared_steps(draft: Draft) -> list[str]:
-    """Return the lines about steps: that fewer than by default are compared, and where the long run is."""
+    """Return lines on the number of steps, if it is below the default, and on where the long run is."""
     lines, claim = [], draft.claim_id("LONG")
     if draft.steps < STEPS:
         lines.append(f"steps: every claim compares {draft.steps}, where {STEPS} are the default")
@@ -264,7 +264,7 @@ def compared_steps(draft: Draft) -> list[str]:
 
 
 def _seconds(tried: Tried, arms: tuple[str, ...] = ()) -> float:
-    """Return the seconds that the trial spent in steps of these arms' first runs, or of all arms and runs."""
+    """Return the trial's seconds in steps of the first replicas of these arms, or of all arms and replicas."""
     wanted = {f"{arm}.0: steps" for arm in arms}
     phases = (each for run in tried.judgement.view.costs.by_run.values() for each in run)
     return sum(each.seconds for each in phases if each.phase in wanted or (not arms and _STEPS.fullmatch(each.phase)))
@@ -279,10 +279,10 @@ def fair_trial(
     probe: Callable[[Draft], Tried],
     compared: Callable[[Draft], None] = lambda _: None,
 ) -> tuple[Tried, Draft]:
-    """Return the trial whose answers stand, and the draft with what was measured.
+    """Return the trial whose answers are final, and the draft with the choices that trials led to.
 
-    run: tries a draft for its answers; FIRST, SHORTER or CHOSEN says which trial it is. probe: tries a draft for its
-    measurements alone. compared: gets the chosen draft before it is tried.
+    run: tries a draft and prints answers; its second argument is FIRST, SHORTER or CHOSEN. probe: tries a draft only
+    to measure. compared: called with the chosen draft before it is tried.
     """
     tried = to_its_end(run(draft, FIRST), lambda shorter: run(shorter, SHORTER))
     if not_tried(tried):

@@ -1,9 +1,8 @@
 """Draft a trainer's first adapter and contracts as texts: `harness init` writes them, `harness try` runs the first.
 
-There are three texts, the same for every step: a step that is captured, a step with another optimization, and what lies
-between and after the first steps (a long run, evaluations, saving and resuming). Their claims are macros of
-`claims.yaml.j2`. A trial chooses what is compared (`Choice`). No number in them comes from a run: a first run may be
-that of a step that is wrong.
+There are three contracts: for a captured step, for a step with another optimization, and for everything besides single
+steps (a long run, evaluations, saving and resuming). Their claims are macros of `claims.yaml.j2`. A trial chooses the
+comparison (`Choice`). No bound comes from a measurement, because the first measured step may be wrong.
 """
 
 from __future__ import annotations
@@ -31,10 +30,10 @@ from harness.run_directory.places import refuse_within_run, write_together
 if TYPE_CHECKING:
     from jinja2.environment import TemplateModule
 
-STEPS = 211  # a prime: no period of a trainer's (accumulated batches, a log, a synchronization) ends with it
-BATCHES = 43  # that differ at least: a small set of data begins anew after them
-LONG = 10_000  # the most steps of the long run, and its steps where its contract is apart
-LONG_AT_LEAST = 500  # a training that ends by itself has at least so many
+STEPS = 211  # a prime, so that no period of a trainer (accumulation, logging, synchronization) ends with it
+BATCHES = 43  # minimum number of distinct batches; a small data set repeats after them
+LONG = 10_000  # maximum steps of the long run, and its steps if it is in a separate contract
+LONG_AT_LEAST = 500  # minimum steps of a long run
 
 WHY_WARM = "the step makes state of its own in its first execution, which no capture can hold"
 
@@ -44,26 +43,26 @@ TRAINING_ARGUMENTS = "what you want to change, as in TrainingArguments(…): bf1
 
 Equality = Literal["bitwise", "within", "noise"]
 COMPARED = {"bitwise": "every bit", "within": "within rounding", "noise": "within the plain step's own noise"}
-AT_COMMIT = "at_commit"  # the arm that trains as the commit does
+AT_COMMIT = "at_commit"  # the arm that trains with the code of the baseline commit
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The strongest comparison of the arms that is fair, by what was measured."""
+    """The strongest fair comparison of the arms, according to measurements."""
 
     equality: Equality = "bitwise"
-    deterministic: bool = False  # the compared arms run under torch's deterministic algorithms; speed is timed without
-    repeats: bool | None = True  # the plain step repeats its bits under these settings; None: it could not be tried
+    deterministic: bool = False  # compared arms (but not timed arms) run under torch's deterministic algorithms
+    repeats: bool | None = True  # the plain step repeats its bits with these settings; None: not tried
     why: str = ""
 
 
 @dataclass(frozen=True)
 class Arms:
-    """What this machine allows besides a captured and a plain arm."""
+    """Additional arms and claims that this machine allows."""
 
-    compiled: bool  # torch.compile: there is a C++ compiler
-    timed: bool  # there is a CUDA device
-    memory: bool  # a CUDA device's memory is counted, and MEMORY claims what the captured step takes of it
+    compiled: bool  # an arm through torch.compile, which needs a C++ compiler
+    timed: bool  # claims about speed, which need a CUDA device
+    memory: bool  # the claim MEMORY about the captured step's memory on a CUDA device
 
 
 @dataclass(frozen=True)
@@ -73,16 +72,16 @@ class Draft:
     source: StepSource
     steps: int
     arms: Arms
-    unfit: Mapping[str, str] = field(default_factory=dict)  # claims that are left out by what was measured, and why
+    unfit: Mapping[str, str] = field(default_factory=dict)  # claims left out because of measurements, and why
     choice: Choice = Choice()
     undecided: str = ""  # which claim no choice decides, and why
-    resumes: bool = False  # the step was seen to have `save` and `load`
-    host_values: Mapping[str, str] = field(default_factory=dict)  # that no replay changes, with what reads each
-    gain: bool = True  # an optimized arm must be another step than the plain one, where no speed is timed
-    long: int | None = None  # steps of the long run, in addition to the other claims; None: it is in the contract apart
-    warm_steps: int = 0  # plain ones before the capture, where the step was seen to make state in its first one
-    commit_named: str = ""  # what the commit was asked for by, such as a branch
-    commit: str = ""  # the plain step is compared with the same function at this commit, and no other arm with it
+    resumes: bool = False  # the step has `save` and `load`
+    host_values: Mapping[str, str] = field(default_factory=dict)  # numbers that no replay changes, with their readers
+    gain: bool = True  # if no speed is timed, claim that the optimized arm differs from the plain arm
+    long: int | None = None  # steps of the long run in the first contract; None: it is in a separate contract
+    warm_steps: int = 0  # plain steps before the capture, if the first step creates state
+    commit_named: str = ""  # the name by which the commit was requested, such as a branch
+    commit: str = ""  # if set, the plain step is only compared with the same function at this commit
 
     @property
     def adapter_name(self) -> str:
@@ -98,22 +97,22 @@ class Draft:
 
     @property
     def optimizes(self) -> bool:
-        """Return True if an arm has an optimization that is not a capture: the step's, or by a trainer's arguments."""
+        """Return True if an arm has an optimization other than capture: the step's own, or a trainer's arguments."""
         return not self.commit and (self.source.makes_trainer or "optimized" in self.source.arguments)
 
     @property
     def captures_itself(self) -> bool:
-        """Return True if the step makes its own capture, so that its author claims one."""
+        """Return True if the step captures itself, by its argument `captured`."""
         return "captured" in self.source.arguments
 
     @property
     def equality(self) -> Equality:
-        """Return how the candidate is compared; an optimization that is not a capture rounds differently."""
+        """Return how the candidate is compared: within rounding for an optimization other than capture."""
         return "within" if self.optimizes else self.choice.equality
 
     @property
     def left_out(self) -> list[str]:
-        """Return which claims are left out because of what was measured, and why."""
+        """Return a line for each claim that was left out because of measurements, with the cause."""
         lines = []
         if not self.choice.repeats:
             unfit = [self.claim_id("REPEATS"), *([self.claim_id("COMPILED")] if self._compiles else [])]
@@ -194,10 +193,10 @@ class Draft:
         return bool(self.choice.repeats) and self.equality == "bitwise" and "LONG" not in self.unfit
 
     def long_contract(self) -> str:
-        """Return the text of the contract about what lies between steps and after the first of them, or "".
+        """Return the text of the contract about evaluations, checkpoints and the long run; "" if there is none.
 
-        Its claims need an arm that repeats its bits, so a plain step that does not has no such contract. Nor has a
-        trainer, whose loop evaluates and saves by itself, or a comparison of two commits.
+        Its claims need a plain step that repeats its bits. There is no such contract for a trainer, whose loop
+        evaluates and saves by itself, or for a comparison of two commits.
         """
         if not self.choice.repeats or self.source.makes_trainer or self.commit:
             return ""
@@ -214,7 +213,7 @@ class Draft:
 
     @property
     def _resumes_at_once(self) -> bool:
-        """Return True if the first contract claims it: unless the step can, the claim would keep the gate closed."""
+        """Return True if the first contract claims resuming; if the step cannot resume, the gate would stay closed."""
         return self.resumes and bool(self.choice.repeats)
 
     @property
@@ -230,19 +229,19 @@ class Draft:
 
     @property
     def _compares_compiled(self) -> bool:
-        """Return True if there is a claim about the compiled arm: its bound needs a plain step that repeats itself."""
+        """Return True if a claim is about the compiled arm; its bound needs a plain step that repeats its bits."""
         return self._compiles and bool(self.choice.repeats)
 
     @property
     def _compiles(self) -> bool:
-        """Return True if there is an arm through torch.compile: the step has no optimization of its own."""
+        """Return True if there is an arm through torch.compile, which needs a step without its own optimization."""
         return self.arms.compiled and self._harness_captures
 
     @property
     def _captured(self) -> bool:
-        """Return True if there is an arm that is captured: of two commits only by a step that captures itself.
+        """Return True if there is a captured arm. With two commits, only a step that captures itself has one.
 
-        What trains as it did may be no step that can be captured, and then it was none before.
+        Other steps may not be capturable at either commit.
         """
         return not self.optimizes and not self.source.makes_trainer and (self.captures_itself or not self.commit)
 
@@ -276,7 +275,7 @@ class Draft:
         )
 
     def _named_host_values(self) -> str:
-        """Return `host_values` with empty reasons. No contract may have these: a person must write the reason."""
+        """Return `host_values` with empty reasons, which contracts do not accept: a person must write them."""
         if not self.host_values:
             return ""
         named = [f"  {json.dumps(name)}: ''  # {_one_line(read)}\n" for name, read in self.host_values.items()]
@@ -335,7 +334,7 @@ class Draft:
 
     @property
     def gains_untimed(self) -> bool:
-        """Return True if the optimized arm must be another step than the plain one, since no claim times it."""
+        """Return True if a claim demands that the optimized arm differs from the plain arm, as no claim times it."""
         return self.optimizes and self.gain and not self._times
 
     def _resumes(self) -> str:
@@ -367,9 +366,9 @@ def _claims() -> TemplateModule:
 
 
 def saves_of(steps: int) -> list[int]:
-    """Return after how many steps a checkpoint is saved: at multiples of 20 and of 24, and at a prime.
+    """Return the numbers of steps after which to save a checkpoint: multiples of 20 and 24, and a prime.
 
-    At least four steps lie between two checkpoints: with fewer, the last one on a GPU is not a watched replay.
+    Checkpoints are at least four steps apart; otherwise the last step on a GPU is not an observed replay.
     """
     tens = steps // 40 * 20
     dozens = (tens + 4 + 23) // 24 * 24
@@ -381,7 +380,7 @@ def saves_of(steps: int) -> list[int]:
 
 
 def prime_at_most(number: int) -> int:
-    """Return the largest prime up to `number`, at least 2: a multiple of a trainer's period would hide what it does."""
+    """Return the largest prime up to `number`, at least 2; a multiple of a trainer's period could hide its effects."""
     return next(each for each in range(max(number, 2), 1, -1) if all(each % divisor for divisor in range(2, each)))
 
 
@@ -402,7 +401,7 @@ def _wrapped(text: str) -> str:
 
 
 def _one_line(text: str) -> str:
-    """Return the text without what would end a docstring or is not UTF-8: names of folders may be any bytes."""
+    """Replace characters that would end a docstring or are not UTF-8, because folder names may be any bytes."""
     return text.replace("\\", "/").replace('"', "'").encode("utf-8", "replace").decode("utf-8")
 
 
@@ -410,7 +409,7 @@ COMPILERS = ("g++", "clang++", "c++")
 
 
 def compiler_missing() -> str:
-    """Return why torch.compile cannot work here; "" where it probably can."""
+    """Return why torch.compile cannot work here; "" if it probably works."""
     named = os.environ.get("CXX")
     if any(shutil.which(name) for name in ([named] if named else COMPILERS)):
         return ""
@@ -418,33 +417,33 @@ def compiler_missing() -> str:
 
 
 def arms_here(*, compiled: bool, speed: bool = True) -> Arms:
-    """Return the arms that are asked for and that this machine can run."""
+    """Return the requested arms that this machine can run."""
     timed = speed and environment.machine().cuda
-    # What a small step's libraries take for each stream may alone be four times the plain step's memory: MEMORY is
-    # written once its ratio has been measured on GPUs. The museum of field bugs has it.
+    # For a small step, the libraries' memory for each stream can be four times that of the plain step. So MEMORY is
+    # not drafted until its ratio has been measured on GPUs. The museum of field bugs has the claim.
     return Arms(compiled=compiled and not compiler_missing(), timed=timed, memory=False)
 
 
 def keep(draft: Draft, folder: Path, *, force: bool) -> list[Path]:
     """Write the adapter and the contracts into a project, all of them or none, and return their paths.
 
-    Raises UsageError where a file exists, unless `force` allows to replace it, and where a file cannot be written.
+    Raises UsageError if a file exists and `force` is False, or if a file cannot be written.
     """
     paths = kept_files(draft, folder)
     require_free(paths, force=force)
-    require_valid(replace(draft, host_values={}), folder)  # whose reasons are yours to say
+    require_valid(replace(draft, host_values={}), folder)  # a person must write the reasons of host_values
     texts = (draft.adapter(folder), *_contracts(draft))
     write_together(dict(zip(paths, texts, strict=True)))
     return paths
 
 
 def _contracts(draft: Draft) -> list[str]:
-    """Return the texts of the contracts to keep; the second is left out where nothing repeats its bits."""
+    """Return the texts of the contracts to keep; the second one may be empty and is then left out."""
     return [text for text in (draft.contract(), draft.long_contract()) if text]
 
 
 def require_valid(draft: Draft, folder: Path) -> None:
-    """Raise HarnessError if Python, or the reader of contracts, refuses a draft: only the templates can cause that."""
+    """Raise HarnessError if Python or the reader of contracts refuses a draft, which only a bug can cause."""
     adapter, *contracts = kept_files(draft, folder)
     try:
         ast.parse(draft.adapter(folder), filename=str(adapter))

@@ -1,8 +1,8 @@
-"""Find where a function that makes a training step is written, and how it is called: read from its source, never run.
+"""Find the source of a function that makes a training step, and its arguments, without executing the source.
 
-It is named `module:function` or `path/to/file.py:function`, and is written with `def` at the top of that file. It takes
-no arguments except those in `GIVEN` (others have defaults), and returns step, batch and parameters. Ids and file names
-of its contract allow fewer characters than names of Python modules.
+The function is named `module:function` or `path/to/file.py:function`, and is defined with `def` at the top level of the
+file. Its arguments are in `GIVEN` or have defaults. It returns step, batch and parameters. Ids and file names of the
+contract are derived from the module's name, with fewer allowed characters.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from harness.errors import UsageError
 from harness.evidence.sources import module_spec
 from harness.platform.paths import add_working_directory, require_existing
 
-LONGEST = 60  # with the longest claim behind it, an id is within its 100 signs
-_NO_TEXT = {"null", "true", "false", "yes", "no", "on", "off", "y", "n"}  # to YAML, in one version of it or another
+LONGEST = 60  # an id with the longest claim name appended must be within 100 characters
+_NO_TEXT = {"null", "true", "false", "yes", "no", "on", "off", "y", "n"}  # not texts in some version of YAML
 
 
 def stem_of(module: str) -> str:
@@ -49,13 +49,13 @@ def yaml_text(name: str) -> str:
 def file_of(place: str) -> tuple[Path, Path, str]:
     """Return file, import folder and module of `path/to/file.py` or `package.module`.
 
-    Raises UsageError where there is no such file, or where Python cannot import it by its name.
+    Raises UsageError if there is no such file, or if Python cannot import it by its name.
     """
     return _by_path(Path(place)) if place.endswith(".py") or "/" in place else _by_module(place)
 
 
 def _by_path(path: Path) -> tuple[Path, Path, str]:
-    """Return file, folder and module of a path, as `python path/to/file.py` sees it, or as its package does."""
+    """Return file, import folder and module of a path; a file in a package is a module of the package."""
     require_existing([path])
     if not path.is_file():
         raise UsageError("the file must exist", where=str(path), got="no file there")
@@ -76,7 +76,7 @@ def _by_path(path: Path) -> tuple[Path, Path, str]:
 
 
 def _require_as_imported(names: Sequence[str], path: Path) -> None:
-    """Raise UsageError for a name that an `import` does not find: Python normalizes names in source code (NFKC)."""
+    """Raise UsageError for a name that `import` does not find because Python normalizes names (NFKC)."""
     for name in names:
         if (imported := unicodedata.normalize("NFKC", name)) != name:
             raise UsageError(
@@ -88,7 +88,7 @@ def _require_as_imported(names: Sequence[str], path: Path) -> None:
 
 
 def _require_found_first(path: Path, module: Path, *, hidden_by_all: bool) -> None:
-    """Raise UsageError if Python finds another module of this name first: a standard one, or one on the path."""
+    """Raise UsageError if Python finds another module of this name first (in the standard library or on the path)."""
     spec = module_spec(module.name)
     if spec is None or spec.origin is None or not (hidden_by_all or module.name in sys.stdlib_module_names):
         return
@@ -103,7 +103,7 @@ def _require_found_first(path: Path, module: Path, *, hidden_by_all: bool) -> No
 
 
 def _by_module(name: str) -> tuple[Path, Path, str]:
-    """Return the file of a module that Python would find, with the working directory as folder, and the name."""
+    """Return file, working directory and name of a module that Python would find."""
     if not all(part.isidentifier() and not keyword.iskeyword(part) for part in name.split(".")):
         raise UsageError("a module's name is made of identifiers", got=f"`{name}`")
     add_working_directory()
@@ -122,7 +122,7 @@ def _by_module(name: str) -> tuple[Path, Path, str]:
 
 
 def _places_of(package: str) -> Iterator[Path]:
-    """Yield folders that may hold the package: those on the path, and those an editable install's hook names."""
+    """Yield folders that may contain the package: the import path, and folders of editable installs."""
     yield from (Path(entry or ".") for entry in sys.path)
     try:
         spec = importlib.util.find_spec(package)
@@ -141,36 +141,36 @@ GIVEN = {
     "captured": 'arm.capture != "none"',
     "optimized": 'bool(arm.settings().get("optimized"))',
 }
-"""Arguments that the harness gives by their name, and what it gives."""
+"""Names of arguments that the harness supplies, with the expressions that the adapter passes."""
 PAGE = "docs/plugging-in-a-trainer.md"
 RETURNED = "step, batch, model"
-MOST_BYTES = 2**22  # of a source file
+MOST_BYTES = 2**22  # maximum size of a source file
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 @dataclass(frozen=True)
 class StepSource:
-    """A function that makes a step: what to import it by, and from which folder."""
+    """A function that makes a step, and how to import it."""
 
-    asked: str  # as it was named
-    module: str  # as it is imported
+    asked: str  # the name that the user gave
+    module: str  # the module's name for import
     function: str
-    folder: Path | None  # that Python needs on its path to find the module; None: it finds it
+    folder: Path | None  # folder to add to Python's path; None: not needed
     file: Path
     line: int
-    arguments: tuple[str, ...]  # those of GIVEN that it takes
-    defaults: Mapping[str, int]  # whole numbers among their defaults
-    makes_trainer: bool = False  # a library's, which loops by itself
+    arguments: tuple[str, ...]  # the names in GIVEN that the function takes
+    defaults: Mapping[str, int]  # positive integers among the defaults of these arguments
+    makes_trainer: bool = False  # it returns a library's trainer, which has its own loop
 
     @property
     def place(self) -> str:
-        """Return `file:line`; the file relative to the working directory if it lies below it."""
+        """Return `file:line`, with a relative path if the file is below the working directory."""
         return f"{_shown(self.file)}:{self.line}"
 
 
 def find_step_source(asked: str) -> StepSource:
-    """Read the function that `asked` names. Raises UsageError, with file and line, for what cannot make a step."""
+    """Read the function that `asked` names. Raises UsageError, with file and line, if it cannot make a step."""
     place, _, name = asked.rpartition(":")
     if not place or not name.isidentifier():
         raise UsageError(
@@ -178,13 +178,13 @@ def find_step_source(asked: str) -> StepSource:
             got=f"`{asked}`",
             remedy="for example `train:make_step` or `train.py:make_step`",
         )
-    name = unicodedata.normalize("NFKC", name)  # as Python reads it in the file
+    name = unicodedata.normalize("NFKC", name)  # as Python normalizes names in source code
     file, folder, module = file_of(place)
     return read_step_source(asked, name, file, folder, module)
 
 
 def read_step_source(asked: str, name: str, file: Path, folder: Path, module: str) -> StepSource:
-    """Read the function of this name from a file. Raises UsageError, see `find_step_source`."""
+    """Read the function of this name from a file. Raises UsageError as `find_step_source` does."""
     tree = _parsed(file)
     function = _function(tree, name, file)
     arguments = _arguments(function, file)
@@ -226,7 +226,7 @@ def _parsed(file: Path) -> ast.Module:
 
 
 def _function(tree: ast.Module, name: str, file: Path) -> Function:
-    """Return the last definition of the name at the top of the file, also below `if` and `try` there."""
+    """Return the last top-level definition of the name, including definitions in top-level `if` and `try`."""
     statements = list(_top(tree.body))
     functions = {each.name: each for each in statements if isinstance(each, Function)}
     if name in functions:
@@ -305,8 +305,8 @@ def _require_returns(function: Function, file: Path) -> None:
 
 
 def _makes_trainer(tree: ast.Module, function: Function) -> bool:
-    """Return True if a function makes a library's trainer. Its name or annotation says so, or the class it calls for
-    the value that it returns alone. Of three returned values the first counts, where its class is `Trainer` itself.
+    """Return True if a function makes a library's trainer: its name, its annotation, or the class of its only returned
+    value ends with `trainer`. Of three returned values, the class of the first must be `Trainer` itself.
     """
     bases = {each.name: map(ast.unparse, each.bases) for each in _top(tree.body) if isinstance(each, ast.ClassDef)}
     own = list(_own(function))
@@ -332,12 +332,12 @@ def _makes_trainer(tree: ast.Module, function: Function) -> bool:
 
 
 def _problem(value: ast.expr | None) -> str:
-    """Return why a returned expression cannot be step, batch and parameters; "" where it may be."""
+    """Return why a returned expression cannot be step, batch and parameters; "" if it can be."""
     if isinstance(value, ast.Tuple | ast.List) and not any(isinstance(each, ast.Starred) for each in value.elts):
         return "" if len(value.elts) in (3, 4) else f"{len(value.elts)} values"
     if isinstance(value, ast.Constant | ast.Dict | ast.Set | ast.JoinedStr | ast.BinOp | ast.Compare | ast.Lambda):
         return f"`{ast.unparse(value)[:60]}`"
-    return ""  # a name or a call: what it gives is seen when it runs
+    return ""  # the value of a name or a call is only known when it runs
 
 
 def _own(node: ast.AST) -> Iterator[ast.AST]:
@@ -355,7 +355,7 @@ def _calls(nodes: Iterator[ast.AST] | list[ast.AST], *names: str) -> list[ast.Ca
 
 
 def _loop(own: list[ast.AST]) -> str:
-    """Return why a function has no return value: a training loop or a trainer's call, with its line; else only that."""
+    """Return `no return value`, with the line of a training loop or of a trainer's call if there is one."""
     for loop in _loops(own):
         [backward, *_] = _calls(list(_own(loop)), "backward")
         return f"no return value, and a training loop at line {loop.lineno} with `backward()` at line {backward.lineno}"
@@ -374,7 +374,7 @@ def _is_trainer(call: ast.Call) -> bool:
 
 
 def _loops(own: list[ast.AST]) -> list[ast.For | ast.While]:
-    """Return a list with the innermost loop that has a backward pass; empty where there is none."""
+    """Return a list with the last loop that has a backward pass; empty if there is none."""
     loops = [node for node in own if isinstance(node, ast.For | ast.While) and _calls(list(_own(node)), "backward")]
     return loops[-1:]
 

@@ -18,7 +18,7 @@ _FOUND = (Status.ERROR, Status.FAIL)
 
 
 def trial_json(tried: Tried, draft: Draft) -> str:
-    """Return a trial as JSON. draft: as it was chosen."""
+    """Return a trial as JSON. draft: the draft with the final choices."""
     judgement, choice = tried.judgement, draft.choice
     commits = judgement.view.header.commits
     result = headline_of(tried)
@@ -58,7 +58,7 @@ def _plain(answer: Answer, tried: Tried) -> dict[str, Any]:
 
 
 def trial_markdown(tried: Tried, draft: Draft) -> str:
-    """Return a trial as Markdown: what was found, a table of the answers, and the command that repeats it."""
+    """Return a trial as Markdown: its headline, a table of the answers, and the command that repeats the trial."""
     answers, result = answers_of(tried), headline_of(tried)
     found = [f"{each.question}: {each.sentence}" for each in answers if each.status in _FOUND]
     untried = why_untried(tried)

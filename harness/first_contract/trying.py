@@ -1,4 +1,4 @@
-"""Try a step before it has a contract: run a drafted one as `harness verify` runs any contract, and judge it."""
+"""Try a step before it has a contract: run and judge a drafted contract as `harness verify` does."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from harness.run_directory.writer import KEPT
 # Check out the function that makes a step at another commit of its repository: `harness try
 # --baseline`.
 #
-# The commit stands in a private worktree (`harness.commits.checkout`), and the adapter for it is
-# written there. The adapter is drafted from the function at that commit, which may take other
-# arguments. The project stays as it is.
+# The commit is checked out in a private worktree (`harness.commits.checkout`). An adapter is drafted from
+# the function at that commit, which may have other arguments, and written into the worktree. The project
+# stays unchanged.
 
 
 def at_baseline(draft: Draft, baseline: str | None) -> Draft:
-    """Return the draft with the commit that `baseline` names now: a branch may move between trials.
+    """Return the draft with the commit that `baseline` names now, because a branch may move between trials.
 
     Raises UsageError for an empty name, for a commit that does not exist, and for a step outside of a repository.
     """
@@ -47,7 +47,7 @@ def at_baseline(draft: Draft, baseline: str | None) -> Draft:
 def checked_out_step(draft: Draft, options: VerifyOptions) -> Iterator[Checkout]:
     """Yield a worktree of the draft's commit, with an adapter for the function as it is there.
 
-    Raises UsageError where the step is in no repository, or the commit does not exist or does not have the function.
+    Raises UsageError if the step is in no repository, or if the commit does not exist or lacks the function.
     """
     source = draft.source
     systems = [f"{source.module}:{source.function}"]
@@ -55,13 +55,13 @@ def checked_out_step(draft: Draft, options: VerifyOptions) -> Iterator[Checkout]
         there = step_at(source, checkout)
         home = Path(checkout.import_path.path[0])
         adapter = home / draft.adapter_name
-        adapter.unlink(missing_ok=True)  # a link of the commit may lead out of the worktree
+        adapter.unlink(missing_ok=True)  # a symbolic link in the commit may lead out of the worktree
         adapter.write_text(replace(draft, source=there).adapter(home), encoding="utf-8")
         yield checkout
 
 
 def step_at(source: StepSource, checkout: Checkout) -> StepSource:
-    """Return the function as the commit has it. Raises UsageError, with file and line, where the commit lacks it."""
+    """Return the function as it is in the commit. Raises UsageError, with file and line, if the commit lacks it."""
     tree, baseline = Path(checkout.import_path.tree), checkout.commits.baseline
     root = checkout.import_path.root
     if not source.file.is_relative_to(root):
@@ -77,7 +77,7 @@ def step_at(source: StepSource, checkout: Checkout) -> StepSource:
         )
     try:
         there = read_step_source(source.asked, source.function, tree / name, tree, source.module)
-        return replace(there, folder=None)  # its folder comes first on the path
+        return replace(there, folder=None)  # the checkout's folder is already on the path
     except UsageError as error:
         where = error.where.replace(f"{tree}/", "")
         raise UsageError(error.rule, where=f"{where}, {at}", got=error.got, remedy=error.remedy) from error
@@ -85,7 +85,7 @@ def step_at(source: StepSource, checkout: Checkout) -> StepSource:
 
 @dataclass(frozen=True)
 class Tried:
-    """What came of it: the contract as it was judged, the verdicts; `run_directory` where one was asked for."""
+    """The result of a trial: the tried draft, its judgement, and the run directory if one was kept."""
 
     draft: Draft
     judgement: session.Judgement
@@ -102,8 +102,8 @@ def try_step(
 ) -> Tried:
     """Run the draft's contract about single steps in a temporary folder, and judge it.
 
-    reports: where a run directory is kept; None keeps nothing. judged: gets each verdict as soon as its arms have
-    ended, and the results of the trial so far. Raises UsageError where no run could be made.
+    reports: folder in which to keep the run directory; None: keep nothing. judged: called with each verdict as soon as
+    its arms have ended, and with the trial's results so far. Raises UsageError if nothing can be run.
     """
     from harness.execution.supervisor import Interpreters
 
@@ -111,7 +111,7 @@ def try_step(
         if judged is not None:
             judged(verdict, Tried(draft, session.Judgement(view), None))
 
-    draft = replace(draft, resumes=False)  # several processes, one after the other, choose nothing
+    draft = replace(draft, resumes=False)  # a trial of resuming needs several processes and affects no choice
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="harness-try-")))
         if draft.commit and draft.source.folder is not None:
@@ -133,7 +133,7 @@ def try_step(
 
 @contextmanager
 def _nothing_kept() -> Iterator[None]:
-    """Remove notes about a kept run directory from what the block raises: its temporary folder is deleted."""
+    """Remove notes about a kept run directory from exceptions, because the temporary folder is deleted."""
     try:
         yield
     except BaseException as error:

@@ -1,1 +1,1 @@
-"""Loops that the harness does not drive: recorded while they train, and compared later."""
+"""Record training loops that the harness does not drive, and compare the recordings later."""

@@ -1,10 +1,10 @@
 """Judge two recorded runs against each other, with repeats of each as their noise.
 
-The claim is that both do the same arithmetic. Runs that are equal in bits hold it. Bits that differ accuse a candidate
-only where the baseline's repeats show it (`recordings`): a start, a batch or a number of steps, or a number
-further away than a rounding where they repeat all bits. A rounding that grows in runs without noise is not decided by
-any number of repeats. A baseline that does not repeat its bits is compared by its own noise
-(`harness.judging.own_noise`), over the numbers of all ranks together, which takes five runs of each.
+The claim is that both runs do the same arithmetic. It holds for runs that are equal in bits. A difference violates it
+only if repeats of the baseline show no such difference (`recordings.Repeats`): another start, batch or number of steps;
+or, if the repeats are equal in bits, a number that differs by more than a rounding. Differences that begin as a
+rounding stay undecided if the repeats are equal in bits. If the baseline does not repeat its bits, both are compared by
+their noise (`harness.judging.own_noise`), over the numbers of all ranks together, which needs five runs of each.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def compared(
     repeats: Sequence[Recording] = (),
     candidate_repeats: Sequence[Recording] = (),
 ) -> ComparedRuns:
-    """Judge the candidate. Raises UsageError where the runs have different ranks, or where one was named twice."""
+    """Judge the candidate. Raises UsageError if runs have different ranks, or a run is named twice."""
     baselines, candidates = [baseline, *repeats], [candidate, *candidate_repeats]
     _require_comparable([*baselines, *candidates])
     found = [each for run in candidates for each in differences(run, baseline)]
@@ -147,9 +147,9 @@ def _quantities(runs: Sequence[Recording]) -> list[str]:
 def _series(
     names: Collection[str], candidates: Sequence[Recording], baselines: Sequence[Recording], sheet: Sheet
 ) -> dict[str, own_noise.Floats | None]:
-    """Return series [runs, steps] of all ranks, None for one that a run lacks or that is not finite in all baselines.
+    """Return series [runs, steps] by name and rank; None for a series that a run lacks or that has non-finite numbers.
 
-    Settle FAIL where a candidate's number is NaN or infinite at a step at which no baseline's is.
+    Settle FAIL if a candidate's number is NaN or infinite at a step at which those of all baselines are finite.
     """
     runs, found = [*candidates, *baselines], dict[str, own_noise.Floats | None]()
     steps = common_steps(*(each for run in runs for each in run.ranks.values()))
@@ -172,7 +172,7 @@ def _series(
 def _judge_by_noise(
     baselines: Sequence[Recording], candidates: Sequence[Recording], found: Sequence[Difference], sheet: Sheet
 ) -> Judgement:
-    """Compare as many runs of each as there are of both. Fewer than the rule needs decide nothing."""
+    """Compare equally many runs of candidate and baseline by noise. Too few runs decide nothing."""
     given = [
         [each[0], *(run for run in each[1:] if not any(rank.interrupted for rank in run.ranks.values()))]
         for each in (baselines, candidates)
@@ -212,7 +212,7 @@ def _judge_by_noise(
 
 
 def _sketches(run: Recording, steps: int) -> dict[str, Sketch]:
-    """Return the sketches of all ranks' states behind so many steps, by `category name` and rank."""
+    """Return the sketches of all ranks' states after `steps` steps, by `category name` and rank."""
     states = {rank: each.states[steps] for rank, each in run.ranks.items() if steps in each.states}
     return {f"{name}{_of(rank, run)}": each for rank, seen in states.items() for name, each in seen.sketches.items()}
 
@@ -222,7 +222,7 @@ def _of(rank: int, run: Recording) -> str:
 
 
 def _in_words(baseline: Recording, candidate: Recording) -> str:
-    """Return what two equal runs were compared in."""
+    """Return in words which quantities, steps and ranks of two equal runs were compared."""
     (one, other), *_ = pairs = [(baseline.ranks[rank], candidate.ranks[rank]) for rank in baseline.ranks]
     both = [name for name in one.quantities if name in other.quantities]
     words = [name for name in both if not name.startswith(RATE)]

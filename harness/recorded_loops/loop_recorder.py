@@ -1,7 +1,7 @@
 """Record a loop that the harness cannot drive: its losses, norms and batches, and the state that it trains.
 
-Nothing waits for a GPU while the loop runs: a number on a GPU is copied there, on its way to the host's memory, and
-written when it has arrived, some steps later. State is read when the recording begins and when it is closed.
+While the loop runs, nothing waits for a GPU: a number on a GPU is copied to the host asynchronously, and written some
+steps later when it has arrived. State is read when the recording begins and when it is closed.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class LoopRecorder:
         self._on_the_way: deque[_Row] = deque()
         self._closed = False
         self._process = os.getpid()
-        self._raised_before = getattr(sys, "last_value", None)  # an interactive session has one of an earlier cell
+        self._raised_before = getattr(sys, "last_value", None)  # may be from an earlier cell in a notebook
         atexit.register(self._close_at_exit)
         self._write_state()
 
@@ -91,10 +91,10 @@ class LoopRecorder:
     ) -> None:
         """Record one step, after its update.
 
-        loss: a number, a tensor of one element, or its terms by name; without a term named `loss` they are added.
-        batch: what the step read; a digest is recorded. model, optimizer: what is trained, if `record` did not get it.
-        A quantity of the first step that is missing is NaN, and others are left out with a warning. Raises UsageError
-        after `close`, and for what is not a number or not a batch.
+        loss: a number, a tensor of one element, or terms by name, which are added up if none is named `loss`.
+        batch: the input of the step; its digest is recorded. model, optimizer: if `record` did not get them.
+        The first step defines the quantities: later a missing quantity is NaN, and a new one is left out with a
+        warning. Raises UsageError after `close`, and for a quantity or batch of another type.
         """
         if self._closed:
             raise UsageError("a recording that was closed takes no step", where=str(self.folder))
@@ -113,7 +113,7 @@ class LoopRecorder:
             self._write_state()
 
     def close(self, error: BaseException | None = None) -> None:
-        """Write what is on the way, and the state at the end; after an `error` what was recorded counts as a part."""
+        """Write the pending numbers and the end state. After an `error`, mark the recording as interrupted instead."""
         self._close(error, by_exit=False)
 
     def _close(self, error: BaseException | None, *, by_exit: bool) -> None:
@@ -122,7 +122,7 @@ class LoopRecorder:
         self._closed = True
         atexit.unregister(self._close_at_exit)
         try:
-            with nullcontext() if error is None else suppress(Exception):  # a GPU may be lost with the loop
+            with nullcontext() if error is None else suppress(Exception):  # the error may have broken the GPU
                 self._write_arrived(wait=True)
             if error is None:
                 self._write_state()
@@ -140,10 +140,10 @@ class LoopRecorder:
         self.close(None if ended_well else error)
 
     def _close_at_exit(self) -> None:
-        """Close what the loop left open. An exception that ended the process interrupted the loop; nothing shows here
-        with which exit code it ended.
+        """Close a recording that the loop left open. An exception that ended the process counts as an interruption;
+        the exit code of the process is not known here.
         """
-        if os.getpid() == self._process:  # a fork has the recorder, too
+        if os.getpid() == self._process:  # a forked process has a copy of the recorder
             raised = getattr(sys, "last_value", None)
             self._close(None if raised is self._raised_before else raised, by_exit=True)
 
@@ -156,7 +156,7 @@ class LoopRecorder:
             self._series.rows(StepRows([row.step], [found.get(LOSS, sum(terms))], [digest], [-1], [0], metrics))
 
     def _write_state(self) -> None:
-        """Record what this rank holds of the model's and the optimizer's state, if a model was given."""
+        """Record this rank's part of the model's and the optimizer's state, if a model was given."""
         if self._model is None:
             return
         synchronize()
@@ -168,7 +168,7 @@ class LoopRecorder:
 
 
 class _Row:
-    """The numbers of one step: those on a GPU are on their way to the host's memory."""
+    """The numbers of one step; numbers on a GPU are being copied to the host."""
 
     def __init__(self, step: int, values: Mapping[str, Number], batch: object) -> None:
         self.step = step
@@ -198,7 +198,7 @@ class _Row:
 
 
 def _quantities(loss: Number | Mapping[str, Number], grad_norm: Number | None) -> dict[str, Number]:
-    """Return the step's numbers by name, those of the host as floats. Raises UsageError for more than one number."""
+    """Return the step's numbers by name, as floats if they are on the host. Raises UsageError for larger tensors."""
     given = loss if isinstance(loss, Mapping) else {LOSS: loss}
     named = {name if name == LOSS else f"{TERM}{_OF_NO_NAME.sub('_', name)}": each for name, each in given.items()}
     if not named or len(named) < len(given):
@@ -211,7 +211,7 @@ def _quantities(loss: Number | Mapping[str, Number], grad_norm: Number | None) -
 def _rates(optimizer: object) -> dict[str, Number]:
     """Return the learning rates of an optimizer's groups by name. A schedule changes them from step to step.
 
-    A rate that is not one number is left out: an optimizer that chooses its own has None.
+    A rate that is not one number is left out, such as the None of an optimizer that chooses rates itself.
     """
     groups = getattr(optimizer, "param_groups", None) or []
     rates = {f"{RATE}group{place}.lr": group.get("lr") for place, group in enumerate(groups)}
@@ -233,7 +233,7 @@ def _number(name: str, value: Number) -> Number:
 
 
 def _digests(batch: object) -> tuple[list[str], dict[str, Tensor]]:
-    """Return names, types, shapes and values on the host of a batch's leaves, and digests of its tensors by name."""
+    """Return names, types, shapes and host values of a batch's leaves; and digests of its tensors by name."""
     form, words = ["batch"], dict[str, Tensor]()
     for name, each in leaves(batch):
         if isinstance(each, Tensor):
@@ -250,9 +250,9 @@ def _digests(batch: object) -> tuple[list[str], dict[str, Tensor]]:
 
 
 def _new_folder(folder: Path, rank: int, size: int) -> Path:
-    """Make the folder of this rank and return it. Raises UsageError where another run was recorded into `folder`."""
+    """Make the folder of this rank and return it. Raises UsageError if `folder` has another recording."""
     own = folder / layout.rank_name(rank)
-    there = list(folder.iterdir()) if folder.exists() else []  # once: other ranks make theirs meanwhile
+    there = list(folder.iterdir()) if folder.exists() else []  # read once, since other ranks create folders
     headers = [each / HEADER for each in there if each.name.startswith(layout.RANK)]
     begun = [readable(each, RecordingHeader) for each in headers if each.exists()]
     taken = own in there or any(header is None or header.world_size != size for header in begun)

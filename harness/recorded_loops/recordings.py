@@ -1,8 +1,8 @@
 """Read what `harness.record` wrote, and find where two recordings first differ. This needs no torch.
 
-A recording is a folder with a folder for each rank (`rank.0`, `rank.1`, …). A rank's folder holds `recording.json` (the
-header), `loop.0.csv` (the series, as evidence has them) and `records.jsonl`: the states that were seen, and how the
-loop ended. Without an end it was interrupted.
+A recording is a folder with a folder for each rank (`rank.0`, `rank.1`, …). A rank's folder has `recording.json` (the
+header), `loop.0.csv` (series in the format of evidence) and `records.jsonl` (recorded states, and how the loop ended).
+A recording without an end was interrupted.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from harness.judging.sheet import number, some
 from harness.numbers import Count, told_apart
 
 HEADER = "recording.json"
-LOOP = "loop"  # what the series is named after
-RATE = "optimizer."  # begins the names of learning rates among the series
+LOOP = "loop"  # name of the file of series
+RATE = "optimizer."  # prefix of the names of learning rates among the series
 
 
 class RecordingHeader(Record):
@@ -47,27 +47,27 @@ class RecordingHeader(Record):
 
 
 class LoopState(Record):
-    """The state of what was trained, as one rank holds it, behind so many steps."""
+    """One rank's part of the trained state after `steps` steps."""
 
     steps: Count
     state: State
-    sketches: dict[str, Sketch]  # by `category name`, of floating-point tensors
+    sketches: dict[str, Sketch]  # of floating-point tensors, by `category name`
 
 
 class Line(Record):
     """One line of `records.jsonl`: a state, or how the loop ended."""
 
     seen: LoopState | None = None
-    error: str | None = None  # of an end: what interrupted the loop; "" where it was closed
-    by_exit: bool = False  # the end of the process closed it, with whatever exit code
+    error: str | None = None  # in the last line: what interrupted the loop; "" if it was closed
+    by_exit: bool = False  # the end of the process closed the recording, with an unknown exit code
 
 
 @dataclass(frozen=True)
 class RankRecording:
     """What one rank recorded.
 
-    states: by the number of steps before each. interrupted: how the loop ended early; "" if it was closed.
-    by_exit: the end of the process closed it, so that an early end is not known.
+    states: by the number of steps before the state. interrupted: what ended the loop early; "" if it was closed.
+    by_exit: the end of the process closed the recording, so that the loop may have ended early.
     """
 
     header: RecordingHeader
@@ -101,7 +101,7 @@ class Recording:
 
 
 def read_recording(folder: Path) -> Recording:
-    """Return a recording. Raises UsageError for a folder that is none, EvidenceError for a damaged one."""
+    """Return a recording. Raises UsageError for a folder without one, EvidenceError for a damaged recording."""
     places = [each for each in folder.glob(f"{layout.RANK}*") if (each / HEADER).is_file()]
     if not places:
         rule, remedy = "a recording is a folder that `harness.record` wrote", "name the folder that was recorded into"
@@ -118,7 +118,7 @@ def read_recording(folder: Path) -> Recording:
 
 def _read_rank(place: Path) -> RankRecording:
     header = read_model(place / HEADER, RecordingHeader)
-    lines = read_bytes(place / layout.RECORDS).split(b"\n")[:-1]  # a line that a death cut off is left out
+    lines = read_bytes(place / layout.RECORDS).split(b"\n")[:-1]  # without an incomplete last line
     try:
         written = [Line.model_validate_json(each) for each in lines]
     except ValidationError as error:
@@ -131,37 +131,37 @@ def _read_rank(place: Path) -> RankRecording:
 
 
 START, BATCH, LENGTH, STATE, END = "start", "batch", "number of steps", "state after the step", "end"
-_FIRST = (START, BATCH, LENGTH)  # what comes first within a step is nearest to the cause; then come series
-_LAST = 1000  # the place of a state within the step that left it
+_FIRST = (START, BATCH, LENGTH)  # the order within a step, nearest to the cause first; series follow
+_LAST = 1000  # place of the state after a step, which comes last in the step
 
 
 @dataclass(frozen=True, order=True)
 class Difference:
-    """The first difference of one quantity, or of one tensor, at one rank. The least of several is the first."""
+    """The first difference of one quantity or tensor at one rank. Differences are ordered by step, place and rank."""
 
-    step: int  # -1: before the first one
-    place: int  # within the step
+    step: int  # -1: before the first step
+    place: int  # order within the step
     rank: int
     quantity: str = field(compare=False)
     words: str = field(compare=False)
-    tensor: str = field(default="", compare=False)  # of a state, by `category name`
+    tensor: str = field(default="", compare=False)  # `category name` of a tensor in a state
     shown: str = field(default="", compare=False)  # the tensor with its values
-    exact: bool = field(default=False, compare=False)  # noise cannot make it
-    is_rounding: bool = field(default=False, compare=False)  # it is no larger than a rounding
+    exact: bool = field(default=False, compare=False)  # noise cannot cause it
+    is_rounding: bool = field(default=False, compare=False)  # it is not larger than a rounding
 
     @property
     def kind(self) -> tuple[str, str]:
-        """Return what a repeat must have in common to show that it does not repeat this: of noise any number."""
+        """Return a key: a repeat's difference with the same key explains this one. All noisy numbers share a key."""
         return (self.quantity, self.tensor) if self.exact else ("", "")
 
     @property
     def is_input(self) -> bool:
-        """Return True if everything behind it follows from it."""
+        """Return True if the start or a batch differs, so that all later differences can follow from it."""
         return self.quantity in (START, BATCH)
 
 
 def sentence(found: Sequence[Difference]) -> str:
-    """Return the first of some differences in words, with all tensors that differ there."""
+    """Return the first of these differences in words, with all tensors that differ at this place."""
     first = min(found)
     shown = [each.shown for each in found if each.shown and (each, each.words) == (first, first.words)]
     return f"{first.words} {some(shown)}" if shown else first.words
@@ -173,28 +173,28 @@ def name_at(run: Recording, rank: int) -> str:
 
 
 def common_steps(*ranks: RankRecording) -> int:
-    """Return the number of steps that all of these recorded."""
+    """Return the number of steps that all of these ranks recorded."""
     return min(each.steps for each in ranks)
 
 
 def batches(one: RankRecording, other: RankRecording) -> list[tuple[int, str, str]]:
-    """Return step and digests where both recorded a batch."""
+    """Return step and both digests for each step at which both recorded a batch."""
     pairs = enumerate(zip(one.series.batch_digest, other.series.batch_digest, strict=False))
     return [(step, ours, theirs) for step, (ours, theirs) in pairs if ours and theirs]
 
 
 def states(one: RankRecording, other: RankRecording) -> list[int]:
-    """Return behind how many steps both recorded a state."""
+    """Return the numbers of steps after which both recorded a state."""
     return sorted(one.states.keys() & other.states.keys())
 
 
 def same_end(one: RankRecording, other: RankRecording) -> bool:
-    """Return True if both recorded the state behind their last step, which is the same one."""
+    """Return True if both have equally many steps and recorded the state after the last step."""
     return one.steps == other.steps and one.steps in states(one, other)
 
 
 def categories(one: LoopState, other: LoopState) -> tuple[set[str], set[str]]:
-    """Return the categories of a state that both recorded, and those that one of the two lacks."""
+    """Return the categories that both states have, and those that only one of them has."""
     ours, theirs = ({name for name, tensors in each.state.digests.items() if tensors} for each in (one, other))
     return ours & theirs, ours ^ theirs
 
@@ -224,7 +224,7 @@ def _of_inputs(rank: int, names: str, ours: RankRecording, theirs: RankRecording
 
 
 def _losses_apart(ours: RankRecording, theirs: RankRecording) -> int:
-    """Return the first step with another loss. What follows a loss, as a plateau's learning rate, may be its noise."""
+    """Return the first step with another loss. Values derived from a loss, such as a plateau's rate, can be noisy."""
     steps = common_steps(ours, theirs)
     first = difference(ours.series.loss[:steps], theirs.series.loss[:steps], "every", EXACT).first_differing
     return steps if first is None else first
@@ -252,9 +252,9 @@ def _of_series(
 def _of_state(
     rank: int, quantity: str, words: str, ours: LoopState, theirs: LoopState, *, may_be_noise: bool
 ) -> Iterator[Difference]:
-    """Yield tensors that differ in what noise cannot make, as of a setting or at the start, and others.
+    """Yield a difference for each tensor that differs; `exact` if noise cannot cause it (a setting, the start).
 
-    may_be_noise: losses differed before, which a setting may follow.
+    may_be_noise: True if losses differed earlier, so that settings derived from a loss can differ by noise.
     """
     noisy = set() if quantity == START else ours.sketches.keys() & theirs.sketches.keys()
     recorded, _ = categories(ours, theirs)
@@ -280,14 +280,14 @@ def _of_state(
 
 
 def _named(entry: Apart, ours: State, theirs: State) -> str:
-    """Return a tensor's name, with its values where it is one number."""
+    """Return a tensor's name, with both values if the tensor is a single number."""
     values = [(state.numbers or {}).get(f"{entry.category} {entry.name}") for state in (ours, theirs)]
     known = [value for value in values if value is not None]
     return f"{entry} ({' and '.join(told_apart(*known))})" if len(known) == 2 else str(entry)
 
 
 class Repeats:
-    """A baseline's repeats, and where they differ from it: `own`, without what follows from another start or batch."""
+    """A baseline's repeats. own: their differences from the baseline, without those after another start or batch."""
 
     def __init__(self, baseline: Recording, runs: Sequence[Recording]) -> None:
         self._baseline = baseline
@@ -295,14 +295,14 @@ class Repeats:
         self.own = [each for _, found in self._runs for each in found if each.is_input or each.step < _sound(found)]
 
     def speak_about(self, difference: Difference) -> bool:
-        """Return True if a repeat recorded what differs."""
+        """Return True if a repeat with equal inputs up to there recorded the quantity that differs."""
         return any(
             (difference.is_input or difference.step < _sound(found)) and _recorded(difference, run, self._baseline)
             for run, found in self._runs
         )
 
     def accused(self, found: Sequence[Difference]) -> list[Difference]:
-        """Return the differences that accuse. Numbers do so only if the first one is more than a rounding."""
+        """Return differences that no repeat shows; numbers count only if the first one is more than a rounding."""
         unrepeated = {each.kind for each in self.own}
         unrepeated |= {each.kind for each in sorted(each for each in found if not each.exact)[:1] if each.is_rounding}
         shown, undecided = list[Difference](), list[Difference]()
@@ -312,12 +312,12 @@ class Repeats:
 
 
 def _sound(found: Sequence[Difference]) -> float:
-    """Return the first step that has another start or batch; infinity if none has."""
+    """Return the first step with another start or batch; infinity if there is none."""
     return min((each.step for each in found if each.is_input), default=math.inf)
 
 
 def _recorded(difference: Difference, run: Recording, baseline: Recording) -> bool:
-    """Return True if both runs recorded what differs, at its rank and step."""
+    """Return True if both runs recorded the differing quantity at the difference's rank and step."""
     ours, theirs = (each.ranks[difference.rank] for each in (run, baseline))
     step, quantity = difference.step, difference.quantity
     if difference.tensor:
@@ -331,7 +331,7 @@ def _recorded(difference: Difference, run: Recording, baseline: Recording) -> bo
 
 
 def not_controlled(baseline: Recording, candidate: Recording) -> Iterator[str]:
-    """Yield what may differ unseen between two runs."""
+    """Yield a sentence for each property that was not compared, or not controlled, between two runs."""
     pairs = [(baseline.ranks[rank], candidate.ranks[rank]) for rank in baseline.ranks]
     if not all(0 in states(one, other) for one, other in pairs):
         yield "start: the state before the first step was not recorded in both; give `model` to `harness.record`"
@@ -366,6 +366,6 @@ def _never_controlled(pairs: Sequence[tuple[RankRecording, RankRecording]]) -> I
 
 
 def _machine(found: Environment) -> dict[str, object]:
-    """Return what a run's bits may depend on, by its name."""
+    """Return facts about hardware and software that can change a run's bits, by name."""
     own = {"GPU": found.gpu.name, "driver": found.gpu.driver, "processor": found.cpu.model}
     return {**own, **found.versions, **found.variables}
