@@ -1,1 +1,1 @@
-"""Hold the optional parts: the command line alone imports them."""
+"""Optional parts that only the command line imports."""

@@ -31,7 +31,7 @@ _KEY_BYTES = 64 * 2**10
 def sign(text: str, key: Path) -> tuple[str, str]:
     """Return the signed envelope of a statement, as text, and the id of the key that signed it.
 
-    key: a private key in a PEM file (PKCS #8, without a password). Raises UsageError where it cannot be used.
+    key: a private key in a PEM file (PKCS #8, without a password). Raises UsageError if it cannot be used.
     """
     _need_library()
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
@@ -50,8 +50,8 @@ def sign(text: str, key: Path) -> tuple[str, str]:
 def opened(file: Path, key: Path) -> tuple[str, str]:
     """Return the statement in an envelope, as text, and the id of the key that signed it.
 
-    key: the public key in a PEM file; UsageError if it is not one. Raises EvidenceError where the file is not an
-    envelope, or is not signed by that key.
+    key: the public key in a PEM file. Raises UsageError for a bad key, EvidenceError if the file is not an envelope
+    or is not signed by this key.
     """
     _need_library()
     from cryptography.hazmat.primitives.serialization import load_pem_public_key
@@ -65,7 +65,7 @@ def opened(file: Path, key: Path) -> tuple[str, str]:
         raise _no_key(key, "a public key in PEM", error) from error
     try:
         envelope = Envelope.from_dict(_json(file))
-    except Exception as error:  # whatever an untrusted file makes the library stumble over
+    except Exception as error:  # an untrusted file can cause any exception in the library
         raise EvidenceError("an attestation is a DSSE envelope", where=str(file), got=_short(error)) from error
     if envelope.payload_type != PAYLOAD_TYPE:
         got = repr(envelope.payload_type)[:100]
@@ -87,7 +87,7 @@ def _need_library() -> None:
 
 
 def _key(path: Path) -> bytes:
-    """Return the bytes of a key's file. It may be a link or a pipe: secrets are often passed that way."""
+    """Return the bytes of a key's file, which may be a link or a pipe because secrets are often passed that way."""
     try:
         with path.open("rb") as file:
             return file.read(_KEY_BYTES)
@@ -110,12 +110,12 @@ def _short(error: Exception) -> str:
     return f"{type(error).__name__}: {ascii(str(error))[1:-1][:200]}"
 
 
-# Make the statement to sign: an in-toto Statement about one whole run directory, from the directory
-# alone.
+# Make the statement to sign: an in-toto Statement about one complete run directory, made only from the
+# directory.
 #
-# Statement v1 with the predicate test-result v0.1
+# It is a Statement v1 with the predicate test-result v0.1
 # (https://in-toto.io/attestation/test-result/v0.1). Equal directories give equal bytes, so that a
-# verifier makes the statement again and compares.
+# verifier can make the statement again and compare the bytes.
 
 TYPE: Literal["https://in-toto.io/Statement/v1"] = "https://in-toto.io/Statement/v1"
 PREDICATE: Literal["https://in-toto.io/attestation/test-result/v0.1"] = (
@@ -125,7 +125,7 @@ Result = Literal["PASSED", "WARNED", "FAILED"]
 
 
 class Resource(Record):
-    """A ResourceDescriptor: something by its digest."""
+    """An in-toto ResourceDescriptor: a name and its digest."""
 
     name: str
     digest: dict[str, str]
@@ -133,19 +133,19 @@ class Resource(Record):
 
 
 class Predicate(Record):
-    """The predicate. A unit is `contract/claim/workload`: passed when it held, warned when its violation is waived, and
-    failed otherwise, undecided and not run too.
+    """The predicate. A test is a unit, `contract/claim/workload`. It passed if the unit held, warned if its violation
+    is waived, and failed otherwise, also if the unit is undecided or was not run.
     """
 
     result: Result
-    configuration: list[Resource]  # what was demanded: the contracts and the header, with the part that was asked for
+    configuration: list[Resource]  # the demands: contracts, waivers, and the header with the requested part
     passed_tests: list[str] = Field(alias="passedTests")
     warned_tests: list[str] = Field(alias="warnedTests")
     failed_tests: list[str] = Field(alias="failedTests")
 
 
 class Statement(Record):
-    """The whole statement. Its subjects: the manifest of the run directory, and the sources of the trainer."""
+    """The statement. Its subjects are the manifest of the run directory and the sources of the trainer."""
 
     type: Literal["https://in-toto.io/Statement/v1"] = Field(TYPE, alias="_type")
     subject: list[Resource]
@@ -159,10 +159,10 @@ def statement_text(statement: Statement) -> str:
 
 
 def statement_of(directory: Path) -> tuple[Statement, Judgement]:
-    """Return the statement about a run directory, and the gate's judgement behind it.
+    """Return the statement about a run directory, and the gate's judgement that it is made from.
 
-    Raises EvidenceError for a directory that is not whole, whose verdicts do not follow from its evidence, or that is
-    of a planted fault.
+    Raises EvidenceError for a directory that is incomplete, whose verdicts do not follow from its evidence, or whose
+    run had a planted fault.
     """
     again = rejudged(directory)
     if again.problems:
@@ -178,7 +178,7 @@ def statement_of(directory: Path) -> tuple[Statement, Judgement]:
 
 
 def _sources(header: Header) -> list[Resource]:
-    """Return the sources of the packages that hold systems; older runs have one digest for all packages."""
+    """Return the digests of packages that contain systems; older runs have a single digest for all packages."""
     packages = {name: digest for name, digest in header.digests.packages.items() if name != "harness"}
     found = packages or {"all packages": header.digests.source}
     return [Resource(name=f"sources of {name}", digest={"sha256": digest}) for name, digest in sorted(found.items())]
@@ -221,7 +221,7 @@ def _configuration(bundle: Bundle, gate: Judgement) -> list[Resource]:
 
 @dataclass(frozen=True)
 class Attested:
-    """Who signed what: the key's id, the statement, and the gate over the directory that it is of."""
+    """A verified attestation: the key's id, the statement, and the judgement of the directory as a gate."""
 
     key_id: str
     statement: Statement
@@ -229,7 +229,7 @@ class Attested:
 
 
 def verify(directory: Path, file: Path, key: Path) -> Attested:
-    """Verify that the key signed what the directory says. Raises EvidenceError if not, UsageError for a bad key."""
+    """Verify that the key signed the directory's statement. Raises EvidenceError if not, UsageError for a bad key."""
     text, key_id = opened(file, key)
     own, gate = statement_of(directory)
     if text != statement_text(own):

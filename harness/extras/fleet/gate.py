@@ -1,6 +1,6 @@
 """Run every shard once, as a job on a Slurm cluster or on the GPUs of this machine: submitit starts the jobs.
 
-An interruption ends the jobs under way, and they keep their evidence.
+An interruption ends the running jobs, which keep their evidence.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ if TYPE_CHECKING:
 
 SLURM, LOCAL = "slurm", "local"
 JOBS = ".jobs"  # submitit's files, in the folder of the shards
-LONGEST_MIN = 60 * 24 * 28  # a local job ends when its shard does; submitit wants a limit
-SLURM_MIN = 60  # of a job in a queue; what has not ended by then goes on in the same job's next turn
-TURNS = 20  # as often
+LONGEST_MIN = 60 * 24 * 28  # submitit requires a limit; a local job ends when its shard ends
+SLURM_MIN = 60  # minutes of a Slurm job; work that is left then continues when the job is requeued
+TURNS = 20  # maximum number of times that a job is requeued
 COMMANDS = ("sbatch", "srun", "squeue", "scancel", "sinfo", "scontrol")
 _OPTION = re.compile(r"[a-z][a-z-]*=[^,\s]+")
-_GPUS = re.compile(r"\bgpu(?::[^:,(]+)?:(\d+)")  # of a node, as sinfo writes them: gpu:4, or gpu:h200:8(S:0-1)
+_GPUS = re.compile(r"\bgpu(?::[^:,(]+)?:(\d+)")  # GPUs of a node in the output of sinfo: gpu:4, or gpu:h200:8(S:0-1)
 
 
 class Engine(Protocol):
-    """`places`: GPUs of one job at a time each; None where the engine has a queue. owned: jobs end with this process.
+    """Starts jobs. places: GPUs, each for one job at a time; None if the engine has a queue.
 
-    poll_s: seconds between two looks at the jobs.
+    owned: True if jobs end with this process. poll_s: seconds between two checks of the jobs.
     """
 
     places: Sequence[str] | None
@@ -55,15 +55,15 @@ class Engine(Protocol):
     poll_s: float
 
     def variables(self, places: Sequence[str]) -> Mapping[str, str]:
-        """Return the variables to add to the environment of a shard in those places."""
+        """Return the variables to add to the environment of a shard on these places."""
 
     def submit(self, job: ShardJob, folder: Path) -> Job[Outcome]: ...
 
     def under_way(self, jobs: Collection[Job[Outcome]]) -> set[str]:
-        """Return the ids of the jobs that wait or run, or may do so."""
+        """Return the ids of the jobs that wait or run, or whose state is unknown."""
 
     def end(self, job: Job[Outcome]) -> None:
-        """Send SIGTERM to the job, so that it keeps what it recorded."""
+        """Send SIGTERM to the job, so that it keeps its evidence."""
 
 
 def engine(on: str | None, gpus: str | None = None) -> Engine:
@@ -96,7 +96,7 @@ def gpu_names(wanted: str) -> list[str]:
 
 @dataclass
 class Local:
-    """Processes of this machine, one for each place: a GPU by index or UUID; "" where there is none."""
+    """Jobs are processes on this machine. A place is a GPU, by index or UUID; "" if there is no GPU."""
 
     places: Sequence[str] | None
     owned: bool = True
@@ -118,18 +118,18 @@ class Local:
 
     def end(self, job: Job[Outcome]) -> None:
         if not job.done():
-            os.kill(int(job.job_id), signal.SIGTERM)  # submitit's `cancel` leaves a job one second
+            os.kill(int(job.job_id), signal.SIGTERM)  # submitit's `cancel` gives a job only one second
 
 
 @dataclass
 class Slurm:
-    """A cluster of which this machine is a client. `options` go to sbatch as they are. Raises UsageError."""
+    """Jobs of a Slurm cluster. options: passed to sbatch unchanged. Raises UsageError without Slurm's commands."""
 
     options: Mapping[str, str]
     places: Sequence[str] | None = None
     owned: bool = False
     poll_s: float = 2.0
-    _gpus: int = field(init=False)  # of the node that has most
+    _gpus: int = field(init=False)  # number of GPUs of the node with most GPUs
 
     def __post_init__(self) -> None:
         missing = [name for name in COMMANDS if shutil.which(name) is None]
@@ -169,7 +169,7 @@ class Slurm:
         try:
             return waiting & set(_slurm("squeue", "--me", "--noheader", "--format=%i").split())
         except HarnessError:
-            return waiting  # its controller may be on its way back
+            return waiting  # the controller may be restarting
 
     def end(self, job: Job[Outcome]) -> None:
         subprocess.run(["scancel", job.job_id], check=False, capture_output=True)
@@ -199,9 +199,9 @@ def _slurm(*command: str) -> str:
 
 @contextmanager
 def _as_jobs_begin() -> Iterator[None]:
-    """Start processes in the block with the command's own path, and keep the terminal's signals from them.
+    """In the block, start processes with the command's own PYTHONPATH and with the terminal's signals blocked.
 
-    Signals that arrive meanwhile wait for the end of the block. A job is interrupted once, by its submitter.
+    So only the submitter interrupts a job. Signals to this process are delivered after the block.
     """
     from submitit.helpers import environment_variables
 
@@ -213,9 +213,9 @@ def _as_jobs_begin() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, spared)
 
 
-WORST_FIRST = (ExitCode.ERROR, ExitCode.VIOLATED, ExitCode.UNDECIDED)  # of `harness drill`
-RESULT_S = 15.0  # until the result of a job that has ended is seen on a shared folder
-Ended = Callable[[Shard, str, Outcome | None], None]  # a shard, where it ran, and how it ended; None: without a result
+WORST_FIRST = (ExitCode.ERROR, ExitCode.VIOLATED, ExitCode.UNDECIDED)  # exit codes of `harness drill`
+RESULT_S = 15.0  # maximum delay until the result of an ended job is visible in a shared folder
+Ended = Callable[[Shard, str, Outcome | None], None]  # takes shard, places, and outcome (None: no result)
 
 
 def new_directory(reports: Path, name: str | None) -> Path:
@@ -230,9 +230,9 @@ def run_shards(
 ) -> dict[str, int]:
     """Run every shard once, and return its exit code by name; 12 for a shard whose job ended without a result.
 
-    Run directories, and the output as `NAME.txt`, go below `directory`, which must be new. KeyboardInterrupt, and
-    SystemExit on SIGTERM, end the shards under way with SIGTERM, so that they keep what they recorded, and carry a note
-    that says where; no other shard begins.
+    Run directories and outputs (`NAME.txt`) are written below `directory`, which must be new. On KeyboardInterrupt, or
+    SystemExit by SIGTERM, running shards get SIGTERM, so that they keep their evidence, and no other shard begins. A
+    note on the exception names the directory.
     """
     made_folder(directory.parent)
     try:
@@ -272,12 +272,12 @@ def run_shards(
 
 
 def _places(shard: Shard, places: Sequence[str] | None, taken: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
-    """Return where the shard runs: free places, one for each GPU, or all places if it needs more.
+    """Return free places for the shard, one for each GPU that it needs, at most all places.
 
-    Returns nothing while too few are free: no later shard overtakes it, or it would wait for all of them.
+    Return () if too few are free. Later shards must wait too, because otherwise a large shard would wait for all.
     """
     if places is None:
-        return (shard.name,)  # in a queue
+        return (shard.name,)  # an engine with a queue
     free = [place for place in places if place not in set(chain.from_iterable(taken))]
     number = min(shard.gpus, len(places))
     return tuple(free[:number]) if len(free) >= number else ()
@@ -285,7 +285,7 @@ def _places(shard: Shard, places: Sequence[str] | None, taken: Iterable[tuple[st
 
 @contextmanager
 def _submitter(directory: Path, *, owned: bool) -> Iterator[None]:
-    """Hold the lock that shows owned jobs that their submitter is alive; remove its file at the end of the block."""
+    """Hold a lock during the block, by which owned jobs know that their submitter is alive; then remove its file."""
     import fcntl
 
     with (directory / OWNER).open("wb") as file:
@@ -296,7 +296,7 @@ def _submitter(directory: Path, *, owned: bool) -> Iterator[None]:
 
 
 def _outcome(job: Job[Outcome], seconds: float) -> Outcome | None:
-    """Return the result of a job that has ended, or None if it was killed, raised, or was cancelled."""
+    """Wait up to `seconds` for the result of an ended job; return None if it was killed or cancelled, or raised."""
     until = time.monotonic() + seconds
     while not job.paths.result_pickle.exists():
         if time.monotonic() >= until:
@@ -307,7 +307,7 @@ def _outcome(job: Job[Outcome], seconds: float) -> Outcome | None:
 
 
 def _end(engine: Engine, jobs: Sequence[Job[Outcome]]) -> None:
-    """Send SIGTERM to each job, and wait until each has written its results."""
+    """Send SIGTERM to each job, and wait until all have ended."""
     for job in jobs:
         engine.end(job)
     while engine.under_way(jobs):

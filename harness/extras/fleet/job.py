@@ -1,8 +1,8 @@
-"""Split a gate or a drill into shards: each is one command and one job. What takes longest begins first.
+"""Split a gate or a drill into shards. A shard is one command in one job. The longest shards begin first.
 
-No shard waits for another: claims that share runs are in one shard, and a claim is never split between machines. A
-shard of several GPUs begins before all others, while every GPU is free. A shard runs where its engine
-put it: it is started, or resumed after a preemption, a time limit or a node's loss.
+Shards are independent: claims that share runs are in one shard, and a claim is never split between machines. Shards
+that need several GPUs begin before all others, while every GPU is free. The engine starts a shard on a machine, and
+starts it again, to resume it, after a preemption, a time limit or the loss of a node.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ from harness.run_directory.writer import BundleWriter
 if TYPE_CHECKING:
     from submitit.helpers import DelayedSubmission
 
-MOST_FAULTS = 16  # of a drill's shard: an untimed fault took about twelve seconds on an H200
+MOST_FAULTS = 16  # maximum faults in a drill's shard; an untimed fault takes about 12 s on an H200
 
 
 @dataclass(frozen=True)
 class Shard:
-    """One call of `harness verify`, or, with `drill`, of `harness drill`; `faults` empty: all.
+    """One call of `harness verify`, or of `harness drill` if `drill`. faults: empty means all.
 
-    on_gpu: some unit of it needs one. gpus: as many as the unit with most uses, where there are any. seconds: that
-    it took when it was last recorded; infinite: that is not known of some unit.
+    on_gpu: True if a unit needs a GPU. gpus: the maximum that a unit uses, at least 1. seconds: according to the last
+    record; infinite if some unit has no record.
     """
 
     name: str
@@ -59,7 +59,7 @@ class Shard:
     seconds: float = math.inf
 
     def words(self, but: Collection[str] = ()) -> list[str]:
-        """Return the words after `harness` on the command line, without options; `but`: claims that are left out."""
+        """Return the command line after `harness`, without options passed on. but: claims to leave out."""
         narrowed = [word for claim in self.claims if claim not in but for word in ("--claim", claim)]
         narrowed += [word for fault in self.faults for word in ("--fault", fault)]
         return ["drill" if self.drill else "verify", str(self.contract), *narrowed]
@@ -76,9 +76,10 @@ def units_of(contracts: Sequence[LoadedContract]) -> list[tuple[str, str, str]]:
 
 
 def gate_shards(contracts: Sequence[LoadedContract], recorded: Recorded | None = None, places: int = 1) -> list[Shard]:
-    """Return every claim once: a shard for each timing claim, and one for each contract's others; longest first.
+    """Return shards with every claim once: one for each timing claim, one for each contract's other claims.
 
-    A contract that alone takes longer than all places together should is split where its claims shared no run.
+    The longest shard comes first. A contract that takes longer than an equal share of the total time is split between
+    claims that shared no run.
     """
     timed, others = [], []
     for loaded in contracts:
@@ -97,8 +98,8 @@ def gate_shards(contracts: Sequence[LoadedContract], recorded: Recorded | None =
 
 
 def _split(shard: Shard, fair: float, recorded: Recorded, contracts: Sequence[LoadedContract]) -> list[Shard]:
-    """Return shards of at most `fair` seconds, of claims that share runs more; the shard itself if it is known to be
-    short, or is not known.
+    """Split a shard into shards of at most `fair` seconds, more if its claims share runs. Return it unchanged if it is
+    short, or if its seconds are unknown.
     """
     if not fair < shard.seconds < math.inf:
         return [shard]
@@ -119,7 +120,7 @@ def _split(shard: Shard, fair: float, recorded: Recorded, contracts: Sequence[Lo
 
 
 def drill_shards(contracts: Sequence[LoadedContract], recorded: Recorded | None = None) -> list[Shard]:
-    """Return every fault of every claim once, next to its control. Each fault of a timing has its own shard.
+    """Return shards with every fault of every claim once, and its control. Each fault of a timing has its own shard.
 
     Claims that name no fault are in no shard.
     """
@@ -143,10 +144,10 @@ def drill_shards(contracts: Sequence[LoadedContract], recorded: Recorded | None 
 def _longest_first(
     shards: Sequence[Shard], recorded: Recorded | None, contracts: Sequence[LoadedContract]
 ) -> list[Shard]:
-    """Return the shards with their names and seconds, in the order in which they begin.
+    """Return the shards with unique names and seconds, in the order in which they begin.
 
-    Those of unknown length begin first, in the order given: timings, then others. Of a drill they are so many times as
-    long as it plants faults, and once for the control.
+    Shards of unknown length begin first, in the given order. The seconds of a drill's shard are those of the control,
+    times one more than the number of planted faults.
     """
     by_path = {loaded.path: loaded.contract for loaded in contracts}
     lasting = []
@@ -162,7 +163,7 @@ def _longest_first(
 
 
 def _named_apart(shards: Sequence[Shard]) -> list[Shard]:
-    """Return the shards, each with a unique name in any case: claims of two contracts may share an id."""
+    """Return the shards with names that are unique regardless of case, because contracts may share claim ids."""
     names: set[str] = set()
     apart = []
     for shard in shards:
@@ -205,18 +206,17 @@ def _is_timed(claim: AnyClaim) -> bool:
     return any(part.kind == "throughput_ratio" for part in parts_of(claim))
 
 
-# Move a shard whose job begins anew on another machine: what had ended stays as the first machine
-# decided it.
+# Move a shard whose job starts again on another machine.
 #
-# The interrupted directory is set aside unchanged. Claims of which all runs had ended get their own
-# sealed directory; the others begin anew where the shard is now, so that no claim is decided by two
-# machines.
+# The interrupted directory is renamed, and stays unchanged. Claims all of whose runs had ended get their
+# own sealed directory. The other claims start again on the new machine, so that no claim is decided by
+# two machines.
 
-ENDED, LEFT = ".ended-", ".left-"  # and a number, behind the shard's name
+ENDED, LEFT = ".ended-", ".left-"  # suffixes of the shard's name, followed by a number
 
 
 def run_directories(final: Path) -> list[Path]:
-    """Return the run directories of one shard that count: each has claims of its own."""
+    """Return the valid run directories of one shard, which have different claims."""
     own = [final] if (final / layout.HEADER).is_file() else []
     return [*sorted(final.parent.glob(f"{final.name}{ENDED}*")), *own]
 
@@ -228,9 +228,9 @@ def settled_claims(final: Path) -> set[str]:
 
 
 def set_aside(left: Path, final: Path, *, settled: bool) -> None:
-    """Move the interrupted directory `left` away from `final`, and settle the claims that had ended, if asked to.
+    """Rename the interrupted directory `left`; if `settled`, first make a directory of the claims that had ended.
 
-    Raises UsageError where another process is at work in it, EvidenceError where it is not as it was left.
+    Raises UsageError if another process works in `left`, EvidenceError if it was changed.
     """
     number = 1 + len(list(final.parent.glob(f"{final.name}{LEFT}*")))
     decided = final.with_name(f"{final.name}{ENDED}{number}")
@@ -264,7 +264,7 @@ def _settle(left: Path, decided: Path) -> None:
 
 
 def _all_ended(bundle: Bundle, claim: str, ended: set[str]) -> bool:
-    """Return True if the claim was tried and every run had ended that its units read, shared evidence included."""
+    """Return True if all runs that the claim's units read had ended, including runs whose evidence they share."""
     own = {run for unit in bundle.header.units if unit.claim == claim for run in unit.runs}
     shared = [bundle.root / layout.EVIDENCE / run / layout.SHARED for run in own & ended]
     hosts = {read_model(path, Shared).run for path in shared if path.exists()}
@@ -272,16 +272,16 @@ def _all_ended(bundle: Bundle, claim: str, ended: set[str]) -> bool:
 
 
 POLL_S = 0.5
-OWNER = ".submitter"  # the file that who waits for the jobs holds a lock on, where they are to end with it
-OF_THE_WHOLE = ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY")  # annotations and summary are the whole's, not a shard's
-LOCK_WAIT_S = 120.0  # for a lost node's lock on a run directory: NFS gives it up after 90 s
+OWNER = ".submitter"  # the submitter of owned jobs holds a lock on this file
+OF_THE_WHOLE = ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY")  # only the submitter writes annotations and summary
+LOCK_WAIT_S = 120.0  # NFS releases a lost node's lock on a run directory after 90 s
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a shard ended: its exit code, the node that it ended on, and how often its job had begun anew.
+    """How a shard ended: exit code, last node, and number of restarts of its job.
 
-    Of a harness that a signal ended there is none.
+    There is no outcome if a signal ended the harness.
     """
 
     code: int
@@ -291,11 +291,11 @@ class Outcome:
 
 @dataclass(frozen=True)
 class ShardJob:
-    """What submitit calls on a node, as often as the engine begins the job: what had ended is not executed again.
+    """The callable that submitit runs on a node, at each start of the job. Ended runs are not executed again.
 
-    harness: the command's first words. directory: an absolute path that every node sees; its run directory will be
-    `directory/NAME`, its output is in `NAME.txt`. variables: of the shard's environment, besides the job's. owned: the
-    job ends with who submitted it.
+    harness: the words that start the harness. directory: an absolute path on a file system that all nodes share; the
+    run directory is `directory/NAME`, the output is in `NAME.txt`. variables: added to the job's environment. owned:
+    True if the job ends with its submitter.
     """
 
     shard: Shard
@@ -306,31 +306,31 @@ class ShardJob:
     owned: bool = False
 
     def __call__(self) -> Outcome:
-        signal.signal(signal.SIGTERM, _leave)  # over submitit's, which lets it pass
+        signal.signal(signal.SIGTERM, _leave)  # replaces submitit's handler, which ignores SIGTERM
         code = self._execute(self._words())
         if code < 0 or code in {ExitCode.INTERRUPTED, ExitCode.TERMINATED}:
-            # What ended the harness may be ending this, too: the processes of a job, or of a lost node, die one after
-            # the other, in any order. The job begins anew, and a result now would be taken for the shard's end.
+            # The signal may be ending this process too: the processes of a job, or of a lost node, die one by one in
+            # any order. The job starts again, but a result now would count as the end of the shard.
             raise SystemExit(128 - code if code < 0 else code)
         facts = environment.job_facts()
         return Outcome(code, facts.node or "", facts.restarts or 0)
 
     def checkpoint(self) -> DelayedSubmission:
-        """Return the same job again, in the same place. submitit calls this shortly before a job's time is over."""
+        """Return this job for resubmission. submitit calls this method shortly before the job's time limit."""
         from submitit.helpers import DelayedSubmission
 
         return DelayedSubmission(self)
 
     def _words(self) -> list[str]:
-        """Return the harness command line that starts or resumes the shard, or judges what it finished before."""
+        """Return the words that start or resume the shard, or judge its finished run directories."""
         final = self.directory / self.shard.name
         left = left_unfinished(final)
         until = time.monotonic() + LOCK_WAIT_S
         while left is not None and not is_free(left / layout.LOCK) and time.monotonic() < until:
             time.sleep(POLL_S)
-            left = left_unfinished(final)  # who is at work in it may come to the end
+            left = left_unfinished(final)  # the process that works there may finish
         if left is None and (final / layout.MANIFEST).exists():
-            return ["judge", str(final)]  # the job was begun anew behind its end
+            return ["judge", str(final)]  # the job was started again after its end
         if left is not None and is_made_elsewhere(left):
             set_aside(left, final, settled=not self.shard.drill)
             left = None
@@ -341,7 +341,7 @@ class ShardJob:
         return [*self.shard.words(ended), *self.passed_on, *where]
 
     def _execute(self, words: list[str]) -> int:
-        """Run the harness, and return its exit code. An interruption sends it SIGTERM, and waits for what it keeps."""
+        """Run the harness and return its exit code. On an interruption, send SIGTERM to it and wait for its end."""
         inherited = {name: value for name, value in os.environ.items() if name not in OF_THE_WHOLE}
         with (self.directory / f"{self.shard.name}.txt").open("ab") as log:
             process = KeptProcess(
@@ -365,10 +365,10 @@ class ShardJob:
             try:
                 return process.wait(POLL_S)
             except subprocess.TimeoutExpired:
-                if self.owned and is_free(self.directory / OWNER):  # who submitted it was killed
+                if self.owned and is_free(self.directory / OWNER):  # the submitter was killed
                     raise SystemExit(ExitCode.TERMINATED) from None
 
 
 def _leave(_number: int, _frame: object) -> NoReturn:
-    """Exit without a result, so that a job that begins anew is not taken for one that has ended."""
+    """Exit without a result, because a job that starts again must not count as ended."""
     raise SystemExit(ExitCode.TERMINATED)

@@ -2,12 +2,12 @@
 
 | `drive` of an arm | what trains |
 | --- | --- |
-| `loop` | the library's loop itself, as users run it; it stands still between two steps |
+| `loop` | the library's loop itself, as users run it; it is suspended between two steps |
 | `steps` | the library's methods of one step in the loop's order, without logging; the schedule follows each step |
 
-`steps` is what a capture can hold. That both train alike is a claim for the contract to make. Batches are those of
-the trainer's own data loader, in its order. A trainer may be asked for more steps than its workload has: timings
-and observations add some.
+Only `steps` can be captured. The contract must claim that both train alike. Batches come from the trainer's own data
+loader, in its order. A trainer may be asked for more steps than its workload has, because timings and observations
+need additional steps.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ DRIVES = ("loop", "steps")
 
 
 class UnsuitableTrainerError(HarnessError):
-    """A trainer whose steps the harness cannot distinguish, or not repeat."""
+    """Raised for a trainer whose steps the harness cannot distinguish or cannot repeat."""
 
 
 class DrivenTrainer:
-    """A trainer that its own loop has prepared, and that stands before its first step.
+    """A trainer that its own loop has prepared, and whose loop is suspended before the first step.
 
-    `train` is the loop; it meets each batch in `take_and_train`, which the subclass puts instead of the
-    trainer's own training step before it calls `prepare`.
+    `train` is the loop. Before the subclass calls `prepare`, it replaces the trainer's training step by
+    `take_and_train`, which the loop then calls with each batch.
     """
 
     def __init__(self, train: Callable[[], object], loader: Iterable[Batch], owner: str) -> None:
-        """Take the loop and its data loader. owner: what messages call the loop."""
+        """Store the loop and its data loader. owner: the loop's name in messages."""
         self._owner = owner
         self._batches = LoaderBatches(loader)
         self._loop = OwnedLoop(train, owner)
 
-    # what a library's subclass defines
-    libraries: frozenset[str]  # top names of the packages that are the trainer
+    # members that the subclass for a library defines
+    libraries: frozenset[str]  # top-level names of the trainer's packages
 
     def trainer(self) -> Any:
         raise NotImplementedError
@@ -74,12 +74,12 @@ class DrivenTrainer:
         raise NotImplementedError
 
     def schedule(self) -> None:
-        """Do what follows a step on the host, such as advancing the schedule."""
+        """Do the host's work after a step, such as advancing the schedule."""
         raise NotImplementedError
 
-    # what it gets
+    # members that the subclass inherits
     def prepare(self) -> None:
-        """Start the loop and let it stand before its first step."""
+        """Start the loop and suspend it before its first step."""
         self._loop.start()
 
     def hand_over(self, own: Batch, training_step: Callable[[Batch], Tensor]) -> Tensor:
@@ -92,13 +92,13 @@ class DrivenTrainer:
         self._loop.close()
 
     def run(self, drive: str, capture: str, layers: int) -> OwnedLoopRun | StepFunctionRun:
-        """Return the training as `drive` asks: a run of the library's loop, or of its steps."""
+        """Return a training run by the library's loop or by its steps, as `drive` requests."""
         if drive == "loop":
             parameters = self.parameters()
             return OwnedLoopRun(self._loop, self._batches, parameters, self.state, owner=self._owner, capture=capture)
         if capture != "none":
             make_capturable(self.optimizer())
-        step = partial(self._step, **self.roots())  # as arguments: the harness finds the state there
+        step = partial(self._step, **self.roots())  # the harness searches arguments for state
         function = StepFunction(step, self._batches, self.parameters, after=self.schedule)
         return SteppedRun(self, function, capture=capture, layers=layers)
 
@@ -107,13 +107,13 @@ class DrivenTrainer:
         return {name: each for name, each in self.model().named_parameters() if each.requires_grad}
 
     def state(self) -> Mapping[str, Mapping[str, Tensor]]:
-        """Return the state found under either drive: model, optimizers with learning rates, trainer, callbacks."""
+        """Return the state, equally for both drives: model, optimizers with learning rates, trainer, callbacks."""
         from harness.system.replay.found_state import found_state
 
         return found_state(self.roots(), parameters=self.parameters())
 
     def roots(self) -> dict[str, Any]:
-        """Return what holds the training's state: user code keeps some on the trainer and on its callbacks, too."""
+        """Return all objects with training state, including trainer and callbacks, where user code may keep state."""
         from harness.system.replay.holders import OwnPart
 
         callbacks: dict[str, list[Any]] = {}
@@ -127,7 +127,7 @@ class DrivenTrainer:
 
 
 class SteppedRun(StepFunctionRun):
-    """Training step by step, while the loop that prepared it stands still."""
+    """Training step by step, while the loop that prepared the trainer is suspended."""
 
     def __init__(self, trainer: DrivenTrainer, function: StepFunction, *, capture: str, layers: int) -> None:
         super().__init__(function, capture=capture, layers=layers)
@@ -139,7 +139,7 @@ class SteppedRun(StepFunctionRun):
 
 
 class DrivenTrainerSystem:
-    """Common to the systems of all libraries: subclass theirs, and set the attributes."""
+    """Base of the systems of all libraries. Users subclass the system of their library and set its attributes."""
 
     name = "a library's trainer"
     summary = "a library's trainer, driven from outside"

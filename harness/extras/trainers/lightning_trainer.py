@@ -33,7 +33,7 @@ class LightningSystem(DrivenTrainerSystem):
     summary = "Lightning's Trainer, driven from outside"
 
     def fit(self, workload: Workload, arm: Arm) -> tuple[Any, Any, Any]:
-        """Return the arguments of `trainer.fit(module, loader)`, not called yet: trainer, module and data loader."""
+        """Return trainer, module and data loader, for which `trainer.fit(module, loader)` was not called yet."""
         raise NotImplementedError
 
     def driven(self, workload: Workload, arm: Arm) -> DrivenTrainer:
@@ -60,7 +60,7 @@ class DrivenLightningTrainer(DrivenTrainer):
             _require_own_order(self._loader)
             _require_one_update(self._trainer, self._module)
             self._module.training_step = self._training_step
-            # what is logged is kept in tensors of the trainer, which belong to its loop
+            # logging would write to tensors of the trainer that belong to its loop
             self._module.log = self._module.log_dict = lambda *_arguments, **_options: None
         return super().run(drive, capture, layers)
 
@@ -74,7 +74,7 @@ class DrivenLightningTrainer(DrivenTrainer):
         return self._module
 
     def optimizer(self) -> Any:
-        return self._trainer.optimizers[0]  # torch's own: Lightning wraps it where a module asks for it
+        return self._trainer.optimizers[0]  # torch's optimizer, which Lightning wraps elsewhere
 
     def optimizers(self) -> list[Any]:
         return list(self._trainer.optimizers)
@@ -103,7 +103,7 @@ class DrivenLightningTrainer(DrivenTrainer):
 
 
 def _require_own_order(loader: Any) -> None:
-    """Refuse a loader that shuffles by the process's generator: other draws would change the batches."""
+    """Refuse a loader that shuffles by the process's generator, because other random numbers change its order."""
     if shuffled_by_the_process(loader):
         raise UnsuitableTrainerError(
             "a loader that is read step by step shuffles by a generator of its own",
@@ -114,7 +114,7 @@ def _require_own_order(loader: Any) -> None:
 
 
 def _require_one_update(trainer: Any, module: Any) -> None:
-    """Refuse what `one_step` cannot repeat: each batch must be one update of one optimizer, by Lightning."""
+    """Refuse trainers that `one_step` cannot repeat: Lightning must make one update of one optimizer a batch."""
     found = {
         "a module that optimizes itself, `automatic_optimization=False`": not module.automatic_optimization,
         f"{len(trainer.optimizers)} optimizers": len(trainer.optimizers) != 1,

@@ -1,4 +1,4 @@
-"""Run a project's function that makes a library's trainer as a system: transformers', TRL's and Lightning's.
+"""Run a project's function that makes a trainer of transformers, TRL or Lightning as a system.
 
     class System(MadeTrainerSystem):
         name = "train:make_trainer"
@@ -8,8 +8,8 @@
 
             return make_trainer(seed=workload.seed)     # nobody has called its `train()`
 
-`harness init` and `harness try --write-contract` write such a file. The trainer runs its own loop. An arm may give
-other arguments to the `TrainingArguments` that the function makes, as one writes them: `arguments: "bf16=True"`.
+`harness init` and `harness try --write-contract` write such a file. The trainer runs its own loop. An arm may change
+the `TrainingArguments` that the function makes, in Python's syntax: `arguments: "bf16=True"`.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 class MadeTrainerSystem(DrivenTrainerSystem):
     """Subclass, and define `build`.
 
-    Arm options: those of `DrivenTrainerSystem`; `arguments`, of TrainingArguments; `trains: false` undoes every update,
-    for a control; `optimized` is for `build` to read.
+    Arm options: those of `DrivenTrainerSystem`; `arguments` changes TrainingArguments; `trains: false` undoes every
+    update, for a control; only `build` reads `optimized`.
     """
 
     summary = "a library's trainer that a function of the project makes"
@@ -44,7 +44,7 @@ class MadeTrainerSystem(DrivenTrainerSystem):
     )
 
     def build(self, workload: Workload, arm: Arm) -> Any:
-        """Return transformers' trainer of one arm; or Lightning's, with its module and its data loader."""
+        """Return the trainer of one arm by transformers; or trainer, module and data loader by Lightning."""
         raise NotImplementedError
 
     def driven(self, workload: Workload, arm: Arm) -> DrivenTrainer:
@@ -99,7 +99,7 @@ def _library(trainer: object) -> str:
 
 
 def _arguments(text: str) -> dict[str, Any]:
-    """Return the arguments of a call, all of them literals, by name. Raises AdapterError for any other text."""
+    """Parse the text of named arguments with literal values. Raises AdapterError for any other text."""
     try:
         call = ast.parse(f"dict({text})", mode="eval").body
         return dict(_named(call))
@@ -121,7 +121,7 @@ def _named(call: ast.expr) -> Iterator[tuple[str, Any]]:
 
 @contextmanager
 def _given(given: Mapping[str, Any], build: Any) -> Iterator[list[object]]:
-    """Give these arguments to every TrainingArguments that the block makes, and yield the list of these objects."""
+    """Set these arguments in every TrainingArguments that the block creates; yield the list of these objects."""
     if not given:
         yield []
         return
@@ -138,7 +138,7 @@ def _given(given: Mapping[str, Any], build: Any) -> Iterator[list[object]]:
             )
     finish, made = TrainingArguments.__post_init__, list[object]()
 
-    def finish_with(arguments: Any) -> None:  # of a subclass, too, whose own calls it
+    def finish_with(arguments: Any) -> None:  # subclasses call it too
         vars(arguments).update(given)
         finish(arguments)
         made.append(arguments)

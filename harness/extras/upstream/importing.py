@@ -1,4 +1,4 @@
-"""Import foreign contracts as a list of decided items: each becomes an executable claim, or has the reason why not."""
+"""Import contracts in another language: each item becomes an executable claim, or gets the reason why it has none."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from harness.platform.paths import require_existing
 
 @dataclass(frozen=True)
 class Imported:
-    """One foreign contract; its items are executable claims, or have no executable check for the reason that is given.
+    """One imported contract: its items with executable claims, and its items without an executable check.
 
-    Both lists are in the order of the file, and hold every item once.
+    Both lists are in the order of the file; together they have every item once.
     """
 
     contract: UpstreamContract
@@ -43,7 +43,7 @@ class Imported:
 
 
 def import_files(paths: Sequence[Path]) -> tuple[list[Imported], list[ContractError]]:
-    """Import every file, and every YAML file of every folder, once; return an error for each that cannot be read.
+    """Import every file, and every YAML file in every folder, once; also return an error for each unreadable file.
 
     Raises UsageError for a path that does not exist.
     """
@@ -95,7 +95,7 @@ _ALONE = "a ratio of speeds, in a file with no recognized claim that the losses 
 
 
 def trajectory_of(ratio: Executable, executable: list[tuple[Item, Executable]]) -> Item | None:
-    """Return the claim that holds the losses of a timing's two arms: a faster step must not train differently."""
+    """Return a claim that compares the losses of a timing's two arms, because a faster step must train alike."""
     arms = [ratio.judgement[arm] for arm in ("candidate", "baseline")]
     for item, one in executable:
         judgement = one.judgement
@@ -105,7 +105,7 @@ def trajectory_of(ratio: Executable, executable: list[tuple[Item, Executable]]) 
 
 
 SYSTEM = "reference_impl.system:QLoRASystem"
-_CANARY: dict[str, Any] = {"model": "qwen2-1.5b", "batch_size": 4, "seq_len": 512}  # upstream's own shape
+_CANARY: dict[str, Any] = {"model": "qwen2-1.5b", "batch_size": 4, "seq_len": 512}  # the shape that upstream uses
 _NEEDS: dict[str, Any] = {"device": "cuda", "memory_gib": 16}
 _FEWER = "import fewer files into one contract"
 _IF_FAILS = ("if_fails", "action_if_falsified")
@@ -120,7 +120,7 @@ _HEAD = """\
 def contract_text(imported: Sequence[Imported], path: Path) -> str:
     """Return a contract in YAML, named after the file `path`. Raises ContractError where nothing was recognized.
 
-    The text is read back as `harness check` reads it; what is larger than the language allows is refused.
+    The text is read back as `harness check` reads it; contracts that are too large for the language are refused.
     """
     ids = _claim_ids(imported)
     claims = [_claim(item, executable, each, ids) for each in imported for item, executable in each.executable]
@@ -145,14 +145,14 @@ def contract_text(imported: Sequence[Imported], path: Path) -> str:
         rule = f"a contract has at most {strict_yaml.MAX_BYTES} bytes"
         raise ContractError(rule, where=str(path), got=str(size), remedy=_FEWER)
     try:
-        loaded_from(strict_yaml.parse(text, where=str(path)), path)  # what the language refuses is never written
-    except ContractError as error:  # its line is in no file that anybody could look into
+        loaded_from(strict_yaml.parse(text, where=str(path)), path)  # never write an invalid contract
+    except ContractError as error:  # its line number would refer to a file that does not exist
         raise ContractError(error.rule, where=str(path), got=error.got, remedy=_FEWER) from error
     return text
 
 
 def _claim_ids(imported: Sequence[Imported]) -> dict[str, str]:
-    """Return the ids of the executable items by place: upstream's, after the contract's where that is not unique."""
+    """Return the ids of executable items by place: upstream's id, prefixed with the contract's if not unique."""
     items = [(each.contract.id, item) for each in imported for item, _ in each.executable]
     given = Counter(_name(item.id) for _, item in items)
     ids: dict[str, str] = {}
@@ -198,7 +198,7 @@ def _workload(steps: int) -> str:
 
 
 def _text(text: str, otherwise: str) -> str:
-    """Return the text as the language accepts it: shortened if too long; `otherwise` if it says nothing."""
+    """Return the text as the language accepts it: shortened if too long; `otherwise` if it is empty."""
     kept = text if len(text) <= _LONGEST else f"{text[:_LONGEST]} …"
     return kept if says_something(kept) else otherwise
 
@@ -209,7 +209,7 @@ def _name(text: str) -> str:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Quotes what is not a plain word: YAML 1.2 reads `1e-5` as a number where PyYAML writes it as a string."""
+    """Quotes all texts except plain words, because YAML 1.2 reads PyYAML's unquoted string `1e-5` as a number."""
 
     def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002 - the reader takes none
         return True

@@ -1,6 +1,6 @@
-"""Read a contract of another language as data: all its claims, and what is left out, with the reason.
+"""Read a contract of another language as data: all its claims, and the parts that are left out, with the reason.
 
-Nothing is executed: a `test` is a text. Every value of the file belongs to one item or to one entry of `left_out`.
+Nothing is executed; a `test` is only text. Every value of the file belongs to an item or to an entry of `left_out`.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from harness.errors import ContractError
 
 @dataclass(frozen=True)
 class ClaimSection:
-    """A key below which claims stand. `of_mappings`: each is a mapping with an id; a bare number or text is an error.
+    """A key that contains claims. of_mappings: each claim must be a mapping with an id, not a number or text.
 
-    unchecked: why an item of it has no executable check where no form fits it (`judgements.py`).
+    unchecked: the reason for items that match no form (`judgements.py`), so that they have no executable check.
     """
 
     unchecked: str
@@ -34,7 +34,7 @@ _PROGRAM = "about upstream's program, not about a run"
 CLAIM_SECTIONS: dict[str, ClaimSection] = {
     "falsification_tests": ClaimSection(_NO_FORM, of_mappings=True),
     "proof_obligations": ClaimSection(_NO_FORM, of_mappings=True),
-    "falsification": ClaimSection(_NO_FORM),  # a list of tests, or within a gate what would break it
+    "falsification": ClaimSection(_NO_FORM),  # a list of tests; in a gate, what would break the gate
     "obligations": ClaimSection(_NO_FORM),
     "validation_rules": ClaimSection(_NO_FORM),
     "upper_bounds": ClaimSection(_NO_FORM),
@@ -60,12 +60,12 @@ CLAIM_SECTIONS: dict[str, ClaimSection] = {
 
 NOT_NAMED = "no known form of a contract names this key"
 
-# Keys that hold parts of a known form; the names directly below `equations` are free.
+# Keys with parts of a known form; names directly below `equations` can be arbitrary.
 CONTAINERS = frozenset({"equations", "qa_gate", "kernel_structure", "parity_tool", "spc_tool"})
 FREE_NAMES = frozenset({"equations"})
 
-# What is left out with a reason; a claim section below such a key is read all the same.
-# Below a key that no form names these are no better known than their neighbours.
+# Keys that are left out, with the reason; claim sections below such a key are read nevertheless.
+# Below an unknown key these keys count as unknown too.
 NO_CLAIM: dict[str, str] = {
     **dict.fromkeys(
         ("metadata", "kind", "name", "version", "scope", "description", "title", "id", "schema"),
@@ -81,7 +81,7 @@ NO_CLAIM: dict[str, str] = {
     **dict.fromkeys(("command", "output_format"), "says how a tool of upstream's is called and what it prints"),
 }
 
-# What names a claim, in order of preference; a mapping with one of these keys is one claim, not a list of them.
+# Keys that name a claim, in order of preference. A mapping with one of these keys is a claim, not a list of claims.
 TITLE_KEYS = ("rule", "property", "claim", "description", "invariant", "metric", "name", "formal", "formula")
 
 
@@ -91,9 +91,9 @@ _WHAT = "an upstream contract"
 
 @dataclass(frozen=True)
 class Item:
-    """One claim, in upstream's words. `id` is upstream's, or the path where it has none (`equations.x.invariants.1`).
+    """One claim, in upstream's words. id: upstream's id, else the path (`equations.x.invariants.1`).
 
-    texts: everything that upstream says of it, by key; a claim that is a bare sentence has it under `""`.
+    texts: all of upstream's texts about the claim, by key; the key of a claim that is only a sentence is `""`.
     where: `file:line:column`.
     """
 
@@ -111,7 +111,7 @@ class Item:
 
 @dataclass(frozen=True)
 class LeftOut:
-    """A part of the file that holds no item: `path` within it, how many values, and why none of them is a claim."""
+    """A part of the file without items: its path, its number of values, and why none of them is a claim."""
 
     where: str
     path: str
@@ -121,7 +121,7 @@ class LeftOut:
 
 @dataclass(frozen=True)
 class UpstreamContract:
-    """A foreign contract: its items and what is left out, both in the order of the file."""
+    """A contract in another language: items and parts left out, both in the order of the file."""
 
     id: str
     title: str
@@ -131,10 +131,10 @@ class UpstreamContract:
 
 
 def read_upstream(path: Path) -> UpstreamContract:
-    """Read one foreign contract. Raises ContractError with file, line and column.
+    """Read one contract in another language. Raises ContractError with file, line and column.
 
-    Refuses what the strict reader refuses (size, depth, encoding, duplicate keys, …), a file that is not a mapping, two
-    items with one id, and an item that says nothing.
+    Refused are files that the strict reader refuses (size, depth, encoding, duplicate keys, …) or that are not a
+    mapping, two items with the same id, and empty items.
     """
     document = strict_yaml.read(path, _WHAT)
     value = document.value
@@ -160,13 +160,13 @@ def _refuse_same_ids(items: list[Item]) -> None:
 
 
 class _Walk:
-    """Goes through a document and gives items and what is left out."""
+    """Walks through a document and yields items and parts left out."""
 
     def __init__(self, document: strict_yaml.Document) -> None:
         self.document = document
 
     def below(self, path: Place, value: Any, why: str | None) -> Iterator[Item | LeftOut]:
-        """Yield items and values left out, at and below `path`. `why`: their reason; None while keys are known."""
+        """Yield items and parts left out, at and below `path`. why: the reason for parts left out; None: known keys."""
         children: Iterator[tuple[str | int, Any]]
         if isinstance(value, dict) and value:
             children = iter(value.items())
@@ -177,7 +177,7 @@ class _Walk:
             return
         found = [one for key, child in children for one in self._child((*path, key), key, child, why)]
         left_out = [one for one in found if isinstance(one, LeftOut)]
-        if path and left_out == found and len(reasons(left_out)) == 1:  # one entry for a part with one reason
+        if path and left_out == found and len(reasons(left_out)) == 1:  # a part with a single reason gets one entry
             yield LeftOut(self._where(path), _dotted(path), sum(one.values for one in left_out), left_out[0].why)
         else:
             yield from found
@@ -213,7 +213,7 @@ class _Walk:
             raise self.document.error(path, f"an item of '{section}' is a text or a mapping", got=_shown(value))
         texts = dict(_texts(value, ""))
         if not in_list and "" in texts and (path[-1] != section or not isinstance(value, str)):
-            texts[""] = f"{path[-1]}: {texts['']}"  # a bound by its name
+            texts[""] = f"{path[-1]}: {texts['']}"  # name the bound
         given = value.get("id") if isinstance(value, dict) else None
         if given is not None and (not isinstance(given, str | int) or isinstance(given, bool) or given == ""):
             raise self.document.error((*path, "id"), "an id is a text", got=_shown(given))
@@ -225,7 +225,7 @@ class _Walk:
 
 
 def _texts(value: Any, path: str) -> Iterator[tuple[str, str]]:
-    """Yield every scalar of an item with its dotted key; a list of scalars is one text."""
+    """Yield every text of an item with its dotted key; a list of scalars is one text."""
     if isinstance(value, dict):
         for key, one in value.items():
             yield from _texts(one, f"{path}.{key}" if path else key)

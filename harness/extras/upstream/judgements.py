@@ -1,6 +1,6 @@
-"""Make judgements of the contract language from upstream's words, with the numbers of those words.
+"""Translate upstream's words, with their numbers, to judgements in the contract language.
 
-Arms (`ARMS`) are those of the reference trainer; `synchronizing` has a clip that reads every norm back.
+`ARMS` are arms of the reference trainer; `synchronizing` has a gradient clip that reads every norm on the host.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ ARMS: Mapping[str, Judgement] = {
     "seed_42": {"capture": "none", "seed": 42},
     "seed_123": {"capture": "none", "seed": 123},
 }
-LAYERS = 28  # of upstream's model, over which it counts clips
+LAYERS = 28  # layers of upstream's model; upstream counts clips over all layers
 
-_WHOLE = r"(?![0-9]|\.[0-9]|[eE][-+]?[0-9])"  # never the first digits of a longer number
-# A number of a size that some claim could name, as the group `number`.
+_WHOLE = r"(?![0-9]|\.[0-9]|[eE][-+]?[0-9])"  # do not match only the first digits of a number
+# A number as the group `number`, with a limited number of digits.
 NUMBER = rf"(?P<number>[0-9]{{1,9}}(?:\.[0-9]{{1,9}})?(?:[eE][-+]?[0-9]{{1,2}})?){_WHOLE}"
 
 
@@ -43,7 +43,7 @@ def decimal(group: str) -> str:
 
 @dataclass(frozen=True)
 class Words:
-    """What an item demands: the words, what the form's pattern matched, and the steps that are named, else `STEPS`."""
+    """The demand of an item: its text, the match of the form's pattern, and the named steps (default `STEPS`)."""
 
     text: str
     match: re.Match[str]
@@ -54,19 +54,19 @@ class Words:
 
     @property
     def some_steps(self) -> list[int]:
-        """Return the first two steps, where a lost update shows, and the last."""
+        """Return the first two steps, at which a lost update is visible, and the last step."""
         return sorted({0, min(1, self.steps - 1), self.steps - 1})
 
 
 def _number_or_tolerance(words: Words) -> float | None:
-    """Return the bound, or else the number that follows the word `tolerance`."""
+    """Return the matched bound, else the number after the word `tolerance`; None if there is neither."""
     tolerance = re.search(rf"tolerance {NUMBER}", words.text)
     bound = words.match["number"] or (tolerance and tolerance["number"])
     return float(bound) if bound else None
 
 
 def _gain(words: Words) -> float | None:
-    """Return a ratio of paces; None for a gain in percent whose text does not say that graphs are compared."""
+    """Return a ratio of speeds; None for a gain in percent whose text does not mention CUDA graphs."""
     percent = words.match["percent"]
     if percent and "CUDA_GRAPH" not in words.text:
         return None
@@ -83,7 +83,7 @@ def _per_layer(words: Words) -> int | None:
     return None if rest else int(each)
 
 
-# What `$name` stands for in a judgement of `forms.yaml`; None: the form does not fit.
+# The values of `$name` in a judgement of `forms.yaml`; None means that the form does not fit.
 VALUES: Mapping[str, Callable[[Words], Any]] = {
     "$number": Words.number,
     "$count": lambda words: int(words.number()),
@@ -97,16 +97,16 @@ VALUES: Mapping[str, Callable[[Words], Any]] = {
     "$per_layer": _per_layer,
 }
 
-STEPS = 100  # of the workload of a claim that names none: upstream's canary
-# What a claim demands, in upstream's words; its rule, property and `if_fails` name and explain it.
+STEPS = 100  # the default number of steps, that of upstream's canary
+# Keys with the demand of a claim; other keys (rule, property, `if_fails`) only name and explain the claim.
 _DEMANDS = ("", "prediction", "formal", "claim", "description", "tolerance", "test")
-_LONGEST = 4000  # characters of an item that are read: more than any claim has
+_LONGEST = 4000  # maximum characters of an item to read; real claims are shorter
 _STEPS = re.compile(r"\b([0-9]{1,3},?[0-9]{0,3})[- ]steps?\b|steps? ([0-9]{1,6})\b|\[0, ([0-9]{1,6})\]")
 
 
 @dataclass(frozen=True)
 class Executable:
-    """A recognized item: the judgement in the contract language, and over how many steps of training."""
+    """A recognized item: the judgement in the contract language, and the number of training steps."""
 
     form: str
     judgement: Judgement
@@ -115,7 +115,7 @@ class Executable:
 
 
 class Form(NamedTuple):
-    """One way to say a claim. `judgement` has names of `VALUES`; says: what the text has, too."""
+    """One wording of a claim. judgement: may use names in `VALUES`; says: another text that the item must have."""
 
     name: str
     pattern: re.Pattern[str]
@@ -123,7 +123,7 @@ class Form(NamedTuple):
     says: str
 
     def built(self, words: Words) -> Judgement | None:
-        """Return the judgement, or None where a number that it needs is not there."""
+        """Return the judgement with its values; None if a required number is missing."""
         filled = _filled(self.judgement, words)
         return None if None in filled.values() else filled
 
@@ -140,7 +140,7 @@ def _filled(judgement: Judgement, words: Words) -> Judgement:
 
 
 def recognized(item: Item) -> Executable | None:
-    """Return the item as an executable claim, by the first form that matches and is valid; None if none is."""
+    """Return the item as an executable claim, by the first form that matches and is valid; None without one."""
     text = demand_of(item)
     named = [int(next(filter(None, match.groups())).replace(",", "")) for match in _STEPS.finditer(text)]
     steps = max(named, default=STEPS) or STEPS
@@ -154,13 +154,13 @@ def recognized(item: Item) -> Executable | None:
 
 
 def demand_of(item: Item) -> str:
-    """Return what an item demands, as one text; a tolerance is marked by the word."""
+    """Return the demand of an item as one text, with the word `tolerance` before a tolerance."""
     texts = [(key, item.texts[key]) for key in _DEMANDS if item.texts.get(key)]
     return " ; ".join(f"tolerance {text}" if key == "tolerance" else text for key, text in texts)[:_LONGEST]
 
 
 def _is_valid(judgement: Judgement) -> bool:
-    """Return True if the contract language accepts the judgement, with a stand-in for a ratio's trajectory."""
+    """Return True if the contract language accepts the judgement (with a placeholder for a ratio's trajectory)."""
     names = {"trajectory": "named-later"} if judgement["kind"] == "throughput_ratio" else {}
     try:
         part_model(judgement["kind"]).model_validate({**judgement, **names})
