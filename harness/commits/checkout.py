@@ -1,7 +1,7 @@
 """Check out the baseline's commit in a private worktree of a user's repository, and import its modules from there.
 
-Only modules of the repository come from the worktree; the harness and installed packages stay the same. A
-folder that the commit does not have is on no path, so that a process never mixes modules of two commits.
+Only modules of the repository come from the worktree; the harness and installed packages stay the same. Folders
+that the commit lacks are not on the import path, so that a process never mixes modules of two commits.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _in_use: list[ImportPath] = []
 
 @dataclass(frozen=True)
 class ImportPath:
-    """The import path and the working folder of a process that trains as a commit did.
+    """The import path and the working directory of a process that trains with the code of a commit.
 
-    No model: processes that describe systems read it, and pydantic would take as long to import as all else there.
+    It is not a pydantic model, because processes that describe systems use it and should not import pydantic.
 
-    root: the repository's working tree, which modules must not come from; tree: the worktree, which they must.
+    root: the repository's working tree; tree: the worktree, from which all modules of the repository must come.
     """
 
     commit: str
@@ -41,14 +41,14 @@ class ImportPath:
     path: list[str]
 
     def use(self) -> None:
-        """Use this import path and working folder in this process, and in the processes that it starts."""
+        """Set import path and working directory of this process, and of the processes that it starts."""
         sys.path[:] = self.path
         os.environ["PYTHONPATH"] = os.pathsep.join(self.path)
         os.chdir(self.folder)
         _in_use[:] = [self]
 
     def require(self, system: str) -> None:
-        """Raise SystemResolutionError if the system's module, or any other of the repository, is of another tree."""
+        """Raise SystemResolutionError if a module of the repository comes from another tree than the worktree."""
         module = sys.modules[system.partition(":")[0]]
         file = _file(module)
         if not _within(file, self.tree):
@@ -79,15 +79,15 @@ class ImportPath:
 
 
 def in_use() -> ImportPath | None:
-    """Return the import path that this process uses; None where it trains the code of the working tree."""
+    """Return the import path that this process uses; None if it uses the code of the working tree."""
     return _in_use[0] if _in_use else None
 
 
 def rebased(commit: str, root: Path, tree: Path, homes: Iterable[Path]) -> ImportPath:
-    """Return this process's import path and working folder, with the worktree `tree` instead of `root`.
+    """Return this process's import path and working directory, with `root` replaced by the worktree `tree`.
 
-    homes: folders of the repository in which the systems' packages lie. They come first, because an
-    editable installation may put a package on no path at all.
+    homes: folders of the repository that contain the systems' packages. They come first, because the
+    folder of an editable installation may be missing in the import path.
     """
     here = Path.cwd()
     entries = [Path(entry or here) for entry in sys.path]
@@ -103,7 +103,7 @@ def rebased(commit: str, root: Path, tree: Path, homes: Iterable[Path]) -> Impor
 
 
 def _moved(entry: Path, root: Path, tree: Path) -> Path | None:
-    """Return the entry's place in the worktree; None if the commit lacks it, and no package is installed there."""
+    """Return the path entry moved to the worktree; None if the commit lacks it and it has no installed package."""
     place = entry.resolve()
     if not place.is_relative_to(root) or installed(place, root):
         return entry
@@ -114,14 +114,14 @@ def _moved(entry: Path, root: Path, tree: Path) -> Path | None:
 
 
 def installed(place: Path, root: Path) -> bool:
-    """Return True if a path below `root` belongs to an installed package, in an environment within the repository."""
+    """Return True if a path below `root` belongs to an installed package (an environment inside the repository)."""
     prefixes = [Path(prefix) for prefix in (sys.prefix, sys.base_prefix) if _within(prefix, str(root))]
     by_name = any(part in INSTALLED for part in place.relative_to(root).parts)
     return by_name or is_recorded(place) or any(place.is_relative_to(prefix) for prefix in prefixes)
 
 
 def _file(module: object) -> str:
-    """Return the real path of a module's file; empty if it has none, or no absolute one (`torch.ops`)."""
+    """Return the real path of a module's file; "" if it has no absolute file name (such as `torch.ops`)."""
     file = getattr(module, "__file__", None)
     return os.path.realpath(file) if isinstance(file, str) and os.path.isabs(file) else ""  # noqa: PTH117
 
@@ -142,13 +142,13 @@ class GitFailed(Exception):  # noqa: N818 - it is caught, and reported in the te
 
 @dataclass(frozen=True)
 class Repository:
-    """A working tree with its repository. Methods raise GitFailed where git does."""
+    """A git repository, by its working tree. Methods raise GitFailed if git fails."""
 
     root: Path
 
     @classmethod
     def around(cls, folder: Path) -> Repository:
-        """Return the repository that holds a folder. Raises UsageError if git is missing, or finds no repository."""
+        """Return the repository around a folder. Raises UsageError if git is missing, or finds no repository."""
         try:
             answer = _git(folder, "rev-parse", "--show-toplevel")
         except FileNotFoundError as error:
@@ -171,7 +171,7 @@ class Repository:
         return CommitFacts(commit=commit, subject=_git(self.root, "log", "-1", "--format=%s", commit))
 
     def changes(self, but: Path) -> int:
-        """Return how many files differ from the commit, new ones included, ignored ones and `but` left out."""
+        """Count the files that differ from HEAD, with new files but without ignored files and the folder `but`."""
         status = ["status", "--porcelain", "--untracked-files=all"]
         if but.is_relative_to(self.root) and but != self.root:
             status += ["--", ".", f":(exclude,literal){but.relative_to(self.root)}"]
@@ -194,7 +194,7 @@ class Repository:
         _git(self.root, "worktree", "remove", "--force", "--force", str(folder))
 
     def lacks(self, folder: Path) -> list[str]:
-        """Describe what a fresh worktree lacks: submodules, and files that Git LFS keeps elsewhere."""
+        """Describe what a new worktree lacks: submodules, and contents of files in Git LFS."""
         entries = [entry.split("\t", 1) for entry in _names(_git(folder, "ls-tree", "-r", "-z", "HEAD"))]
         submodules = [name for mode, name in entries if mode.startswith(_SUBMODULE)]
         attributed = _names(_git(folder, "ls-files", "-z", "--", ":(attr:filter=lfs)"))
@@ -228,7 +228,7 @@ def _git(folder: Path, *arguments: str) -> str:
         stdin=subprocess.DEVNULL,
         env=environment,
         check=False,
-        start_new_session=True,  # a terminal's SIGINT is the command's, which then removes what git made
+        start_new_session=True,  # only the command gets a terminal's SIGINT, and cleans up
     )
     if done.returncode != 0:
         raise GitFailed(_reason(done.stderr) or f"git {arguments[0]} exited with {done.returncode}")
@@ -236,7 +236,7 @@ def _git(folder: Path, *arguments: str) -> str:
 
 
 def _reason(stderr: bytes) -> str:
-    """Return git's `fatal:` line, or else its last line. What follows `fatal:` is advice, such as whom to trust."""
+    """Return git's `fatal:` line, else its last line. Lines after `fatal:` are only advice."""
     printed = stderr.decode("utf-8", "replace").strip().splitlines()
     fatal = [line for line in printed if line.startswith("fatal:")]
     return [*fatal[:1], *printed[-1:], ""][0]
@@ -244,7 +244,7 @@ def _reason(stderr: bytes) -> str:
 
 @dataclass(frozen=True)
 class Checkout:
-    """Both commits, where modules of the baseline's are found, and a folder for tensors that cross between them."""
+    """Two commits, the import path of the baseline, and a folder for exchanging tensors between their processes."""
 
     commits: TwoCommits
     import_path: ImportPath
@@ -256,7 +256,7 @@ class Checkout:
         return self.commits.baseline.commit
 
     def trained(self, commits: Collection[str | None]) -> list[str]:
-        """Return HEAD of each tree that holds one of `commits`. None stands for the candidate's working tree."""
+        """Return HEAD of each tree that has the code of one of `commits`; None means the candidate's working tree."""
         trees = [self.import_path.root] if None in commits else []
         trees += [self.import_path.tree] if set(commits) - {None} else []
         return [Repository(Path(tree)).commit("HEAD") for tree in trees]
@@ -267,8 +267,8 @@ def checked_out(name: str, systems: Sequence[str], reports: Path, *, named: str 
     """Check out the commit `name` in a worktree of the systems' repository, for the duration of the block.
 
     The worktree is removed at the end, also after an error. reports: files in this folder do not count as changes.
-    named: what the commit was asked for by, if not by `name`.
-    Raises UsageError if there is no such commit, or if a system is in no repository, in another one, or not part of it.
+    named: the name by which the user requested the commit, by default `name`.
+    Raises UsageError if there is no such commit, or if a system is not part of one common repository.
     """
     add_working_directory()
     homes = {system: _home(system) for system in systems}
@@ -302,10 +302,10 @@ def checked_out(name: str, systems: Sequence[str], reports: Path, *, named: str 
 
 
 def _remove(repository: Repository, tree: Path) -> None:
-    """Remove the worktree and git's record of it, also where it is only half made."""
+    """Remove the worktree and git's record of it, even if the checkout was incomplete."""
     try:
         repository.remove(tree)
-    except GitFailed:  # it is half made; git forgets one that is gone
+    except GitFailed:  # incomplete; git can remove its record once the folder is gone
         shutil.rmtree(tree, ignore_errors=True)
         with suppress(GitFailed):
             repository.remove(tree)

@@ -26,7 +26,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "contract(claim): a unit of a contract, or a test that verifies this claim")
-    if config.getoption("--contract-tag"):  # one that no claim has is reported before anything is collected
+    if config.getoption("--contract-tag"):  # report an unknown tag before anything is collected
         from harness.pytest_plugin.items import contract_files
 
         contract_files(config)

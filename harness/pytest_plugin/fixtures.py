@@ -33,12 +33,11 @@ from harness.pytest_plugin.shared_runs import PlannedContract, SharedRuns
 #     def test_my_trainer(verify_contract):
 #         verify_contract(system="my_trainer.system:MySystem", workload="tiny", batch_size=8)
 #
-# The claim's demands stay as the contract has them: overrides change what is trained on, never what
-# must hold.
+# The claim's demands stay unchanged: overrides change the workload, but never what must hold.
 
 
 class ContractVerifier:
-    """Callable; executes the runs of one unit in worker processes, below `root`, and judges it."""
+    """Callable that executes the runs of one unit in worker processes, below `root`, and judges the unit."""
 
     def __init__(self, node: pytest.Item, root: Path) -> None:
         self._node, self._root = node, root
@@ -52,12 +51,12 @@ class ContractVerifier:
         workload: str | None = None,
         **overrides: Any,
     ) -> Verdict:
-        """Return the verdict of a unit that holds. Fail the test if it does not; skip it if nothing decides the unit.
+        """Return the verdict of a unit that holds. Fail the test if it does not; skip the test if it is undecided.
 
-        claim: by default the one that the test's marker `contract` names. contracts: a file or folder, by default the
-        ini option `contract_paths`. system: `module:attribute`, instead of the contract's. workload: by default
-        the first that this machine can decide. overrides: fields of the workload (`steps`, `batch_size`, …). A name
-        that no contract has, or an override that no workload may have, fails the test and says so.
+        claim: by default the claim that the test's marker `contract` names. contracts: a file or folder, by default
+        the ini option `contract_paths`. system: `module:attribute`, to replace the contract's. workload: by default
+        the first one that this machine can decide. overrides: fields of the workload (`steps`, `batch_size`, …).
+        Unknown names and invalid overrides fail the test with a message.
         """
         __tracebackhide__ = True
         try:
@@ -98,7 +97,7 @@ class ContractVerifier:
 
 
 def _contract_of(claim: str, paths: Sequence[Path]) -> LoadedContract:
-    """Return the contract with the claim. Raises UsageError where there is none, or several."""
+    """Return the contract with the claim. Raises UsageError if there is none, or more than one."""
     contracts = load_contracts(paths) if paths else []
     known = {one.id: loaded for loaded in contracts for one in loaded.contract.claims}
     having = [loaded for loaded in contracts if any(one.id == claim for one in loaded.contract.claims)]
@@ -121,7 +120,7 @@ def _with_system(loaded: LoadedContract, system: str | None) -> LoadedContract:
 def _planned(
     loaded: LoadedContract, claim: str, workload: str | None, overrides: dict[str, Any]
 ) -> tuple[PlannedContract, Unit]:
-    """Plan one unit: on the named workload, or on the first that can be decided here (else on the first)."""
+    """Plan one unit: on the named workload, else on the first decidable workload, else on the first."""
     changed = loaded
     if overrides:
         names = [workload] if workload is not None else list(loaded.contract.workloads)
@@ -156,22 +155,22 @@ def _overridden(contract: Contract, names: Sequence[str], overrides: dict[str, A
 # def test_step(check_step):
 #     check_step("train.py:make_step", baseline="main")
 
-STEPS = 23  # a prime, as the default of `harness try` is: a test takes seconds
+STEPS = 23  # a prime like the default of `harness try`, but small, so that a test takes seconds
 
 
 class StepCheck:
-    """Callable; trains the step in worker processes, keeps nothing, and fails the test by the answers."""
+    """Callable that trains the step in worker processes, keeps no files, and fails the test on bad answers."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._gate = bool(config.getoption("--contract-gate"))
 
     def __call__(self, step: str, *, baseline: str | None = None, steps: int = STEPS, speed: bool = False) -> None:
-        """Fail the test where an answer is `no` or an error; skip it where nothing was decided.
+        """Fail the test if an answer is `no` or an error; skip it if nothing was decided.
 
         step: `module:function` or `path/to/file.py:function`, from the working directory. baseline: a branch, tag or
-        commit; the step is compared with the same function there. Without it a captured step is compared with the plain
-        one. speed: time it, too, where there is a GPU; that takes minutes. Under `--contract-gate` an undecided answer
-        fails the test. A step or a commit that does not exist fails it and is named.
+        commit with the function to compare with; without it, a captured step is compared with the plain step. speed:
+        also time the step if there is a GPU, which takes minutes. Under `--contract-gate` an undecided answer fails
+        the test. A missing step or commit fails the test with a message.
         """
         __tracebackhide__ = True
         try:
@@ -196,6 +195,6 @@ class StepCheck:
         tried, fair = fair_trial(draft, run, run)
         result = headline_of(tried)
         asked = [each.status for each in tried.judgement.verdicts if each.claim == fair.claim_id(fair.same_name)]
-        open_ = result.code == ExitCode.HELD and asked != [Status.PASS]  # other answers do not stand for this one
+        open_ = result.code == ExitCode.HELD and asked != [Status.PASS]  # this answer must itself be `yes`
         text = "\n".join([*Answers().rest(tried), "", compares(fair), str(result)])
         return ExitCode.UNDECIDED if open_ else result.code, text

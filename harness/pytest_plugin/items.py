@@ -1,4 +1,4 @@
-"""Collect and report for pytest: a file of units, a unit as an item, why a unit failed, the session's verdicts."""
+"""Collect contracts and report verdicts in pytest: contract files, units as items, failure texts, and the session."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ from harness.report.advice import advice_of
 from harness.report.github_actions import annotate, append_step_summary
 from harness.report.text import figure, line, words
 
-# Figures that name the step at which two series part, the most telling first.
+# Figures with the step at which two series first differ, the most informative first.
 _STEPS = ("first_differing_step", "first_exceeding_step", "first_non_finite_step", "max_abs_difference_step")
-STATUS = "contract.status"  # the property that every test has which a verdict was made in
+STATUS = "contract.status"  # property of every test that made a verdict
 
 
 def properties(verdict: Verdict) -> list[tuple[str, object]]:
-    """Return what JUnit carries of a verdict: status, reason, figures, denominators."""
+    """Return the properties of a verdict for JUnit: status, reason, figures, denominators."""
     facts: list[tuple[str, object]] = [(STATUS, verdict.status.value), ("contract.reason", verdict.reason)]
     facts += [(f"figure.{name}", figure(value)) for name, value in verdict.figures.items()]
     facts += [(f"denominator.{name}", number) for name, number in verdict.denominators.items()]
@@ -47,7 +47,7 @@ def properties(verdict: Verdict) -> list[tuple[str, object]]:
 
 
 def failure_text(loaded: LoadedContract, claim: AnyClaim, verdict: Verdict, evidence: Sequence[RunEvidence]) -> str:
-    """Return a unit that did not hold as lines of text."""
+    """Return the lines that describe a unit that did not hold."""
     lines = [f"{verdict.status.value} {verdict.reason}: {line(verdict.message, 600)}", ""]
     lines += [f"    {text}" for text in _both_values(claim, verdict, evidence)]
     lines += [f"    {words(name)}: {figure(value)}" for name, value in verdict.figures.items()]
@@ -70,7 +70,7 @@ def _both_values(claim: AnyClaim, verdict: Verdict, evidence: Sequence[RunEviden
 
 
 def _step(verdict: Verdict, name: str) -> int | None:
-    """Return the step in the figure of that name, also if a composite claim put its part's name before it."""
+    """Return the step in the figure of this name, which may have a part's name as a prefix."""
     for key, value in verdict.figures.items():
         if key.rpartition(".")[2] == name and isinstance(value.value, int):
             return value.value
@@ -103,12 +103,12 @@ def shared_runs(config: pytest.Config) -> SharedRuns:
 
 
 def contract_files(config: pytest.Config) -> dict[Path, Path]:
-    """Return the contracts of the ini option `contract_paths` by their real paths: those that commands would read."""
+    """Return the contracts of `contract_paths` by their real paths: the files that commands would read."""
     if _FILES not in config.stash:
         named = [Path(path) for path in config.getini("contract_paths")]
         found = [file for path in named for file in (files_of_folder(path).contracts if path.is_dir() else [path])]
         for file in found:
-            if escaped(file) != str(file):  # pytest prints the names of files as they are
+            if escaped(file) != str(file):  # pytest prints file names without escaping
                 raise pytest.UsageError(escaped(f"{file}: the name of a contract file is printable; rename it"))
         _refuse_unknown_tags(found, config.getoption("--contract-tag"))
         config.stash[_FILES] = {real(file): file for file in found}
@@ -116,10 +116,10 @@ def contract_files(config: pytest.Config) -> dict[Path, Path]:
 
 
 def asked_for(config: pytest.Config) -> bool:
-    """Return True if the command line or the ini file asks for contracts: their units train, often for minutes.
+    """Return True if contracts were requested. Otherwise they are not run, because training often takes minutes.
 
-    It asks by an expression of marks that takes a unit for its mark `contract`, by an option `--contract-…`, or by a
-    path within `contract_paths`. The controlling process decides for all.
+    Requests are a mark expression (`-m`) that selects `contract`, an option `--contract-…`, or an argument within
+    `contract_paths`. Under xdist the controlling process decides for all workers.
     """
     given = getattr(config, "workerinput", {}).get("contracts_asked")
     if given is not None:
@@ -132,7 +132,7 @@ def asked_for(config: pytest.Config) -> bool:
 
 
 def not_asked_for(config: pytest.Config) -> list[Path]:
-    """Return the contracts to which pytest's paths lead, and which nothing asked for."""
+    """Return the contracts in pytest's paths that were not requested."""
     if asked_for(config) or not _takes(config, "contract"):
         return []
     return [file for place, file in contract_files(config).items() if any(map(place.is_relative_to, _paths(config)))]
@@ -143,11 +143,11 @@ def _paths(config: pytest.Config) -> list[Path]:
 
 
 def _takes(config: pytest.Config, *marks: str) -> bool:
-    """Return True if the expression of `-m` takes an item of these marks; a wrong one takes none, which pytest says."""
+    """Return True if the expression of `-m` selects an item with these marks; pytest reports an invalid expression."""
     expression = config.getoption("markexpr")
     try:
         return not expression or Expression.compile(expression).evaluate(lambda name, /, **_: name in marks)
-    except Exception:  # SyntaxError, or what pytest 8 has in its place
+    except Exception:  # SyntaxError, or another class in pytest 8
         return False
 
 
@@ -165,7 +165,7 @@ def _refuse_unknown_tags(files: Sequence[Path], tags: Sequence[str]) -> None:
 
 
 class ContractFile(pytest.File):
-    """A contract; its units on this machine."""
+    """A contract file, whose items are its units on this machine."""
 
     def collect(self) -> Iterator[ContractItem]:
         options = options_of(self.config)
@@ -192,7 +192,7 @@ class ContractFile(pytest.File):
             yield item
 
     def _is_first(self, loaded: LoadedContract) -> bool:
-        """Return True if no other path led to this file before. Raises ContractError if another file has its id."""
+        """Return True unless another path led to this file. Raises ContractError if another file has its id."""
         first = self.config.stash.setdefault(_FIRST, {}).setdefault(loaded.contract.id.casefold(), loaded)
         if real(first.path) != real(loaded.path):
             raise id_again(first, loaded)
@@ -200,14 +200,14 @@ class ContractFile(pytest.File):
 
 
 class ContractItem(pytest.Item):
-    """One unit. Its runs execute in set-up, so that what breaks there is an error and not a failure."""
+    """One unit. Its runs execute in set-up, so that a broken run is an error and not a failure."""
 
     def __init__(self, *, planned: PlannedContract, unit: Unit, **keywords: Any) -> None:
         super().__init__(**keywords)
         self.planned, self.unit = planned, unit
         self.verdict: Verdict | None = None
         self._failure = ""
-        # a mark may skip it before its set-up: it was asked for all the same
+        # recorded now, because a mark can skip the item before its set-up, and it counts as requested
         self.user_properties.append((_PROPERTY, unit.model_dump_json()))
         self.user_properties.append(("contract.file", str(self.path)))
 
@@ -236,12 +236,12 @@ class ContractItem(pytest.Item):
 
 
 class ContractReporter:
-    """In the controlling process: gathers the judged units, writes their run directory, sets the exit code."""
+    """Collects the judged units in the controlling process, writes their run directory, and sets the exit code."""
 
     def __init__(self, config: pytest.Config, root: Path) -> None:
         self.root, self._config = root, config
-        self._asked: dict[str, tuple[Path, Unit]] = {}  # units that pytest came to, by their node ids
-        self._units: dict[str, tuple[Path, Unit]] = {}  # and those of them that were judged
+        self._asked: dict[str, tuple[Path, Unit]] = {}  # units that pytest reached, by node id
+        self._units: dict[str, tuple[Path, Unit]] = {}  # units that were judged, by node id
         self._left_out = False
         self._other_failed = False
         self._judgement: session.Judgement | None = None
@@ -252,7 +252,7 @@ class ContractReporter:
         self._invalid = False
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        """Note if a contract was refused: its report is a sentence, and that of any other failure has a traceback."""
+        """Record if a contract was refused: its report has no traceback, unlike the report of any other failure."""
         of_contracts = Path(report.nodeid).suffix.lower() in SUFFIXES
         self._invalid |= report.failed and of_contracts and not hasattr(report.longrepr, "reprtraceback")
 
@@ -270,15 +270,15 @@ class ContractReporter:
     def finish(self, pytest_session: pytest.Session) -> None:
         """Write the run directory; replace pytest's exit code if contract items ran, or if a contract was refused.
 
-        A gate over all of `contract_paths` stays closed if one of their contracts was not judged. Any gate stays closed
-        if nothing was judged.
+        A gate over all of `contract_paths` stays closed if a contract there was not judged. Every gate stays closed if
+        nothing was judged.
         """
         self._judge_what_ran(pytest_session)
         if self._invalid and pytest_session.exitstatus != pytest.ExitCode.INTERNAL_ERROR:
             pytest_session.exitstatus = ExitCode.INVALID_CONTRACT
 
     def _judge_what_ran(self, pytest_session: pytest.Session) -> None:
-        stopped = pytest_session.shouldstop or pytest_session.shouldfail  # `-x` leaves units out, and ends with 1
+        stopped = pytest_session.shouldstop or pytest_session.shouldfail  # `-x` leaves units out, with exit code 1
         ended = pytest_session.exitstatus in {pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED}
         self._left_out = ended and self._any_left_out(pytest_session)
         finished = ended and not (stopped or self._left_out)
@@ -303,13 +303,13 @@ class ContractReporter:
             others = ((ExitCode.VIOLATED, self._other_failed), (ExitCode.UNDECIDED, shut))
             codes = {self._judgement.exit_code, *(code for code, found in others if found)}
             worst = next(code for code in ExitCode if code in codes)
-            # what failed next to them, such as a collection that was resumed, is not a success
+            # keep the code of other failures, such as a failed collection that pytest continued after
             pytest_session.exitstatus = worst or pytest_session.exitstatus
-        elif pytest_session.exitstatus == pytest.ExitCode.OK:  # `pytest.exit` may have been given any code
+        elif pytest_session.exitstatus == pytest.ExitCode.OK:  # keep any code given to `pytest.exit`
             pytest_session.exitstatus = self._judgement.exit_code
 
     def _any_left_out(self, pytest_session: pytest.Session) -> bool:
-        """Return True if the session ended before it came to some unit; under xdist its workers have the items."""
+        """Return True if the session ended before it reached all units; under xdist only workers know the items."""
         units = (item for item in pytest_session.items if isinstance(item, ContractItem))
         return not self._config.getoption("collectonly") and any(item.nodeid not in self._asked for item in units)
 
@@ -329,13 +329,13 @@ class ContractReporter:
         )
 
     def _nothing_was_judged(self) -> bool:
-        """Return True if contracts were asked for and none was judged; a configured gate lets single tests pass."""
+        """Return True if contracts were requested and none was judged; a gate in the ini file alone is no request."""
         named = "--contract-gate" in self._config.invocation_params.args
         asked = named or bool(self._asked) or self._left_out or not self._is_selection()
         return asked and not (self._units or self._verified or self._config.getoption("collectonly"))
 
     def _missing(self) -> Iterator[str]:
-        """Yield which contracts were not judged, and why nothing was, if contracts were asked for."""
+        """Yield lines on contracts that were not judged, and on why none was, if contracts were requested."""
         of_contracts = self._config.getoption("markexpr") == "contract"
         if files := not_asked_for(self._config):
             yield f"contracts: {len(files)} of `contract_paths` not run: `pytest -m contract` asks for them"
@@ -380,7 +380,7 @@ _SHARED_FILES = pytest.StashKey[set[Path]]()
 
 
 def files_beside(config: pytest.Config) -> set[Path]:
-    """Return the shared files and waivers of the folders among `contract_paths`, by their real paths."""
+    """Return the real paths of shared files and waivers in the folders among `contract_paths`."""
     if _SHARED_FILES not in config.stash:
         folders = [files_of_folder(path) for path in _named(config) if path.is_dir()]
         config.stash[_SHARED_FILES] = {real(file) for found in folders for file in (*found.shared, *found.waivers)}
@@ -388,7 +388,7 @@ def files_beside(config: pytest.Config) -> set[Path]:
 
 
 class FileBeside(pytest.File):
-    """A shared file, or one of waivers."""
+    """A file that contracts share, or a waiver file. It has no items and is only checked."""
 
     def collect(self) -> Iterator[pytest.Item]:
         try:
@@ -410,7 +410,7 @@ def _refuse_waivers_of_no_contract(path: Path, named: Sequence[Path]) -> None:
     signed = load_waivers(path)
     try:
         contracts = load_contracts(named)
-    except ContractError:  # which its own file reports
+    except ContractError:  # reported with the contract's own file
         return
     known = {loaded.contract.id for loaded in contracts}
     strangers = [waiver for waiver in signed if waiver.contract not in known]

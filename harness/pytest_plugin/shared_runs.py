@@ -1,4 +1,4 @@
-"""Execute once the runs that several processes ask for: what pytest needs, also under pytest-xdist."""
+"""Execute runs that several processes need only once, for pytest and pytest-xdist."""
 
 from __future__ import annotations
 
@@ -44,19 +44,19 @@ def plan_file(path: Path, options: session.VerifyOptions, named: Sequence[Path] 
 
 
 class SharedRuns:
-    """Executes each run once below `root`, whichever process asks first; the others wait for its evidence."""
+    """Executes each run once below `root`: the first process that needs it does, and others wait for its evidence."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
         root.mkdir(parents=True, exist_ok=True)
-        begun = root / "begun"  # by whichever process of the session came first
+        begun = root / "begun"  # made by the first process of the session
         if not begun.exists():
             begun.touch()
         self._started = datetime.fromtimestamp(begun.stat().st_mtime, UTC)
 
     def evidence(self, run: Run) -> tuple[Run, RunEvidence]:
-        """Return what was executed under the run's name, and its evidence; execute the run first if no process has."""
-        from filelock import FileLock  # comes with the extra `run`, as does all that a run needs
+        """Return the executed run of this name and its evidence; execute the run if no process has executed it."""
+        from filelock import FileLock  # installed by the extra `run`
 
         directory = self.root / "evidence" / run.id
         directory.parent.mkdir(parents=True, exist_ok=True)
@@ -80,7 +80,7 @@ class SharedRuns:
         return session.judge_runs(planned.loaded.contract, claim, unit, made, evidence, gpu=gpu), evidence
 
     def waiver(self, planned: PlannedContract, unit: Unit) -> Waiver | None:
-        """Return the unit's waiver, if it holds on the day on which this session began."""
+        """Return the unit's waiver, if it is in force on the day on which this session began."""
         name = (unit.claim, unit.workload)
         found = (waiver for waiver in planned.waivers if (waiver.claim, waiver.workload) == name)
         return next((waiver for waiver in found if not waiver.expired(self._started.date())), None)
@@ -96,8 +96,8 @@ class SharedRuns:
     ) -> session.Judgement:
         """Write the run directory of the units that were judged, from the evidence below `root`.
 
-        asked: these units, and others that were selected and not judged, such as skipped ones: the gate counts them. A
-        session that did not finish leaves units out: its directory stays INCOMPLETE, and says so.
+        asked: all selected units, including units that were not judged, such as skipped ones, which the gate counts.
+        finished: False if the session left units out; then the directory stays INCOMPLETE.
         """
         contracts = [item.loaded for item in planned]
         names = {name for unit in judged for name in unit.runs}
@@ -127,7 +127,7 @@ class SharedRuns:
 def _narrowed(
     planned: Sequence[PlannedContract], asked: Sequence[Unit], options: session.VerifyOptions
 ) -> session.VerifyOptions:
-    """Return the options with the claims and workloads that were selected, if some of the contracts' were not."""
+    """Return the options narrowed to the selected claims and workloads, unless all of them were selected."""
     everything = [claim for item in planned for claim in item.loaded.contract.claims]
     claims, workloads = {unit.claim for unit in asked}, {unit.workload for unit in asked}
     return replace(
