@@ -1,7 +1,7 @@
-"""Find what lies where on this machine: paths of a command line, folders of caches, and how to install an extra.
+"""Handle paths on this machine: paths of a command line, folders of caches, and how to install an extra.
 
-Libraries keep compiled files below the home folder, or below TMPDIR if that cannot be written. Otherwise Matplotlib
-asks for another place with two lines on stderr, and Triton raises PermissionError.
+Caches of libraries are below the home folder, or below TMPDIR if the home folder is not writable. Otherwise Matplotlib
+prints a warning on stderr, and Triton raises PermissionError.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from harness.errors import HarnessError, UsageError
 
 
 def require_existing(paths: Iterable[Path]) -> None:
-    """Raise UsageError that lists the paths which do not exist, and suggests a name for the first of them."""
-    missing = [path for path in paths if not os.path.lexists(path)]  # a link that leads nowhere is there
+    """Raise UsageError if paths do not exist. The error lists them, and suggests a name for the first one."""
+    missing = [path for path in paths if not os.path.lexists(path)]  # a broken link counts as existing
     if missing:
         rule, where = "a path that is named must exist", ", ".join(map(str, missing))
         raise UsageError(rule, where=where, got="nothing there", remedy=_remedy(missing[0]))
 
 
 def _remedy(path: Path) -> str:
-    """Suggest the existing name that was probably meant, or show how far the path can be followed."""
+    """Suggest a similar existing name, or name the last existing folder of the path."""
     there = next((parent for parent in path.parents if parent.is_dir()), None)
     if there is None:
         return "check the path"
@@ -67,7 +67,7 @@ _BELOW_HOME = {"TRITON_CACHE_DIR": ".triton/cache", "MPLCONFIGDIR": ".config/mat
 
 
 def moved_caches(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return variables that move caches to a private folder; none if the home folder is writable, or they are set."""
+    """Return variables that move caches to a private folder, unless they are set or the home folder is writable."""
     home = environment.get("HOME") or os.path.expanduser("~")  # noqa: PTH111 - where there is none it raises nothing
     moved = {
         name: place
@@ -77,15 +77,15 @@ def moved_caches(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
     if not moved or not hasattr(os, "getuid"):
         return {}
     try:
-        # not another user's: what lies in Triton's cache is executed
+        # never another user's folder, because files in Triton's cache are executed
         return {name: str(private_folder() / place.lstrip(".")) for name, place in moved.items()}
     except HarnessError:
         return {}
 
 
 def _can_be_made(folder: Path) -> bool:
-    """Return True if the folder can be written, or can be made where it does not exist."""
-    if not folder.is_absolute():  # `~` stays as it is for a user without a home
+    """Return True if the folder is writable, or can be created."""
+    if not folder.is_absolute():  # for a user without a home, `~` is not expanded
         return False
     while not os.path.lexists(folder):
         folder = folder.parent
@@ -93,14 +93,14 @@ def _can_be_made(folder: Path) -> bool:
 
 
 def private_folder() -> Path:
-    """Return this user's folder below TMPDIR; make it if missing. Raises HarnessError if it is not this user's own."""
+    """Return this user's folder below TMPDIR; create it if missing. Raises HarnessError if another user owns it."""
     name = f"contract-harness-{os.getuid()}"
     directory = Path(name)
     try:
         directory = Path(tempfile.gettempdir()) / name
         directory.mkdir(mode=0o700, exist_ok=True)
         found = directory.lstat()
-    except OSError as error:  # also where there is no folder for temporary files at all
+    except OSError as error:  # also if there is no temporary folder at all
         raise unusable(directory, error) from error
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
         got = f"owner {found.st_uid}" if stat.S_ISDIR(found.st_mode) else "a link"
@@ -110,7 +110,7 @@ def private_folder() -> Path:
 
 
 def unusable(path: Path, error: OSError) -> HarnessError:
-    """Return the error that says why a lock's file or folder cannot be used."""
+    """Return a HarnessError on why a lock's file or folder cannot be used."""
     return HarnessError(
         "the lock of a GPU is a file that this user can write and lock",
         where=str(path),
@@ -126,9 +126,9 @@ def command_for(extra: str) -> str:
     """Return the command that installs the packages of an extra next to the harness that is running."""
     try:
         listed = requires("contract-harness") or []
-    except PackageNotFoundError:  # a source tree that was never installed
+    except PackageNotFoundError:  # the harness runs from a source tree
         return f"pip install '.[{extra}]'"
     found = [(text, match) for text in listed if (match := _OF_EXTRA.search(text)) and match["extra"] == extra]
     packages = [text[: match.start()] + (f"; {match['other']}" if match["other"] else "") for text, match in found]
-    installer = ["pip"] if find_spec("pip") is not None else ["uv", "pip"]  # an environment that uv made has no pip
+    installer = ["pip"] if find_spec("pip") is not None else ["uv", "pip"]  # environments by uv have no pip
     return shlex.join([*installer, "install", *packages])

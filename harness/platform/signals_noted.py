@@ -1,6 +1,6 @@
-"""Note the signals that ask the command to end where they arrive: an exception can be swallowed, a note cannot.
+"""Record the signals that ask the command to end.
 
-An import, a library or user code with an `except` may replace or drop the exception that a signal raises.
+An `except` in a library or in user code may replace or drop the exception that a signal raises, but not the record.
 """
 
 from __future__ import annotations
@@ -22,6 +22,6 @@ noted: list[int] = []
 
 
 def raise_if_noted() -> None:
-    """Raise SystemExit with the code of the first signal that was noted, if there was one."""
+    """Raise SystemExit with the exit code of the first recorded signal, if there is one."""
     if noted:
         raise SystemExit(CODES[noted[0]])

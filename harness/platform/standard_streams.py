@@ -1,7 +1,7 @@
 """Print everything that commands print: line by line, escaped, to any kind of stdout and stderr.
 
-Neither an encoding that lacks a character nor a reader who has left changes the exit code of a
-command, since exit codes are verdicts.
+Exit codes are verdicts, so they do not change if the encoding lacks a character or the reader of a
+pipe is gone.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ Span = str | tuple[str, str]  # a text, and the style that rich gives it on a te
 def print_line(*spans: Span, file: TextIO | None = None, hang: int | None = None, whole: bool = False) -> None:
     """Print one line, escaped, on `file`, by default on stdout.
 
-    On a terminal the line is broken between words. Further lines are indented by `hang` columns, by default like the
-    first one. A file or a log gets neither breaks nor colours. whole: do not break the line, so that it can be copied.
+    On a terminal, a long line is broken between words. Continuation lines are indented by `hang` columns, by default
+    like the first line. Files and logs get neither breaks nor colours. whole: do not break, so that it can be copied.
     """
     stream = sys.stdout if file is None else file
     parts = [(escaped(span), "") if isinstance(span, str) else (escaped(span[0]), span[1]) for span in spans]
@@ -46,9 +46,9 @@ def print_line(*spans: Span, file: TextIO | None = None, hang: int | None = None
 
 
 def broken(text: str, width: int, hang: int) -> list[tuple[int, int, int]]:
-    """Break a text between words; return for each line its indentation, and its start and end in the text.
+    """Break a text between words; return (indentation, start, end) for each line, with positions in the text.
 
-    A word that is longer than a line stays whole, so that paths and commands can be copied.
+    A word that is longer than a line is not broken, so that paths and commands can be copied.
     """
     if len(text) <= width:
         return [(0, 0, len(text))]
@@ -64,7 +64,7 @@ def broken(text: str, width: int, hang: int) -> list[tuple[int, int, int]]:
 
 
 class StatusLine:
-    """The last line of a terminal, written anew over what it was; `live` is False where `stream` is none, or a log."""
+    """A line that is overwritten at the bottom of a terminal. live: False if `stream` is not a terminal, or in CI."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -72,7 +72,7 @@ class StatusLine:
         self.live = stream.isatty() and not plain
 
     def show(self, parts: Sequence[str]) -> None:
-        """Show the first of these parts, as many as the terminal's width has room for; none is cut."""
+        """Show as many leading parts as fit into the terminal's width, without cutting a part."""
         from rich.cells import cell_len
 
         width, shown = shutil.get_terminal_size().columns - 1, ""
@@ -105,23 +105,23 @@ def print_error(text: str) -> None:
 
 
 def print_quoted(text: str) -> None:
-    """Print several lines on stderr behind a margin, so that none can be taken for a line of the harness."""
+    """Print several lines on stderr with a margin, to distinguish them from the harness's own lines."""
     for line in text.rstrip("\n").split("\n"):
         print_error(f"| {line}")
 
 
 def print_json(text: str) -> None:
-    """Print a JSON text on stdout in plain ASCII. Its values stay the same."""
+    """Print a JSON text on stdout, with non-ASCII characters escaped as JSON allows."""
     sys.stdout.write(escaped_json(text.rstrip("\n")) + "\n")
 
 
 def print_workflow_command(command: str) -> None:
-    """Print a workflow command that GitHub is meant to obey."""
+    """Print a workflow command for GitHub Actions."""
     sys.stdout.write(escaped_command(command) + "\n")
 
 
 class _Survivor(io.TextIOWrapper):
-    """A stream that goes on when its reader has left, or its disk is full: what is written then is lost."""
+    """A stream that ignores write errors, such as a closed pipe or a full disk; later output is lost."""
 
     def write(self, text: str, /) -> int:
         try:
@@ -138,7 +138,7 @@ class _Survivor(io.TextIOWrapper):
 
     def _lose(self, error: OSError) -> None:
         null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, self.fileno())  # for what is buffered, too
+        os.dup2(null, self.fileno())  # also discards buffered text
         os.close(null)
         if error.errno != errno.EPIPE and self is sys.stdout:
             print_error(f"stdout: {error.strerror}: what is printed from here on is lost")
@@ -146,7 +146,7 @@ class _Survivor(io.TextIOWrapper):
 
 @contextmanager
 def surviving_streams() -> Iterator[None]:
-    """Let stdout and stderr take every character, and outlive their readers, within the block."""
+    """Within the block, let stdout and stderr accept every character and ignore write errors."""
     for number in range(3):
         _open_if_closed(number)
     before = sys.stdout, sys.stderr
@@ -163,7 +163,7 @@ def surviving_streams() -> Iterator[None]:
 
 
 def _open_if_closed(number: int) -> None:
-    """Open the null device for a closed stream: else a later file gets the number, and what is printed goes into it."""
+    """Open the null device if a standard stream is closed; otherwise a later file gets its number and its output."""
     try:
         os.fstat(number)
     except OSError:
@@ -174,7 +174,7 @@ def _surviving(stream: TextIO | None) -> TextIO:
     if stream is None:  # closed when Python began
         return open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123
     if not isinstance(stream, io.TextIOWrapper):
-        return stream  # somebody has put another object there, for himself to read
+        return stream  # other code replaced the stream, to capture output
     return _Survivor(
         stream.buffer,
         encoding=stream.encoding,

@@ -1,1 +1,1 @@
-"""Start processes of the harness: a kept one stands under a keeper, and leaves no process behind."""
+"""Start processes of the harness. A kept process runs under a keeper, which ends all its descendants."""

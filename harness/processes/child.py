@@ -1,12 +1,12 @@
 """Start a Python process of the harness, exchange messages with it, and learn how it ended.
 
-Process and child are connected by a line: a socket on the child's standard input. A message is a line of text, usually
-a model as JSON. A worker asks its supervisor for `ALONE`, and later for `TOGETHER`; each is answered with `GO`. At its
-end it sends `WRITTEN` with the digests of what it wrote. Where a child ends, or writes anything else, its parent gets
-an `Ending` instead of an answer.
+Parent and child are connected by a socket on the child's standard input, called the line. A message is a line of text,
+usually a model as JSON. A worker requests `ALONE` from its supervisor, and later `TOGETHER`; each is answered with
+`GO`. At its end it sends `WRITTEN` with the digests of its files. If a child ends, or writes anything else, its parent
+gets an `Ending` instead of an answer.
 
-Python runs a `sitecustomize.py` that it finds on its path before anything else. So a child starts with the path that
-the command itself was started with, and the folders that the harness added since follow in a variable.
+At its start, Python runs a `sitecustomize.py` that it finds on its path. So a child starts with the path with which the
+command was started, and gets folders that the harness has added since then in a variable.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from typing import IO, Literal, Protocol, Self, TypeVar, cast
 from harness.processes.kept import KeptProcess
 
 VARIABLE = (
-    "CONTRACT_HARNESS_PATH"  # for a child: the path to use; in a child from then on: the path to start others with
+    "CONTRACT_HARNESS_PATH"  # set for a child: the path to use; later, in the child: the path for starting its children
 )
 _HARNESS = str(Path(__file__).resolve().parents[2])
 
@@ -42,10 +42,10 @@ def child_path() -> str:
 
 
 def path_at_start() -> str:
-    """Return the PYTHONPATH that the command was started with, and with it the harness where Python would lack it.
+    """Return the PYTHONPATH with which the command was started, with the harness added if it is not installed.
 
-    Python searches PYTHONPATH before its standard library. A folder of installed packages in it could hide a module of
-    Python behind an old backport.
+    Folders of installed packages are not added, because Python searches PYTHONPATH before its standard library, and an
+    old backport among the packages could hide a module of Python.
     """
     of_installed = [*site.getsitepackages(), *([site.getusersitepackages()] if site.ENABLE_USER_SITE else [])]
     lacks = _HARNESS not in map(os.path.realpath, of_installed)
@@ -56,58 +56,58 @@ def path_at_start() -> str:
 def path_of_child(found: str | None) -> Mapping[str, str]:
     """Return the variables of a child: the path to start with and, for later, `found`.
 
-    found: the whole path that the child is to use; None: the one that this process gives to its children.
+    found: the complete path for the child to use; None: the path that this process gives to its children.
     """
     return {"PYTHONPATH": path_at_start(), VARIABLE: os.environ.get("PYTHONPATH", "") if found is None else found}
 
 
 def use_given_path() -> None:
-    """Find modules from now on where the parent wants this child to find them. The child's own children do, too."""
+    """Use the import path that the parent chose for this child, also for the child's own children."""
     given, first = os.environ.get(VARIABLE), os.environ.get("PYTHONPATH", "")
     if given:
         os.environ.update({"PYTHONPATH": given, VARIABLE: first})
         sys.path[:] = dict.fromkeys([*given.split(os.pathsep), *sys.path])
 
 
-# bound here, before a system is imported: it could replace them in their modules
+# Functions are bound here, before a system is imported, because user code could replace them in their modules.
 
 
 READY, ALONE, TOGETHER, GO, WRITTEN = "ready", "alone", "together", "go", "written "
-MOST_BYTES = 16 * 2**20  # of a message
+MOST_BYTES = 16 * 2**20  # maximum size of a message
 CHUNK = 2**20
-SENDING_S = 1.0  # for a child that reads nothing to make room
-_send, _receive = socket.socket.sendall, socket.socket.recv  # likewise
+SENDING_S = 1.0  # time limit of sending to a child that does not read
+_send, _receive = socket.socket.sendall, socket.socket.recv  # bound before a system is imported, too
 
 
 class NoMessage(ValueError):  # noqa: N818 - who watches the process says what it is to the run
-    """The other end wrote more than a message has, and no end of a line."""
+    """The other end wrote more bytes than a message may have, without an end of a line."""
 
     def __init__(self) -> None:
         super().__init__(f"more than {MOST_BYTES // 2**20} MiB on the harness's own line, and no message")
 
 
 class Line:
-    """One end of the line. What is sent to an end that is gone is lost; who watches the process knows of it."""
+    """One end of the line. Messages to a closed end are lost silently; the end of the process is reported elsewhere."""
 
     def __init__(self, end: socket.socket) -> None:
         self._socket = end
         self._received = bytearray()
-        self._searched = 0  # bytes of it that hold no end of a line
-        self.ended = False  # whether the other end was found to be gone
+        self._searched = 0  # number of received bytes without an end of a line
+        self.ended = False  # whether the other end is known to be closed
 
     def fileno(self) -> int:
         return self._socket.fileno()
 
     def send(self, text: str) -> None:
-        """Send one line; `text` has no line break."""
+        """Send one line. text: without line breaks."""
         with suppress(OSError):
             _send(self._socket, text.encode() + b"\n")
 
     def receive(self, timeout: float | None) -> str | None:
-        """Return the next line; "" if the other end is gone, None if neither comes within `timeout` seconds.
+        """Return the next line; "" if the other end is closed, None if `timeout` seconds pass.
 
-        timeout: for the whole line; a part of one is kept for the next call. None waits without
-        limit. Raises `NoMessage` for a line of more than `MOST_BYTES`.
+        timeout: for a complete line; an incomplete line is kept for the next call. None: no limit.
+        Raises `NoMessage` for a line of more than `MOST_BYTES`.
         """
         until = None if timeout is None else monotonic() + timeout
         left = timeout
@@ -129,7 +129,7 @@ class Line:
         return line.decode("utf-8", "replace")
 
     def _chunk(self) -> bytes:
-        """Return some of the bytes that have arrived; none if the other end is gone."""
+        """Return bytes that have arrived; b"" if the other end is closed."""
         try:
             return _receive(self._socket, CHUNK)
         except OSError:
@@ -142,7 +142,7 @@ class Line:
 def pair() -> tuple[Line, socket.socket]:
     """Return the parent's end, and the socket that becomes the child's standard input.
 
-    A child that never reads its answers does not block the parent: they are lost after `SENDING_S`.
+    A child that never reads does not block the parent, because sending is given up after `SENDING_S`.
     """
     ours, theirs = socket.socketpair()
     ours.settimeout(SENDING_S)
@@ -150,9 +150,9 @@ def pair() -> tuple[Line, socket.socket]:
 
 
 def take_standard_input() -> Line:
-    """Return the child's end, taken from standard input, which is empty from then on.
+    """Return the child's end of the line, taken from standard input, and make standard input empty.
 
-    A child has imported the harness by now. From here on it finds the modules that its parent finds.
+    Call this after importing the harness. From now on the child finds the same modules as its parent.
     """
     use_given_path()
     line = Line(socket.socket(fileno=os.dup(0)))
@@ -162,9 +162,9 @@ def take_standard_input() -> Line:
     return line
 
 
-# Seconds between two looks whether a child lives: its line stays open while a fork of it holds it.
+# Seconds between two checks if a child is alive, because a fork of the child can keep the line open after its end.
 LOOK_S = 10.0
-# Files that a runner reads and obeys after a step, and credentials of the job.
+# Variables with credentials of a CI job, or with files of commands that the runner executes after a step.
 _OF_CI = re.compile(
     r"ACTIONS_.*|(GITHUB|GH|CI|BUILDKITE)_(.*_)?(TOKEN|PASSWORD)|GITHUB_(ENV|PATH|OUTPUT|STATE|STEP_SUMMARY)"
 )
@@ -172,17 +172,17 @@ T = TypeVar("T")
 
 
 class Message(Protocol):
-    """A model, as pydantic has it."""
+    """A pydantic model."""
 
     def model_dump_json(self) -> str: ...
 
 
 @dataclass(frozen=True)
 class Ending:
-    """How a child came to its end.
+    """How a child ended.
 
-    code: as `subprocess` has it; None for a child that wrote what is not a message. problem: what is wrong
-    with that.
+    code: the return code as in `subprocess`; None for a child that wrote an invalid message. problem:
+    what is wrong with the message.
     """
 
     code: int | None
@@ -203,7 +203,7 @@ class Ending:
             return f"exit status {self.code}"
         with suppress(ValueError):
             return signal.Signals(-self.code).name
-        return f"signal {-self.code}"  # of the real-time signals two have a name
+        return f"signal {-self.code}"  # most real-time signals have no name
 
     def __str__(self) -> str:
         match self.cause:
@@ -217,13 +217,13 @@ class Ending:
 
 @dataclass
 class Child:
-    """A child as its parent sees it; a context manager that ends it."""
+    """A child process, for its parent. As a context manager it ends the child."""
 
     process: KeptProcess | subprocess.Popen[bytes]
     line: Line
-    started: float  # on the machine's monotonic clock
+    started: float  # time of the monotonic clock
     stopped: bool = False
-    pumped: bool = False  # whether something else reads the output to its end, and closes it
+    pumped: bool = False  # whether other code reads the output to its end and closes it
 
     @property
     def pid(self) -> int:
@@ -236,7 +236,7 @@ class Child:
 
     @property
     def output(self) -> IO[bytes]:
-        """Return the read end of what a kept child prints."""
+        """Return the read end of a kept child's output."""
         return cast("IO[bytes]", self.process.stdout)
 
     def send(self, message: Message) -> None:
@@ -244,14 +244,14 @@ class Child:
         self.line.send(message.model_dump_json())
 
     def receive(self, read: Callable[[str], T], timeout: float | None = None) -> T | Ending | None:
-        """Return the child's next message or its end; None if neither comes within `timeout` seconds.
+        """Return the child's next message or its end; None if neither arrives within `timeout` seconds.
 
-        read: turns a line into a message. It raises ValueError, as pydantic does, if the line is not one.
-        timeout: None waits without limit.
+        read: converts a line to a message; raises ValueError (as pydantic does) for an invalid line.
+        timeout: None means no limit.
         """
         until = math.inf if timeout is None else monotonic() + timeout
         while True:
-            ended = self.poll()  # first: whatever a child sent before its end is on the line then
+            ended = self.poll()  # poll first: then all messages before the end are on the line
             try:
                 said = self.line.receive(max(0.0, min(LOOK_S, until - monotonic())))
                 if said is not None and not self.line.ended:
@@ -260,7 +260,7 @@ class Child:
                 return Ending(None, str(problem))
             if ended is not None or monotonic() >= until:
                 return ended
-            if self.line.ended:  # the child's own end is near
+            if self.line.ended:  # the child will end soon
                 return self.wait(None if timeout is None else until - monotonic())
 
     def poll(self) -> Ending | None:
@@ -269,13 +269,13 @@ class Child:
         return None if code is None else Ending(code)
 
     def wait(self, timeout: float | None = None) -> Ending | None:
-        """Wait for the end of the child; None where it still runs after `timeout` seconds."""
+        """Wait for the end of the child; return None if it still runs after `timeout` seconds."""
         with suppress(subprocess.TimeoutExpired):
             return Ending(self.process.wait(timeout))
         return self.poll()
 
     def ended(self) -> Ending:
-        """Wait for the end of the child, however long that takes."""
+        """Wait for the end of the child without a time limit."""
         return Ending(self.process.wait())
 
     def stop(self) -> None:
@@ -295,14 +295,14 @@ class Child:
             self.process.send_signal(number)
 
     def terminate(self, grace_s: float = 0.0) -> None:
-        """Send SIGTERM, on which a child writes its stack, and wait `grace_s` seconds for its end."""
+        """Send SIGTERM, at which the child writes its stack, and wait up to `grace_s` seconds for its end."""
         self.process.terminate()
         self.wait(grace_s)
 
     def close(self, grace_s: float = 0.0) -> None:
-        """End the child; if it is kept, end every process that came of it too.
+        """End the child; if it is kept, end all its descendants too.
 
-        grace_s: seconds for the child to end by itself, once its line is closed.
+        grace_s: seconds to wait for the child to end by itself after its line is closed.
         """
         if grace_s:
             self.line.close()
@@ -325,12 +325,12 @@ def start_child(
 ) -> Child:
     """Start `python -m module` with a line to it on its standard input.
 
-    The child finds the modules that this process finds, once it has taken its standard input
-    (`use_given_path`), and has no variable by which a CI system obeys (`without_ci`).
+    After `take_standard_input`, the child finds the same modules as this process. Its environment
+    lacks variables that could command a CI job (`without_ci`).
 
-    kept: the child leads a session under a keeper, and its output is read here. Other children share
-    this process's group and streams: what stops or ends the group stops or ends them. variables:
-    environment variables, in addition to this process's.
+    kept: True to start the child in its own session under a keeper, and to pipe its output to this
+    process. Other children share this process's group and streams, so signals to the group reach
+    them. variables: additional environment variables.
     """
     line, theirs = pair()
     started = monotonic()
@@ -353,10 +353,10 @@ def start_child(
 
 
 def without_ci(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables but for those by which code could command a CI job, or act in its name."""
+    """Return the variables without those by which code could command a CI job, or use its credentials."""
     return {name: value for name, value in environment.items() if not _OF_CI.fullmatch(name)}
 
 
 def child_command(module: str) -> list[str]:
-    """Return the command that starts `module`. Python does not search the working directory first."""
+    """Return the command that starts `module`, without the working directory on Python's path (`-P`)."""
     return [sys.executable, "-P", "-m", module]

@@ -1,12 +1,12 @@
-"""Stand between the harness and one process that it starts, and leave nothing of it behind.
+"""Run a command for the harness, and end all its descendants when the command or the harness ends.
 
-Started as `python -I -S keeper.py CONTROL STATUS COMMAND…`, in a session of its own. CONTROL is the read end of a pipe
-whose write end the harness alone holds: when it closes, the harness has asked for the end, or has died. Then, and when
-the command ends by itself, every process that came of it is killed, also those that left its session: on Linux they
-become this process's children when their own parents die. STATUS gets lines: `pid NUMBER` once the command runs, or
-`errno NUMBER` where it cannot; then `code NUMBER`, its exit code (negative: its signal), after everything is gone.
+The keeper is started as `python -I -S keeper.py CONTROL STATUS COMMAND…`, in its own session. CONTROL is the read end
+of a pipe. Only the harness has the write end, so the pipe closes if the harness requests the end or dies. Then, or when
+the command ends by itself, all descendants of the command are killed, also those that left its session: on Linux they
+become children of the keeper when their parents die. The keeper writes lines to STATUS: `pid NUMBER` when the command
+runs, or `errno NUMBER` if it cannot start; then, after all descendants ended, `code NUMBER`: exit code or -signal.
 
-It imports nothing of the harness and little else, because a worker waits for its start.
+It imports few modules and none of the harness, because a worker waits for its start.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ import time
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 LINUX = sys.platform == "linux"
-PASS_S = 0.002  # between two looks for processes that are still there
-PYTHON_IGNORES = ("SIGPIPE", "SIGXFSZ", "SIGXFZ")  # and a command expects to find as the system has them
+PASS_S = 0.002  # seconds between two searches for remaining processes
+PYTHON_IGNORES = ("SIGPIPE", "SIGXFSZ", "SIGXFZ")  # reset to the system's default for the command
 
 
 def main() -> None:
-    """Start the command, wait until it or the harness ends, kill what is left, and report how the command ended."""
+    """Start the command, wait until it or the harness ends, kill its descendants, and report its exit code."""
     control, status, command = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
     os.set_inheritable(control, False)
     os.set_inheritable(status, False)
@@ -51,7 +51,7 @@ def _wake_at_signals() -> tuple[int, int]:
     signal.set_wakeup_fd(wakes[1])
     signal.signal(signal.SIGCHLD, lambda *_: None)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        if signal.getsignal(number) is not signal.SIG_IGN:  # what is ignored stays so, for the command too
+        if signal.getsignal(number) is not signal.SIG_IGN:  # ignored signals stay ignored, also in the command
             signal.signal(number, lambda *_: None)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     return wakes
@@ -69,7 +69,7 @@ def _start(command: list[str], status: int) -> int:
     if child == 0:
         _become(command, keeper, writes)
     os.close(writes)
-    problem = os.read(reads, 32)  # nothing: the pipe was closed by a successful exec
+    problem = os.read(reads, 32)  # empty after a successful exec, which closes the pipe
     if problem:
         _tell(status, "errno", int(problem))
         os._exit(0)
@@ -81,7 +81,7 @@ def _become(command: list[str], keeper: int, writes: int) -> None:
         os.setsid()
         if LINUX:
             _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-            if os.getppid() != keeper:  # it died before it could be watched
+            if os.getppid() != keeper:  # the keeper died before PR_SET_PDEATHSIG was set
                 os._exit(1)
         signal.set_wakeup_fd(-1)
         for name in PYTHON_IGNORES:
@@ -95,13 +95,13 @@ def _become(command: list[str], keeper: int, writes: int) -> None:
 
 
 def _let_go_of_all_but(*kept: int) -> None:
-    """Close all other descriptors, so that pipes that the command writes to end with it, not with its keeper."""
+    """Close all other descriptors, so that pipes that the command writes to close when the command ends."""
     for descriptor in [int(name) for name in os.listdir("/dev/fd")]:  # noqa: PTH208 - pathlib's import takes longer
         if descriptor > 2 and descriptor not in kept:
             try:
                 os.close(descriptor)
             except OSError:
-                continue  # the listing's own
+                continue  # the descriptor of the listing itself
     nothing = os.open(os.devnull, os.O_RDWR)
     for standard in range(3):
         os.dup2(nothing, standard)
@@ -112,11 +112,11 @@ def _tell(status: int, what: str, number: int) -> None:
     try:
         os.write(status, f"{what} {number}\n".encode())
     except OSError:
-        return  # the harness is no more
+        return  # the harness has ended
 
 
 def _until_the_end(child: int, control: int, wakes: int) -> int | None:
-    """Wait for the command's exit code; return None if the harness ends first, or a signal asks this process to end."""
+    """Wait for the command's exit code; return None if the harness ends first, or a signal ends the keeper."""
     poller = select.poll()
     poller.register(control, select.POLLIN)
     poller.register(wakes, select.POLLIN)
@@ -148,7 +148,7 @@ def _reap(child: int) -> tuple[int | None, bool]:
 
 
 def _end_all(child: int, code: int | None) -> int:
-    """Kill everything that came of the command, until nothing is left. Return the command's exit code."""
+    """Kill all descendants of the command, until none is left. Return the command's exit code."""
     groups = {child}
     while True:
         killed = [_kill(group) for group in groups]
@@ -161,7 +161,7 @@ def _end_all(child: int, code: int | None) -> int:
 
 
 def _kill(group: int) -> bool:
-    """Kill a whole process group at once, so that no fork escapes. Return False if it is another user's by now."""
+    """Kill a whole process group at once, so that no fork escapes. Return False if another user owns it now."""
     try:
         os.killpg(group, signal.SIGKILL)
     except ProcessLookupError:
@@ -172,7 +172,7 @@ def _kill(group: int) -> bool:
 
 
 def _groups_below(keeper: int) -> set[int]:
-    """Return the process groups of the keeper's descendants; none where there is no /proc."""
+    """Return the process groups of the keeper's descendants; empty if there is no /proc."""
     parents: dict[int, int] = {}
     groups: dict[int, int] = {}
     for name in os.listdir("/proc") if LINUX else ():  # noqa: PTH208

@@ -1,4 +1,4 @@
-"""Run a command under a keeper: it and all that comes of it end with the process that started it, however that ends."""
+"""Run a command under a keeper, so that it and all its descendants end with the process that started it."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ KEEPER = Path(__file__).with_name("keeper.py")
 Stream = IO[bytes] | int | None
 TOKEN = "CONTRACT_HARNESS_RUN"  # noqa: S105 - the name of a variable
 _PROCESSES = Path("/proc")
-RESUMED_S = 0.1  # between two signals to a keeper that its command may have stopped
+RESUMED_S = 0.1  # seconds between two signals that resume a keeper, which its command may have stopped
 
 
 class KeptProcess:
-    """A command in a session of its own, with a keeper (`keeper.py`) between it and this process.
+    """A command in its own session, with a keeper (`keeper.py`) between the command and this process.
 
-    `stdin`, `stdout` and `stderr` are those of `subprocess.Popen`, and reach the command itself. The
-    parent's end, the command's own and `kill` leave none of its descendants; `kill` is called in the end, also after
-    the command's own. The exit code is `subprocess`'s. A command that kills its keeper dies with it, and counts as
-    killed whatever it did before. Raises OSError where the command cannot start.
+    `stdin`, `stdout` and `stderr` are passed to the command as by `subprocess.Popen`. After the end of the
+    parent or the command, or after `kill`, no descendants of the command are left. Always call `kill`, also after the
+    command's end. The exit code is as in `subprocess`. A command that kills its keeper dies too, and counts as killed
+    regardless of its results. Raises OSError if the command cannot start.
     """
 
     def __init__(
@@ -41,9 +41,9 @@ class KeptProcess:
         stderr: Stream = None,
     ) -> None:
         self.returncode: int | None = None
-        self.lost_keeper = False  # the command, or somebody else, killed it
+        self.lost_keeper = False  # whether the keeper was killed from outside
         self._lock = threading.Lock()
-        self._token = secrets.token_hex(16)  # no other kept process carries it
+        self._token = secrets.token_hex(16)  # unique for each kept process
         self._heard = b""
         control, self._control = _pipe()
         self._status, status = _pipe()
@@ -70,12 +70,12 @@ class KeptProcess:
         return self._keeper.stdout
 
     def poll(self) -> int | None:
-        """Return the exit code; None while the command runs, or processes that came of it are left."""
+        """Return the exit code; None while the command or its descendants run."""
         self._listen(0.0)
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        """Return the exit code once all that came of the command is gone. Raises `subprocess.TimeoutExpired`."""
+        """Return the exit code once all descendants of the command ended. Raises `subprocess.TimeoutExpired`."""
         until = None if timeout is None else time.monotonic() + timeout
         while self.returncode is None:
             left = None if until is None else until - time.monotonic()
@@ -97,10 +97,10 @@ class KeptProcess:
                 os.killpg(self.pid, number)
 
     def kill(self) -> None:
-        """End the command and every process that came of it. None of them is left when this returns."""
+        """End the command and all its descendants; return when none of them is left."""
         self._control.close()
         while self.returncode is None:
-            self._keeper.send_signal(signal.SIGCONT)  # the command may stop it at any moment, until it is killed
+            self._keeper.send_signal(signal.SIGCONT)  # the command may stop the keeper (SIGSTOP) at any moment
             self._listen(RESUMED_S)
         self._status.close()
 
@@ -121,7 +121,7 @@ class KeptProcess:
         return int(number)
 
     def _listen(self, timeout: float | None) -> None:
-        """Wait up to `timeout` seconds for a report of the keeper, and note the end."""
+        """Wait up to `timeout` seconds for a report of the keeper; record the exit code if it reports the end."""
         if self.returncode is None and _readable(self._status, timeout):
             with self._lock:
                 self._take_note()
@@ -135,11 +135,11 @@ class KeptProcess:
         if known and code.endswith(b"\n"):
             try:
                 self._keeper.wait(RESUMED_S)
-            except subprocess.TimeoutExpired:  # its work is done, and something stopped it
+            except subprocess.TimeoutExpired:  # the keeper is done, but was stopped
                 self._keeper.kill()
                 self._keeper.wait()
             self.returncode = int(code)
-        elif not heard:  # it was killed: its command died with it, other descendants may not have
+        elif not heard:  # the keeper was killed: the command died too, but other descendants may be alive
             self.lost_keeper = True
             kill_marked(self._token)
             self._keeper.wait()
@@ -147,20 +147,20 @@ class KeptProcess:
 
 
 def _readable(pipe: IO[bytes], timeout: float | None) -> bool:
-    """Return True if the pipe has data, or has ended, within `timeout` seconds. None waits without limit."""
+    """Return True if the pipe has data or was closed within `timeout` seconds (None: no limit)."""
     poller = select.poll()
     poller.register(pipe.fileno(), select.POLLIN)
     return bool(poller.poll(None if timeout is None else max(0.0, timeout * 1e3)))
 
 
 def _pipe() -> tuple[IO[bytes], IO[bytes]]:
-    """Return a pipe that no other process inherits. Its two ends are closed with the two objects."""
+    """Return the two ends of a pipe that other processes do not inherit."""
     reads, writes = os.pipe()
     return open(reads, "rb", buffering=0), open(writes, "wb", buffering=0)  # noqa: PTH123
 
 
 def lent_name(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return `USER` if neither a variable nor the list of users names this user: `getpass.getuser` reads it."""
+    """Return a value for `USER`, which `getpass.getuser` reads, if no variable or user database names this user."""
     if any(environment.get(name) for name in ("LOGNAME", "USER", "LNAME", "USERNAME")) or not hasattr(os, "getuid"):
         return {}
     import pwd
@@ -172,11 +172,11 @@ def lent_name(environment: Mapping[str, str]) -> dict[str, str]:
     return {}
 
 
-# Every process that it started has inherited a token in its environment, unless it was cleared.
+# All descendants of a kept process have a token in their environment, unless they cleared the environment.
 
 
 def kill_marked(token: str) -> list[int]:
-    """Kill every process of this user that carries the token, and return their ids. Finds none without /proc."""
+    """Kill every process of this user that has the token, and return their ids. Without /proc, find none."""
     mark = f"{TOKEN}={token}".encode()
     killed: list[int] = []
     for entry in _PROCESSES.iterdir() if _PROCESSES.is_dir() else ():
