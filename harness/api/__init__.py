@@ -1,1 +1,1 @@
-"""Verify, drill and judge again: what the command line and pytest call."""
+"""The Python API that the command line and pytest call: verify, drill, and judge again."""

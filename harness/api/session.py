@@ -62,7 +62,7 @@ class VerifyOptions:
     fault: str | None = None
     gate: bool = False
     reports: Path = Path("harness-reports")
-    name: str | None = None  # of the run directory; by default the date and the machine
+    name: str | None = None  # name of the run directory; by default the date and the machine
     data: Path | None = None
     model_directory: Path | None = None
     waivers: Path | None = None  # by default `waivers.yaml` next to the contracts

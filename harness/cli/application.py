@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import typer
 
 
-TASKS = {  # as `--help` lists them
+TASKS = {  # in the order of `--help`
     "Begin with a step": ("try", "init", "doctor"),
     "Write contracts": ("check", "explain", "schema", "import"),
     "Run": ("verify", "drill"),

@@ -1,4 +1,4 @@
-"""`harness doctor`: say what this machine can and cannot decide, and what is missing for the rest; nothing is run."""
+"""`harness doctor`: print which units this machine can decide, and what is missing for the others; nothing is run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`harness explain`: say what a claim demands, where its numbers come from and what breaks it; nothing is run."""
+"""`harness explain`: print what a claim demands, where its numbers come from and what breaks it; nothing is run."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def _workload(loaded: LoadedContract, name: str) -> str:
 
 
 def _demands(part: AnyPart) -> list[str]:
-    """Return a line for each number or name that the claim is judged by, also for those that have their default."""
+    """Return a line for each number or name that the claim is judged by, including default values."""
     values: dict[str, Any] = part.model_dump(exclude_none=True, exclude=TEXTS)
     for path, bound in part.bounds().items():
         *above, name = path.split(".")

@@ -1,4 +1,4 @@
-"""Work out what `verify` and `drill` would do here without doing it, and print it: what `--plan` prints."""
+"""Implement `--plan`: compute and print what `verify` and `drill` would execute, without executing it."""
 
 from __future__ import annotations
 

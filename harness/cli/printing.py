@@ -1,4 +1,4 @@
-"""Print what the commands print: results on stdout, the count line first, or one JSON object."""
+"""Print the output of commands on stdout: text with the count line first, or one JSON object."""
 
 from __future__ import annotations
 

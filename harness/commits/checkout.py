@@ -48,7 +48,7 @@ class ImportPath:
         _in_use[:] = [self]
 
     def require(self, system: str) -> None:
-        """Raise SystemResolutionError if a module of the repository comes from another tree than the worktree."""
+        """Raise SystemResolutionError if the system's module, or another of the repository, is not in the worktree."""
         module = sys.modules[system.partition(":")[0]]
         file = _file(module)
         if not _within(file, self.tree):

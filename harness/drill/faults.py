@@ -164,7 +164,7 @@ def _value(figures: Mapping[str, Figure], name: str, part: str | None) -> Scalar
 
 
 def is_killed(expected: Expectation, verdict: Verdict) -> bool:
-    """Return True if the verdict has the expected status, and the expected reason and figures or an `or_reasons`."""
+    """Return True if status, reason and figures are as expected, or the status is and the reason is in `or_reasons`."""
     if verdict.status.value != expected.status:
         return False
     if verdict.reason != expected.reason:

@@ -74,7 +74,7 @@ class Draft:
     arms: Arms
     unfit: Mapping[str, str] = field(default_factory=dict)  # claims left out because of measurements, and why
     choice: Choice = Choice()
-    undecided: str = ""  # which claim no choice decides, and why
+    undecided: str = ""  # the claim that stays undecided with every choice, and why
     resumes: bool = False  # the step has `save` and `load`
     host_values: Mapping[str, str] = field(default_factory=dict)  # numbers that no replay changes, with their readers
     gain: bool = True  # if no speed is timed, claim that the optimized arm differs from the plain arm
@@ -173,7 +173,7 @@ class Draft:
         claims += [self._resumes()] if self._resumes_at_once else []
         claims += [_claim("memory", self)] if self.arms.memory and self.equality == "bitwise" else []
         if self._times:
-            in_bits = self.equality == "bitwise" and self.choice.deterministic  # what is timed repeats none
+            in_bits = self.equality == "bitwise" and self.choice.deterministic  # timed arms do not repeat bits
             claims += [_claim("timed", self)] if in_bits else []
             named, equality = ("TIMED", "noise") if in_bits else (self.same_name, self.equality)
             claims.append(_claim("faster", self, "FASTER", self.candidate, named, FAULT_OF_TIMED[equality]))

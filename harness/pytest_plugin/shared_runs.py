@@ -71,7 +71,7 @@ class SharedRuns:
         return read_run(directory)
 
     def judged(self, planned: PlannedContract, unit: Unit) -> tuple[Verdict, list[RunEvidence]]:
-        """Execute what the unit needs and judge it. Return the verdict, and the evidence that it was judged from."""
+        """Execute the runs of the unit and judge it. Return the verdict and the evidence that it was judged from."""
         runs = {run.id: run for run in planned.plan.runs}
         read = [self.evidence(runs[name]) for name in unit.runs]
         made, evidence = [run for run, _ in read], [seen for _, seen in read]

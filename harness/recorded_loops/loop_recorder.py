@@ -47,7 +47,7 @@ Number = float | Tensor
 def record(folder: str | Path, *, model: object = None, optimizer: object = None) -> LoopRecorder:
     """Begin to record a loop into a new folder. A `with` block closes the recorder, or the end of the process does.
 
-    model, optimizer: what is trained. Given here, the state before the first step is recorded too. Each rank of
+    model, optimizer: if given here, the state before the first step is recorded too. Each rank of
     torchrun (RANK and WORLD_SIZE) writes into a folder of its own. Raises UsageError for a folder that exists.
     """
     return LoopRecorder(Path(folder), model, optimizer)

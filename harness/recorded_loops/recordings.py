@@ -37,7 +37,7 @@ RATE = "optimizer."  # prefix of the names of learning rates among the series
 
 
 class RecordingHeader(Record):
-    """What one rank wrote when its recording began."""
+    """The header that one rank writes when its recording begins."""
 
     format_version: Literal[1] = 1
     started_at: str
@@ -64,7 +64,7 @@ class Line(Record):
 
 @dataclass(frozen=True)
 class RankRecording:
-    """What one rank recorded.
+    """The recording of one rank.
 
     states: by the number of steps before the state. interrupted: what ended the loop early; "" if it was closed.
     by_exit: the end of the process closed the recording, so that the loop may have ended early.

@@ -25,8 +25,8 @@ from harness.report.text import clean, line
 from harness.report.view import ReportView
 from harness.report.wording import reason_text
 
-# Find the part of a claim that failed, and what its captured steps changed on the host or asked of
-# the capture.
+# Find the failed part of a claim, and what its captured steps did besides replayable work: changes of host
+# state, and queries whether a capture is under way.
 
 # for these reasons the judge compared only losses, but the evidence also has the end state of both arms
 ENDS_APART = ("differs", "exceeds_tolerance", "worse")

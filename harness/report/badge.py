@@ -1,6 +1,6 @@
 """Write a badge as JSON for shields.io, with the headline's word, how many units held, and a colour.
 
-Green means one thing alone: every unit of whole contracts was decided and held.
+Green only means that complete contracts were run and every unit was decided and held.
 """
 
 from __future__ import annotations

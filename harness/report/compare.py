@@ -22,7 +22,7 @@ _FLOORS = {"max_abs_difference": "noise_floor"}
 
 @dataclass(frozen=True)
 class Change:
-    """One figure that is not the same. `beyond_noise` is None where neither run measured the figure's noise."""
+    """One figure that differs between two runs. beyond_noise: None if the figure's noise is unknown."""
 
     unit: Unit
     name: str

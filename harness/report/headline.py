@@ -1,4 +1,4 @@
-"""Choose the headline of a report and its exit code, and say what would decide the undecided units."""
+"""Choose the headline of a report and its exit code, and describe what would decide the undecided units."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def not_run(view: ReportView) -> list[Undecided]:
 
 
 def remedy_of(verdict: Verdict, view: ReportView) -> str | None:
-    """Return what would decide a unit: the judge's estimate of processes or seeds, or what its reason code asks for."""
+    """Return what would decide a unit: more processes or seeds by the judge's estimate, or the reason code's remedy."""
     for name, figure in verdict.figures.items():
         prefix, _, ending = name.rpartition(".")
         noun = ending.removesuffix("_to_decide")

@@ -293,7 +293,7 @@ class HistoryRun:
     def gate(self) -> str:
         """Return the name that the parts of one gate share: the run's name without its number, claim or contract.
 
-        A part that is named by its claim or contract alone gets its folder's name."""
+        If the part's name is only a claim or contract, return its folder's name."""
         folder, _, own = self.name.rpartition("/")
         if self.view is None:
             return self.name
@@ -308,7 +308,7 @@ class HistoryRun:
 
 
 def machine(view: ReportView) -> str:
-    """Return what makes two runs' timings comparable: GPU or CPU, driver and torch."""
+    """Return the facts that must be equal for timings to be comparable: GPU or CPU, driver and torch."""
     collected = view.header.environment
     device = collected.gpu.name or collected.cpu.model or UNKNOWN
     driver = f"driver {collected.gpu.driver}, " if collected.gpu.driver else ""

@@ -37,7 +37,7 @@ Render = Callable[[Sequence[Section], bool], str]  # True: shorten cards of unit
 
 
 def page_within(size: int, sections: Sequence[Section], in_question: AbstractSet[str], render: Render) -> str:
-    """Return the page of these sections, made smaller in three steps while it has more than `size` bytes.
+    """Return the page of these sections. While it has more than `size` bytes, shrink it in up to three steps.
 
     1. Folded tables keep `ROWS` rows. 2. Folded tables lose all rows, and cards of units that held omit what is also in
     the contract and in `verdicts.json`. 3. Other tables lose their rows, the largest table first. Steps 2 and 3 keep

@@ -6,7 +6,7 @@
         def fit(self, workload, arm):
             return my_script.make_fit(seed=workload.seed)     # the trainer, its module, and the data loader
 
-An arm says `drive: loop` (or nothing) for `trainer.fit()`, `drive: steps` for its steps (`driven_trainer`). One
+An arm has `drive: loop` (the default) for `trainer.fit()`, `drive: steps` for its steps (`driven_trainer`). One
 optimizer, automatic optimization, and batches of tensors, in tuples, lists or dictionaries, are required.
 """
 

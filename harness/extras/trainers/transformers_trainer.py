@@ -6,7 +6,7 @@
         def trainer(self, workload, arm):
             return my_script.make_trainer(seed=workload.seed)     # its `train()` was not called yet
 
-An arm says `drive: loop` (or nothing) for `trainer.train()`, `drive: steps` for its steps (`driven_trainer`).
+An arm has `drive: loop` (the default) for `trainer.train()`, `drive: steps` for its steps (`driven_trainer`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class TransformersTrainerSystem(DrivenTrainerSystem):
 
 
 class DrivenTransformersTrainer(DrivenTrainer):
-    """Raises `UnsuitableTrainerError` for one that accumulates gradients."""
+    """Transformers' trainer, driven from outside. Raises `UnsuitableTrainerError` if it accumulates gradients."""
 
     libraries = frozenset({"transformers"})
 
