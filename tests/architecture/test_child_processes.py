@@ -92,5 +92,5 @@ def test_another_way_is_found(source: str) -> None:
 @pytest.mark.parametrize(
     "source", ["start_child('harness.execution.rank')", "plan.run(x)", "128 - code", "signal.signal(signal.SIGTERM, f)"]
 )
-def test_what_is_no_way_is_left_alone(source: str) -> None:
+def test_source_that_starts_no_process_has_no_finding(source: str) -> None:
     assert list(own_ways(source)) == []

@@ -52,7 +52,7 @@ def _module_of(name: str, sources: Mapping[str, str]) -> str:
 
 
 @pytest.mark.parametrize("group", [file, room])
-def test_sources_import_each_other_in_no_circle(group: Grouping) -> None:
+def test_source_modules_form_no_import_cycle(group: Grouping) -> None:
     sources = {module_name(path): path.read_text(encoding="utf-8") for path in SOURCES}
     assert circle(sources, group) == []
 
@@ -107,7 +107,7 @@ def test_a_planted_circle_through_a_packages_own_file_is_seen() -> None:
         "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import harness.left.entry",
     ],
 )
-def test_a_planted_circle_of_rooms_through_different_files_is_seen(back: str) -> None:
+def test_a_planted_import_cycle_between_folders_through_different_files_is_found(back: str) -> None:
     sources = {
         "harness.left.entry": "import json",
         "harness.left.user": "import harness.right.entry",
@@ -120,7 +120,7 @@ def test_a_planted_circle_of_rooms_through_different_files_is_seen(back: str) ->
     assert here.startswith("harness.right.user:")
 
 
-def test_a_module_directly_under_the_root_is_a_room_of_its_own() -> None:
+def test_a_module_directly_under_the_root_counts_as_a_folder_for_import_cycles() -> None:
     sources = {
         "reference_impl.system": "from reference_impl.faults import step",
         "reference_impl.faults.step": "import torch",

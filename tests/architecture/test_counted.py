@@ -68,7 +68,7 @@ def uncounted(source: str) -> Iterator[str]:
                 yield f"{node.lineno}: {shown}"
 
 
-def test_what_is_counted_agrees_with_its_number() -> None:
+def test_every_counted_noun_in_the_sources_agrees_with_its_number() -> None:
     assert len(SOURCES) > 60
     assert {path: found for path in SOURCES if (found := [*uncounted(path.read_text(encoding="utf-8"))])} == {}
 

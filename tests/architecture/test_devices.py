@@ -35,7 +35,7 @@ def device_calls(module: str, source: str) -> Iterator[str]:
                     yield f"{module}:{node.lineno} {given}"
 
 
-def test_other_rooms_call_no_device() -> None:
+def test_only_the_devices_room_calls_cuda() -> None:
     sources = [path for path in sorted((ROOT / "harness").rglob("*.py")) if DEVICES not in path.parents]
     assert [
         call for path in sources for call in device_calls(module_name(path), path.read_text(encoding="utf-8"))
@@ -74,5 +74,5 @@ def test_a_planted_call_is_seen(source: str, name: str) -> None:
         "if name.startswith('torch.cuda'): ...",
     ],
 )
-def test_what_calls_no_device_is_left_alone(source: str) -> None:
+def test_source_that_calls_no_device_has_no_finding(source: str) -> None:
     assert list(device_calls("harness.execution.arm", source)) == []

@@ -183,7 +183,7 @@ def test_a_judging_process_loads_neither_runners_nor_report() -> None:
     assert _loaded_after(_import_all(*JUDGING), "harness.execution", "harness.planning", "harness.report") == []
 
 
-def test_what_a_process_loads_is_seen(tmp_path: Path) -> None:
+def test_modules_loaded_by_a_child_process_are_reported_per_piece_of_code(tmp_path: Path) -> None:
     (tmp_path / "torch.py").touch()
     pieces = ["import sys", f"sys.path.insert(0, {str(tmp_path)!r})\nimport torch", "import json"]
     assert _loaded_in_turn(pieces, "torch", "triton") == [[], ["torch"], ["torch"]]

@@ -107,5 +107,5 @@ def test_a_way_around_is_found(source: str) -> None:
 
 
 @pytest.mark.parametrize("source", ["reporter.write_line(f'{path}')", "pytest.fail(text)", "pytest.skip(escape(text))"])
-def test_a_text_that_pytest_gets_as_it_is_is_found(source: str) -> None:
+def test_a_text_passed_to_pytest_without_escaping_is_found(source: str) -> None:
     assert len(list(unescaped_in_pytest(source))) == 1

@@ -134,5 +134,5 @@ def test_a_constant_of_another_module_is_seen() -> None:
         'probes = {"kernels": ("target",)}',
     ],
 )
-def test_a_name_as_data_is_left_alone(source: str) -> None:
+def test_a_kind_name_used_as_data_is_not_a_comparison(source: str) -> None:
     assert list(compared(source, BUILT_IN)) == []

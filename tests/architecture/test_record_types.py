@@ -76,7 +76,7 @@ def test_every_record_type_is_in_the_registry() -> None:
 
 
 @pytest.mark.parametrize("evidence", [ArmEvidence, RunEvidence])
-def test_a_field_holds_as_many_records_as_the_key_of_its_type_allows(evidence: type) -> None:
+def test_a_record_field_is_a_collection_exactly_when_its_key_allows_several_records(evidence: type) -> None:
     """A single record where the key tells several apart would be the last of them."""
     of_owner = ArmRecord.key if evidence is ArmEvidence else RunRecord.key
     single = {kind for kind, (_, shape) in _ROWS[evidence].items() if shape not in (list, dict, Mapping)}

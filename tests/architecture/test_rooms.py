@@ -33,12 +33,12 @@ def ours() -> dict[str, str]:
     return {name: text for name, text in named.items() if name.startswith("harness.") and name != MAIN}
 
 
-def test_each_room_is_drawn_once() -> None:
+def test_each_package_appears_once_in_the_architecture_diagram() -> None:
     rooms = [name for line in drawn((ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")) for name in line]
     assert sorted(rooms) == sorted({room(name) for name in ours()} - {"harness.__init__", "harness"})
 
 
-def test_rooms_import_downwards() -> None:
+def test_packages_import_only_packages_below_them_in_the_architecture_diagram() -> None:
     lines = drawn((ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8"))
     assert list(upward(lines, ours())) == []
 

@@ -36,7 +36,7 @@ def ours() -> dict[str, str]:
 
 
 @pytest.mark.parametrize("module", [IMPORTS_SYSTEMS, *OF_WORKERS])
-def test_the_process_that_people_start_reaches_nothing_that_imports_systems(module: str) -> None:
+def test_the_process_that_people_start_never_imports_modules_that_load_user_systems(module: str) -> None:
     sources = ours()
     assert module in sources
     assert reached(sources, STARTED_BY_PEOPLE).get(module) is None

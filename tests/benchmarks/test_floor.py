@@ -43,7 +43,7 @@ def test_a_step_multiplies_forward_and_backward() -> None:
     assert len(floor._products) == 7 * SMALL.num_layers + 1
 
 
-def test_without_cuda_it_says_that_nothing_was_captured() -> None:
+def test_a_gemm_floor_without_cuda_reports_that_nothing_was_captured() -> None:
     assert not GemmFloor(SMALL, 2, torch.device("cpu")).captured
 
 

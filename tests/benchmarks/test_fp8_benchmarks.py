@@ -28,7 +28,7 @@ def test_accuracy_writes_curves_gaps_and_gradient_errors(tmp_path: Path, monkeyp
     assert (tmp_path / "curves.svg").is_file()
 
 
-def test_a_section_that_fails_is_told_and_the_next_one_runs(tmp_path: Path) -> None:
+def test_a_failing_benchmark_section_is_recorded_and_the_next_section_runs(tmp_path: Path) -> None:
     results = fp8_step.Results(tmp_path, torch.device("cpu"))
     results.section("broken", lambda: 1 / 0)
     results.section("whole", lambda: 7)

@@ -18,7 +18,7 @@ def found(run: PeerRun) -> dict[str, tuple[float | None, str]]:
     return {f"{bar.what}, {bar.shape.seq_len}": (bar.figure, bar.verdict) for bar in bars(run)}
 
 
-def test_bars_are_ratios_of_medians_and_the_interleaved_ones_to_the_products() -> None:
+def test_bars_are_ratios_of_medians_and_interleaved_bars_are_ratios_to_the_matrix_products() -> None:
     assert found(complete_run()) == {
         "faster than hf_eager, 512": (4.0, "met"),
         "faster than unsloth, 512": (1.6, "missed"),
@@ -29,7 +29,7 @@ def test_bars_are_ratios_of_medians_and_the_interleaved_ones_to_the_products() -
     }
 
 
-def test_what_a_run_has_not_reached_yet_is_not_measured() -> None:
+def test_a_shape_that_a_run_has_not_reached_yet_is_not_measured() -> None:
     run = replace(complete_run(), reference={"4x2048": REFERENCE, "4x4096": REFERENCE, "1x8192": REFERENCE})
     assert [(bar.what, str(bar.shape), bar.shown, bar.verdict) for bar in bars(run)] == [
         ("faster than unsloth", "4x2048", ">= 1.25", "not measured"),

@@ -35,28 +35,28 @@ def test_every_arm_has_a_place_and_every_sitting_fits(memory: float, shapes: tup
     assert all(needed(sitting) <= memory - DRIVER_GIB for sitting in plan)
 
 
-def test_arms_that_compile_are_ready_together_where_there_is_room() -> None:
+def test_compiling_arms_get_ready_in_one_sitting_when_memory_allows() -> None:
     plan = sittings(places("4x128", "4x512"), H100, AT_ONCE)
     assert len(plan) == 2
     assert {arm for arm, _ in plan[0]} >= {arm for arm, cost in COSTS.items() if cost.ready_s >= 50}
     assert ready_s(plan) < 135
 
 
-def test_quick_arms_fill_the_room_that_slow_ones_leave() -> None:
+def test_quick_arms_share_a_sitting_separate_from_slow_arms() -> None:
     """At 2048 tokens on an H200 there are two sittings, one of them quick."""
     plan = sittings(places("4x2048"), H200, AT_ONCE)
     assert [max(COSTS[arm].ready_s for arm, _ in sitting) for sitting in plan] == [98, 30]
 
 
 @pytest.mark.parametrize("shapes", [("4x128", "4x512"), ("4x2048", "1x8192")])
-def test_what_all_are_compared_with_is_timed_before_time_is_up(shapes: tuple[str, ...]) -> None:
+def test_the_captured_step_that_all_arms_are_compared_with_is_in_the_first_sitting(shapes: tuple[str, ...]) -> None:
     """On an H100 a run of ten minutes ended without the captured step, which stood in its fourth sitting."""
     plan = sittings(places(*shapes), H100, AT_ONCE)
     compared = {place for place in places(*shapes) if place[0] in ("graphed", "graphed_fp8")}
     assert compared <= set(plan[0])
 
 
-def test_what_needs_more_than_there_is_is_tried_alone() -> None:
+def test_an_arm_that_needs_more_memory_than_available_is_tried_in_a_sitting_by_itself() -> None:
     plan = sittings(places("4x512"), 6.0, AT_ONCE)
     alone = [sitting for sitting in plan if needed(sitting) > 6.0 - DRIVER_GIB]
     assert [len(sitting) for sitting in alone] == [1] * len(alone)
@@ -74,7 +74,7 @@ def test_without_a_gpu_only_the_number_limits() -> None:
         *(("hf_eager", 33.4), ("hf_reduce_overhead", 23.4), ("unsloth", 12.8)),
     ],
 )
-def test_memory_is_extrapolated_above_what_was_seen_at_2048(arm: str, seen_gib: float) -> None:
+def test_extrapolated_memory_covers_the_peak_measured_at_2048_tokens(arm: str, seen_gib: float) -> None:
     """Peaks of allocated memory on an H200; a process takes more, and not a third more."""
     assert seen_gib < COSTS[arm].gib(4 * 2048) < 1.3 * seen_gib
 

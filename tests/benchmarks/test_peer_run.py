@@ -43,7 +43,7 @@ def later(**changes: Any) -> PeerRun:
     return replace(run, **changes)
 
 
-def test_each_arm_is_held_to_the_reference_of_its_weights_and_counting() -> None:
+def test_each_arms_loss_is_compared_with_the_reference_of_its_weights_and_token_counting() -> None:
     run = complete_run()
     run = replace(run, measured=(*run.measured, arm("torchtune_compiled", 60.0, 12.501, TORCHTUNE_FACTS)))
     assert [error for _, error, _ in run.loss_errors()] == [pytest.approx(0.001)] * 4
@@ -55,7 +55,7 @@ def test_a_loss_off_the_reference_is_other_mathematics(loss: float) -> None:
     assert not with_arm(complete_run(), "hf_eager", loss_step_0=loss).same_mathematics
 
 
-def test_other_batches_are_other_mathematics() -> None:
+def test_an_arm_with_a_different_batch_digest_does_not_have_the_same_mathematics() -> None:
     assert not with_arm(complete_run(), "unsloth", batch_digest="other").same_mathematics
 
 
@@ -75,7 +75,7 @@ def test_fp8_has_a_tolerance_of_its_own(facts: dict[str, Any], error: float, sam
     assert replace(run, measured=(*run.measured, fp8)).same_mathematics is same
 
 
-def test_what_targets_have_in_common_is_forgiven_over_any_number_of_them() -> None:
+def test_the_loss_tolerance_of_fp8_depends_on_the_number_of_targets() -> None:
     tolerances = {
         shape: complete_run().tolerance(arm("graphed_fp8", 20.0, 12.0, FP8_FACTS, Shape.parse(shape)))
         for shape in ("4x128", "4x512", "4x2048")
@@ -129,7 +129,7 @@ def test_two_calls_are_one_run() -> None:
     assert "| 1x8192 | 26.00 |" in summary(run)
 
 
-def test_what_a_later_call_measures_is_absent_no_more_and_what_it_tries_has_a_new_reason() -> None:
+def test_a_later_call_removes_measured_arms_from_absent_and_updates_reasons_of_tried_arms() -> None:
     before = replace(
         complete_run(),
         absent={

@@ -74,7 +74,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
 
 
 @pytest.mark.slow
-def test_ours_shows_the_loss_of_the_reference(worker: WorkerProcess, job: Job) -> None:
+def test_a_worker_arm_reproduces_the_reference_loss_of_the_first_step(worker: WorkerProcess, job: Job) -> None:
     reference = worker.ask({"do": "reference", "jobs": [job.as_dict()]}, LIMIT_S)["losses"][0]
     ready = worker.ask({"do": "open", "job": job.as_dict()}, LIMIT_S)
     assert ready["loss_step_0"] == pytest.approx(reference["nf4"]["all"], abs=1e-5)
@@ -184,7 +184,7 @@ def test_a_stopped_worker_ends_with_a_benchmark_that_is_killed(tmp_path: Path) -
             os.killpg(worker, signal.SIGKILL)
 
 
-def test_what_is_timed_is_alone(worker: WorkerProcess, workers: Workers, job: Job) -> None:
+def test_other_workers_pause_while_one_worker_is_timed(worker: WorkerProcess, workers: Workers, job: Job) -> None:
     other = workers.started()
     other.ask({"do": "open", "job": replace(job, arm="gemm_floor").as_dict()}, LIMIT_S)
     with worker.alone([worker, other]):

@@ -147,7 +147,7 @@ def test_nothing_is_timed_while_arms_open_and_the_next_sitting_has_only_started(
         "RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
     ],
 )
-def test_an_arm_without_memory_beside_others_is_opened_again_alone(
+def test_an_arm_that_runs_out_of_memory_next_to_other_arms_is_opened_again_by_itself(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, why: str
 ) -> None:
     machine.failing["hf_eager-4x2048"] = [why]
@@ -202,7 +202,7 @@ def test_a_second_call_measures_what_the_first_lacks(
     assert (sittings["graphed"], sittings["unsloth"]) == ("1.0", "2.0")
 
 
-def test_a_call_with_nothing_left_to_measure_measures_nothing(
+def test_a_call_whose_arms_are_all_measured_starts_no_measurement(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     _, before = call(monkeypatch, tmp_path, "--seq-lens", "512")

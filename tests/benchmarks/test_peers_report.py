@@ -16,7 +16,7 @@ def test_the_step_stands_between_its_floors() -> None:
     assert f"| 4x512 | {figures}" in summary(complete_run())
 
 
-def test_where_the_floors_were_timed_without_fp8_nothing_stands_in_its_place() -> None:
+def test_a_report_of_floors_without_fp8_shows_a_dash_and_not_measured() -> None:
     found = {name: value for name, value in floors().items() if name != "fp8_times_floor"} | {"fp8_step": None}
     text = summary(replace(complete_run(), floors={"4x512": found}))
     assert "| 19.50 | 1500 | - | - | 1.300 | 1.333 | - | 3.00 | 25 |" in text
@@ -29,12 +29,12 @@ def test_percentiles_say_of_how_many_single_steps() -> None:
     assert "| 4x512 | graphed | 25.00 | 24.20 | 26.60 | 25.00 | 3 + 1 x 5 |" in text
 
 
-def test_arms_that_did_not_take_turns_stand_apart() -> None:
+def test_the_report_lists_arms_of_different_sittings_on_separate_lines() -> None:
     text = summary(with_arm(complete_run(), "unsloth", sitting="2.0"))
     assert "\n- graphed at 4x512, hf_eager at 4x512, gemm_floor at 4x512\n- unsloth at 4x512\n" in text
 
 
-def test_several_calls_are_told() -> None:
+def test_the_report_states_the_seconds_of_each_of_several_calls() -> None:
     assert "; 200 s." in summary(complete_run())
     assert "; 2 calls of 200, 310 s." in summary(replace(complete_run(), call_seconds=(200.0, 310.0)))
 
@@ -57,7 +57,7 @@ def test_an_absent_arm_is_named_and_the_run_is_not_complete() -> None:
     assert "**This run is not complete.** Absent:\n\n- unsloth at 4x128: ModuleNotFoundError" in summary(run)
 
 
-def test_an_arm_that_fell_back_is_told() -> None:
+def test_the_report_names_an_arm_that_fell_back_to_another_mechanism() -> None:
     run = with_arm(complete_run(), "graphed", facts={**BF16_FACTS, "mechanism": "traced"})
     run = with_arm(run, "hf_eager", facts={**PEER_FACTS, "graph_breaks": 3, "cudagraph_skips": 1})
     assert "- graphed at 4x512: traced\n" in summary(run)

@@ -30,7 +30,7 @@ def test_totals_are_averages_of_a_step_with_the_largest_first() -> None:
     assert found["nvjet"] == pytest.approx((0.016 / PROFILED_STEPS, 2 / PROFILED_STEPS))
 
 
-def test_the_table_tells_sum_span_and_idle_apart() -> None:
+def test_the_profile_table_separates_sum_span_and_idle_time() -> None:
     table = render("arm", spans(), 1.0, 2.0)
     assert "sum 0.01 ms, span 0.01 ms, idle 0.00 ms" in table
     longer = [Span(span.name, span.start_us * 1e3, span.end_us * 1e3, span.cost_us * 1e3) for span in spans()]

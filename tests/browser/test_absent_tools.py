@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-ONE = "tests/browser/test_checks_in_chromium.py::test_an_image_that_is_not_drawn_is_found"
+ONE = "tests/browser/test_checks_in_chromium.py::test_an_image_that_renders_nothing_is_found"
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,7 @@ def test_a_wide_element_is_found(browser: Browser, tmp_path: Path, variant: Vari
     assert "the page scrolls sideways by" in sole_finding(browser, report, variant)
 
 
-def test_an_image_that_is_not_drawn_is_found(browser: Browser, tmp_path: Path) -> None:
+def test_an_image_that_renders_nothing_is_found(browser: Browser, tmp_path: Path) -> None:
     assert "1 of 11 images are not drawn" in sole_finding(browser, planted(tmp_path, "<svg></svg>"), LIGHT)
 
 
@@ -85,7 +85,7 @@ def test_folded_parts_that_are_not_printed_are_found(browser: Browser, tmp_path:
     [(VARIANTS[::-1], ()), (VARIANTS, ("light", "phone-dark"))],
     ids=["the other way round, without axe", "with axe"],
 )
-def test_what_is_wrong_in_some_variants_is_found_in_each_of_them(
+def test_each_browser_variant_reports_its_own_findings_even_when_loads_are_shared(
     browser: Browser, axe: str, tmp_path: Path, variants: tuple[Variant, ...], axe_in: tuple[str, ...]
 ) -> None:
     """Whichever of them share a load: what axe has seen serves for no other."""
@@ -107,7 +107,7 @@ def test_what_is_wrong_in_some_variants_is_found_in_each_of_them(
     }
 
 
-def test_what_is_done_on_a_page_is_done_on_a_fresh_one_for_each_variant(browser: Browser, tmp_path: Path) -> None:
+def test_a_page_action_runs_on_a_freshly_loaded_page_for_each_variant(browser: Browser, tmp_path: Path) -> None:
     def add(opened: Browser) -> None:
         opened.evaluate("document.querySelector('main').insertAdjacentHTML('beforeend', '<p id=planted>planted</p>')")
 
@@ -146,12 +146,12 @@ def test_a_link_without_words_is_found(
     assert found.startswith("planted.html light: axe: link-name")
 
 
-def test_an_id_that_is_there_twice_is_found(browser: Browser, tmp_path: Path) -> None:
+def test_a_duplicate_id_on_a_page_is_found(browser: Browser, tmp_path: Path) -> None:
     found = sole_finding(browser, planted(tmp_path, "<p id='planted'></p><p id='planted'></p>"), LIGHT)
     assert found == "ids that stand there twice: planted"
 
 
 @pytest.mark.parametrize("named", ["<a href='#{}'>planted</a>", "<p aria-labelledby='claims {}'>planted</p>"])
-def test_an_id_that_is_named_and_not_there_is_found(browser: Browser, tmp_path: Path, named: str) -> None:
+def test_a_reference_to_a_missing_id_on_a_page_is_found(browser: Browser, tmp_path: Path, named: str) -> None:
     found = sole_finding(browser, planted(tmp_path, named.format("planted")), LIGHT)
     assert found == "ids that are named and not there: planted"

@@ -92,7 +92,9 @@ MADE: dict[str, tuple[Callable[[], ReportView], tuple[str, ...]]] = {
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("name", MADE)
-def test_what_was_judged_and_what_decided_it_is_seen(browser: Browser, tmp_path: Path, name: str, scheme: str) -> None:
+def test_the_first_screen_of_a_report_shows_the_claim_and_the_deciding_fact(
+    browser: Browser, tmp_path: Path, name: str, scheme: str
+) -> None:
     view, own = MADE[name]
     page = tmp_path / f"{name}.html"
     page.write_text(render(view()), encoding="utf-8")
@@ -193,7 +195,9 @@ def test_a_published_run_says_so_too(browser: Browser, tmp_path: Path, published
     ],
     ids=["plain", "below", "hidden", "beside", "folded", "covered", "by-script"],
 )
-def test_only_what_can_be_read_is_seen(browser: Browser, tmp_path: Path, markup: str, seen: bool) -> None:
+def test_first_screen_text_contains_only_readable_text(
+    browser: Browser, tmp_path: Path, markup: str, seen: bool
+) -> None:
     page = tmp_path / "page.html"
     page.write_text(f"<!DOCTYPE html><body style='margin: 0'>{markup}</body>", encoding="utf-8")
     assert ("read" in first_screen(browser, page)) is seen
@@ -203,7 +207,7 @@ PHONE: dict[str, Any] = {"width": 390, "height": 844}
 
 
 @pytest.mark.parametrize("status", [Status.PASS, Status.FAIL, Status.INCONCLUSIVE])
-def test_a_phone_shows_what_is_claimed_whose_it_is_where_how_sure_and_what_to_do(
+def test_the_first_screen_on_a_phone_shows_claim_owner_machine_confidence_and_next_step(
     browser: Browser, tmp_path: Path, status: Status
 ) -> None:
     page = tmp_path / "page.html"

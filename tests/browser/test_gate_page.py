@@ -36,14 +36,14 @@ def test_it_is_small_enough_to_mail(gate_page: Path) -> None:
     assert gate_page.stat().st_size <= BOUND
 
 
-def test_it_shows_well_everywhere_asks_for_nothing_and_axe_finds_no_serious_violation(
+def test_the_gate_page_renders_in_every_variant_without_requests_or_serious_axe_violations(
     browser: Browser, axe: str, gate_page: Path
 ) -> None:
     found = check(browser, gate_page, VARIANTS, axe, axe_in={"light", "phone-dark"}, one_of_each={"phone-dark"})
     assert found == []
 
 
-def test_before_scrolling_it_says_what_came_of_what_and_where(browser: Browser, gate_page: Path) -> None:
+def test_the_gate_page_shows_its_result_system_and_device_before_scrolling(browser: Browser, gate_page: Path) -> None:
     seen = first_screen(browser, gate_page)
     for told in (
         "PARTLY DECIDED 45 units · 44 held · 1 undecided",
@@ -55,7 +55,7 @@ def test_before_scrolling_it_says_what_came_of_what_and_where(browser: Browser, 
         assert told in seen
 
 
-def test_its_parts_are_named_and_have_no_pages_of_their_own(browser: Browser, gate_page: Path) -> None:
+def test_the_gate_page_names_its_parts_without_linking_to_pages_of_them(browser: Browser, gate_page: Path) -> None:
     show(browser, gate_page, SCREENS["light"])
     named = browser.evaluate("[...document.querySelectorAll('.parts tbody th')].map(each => each.textContent)")
     assert [name.strip() for name in named] == [part.name for part in GATE_PARTS]

@@ -71,7 +71,7 @@ def report(name: str, tmp_path: Path, published_page: PageOf) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PAGES)
-def test_it_shows_well_everywhere_asks_for_nothing_and_axe_finds_no_serious_violation(
+def test_each_report_page_renders_in_every_variant_without_requests_or_serious_axe_violations(
     browser: Browser, axe: str, report: Path, name: str
 ) -> None:
     """Axe looks at it in the light, and in other colours and another width. Of what has one shape, rows, tables and

@@ -42,7 +42,7 @@ def opened(browser: Browser, report: Path) -> Browser:
     return browser
 
 
-def test_a_link_unfolds_what_it_leads_to(browser: Browser, report: Path) -> None:
+def test_following_a_link_unfolds_the_card_that_it_targets(browser: Browser, report: Path) -> None:
     show(browser, report, LIGHT)
     folded = "document.querySelector('.card.held > details')"
     assert browser.evaluate(f"{folded}.open") is False
@@ -162,7 +162,7 @@ def test_the_keyboard_reaches_values_and_zoom(opened: Browser) -> None:
     assert output(opened) == ""
 
 
-def test_events_and_bounds_are_read_for_what_they_are(opened: Browser) -> None:
+def test_the_chart_readout_shows_event_names_without_heights_and_no_bound_values(opened: Browser) -> None:
     """Of moments no height is read, and no value of a line that is a bound."""
     selector = "svg[aria-label*='JIT events']"
     box = place(opened, selector)
@@ -220,7 +220,7 @@ def test_cards_and_rows_are_filtered_alike(opened: Browser, label: str, value: s
     assert opened.evaluate("document.querySelector('.filter output').textContent") == ""
 
 
-def test_a_link_to_what_is_filtered_out_shows_it(opened: Browser) -> None:
+def test_following_a_link_to_a_filtered_out_card_shows_the_card(opened: Browser) -> None:
     choose(opened, "Verdict", "violated")
     target = opened.evaluate("[...document.querySelectorAll('article.card.held[hidden]')].at(-1).id")
     opened.evaluate(

@@ -155,7 +155,7 @@ def test_a_gate_that_is_neither_true_nor_false_runs_nothing(runner: Runner) -> N
 
 
 @pytest.mark.slow
-def test_a_runner_that_stops_the_step_gets_what_was_seen(runner: Runner) -> None:
+def test_a_runner_that_stops_the_action_gets_an_incomplete_directory_to_upload(runner: Runner) -> None:
     runner.write("waits")
     with runner.start("verify", {}) as process:
         eventually(lambda: list(runner.workspace.rglob("heartbeat")), "a worker", process)

@@ -72,7 +72,7 @@ def test_commands_end_as_the_page_says(page: str, repository: Path) -> None:
 
 
 @pytest.mark.parametrize("block", IN_SHELL, ids=name)
-def test_what_is_not_run_exists_with_its_options(block: Block) -> None:
+def test_a_documented_command_that_is_not_run_exists_with_its_options(block: Block) -> None:
     for command in commands(block):
         for started in programs(command.line):
             parse(started)
@@ -150,7 +150,7 @@ def test_a_file_of_the_pages_can_be_read(block: Block, tmp_path: Path) -> None:
         yaml.safe_load(block.text)
 
 
-def test_the_page_for_programs_is_short_and_has_every_exit_code_but_those_of_signals() -> None:
+def test_the_page_for_programs_is_short_and_lists_every_exit_code_except_signals() -> None:
     page = (ROOT / "AGENTS.md").read_text()
     assert len(page.splitlines()) <= 70
     codes = {int(code) for code in re.findall(r"^\| (\d+) \|", page, re.MULTILINE)}

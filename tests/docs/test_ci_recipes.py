@@ -114,7 +114,7 @@ def test_a_part_and_the_gate_over_it(service: str, folder: Path) -> None:
     assert (folder / "badge.json").exists()
 
 
-def test_a_part_that_is_not_decided_is_a_warning_and_nothing_else_is(service: str, folder: Path) -> None:
+def test_in_ci_only_an_undecided_part_is_a_warning(service: str, folder: Path) -> None:
     _, _, allowed = JOBS[service]("verify")
     assert allowed == [ExitCode.UNDECIDED]
     assert run(service, "verify", folder, part_small=int(ExitCode.UNDECIDED)) == ExitCode.UNDECIDED
@@ -144,7 +144,7 @@ def test_buildkite_annotates_with_the_summary(folder: Path) -> None:
     assert (folder / "annotation.md").read_text() == "judged: part-small\n"
 
 
-def test_what_gitlab_keeps_is_what_the_commands_leave() -> None:
+def test_the_gitlab_recipe_keeps_the_artifacts_that_its_commands_write() -> None:
     recipe: dict[str, Any] = yaml.safe_load(RECIPES["gitlab-ci"].read_text())
     kept = {job: recipe[job]["artifacts"] for job in ("verify", "gate", "drill")}
     assert {job: each["paths"] for job, each in kept.items()} == {
@@ -155,7 +155,7 @@ def test_what_gitlab_keeps_is_what_the_commands_leave() -> None:
     assert {each["when"] for each in kept.values()} == {"always"}
 
 
-def test_the_workflow_of_the_page_gives_each_that_it_calls_the_inputs_and_permissions_that_it_asks_for() -> None:
+def test_the_documented_workflow_grants_each_called_workflow_its_inputs_and_permissions() -> None:
     """GitHub refuses a caller that grants less than the jobs of the called workflow ask for, before any runs."""
     page = (ROOT / "docs" / "ci.md").read_text()
     [_, caller] = [yaml.safe_load(block) for block in re.findall(r"```yaml\n(name:.*?)```", page, re.DOTALL)]
@@ -173,7 +173,7 @@ def test_the_workflow_of_the_page_gives_each_that_it_calls_the_inputs_and_permis
     assert called == ["gate.yml", "comment.yml"]
 
 
-def test_the_page_begins_with_a_workflow_that_runs_on_what_init_writes() -> None:
+def test_the_ci_page_begins_with_a_workflow_for_contracts_written_by_init() -> None:
     """Its contracts are where `init` writes them, and the step takes its inputs."""
     page = (ROOT / "docs" / "ci.md").read_text()
     first, block = re.findall(r"^(## .+?)$.*?```yaml\n(name:.*?)```", page, re.DOTALL | re.MULTILINE)[0]

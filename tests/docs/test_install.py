@@ -97,7 +97,7 @@ def asks_an_index(text: str) -> list[str]:
     return [line for line in text.splitlines() if INSTALLS.search(line) and NAMED.search(line)]
 
 
-def test_nothing_tells_anybody_to_install_the_harness_from_an_index() -> None:
+def test_no_page_tells_users_to_install_the_harness_from_an_index() -> None:
     # in its own extras the name is the project's: no installer looks for it elsewhere; the other is a plugin's
     own = {"pyproject.toml": {"contract-harness[run]", "contract-harness[reference]"}}
     found = {
@@ -123,7 +123,7 @@ def test_nothing_tells_anybody_to_install_the_harness_from_an_index() -> None:
         ("uses: OWNER/contract-harness/.github/workflows/gate.yml@main", False),
     ],
 )
-def test_what_asks_an_index_is_found(line: str, asks: bool) -> None:
+def test_an_install_line_that_queries_a_package_index_is_recognized(line: str, asks: bool) -> None:
     assert bool(asks_an_index(line)) == asks
 
 

@@ -18,7 +18,7 @@ CELLS = re.compile(r"^\|", re.MULTILINE)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_a_page_begins_with_what_its_reader_will_do(page: Path) -> None:
+def test_a_documentation_page_begins_with_what_its_reader_will_do(page: Path) -> None:
     begins = FIRST.match(page.read_text())
     assert begins is not None
     assert re.search(r"\b[Yy]ou\b", begins["paragraph"]), begins["paragraph"]

@@ -61,7 +61,7 @@ def of_fragment(text: str) -> list[str]:
     return [*count, *complaints("\n  ".join(lines))]
 
 
-def test_a_fragment_says_what_changes_in_one_or_two_lines() -> None:
+def test_a_changelog_fragment_describes_its_change_in_one_or_two_lines() -> None:
     fragments = (ROOT / "changes").glob("*.*.md")
     assert {path.name: found for path in fragments if (found := of_fragment(path.read_text(encoding="utf-8")))} == {}
     assert of_fragment("Fixed: a step\nis read.\n") == []
@@ -72,7 +72,7 @@ def test_the_pages_are_found() -> None:
     assert len(WRITTEN) >= 36
 
 
-def test_what_breaks_a_rule_is_named() -> None:
+def test_each_broken_prose_rule_is_named_in_the_complaint() -> None:
     text = "It is told beside `nobody`.\n```\nbeside\n```\n" + "word " * 21 + "\n| " + "cell " * 30 + "|\n"
     assert [each.partition(":")[0] for each in complaints(text)] == ["more than 100 columns", "told", "beside"]
 

@@ -21,7 +21,7 @@ def written() -> list[tuple[str, ...]]:
     return COMMAND.findall((REPORTS / "README.md").read_text())
 
 
-def test_every_gate_of_the_page_says_how_it_was_judged() -> None:
+def test_every_published_gate_has_the_command_that_judged_it() -> None:
     assert len(written()) == (REPORTS / "README.md").read_text().count("harness judge --gate") >= 2
 
 

@@ -48,7 +48,7 @@ def test_a_published_run_is_sealed_and_its_archive_too(run: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("run", UNSHOWN, ids=lambda run: run.name)
-def test_the_page_of_a_run_without_one_is_drawn_from_its_archive(run: Path, tmp_path: Path) -> None:
+def test_a_published_run_without_a_page_gets_its_page_from_the_archive(run: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(run, tmp_path / run.name)
     render(copy)
     page = (copy / "report.html").read_text()

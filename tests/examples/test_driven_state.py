@@ -98,7 +98,7 @@ def test_an_average_on_a_trainer_is_compared() -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_an_average_that_no_replay_changes_ends_apart() -> None:
+def test_an_average_that_replays_do_not_update_ends_different_from_plain_steps() -> None:
     system = averaging(by_another_tensor)
     steps, captured = loose_after(system, drive="steps"), loose_after(system, drive="steps", capture="step")
     assert type(captured["trainer.average"]) is Tensor
@@ -106,7 +106,7 @@ def test_an_average_that_no_replay_changes_ends_apart() -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_an_average_on_a_callback_shows_that_steps_alone_call_none() -> None:
+def test_driving_by_steps_runs_no_callback_that_updates_an_average() -> None:
     name, system = "callbacks.Weights.0.average", averaging(in_place)
     assert loose_after(system, drive="loop")[name] != 0
     assert loose_after(system, drive="steps")[name] == 0

@@ -182,7 +182,7 @@ def test_arguments_that_nobody_takes_are_refused(
     ],
 )
 @pytest.mark.filterwarnings("ignore")
-def test_what_is_no_trainer_or_has_arguments_from_elsewhere_is_refused(
+def test_a_non_trainer_or_a_trainer_with_outside_arguments_is_refused(
     built: Any,
     settings: dict[str, Any],
     found: str,
@@ -200,7 +200,7 @@ def test_what_is_no_trainer_or_has_arguments_from_elsewhere_is_refused(
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("drive", sorted(DRIVES))
-def test_a_loader_of_lists_trains_as_one_of_dictionaries(
+def test_a_loader_of_lists_trains_with_the_losses_of_a_loader_of_dictionaries(
     drive: str, untouched: Callable[[str], Trained], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As `TensorDataset` makes them, with which most examples of Lightning begin."""
@@ -278,7 +278,7 @@ def test_a_loader_that_shuffles_by_the_processs_generator_is_refused_step_by_ste
         ({}, {"automatic_optimization": False, "two": True}, r".*`automatic_optimization=False` and 2 optimizers;"),
     ],
 )
-def test_what_a_step_of_lightning_does_not_repeat_is_refused_and_goes_by_the_loop(
+def test_a_lightning_feature_that_the_step_cannot_repeat_is_refused_but_runs_in_the_loop(
     settings: dict[str, Any],
     attributes: dict[str, Any],
     found: str,

@@ -157,7 +157,7 @@ def test_the_script_trains_without_the_harness(name: str, printed: dict[str, str
     assert losses[-1] < TRAINED_LOSS[name]
 
 
-def test_every_script_has_a_loss_that_it_reaches() -> None:
+def test_every_example_script_has_an_expected_trained_loss() -> None:
     assert sorted(TRAINED_LOSS) == sorted(path.name for path in [*EXAMPLES, *RANKS])
 
 
@@ -211,13 +211,15 @@ def _judged(name: str, folder: Path) -> dict[str, Verdict]:
 
 @pytest.mark.filterwarnings("ignore")  # libraries warn of what their users may do
 @pytest.mark.parametrize("name", slow_but(["plain_loop"], sorted(EXPECTED)))
-def test_a_short_run_shows_what_the_page_says(name: str, verdicts: Callable[[str], dict[str, Verdict]]) -> None:
+def test_a_short_run_of_each_example_gives_the_documented_verdicts(
+    name: str, verdicts: Callable[[str], dict[str, Verdict]]
+) -> None:
     assert {claim: (each.status, each.reason) for claim, each in verdicts(name).items()} == EXPECTED[name]
 
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("claim", slow_but(["PLAIN-CAPTURE-AS-WRITTEN"], sorted(NAMED)))
-def test_what_stands_in_the_way_of_a_capture_is_named_with_its_line(
+def test_an_obstacle_to_capture_is_named_with_its_source_line(
     claim: str, verdicts: Callable[[str], dict[str, Verdict]]
 ) -> None:
     [name] = [name for name, claims in EXPECTED.items() if claim in claims]

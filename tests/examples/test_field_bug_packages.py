@@ -52,7 +52,7 @@ def install(release: str, module: str) -> Path:
     return folder
 
 
-def test_a_release_that_is_not_installed_is_named_with_the_command_that_installs_it(entry: Path) -> None:
+def test_a_missing_package_release_is_named_with_the_command_that_installs_it(entry: Path) -> None:
     install("first-release==1.0", "first_release")
     with pytest.raises(HarnessError) as caught:
         packages.use_packages(str(entry), "buggy")
@@ -62,7 +62,7 @@ def test_a_release_that_is_not_installed_is_named_with_the_command_that_installs
     )
 
 
-def test_what_is_listed_first_is_found_first_and_before_the_environments_own(entry: Path) -> None:
+def test_releases_listed_first_precede_later_releases_and_the_environment_on_the_path(entry: Path) -> None:
     folders = [install("first-release==1.0", "first_release"), install("second-release==2.0", "second_release")]
     packages.use_packages(str(entry), "buggy")
     assert sys.path[:2] == [str(folder) for folder in folders]
@@ -86,7 +86,7 @@ WITH_LIBRARIES = [entry for entry in field_bugs.recorded() if needed_by(entry)]
 @pytest.mark.parametrize("form", field_bugs.FORMS)
 @pytest.mark.slow
 @pytest.mark.parametrize("entry", WITH_LIBRARIES, ids=lambda entry: entry.stem)
-def test_an_entry_with_a_library_says_what_is_recorded_of_it(entry: Path, form: str, ask: Ask) -> None:
+def test_a_field_bug_entry_with_a_library_repeats_its_recorded_verdicts(entry: Path, form: str, ask: Ask) -> None:
     assert_recorded(entry, form, ask)
 
 
@@ -107,7 +107,7 @@ def is_told_by(few_steps: int, said: Said) -> bool:
 
 @pytest.mark.parametrize("form", field_bugs.FORMS)
 @pytest.mark.parametrize("name", slow_but([QUICK], INSTALLED))
-def test_a_release_says_what_is_recorded_of_it(name: str, form: str, ask: Ask) -> None:
+def test_an_installed_release_repeats_its_recorded_verdicts(name: str, form: str, ask: Ask) -> None:
     """By the claim that found the bug; those of an entry that a wheel holds are tried where it is installed."""
     entry = INSTALLED[name]
     missing = [release for release in entry.bug.installed.get(form, []) if not packages.folder_of(release).is_dir()]

@@ -21,7 +21,7 @@ RECORDED = [entry for entry in field_bugs.recorded() if not needed_by(entry)]
 QUICK = [entry for entry in RECORDED if entry.stem in {"nemo_rl_lost_optimizer", "torchtitan_promoted_moments"}]
 
 
-def test_a_bug_is_found_at_its_step_and_its_mended_form_holds(ask: Ask) -> None:
+def test_a_field_bug_fails_at_its_step_and_its_fixed_form_passes(ask: Ask) -> None:
     buggy = ask(TOY, "buggy", "REPEATS", "SAME")
     assert [(each.claim, each.reason, each.step) for each in buggy] == [
         ("REPEATS", "held", None),
@@ -34,11 +34,11 @@ def test_a_bug_is_found_at_its_step_and_its_mended_form_holds(ask: Ask) -> None:
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("entry", slow_but(QUICK, RECORDED), ids=lambda entry: entry.stem)
-def test_an_entry_says_what_is_recorded_of_it(entry: Path, form: str, ask: Ask) -> None:
+def test_a_field_bug_entry_repeats_its_recorded_verdicts(entry: Path, form: str, ask: Ask) -> None:
     assert_recorded(entry, form, ask)
 
 
-def test_every_bug_is_found_or_says_what_would_find_it_and_mended_forms_hold_but_where_trouble_is_told() -> None:
+def test_every_field_bug_is_found_or_explains_the_miss_and_fixed_forms_pass_unless_noted() -> None:
     for entry in write_field_bugs_page.entries():
         assert bool(entry.found) != bool(entry.bug.missed), entry.path.stem
         mended = [forms["mended"] for forms in entry.records.values()] or [(entry.first or {})["mended"]]
@@ -56,6 +56,6 @@ def test_every_first_try_has_a_date() -> None:
     assert tried == scorecard.first_dates().keys()
 
 
-def test_the_page_is_what_the_entries_and_their_records_say() -> None:
+def test_the_field_bugs_page_matches_the_entries_and_their_records() -> None:
     text = write_field_bugs_page.written(write_field_bugs_page.entries(), write_field_bugs_page.not_written())
     assert write_field_bugs_page.PAGE.read_text(encoding="utf-8") == text

@@ -72,7 +72,7 @@ def test_the_adapter_has_at_most_30_lines() -> None:
 
 
 @pytest.mark.slow
-def test_sharded_ranks_train_as_others_do_and_what_is_not_captured_is_said(tmp_path: Path) -> None:
+def test_fsdp2_ranks_train_like_one_process_and_an_uncapturable_step_is_reported(tmp_path: Path) -> None:
     verdicts = judged(tmp_path, also=CAPTURED)
     refused = verdicts.pop("FSDP-CAPTURED")
     assert refused.reason == "not_captured"
@@ -98,7 +98,7 @@ def test_sharded_ranks_train_as_others_do_and_what_is_not_captured_is_said(tmp_p
         ("whole_in_every_rank", "FSDP-HALVES", "share_exceeded"),
     ],
 )
-def test_a_fault_of_one_rank_or_of_its_share_is_told(tmp_path: Path, fault: str, claim: str, reason: str) -> None:
+def test_a_fault_of_one_rank_or_of_its_shard_is_reported(tmp_path: Path, fault: str, claim: str, reason: str) -> None:
     verdict = judged(tmp_path, fault=fault, claims=(claim,))[claim]
     assert verdict.reason == reason, verdict.message
     if reason == "exceeds_tolerance":

@@ -22,7 +22,7 @@ def answers(notebook: nbformat.NotebookNode) -> list[list[str]]:
 
 
 @pytest.mark.slow
-def test_each_cell_prints_what_the_notebook_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_notebook_cell_prints_its_committed_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
     shown, executed = (nbformat.reads(NOTEBOOK.read_text(), as_version=4) for _ in range(2))  # type: ignore[no-untyped-call]
     nbclient.NotebookClient(executed, timeout=600, resources={"metadata": {"path": str(tmp_path)}}).execute()

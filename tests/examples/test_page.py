@@ -6,7 +6,7 @@ import write_examples_page as page
 from page_tables import filled
 
 
-def test_the_tables_are_those_of_the_published_runs() -> None:
+def test_the_tables_of_the_examples_page_come_from_the_published_runs() -> None:
     text = page.PAGE.read_text(encoding="utf-8")
     assert filled(text, page.tables()) == text
 

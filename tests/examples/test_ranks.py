@@ -59,7 +59,7 @@ def test_the_adapter_has_at_most_30_lines() -> None:
     assert len((EXAMPLE / "adapter.py").read_text().splitlines()) <= 30
 
 
-def test_two_ranks_are_one_model_and_train_as_one_process_does(tmp_path: Path) -> None:
+def test_two_ddp_ranks_hold_equal_models_and_train_like_one_process(tmp_path: Path) -> None:
     verdicts = judged(tmp_path)
     assert {claim: (verdict.reason, verdict.message) for claim, verdict in verdicts.items()} == {
         claim: ("held", verdict.message) for claim, verdict in verdicts.items()
@@ -76,7 +76,9 @@ def test_two_ranks_are_one_model_and_train_as_one_process_does(tmp_path: Path) -
     ("fault", "claim", "reason"),
     [("skipped_reduction", "DDP-REPLICAS", "ranks_differ"), ("stale_rank", "DDP-ONE-RANK", "unequal_batches")],
 )
-def test_a_fault_is_told_by_its_step_and_rank(tmp_path: Path, fault: str, claim: str, reason: str) -> None:
+def test_a_planted_rank_fault_is_reported_with_its_step_and_rank(
+    tmp_path: Path, fault: str, claim: str, reason: str
+) -> None:
     verdict = judged(tmp_path, fault, (claim,))[claim]
     assert verdict.reason == reason, verdict.message
     assert verdict.figures["rank"].value == 1
@@ -85,7 +87,7 @@ def test_a_fault_is_told_by_its_step_and_rank(tmp_path: Path, fault: str, claim:
 
 
 @pytest.mark.parametrize("system", [Averages, StaleAverages, StaleStatistic], ids=lambda system: system.__name__)
-def test_what_no_loss_of_the_ranks_reads_ends_as_it_does_in_one_process(tmp_path: Path, system: type[Averages]) -> None:
+def test_an_average_that_no_rank_loss_reads_must_end_as_in_one_process(tmp_path: Path, system: type[Averages]) -> None:
     named = f"ranked_averages:{system.__name__}"
     verdict = judged(tmp_path, claims=("DDP-ONE-RANK",), system=named)["DDP-ONE-RANK"]
     assert verdict.reason == ("held" if system.told is None else "ends_apart"), verdict.message

@@ -153,7 +153,7 @@ def test_hoppers_backward_gives_the_same_bits_and_writes_all(sizes: tuple[int, i
 
 
 @ON_HOPPER
-def test_hoppers_backward_in_a_graph_is_that_of_what_its_tensors_hold_now() -> None:
+def test_hopper_attention_backward_in_a_graph_reads_the_current_tensor_values() -> None:
     attention, sizes = registry.load("attention"), (4, 1024, 12, 2, 128)
     given = inputs_of_a_backward(4, 1024)
     later = [tensor.clone() for tensor in given]

@@ -61,7 +61,7 @@ def test_memory_from_the_driver_is_outside() -> None:
     assert peak.allocated_bytes < SIZE
 
 
-def test_what_the_harness_takes_apart_stays_in_no_cache() -> None:
+def test_memory_that_the_harness_allocates_apart_leaves_the_cuda_cache_unchanged() -> None:
     torch.cuda.empty_cache()
     kept = torch.empty(SIZE, dtype=torch.uint8, device="cuda")
     del kept  # in the cache from now on

@@ -76,14 +76,14 @@ def test_a_launch_is_on_the_current_stream() -> None:
     assert torch.equal(out, scaled(source))
 
 
-def test_each_tensor_has_its_map_and_old_ones_are_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tensor_maps_evicted_from_the_cache_are_created_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda_launch, "_KEPT", 2)
     spec, tensors = scaled_copy_spec(64, 64), [random(64, 64) for _ in range(4)]
     for x in [*tensors, *tensors]:
         assert torch.equal(launched(spec, x)[0], scaled(x))
 
 
-def test_a_captured_launch_replays_what_its_tensors_hold_now() -> None:
+def test_a_captured_launch_replays_with_the_current_tensor_values() -> None:
     spec, x = scaled_copy_spec(100, 36, cluster=2), random(100, 36)
     launched(spec, x)
     torch.cuda.synchronize()
@@ -119,7 +119,7 @@ def test_a_load_behind_the_caches_back_is_seen(cache: KernelCache) -> None:
     assert ("unplanned/scaled_copy", "load") in events
 
 
-def test_what_is_compiled_here_is_what_is_cross_compiled() -> None:
+def test_device_compilation_and_cross_compilation_give_the_same_kernel() -> None:
     spec = scaled_copy_spec(100, 36)
     here, offline = registry.compile_for_device(spec), registry.offline_compile(spec, 90)
     assert (here.asm, here.metadata) == (offline.asm, offline.metadata)

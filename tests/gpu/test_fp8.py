@@ -100,13 +100,13 @@ def test_a_product_repeats_its_bits() -> None:
     assert all(torch.equal(first, products.multiply(a, b)) for _ in range(100))
 
 
-def test_rows_are_those_of_the_twin_in_bits() -> None:
+def test_fp8_row_quantization_equals_its_reference_twin_in_bits() -> None:
     x = random(300, 2048) * torch.logspace(-6, 6, 300, device="cuda")[:, None].bfloat16()
     for found, twin in zip(registry.load("fp8_rows").quantize(x), rows_twin.quantize(x), strict=True):
         assert torch.equal(found.view(torch.uint8), twin.view(torch.uint8))
 
 
-def test_swiglu_differs_from_its_twin_where_fp32_rounds_apart_alone() -> None:
+def test_fp8_swiglu_differs_from_its_twin_only_by_fp32_rounding() -> None:
     gate_up = random(64, 2 * 8960)
     data, scale = registry.load("fp8_swiglu").forward(gate_up)
     twin, twin_scale = swiglu_twin.forward(gate_up)
@@ -114,7 +114,7 @@ def test_swiglu_differs_from_its_twin_where_fp32_rounds_apart_alone() -> None:
     assert (data.float() != twin.float()).float().mean().item() < 1e-4
 
 
-def test_what_ran_in_fp8_is_counted_on_the_device_too() -> None:
+def test_fp8_products_are_counted_in_the_precision_facts_on_the_device() -> None:
     facts = precision_facts(Trainer(TINY))
     assert (facts["dtype"], facts["fp8_products"]) == (FP8_NAME, 8 * 4 + 2)
     assert facts["compute_dtype"] == "bfloat16"

@@ -62,7 +62,7 @@ def test_logits_are_rounded_once_and_statistics_are_theirs(sizes: tuple[int, int
 
 
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
-def test_loss_and_gradient_are_those_of_two_passes(sizes: tuple[int, int, int]) -> None:
+def test_fused_head_loss_and_gradient_match_two_separate_passes(sizes: tuple[int, int, int]) -> None:
     """Of the same logits: sums in another order move a gradient by a rounding, and most by nothing."""
     x, head, targets = inputs(*sizes)
     scale = torch.tensor(0.37, device=CUDA)
@@ -92,7 +92,7 @@ def test_fifty_runs_give_the_same_bits() -> None:
 
 
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf])
-def test_what_is_not_finite_shows_in_its_row_alone(bad: float) -> None:
+def test_a_non_finite_input_affects_only_the_loss_of_its_row(bad: float) -> None:
     x, head, targets = inputs(300, 1536, 32000)
     x[7, 3] = bad
     losses = ops.head_loss(x, head, targets, 1.0, x.new_empty(300, 32000))

@@ -36,7 +36,7 @@ def device_target() -> str:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_prewarmed_run_launches_its_plan_and_loads_nothing_after_it(mode: str) -> None:
+def test_a_prewarmed_run_launches_exactly_its_planned_kernels_and_loads_none_later(mode: str) -> None:
     with opened(**MODES[mode]) as run:
         for index in range(4):
             run.step(index)
@@ -58,7 +58,7 @@ def test_without_a_prewarm_every_kernel_is_loaded_in_training() -> None:
     assert {event.key for event in events if event.phase == "train"} == keys
 
 
-def test_kernels_are_for_this_device_and_are_what_is_cross_compiled_for_it() -> None:
+def test_used_kernels_target_this_device_and_equal_the_cross_compiled_kernels() -> None:
     target = device_target()
     with opened() as run:
         run.step(0)

@@ -80,7 +80,7 @@ def test_a_profile_after_the_counter_is_complete() -> None:
     ) == [True, [4, True, True], [2, True, True]]
 
 
-def test_a_counter_after_a_profile_says_that_it_cannot_count() -> None:
+def test_a_launch_counter_after_a_profiler_reports_that_it_cannot_count() -> None:
     assert said(
         """
         prime_profiler()

@@ -48,7 +48,7 @@ def test_a_recorded_step_waits_for_nothing(device: str, tmp_path: Path) -> None:
     assert {*found.series.batch_digest} == {*warm.series.batch_digest}
 
 
-def test_a_batch_has_one_digest_wherever_it_lies(tmp_path: Path) -> None:
+def test_a_batch_has_the_same_digest_on_cpu_and_on_gpu(tmp_path: Path) -> None:
     batch = torch.arange(1000)
     with harness.record(tmp_path / "run") as recorder:
         recorder.step(1.0, batch=batch)

@@ -88,7 +88,7 @@ def test_a_captured_step_trains_bitwise_like_the_plain_one_from_step_zero() -> N
     assert (step.replays, step.warmup_steps, step.buffers.moved) == (20, 3, set())
 
 
-def test_state_that_begins_as_other_numbers_than_zero_begins_so_in_a_capture() -> None:
+def test_captured_steps_start_from_the_nonzero_initial_state_of_the_optimizer() -> None:
     losses = {}
     for capture in ("none", "step"):
         with OwnOptimizer().open(WORKLOAD, Arm.model_validate({"capture": capture})) as run:

@@ -59,7 +59,9 @@ def signed(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("kind", ["ed25519", "ecdsa", "rsa"])
-def test_who_signed_what_is_told(folder: Path, kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_checking_an_attestation_prints_the_signer_and_the_signed_run(
+    folder: Path, kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     write_keys("key", kind)
     command.attest(run_of("held"), key=KEY)
     capsys.readouterr()
@@ -184,12 +186,12 @@ def test_what_the_right_key_signed_and_the_directory_denies_is_refused(
 @pytest.mark.parametrize(
     "text", ["", "[]", "{}", "nonsense", '{"payload": "", "payloadType": "x", "signatures": []}', "[" * 10_000]
 )
-def test_what_is_no_envelope_is_an_error(signed: Path, text: str) -> None:
+def test_a_file_that_is_not_an_envelope_is_an_attestation_error(signed: Path, text: str) -> None:
     FILE.write_text(text)
     assert "an attestation " in refusal()
 
 
-def test_a_signature_of_something_else_is_no_attestation(signed: Path) -> None:
+def test_a_valid_signature_of_a_different_text_is_not_an_attestation(signed: Path) -> None:
     FILE.write_text(sign("hello", KEY)[0])
     assert "an attestation says what its run directory says" in refusal()
     envelope = json.loads(FILE.read_text())

@@ -84,7 +84,7 @@ def test_it_is_about_the_manifest_and_the_sources_of_the_trainer(folder: Path) -
     assert (described["name"], "annotations" in described) == ("run.json", False)
 
 
-def test_a_part_says_of_what(folder: Path) -> None:
+def test_the_statement_of_a_narrowed_run_names_its_selection(folder: Path) -> None:
     [_, described] = said(verified("held", "violated", workloads=("held",)))["predicate"]["configuration"]
     assert described["annotations"] == {"narrowed": "workloads: held"}
 
@@ -123,17 +123,17 @@ def test_a_statement_is_written_for_another_signer(folder: Path, capsys: pytest.
 @pytest.mark.parametrize(
     "given", [{}, {"verify": True}, {"key": Path("k"), "unsigned": True}, {"verify": True, "unsigned": True}]
 )
-def test_attest_is_told_what_to_do(folder: Path, given: dict[str, Any]) -> None:
+def test_attest_without_usable_options_lists_the_options_to_give(folder: Path, given: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="attest takes --key, or --verify and --key, or --unsigned"):
         attest(Path("run"), **given)
 
 
-def test_an_attestation_lies_beside_its_directory(folder: Path) -> None:
+def test_an_attestation_file_is_written_next_to_its_run_directory(folder: Path) -> None:
     assert beside(Path("a/run")) == Path("a/run.intoto.json")
     assert beside(Path()) == folder.with_name(f"{folder.name}.intoto.json")
 
 
-def test_without_the_library_it_says_what_to_install(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_attest_without_its_library_prints_the_install_command(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     directory = verified("held")
     monkeypatch.setattr("harness.extras.attestation.find_spec", lambda _name: None)
     with pytest.raises(UsageError, match=r"`pip install 'cryptography>=.*' 'securesystemslib>=.*'` adds it"):

@@ -46,7 +46,7 @@ def test_every_text_of_the_run_has_the_answer(changed: Judgement) -> None:
 
 
 @pytest.mark.slow
-def test_the_answer_is_drawn_anew_from_what_was_observed(
+def test_the_located_step_is_judged_again_from_recorded_observations(
     changed: Judgement, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert rejudged(folder(changed)).problems == []

@@ -47,7 +47,7 @@ def commits_of(run: Run) -> dict[str, str | None]:
     return {name: planned.commit for name, planned in run.arms.items()}
 
 
-def test_baselines_alone_are_of_the_other_commit() -> None:
+def test_only_baseline_arms_run_from_the_baseline_commit() -> None:
     [run] = runs_of(SAME)
     assert commits_of(run) == {"main": COMMIT, "here": None, "untrained": None}
 
@@ -67,7 +67,7 @@ def test_no_process_has_arms_of_two_commits_and_readers_wait() -> None:
     assert (awaits(others, baseline), awaits(baseline, others)) == (True, False)
 
 
-def test_what_is_judged_by_digests_does_not_wait() -> None:
+def test_an_arm_judged_by_digests_does_not_wait_for_its_baseline() -> None:
     [run] = runs_of(SAME)
     baseline, _, others = lanes(run)
     assert not awaits(others, baseline)
@@ -108,7 +108,7 @@ def test_a_module_that_the_commit_does_not_have(repository: UserRepository) -> N
     assert "No module named 'trainer'" in found.message
 
 
-def test_a_module_that_comes_from_the_working_tree_all_the_same(repository: UserRepository) -> None:
+def test_a_module_of_the_working_tree_imported_by_the_baseline_is_an_obstacle(repository: UserRepository) -> None:
     line = f"import sys; sys.path.insert(0, {str(repository.root)!r}); import helper\n"
     repository.write("trainer.py", line + TRAINER.format(package=""))
     repository.write("helper.py", "")
@@ -119,7 +119,7 @@ def test_a_module_that_comes_from_the_working_tree_all_the_same(repository: User
     assert "found `helper` of the working tree (helper.py)" in found.message
 
 
-def test_a_commit_that_does_not_import_is_told_with_its_line(repository: UserRepository) -> None:
+def test_a_commit_whose_import_fails_is_reported_with_the_failing_line(repository: UserRepository) -> None:
     repository.write("update.py", "\n1 / 0\n")
     repository.commit("Broken")
     repository.write("update.py", UPDATE)
@@ -132,7 +132,7 @@ def described(**changes: object) -> Baseline:
     return Baseline(COMMIT, {"toy:Toy": described})
 
 
-def test_what_the_commit_lacks_is_named() -> None:
+def test_a_capability_that_the_baseline_commit_lacks_is_named() -> None:
     contract = make_contract(SAME, system="toy:Toy", arms=ARMS)
     [claim] = contract.claims
     assert commit_obstacle(contract, claim, described()) is None

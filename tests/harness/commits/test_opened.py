@@ -46,7 +46,7 @@ def run_of(commit: str | None) -> Run:
     )
 
 
-def test_what_is_imported_while_the_arm_is_open_comes_from_the_commit(commit: str) -> None:
+def test_a_working_tree_module_imported_while_a_commit_arm_is_open_is_refused(commit: str) -> None:
     with opened(run_of(commit), "main"):
         pass
     sys.path.insert(0, str(Path.cwd()))

@@ -16,7 +16,7 @@ from harness.errors import UsageError
 REPORTS = Path("harness-reports")
 
 
-def test_a_repository_of_another_user_is_named_as_such(
+def test_a_repository_owned_by_another_user_is_reported_with_gits_message(
     repository: UserRepository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """git's last line is the command that would trust it."""
@@ -40,7 +40,7 @@ def test_both_commits_are_named_with_their_subjects(repository: UserRepository) 
     assert not commits.equal
 
 
-def test_one_commit_given_twice_is_said(repository: UserRepository) -> None:
+def test_comparing_a_commit_with_itself_is_reported(repository: UserRepository) -> None:
     with checked_out("HEAD", ["trainer:Trainer"], REPORTS) as checkout:
         assert checkout.commits.lines()["commits"] == "candidate and baseline are the same commit"
 
@@ -58,7 +58,7 @@ def test_uncommitted_changes_are_counted(repository: UserRepository) -> None:
         assert "changed" not in (Path(checkout.import_path.tree) / "update.py").read_text()
 
 
-def test_nothing_is_left_also_of_an_interruption(repository: UserRepository) -> None:
+def test_an_interrupted_checkout_leaves_no_worktree(repository: UserRepository) -> None:
     with pytest.raises(KeyboardInterrupt), checked_out("main", ["trainer:Trainer"], REPORTS) as checkout:
         tree = Path(checkout.import_path.tree)
         assert repository.worktrees() == 2
@@ -81,7 +81,7 @@ def test_hooks_of_the_repository_are_not_run(repository: UserRepository) -> None
         assert (Path(checkout.import_path.tree) / "trainer.py").is_file()
 
 
-def test_what_a_checkout_lacks_is_said(repository: UserRepository, tmp_path: Path) -> None:
+def test_submodules_and_lfs_files_that_a_checkout_lacks_are_listed(repository: UserRepository, tmp_path: Path) -> None:
     UserRepository.make(tmp_path / "other")
     repository.git("-c", "protocol.file.allow=always", "submodule", "--quiet", "add", str(tmp_path / "other"), "other")
     repository.write(".gitattributes", "*.bin filter=lfs\n")
@@ -158,7 +158,7 @@ def test_the_import_path_is_the_same_within_the_worktree(tmp_path: Path, monkeyp
     assert rebased("c0ffee", root, tree, []).folder == str(tree)
 
 
-def test_git_is_not_told_of_the_repository_that_calls(
+def test_checkout_in_a_git_hook_ignores_the_callers_git_dir(
     repository: UserRepository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In a git hook GIT_DIR names another repository."""

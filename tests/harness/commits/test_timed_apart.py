@@ -100,7 +100,7 @@ def seen(arm: str, **changes: object) -> TimingEvidence:
     return TimingEvidence.model_validate(values | changes)
 
 
-def test_what_one_process_did_not_see_nobody_did() -> None:
+def test_joined_timing_is_blind_where_one_process_observed_nothing() -> None:
     run = make_run("c0ffee", process=3)
     joined = joined_timing(run, [block("here")], [seen("main"), seen("here")])
     assert (joined.process, joined.own_processes, len(joined.blocks)) == (3, True, 1)

@@ -107,7 +107,7 @@ def test_every_page_names_both(page: str, equal: Compared) -> None:
     assert "uncommitted changes in 1 file" in text
 
 
-def test_the_evidence_says_what_each_process_trained(equal: Compared) -> None:
+def test_the_evidence_records_the_commit_that_each_process_trained(equal: Compared) -> None:
     head = equal.repository.git("rev-parse", "HEAD")
     lanes = sorted(equal.directory.glob("evidence/*/lane.*"))
     runs = [Run.model_validate(_json(lane / "run.json")) for lane in lanes]
@@ -136,7 +136,7 @@ def test_a_run_of_another_commit_contradicts_the_header(equal: Compared) -> None
     assert f"arms.main.commit: 'c0ffee' in the contract, {head!r} in the evidence" in verdict.message
 
 
-def test_shards_of_other_commits_are_no_gate(equal: Compared, tmp_path: Path) -> None:
+def test_shards_that_compare_different_commits_are_refused(equal: Compared, tmp_path: Path) -> None:
     copy = shutil.copytree(equal.directory, tmp_path / "copy")
     bundle = read_bundle(copy)
     header = bundle.header.model_copy(update={"commits": None})
@@ -146,7 +146,7 @@ def test_shards_of_other_commits_are_no_gate(equal: Compared, tmp_path: Path) ->
     assert judged([equal.directory, copy])[1].verdicts
 
 
-def test_nothing_of_the_worktree_is_left(equal: Compared) -> None:
+def test_a_comparison_of_commits_leaves_no_worktree(equal: Compared) -> None:
     assert equal.repository.worktrees() == 1
     assert not list(equal.directory.rglob("*exchange*"))
 
@@ -161,7 +161,7 @@ def test_a_commit_that_trains_otherwise_fails_at_the_first_step(repository: User
 
 
 @pytest.mark.slow
-def test_ends_are_compared_with_a_control_of_the_other_commit(repository: UserRepository) -> None:
+def test_end_states_are_compared_with_a_control_of_the_baseline_commit(repository: UserRepository) -> None:
     """The last update is another in the tree: were the control of the tree, it would be as far off, and excuse it."""
     repository.contract(equality=NEAR)
     repository.commit("Ends within a hundredth")

@@ -27,7 +27,7 @@ def evaluation(**changes: Any) -> Evaluation:
     return TypeAdapter(Evaluation).validate_python(given | changes)
 
 
-def test_the_uninterrupted_arm_is_the_candidate_where_no_other_is_named() -> None:
+def test_the_uninterrupted_arm_of_a_resume_claim_defaults_to_the_candidate() -> None:
     assert resume().arms() == {"candidate": "ours"}
     assert resume(baseline="plain").arms() == {"candidate": "ours", "baseline": "plain"}
 
@@ -52,7 +52,7 @@ def test_a_save_leaves_the_demanded_steps(changes: dict[str, Any], broken: list[
 
 
 @pytest.mark.parametrize(("saves", "refused"), [(6, 0), ([6], 0), ([3, 6], 0), ([6, 6], 1), ([6, 3], 1)])
-def test_each_save_comes_after_the_one_before(saves: Any, refused: int) -> None:
+def test_save_steps_that_do_not_increase_are_refused(saves: Any, refused: int) -> None:
     assert len(list(resume(save_at=saves).contradictions())) == refused
 
 
@@ -62,7 +62,7 @@ def test_saves_are_some_counts_of_steps(saves: Any) -> None:
         resume(save_at=saves)
 
 
-def test_a_number_is_a_list_of_one_and_stays_as_it_is_written() -> None:
+def test_a_single_save_step_is_read_as_a_list_and_stored_as_written() -> None:
     """The settings of a run that is recorded hold what its contract says."""
     assert (resume().saves, resume().save_at, resume(save_at=[6]).save_at) == ([6], 6, [6])
 

@@ -112,14 +112,14 @@ BOUNDS = "equality: within\n    max_relative_difference: 1.0e-3\n    max_abs_dif
     "value", ["null", "true", "[1]", "high", '"0.1"', "{otherwise: 1, cases: [{gpu: B, value: 2}]}"]
 )
 @pytest.mark.parametrize("of_case", [True, False])
-def test_a_value_that_is_no_number_beside_another_bound(toy: Toy, value: str, of_case: bool) -> None:
+def test_a_non_numeric_bound_value_is_refused_at_its_position(toy: Toy, value: str, of_case: bool) -> None:
     bound = f"{{otherwise: {'1' if of_case else value}, cases: [{{gpu: H100, value: {value if of_case else '1'}}}]}}"
     path = toy("equality: bitwise\n    max_abs_difference: 0.1", BOUNDS.replace("BOUND", bound))
     column = 25 + bound.index(value)
     assert refusal(path).startswith(f"19:{column}: 'max_abs_difference' must be a valid number; found ")
 
 
-def test_nothing_in_the_place_of_a_value_is_told_what_to_do(toy: Toy) -> None:
+def test_an_empty_bound_value_is_refused_with_a_remedy(toy: Toy) -> None:
     bound = "{otherwise: null, cases: [{gpu: H100, value: 1}]}"
     message = refusal(toy("equality: bitwise\n    max_abs_difference: 0.1", BOUNDS.replace("BOUND", bound)))
     assert message == "19:37: 'max_abs_difference' must be a valid number; found nothing; write a number"
@@ -163,7 +163,7 @@ def test_a_value_is_held_against_the_workloads_it_is_for(toy: Toy) -> None:
     )
 
 
-def test_two_bounds_contradict_each_other_where_they_meet(toy: Toy) -> None:
+def test_two_conditional_bounds_contradict_each_other_on_the_same_gpu(toy: Toy) -> None:
     claim = (
         "  - id: TOY-002\n    title: t\n    kind: capture\n    candidate: fast\n"
         "    nodes_at_least: {otherwise: 1, cases: [{gpu: H100, value: 500}]}\n"

@@ -42,7 +42,7 @@ def test_no_field_of_a_kind_is_forgotten(model: type[Judged]) -> None:
 
 
 @pytest.mark.parametrize("model", [part_model(kind) for kind in part_kinds()], ids=part_kinds())
-def test_a_demand_is_broken_by_codes_that_fail_and_others_say_why_not(model: type[Judged]) -> None:
+def test_a_demand_lists_failing_codes_and_an_undemanded_field_explains_why(model: type[Judged]) -> None:
     for path, demand in marks(model, Demand).items():
         assert {str(REASONS[reason].status) for reason in demand.reasons} == {"FAIL"}, path
     assert all(each.why for each in marks(model, NoDemand).values())
@@ -56,7 +56,7 @@ class Unmarked(Judged):
     below: Annotated[Positive, Demand("loss_too_high")]
 
 
-def test_a_model_with_a_field_that_says_nothing_of_itself_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kind_model_with_an_unannotated_field_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(schema, "resolve", lambda _reference: Unmarked)
     with pytest.raises(KindError, match=r"claim kind 'memory_steady': .*; found candidate; annotate the field"):
         schema.part_model.__wrapped__("memory_steady")
@@ -79,7 +79,7 @@ def test_bits_decide_alone_and_bounds_decide_alone() -> None:
     assert set(trajectory(equality="within").demanded()) == {"max_abs_difference", "guards.steps"}
 
 
-def test_a_guard_that_is_left_out_or_asks_for_nothing_is_no_demand() -> None:
+def test_a_guard_that_is_absent_or_trivial_is_not_a_demand() -> None:
     def demanded(**guards: Any) -> set[str]:
         return set(trajectory(guards={"steps": 10, **guards}).demanded()) - {"equality", "guards.steps"}
 
@@ -100,7 +100,7 @@ def test_a_clipped_norm_is_two_numbers() -> None:
     assert set(part.demanded()) == {"clipped_norm.at_most", "clipped_norm.relative_rounding"}
 
 
-def test_defaults_that_can_bite_are_demands_and_others_are_not() -> None:
+def test_defaults_that_can_fail_a_claim_are_demands() -> None:
     capture = part_model("capture").model_validate({"kind": "capture", "candidate": "a"})
     assert set(capture.demanded()) == {"captures", "skipped_steps_at_most"}
     match = {"kind": "kernel_match", "candidate": "a", "operations": ["x"], "max_relative_error": {"float32": 1e-4}}

@@ -50,7 +50,7 @@ def test_hidden_files_are_left_out_and_named(add: Callable[[str], Path], tmp_pat
 
 @pytest.mark.parametrize("mark", ["manifest.json", "INCOMPLETE"])
 @pytest.mark.parametrize("name", ["harness-reports/one", "sub/.old/one", "one"])
-def test_copies_in_a_run_directory_are_left_out_and_it_is_named(
+def test_contract_copies_in_a_run_directory_are_skipped_and_the_directory_is_named(
     add: Callable[[str], Path], tmp_path: Path, name: str, mark: str
 ) -> None:
     first = add("first.yaml")
@@ -66,7 +66,7 @@ def test_copies_in_a_run_directory_are_left_out_and_it_is_named(
     assert line.endswith(f"; run directories, not entered: {run}")
 
 
-def test_run_directories_are_told_by_the_names_that_they_have() -> None:
+def test_run_directories_are_recognized_by_the_file_names_of_the_layout() -> None:
     assert (RUN_HEADER, RUN_MARKS) == (layout.HEADER, (layout.MANIFEST, layout.INCOMPLETE))
 
 
@@ -89,9 +89,7 @@ def test_a_run_directory_that_is_named_is_read(add: Callable[[str], Path], tmp_p
 
 
 @pytest.mark.parametrize("name", ["waivers.yaml", "waivers.yml", "WAIVERS.YAML", "sub/waivers.yaml"])
-def test_waiver_files_are_read_as_waivers_wherever_they_lie(
-    add: Callable[[str], Path], tmp_path: Path, name: str
-) -> None:
+def test_waiver_files_are_read_as_waivers_in_any_folder(add: Callable[[str], Path], tmp_path: Path, name: str) -> None:
     add("first.yaml")
     waivers = add(name)
     waivers.write_text(
@@ -120,7 +118,7 @@ def test_a_linked_folder_elsewhere_belongs_to_the_folder(add: Callable[[str], Pa
 
 
 @pytest.mark.parametrize("text", ["jobs: {}\n", "- a list\n"])
-def test_yaml_that_is_no_contract_is_an_error_that_says_what_to_do(
+def test_yaml_that_is_not_a_contract_is_an_error_with_a_remedy(
     add: Callable[[str], Path], tmp_path: Path, text: str
 ) -> None:
     add("first.yaml")

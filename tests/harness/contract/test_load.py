@@ -315,7 +315,7 @@ def test_errors_of_all_files_are_collected(toy: Toy, tmp_path: Path) -> None:
     ]
 
 
-def test_every_path_that_is_not_there_is_named_before_anything_is_read(toy: Toy) -> None:
+def test_all_missing_contract_paths_are_listed_before_any_file_is_read(toy: Toy) -> None:
     with pytest.raises(UsageError, match=r"^missing\.yaml, none: a path that is named must exist; found nothing there"):
         load_contracts([toy("0.1", "-1"), Path("missing.yaml"), Path("none")])
 

@@ -48,7 +48,7 @@ def test_a_peak_has_one_bound(bounds: dict[str, Any]) -> None:
         peak(**bounds)
 
 
-def test_what_a_peak_demands() -> None:
+def test_a_peak_memory_claim_demands_its_bounds_and_its_trajectory() -> None:
     assert set(peak().demanded()) == {"at_most_gib", "outside_at_most_gib", "trajectory"}
     assert set(peak(at_most_gib=None, at_most_ratio=1.5).demanded()) == {
         "at_most_ratio",

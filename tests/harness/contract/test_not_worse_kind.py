@@ -50,7 +50,7 @@ def test_another_metric_needs_systems_that_report_metrics() -> None:
     assert other.candidate_capabilities() == other.baseline_capabilities() == {"metrics"}
 
 
-def test_its_demands_are_those_that_it_states() -> None:
+def test_a_not_worse_claim_demands_only_the_bounds_that_it_states() -> None:
     assert set(claim().demanded()) == {
         "direction",
         "margin",
@@ -72,7 +72,7 @@ def test_its_demands_are_those_that_it_states() -> None:
         ({"metric": "a b"}, "('metric',): String should match pattern '^[A-Za-z_][A-Za-z0-9_.-]{0,99}$'"),
     ],
 )
-def test_what_is_refused(changes: dict[str, Any], told: str) -> None:
+def test_an_invalid_not_worse_claim_is_refused_with_its_reason(changes: dict[str, Any], told: str) -> None:
     assert refusal(NotWorse, CLAIM | changes) == told
 
 
@@ -120,7 +120,7 @@ def test_a_comparison_has_a_bound(model: Any, given: dict[str, Any]) -> None:
     assert refusal(model, given) == "(): say `max_abs_difference`, `max_relative_difference` or both"
 
 
-def test_of_two_bounds_a_fault_breaks_the_one_that_it_names() -> None:
+def test_a_fault_that_names_an_exceeded_bound_breaks_that_bound_of_two() -> None:
     both = TypeAdapter(TrajectoryMatch).validate_python(
         TRAJECTORY | {"max_abs_difference": 0.1, "max_relative_difference": 0.01}
     )

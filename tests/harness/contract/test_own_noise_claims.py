@@ -47,7 +47,7 @@ def test_too_few_runs_for_the_rate_and_too_many_to_divide_are_refused(runs: int)
         ({"equality": "bitwise", "max_abs_difference": 0.1, "runs": 5}, "runs"),
     ],
 )
-def test_what_decides_nothing_under_this_equality_is_refused(changes: dict[str, Any], path: str) -> None:
+def test_a_bound_that_decides_nothing_under_the_claims_equality_is_refused(changes: dict[str, Any], path: str) -> None:
     [problem] = claim(**changes).contradictions()
     assert problem.path == (path,)
     assert problem.remedy
@@ -59,7 +59,7 @@ def test_other_kinds_know_no_noise(kind: type) -> None:
         kind.model_validate({"equality": "noise"})  # type: ignore[attr-defined]
 
 
-def test_timed_steps_show_noise_where_several_processes_time_them_and_else_are_refused() -> None:
+def test_own_noise_of_timed_steps_is_refused_unless_several_processes_time_them() -> None:
     noise, bits = {"NOISE": [claim()]}, {"BITS": [claim(equality="bitwise", max_abs_difference=0.1)]}
     assert list(trajectory_problems("NOISE", noise, several_runs=True)) == []
     [problem] = trajectory_problems("NOISE", noise)

@@ -49,7 +49,7 @@ FORMS = st.one_of(
         ("=", '"="'),
     ],
 )
-def test_what_to_write_instead(text: str, instead: str) -> None:
+def test_an_unportable_scalar_comes_with_a_portable_spelling_of_the_same_value(text: str, instead: str) -> None:
     [found] = parse(f"a: {text}\n").unportable
     assert (found.text, found.instead, found.position) == (text, instead, (1, 4))
     assert parse(f"a: {instead}\n").unportable == []

@@ -51,7 +51,7 @@ def test_claims_about_ranks_that_go_together_have_no_problem() -> None:
     assert rules(AGREE, MATCH, in_turn, near, EQUAL) == []
 
 
-def test_ranks_that_match_say_what_of_their_ends() -> None:
+def test_a_ranks_match_claim_must_state_how_end_states_are_compared() -> None:
     with pytest.raises(ValidationError, match="say `max_end_difference` or `ends`, `in_turn`, or"):
         make_contract(MATCH | {"max_end_difference": None}, arms=ARMS)
     with pytest.raises(ValidationError, match="leave `max_end_difference` out"):
@@ -97,7 +97,7 @@ def test_ranks_are_no_setting_of_the_system() -> None:
     assert contract.arms["two"].settings() == {}
 
 
-def test_ranks_that_hold_one_model_take_one_share_of_a_batch() -> None:
+def test_model_parallel_ranks_share_one_part_of_the_batch() -> None:
     arms = ARMS | {"two": {"ranks": 6, "model_parallel": 2}}
     workloads = {"w": {"model": "m", "batch_size": 3, "seq_len": 4, "steps": 3}}
     assert [*problems(make_contract(AGREE, arms=arms, workloads=workloads))] == []

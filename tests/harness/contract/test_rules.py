@@ -64,7 +64,7 @@ def with_line(contract: Any, rule: Rule, places: Sequence[Place]) -> Any:
 
 
 @pytest.mark.parametrize("rule", rules(), ids=lambda rule: rule.id)
-def test_a_rule_concerns_what_lacks_its_line_until_the_line_is_written(rule: Rule, tmp_path: Path) -> None:
+def test_a_new_rule_concerns_a_contract_until_the_required_line_is_written(rule: Rule, tmp_path: Path) -> None:
     assert {*rule.reasons} <= REASONS.keys()
     assert {*rule.kinds} <= BUILT_IN.keys()
     old = loaded(tmp_path, OLD)
@@ -76,7 +76,7 @@ def test_a_rule_concerns_what_lacks_its_line_until_the_line_is_written(rule: Rul
     )
 
 
-def test_no_rule_concerns_a_contract_whose_author_has_seen_them(tmp_path: Path) -> None:
+def test_no_rule_concerns_a_contract_that_declares_the_current_rules(tmp_path: Path) -> None:
     assert concerned(loaded(tmp_path, {**OLD, "rules": current_rules()})) == {}
     assert len(concerned(loaded(tmp_path, {**OLD, "rules": "0.1.0"}))) == len(rules()) >= 8
 
@@ -88,7 +88,7 @@ def test_no_rule_concerns_plain_arms_within_a_bound(toy: Toy) -> None:
     assert concerned(load_contract(path)) == {}
 
 
-def test_a_note_says_where_what_can_change_and_what_to_write(toy: Toy) -> None:
+def test_a_rules_note_gives_the_place_the_possible_verdict_and_the_line_to_write(toy: Toy) -> None:
     notes = list(lint_rules(load_contract(toy())))
     assert {each.level for each in notes} == {"note"}
     assert notes[2] == Finding(

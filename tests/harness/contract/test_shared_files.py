@@ -84,7 +84,7 @@ def refusals(*paths: Path) -> list[str]:
     return [str(each) for each in error.value.errors]
 
 
-def test_what_is_shared_is_part_of_each_contract(folder: Path) -> None:
+def test_shared_workloads_and_arms_are_part_of_each_contract_that_uses_them(folder: Path) -> None:
     one, two = load_contracts([folder])
     assert list(one.contract.workloads) == ["tiny", "large"]
     assert one.contract.arms == two.contract.arms
@@ -93,7 +93,7 @@ def test_what_is_shared_is_part_of_each_contract(folder: Path) -> None:
     assert files_of_folder(folder).shared == [folder / "shared.yaml"]
 
 
-def test_own_workloads_stand_beside_those_that_are_shared(folder: Path) -> None:
+def test_a_contract_adds_its_own_arms_to_the_shared_arms(folder: Path) -> None:
     path = changed(folder / "one.yaml", "arms: {}", "arms: {own: {capture: none}}")
     assert list(load_contract(path).contract.arms) == ["plain", "fast", "slow", "own"]
 
@@ -103,19 +103,19 @@ def test_a_contract_without_sections_of_its_own(folder: Path) -> None:
     assert set(load_contract(path).contract.workloads) == {"tiny", "large"}
 
 
-def test_a_change_of_what_is_shared_changes_the_contract(folder: Path) -> None:
+def test_changing_a_shared_file_changes_the_digest_of_its_contracts(folder: Path) -> None:
     before = [one.digest for one in load_contracts([folder])]
     changed(folder / "shared.yaml", "slow:", "slower:")
     after = [one.digest for one in load_contracts([folder])]
     assert not set(before) & set(after)
 
 
-def test_what_one_contract_leaves_unused_is_no_finding(folder: Path) -> None:
+def test_a_shared_arm_that_one_contract_leaves_unused_is_no_finding(folder: Path) -> None:
     _, findings = findings_of([folder])
     assert [str(finding) for finding in findings if "used by no claim" in finding.message] == []
 
 
-def test_an_error_in_a_shared_file_is_one_error_there(folder: Path) -> None:
+def test_an_error_in_a_shared_file_is_reported_once_at_its_place(folder: Path) -> None:
     changed(folder / "shared.yaml", "batch_size: 8", "batch_size: 0")
     assert refusals(folder) == ["contracts/shared.yaml:5:33: 'batch_size' must be greater than or equal to 1; found 0"]
 
@@ -167,7 +167,7 @@ def test_a_shared_file_that_nobody_uses_is_read_all_the_same(folder: Path, schem
 
 
 @pytest.mark.parametrize("text", ["schema: shared/v2\narms: [\n", "arms: [\nschema: shared/v2\n"])
-def test_one_that_is_not_well_formed_is_an_error_whoever_uses_it(folder: Path, text: str) -> None:
+def test_a_malformed_yaml_file_is_an_error_even_when_no_contract_uses_it(folder: Path, text: str) -> None:
     (folder / "spare.yaml").write_text(text)
     [message] = refusals(folder)
     assert message.startswith("contracts/spare.yaml:")
@@ -177,7 +177,7 @@ def test_one_that_is_not_well_formed_is_an_error_whoever_uses_it(folder: Path, t
 @pytest.mark.parametrize(
     "title", ['title: "A contract\nschema: shared/v2 is what it says"', "title: |\n  schema: shared/v2"]
 )
-def test_what_a_line_of_text_reads_makes_no_file_shared(folder: Path, title: str) -> None:
+def test_a_uses_line_inside_a_text_does_not_make_a_file_shared(folder: Path, title: str) -> None:
     path = changed(folder / "two.yaml", "title: A contract of two arms", title)
     assert [one.path for one in load_contracts([folder])] == [folder / "one.yaml", path]
     assert files_of_folder(folder).shared == [folder / "shared.yaml"]
@@ -236,7 +236,7 @@ def test_a_shared_file_that_no_contract_uses_is_a_warning(folder: Path) -> None:
     assert warned(folder / "two.yaml") == []
 
 
-def test_a_system_that_does_not_know_a_shared_setting_is_told_there(folder: Path) -> None:
+def test_a_shared_setting_unknown_to_the_system_is_reported_in_the_shared_file(folder: Path) -> None:
     changed(folder / "shared.yaml", "{capture: step}", "{capture: step, no_such: 1}")
     _, findings = findings_of([folder / "one.yaml"])
     assert [finding.where for finding in findings if finding.level == "error"] == ["contracts/shared.yaml:8:34"]
@@ -264,7 +264,7 @@ def test_a_name_that_two_shared_files_define(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("again", ["shared.yaml", "./shared.yaml", "link.yaml", "../contracts/shared.yaml"])
-def test_one_file_named_twice_is_one_error(folder: Path, again: str) -> None:
+def test_naming_the_same_shared_file_twice_is_one_error(folder: Path, again: str) -> None:
     (folder / "link.yaml").symlink_to("shared.yaml")
     path = changed(folder / "one.yaml", "[shared.yaml]", f"[shared.yaml, {again}]")
     assert refusals(path) == [
@@ -308,7 +308,7 @@ def test_one_folder_up_and_folders_below(folder: Path) -> None:
     assert [one.contract.id for one in load_contracts([folder])] == ["one", "two"]
 
 
-def test_one_that_is_not_there(folder: Path) -> None:
+def test_a_missing_shared_file_is_an_error(folder: Path) -> None:
     assert refusals(changed(folder / "one.yaml", "[shared.yaml]", "[shard.yaml]")) == [
         (
             "contracts/one.yaml:4:8: a shared file is there; found nothing at contracts/shard.yaml; "
@@ -318,7 +318,7 @@ def test_one_that_is_not_there(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "place"), [('""', "contracts"), ("'.'", "contracts"), ("below", "contracts/below")])
-def test_a_folder_is_told_where_it_is_named(folder: Path, name: str, place: str) -> None:
+def test_a_folder_named_as_a_shared_file_is_an_error(folder: Path, name: str, place: str) -> None:
     (folder / "below").mkdir()
     assert refusals(changed(folder / "one.yaml", "[shared.yaml]", f"[{name}]")) == [
         (
@@ -343,7 +343,7 @@ def test_version_1_has_none(folder: Path) -> None:
     assert refusals(folder / "one.yaml")[0].startswith("contracts/one.yaml:4:1: unknown key; found 'uses' in a file of")
 
 
-def test_a_run_keeps_what_it_was_judged_by(folder: Path) -> None:
+def test_a_run_can_be_judged_again_after_its_shared_contract_files_are_deleted(folder: Path) -> None:
     judgement = session.verify([folder], session.VerifyOptions(name="run"))
     assert [verdict.status for verdict in judgement.verdicts] == ["PASS", "PASS"]
     run = Path("harness-reports/run")

@@ -55,7 +55,7 @@ def test_every_promised_claim_is_there(claims: dict[str, AnyClaim]) -> None:
     assert set(claims) >= PROMISED
 
 
-def test_upstreams_numbers_and_ours(claims: dict[str, AnyClaim]) -> None:
+def test_shipped_contracts_keep_upstreams_bounds_and_add_bitwise_equality(claims: dict[str, AnyClaim]) -> None:
     parts = {name: parts_of(claim)[0] for name, claim in claims.items()}
     trajectory = parts["F-GRAPH-BWD-001"]
     assert isinstance(trajectory, TrajectoryMatch)
@@ -113,7 +113,7 @@ def test_upstreams_numbers_and_ours(claims: dict[str, AnyClaim]) -> None:
     assert (same.runs, same.equality, same.max_abs_difference) == (2, "bitwise", 1e-5)
 
 
-def test_a_cuda_graph_is_claimed_where_there_is_a_gpu_alone(contracts: list[LoadedContract]) -> None:
+def test_shipped_contracts_claim_cuda_graphs_only_on_workloads_that_need_cuda(contracts: list[LoadedContract]) -> None:
     for one in contracts:
         for claim in one.contract.claims:
             mechanisms = {claim.mechanism, *(part.mechanism for part in parts_of(claim))}
@@ -153,7 +153,7 @@ def test_a_contract_costs_little_more_than_its_yaml_by_the_parser_in_c() -> None
 
 
 @pytest.mark.slow
-def test_reading_all_contracts_costs_little_beside_the_libraries_for_it() -> None:
+def test_reading_all_contracts_costs_few_calls_compared_with_importing_the_libraries() -> None:
     """Half a second is the aim on a quick core; held are calls, 4.5 times as many as the imports of the libraries."""
     code = (
         "from pathlib import Path; from harness.contract.load import load_contracts;"

@@ -46,7 +46,7 @@ def test_it_names_three_arms() -> None:
         ("reference", "theirs", "'theirs' again"),
     ],
 )
-def test_what_is_named_twice_is_a_contradiction(field: str, value: object, got: str) -> None:
+def test_a_step_accuracy_value_named_twice_is_a_contradiction(field: str, value: object, got: str) -> None:
     [problem] = claim(**{field: value}).contradictions()
     assert (problem.path, problem.got) == ((field,), got)
 

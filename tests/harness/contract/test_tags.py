@@ -109,13 +109,13 @@ def test_check_looks_at_them_alone(contracts: Path, capsys: pytest.CaptureFixtur
     assert "ONE-003" in seen.err
 
 
-def test_a_drill_is_of_them_alone_and_says_so(contracts: Path) -> None:
+def test_a_drill_selected_by_tags_covers_only_tagged_claims(contracts: Path) -> None:
     result = drill([contracts], DrillOptions(tags=("quick",), name="drilled"))
     assert {row.claim for row in result.record.rows} == {"ONE-002"}
     assert result.run_directory is not None
 
 
-def test_a_run_is_of_them_alone_and_says_so(contracts: Path) -> None:
+def test_a_run_selected_by_tags_covers_only_tagged_claims_and_records_the_selection(contracts: Path) -> None:
     judgement = session.verify([contracts], session.VerifyOptions(tags=("quick",), name="run"))
     assert [verdict.claim for verdict in judgement.verdicts] == ["ONE-002"]
     narrowed = judgement.view.header.narrowed

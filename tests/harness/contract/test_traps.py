@@ -190,7 +190,7 @@ def test_no_error_finds_that_something_was_not_found(tmp_path: Path, content: st
     ],
     ids=["unknown keys", "unknown keys inside", "wrong types", "unknown names"],
 )
-def test_of_very_many_errors_the_first_are_listed_and_the_others_counted(
+def test_after_100_errors_in_a_file_only_the_number_of_further_errors_is_printed(
     folder: Path, content: str, total: int
 ) -> None:
     path = folder / "one.yaml"
@@ -264,7 +264,7 @@ def test_a_claim_id_in_two_contracts_is_warned_of_and_explained_for_both(
 
 @pytest.mark.parametrize("blank", [" ", "\t", "\n", "\u00a0", "\u200b", "\u2800", "-", "...", "—"])
 @pytest.mark.parametrize("key", ["why", "title", "if_fails"])
-def test_a_text_that_says_nothing(folder: Path, key: str, blank: str) -> None:
+def test_a_contract_text_without_a_letter_or_digit_is_refused(folder: Path, key: str, blank: str) -> None:
     lines = [
         f"    {key}: {json.dumps(blank)}" if line.startswith(f"    {key}: ") else line for line in text().splitlines()
     ]
@@ -274,7 +274,7 @@ def test_a_text_that_says_nothing(folder: Path, key: str, blank: str) -> None:
 
 
 @pytest.mark.parametrize("key", ["owner", "reason"])
-def test_a_waiver_that_says_nothing(tmp_path: Path, key: str) -> None:
+def test_a_waiver_text_without_a_letter_is_refused(tmp_path: Path, key: str) -> None:
     path = tmp_path / "waivers.yaml"
     path.write_text(waiver(1, **{key: "\u200b-"}))
     with pytest.raises(ContractError, match=f"'{key}' is a text of 1 to 1000 characters, one of them a letter"):

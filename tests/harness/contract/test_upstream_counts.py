@@ -98,10 +98,10 @@ def test_an_item_is_executable_or_has_no_executable_check_and_never_both(importe
         assert sorted(listed) == sorted(item.where for item in each.contract.items)
 
 
-def test_the_totals_are_those_of_thirty_files(imported: list[Imported]) -> None:
+def test_the_upstream_totals_count_thirty_imported_files(imported: list[Imported]) -> None:
     assert len(imported) == 30
     assert Counter(item.section for each in imported for item in each.contract.items) == TOTALS
 
 
-def test_no_key_of_theirs_is_unknown(imported: list[Imported]) -> None:
+def test_every_key_of_the_upstream_files_has_a_known_form(imported: list[Imported]) -> None:
     assert {one.why for each in imported for one in each.contract.left_out if "no known form" in one.why} == set()

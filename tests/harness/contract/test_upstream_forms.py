@@ -121,7 +121,7 @@ def test_words_without_a_number_that_can_be_judged_are_not_recognized(texts: dic
     assert judgement_of(**texts) is None
 
 
-def test_a_claim_that_names_no_steps_says_so() -> None:
+def test_an_imported_claim_without_a_number_of_steps_states_that() -> None:
     executable = recognized(Item("X-1", "invariants", {"": "Forward graph capture succeeds"}, "x.yaml:1:1"))
     assert executable is not None
     assert executable.why == (

@@ -79,7 +79,7 @@ def test_every_claim_is_an_item_with_its_words_and_place(folder: Path) -> None:
     ]
 
 
-def test_what_is_no_claim_is_left_out_with_its_reason(folder: Path) -> None:
+def test_upstream_values_that_are_not_claims_are_left_out_with_a_reason(folder: Path) -> None:
     left_out = read(WIDGET).left_out
     assert [(one.path, one.values) for one in left_out] == [
         ("metadata", 2),
@@ -89,7 +89,7 @@ def test_what_is_no_claim_is_left_out_with_its_reason(folder: Path) -> None:
     assert reasons(left_out) == {NO_CLAIM["formula"]: 1, NO_CLAIM["metadata"]: 3}
 
 
-def test_a_section_that_nobody_named_is_said_to_be_not_read(folder: Path) -> None:
+def test_an_unknown_upstream_section_is_listed_as_not_read(folder: Path) -> None:
     contract = read("promises:\n- {id: P-1, text: It is fast}\n- {id: P-2, text: It is small, bound: 3}\nname: x\n")
     assert contract.items == []
     assert contract.left_out == [
@@ -115,7 +115,7 @@ def test_an_empty_section_is_left_out_as_empty(folder: Path) -> None:
     ]
 
 
-def test_one_claim_and_claims_by_name_are_told_apart(folder: Path) -> None:
+def test_a_single_upstream_claim_is_distinguished_from_claims_keyed_by_name(folder: Path) -> None:
     contract = read(
         "invariants: {sum_one: {description: Sums to one, formula: s == 1}, ordered: sorted}\n"
         "parity_gate: {metric: cosine, threshold: 0.99}\n"
@@ -200,7 +200,7 @@ TWICE = "ids of items are unique; found 'A' again; widget-v1.yaml:1:23 has it al
         ),
     ],
 )
-def test_what_cannot_be_read_is_an_error_with_its_place(folder: Path, text: str, message: str) -> None:
+def test_an_unreadable_upstream_file_is_an_error_with_its_place(folder: Path, text: str, message: str) -> None:
     with pytest.raises(ContractError) as raised:
         read(text)
     assert str(raised.value) == message

@@ -106,7 +106,7 @@ def test_a_unit_has_one_waiver_among_all_files(tmp_path: Path) -> None:
     assert error.remedy == f"{second}:4:5 waives this unit already: keep one"
 
 
-def test_a_named_file_takes_the_place_of_those_beside_the_contracts(tmp_path: Path) -> None:
+def test_a_named_waiver_file_replaces_the_waivers_next_to_the_contracts(tmp_path: Path) -> None:
     write(tmp_path, HEAD + entry())
     other = tmp_path / "other.yaml"
     other.write_text(HEAD + entry(owner="grace"))

@@ -23,7 +23,7 @@ def held(**changes: Any) -> WorkerTimes:
     return clocked(("plain.0: steps", 2.0), **(values | changes))
 
 
-def test_runs_one_after_the_other_add_up_and_the_gap_is_nobodys() -> None:
+def test_sequential_runs_add_up_and_the_gap_between_them_belongs_to_no_kind() -> None:
     seen = cost_of(held(), held(started=STARTED + 10.0))
     assert (seen.clocked, seen.wall_seconds, seen.gpu_seconds) == (True, 17.0, 14.0)
     assert seen.by_kind == seen.gpu_by_kind == {Kind.IMPORTS: 4.0, Kind.JUDGED_TRAINING: 8.0, Kind.END: 2.0}
@@ -76,12 +76,12 @@ def test_an_earlier_worker_of_a_run_counts_with_it() -> None:
     }
 
 
-def test_controls_are_those_of_the_runs_own_contract() -> None:
+def test_control_arms_are_looked_up_in_the_contract_of_the_run() -> None:
     assert Kind.UNTRAINED_CONTROL in costs({"r": [held()]}, {"c": {"plain"}}, has_gpu=False).by_kind
     assert Kind.UNTRAINED_CONTROL not in costs({"r": [held()]}, {"d": {"plain"}}, has_gpu=False).by_kind
 
 
-def test_processor_seconds_are_those_that_are_known() -> None:
+def test_processor_seconds_sum_the_runs_that_recorded_them() -> None:
     assert cost_of(held(processor=5.5), held(processor=1.0), held(end=None)).processor_seconds == 6.5
     assert cost_of(held()).processor_seconds is None
 
@@ -103,7 +103,7 @@ def test_a_run_that_left_no_time_does_not_take_the_clock_away() -> None:
     assert cost_of(held(), old(end=None)).clocked
 
 
-def test_nothing_costs_nothing() -> None:
+def test_no_runs_cost_nothing() -> None:
     assert cost_of() == Costs()
 
 
@@ -119,7 +119,7 @@ def test_parts_of_a_gate_are_added_up() -> None:
     assert list(seen.by_run) == ["a/r0", "b/r0", "c/r0"]
 
 
-def test_parts_of_one_name_lose_nothing() -> None:
+def test_joined_parts_with_equal_names_keep_all_their_seconds() -> None:
     part = cost_of(held())
     seen = joined([("a", part), ("a", part)])
     assert sum(phase.seconds for phase in seen.by_run["a/r0"]) == seen.run_seconds == 14.0

@@ -60,7 +60,7 @@ def test_a_run_directory_on_the_clock(tmp_path: Path) -> None:
     }
 
 
-def test_what_locating_a_first_difference_took_counts(tmp_path: Path) -> None:
+def test_time_spent_locating_a_first_difference_is_counted(tmp_path: Path) -> None:
     made = bundle(tmp_path / "a", began=100.0)
     folder = made.root / "where" / "T+0" / "0"
     shutil.copytree(made.root / "evidence" / RUN_ID, folder)
@@ -101,7 +101,7 @@ def test_a_control_is_that_of_the_contracts_that_judge(tmp_path: Path) -> None:
     assert seen.by_kind == {Kind.IMPORTS: 0.25, Kind.JUDGED_TRAINING: 0.25, Kind.UNTRAINED_CONTROL: 0.5}
 
 
-def test_runs_that_left_nothing_or_lead_out_of_the_directory_cost_nothing(tmp_path: Path) -> None:
+def test_runs_without_evidence_or_outside_the_directory_cost_nothing(tmp_path: Path) -> None:
     whole = bundle(tmp_path / "a", began=100.0)
     (tmp_path / "outside").symlink_to(tmp_path / "a/evidence" / RUN_ID)
     runs = {**whole.header.runs, "left-nothing": "paired", "../../outside": "paired"}

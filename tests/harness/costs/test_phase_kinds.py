@@ -99,7 +99,7 @@ def test_kinds_of_phases(phase: str, kind: Kind) -> None:
     assert kind_of(phase, {"untrained"}) is kind
 
 
-def test_a_control_is_an_arm_that_nothing_else_is_asked_of() -> None:
+def test_a_control_arm_is_used_only_as_a_training_effect_control() -> None:
     effect = {"training_effect": {"control": "untrained", "last": 1, "at_least": 0.1}}
     other = {"training_effect": {"control": "plain", "last": 1, "at_least": 0.1}}
     trajectory = {"kind": "trajectory_match", "candidate": "graphed", "equality": "bitwise", "max_abs_difference": 0.1}

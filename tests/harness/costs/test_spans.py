@@ -46,7 +46,7 @@ def test_an_interpreter_started_ahead_waits_and_so_does_a_run_without_a_gpu() ->
     assert on_gpu(worker, spans(worker)) == spans(worker)[3:]
 
 
-def test_a_gpu_that_was_there_at_the_start_is_held_from_then_on() -> None:
+def test_a_worker_with_a_gpu_at_the_start_holds_the_gpu_from_the_start() -> None:
     worker = clocked(("start", 2.0), end=3.0, ended=3.0, gpu="GPU-1")
     assert on_gpu(worker, spans(worker)) == spans(worker)
 

@@ -95,7 +95,7 @@ def test_a_composites_figure_is_that_of_the_part_that_decided() -> None:
     }
 
 
-def test_upstreams_number_alone_is_read_from_the_bound_beside_the_bits() -> None:
+def test_the_verdict_by_upstreams_number_is_read_from_the_bound_next_to_bit_equality() -> None:
     assert upstream_alone_passes(claim(CAPTURE), verdict(within_upstream_tolerance=True)) is True
     assert upstream_alone_passes(claim(CAPTURE), verdict(within_upstream_tolerance=False)) is False
     assert upstream_alone_passes(claim(CAPTURE), verdict()) is None

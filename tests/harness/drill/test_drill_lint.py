@@ -73,7 +73,7 @@ def test_faults_of_the_evidence_are_offered(loaded: LoadedContract) -> None:
     assert lint(loaded, describe) == []
 
 
-def test_no_record_and_a_clean_one_say_nothing(loaded: LoadedContract) -> None:
+def test_drill_lint_is_silent_without_a_record_and_with_a_clean_record(loaded: LoadedContract) -> None:
     assert lint_drill(loaded, []) == []
     assert lint_drill(loaded, [record(loaded)]) == []
 

@@ -77,7 +77,7 @@ def test_the_first_line_counts() -> None:
     assert count_line(seen) == ("2 faults planted · 1 killed · 1 survived · 1 of 2 controls held · 1 not run")
 
 
-def test_survivors_come_first_with_what_they_should_have_said() -> None:
+def test_the_drill_matrix_lists_survivors_first_with_the_expected_verdict() -> None:
     assert lines(record(row("good"), row("bad", killed=False)))[1:] == [
         "  SURVIVED C-1 on w: bad: PASS held first_differing_step=None",
         "             expected: FAIL differs first_differing_step=1",
@@ -86,12 +86,12 @@ def test_survivors_come_first_with_what_they_should_have_said() -> None:
     ]
 
 
-def test_what_upstreams_number_lets_pass_is_told_by_claim() -> None:
+def test_the_drill_matrix_lists_per_claim_which_faults_upstreams_number_would_pass() -> None:
     seen = record(row("a", upstream=True), row("b", upstream=False), row("c", upstream=True), row("d"))
     assert lines(seen)[-1] == "  upstream's number alone would pass, in C-1: a, c"
 
 
-def test_a_failed_control_and_what_was_not_run_are_told() -> None:
+def test_the_drill_matrix_lists_failed_controls_and_faults_not_run() -> None:
     told = lines(record(row(), controls=(control("FAIL"),), not_run=[NOT_RUN, NOT_RUN]))
     assert "  CONTROL  C-1 on w: FAIL held: m" in told
     assert "  not run  2 faults: needs_cuda: needs CUDA" in told

@@ -55,7 +55,7 @@ def test_a_chain_of_comparisons_executes_whole() -> None:
     }
 
 
-def test_an_arm_of_ranks_executes_with_the_one_process_from_whose_end_it_may_lie_apart() -> None:
+def test_a_faulted_arm_of_ranks_is_executed_together_with_its_one_process_baseline() -> None:
     """And with no other: between arms of as many ranks digests tell."""
     arms = {"plain": planned(2), "traced": planned(2), "one": planned(), "untrained": planned(2)}
     compared = [["traced", "plain"], ["traced", "one"]]
@@ -72,7 +72,7 @@ def test_swapped_arms_and_other_probes_execute_whole() -> None:
     }
 
 
-def test_a_run_of_one_arm_is_given_by_an_equal_control_alone() -> None:
+def test_a_run_of_one_arm_is_reused_only_from_an_equal_control_run() -> None:
     """Of several processes, each with an arm of its own."""
     plain, traced = (
         make({name: planned()}, id=name, probe="peak_memory", process=number)

@@ -98,7 +98,7 @@ def test_a_fault_that_needs_a_gpu_takes_a_workload_on_it() -> None:
     assert rows(planned("one", "gpu_only", on=on, machine=H200)) == [("one", "cpu"), ("gpu_only", "long_cuda")]
 
 
-def test_what_cannot_be_run_here_is_said() -> None:
+def test_a_fault_that_cannot_run_on_this_machine_is_listed_with_its_reason() -> None:
     plan = planned("one", on={"cuda": CUDA})
     assert plan.cases == []
     assert plan.controls.runs == []

@@ -43,7 +43,9 @@ def check(directory: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, str
     return code, f"{word}: {rest.rpartition(' errors · ')[2]}", told.err
 
 
-def test_rows_are_judged_again_those_without_a_run_too(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_judging_a_drill_again_compares_every_row_including_rows_without_a_run(
+    directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert check(directory, capsys) == (0, "same: 5 rows: 5 same · 0 differ · 0 not judged again", "")
 
 
@@ -172,7 +174,9 @@ def test_lost_evidence_differs_the_controls_as_the_faults_own(
     assert f"SHORT-001 on short: lost_first_update: the evidence of {lost} is missing" in problems
 
 
-def test_a_row_whose_run_left_nothing_is_told_and_counted(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_drill_row_whose_run_left_no_evidence_is_reported_and_counted(
+    directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     shutil.rmtree(directory / "evidence" / FAULTED)
     seal(directory)
     code, line, told = check(directory, capsys)
@@ -187,7 +191,9 @@ def nameless(record: dict[str, Any]) -> None:
     row_of(record, "doubled_step")["runs"] = []
 
 
-def test_a_row_that_names_no_run_is_told_and_counted(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_drill_row_that_names_no_run_is_reported_and_counted(
+    directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     change(directory / FILE, nameless)
     shutil.rmtree(directory / "evidence" / f"{CONTROL}+doubled_step")
     change(directory / "run.json", lambda header: header["runs"].pop(f"{CONTROL}+doubled_step"))
@@ -196,7 +202,7 @@ def test_a_row_that_names_no_run_is_told_and_counted(directory: Path, capsys: py
     assert "doubled_step: not judged again: the record does not say which runs it reads" in told
 
 
-def test_without_the_system_the_recorded_expectation_stands_and_that_is_told(
+def test_judging_a_drill_without_its_system_keeps_the_recorded_expectation_and_reports_that(
     directory: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def no_system(name: str) -> None:
@@ -211,7 +217,9 @@ def test_without_the_system_the_recorded_expectation_stands_and_that_is_told(
     assert check(directory, capsys)[0] == 12
 
 
-def test_written_anew_the_record_is_what_the_judges_say(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rewriting_an_altered_drill_record_restores_what_the_judges_decide(
+    directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     published = (directory / FILE).read_bytes()
     change(directory / FILE, survived)
     judge.replace_recorded([directory])
@@ -220,7 +228,7 @@ def test_written_anew_the_record_is_what_the_judges_say(directory: Path, capsys:
     assert check(directory, capsys)[0] == 0
 
 
-def test_a_packed_drill_is_held_against_the_record_beside_its_archive(
+def test_a_packed_drill_is_checked_against_the_record_next_to_its_archive(
     directory: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = directory.parent / "published"

@@ -47,7 +47,7 @@ def test_every_fault_is_killed_and_the_control_holds(outcome: fire_drill.DrillRe
     assert outcome.exit_code == 0
 
 
-def test_the_matrix_says_what_upstreams_number_alone_would_have_let_pass(outcome: fire_drill.DrillResult) -> None:
+def test_the_drill_record_states_which_faults_upstreams_number_would_pass(outcome: fire_drill.DrillResult) -> None:
     assert {row.fault: row.upstream_alone_passes for row in outcome.record.rows} == DRILLED
 
 
@@ -79,7 +79,7 @@ def test_the_directory_holds_record_report_and_the_mark_of_a_drill(outcome: fire
     assert sum(path.stat().st_size for path in directory.rglob("*") if path.is_file()) < 3_000_000
 
 
-def test_a_drill_directory_is_judged_the_same_again_and_its_page_says_what_it_shows(
+def test_a_copied_drill_directory_is_judged_the_same_and_its_page_shows_the_drill(
     outcome: fire_drill.DrillResult, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert outcome.run_directory is not None

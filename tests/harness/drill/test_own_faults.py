@@ -75,7 +75,7 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_they_are_known_planted_and_killed_unless_they_change_nothing(
+def test_a_projects_own_faults_are_planted_and_killed_unless_they_change_nothing(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Checked in a process that has only the harness, executed in this one: a drill in processes has its own test."""

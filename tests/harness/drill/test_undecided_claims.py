@@ -91,7 +91,9 @@ def row(seen: str, *, killed: bool = False) -> Row:
         ("NOT_RUN", "ERROR", 0),
     ],
 )
-def test_only_what_is_undecided_without_the_fault_too_is_left(without: str, with_it: str, left: int) -> None:
+def test_a_fault_is_left_out_only_if_its_claim_is_undecided_without_the_fault_too(
+    without: str, with_it: str, left: int
+) -> None:
     control = Control(contract="c", claim="C", workload="w", status=without, reason="any", message="m")
     rows, not_run = decidable([row(with_it)], [control])
     assert (len(rows), [(item.claim, item.fault, item.reason, item.message) for item in not_run]) == (
@@ -111,7 +113,7 @@ def drilled(tmp_path_factory: pytest.TempPathFactory, warm: None) -> DrillResult
         return drill([folder / "contract.yaml"], DrillOptions(reports=folder / "reports", name="drilled"))
 
 
-def test_a_step_that_lacks_what_a_claim_needs_lets_no_fault_survive(drilled: DrillResult) -> None:
+def test_a_claim_without_its_required_capability_lets_no_fault_survive(drilled: DrillResult) -> None:
     record = drilled.record
     assert [(each.claim, each.status) for each in record.controls] == [("EVALUATED", "NOT_RUN")]
     assert (record.planned, record.rows, record.survivors) == (3, [], [])
@@ -121,7 +123,9 @@ def test_a_step_that_lacks_what_a_claim_needs_lets_no_fault_survive(drilled: Dri
     assert drilled.exit_code is ExitCode.UNDECIDED
 
 
-def test_it_is_the_same_when_it_is_judged_again(drilled: DrillResult, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_drill_with_undecided_claims_is_judged_the_same_again(
+    drilled: DrillResult, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert drilled.run_directory is not None
     assert judge.check_recorded([drilled.run_directory], as_json=False) == 0
     assert capsys.readouterr().out.startswith("same")

@@ -32,7 +32,7 @@ def test_a_finished_directory_holds_contracts_evidence_and_digests(tmp_path: Pat
     assert altered(bundle) == []
 
 
-def test_an_abandoned_directory_says_so_and_what_is_missing_is_a_death(tmp_path: Path) -> None:
+def test_an_abandoned_run_directory_is_incomplete_and_its_missing_run_is_a_death(tmp_path: Path) -> None:
     writer = BundleWriter(tmp_path / "run", header(), [LOADED])
     assert writer.abandon() == tmp_path / "run"
     bundle = read_bundle(tmp_path / "run")
@@ -78,7 +78,7 @@ def test_a_name_taken_meanwhile_loses_nothing(tmp_path: Path) -> None:
         (lambda root: (root / "contracts" / "c.yaml").unlink(), "contracts/c.yaml: missing"),
     ],
 )
-def test_tampering_is_told(tmp_path: Path, change: object, said: str) -> None:
+def test_each_change_of_a_finished_run_directory_is_reported(tmp_path: Path, change: object, said: str) -> None:
     bundle = finished(tmp_path / "run", header())
     assert callable(change)
     change(bundle.path)
@@ -86,7 +86,7 @@ def test_tampering_is_told(tmp_path: Path, change: object, said: str) -> None:
     assert said in line
 
 
-def test_clearing_the_digests_of_a_run_of_before_there_were_manifests_hides_nothing(tmp_path: Path) -> None:
+def test_deleting_the_manifest_and_lowering_the_format_version_is_still_reported(tmp_path: Path) -> None:
     bundle = finished(tmp_path / "run", header())
     document = json.loads((bundle.path / "run.json").read_text())
     (bundle.path / "run.json").write_text(json.dumps({**document, "format_version": 2}))
@@ -102,7 +102,7 @@ def test_a_damaged_header_is_an_evidence_error(tmp_path: Path, text: str) -> Non
         read_bundle(bundle.path)
 
 
-def test_a_folder_that_is_no_run_says_what_to_name(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_a_run_is_refused_with_the_folders_to_name(tmp_path: Path) -> None:
     with pytest.raises(EvidenceError, match="found none; name the folder that `harness verify` says it wrote"):
         read_bundle(tmp_path)
     for number in range(4):
@@ -111,7 +111,7 @@ def test_a_folder_that_is_no_run_says_what_to_name(tmp_path: Path) -> None:
         read_bundle(tmp_path)
 
 
-def test_what_is_not_there_is_a_usage_error(tmp_path: Path) -> None:
+def test_a_missing_run_directory_is_a_usage_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="must exist"):
         read_bundle(tmp_path / "nowhere")
 
@@ -131,7 +131,7 @@ def test_evidence_under_another_runs_name_is_garbage(tmp_path: Path) -> None:
     assert (death.cause, death.detail) == ("garbage", f"this is the evidence of run {RUN_ID!r}")
 
 
-def test_one_runs_damage_is_a_death_of_that_run_alone(tmp_path: Path) -> None:
+def test_a_damaged_run_is_recorded_as_a_death_of_only_that_run(tmp_path: Path) -> None:
     bundle = finished(tmp_path / "run", header())
     (bundle.path / "evidence" / RUN_ID / "run.json").write_text("[" * 100_000)
     evidence = bundle.evidence(RUN_ID)

@@ -18,7 +18,7 @@ def column(texts: Sequence[str]) -> DigestColumn:
     return DigestColumn(np.array(texts, dtype="S4"))
 
 
-def test_it_reads_as_the_list_of_its_texts() -> None:
+def test_a_digest_column_reads_like_the_list_of_its_texts() -> None:
     digests = column(TEXTS)
     assert list(digests) == TEXTS
     assert (digests[0], digests[-1], len(digests)) == ("b0", "b1", 4)

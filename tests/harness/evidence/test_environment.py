@@ -57,7 +57,7 @@ class FakeDriver:
         return 0
 
 
-def test_a_gpu_as_the_driver_tells_it() -> None:
+def test_a_gpu_is_described_by_what_its_driver_reports() -> None:
     found = read(FakeDriver(), present=True)
     assert found.gpus == (Gpu("NVIDIA H200", "GPU-00010203-0405-0607-0809-0a0b0c0d0e0f", "sm_90", 150.0),)
     assert (found.cuda_version, found.unreadable, found.problem) == ("13.0", False, "")

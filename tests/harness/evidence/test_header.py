@@ -27,7 +27,7 @@ def rewritten(directory: Path, **changes: Any) -> Path:
     ("first", "purpose", "fault"),
     [(None, "verify", None), ("stale_batch", "fault", "stale_batch"), ("drill", "drill", None)],
 )
-def test_version_1_told_a_drill_by_its_fault(
+def test_a_version_1_header_derives_its_purpose_from_its_fault(
     tmp_path: Path, first: str | None, purpose: str, fault: str | None
 ) -> None:
     path = rewritten(tmp_path / "run", format_version=1, purpose=None)
@@ -65,7 +65,7 @@ def test_a_header_that_does_not_fit_is_an_error_that_names_the_field(
     assert message in str(error.value)
 
 
-def test_facts_of_another_version_are_kept_and_missing_ones_are_unknown(tmp_path: Path) -> None:
+def test_unknown_environment_facts_are_kept_and_missing_facts_are_none(tmp_path: Path) -> None:
     environment = {"cpu": {"cores": 2, "sockets": 1}, "storage": {"kind": "nvme"}}
     read = read_bundle(rewritten(tmp_path / "run", environment=environment)).header.environment
     assert (read.cpu.cores, read.cpu.model, read.gpu.name, read.versions) == (2, None, None, {})

@@ -112,7 +112,7 @@ def test_a_repetition_does_not_take_the_first_ones_place(run: Path) -> None:
     assert counted(evidence) == {"untrained": 1}
 
 
-def test_a_lane_that_does_not_say_what_it_was_costs_what_no_other_has(run: Path) -> None:
+def test_a_lane_without_a_readable_run_fails_the_arm_that_no_other_lane_has(run: Path) -> None:
     (run / "lane.2/run.json").write_text("{")
     [(arm, (cause, detail))] = failures(read(run)).items()
     assert (arm, cause) == ("untrained", "garbage")
@@ -219,7 +219,7 @@ def test_of_lanes_under_way_the_executions_that_ended_are_evidence(run: Path) ->
     assert (counted(evidence), evidence.failed, evidence.death) == ({"plain": 2}, {}, None)
 
 
-def test_of_one_process_under_way_an_execution_has_ended_where_the_next_begins(tmp_path: Path) -> None:
+def test_in_a_running_process_an_execution_has_ended_when_the_next_one_begins(tmp_path: Path) -> None:
     directory = tmp_path / "r"
     execute_here(RUN, directory)
     records = (directory / "records.jsonl").read_text()

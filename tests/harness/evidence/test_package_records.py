@@ -118,7 +118,7 @@ def test_one_twice_is_a_garbage_death(install: Install, directory: Path) -> None
     assert death.detail == "records.jsonl: `drift` of arm plain, replica 0, step 1 was recorded twice"
 
 
-def test_another_contract_reads_them_under_its_own_name_of_the_arm(install: Install, directory: Path) -> None:
+def test_a_contract_reads_shared_package_records_under_its_own_arm_name(install: Install, directory: Path) -> None:
     drift = install(SOURCE)
     write(directory, drift(arm="plain", replica=0, step=0, size=0.5))
     guest = RUN.model_copy(update={"arms": {"mine": RUN.arms["plain"]}})
@@ -173,7 +173,7 @@ def test_no_package_adds_nothing() -> None:
     assert len({run_evidence.tag(kind) for kind in BUILT_IN}) == len(BUILT_IN)
 
 
-def test_a_packages_probe_writes_them_and_its_judge_reads_them(tmp_path: Path) -> None:
+def test_a_probe_of_a_package_writes_records_that_its_judge_reads(tmp_path: Path) -> None:
     metadata_in(tmp_path / "packages", "kinds:KIND", "probes:PROBE", "records:Drift")
     (tmp_path / "packages" / "odd_records.py").write_text(SOURCE + KIND_AND_PROBE)
     harness = harness_with(tmp_path)

@@ -115,7 +115,7 @@ def test_a_run_serves_itself(rules: Rules, run: Run) -> None:
 @pytest.mark.parametrize("rules", PURPOSES.values(), ids=PURPOSES)
 @few
 @given(run=runs, other=runs)
-def test_more_of_what_a_host_may_have_more_of_is_enough(rules: Rules, run: Run, other: Run) -> None:
+def test_a_run_with_more_host_resources_than_required_serves_the_request(rules: Rules, run: Run, other: Run) -> None:
     for field, rule in rules.items():
         more = value_of(other, field)
         if rule is AT_LEAST:

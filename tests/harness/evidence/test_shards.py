@@ -29,7 +29,7 @@ def test_a_merged_gate_plans_every_unit_of_the_contracts(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("planned", [True, False])
-def test_a_machine_that_could_not_run_it_made_no_attempt(tmp_path: Path, *, planned: bool) -> None:
+def test_a_shard_of_a_machine_that_could_not_run_a_unit_is_not_an_attempt(tmp_path: Path, *, planned: bool) -> None:
     obstacle = Obstacle(reason="needs_cuda", message="needs CUDA")
     early = header(unit(obstacle=obstacle) if planned else unit(), started_at=EARLY)
     without = finished(tmp_path / "cpu", early, obstacle=None if planned else obstacle)
@@ -38,7 +38,7 @@ def test_a_machine_that_could_not_run_it_made_no_attempt(tmp_path: Path, *, plan
 
 
 @pytest.mark.parametrize(("arm", "again"), [("graphed", True), ("plain", False)])
-def test_an_arm_that_a_machine_lacks_was_no_attempt_at_the_claims_that_name_it(
+def test_an_arm_unavailable_on_a_machine_is_not_an_attempt_at_claims_that_name_the_arm(
     tmp_path: Path, arm: str, *, again: bool
 ) -> None:
     """Claim C names `graphed` alone."""

@@ -36,7 +36,9 @@ def test_a_source_without_end_is_refused_before_it_is_read(tmp_path: Path, monke
     )
 
 
-def test_what_is_no_source_counts_as_absent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_that_are_not_readable_sources_do_not_change_the_source_digest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = package(tmp_path, monkeypatch)
     before = source_digest(["a_package_of_sources:System"])
     (folder / ".#system.py").symlink_to("kim@host.1234:5678")  # the lock of an editor
@@ -72,7 +74,7 @@ def test_the_source_digest_follows_content_and_not_place(tmp_path: Path, monkeyp
     assert source_digest() != digests[0]
 
 
-def test_every_source_is_listed_by_its_path_and_counts_for_its_package_alone(
+def test_every_source_is_listed_by_path_and_changes_only_its_packages_digest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = package(tmp_path, monkeypatch)
@@ -154,7 +156,7 @@ IMPORTS = {
 
 
 @pytest.mark.parametrize("how", IMPORTS)
-def test_a_module_beside_the_system_counts_however_it_is_imported(
+def test_a_module_next_to_the_system_is_a_source_however_it_is_imported(
     how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -187,7 +189,9 @@ def test_imports_count_at_any_remove_and_a_package_as_a_whole(tmp_path: Path, mo
     ]
 
 
-def test_libraries_python_and_what_is_not_there_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_libraries_the_standard_library_and_missing_modules_are_not_listed_as_sources(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     libraries = tmp_path / "environment" / "site-packages"
     monkeypatch.syspath_prepend(str(libraries))
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -203,7 +207,7 @@ def test_libraries_python_and_what_is_not_there_are_left_out(tmp_path: Path, mon
     assert sources.listed_sources(["our_library:System"])["our_library"]  # a system's own package, wherever it lies
 
 
-def test_what_an_installer_recorded_is_a_library_in_a_folder_of_any_name(
+def test_a_package_recorded_by_an_installer_is_a_library_in_any_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`pip install --target`, an unpacked wheel: what lies beside, unrecorded, is the user's."""
@@ -218,7 +222,7 @@ def test_what_an_installer_recorded_is_a_library_in_a_folder_of_any_name(
     }
 
 
-def test_what_is_linked_is_what_it_really_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_symlinked_package_is_classified_by_its_real_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Package managers link libraries into environments, a user their own package into `site-packages`."""
     store, own = tmp_path / "store", tmp_path / "own"
     write(store / "site-packages" / "a_linked_library", __init__="")
@@ -292,7 +296,7 @@ def test_a_file_that_is_loaded_by_its_path_counts(load: str, tmp_path: Path, mon
         "sys.path.append(Path())\nsys.path.append(str())\nsys.path.append(os.path.dirname())",
     ],
 )
-def test_what_cannot_be_read_from_a_source_costs_nothing_else(
+def test_an_unreadable_import_in_a_source_keeps_the_other_imports_listed(
     text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -58,7 +58,7 @@ def test_what_was_changed_since_the_commit_is_marked(repository: Path, changed: 
     assert commit_of("a_trainers_package.system:Trainer") == f"{head}+changes"
 
 
-def test_a_change_beside_the_package_is_one_of_the_repository(repository: Path) -> None:
+def test_an_uncommitted_change_outside_the_package_marks_its_commit_as_changed(repository: Path) -> None:
     (repository / "beside.txt").write_text("one\n")
     git(repository, "add", ".")
     git(repository, "commit", "--quiet", "--message", "More")

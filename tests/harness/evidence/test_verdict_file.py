@@ -72,7 +72,7 @@ def test_verdicts_of_version_1_are_compared_by_their_facts() -> None:
         ('"format_version": 1', '"format_version": true'),
     ],
 )
-def test_what_only_a_lax_reader_takes_for_the_same_is_another_file(was: str, becomes: str) -> None:
+def test_a_verdict_file_that_only_a_lax_parser_reads_as_equal_is_reported(was: str, becomes: str) -> None:
     assert was in of_version_1()
     changed = of_version_1().replace(was, becomes)
     assert other_than(changed.encode(), [verdict()]) == "the evidence gives other verdicts"

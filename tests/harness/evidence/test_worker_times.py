@@ -24,7 +24,7 @@ def record(directory: Path, *records: Phase | Complete) -> None:
             recorder.write(one)
 
 
-def test_phases_end_and_process_are_read_and_nothing_else(directory: Path) -> None:
+def test_worker_times_contain_only_phases_end_and_process_times(directory: Path) -> None:
     record(directory, PHASE, COMPLETE)
     process = ProcessTimes(
         started=1.0,
@@ -56,7 +56,7 @@ def test_a_phase_without_a_moment_is_not_on_the_clock(directory: Path) -> None:
     assert not read_times(directory)[0].clocked
 
 
-def test_moments_without_those_of_the_process_are_not_on_the_clock(directory: Path) -> None:
+def test_worker_times_without_process_times_are_not_clocked(directory: Path) -> None:
     record(directory, PHASE, COMPLETE)
     assert not read_times(directory)[0].clocked
 
@@ -84,7 +84,7 @@ def test_workers_that_were_set_aside_come_first_and_in_order(directory: Path) ->
     assert [worker.phases[0].name for worker in read_times(directory)] == ["attempt 2", "attempt 10", "start"]
 
 
-def test_the_workers_of_a_run_in_lanes_are_those_of_its_lanes(directory: Path) -> None:
+def test_worker_times_of_a_run_in_lanes_are_those_of_its_lanes(directory: Path) -> None:
     for number in (10, 2):
         for folder in (directory / f"lane.{number}", directory / f"lane.{number}/attempt.0"):
             folder.mkdir()
@@ -94,7 +94,7 @@ def test_the_workers_of_a_run_in_lanes_are_those_of_its_lanes(directory: Path) -
     assert names == ["lane.2/attempt.0", "lane.2", "lane.10/attempt.0", "lane.10"]
 
 
-def test_without_a_readable_run_there_is_nothing_to_account_for(directory: Path) -> None:
+def test_a_run_directory_without_a_readable_run_has_no_worker_times(directory: Path) -> None:
     record(directory, PHASE)
     (directory / "run.json").write_text("{}")
     assert read_times(directory) == []
