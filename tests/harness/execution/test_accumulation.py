@@ -53,11 +53,11 @@ def test_a_right_one_passes(system: str, tmp_path: Path) -> None:
     assert found.denominators["micro_batches"] == 4 * STEPS
 
 
-def test_a_captured_one_trains_as_the_plain_one(tmp_path: Path) -> None:
+def test_a_captured_accumulating_step_trains_like_the_plain_step(tmp_path: Path) -> None:
     assert verdict("Accumulating", tmp_path, TRAJECTORY).reason == "held"
 
 
-def test_gradients_that_a_capture_does_not_keep_and_the_plain_step_does_set_them_apart(tmp_path: Path) -> None:
+def test_gradients_kept_by_the_plain_step_but_not_by_the_capture_make_the_arms_differ(tmp_path: Path) -> None:
     assert verdict("Kept", tmp_path, TRAJECTORY).reason == "differs"
 
 
@@ -94,7 +94,7 @@ def test_an_arm_that_takes_the_batch_at_once_is_no_accumulation(tmp_path: Path) 
     assert verdict("Accumulating", tmp_path, claim).reason == "vacuous_one_batch"
 
 
-def test_inputs_are_split_along_their_first_dimension_and_what_has_none_is_shared() -> None:
+def test_accumulation_splits_inputs_along_the_first_dimension_and_shares_scalars() -> None:
     tokens = torch.arange(12).view(3, 4)
     found = split({"tokens": tokens, "rate": torch.tensor(0.1), "scales": torch.ones(2)}, 3)
     assert digests(found) == digests({"tokens": tokens})

@@ -89,7 +89,7 @@ def test_a_limit_counts_no_second_in_which_a_worker_is_stopped(
     assert worker.stopped == [(5.0, 100.0)]
 
 
-def test_who_dies_alone_leaves_the_machine_to_the_others(tmp_path: Path) -> None:
+def test_a_worker_that_dies_while_timed_alone_releases_the_machine(tmp_path: Path) -> None:
     company = Company()
     death = execute(stand_in_run("dies_alone"), tmp_path / "dead", company=company)
     assert death is not None

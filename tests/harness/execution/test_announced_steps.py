@@ -59,7 +59,7 @@ def executed(run: Run, directory: Path) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("probe", PROBES)
 @pytest.mark.parametrize("seq_len", [4, [3, 4]], ids=["one shape", "two shapes"])
-def test_a_probe_takes_no_step_more_than_it_announced(tmp_path: Path, probe: str, seq_len: int | list[int]) -> None:
+def test_a_probe_takes_no_more_steps_than_it_announced(tmp_path: Path, probe: str, seq_len: int | list[int]) -> None:
     run = run_of(probe, seq_len=seq_len)
     records = executed(run, tmp_path / "run")
     assert not [each for each in records if each["record"] in ("arm_failed", "part_failed")]
@@ -79,7 +79,7 @@ def test_a_paired_run_looks_within_however_few_steps(tmp_path: Path, steps: int,
     assert capture["observed_steps"] == min(3, steps - 1)
 
 
-def test_one_step_more_than_announced_is_the_harnesss_own_error() -> None:
+def test_a_step_beyond_the_announced_number_raises_an_unannounced_step_error() -> None:
     run = run_of("seeds")
     with opened(run, "plain") as training:
         for index in range(STEPS):

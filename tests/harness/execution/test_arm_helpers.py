@@ -61,7 +61,7 @@ def child() -> Iterator[subprocess.Popen[str]]:
         one.communicate("\n")
 
 
-def test_a_thread_of_an_arm_that_works_between_its_blocks_is_seen(helpers: Helpers) -> None:
+def test_processor_time_of_an_arms_thread_between_its_blocks_is_reported(helpers: Helpers) -> None:
     worker = Worker()
     helpers.note("a")
     assert helpers.begin("a") == 0
@@ -73,7 +73,7 @@ def test_a_thread_of_an_arm_that_works_between_its_blocks_is_seen(helpers: Helpe
     assert helpers.begin("b") == 0
 
 
-def test_what_a_thread_works_within_its_arms_block_is_timed(helpers: Helpers) -> None:
+def test_processor_time_of_an_arms_thread_within_its_block_is_part_of_the_timing(helpers: Helpers) -> None:
     worker = Worker()
     helpers.note("a")
     helpers.begin("a")
@@ -84,7 +84,7 @@ def test_what_a_thread_works_within_its_arms_block_is_timed(helpers: Helpers) ->
     assert untimed < HELPERS_SHARE * WORK_S
 
 
-def test_a_thread_that_an_arm_begins_in_its_block_is_its_own(helpers: Helpers) -> None:
+def test_a_thread_started_within_an_arms_block_belongs_to_that_arm(helpers: Helpers) -> None:
     helpers.begin("a")
     worker = Worker()
     helpers.end("a")
@@ -149,7 +149,9 @@ def test_a_process_below_a_child_works_for_the_arm_that_began_the_child(
     assert helpers.begin("b") == 0
 
 
-def test_no_clock_is_read_where_there_is_none(monkeypatch: pytest.MonkeyPatch, helpers: Helpers) -> None:
+def test_helper_thread_time_is_none_on_platforms_without_thread_clocks(
+    monkeypatch: pytest.MonkeyPatch, helpers: Helpers
+) -> None:
     monkeypatch.setattr(sys, "platform", "darwin")
     helpers.note("a")
     assert helpers.begin("a") is None

@@ -137,7 +137,7 @@ def test_an_error_of_a_watcher_is_its_parts_and_without_parts_the_arms(tmp_path:
         lived(tmp_path / "none", lambda life: life.watchers.append(watcher))
 
 
-def test_what_a_step_raises_comes_out_of_a_watch_around_it(tmp_path: Path) -> None:
+def test_a_defect_of_a_watcher_around_a_step_is_raised_and_not_recorded_as_a_failed_part(tmp_path: Path) -> None:
     def watch(life: ArmLife) -> None:
         life.watchers.append(Watcher(("capture",), around=fails_behind))
         life.training.step = fails  # type: ignore[method-assign, assignment]
@@ -147,7 +147,7 @@ def test_what_a_step_raises_comes_out_of_a_watch_around_it(tmp_path: Path) -> No
     assert '"part_failed"' not in (tmp_path / "records.jsonl").read_text()
 
 
-def test_a_step_whose_draws_are_watched_counts_as_many_operations_as_others(tmp_path: Path) -> None:
+def test_watching_random_draws_in_a_step_does_not_change_its_operation_count(tmp_path: Path) -> None:
     [execution] = executed(run_of("paired", {}, "captured"), tmp_path / "run").arms["captured"]
     assert execution.end is not None
     assert execution.end.draws is not None

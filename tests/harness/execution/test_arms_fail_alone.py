@@ -166,7 +166,7 @@ def test_it_does_not_matter_when_the_arm_comes(raising: Outcome, name: str, arm:
     assert raising.evidence.failed[arm].phase == f"{arm}.0: steps"
 
 
-def test_no_other_arm_fails(raising: Outcome) -> None:
+def test_only_arms_that_raise_or_depend_on_a_raising_arm_fail(raising: Outcome) -> None:
     whose = {arm_of(how) for how in (*IN_PROCESS, *UNAVAILABLE)} | {"last", "untrained", "of_gradients", "nowhere"}
     assert set(raising.evidence.failed) == whose
 
@@ -188,7 +188,7 @@ def test_an_arm_whose_own_system_cannot_be_imported_fails_alone(raising: Outcome
 
 
 @pytest.mark.parametrize("how", UNAVAILABLE)
-def test_what_an_arms_system_lacks_here_is_that_arms_alone(raising: Outcome, how: str) -> None:
+def test_a_missing_part_of_an_arms_system_leaves_only_that_arms_claim_not_run(raising: Outcome, how: str) -> None:
     verdict = raising.verdicts[arm_of(how)]
     assert (str(verdict.status), verdict.reason) == ("NOT_RUN", "not_available")
     assert verdict.message == f"arm {arm_of(how)}: this arm needs a part that is not here"
@@ -228,7 +228,7 @@ def test_two_arms_that_end_their_process_cost_two_workers_more(
     ]
 
 
-def test_the_last_arm_to_end_its_process_is_not_told_as_the_end_of_another(tmp_path: Path) -> None:
+def test_each_of_two_failed_arms_keeps_its_own_cause_of_failure(tmp_path: Path) -> None:
     """No claim needs what remains, and each has a cause of its own."""
     arms = {"plain": {}, "raises": {"fails": "raises"}, "killed": {"fails": "killed"}}
     contract, run = planned(arms, claim("RAISES", "raises", "plain"), claim("KILLED", "killed", "plain"))

@@ -48,7 +48,7 @@ def test_a_failure_that_somebody_catches_is_kept_with_the_users_line() -> None:
     assert "host sync by aten._local_scalar_dense" in error
 
 
-def test_what_the_captured_code_raised_is_kept_and_not_how_its_capture_ended() -> None:
+def test_a_capture_error_reports_the_exception_of_the_captured_code() -> None:
     """A `with` that an exception leaves ends the capture; ending it fails, too, here for want of a graph."""
     with CaptureAttempts() as attempts:
         with suppress(TypeError):
@@ -63,7 +63,7 @@ def test_what_the_captured_code_raised_is_kept_and_not_how_its_capture_ended() -
     ]
 
 
-def test_an_exception_from_before_the_capture_is_none_of_it() -> None:
+def test_an_exception_raised_before_a_capture_is_not_a_capture_error() -> None:
     """As where a capture is what an `except` tries instead."""
     with CaptureAttempts() as attempts:
         try:
@@ -84,7 +84,7 @@ def test_nothing_is_counted_after_the_block() -> None:
     assert (torch.cuda.CUDAGraph.capture_begin, torch.cuda.CUDAGraph.capture_end, TracedStep.record) == methods
 
 
-def test_what_a_replay_returned_is_held_no_longer_than_its_recording() -> None:
+def test_the_loss_returned_by_a_replay_is_released_with_its_recording() -> None:
     value = torch.ones(2)
     step = TracedStep(value.sum, lambda: {"value": value})
     with CaptureAttempts():

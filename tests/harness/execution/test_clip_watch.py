@@ -90,7 +90,7 @@ def test_without_a_clip_none_is_seen(
     assert watched(unclipped, 30.0, optimizer).seen is False
 
 
-def test_what_the_host_reads_of_gradients_may_be_a_clip() -> None:
+def test_gradients_read_by_the_host_leave_the_clip_watch_undecided() -> None:
     assert watched(on_the_host, 30.0).seen is None
 
 

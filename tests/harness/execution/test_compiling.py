@@ -60,7 +60,7 @@ def test_a_compiler_that_only_waits_and_another_child_that_works_prove_nothing(
 @pytest.mark.parametrize(
     "file", [INDUCTOR, "/x/torch/_dynamo/symbolic_convert.py", "/x/triton/compiler/code_generator.py"]
 )
-def test_a_frame_of_a_compiler_says_that_it_compiles(tmp_path: Path, file: str, spins: bool) -> None:
+def test_a_worker_inside_a_compiler_frame_is_not_killed_as_stalled(tmp_path: Path, file: str, spins: bool) -> None:
     assert ended(tmp_path, "compiles_here", file=file, spins=spins) is None
 
 

@@ -100,7 +100,7 @@ class Nvml:
         return [1, 2] if handle == 0 else []
 
 
-def test_what_one_gpu_does_not_tell_costs_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_reading_that_nvml_lacks_does_not_hide_readings_of_other_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "pynvml", Nvml([7]))
     gpus = peak_watch._Nvml()
     assert (gpus.in_use(), gpus.processes()) == ({"GPU-0": 7}, {"GPU-0": 2, "GPU-1": 0})

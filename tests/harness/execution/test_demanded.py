@@ -168,7 +168,9 @@ def test_a_changed_setting_of_a_probe_was_not_run(claim: dict[str, Any], change:
         (CAPTURE, {"captures": 2, "nodes_at_least": 10}),
     ],
 )
-def test_bounds_and_less_of_the_same_are_judged_as_they_are(claim: dict[str, Any], change: dict[str, Any]) -> None:
+def test_a_claim_that_demands_less_than_was_run_is_judged_from_that_run(
+    claim: dict[str, Any], change: dict[str, Any]
+) -> None:
     claims = [TRAJECTORY, claim] if claim is THROUGHPUT else [claim]
     *_, (_, _, workload, made) = units(*claims)
     [*_, (contract, changed, _, _)] = units(*claims[:-1], {**claim, **change})
@@ -196,7 +198,7 @@ def test_a_larger_measurement_does_not_stand_for_two() -> None:
     assert found.startswith("measurement: 1 in the contract, 0 in the evidence")
 
 
-def test_one_process_does_not_stand_for_several() -> None:
+def test_a_repeated_process_does_not_replace_the_several_processes_that_a_claim_demands() -> None:
     *_, (contract, claim, workload, made) = units(TRAJECTORY, THROUGHPUT)
     repeated = [made[0]] * len(made)
     assert str(first_difference(contract, claim, workload, repeated)).startswith("process: 1 in the contract, 0 in the")
@@ -208,7 +210,7 @@ def test_runs_that_are_judged_together_saw_the_same_data() -> None:
     assert str(first_difference(contract, claim, workload, other)).startswith("data: one for all runs in the contract")
 
 
-def test_a_run_that_left_nothing_is_not_anothers() -> None:
+def test_a_lost_run_is_not_reported_as_a_run_of_a_different_contract() -> None:
     *_, (contract, claim, workload, made) = units(TRAJECTORY, THROUGHPUT)
     for lost in range(len(made)):
         assert first_difference(contract, claim, workload, [*made[:lost], *made[lost + 1 :]], unread=1) is None

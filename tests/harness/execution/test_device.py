@@ -61,7 +61,9 @@ def test_each_device_has_its_generator(calls: list[str]) -> None:
     assert (list(found), calls[-1]) == (["torch.cuda:0", "torch.cuda:1"], "set_rng_state tensor(7) 1")
 
 
-def test_what_some_work_takes_is_counted_from_an_empty_cache(calls: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_growth_is_measured_from_an_empty_cache_and_counts_only_new_large_segments(
+    calls: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A segment that was there before does not count; one that came does, if its pool is the large one."""
     segments = [{"address": 1, "total_size": 20, "segment_type": "large"}]
     free = [1000, 900]

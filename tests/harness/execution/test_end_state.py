@@ -40,7 +40,7 @@ def test_equal_losses_do_not_hide_another_end(system: type[Stateful], tmp_path: 
     ("system", "reason"),
     [(stateful_systems.CapturesItself, "held"), (stateful_systems.ForgetsItsLazyAverage, "end_differs")],
 )
-def test_what_comes_with_the_first_step_of_a_capture_of_its_own_is_compared(
+def test_state_created_in_the_first_step_of_a_self_made_capture_is_compared(
     system: type[Stateful], reason: str, tmp_path: Path
 ) -> None:
     verdict = verdict_on(name_of(system), tmp_path)
@@ -63,7 +63,7 @@ CAPTURES: dict[str, Any] = {
         (stateful_systems.ReplaysWhileProfiled, "held", "work_outside_graphs"),
     ],
 )
-def test_a_capture_counts_as_far_as_its_replays_are_seen(
+def test_a_self_made_capture_counts_only_replays_that_were_observed(
     system: type[Stateful], same: str, captured: str, tmp_path: Path
 ) -> None:
     """Whatever the record says: it says the same in all of them."""
@@ -131,14 +131,14 @@ def test_values_of_counters_are_recorded_at_the_end(tmp_path: Path) -> None:
     }
 
 
-def test_the_verdict_says_what_was_watched(tmp_path: Path) -> None:
+def test_the_trajectory_verdict_lists_the_kinds_of_watched_state(tmp_path: Path) -> None:
     verdict = verdict_on(name_of(stateful_systems.Averages), tmp_path)
     assert verdict.figures["watched"].value == "buffers, generators, optimizer, parameters, tensors"
     # 6 parameters, 3 buffers, 6 x 3 of AdamW's state, settings of its group, 6 averages, 3 generators
     assert verdict.denominators["state_tensors"] > 6 + 3 + 18 + 6 + 3
 
 
-def test_a_bound_says_how_far_the_ends_lie_apart(tmp_path: Path) -> None:
+def test_a_trajectory_verdict_within_a_bound_states_the_distance_of_end_states(tmp_path: Path) -> None:
     verdict = verdict_on(name_of(stateful_systems.DropsTheLastUpdate), tmp_path, equality="within")
     assert verdict.reason == "held"
     distance = verdict.figures["end_max_abs_difference"].value
@@ -158,13 +158,13 @@ def test_repeated_runs_draw_the_same_numbers(tmp_path: Path) -> None:
     assert judged(name_of(stateful_systems.Drops), tmp_path, claim).reason == "held"
 
 
-def test_what_is_made_and_then_changed_lazily_is_not_captured_and_says_why(tmp_path: Path) -> None:
+def test_a_lazily_created_average_prevents_capture_and_the_verdict_gives_the_remedy(tmp_path: Path) -> None:
     verdict = verdict_on(name_of(stateful_systems.LazyAverage), tmp_path)
     assert verdict.reason == "candidate_not_captured"
     assert "create it when building the trainer" in verdict.message
 
 
-def test_two_arms_of_a_timing_draw_what_each_would_alone(tmp_path: Path) -> None:
+def test_two_timed_arms_draw_the_random_numbers_that_each_draws_by_itself(tmp_path: Path) -> None:
     arms = {"plain": Arm(), "captured": Arm(capture="step")}
     system = name_of(stateful_systems.Drops)
     run = Run.model_validate(

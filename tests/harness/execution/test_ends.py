@@ -25,7 +25,7 @@ def tensors(values: dict[str, list[float]]) -> dict[str, Tensor]:
     return {name: torch.tensor(each) for name, each in values.items()}
 
 
-def test_parameters_and_buffers_are_told_apart() -> None:
+def test_end_differences_separate_parameters_from_buffers() -> None:
     kept = {"weight": [1.0, 2.0], f"{BUFFER}mean": [4.0, -8.0], f"{BUFFER}variance": [2.0], f"{BUFFER}other": [1.0]}
     ended = {"weight": [1.0, 2.5], f"{BUFFER}mean": [4.0, -6.0], f"{BUFFER}variance": [2.25], f"{BUFFER}mine": [9.0]}
     found = difference(ended, kept)
@@ -42,7 +42,7 @@ def test_parameters_and_buffers_are_told_apart() -> None:
         ([math.nan], [1.0], math.nan),
     ],
 )
-def test_rounding_is_none_and_what_is_not_finite_is_seen(
+def test_buffer_distance_ignores_rounding_and_reports_non_finite_values(
     ours: list[float], theirs: list[float], relative: float
 ) -> None:
     large = {f"{BUFFER}large": [4.0]}
@@ -50,12 +50,12 @@ def test_rounding_is_none_and_what_is_not_finite_is_seen(
     assert found.buffers_relative == pytest.approx(relative, nan_ok=True)
 
 
-def test_without_buffers_there_is_no_distance_of_any() -> None:
+def test_end_states_without_buffers_have_no_buffer_distance() -> None:
     found = difference({"weight": [1.0]}, {"weight": [1.0]})
     assert (found.buffers, found.buffers_relative, found.buffer) == (0, None, None)
 
 
-def test_the_execution_that_was_kept_is_the_one_that_is_named() -> None:
+def test_end_differences_name_the_kept_execution() -> None:
     """Of a resumed arm the second half is the first one that ends in this process."""
     ends = Ends()
     ends.keep(tensors({"weight": [1.0]}), "plain", 1)
@@ -95,7 +95,7 @@ class Appends:
 
 
 @pytest.mark.parametrize("entry", ["log.{}", "log.{}.2", "log.{}.loss", "run.0.loss.{}.2", "log.{}.more.0.loss"])
-def test_an_entry_of_a_log_is_none_of_the_state_however_deep_its_tensor_lies(entry: str) -> None:
+def test_a_log_entry_is_not_state_however_deep_its_tensor_is_nested(entry: str) -> None:
     watch = after_two_steps(Appends(entry))
     assert list(watch.at_end().digests["tensors"]) == ["averages.0.slow.1"]
     assert watch.loose is not None
@@ -120,7 +120,7 @@ def test_a_count_is_recorded_by_its_value_whatever_holds_it(count: object) -> No
 
 
 @pytest.mark.parametrize("setting", ["43", "int 43", True, torch.tensor([43, 0], dtype=torch.uint8), math.inf, 10**400])
-def test_what_is_no_number_that_an_optimizer_counts_with_is_recorded_by_its_digest_alone(setting: object) -> None:
+def test_a_non_numeric_optimizer_setting_is_recorded_only_by_digest(setting: object) -> None:
     assert StateWatch(Counts(setting)).at_end().numbers == {}  # type: ignore[arg-type]
 
 
@@ -137,7 +137,7 @@ def after_two_steps(training: Any) -> StateWatch:
     return watch
 
 
-def test_what_comes_with_the_first_step_of_a_compiled_module_is_watched() -> None:
+def test_a_tensor_created_in_the_first_step_of_a_compiled_module_is_watched() -> None:
     watch = after_two_steps(ComesLate())
     assert list(watch.at_end().digests["tensors"]) == ["model.average"]
 
@@ -165,7 +165,7 @@ class Spoils:
         return {"tensors": self._state}
 
 
-def test_what_came_with_the_first_step_and_is_no_number_any_more_is_told() -> None:
+def test_a_tensor_created_in_the_first_step_that_becomes_non_finite_is_reported() -> None:
     watch = after_two_steps(Spoils())
     digests = watch.at_end().digests["tensors"]
     assert [name for name, digest in digests.items() if digest.endswith(NOT_FINITE)] == ["average", "mask", "shown"]

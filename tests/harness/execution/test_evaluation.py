@@ -38,7 +38,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("system", WRONG)
-def test_what_an_evaluation_leaves_behind_fails_with_its_reason(tmp_path: Path, system: str) -> None:
+def test_an_evaluation_that_changes_the_training_fails_with_its_reason(tmp_path: Path, system: str) -> None:
     verdict = evaluated(system, tmp_path)
     reason, figure, value = WRONG[system]
     assert (str(verdict.status), verdict.reason) == ("FAIL", reason), verdict.message
@@ -63,7 +63,7 @@ def test_every_fault_of_an_evaluation_is_killed(tmp_path: Path, fault: str) -> N
     assert is_killed(HARNESS_FAULTS[fault].breaks["evaluation"], verdict), (verdict.reason, verdict.message)
 
 
-def test_what_is_no_evaluation_is_refused(tmp_path: Path) -> None:
+def test_an_evaluation_that_returns_text_is_refused(tmp_path: Path) -> None:
     from harness.system.adapter_checks import AdapterError
 
     message = r"evaluate\(\) returns a number, a tensor of one number, or several .* the str '\d\.\d{3}' under 'loss'"

@@ -17,7 +17,7 @@ def excusing(system: str, excuses: dict[str, str], folder: Path) -> Verdict:
     return verdict_on(f"stateful_systems:{system}", folder, may_end_apart=excuses)
 
 
-def test_an_excused_count_may_end_apart_and_the_verdict_counts_it(tmp_path: Path) -> None:
+def test_an_excused_optimizer_count_may_end_different_and_is_counted_in_the_verdict(tmp_path: Path) -> None:
     verdict = excusing("CountsInItsGroup", {COUNT: WHY}, tmp_path)
     assert (verdict.reason, verdict.figures["excused_ends"].value) == ("held", 1), verdict.message
     assert verdict.message.endswith("; excused by the contract, optimizer group0.count ended apart")

@@ -14,5 +14,5 @@ def test_module_roots_and_the_working_folder_are_left_out() -> None:
     assert without_folders(f'File "{inside}", then {installed}') == 'File "package/module.py", then lib/library.py'
 
 
-def test_other_text_stays() -> None:
+def test_paths_outside_the_removed_folders_stay_in_the_text() -> None:
     assert without_folders("a/b and /elsewhere/c") == "a/b and /elsewhere/c"

@@ -39,7 +39,7 @@ def test_outputs_that_no_replay_computed_fail(name: str, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("name", ["HiddenTrainer", "CopiesThrough", "IdleAndOver", "UpdateOnOneBatch"])
-def test_what_cannot_be_seen_to_come_from_replays_is_undecided(name: str, tmp_path: Path) -> None:
+def test_values_that_are_not_proven_to_come_from_replays_are_undecided(name: str, tmp_path: Path) -> None:
     assert verdict_on(f"ghost_systems:{name}", tmp_path / "run").reason == "replay_unproven"
 
 
@@ -53,7 +53,7 @@ def test_the_fault_of_a_remembered_step_is_seen_in_any_system(system: str, tmp_p
     assert verdict_on(system, tmp_path / "run", "remembered_step").reason == "output_not_from_replay"
 
 
-def test_the_look_leaves_nothing_in_what_is_recorded_of_the_arm(tmp_path: Path) -> None:
+def test_the_ghost_replay_is_not_counted_in_the_arms_steps_and_replays(tmp_path: Path) -> None:
     """Its steps and replays are none of the arm's, though they are made by it."""
     [run] = planned_of(contract_of("ghost_systems:Whole", CAPTURE)).runs
     [arm] = executed(run, tmp_path / run.id).arms["captured"]
@@ -77,7 +77,7 @@ def execute_one(name: str, directory: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["Whole", "EagerUpdate", "RefusesMore"])
-def test_the_look_puts_parameters_back_for_what_a_trainer_does_at_its_exit(
+def test_the_ghost_replay_restores_parameters_before_the_trainer_exits(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     look, seen = ghost_replay.ghost_replay, list[dict[str, str]]()

@@ -76,7 +76,7 @@ print(used(0.25), used(ALONE))
 """
 
 
-def test_commands_share_a_gpu_for_what_is_not_timed_and_take_turns_for_what_is() -> None:
+def test_commands_share_a_gpu_while_untimed_and_take_turns_while_timed() -> None:
     commands = [
         subprocess.Popen([sys.executable, "-c", TURN], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         for _ in range(4)
@@ -96,7 +96,7 @@ def test_commands_share_a_gpu_for_what_is_not_timed_and_take_turns_for_what_is()
     assert POLL_S <= 1
 
 
-def test_who_asks_for_the_gpu_alone_is_not_passed_by_later_ones_that_share() -> None:
+def test_an_exclusive_gpu_request_is_served_before_later_shared_requests() -> None:
     order: list[str] = []
     sharing = GpuTurn(["GPU-a"], print)
     sharing.take(0.25)
@@ -117,7 +117,7 @@ def test_who_asks_for_the_gpu_alone_is_not_passed_by_later_ones_that_share() -> 
     assert order == ["alone", "later"]
 
 
-def test_no_more_memory_is_shared_out_than_there_is() -> None:
+def test_a_shared_gpu_request_waits_while_the_memory_shares_are_used_up() -> None:
     said: list[str] = []
     first, second, third = (GpuTurn(["GPU-a"], said.append) for _ in range(3))
     first.take(0.6)

@@ -102,7 +102,7 @@ def test_no_look_goes_beyond_the_announced_steps(announced: int, steps: int, exe
     assert made == executions
 
 
-def test_a_blind_detector_says_that_it_missed_the_planted_sync(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_blind_host_sync_detector_reports_that_it_missed_the_planted_sync(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host_sync, "by_dispatch_mode", lambda *_, **__: Counter[object]())
     assert observe(Waits())["dispatch_mode"] == (0, 2, False)
 
@@ -206,7 +206,7 @@ def test_a_profile_without_syncs_is_empty() -> None:
     assert profiled(lambda: torch.ones(3).sum()) == Counter()
 
 
-def test_raw_events_are_counted_as_those_with_stacks_are() -> None:
+def test_raw_profiler_events_give_the_sync_count_of_events_with_stacks() -> None:
     with profiler(stacks=True) as profile:
         torch.ones(2).sum().item()
         with torch.profiler.record_function(_WINDOW):
@@ -218,7 +218,7 @@ def test_raw_events_are_counted_as_those_with_stacks_are() -> None:
     assert waits_within("another window", raw_events(profile), names) == 0
 
 
-def test_what_the_harness_does_between_steps_is_no_wait_of_the_step() -> None:
+def test_syncs_by_the_harness_between_steps_are_not_counted_for_the_step() -> None:
     value = torch.ones(3)
 
     def waits() -> None:
@@ -326,7 +326,7 @@ def test_a_runtime_call_without_a_parent_belongs_to_the_shortest_operator_around
     ]
 
 
-def test_a_step_that_fails_on_a_stand_in_is_counted_until_then() -> None:
+def test_a_step_that_fails_on_fake_tensors_is_counted_until_the_failure() -> None:
     assert observe(DividesByWhatItReads()) == {"dispatch_mode": (2, 2, True), "fake_pass": (1, 1, True)}
 
 

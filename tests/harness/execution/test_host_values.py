@@ -27,7 +27,7 @@ def test_one_that_changes_the_compared_steps_is_a_violation(tmp_path: Path) -> N
     assert verdict_on("stateful_systems:SlowsSoon", tmp_path).reason == "differs"
 
 
-def test_a_number_that_is_only_counted_is_named_in_what_holds(tmp_path: Path) -> None:
+def test_a_passing_verdict_names_a_host_counter_that_no_replay_updates(tmp_path: Path) -> None:
     verdict = verdict_on("stateful_systems:KeepsItsLastLoss", tmp_path)
     assert verdict.reason == "held"
     assert verdict.message.endswith("; no replay counts built.more.steps, which no step reads")

@@ -57,7 +57,7 @@ def writing(*values: float) -> Call:
     return write
 
 
-def test_a_kernel_that_returns_a_buffer_of_its_own_is_held_against_its_own_repetition() -> None:
+def test_a_kernel_that_returns_its_own_buffer_is_compared_with_its_repeated_call() -> None:
     own, calls = torch.zeros(3), list[None]()
 
     def drifts(_: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
@@ -79,7 +79,9 @@ def test_a_kernel_that_returns_a_buffer_of_its_own_is_held_against_its_own_repet
     ],
     ids=["empty_strided", "new_empty_strided", "empty_permuted"],
 )
-def test_what_a_kernel_allocates_by_its_strides_is_poisoned_too(allocate: Callable[[], Tensor]) -> None:
+def test_a_strided_output_allocated_by_a_kernel_is_poisoned_to_find_unwritten_elements(
+    allocate: Callable[[], Tensor],
+) -> None:
     """A wrapper that allocates its output so, and a kernel that leaves its last element out."""
 
     def leaves_one_out(_: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
@@ -252,7 +254,7 @@ def test_memory_between_a_kernels_steps_is_poisoned_too() -> None:
 
 @pytest.mark.parametrize("allocated_by", ["harness", "kernel"])
 @pytest.mark.parametrize("place", [-1, 3])
-def test_a_write_beside_an_output_is_counted_in_both_calls(allocated_by: str, place: int) -> None:
+def test_a_write_outside_an_output_is_counted_in_both_kernel_calls(allocated_by: str, place: int) -> None:
     def beside(outputs: Mapping[str, Tensor]) -> dict[str, Tensor] | None:
         y = outputs["y"] if allocated_by == "harness" else torch.empty(3)
         y.copy_(2 * VALUES)

@@ -47,7 +47,7 @@ def hopper(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "devices", lambda: HOPPER)
 
 
-def test_a_kernel_record_is_what_its_ptx_declares(tmp_path: Path) -> None:
+def test_a_kernel_record_contains_what_its_ptx_declares(tmp_path: Path) -> None:
     found = records_of(make_run("Healthy", "sm_90"), tmp_path / "run")[-1]
     assert found["planned"] == [
         {
@@ -118,7 +118,7 @@ def test_any_other_error_of_a_step_is_the_workers(tmp_path: Path) -> None:
         records_of(make_run("Failing", "device"), tmp_path / "run")
 
 
-def test_a_device_that_does_not_answer_is_recorded_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_device_whose_driver_fails_is_recorded_as_unreadable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "devices", lambda: Devices(problem="cuInit gave error 999", unreadable=True))
     found = records_of(make_run("Healthy", "device"), tmp_path / "run")[-1]
     assert (found["device"], found["device_readable"], found["planned"], found["used"]) == (None, False, [], [])

@@ -94,17 +94,17 @@ def within(candidate: str = "again", baseline: str = "plain") -> dict[str, Any]:
     return trajectory(candidate, baseline, equality="within")
 
 
-def test_the_repetition_and_the_control_stand_apart() -> None:
+def test_the_repetition_and_the_control_run_in_separate_lanes() -> None:
     _, run = planned(within())
     assert apart(run) == [[("plain", 0), ("again", 0)], [("plain", 1)], [("untrained", 0)]]
 
 
-def test_what_is_compared_in_bits_stands_apart() -> None:
+def test_arms_compared_in_bits_run_in_separate_lanes() -> None:
     _, run = planned(trajectory())
     assert apart(run) == [[("plain", 0)], [("plain", 1)], [("again", 0)], [("untrained", 0)]]
 
 
-def test_candidates_of_one_baseline_stay_with_it() -> None:
+def test_candidates_of_the_same_baseline_share_its_lane() -> None:
     _, run = planned(within(), within("other", "again"))
     assert apart(run)[0] == [("plain", 0), ("again", 0), ("other", 0)]
 
@@ -127,7 +127,7 @@ def test_repetitions_of_several_arms_share_a_process() -> None:
     assert apart(run) == [[("plain", 0), ("other", 0)], again]
 
 
-def test_gradients_stay_with_their_baseline_and_its_repetition_stands_apart() -> None:
+def test_gradient_comparisons_share_the_baselines_lane_and_its_repetition_has_its_own_lane() -> None:
     _, run = planned(gradients("other", "plain"), repeated("other", equality="within"))
     assert apart(run) == [[("plain", 0), ("other", 0), ("other", 1), ("other", 2)], [("plain", 1)]]
 
@@ -138,7 +138,7 @@ def test_a_planned_comparison_of_gradients_is_enough() -> None:
     assert apart(run.model_copy(update={"compared": []})) == [[("plain", 0), ("other", 0)], [("plain", 1)]]
 
 
-def test_arms_of_unrelated_claims_stand_apart() -> None:
+def test_arms_of_unrelated_claims_run_in_separate_lanes() -> None:
     _, run = planned(*(repeated(arm, equality="within") for arm in ("plain", "other")))
     assert apart(run) == [[("plain", index) for index in range(3)], [("other", index) for index in range(3)]]
 
@@ -226,7 +226,9 @@ def seen(execution: ArmEvidence) -> dict[str, Any]:
 CLAIMS = (trajectory(), trajectory("other", "plain", equality="within"), gradients("again", "plain"))
 
 
-def test_lanes_together_give_what_one_process_gives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lanes_together_give_the_evidence_and_verdicts_of_a_single_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     contract, run = planned(*CLAIMS, steps=4, device=None)
     whole = executed(run, tmp_path / "whole")
     in_lanes(monkeypatch)
@@ -245,7 +247,7 @@ def test_lanes_together_give_what_one_process_gives(tmp_path: Path, monkeypatch:
 
 
 @pytest.mark.usefixtures("warm", "ends_alone")
-def test_what_dies_costs_its_arms_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dying_lane_fails_only_its_own_arms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A lane that loses its only arm is over; one that loses an arm of several goes on without it."""
     in_lanes(monkeypatch)
     arms = {**ARMS, "other": {"fails": "killed"}, "untrained": {"learning_rate": 0.0, "fails": "killed"}}

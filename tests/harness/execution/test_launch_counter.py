@@ -150,7 +150,7 @@ def test_another_subscriber_is_named() -> None:
     assert cupti.subscriptions == []
 
 
-def test_any_other_refusal_is_told() -> None:
+def test_an_unknown_cupti_error_is_reported_with_its_status() -> None:
     assert unable(Cupti(subscribed=999)) == "cuptiSubscribe answered 999"
 
 
@@ -167,7 +167,7 @@ def test_a_callback_that_cannot_be_enabled_ends_it() -> None:
     assert cupti.subscriptions == ["subscribed", "unsubscribed"]
 
 
-def test_a_planted_launch_that_is_not_seen_is_told() -> None:
+def test_a_planted_graph_launch_that_the_counter_misses_is_reported() -> None:
     cupti = Cupti()
     assert unable(cupti, lambda: None) == (
         "a planted graph launch was seen 0 times by the driver's callback and 0 times by the runtime's"
@@ -175,7 +175,7 @@ def test_a_planted_launch_that_is_not_seen_is_told() -> None:
     assert cupti.subscriptions == ["subscribed", "unsubscribed"]
 
 
-def test_a_counter_that_went_blind_says_so() -> None:
+def test_a_launch_counter_that_goes_blind_during_the_timing_reports_a_failure() -> None:
     cupti = Cupti()
     with LaunchCounter(cupti, cupti.replay) as counter:
         cupti.blind = {DRIVER}

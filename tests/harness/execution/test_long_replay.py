@@ -83,7 +83,7 @@ def test_a_training_that_ends_by_itself_can_be_wrong(tmp_path: Path) -> None:
     assert verdict.reason == "differs", verdict.message
 
 
-def test_a_training_that_ends_before_the_steps_asked_holds_nothing(tmp_path: Path) -> None:
+def test_a_training_that_ends_before_the_requested_steps_is_an_error(tmp_path: Path) -> None:
     verdict = judged("step_function_systems:EndingEarly", tmp_path, CLAIM, steps=STEPS)
     assert verdict.reason == "worker_exception", verdict.message
     assert f"both arms ended after 25 of the {STEPS} steps asked" in verdict.message
@@ -128,7 +128,7 @@ class Clock:
 
 
 @pytest.mark.parametrize(("fault", "reason"), [("slowing_steps", "slows_down"), (None, "held")])
-def test_steps_that_become_slower_are_killed_and_others_hold(
+def test_steps_that_become_slower_fail_the_long_replay_claim(
     fault: str | None, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Clock()

@@ -407,7 +407,7 @@ def test_replays_of_a_recorded_step_are_followed(case: Callable[[Trainer], None]
     assert (found.failure, kept(found)) == (None, roles)
 
 
-def test_a_training_of_which_some_steps_are_followed_ends_in_the_bits_of_an_unobserved_one() -> None:
+def test_a_training_observed_at_some_steps_ends_with_the_bits_of_an_unobserved_training() -> None:
     observed, unobserved = Trainer(snapshots_at_tens), Trainer(snapshots_at_tens)
     watch_of(run_of(observed), LONG)
     run = run_of(unobserved)
@@ -423,7 +423,7 @@ def test_few_steps_are_followed_unless_a_tensor_is_unexplained(unexplained: bool
     assert sum(steps.is_followed(index) for index in range(LONG)) == number
 
 
-def test_what_a_load_brought_is_there_from_the_start() -> None:
+def test_a_tensor_restored_by_a_load_counts_as_present_from_the_start() -> None:
     trainer = Trainer(late_average)
     run = run_of(trainer)
     watch = StateWatch(run, follows=True)
@@ -437,7 +437,7 @@ def test_what_a_load_brought_is_there_from_the_start() -> None:
     assert "kept.ema" in watch.at_end().digests["tensors"]
 
 
-def test_what_an_evaluation_alone_reads_is_state() -> None:
+def test_a_tensor_read_only_by_the_evaluation_is_state() -> None:
     trainer, read = Trainer(noise_of_gradients), list[float]()
 
     def evaluate() -> None:

@@ -60,7 +60,7 @@ def test_what_an_optimized_arm_leaves_out(system: type[loose_systems.Makes], rea
         loose_systems.LooksBack,
     ],
 )
-def test_a_right_arm_keeps_all_of_it(system: type[loose_systems.Makes], tmp_path: Path) -> None:
+def test_an_unchanged_arm_passes_with_all_its_loose_tensors(system: type[loose_systems.Makes], tmp_path: Path) -> None:
     verdict = judged(name_of(system), tmp_path, CLAIM, arms=UNCHANGED)
     assert verdict.reason == "held", verdict.message
     assert "nobody reads" not in verdict.message

@@ -54,7 +54,7 @@ def test_a_baseline_records_the_terms_of_its_losses(tmp_path: Path) -> None:
     assert watched.loss_terms <= largest
 
 
-def test_what_a_step_writes_to_is_written_to_by_the_step_alone() -> None:
+def test_loss_term_tracking_recomputes_no_write_into_an_output_buffer() -> None:
     buffer = torch.empty(())
     with LossTerms() as terms:
         torch.sum(VALUES, (0,), out=buffer)

@@ -94,7 +94,7 @@ def test_a_run_is_complete_without_its_streams(tmp_path: Path, lost: str, stream
 
 
 @pytest.mark.parametrize("lost", LOST)
-def test_a_process_of_a_worker_ends_as_it_was_to(lost: str) -> None:
+def test_a_worker_process_with_lost_standard_streams_ends_with_its_intended_exit_status(lost: str) -> None:
     """Such as a part of a training, or a rank."""
     streams = "sys.stdout.close(); sys.stderr.close()"
     if lost in STREAMS:
@@ -130,6 +130,6 @@ def test_a_claim_holds_of_a_script_that_did_away_with_its_streams(tmp_path: Path
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "harness" / "execution").rglob("*.py")), ids=lambda path: path.name)
-def test_no_other_runner_trusts_what_a_system_may_have_replaced(path: Path) -> None:
+def test_no_process_runner_uses_stream_functions_that_a_system_may_have_replaced(path: Path) -> None:
     trusted = [word for word in (".stdout.flush", ".stderr.flush", "os._exit(") if word in path.read_text()]
     assert trusted == []

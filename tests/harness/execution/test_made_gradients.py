@@ -173,7 +173,7 @@ MADE = [
 
 @pytest.mark.parametrize("optimizer", [torch.optim.AdamW, WritesIntoGradients])
 @pytest.mark.parametrize("step", [*MADE, logged])
-def test_gradients_are_those_that_the_backward_pass_made(
+def test_watched_gradients_equal_those_of_the_backward_pass(
     step: Step, optimizer: Callable[..., torch.optim.Optimizer]
 ) -> None:
     watch, expected, equal = watched(step, optimizer)
@@ -193,7 +193,7 @@ def test_a_loss_scale_that_an_optimizer_divides_by_makes_gradients(*, fused: boo
 
 
 @pytest.mark.parametrize("step", [clipped_on_the_host, clipped_by_a_kernel_of_its_own])
-def test_what_no_operator_shows_leaves_a_step_unsure(step: Step) -> None:
+def test_a_gradient_write_that_no_operator_shows_leaves_the_step_unsure(step: Step) -> None:
     assert not watched(step, torch.optim.SGD)[0].is_sure()
 
 
@@ -249,7 +249,7 @@ GRADIENTS: dict[str, Any] = {name: CLAIM[name] for name in ("id", "title", "why"
 CONTROLLED = ARMS | {"nudged": {"capture": "none"}}
 
 
-def test_late_gradients_are_no_further_apart_than_rounding_takes_a_control(tmp_path: Path) -> None:
+def test_late_gradients_within_the_rounding_of_a_control_are_undecided(tmp_path: Path) -> None:
     late = GRADIENTS | {"steps": [0, STEPS - 1]}
     alone = judged("near_ends_systems:Chaotic", tmp_path / "alone", late, arms=CONTROLLED)
     assert alone.reason == "exceeds_tolerance", alone.message

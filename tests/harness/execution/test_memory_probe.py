@@ -55,11 +55,11 @@ def measured() -> StepMemory:
         return probe.measure()
 
 
-def test_what_it_measured(process: list[str]) -> None:
+def test_the_memory_probe_process_returns_the_measured_memory(process: list[str]) -> None:
     assert (len(process), measured()) == (1, MEMORY)
 
 
-def test_it_is_asked_about_one_arm_without_a_fault(process: list[str], tmp_path: Path) -> None:
+def test_the_memory_probe_process_is_asked_for_one_arm_without_its_fault(process: list[str], tmp_path: Path) -> None:
     process.append(f"pathlib.Path({str(tmp_path / 'asked')!r}).write_text(run); {SOUND}")
     measured()
     asked = Run.model_validate_json((tmp_path / "asked").read_text())
@@ -75,7 +75,7 @@ def test_it_is_over_before_the_worker_goes_on(process: list[str]) -> None:
         assert probe._child.poll() == Ending(0)
 
 
-def test_it_ends_with_a_worker_that_cannot_open_its_arm(process: list[str]) -> None:
+def test_the_memory_probe_process_is_killed_when_its_worker_cannot_open_the_arm(process: list[str]) -> None:
     process.append("time.sleep(600)")
     with pytest.raises(ValueError, match="an arm"), MemoryProbe(RUN, "nf4") as probe:
         raise ValueError("an arm")
@@ -94,7 +94,9 @@ WRONG = {
 
 
 @pytest.mark.parametrize("how", WRONG)
-def test_the_end_of_one_that_gives_nothing(process: list[str], monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+def test_a_memory_probe_process_that_answers_nothing_is_reported_with_its_end(
+    process: list[str], monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
     program, told = WRONG[how]
     process.append(program)
     with pytest.raises(ProcessFailed, match=told), MemoryProbe(RUN, "nf4") as probe:
@@ -161,7 +163,7 @@ def asking(monkeypatch: pytest.MonkeyPatch) -> Asking:
     return asking
 
 
-def test_no_step_is_made_before_it_is_told_to(asking: Asking) -> None:
+def test_the_memory_process_takes_its_first_step_only_after_the_request(asking: Asking) -> None:
     with pytest.raises(Left):
         step_memory.main()
     assert asking.at_reading == [(0, 0), (0, 1)]

@@ -40,7 +40,7 @@ def test_norms_are_over_all_elements() -> None:
     assert found.tensors == {WEIGHT: (5.0, 10.0, 5.0)}
 
 
-def test_what_came_with_the_first_step_was_moved_there_from_zero() -> None:
+def test_a_tensor_created_in_the_first_step_counts_as_moved_from_zero() -> None:
     plain = tensors(), tensors(mean=[3.0])
     assert apart(tensors(), tensors(mean=[4.0]), plain).tensors == {MEAN: (1.0, 3.0, 4.0)}
 
@@ -52,7 +52,7 @@ def test_what_began_infinite_was_moved_from_zero() -> None:
     assert apart(tensors(**start), tensors(mean=[4.0, -math.inf]), plain).tensors == {MEAN: (1.0, 3.0, math.inf)}
 
 
-def test_what_is_not_yet_filled_stays_where_it_is() -> None:
+def test_a_log_element_that_stays_nan_counts_as_not_moved() -> None:
     """A log that begins as NaN and is written to from the front; what becomes NaN has moved, who knows where."""
     start = {"mean": [math.nan, math.nan, 1.0]}
     plain = tensors(**start), tensors(mean=[3.0, math.nan, 1.0])
@@ -80,7 +80,7 @@ def test_generators_and_batchnorms_counts_are_judged_elsewhere() -> None:
     assert sorted(movable(state)) == [COUNT, MEAN, "optimizer exp_avg", WEIGHT, "tensors wave"]
 
 
-def test_whole_numbers_and_flags_are_moved_as_others_are() -> None:
+def test_integer_and_boolean_tensors_have_a_moved_distance() -> None:
     plain = {COUNT: torch.tensor([0, 0])}, {COUNT: torch.tensor([6, 8])}
     assert apart({COUNT: torch.tensor([0, 0])}, {COUNT: torch.tensor([12, 16])}, plain).tensors == {
         COUNT: (10.0, 10.0, 20.0)
@@ -120,9 +120,7 @@ def test_of_several_executions_of_an_arm_the_first_is_kept_and_a_failed_arm_is_f
         ({"zeros": 1.0}, None),
     ],
 )
-def test_the_median_tensor_tells_how_far_training_moved_and_zeros_have_no_size(
-    ends: dict[str, float], median: float | None
-) -> None:
+def test_the_median_relative_move_of_tensors_ignores_zero_tensors(ends: dict[str, float], median: float | None) -> None:
     start = {name: torch.full((3, 2), float(name != "zeros")) for name in ends}
     before = sampled(start)
     for name, end in ends.items():
@@ -130,7 +128,7 @@ def test_the_median_tensor_tells_how_far_training_moved_and_zeros_have_no_size(
     assert median_moved(before, sampled(start)) == (None if median is None else pytest.approx(median, rel=1e-4))
 
 
-def test_a_large_tensor_is_sampled_from_one_end_to_the_other() -> None:
+def test_a_large_tensor_is_sampled_from_its_first_to_its_last_element() -> None:
     assert sampled({"counts": torch.arange(10 * SAMPLED)}) == {}
     [sample] = sampled({"weight": torch.arange(10 * SAMPLED, dtype=torch.float32)}).values()
     assert (len(sample), float(sample[0]), float(sample[-1])) == (SAMPLED, 0.0, 10 * (SAMPLED - 1))

@@ -45,7 +45,7 @@ def test_losses_within_a_bound_do_not_hide_another_end(name: str, tmp_path: Path
 
 
 @pytest.mark.parametrize("system", near_ends_systems.WRONG, ids=lambda system: system.__name__)
-def test_what_no_loss_reads_is_told_by_its_name(system: Any, tmp_path: Path) -> None:
+def test_an_end_difference_that_no_loss_reads_is_reported_with_its_tensor_name(system: Any, tmp_path: Path) -> None:
     without = verdict_of(system, tmp_path / "without", ends=None)
     assert without.reason == "held", "the losses show nothing of it"
     found = verdict_of(system, tmp_path / "with")
@@ -54,7 +54,7 @@ def test_what_no_loss_reads_is_told_by_its_name(system: Any, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("system", near_ends_systems.ROUNDED, ids=lambda system: system.__name__)
-def test_what_rounding_moves_as_far_is_not_told(system: Any, tmp_path: Path) -> None:
+def test_an_end_difference_as_small_as_rounding_passes(system: Any, tmp_path: Path) -> None:
     found = verdict_of(system, tmp_path)
     assert found.reason == "held", found.message
     assert found.figures["rounding_tensors"].value in (3, 4), (
@@ -81,7 +81,9 @@ def test_an_average_that_moves_otherwise_within_the_bound_is_undecided(system: A
     ("system", "reason"),
     [(near_ends_systems.KeepsItFlat, "held"), (near_ends_systems.KeepsItFlatUnsaid, "unequal_start")],
 )
-def test_another_layout_is_compared_by_what_both_arms_name(system: Any, reason: str, tmp_path: Path) -> None:
+def test_arms_with_different_layouts_are_compared_by_the_names_that_both_have(
+    system: Any, reason: str, tmp_path: Path
+) -> None:
     found = verdict_of(system, tmp_path)
     assert found.reason == reason, found.message
     assert "built.more.average.0" in found.message

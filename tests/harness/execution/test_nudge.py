@@ -44,7 +44,7 @@ def opened(dtype: torch.dtype = torch.float32) -> StepFunctionRun:
         (torch.float16, 2**-10, 1 / 16),
     ],
 )
-def test_elements_are_multiplied_by_a_little_more_or_less_than_one(
+def test_a_nudge_multiplies_some_elements_by_factors_close_to_one(
     dtype: torch.dtype, size: float, share: float
 ) -> None:
     run = opened(dtype)

@@ -151,7 +151,7 @@ def test_two_replays_of_one_step_keep_a_digest_each() -> None:
 
 
 @pytest.mark.usefixtures("graphs")
-def test_the_values_of_a_captured_operator_are_those_of_the_observed_replay() -> None:
+def test_values_of_a_captured_operator_come_from_the_observed_replay() -> None:
     training = Training()
     with ObservedCaptures(lambda: SiteFinder({}), [1]) as captures:
         graph = captured(training)
@@ -227,7 +227,7 @@ def test_operators_within_a_launch_are_the_launch_s_own() -> None:
     assert (launched.name, launched.writes) == ("added", ["state out"])
 
 
-def test_what_an_unannounced_launch_writes_comes_from_no_operator_that_was_seen() -> None:
+def test_a_tensor_written_by_an_unannounced_launch_has_no_known_source() -> None:
     given, out = torch.ones(3), torch.zeros(3)
 
     def step() -> Tensor:
@@ -275,7 +275,7 @@ def triton(monkeypatch: pytest.MonkeyPatch) -> Any:
     return Function
 
 
-def test_a_launch_of_triton_is_seen_and_one_that_only_compiles_is_not(triton: Any) -> None:
+def test_a_triton_launch_is_recorded_and_a_compile_only_launch_is_not(triton: Any) -> None:
     given, out, run = torch.ones(3), torch.zeros(3), triton.run
 
     def step() -> None:
@@ -288,7 +288,7 @@ def test_a_launch_of_triton_is_seen_and_one_that_only_compiles_is_not(triton: An
     assert triton.run is run
 
 
-def test_a_launch_within_an_announced_one_is_no_second_one(triton: Any) -> None:
+def test_a_launch_nested_in_an_announced_launch_is_recorded_once(triton: Any) -> None:
     given, out = torch.ones(3), torch.zeros(3)
 
     def step() -> None:

@@ -31,13 +31,13 @@ def test_a_kernel_with_a_mask_is_another_one_than_without() -> None:
     assert f"{flash} with attn_mask" in attention(torch.zeros(4, 4))
 
 
-def test_what_moves_memory_is_no_kernel() -> None:
+def test_memory_moving_operators_are_not_recorded_as_kernels() -> None:
     with OperatorWatch() as watch:
         torch.zeros(2, 3).t().clone().reshape(6).copy_(torch.ones(6))
     assert watch.names == set()
 
 
-def test_the_operators_of_a_recording_are_those_that_the_step_ran() -> None:
+def test_a_recording_has_the_operators_that_the_step_ran() -> None:
     value = torch.ones(2)
 
     def body() -> Tensor:
@@ -56,7 +56,7 @@ def ran(execution: ArmEvidence, *operators: str) -> ArmEvidence:
     return replace(execution, end=execution.end.model_copy(update={"operators": list(operators)}))
 
 
-def test_a_difference_in_bits_names_the_operators_that_one_arm_alone_ran() -> None:
+def test_a_bitwise_difference_names_the_operators_that_only_one_arm_ran() -> None:
     plain = ran(arm("ungraphed"), "aten.mm", "flash")
     verdict = trajectory(ran(graphed(nudged(4)), "aten.mm", "flash with attn_mask"), plain)
     assert verdict.status is Status.FAIL

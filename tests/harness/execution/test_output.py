@@ -27,7 +27,9 @@ def test_the_first_part_is_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("there", ["no folder", "a file", "no room"])
-def test_what_cannot_be_kept_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: str) -> None:
+def test_worker_output_that_cannot_be_stored_is_marked_as_exceeded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: str
+) -> None:
     """A pump that ends holds up whoever prints: the worker would hang, or die of the pipe."""
     path = tmp_path / "run" / "stderr.txt"
     if there == "a file":

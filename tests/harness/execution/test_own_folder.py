@@ -47,7 +47,9 @@ def directory_of(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("then_complete", [False, True])
 @pytest.mark.parametrize("what", GONE)
-def test_a_directory_that_is_gone_is_the_death_of_its_run(tmp_path: Path, what: str, *, then_complete: bool) -> None:
+def test_a_run_directory_removed_by_its_worker_is_recorded_as_an_incomplete_death(
+    tmp_path: Path, what: str, *, then_complete: bool
+) -> None:
     directory = directory_of(tmp_path)
     run = stand_in_run("takes_away", what=what, then_complete=then_complete)
     death = execute(run, directory)
@@ -74,7 +76,7 @@ def test_files_that_are_none_end_no_supervisor(tmp_path: Path, what: str) -> Non
     assert evidence.death is not None
 
 
-def test_what_earlier_arms_came_to_is_there_again_after_the_last_one_removed_it(tmp_path: Path) -> None:
+def test_failures_of_earlier_arms_are_recorded_again_after_the_last_arm_removed_the_directory(tmp_path: Path) -> None:
     run = stand_in_run("removed")
     run = run.model_copy(update={"arms": dict.fromkeys(("plain", "first", "last"), run.arms["plain"])})
     run = run.model_copy(update={"groups": [["first", "plain"], ["last", "plain"]]})
@@ -87,7 +89,7 @@ def test_what_earlier_arms_came_to_is_there_again_after_the_last_one_removed_it(
     assert read_records(tmp_path)[0] == list(failed.values())
 
 
-def test_what_another_system_put_in_the_place_of_a_run_is_not_in_its_way(tmp_path: Path) -> None:
+def test_leftover_records_in_a_run_directory_do_not_disturb_the_run(tmp_path: Path) -> None:
     directory = directory_of(tmp_path)
     directory.mkdir(parents=True)
     (directory / "records.jsonl").write_text("not of this run\n")

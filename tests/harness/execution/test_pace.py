@@ -31,7 +31,7 @@ def test_a_pace_is_processor_time_of_the_same_work() -> None:
     assert 1e-5 < min(measured) < 0.1
 
 
-def test_other_threads_of_the_process_are_no_neighbour() -> None:
+def test_threads_of_the_worker_process_do_not_count_as_neighbour_load() -> None:
     """They may belong to an arm: what that does itself is never left out."""
     over = threading.Event()
     data = bytes(2**24)

@@ -227,7 +227,7 @@ def test_swapped_arms(tmp_path: Path) -> None:
     assert (capture.captured, capture.replays) == (False, 0)
 
 
-def test_a_fault_in_one_arm_leaves_the_others_alone(tmp_path: Path) -> None:
+def test_a_fault_in_one_arm_leaves_the_losses_of_other_arms_unchanged(tmp_path: Path) -> None:
     assert faulty(tmp_path, "nan_tail", ["captured"]).losses("plain") == plain_losses(STEPS)
 
 
@@ -236,7 +236,7 @@ def test_an_unknown_fault_is_a_usage_error(tmp_path: Path) -> None:
         faulty(tmp_path, "no_such_fault", ["captured"])
 
 
-def test_a_nan_that_the_system_makes_is_recorded_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_nan_loss_of_the_system_is_recorded_as_nan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def explode(self: Regression, loss: Tensor, model: torch.nn.Module) -> None:
         with torch.no_grad():
             for parameter in model.parameters():

@@ -96,7 +96,9 @@ PLANTED: dict[str, tuple[object, str, set[str], str]] = {
 
 
 @pytest.mark.parametrize("what", PLANTED)
-def test_what_raises_costs_the_claims_that_read_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+def test_a_raising_detector_fails_only_the_claims_that_read_its_evidence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
     owner, name, costs, named = PLANTED[what]
     monkeypatch.setattr(owner, name, fail)
     found = verdicts(tmp_path / "run")
@@ -114,7 +116,9 @@ def test_without_a_defect_every_claim_holds(tmp_path: Path) -> None:
     }
 
 
-def test_what_a_part_lacks_here_leaves_its_claims_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_detector_unavailable_on_this_machine_leaves_its_claims_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(gradient_reader, "reduce_gradients", exclude)
     found = verdicts(tmp_path / "run")
     assert {claim for claim, verdict in found.items() if str(verdict.status) == "NOT_RUN"} == {"GRADIENTS", "PARTS"}

@@ -110,7 +110,7 @@ def test_a_spike_between_two_looks_is_in_the_peak(device: Device) -> None:
     assert (peak.allocated_bytes, peak.reserved_bytes) == (700 * MIB, 700 * MIB)
 
 
-def test_what_was_held_before_a_stretch_counts_and_earlier_peaks_do_not(device: Device) -> None:
+def test_peak_memory_counts_memory_held_before_the_measurement_but_no_earlier_peaks(device: Device) -> None:
     device.hold(900 * MIB)
     device.hold(50 * MIB)
     peak, _ = measured(device, lambda: device.hold(60 * MIB))
@@ -187,7 +187,7 @@ def test_nothing_is_read_of_a_device_that_is_not_used_yet(device: Device) -> Non
 
 
 @pytest.mark.parametrize(("processes", "foreign"), [(0, 0), (1, 0), (3, 2)])
-def test_other_processes_are_those_beside_this_one(device: Device, processes: int, foreign: int) -> None:
+def test_foreign_gpu_processes_are_counted_without_this_process(device: Device, processes: int, foreign: int) -> None:
     device.number = processes  # in a container the driver may list none
     _, evidence = measured(device, lambda: None)
     assert evidence.foreign_processes == foreign

@@ -79,7 +79,7 @@ def test_a_chain_of_gradient_baselines_runs_in_its_order() -> None:
     assert list(run.arms) == ["plain", "graphed", "untrained"]
 
 
-def test_an_arm_that_is_compared_with_a_baseline_runs_after_it_though_it_is_one_itself() -> None:
+def test_arms_are_executed_after_their_baselines_even_when_a_baseline_has_a_baseline() -> None:
     second = {**TRAJECTORY, "id": "T2", "candidate": "graphed", "baseline": "untrained", "guards": {"steps": 1}}
     first = {**TRAJECTORY, "id": "T1", "candidate": "untrained", "baseline": "plain", "guards": {"steps": 1}}
     third = {**TRAJECTORY, "id": "T3", "candidate": "plain", "baseline": "synchronizing", "guards": {"steps": 1}}
@@ -224,7 +224,7 @@ def test_kernel_comparisons_that_differ_in_operations_and_bounds_alone_share_a_r
     ],
     ids=lambda value: str(value) if isinstance(value, dict) else "",
 )
-def test_kernel_comparisons_share_a_run_that_tries_nothing_else(
+def test_kernel_comparisons_share_a_run_only_when_the_run_tries_nothing_extra(
     others: dict[str, Any], tried: list[tuple[list[str], list[float]]]
 ) -> None:
     match = {"kind": "kernel_match", "candidate": "graphed", "max_relative_error": {"float32": 1e-5}}

@@ -29,14 +29,14 @@ def test_a_fault_is_planted_in_the_arms_of_the_claims_it_breaks(plant: str, arms
     assert (run.fault, run.fault_arms) == ("stale", arms)
 
 
-def test_a_claim_that_lists_the_fault_counts_as_broken_by_it() -> None:
+def test_a_claim_that_lists_a_fault_counts_as_broken_by_the_fault() -> None:
     listing = {**SYNCS, "falsified_by": ["stale"]}
     description = with_fault("baseline")
     [run] = planned(TRAJECTORY, listing, describe=lambda _system: description, fault="stale").runs
     assert run.fault_arms == ["synchronizing"]  # the control plays the baseline of host_syncs
 
 
-def test_a_fault_that_breaks_none_of_the_claims_is_planted_all_the_same() -> None:
+def test_a_fault_that_breaks_no_claim_of_the_contract_is_planted_anyway() -> None:
     description = with_fault("candidate", breaks=("OTHER",))
     [run] = planned(CAPTURE, describe=lambda _system: description, fault="stale").runs
     assert run.fault_arms == ["graphed"]

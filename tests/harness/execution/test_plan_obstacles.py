@@ -83,7 +83,7 @@ def on(**needs: Any) -> dict[str, Any]:
         ),
     ],
 )
-def test_what_a_machine_lacks_is_an_obstacle_and_nothing_is_run(
+def test_a_machine_that_lacks_a_requirement_gets_an_obstacle_and_runs_nothing(
     claim: dict[str, Any], needs: dict[str, Any], machine: Machine, reason: str, message: str
 ) -> None:
     result = planned(claim, machine=machine, workloads_=on(**needs))
@@ -93,19 +93,19 @@ def test_what_a_machine_lacks_is_an_obstacle_and_nothing_is_run(
     assert (unit.runs, result.runs) == ([], [])
 
 
-def test_an_obstacle_to_one_claim_leaves_the_others_their_run() -> None:
+def test_an_obstacle_to_one_claim_keeps_the_runs_of_other_claims() -> None:
     result = planned({**CAPTURE, "mechanism": "cuda_graph"}, TRAJECTORY)
     assert [unit.obstacle is None for unit in result.units] == [False, True]
     assert [run.id for run in result.runs] == ["c+w+paired"]
 
 
-def test_what_the_machine_has_is_no_obstacle() -> None:
+def test_a_machine_that_meets_all_requirements_has_no_obstacle() -> None:
     workloads = on(device="cuda", memory_gib=12, modules=["json"])
     result = planned({**CAPTURE, "mechanism": "cuda_graph"}, machine=H200, workloads_=workloads)
     assert result.units[0].obstacle is None
 
 
-def test_without_the_extra_nothing_runs_whatever_else_is_there() -> None:
+def test_without_the_run_extra_every_unit_has_a_missing_module_obstacle() -> None:
     bare = replace(H200, has_module=lambda name: name not in {"torch", "pynvml"})
     result = planned(TRAJECTORY, machine=bare, workloads_=on(modules=["no_such_module"]))
     assert result.units[0].obstacle is not None

@@ -137,7 +137,7 @@ def test_only_from_the_measurement_to_the_last_step_is_the_device_not_shared(dev
     ]
 
 
-def test_the_inventory_is_compiled_beside_others(
+def test_the_kernel_inventory_is_compiled_while_the_machine_is_shared(
     device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     inventory = kernel_systems.Run.kernel_inventory
@@ -225,7 +225,9 @@ class Cache:
     ],
     ids=["the rest of the peak in one block", "small ones apart", "more at the end than the spare part"],
 )
-def test_what_is_reserved(memory: StepMemory, sizes: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prewarm_reserves_the_memory_segments_of_a_measured_step(
+    memory: StepMemory, sizes: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     cache = Cache(0, monkeypatch)
     prewarm.reserve(memory)
     assert cache.made == sizes

@@ -35,7 +35,9 @@ def test_a_process_lies_around_its_phases(tmp_path: Path, behaviour: str) -> Non
     assert (worker.process.gpu, worker.process.gpu_alone, worker.process.asked_for_gpu) == (None, None, None)
 
 
-def test_a_process_says_at_which_commit_it_was_given_its_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_process_records_the_commit_at_which_it_got_its_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("harness.devices.environment.checked_out_commit", lambda: "1" * 40)
     worker = executed("one_arm", tmp_path)
     assert worker.process is not None
@@ -50,7 +52,9 @@ def test_no_moment_of_a_process_is_missing(tmp_path: Path) -> None:
     assert all(first.ended == second.began for first, second in itertools.pairwise(seen))
 
 
-def test_a_gpu_that_was_locked_is_held_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_with_a_gpu_uuid_records_exclusive_use_of_that_gpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("harness.execution.turns.private_folder", lambda: tmp_path)
     execute(stand_in_run("one_arm"), tmp_path / "run", gpu_uuid="GPU-of-a-test")
     process = read_times(tmp_path / "run")[0].process

@@ -92,7 +92,7 @@ def test_a_range_that_a_library_records_is_no_kernel() -> None:
     assert [each.name for each in work.outside] == ["adam"]
 
 
-def test_what_a_trainer_begins_after_its_step_is_counted_apart() -> None:
+def test_device_work_started_after_a_step_is_counted_separately() -> None:
     """An operator after the step has the number of a call in it."""
     events = [
         Event("harness.step", 0, 100, is_range=True),
@@ -109,7 +109,7 @@ def test_what_a_trainer_begins_after_its_step_is_counted_apart() -> None:
     assert [each.name for each in work.outside] == ["copy"]
 
 
-def test_what_the_host_begins_after_a_step_is_outside_of_it_though_the_device_is_still_at_it() -> None:
+def test_host_work_after_a_step_is_outside_the_step_though_the_device_still_computes() -> None:
     events = [
         Event("harness.step", 10, 20, is_range=True),
         Event("cudaGraphLaunch", 12, 5, number=1),
@@ -160,19 +160,19 @@ def test_an_operator_in_a_step_does_not_make_the_harness_own_copy_the_steps() ->
         "void c10d::symmetric_memory::barrier_kernel(unsigned int**)",
     ],
 )
-def test_a_kernel_that_waits_for_other_ranks_is_no_work_of_the_device(name: str) -> None:
+def test_a_kernel_that_waits_for_other_ranks_is_not_counted_as_device_work(name: str) -> None:
     waits = Event(name, 60, 1000, device="CUDA")
     assert busy_seconds([*STEP, waits], ranks=2) == busy_seconds(STEP, ranks=2)
     assert busy_seconds([*STEP, waits], ranks=1) == pytest.approx(busy_seconds(STEP, ranks=1) + 1000e-9)
 
 
-def test_a_fused_kernel_named_after_the_sum_beside_it_is_work() -> None:
+def test_a_fused_kernel_named_after_an_all_reduce_is_counted_as_device_work() -> None:
     local = Event("triton_poi_fused_all_reduce_wait_tensor_add_0", 60, 1000, device="CUDA")
     assert busy_seconds([*STEP, local], ranks=2) == pytest.approx(busy_seconds(STEP, ranks=2) + 1000e-9)
 
 
 @pytest.mark.parametrize("gone", ["cudaStreamSynchronize", "CUDA", PLANTED])
-def test_a_planted_sync_without_its_wait_its_work_or_its_range_is_not_seen(gone: str) -> None:
+def test_a_planted_sync_that_lacks_its_wait_work_or_range_is_not_detected(gone: str) -> None:
     left = [event for event in SYNC if event.name() != gone and not event.device_type().endswith(gone)]
     assert not sees_sync([*STEP, *left])
 
@@ -201,7 +201,7 @@ def watch(profiles: list[list[Event]], *taken: list[Event], over: Callable[[], o
     return watched
 
 
-def test_what_is_watched_is_the_steps_alone(profiles: list[list[Event]]) -> None:
+def test_device_watch_counts_only_the_events_of_the_steps(profiles: list[list[Event]]) -> None:
     watched = watch(profiles, [*STEP, *SYNC], [*STEP, *SYNC])
     assert (watched.steps, watched.graph_launches, watched.sees_planted) == (2, 2, True)
     assert watched.device_seconds == pytest.approx(70e-9)
@@ -218,13 +218,13 @@ def test_a_kernel_waits_for_ranks_only_where_an_open_arm_has_several(
 
 
 @pytest.mark.parametrize("blind", [0, 1])
-def test_one_empty_profile_of_two_is_told(profiles: list[list[Event]], blind: int) -> None:
+def test_a_single_empty_profile_makes_the_device_watch_blind(profiles: list[list[Event]], blind: int) -> None:
     taken = [[*STEP, *SYNC], [*STEP, *SYNC]]
     taken[blind] = []
     assert watch(profiles, *taken).sees_planted is False
 
 
-def test_the_end_of_the_steps_is_told_before_the_profile_is_closed(
+def test_the_end_of_profiled_steps_is_announced_before_the_profile_is_read(
     profiles: list[list[Event]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     order: list[str] = []

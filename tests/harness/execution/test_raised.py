@@ -54,12 +54,14 @@ class Noted(Exception):  # noqa: N818
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_it_keeps_its_type_and_its_place(error: Exception, said: str) -> None:
+def test_a_raised_error_is_reported_with_its_type_place_and_source_line(error: Exception, said: str) -> None:
     try:
         raise error  # noqa: TRY301
     except Exception as raised:
         message, stack = message_of(raised), stack_of(raised)
-    assert message.endswith(f" in test_it_keeps_its_type_and_its_place `raise error  # noqa: TRY301`: {said}")
+    assert message.endswith(
+        f" in test_a_raised_error_is_reported_with_its_type_place_and_source_line `raise error  # noqa: TRY301`: {said}"
+    )
     assert "raise error" in stack
 
 

@@ -54,7 +54,7 @@ def here(machine: Machine) -> Machine:
     return dataclasses.replace(machine, has_module=lambda _: True)
 
 
-def test_ranks_on_gpus_need_one_each_and_ranks_on_processors_none() -> None:
+def test_ranks_on_gpus_need_one_gpu_each_and_ranks_on_cpu_need_none() -> None:
     assert obstacle(AGREE, here(H200)) == (
         "needs_gpu",
         "needs 2 GPUs, one for each rank: this machine has 1",
@@ -66,7 +66,7 @@ def test_ranks_on_gpus_need_one_each_and_ranks_on_processors_none() -> None:
     assert obstacle(AGREE, here(NO_GPU), gpus=2) == ("needs_cuda", "needs CUDA: this machine has no CUDA device")
 
 
-def test_a_probe_that_starts_processes_of_its_own_is_for_one_rank() -> None:
+def test_a_probe_that_starts_its_own_processes_is_an_obstacle_for_several_ranks() -> None:
     assert obstacle(RESUME, here(NO_GPU)) == (
         "one_rank_only",
         "resume is judged of arms with one rank: its probe `resume` starts no others",
@@ -101,7 +101,7 @@ def test_a_run_has_as_many_ranks_as_its_arm_with_most_and_no_lanes() -> None:
     assert lanes(long) == [long]
 
 
-def test_each_rank_reads_its_block_of_rows_and_all_of_what_has_no_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_rank_reads_its_rows_of_a_batch_and_all_tensors_without_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     group = SimpleNamespace(get_world_size=lambda: 2, get_rank=lambda: 1)
     monkeypatch.setattr("harness.system.ranks._group", lambda: group)
     whole = {"x": torch.arange(8).view(4, 2), "rate": torch.tensor(0.5), "table": torch.arange(3)}
@@ -155,7 +155,7 @@ def standing(number: int, *, awaited: float = 0.0, stopped: float = 0.0) -> Any:
         (standing(1, stopped=5.1), r"rank 1 of 2 was stopped \(SIGSTOP\)"),
     ],
 )
-def test_a_rank_that_others_wait_for_is_named_with_its_stack(
+def test_a_rank_that_stops_while_other_ranks_wait_is_reported_with_its_stack(
     last: Any, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ranks, "usable_cores", lambda: 2)
@@ -208,7 +208,7 @@ def bad(number: int, *, at: float | None) -> Any:
         ([bad(0, at=3.0), bad(1, at=None)], "rank 1 of 2 was ended by SIGKILL"),  # which closed the first one's sockets
     ],
 )
-def test_of_several_ranks_that_failed_the_one_that_began_it_is_named(ended: list[Any], message: str) -> None:
+def test_of_several_failed_ranks_the_first_failure_is_reported(ended: list[Any], message: str) -> None:
     with pytest.raises(RankEnded, match=message):
         ranks._raise_first(ended, cast("Any", None))
 

@@ -72,7 +72,7 @@ def test_the_digest_is_the_documented_sum() -> None:
 
 
 @pytest.mark.parametrize("shape", [(), (3,), (8,), (2, 5), (0,)], ids=str)
-def test_digests_of_many_steps_together_are_those_of_each(shape: tuple[int, ...]) -> None:
+def test_batched_step_digests_equal_the_digests_of_single_steps(shape: tuple[int, ...]) -> None:
     """Of bytes that fill whole words and of such that do not, of several inputs, some without a dimension."""
     generator = torch.Generator().manual_seed(3)
     steps = {
@@ -222,7 +222,7 @@ def test_group_norms_are_measured_in_float64() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
-def test_sparse_gradients_are_those_that_their_zeros_complete() -> None:
+def test_sparse_gradients_reduce_like_their_dense_form() -> None:
     full = torch.tensor([[0.0, -3.0], [0.0, 0.0], [2.0, 0.0]])
     other = torch.tensor([[0.0, -3.0], [0.5, 0.0], [2.0, 0.0]])
     (expected,) = reduce_gradients({"a": full}, {"a": other})
@@ -269,7 +269,7 @@ def test_a_cover_around_one_tensor_has_its_digest() -> None:
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 @pytest.mark.parametrize("layout", [torch.jagged, torch.strided])
-def test_sequences_of_unequal_lengths_are_told_apart_by_their_lengths(layout: torch.layout) -> None:
+def test_nested_batches_with_different_sequence_lengths_have_different_digests(layout: torch.layout) -> None:
     def nested(*lengths: int) -> Tensor:
         return torch.nested.nested_tensor([torch.zeros(length, 2) for length in lengths], layout=layout)
 
@@ -290,7 +290,7 @@ def test_a_weight_that_is_elsewhere_holds_no_elements_here() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor")
-def test_a_quantized_tensor_is_what_its_codes_stand_for() -> None:
+def test_a_quantized_tensor_is_digested_by_its_dequantized_values() -> None:
     """A look at its bytes as another type ended the process (SIGSEGV)."""
 
     def quantized(values: Tensor) -> Tensor:

@@ -26,7 +26,7 @@ def forked(warm: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-def test_a_right_one_is_the_uninterrupted_one_in_a_process_of_its_own(
+def test_a_correct_checkpoint_resumes_the_uninterrupted_training_in_a_new_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", child_path())
@@ -75,7 +75,7 @@ WRONG = {
 
 @pytest.mark.usefixtures("forked")
 @pytest.mark.parametrize("system", slow_but([*WRONG][::5], WRONG))
-def test_what_a_checkpoint_forgets_fails_with_its_reason(tmp_path: Path, system: str) -> None:
+def test_state_missing_from_a_checkpoint_fails_with_its_reason(tmp_path: Path, system: str) -> None:
     verdict = resumed(system, tmp_path)
     assert (str(verdict.status), verdict.reason, verdict.figures["not_restored"].value) == ("FAIL", *WRONG[system])
 
@@ -101,6 +101,6 @@ def test_a_bound_decides_alone_where_bits_do_not(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("forked")
-def test_a_module_that_keeps_what_it_saved_is_seen_through_by_another_process(tmp_path: Path) -> None:
+def test_a_checkpoint_kept_only_in_module_memory_fails_in_a_new_process(tmp_path: Path) -> None:
     """Within one process it would pass: nothing of it is in the checkpoint."""
     assert resumed("InMemory", tmp_path).reason == "nothing_loaded"

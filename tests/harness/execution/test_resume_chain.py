@@ -84,7 +84,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("system", slow_but(["SecondResume", "WritesWithTheNextStep"], WRONG))
-def test_what_one_save_does_not_show_fails_with_its_reason(system: str, tmp_path: Path) -> None:
+def test_a_defect_that_only_a_second_save_shows_fails_with_its_reason(system: str, tmp_path: Path) -> None:
     verdict = chained(f"chained_checkpoint_systems:{system}", tmp_path)
     figures = verdict.figures
     found = (verdict.reason, figures["first_differing_step"].value, figures["not_restored"].value)

@@ -98,7 +98,7 @@ def test_a_command_that_is_stopped_leaves_neither_process_nor_checkpoint(tmp_pat
     assert not (tmp_path / "run" / "checkpoint").exists()
 
 
-def test_a_checkpoint_is_counted_without_what_its_links_lead_to(tmp_path: Path) -> None:
+def test_the_size_of_a_checkpoint_excludes_files_behind_its_links(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").write_bytes(b"12345")
     (tmp_path / "saved" / "shards").mkdir(parents=True)
     (tmp_path / "saved" / "shards" / "one").write_bytes(b"123")
@@ -108,7 +108,7 @@ def test_a_checkpoint_is_counted_without_what_its_links_lead_to(tmp_path: Path) 
     assert size_of(tmp_path / "nothing") == (0, 0)
 
 
-def test_a_link_in_the_folders_place_goes_and_what_it_leads_to_stays(tmp_path: Path) -> None:
+def test_removing_a_checkpoint_that_is_a_link_keeps_the_link_target(tmp_path: Path) -> None:
     (tmp_path / "kept").mkdir()
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "checkpoint").symlink_to(tmp_path / "kept")

@@ -46,7 +46,7 @@ def over_seeds(system: str, directory: Path, *, fault: str | None = None, **clai
     return judged(f"checkpoint_systems:{system}", directory, CLAIM | claim, fault=fault)
 
 
-def test_both_halves_of_each_seed_have_a_process_of_their_own(tmp_path: Path) -> None:
+def test_both_halves_of_each_resumed_seed_run_in_separate_processes(tmp_path: Path) -> None:
     verdict = over_seeds("Right", tmp_path)
     assert verdict.reason == "held", verdict.message
     assert "plain (resumed after step 5; mean of the last 3 steps)" in verdict.message

@@ -61,25 +61,25 @@ def test_memory_is_shared_out_up_to_nine_tenths() -> None:
     assert begun(*[run(memory_gib=29.0)] * 4) == 3  # 29.7 each, with its context
 
 
-def test_at_most_six_train_on_a_gpu_at_a_time_and_others_go_beside_them() -> None:
+def test_at_most_six_trainings_share_a_gpu_and_kernel_comparisons_run_in_addition() -> None:
     assert begun(*[run(memory_gib=1.0)] * 12) == 6
     assert begun(*[run(memory_gib=1.0)] * 12, *[run(memory_gib=1.0, probe="kernel_match")] * 4) == 10
 
 
-def test_what_declares_no_memory_has_the_gpu_to_itself() -> None:
+def test_a_run_that_declares_no_memory_has_the_gpu_to_itself() -> None:
     assert begun(run(memory_gib=None), run(memory_gib=None)) == 1
     assert begun(run(memory_gib=1.0), run(memory_gib=None)) == 1
 
 
-def test_one_that_needs_more_than_there_is_goes_alone() -> None:
+def test_a_run_that_needs_more_memory_than_the_gpu_has_runs_alone() -> None:
     assert begun(run(memory_gib=99.0), run(memory_gib=1.0)) == 1
 
 
-def test_runs_without_a_gpu_go_beside_those_with_one() -> None:
+def test_runs_without_a_gpu_start_next_to_runs_that_fill_the_gpu() -> None:
     assert begun(run(memory_gib=80.0), run(memory_gib=80.0), run("cpu", None), run("cpu", None)) == 3
 
 
-def test_without_a_gpu_there_is_one_for_each_processor_beside_one_for_three_in_four() -> None:
+def test_cpu_runs_get_every_core_without_a_gpu_and_three_of_four_cores_with_one() -> None:
     assert begun(*[run("cpu", None)] * 20, machine=WITHOUT) == 16
     assert begun(*[run("cpu", None)] * 20, machine=WITH_GPU) == 12
 
@@ -109,7 +109,7 @@ def test_an_arm_that_synchronizes_takes_as_long_as_four() -> None:
     assert [task.run.workload.steps for task in order] == [170, 40, 130]
 
 
-def test_a_comparison_of_kernels_takes_as_long_as_what_it_tries() -> None:
+def test_the_expected_duration_of_a_kernel_comparison_grows_with_its_cases() -> None:
     """Two operations at three magnitudes in one data type: 350, between 300 and 400 steps with their opening."""
     settings = {"operations": ["a", "b"], "magnitudes": [1, 2, 3], "max_relative_error": {"float32": 1e-4}}
     compared = run("cpu", None, probe="kernel_match", steps=1).model_copy(update={"settings": settings})
@@ -124,7 +124,7 @@ def test_longest_first_and_timings_last() -> None:
     assert found == [(0, 20), (0, 10), (0, 30), (1, 10), (2, 1000)]
 
 
-def test_threads_are_equal_for_all_and_a_users_own_number_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_runs_get_equal_thread_counts_unless_the_user_sets_omp_num_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     plan = Schedule(WITHOUT, Interpreters(0))
     assert plan._threads(tasks(*[run("cpu", None)] * 3, machine=WITHOUT)) == 5
@@ -174,7 +174,7 @@ def test_a_session_shares_the_gpu_until_it_times(monkeypatch: pytest.MonkeyPatch
     assert asked == [0.25, 0.25, ALONE, -1.0]
 
 
-def test_what_ran_out_of_memory_next_to_other_commands_runs_again_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_ran_out_of_memory_next_to_other_commands_is_repeated_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     full = Death(cause="exit_code", detail="CUDA out of memory. Tried to allocate 2 GiB", phase=None, stack="")
     ends = lambda _task, alone: None if alone else full
     asked, over = executed(monkeypatch, ends, run(memory_gib=None))

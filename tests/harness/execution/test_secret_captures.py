@@ -159,7 +159,7 @@ FOLLOWED = Run(
         pytest.param(FOLLOWED, {"exact": {0}, "noisy": {0}, "trained": {1}}, id="step_match"),
     ],
 )
-def test_of_arms_that_are_open_together_each_has_its_own_count(
+def test_each_of_several_open_arms_has_its_own_secret_capture_count(
     run: Run, found: dict[str, set[int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(telemetry, "pace", lambda: 1e-3)

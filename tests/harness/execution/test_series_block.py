@@ -81,7 +81,7 @@ def at_once(steps: int) -> list[str]:
     return rows
 
 
-def test_a_block_holds_what_each_step_was(tmp_path: Path) -> None:
+def test_a_series_block_equals_the_series_computed_at_once(tmp_path: Path) -> None:
     assert written(tmp_path, 9) == at_once(9)
 
 
@@ -188,13 +188,15 @@ def test_one_norm_may_have_no_dimension(tmp_path: Path) -> None:
     assert [row.split(",")[3] for row in (tmp_path / "only.0.csv").read_text().splitlines()[1:]] == ["1"] * 3
 
 
-def test_the_order_in_which_inputs_are_named_makes_no_other_shape(tmp_path: Path) -> None:
+def test_reordered_input_names_do_not_count_as_a_new_input_shape(tmp_path: Path) -> None:
     one, two = {"a": torch.arange(4), "b": torch.ones(2)}, {"b": torch.ones(2), "a": torch.arange(4)}
     block, digests = block_of(tmp_path, Shows(one, two), 4)
     assert (block.input_shapes, len(set(digests))) == (1, 1)
 
 
-def test_what_is_kept_of_shapes_that_come_once_does_not_grow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_kept_for_input_shapes_that_occur_once_is_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A trainer whose batches have as many lengths as they please: each length has had its memory for ever."""
     monkeypatch.setattr(series_block, "KEPT_BYTES", 8 * 1000)
     given = [{"tokens": torch.arange(length)} for length in range(1, 101)]

@@ -134,7 +134,7 @@ def test_two_equal_arms_of_one_contract_stay_two() -> None:
     ],
     ids=["steps", "seed", "options", "settings"],
 )
-def test_other_work_is_executed_apart(other: Contract, why: str) -> None:
+def test_contracts_with_different_work_do_not_share_a_run(other: Contract, why: str) -> None:
     assert [len(host.guests) for host in shared(FIRST, other)] == [0, 0], why
 
 
@@ -162,7 +162,7 @@ def test_a_planted_arm_is_shared_with_an_equally_planted_one_alone() -> None:
     assert host.run.fault_arms == ["again"]
 
 
-def test_memory_is_the_larger_one_and_none_where_one_declares_none() -> None:
+def test_a_shared_run_needs_the_larger_declared_memory_or_declares_none() -> None:
     one = contract_of("one", trajectory("again", "plain"), arms=PLAIN, needs={"memory_gib": 2})
     more = contract_of("more", trajectory("again", "plain"), arms=PLAIN, needs={"memory_gib": 3})
     none = contract_of("none", trajectory("again", "plain"), arms=PLAIN)
@@ -170,7 +170,7 @@ def test_memory_is_the_larger_one_and_none_where_one_declares_none() -> None:
     assert shared(one, none)[0].run.workload.needs.memory_gib is None
 
 
-def test_guests_see_what_processes_of_their_own_show(tmp_path: Path) -> None:
+def test_guest_contracts_of_a_shared_run_get_the_evidence_of_a_run_of_their_own(tmp_path: Path) -> None:
     """Gradients at other steps, another number of repetitions, other names: verdict and evidence are the same."""
     contracts = [
         contract_of("first", trajectory("again", "plain", "untrained"), gradients("again", "plain", [0]), arms=PLAIN),
@@ -267,7 +267,9 @@ def test_a_host_that_did_not_do_the_work_is_no_evidence(tmp_path: Path, change: 
 @pytest.mark.parametrize(
     "change", [{"workload": {"steps": 4}}, {"fault": "nan_tail"}, {"data": "elsewhere"}, {"probe": "throughput"}]
 )
-def test_a_guest_that_demands_other_work_finds_none(tmp_path: Path, change: dict[str, Any]) -> None:
+def test_a_guest_whose_demands_changed_gets_no_evidence_from_the_shared_run(
+    tmp_path: Path, change: dict[str, Any]
+) -> None:
     [host] = shared(FIRST, SECOND)
     executed(host, tmp_path)
     path = tmp_path / "second+w+paired" / layout.RUN

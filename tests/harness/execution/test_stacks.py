@@ -31,7 +31,7 @@ print(own)
 
 
 @pytest.mark.skipif(SHOW is None, reason="this system has no signal by which a process shows its threads")
-def test_processes_of_one_run_that_begin_at_the_same_time_each_have_a_file(tmp_path: Path) -> None:
+def test_concurrent_processes_of_one_run_write_separate_stack_files(tmp_path: Path) -> None:
     command = [sys.executable, "-c", BEGINS_BETWEEN, str(tmp_path)]
     own = int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     assert {path.name for path in tmp_path.glob("threads.*")} == {f"threads.{own}", f"threads.{own + 1}"}

@@ -152,7 +152,7 @@ def test_captures_are_counted_in_every_arm(tmp_path: Path, monkeypatch: pytest.M
     assert counted == {"ours": [0, 0, 0], "theirs": [2, 3, 4], "exact": [0, 0, 0]}, "opened once, begun anew each time"
 
 
-def test_losses_of_every_step_where_they_are_compared_else_as_far_as_gradients(
+def test_every_step_has_a_loss_where_losses_are_compared_and_gradient_steps_elsewhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     evidence = executed(tmp_path / "run", monkeypatch, systems())

@@ -35,7 +35,7 @@ def test_loss_norms_and_gradients_are_relative_in_the_l2_norm() -> None:
 
 
 @pytest.mark.parametrize("ours", [{"a": [3.0]}, {"a": [math.nan, 4.0]}, {"a": [math.inf, 4.0]}])
-def test_what_cannot_be_compared_is_worse_than_any_error(ours: dict[str, list[float]]) -> None:
+def test_an_incomparable_gradient_has_an_infinite_error(ours: dict[str, list[float]]) -> None:
     candidate = evaluated({"b": [9.0], **ours})
     tensor, error, _ = readings(evaluated_errors(candidate, evaluated(), evaluated()))["gradients"]
     assert (tensor, math.isfinite(error)) == ("a", False)
@@ -46,7 +46,7 @@ def test_a_missing_gradient_is_worse_than_any_error() -> None:
     assert readings(evaluated_errors(candidate, evaluated(), evaluated()))["gradients"][:2] == ("a", math.inf)
 
 
-def test_what_the_reference_leaves_out_is_worse_than_any_error() -> None:
+def test_a_gradient_missing_in_the_reference_has_an_infinite_error() -> None:
     partial = Evaluated(torch.tensor(2.0), {"group": torch.tensor(5.0)}, {"b": torch.tensor([1.0])})
     found = evaluated_errors(evaluated(), partial, partial)[-1]
     assert (found.tensors, found.tensor, found.error, found.yardstick) == (2, "a", math.inf, 0.0)
@@ -58,7 +58,7 @@ def test_a_quantity_that_neither_has_counts_no_tensor() -> None:
 
 
 @pytest.mark.parametrize("taken", ["parameters", "exp_avg", "exp_avg_sq"])
-def test_what_an_update_leaves_out_is_worse_than_any_error(taken: str) -> None:
+def test_a_tensor_missing_in_an_update_has_an_infinite_error(taken: str) -> None:
     whole = state([1.0], [1.0], [1.0])
     partial = replace(whole, **{taken: {}})
     for ours, expected in ((whole, partial), (partial, whole)):

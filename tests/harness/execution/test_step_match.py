@@ -68,7 +68,7 @@ def test_a_right_trainer_is_off_by_a_few_roundings_however_far_it_came(tmp_path:
     assert 0 < max(value for value in noise if value is not None) <= 20 * ROUNDING
 
 
-def test_of_an_arm_that_is_to_be_captured_it_is_told_whether_it_was(tmp_path: Path) -> None:
+def test_step_match_records_whether_a_requested_capture_took_place(tmp_path: Path) -> None:
     asking = RUN.arms["trained"].model_copy(update={"arm": Arm(capture="step")})
     records = executed(tmp_path, RUN.model_copy(update={"arms": {**RUN.arms, "trained": asking}}))
     [capture] = [record for record in records if isinstance(record, CaptureEvidence)]
@@ -79,7 +79,7 @@ def test_of_an_arm_that_is_to_be_captured_it_is_told_whether_it_was(tmp_path: Pa
     ("change", "shown", "beside"),
     [("reset", "exp_avg", ("exp_avg_sq", "gradients")), ("nudge", "gradients", ("exp_avg", "exp_avg_sq"))],
 )
-def test_what_changes_between_steps_shows_in_the_next_one_alone(
+def test_a_state_change_between_steps_shows_only_in_the_errors_of_the_next_step(
     change: str, shown: str, beside: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(TrainedRun, "changes", {5: change})
@@ -111,7 +111,7 @@ def test_an_arm_that_lacks_a_capability_is_not_available(role: str, arm: str, ca
         executed(tmp_path, run)
 
 
-def test_what_a_step_left_is_kept_where_the_next_call_writes_over_it() -> None:
+def test_step_results_are_copied_before_the_next_call_overwrites_them() -> None:
     """A captured step returns one tensor again and again; a reference's update may write to it before it is read."""
 
     class Overwrites:

@@ -31,7 +31,7 @@ def test_each_step_is_counted_by_itself() -> None:
     assert (reading.detector, reading.steps, reading.count, reading.first_step) == ("dispatch_mode", 4, 1, 3)
 
 
-def test_what_comes_after_the_step_is_counted_apart_and_its_range_is_no_operation() -> None:
+def test_operations_after_the_step_are_counted_separately_from_the_step() -> None:
     watch, value = SeriesWatch("cpu", captured=True, unwatched=1, captures=lambda: 1), torch.ones(3)
     with torch.profiler.profile() as profile:
         for index in range(4):
@@ -85,7 +85,7 @@ def test_the_first_watched_step_is_left_out_where_it_captures_a_second_shape() -
     assert (operations.steps, operations.fewest_operations, operations.most_operations) == (2, 2, 2)
 
 
-def test_a_capture_that_does_no_more_than_the_steps_before_it_hides_no_later_sync() -> None:
+def test_a_sync_in_a_later_replay_is_found_after_a_capture_with_no_extra_operations() -> None:
     """Three plain steps, of which the last is captured as well, and replays; one of them reads a value."""
     captures, value = [0], torch.ones(3)
     watch = SeriesWatch("cpu", captured=True, unwatched=1, captures=lambda: captures[0], attempts=lambda: captures[0])
@@ -121,7 +121,7 @@ def test_waits_are_counted_block_by_block_and_the_call_is_put_back(library: Simp
     assert counts == [2, 0, 1]
 
 
-def test_a_call_that_somebody_replaced_meanwhile_is_the_one_that_is_made(library: SimpleNamespace) -> None:
+def test_the_waiting_call_wrapper_calls_and_keeps_a_function_replaced_meanwhile(library: SimpleNamespace) -> None:
     waits = WaitingCalls(sync_here)
     with waits:
         library.synchronize()

@@ -62,7 +62,7 @@ def test_sigkill_names_the_signal_and_the_phase(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=lambda number: str(number.name))
-def test_what_ends_a_worker_may_end_its_session_before_a_death_is_written(
+def test_a_cancelled_job_leaves_no_recorded_death_for_a_worker_that_ends_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
 ) -> None:
     """Of a job that is cancelled, or a node that is lost, one process ends before the other: that run has no result."""
@@ -187,7 +187,7 @@ def test_another_exit_status_is_named(tmp_path: Path) -> None:
     assert (death.cause, death.detail, death.phase) == ("exit_code", "exit status 3", "half way")
 
 
-def test_the_last_words_of_a_worker_that_can_write_nothing_are_its_cause(tmp_path: Path) -> None:
+def test_the_last_output_of_a_worker_with_a_full_disk_is_its_recorded_cause(tmp_path: Path) -> None:
     death = _execute(stand_in_run("fills_the_disk"), tmp_path)
     words = "OSError: [Errno 27] File too large"
     # the phase that it could not write any more is not seen, and the one before is not lost
@@ -221,7 +221,7 @@ def test_a_module_that_cannot_be_imported(tmp_path: Path) -> None:
     assert "import_fails.py" in death.stack
 
 
-def test_an_exception_in_a_step_keeps_what_was_seen_before(tmp_path: Path) -> None:
+def test_an_exception_in_a_step_keeps_the_evidence_of_earlier_arms(tmp_path: Path) -> None:
     death = _execute(stand_in_run("fails_in_a_step"), tmp_path)
     assert (death.cause, death.phase) == ("exception", "arm graphed")
     place = r"worker_behaviours\.py:\d+ in fails_in_a_step `raise ValueError\(.*\)`"

@@ -100,7 +100,7 @@ def test_an_idle_gpus_clock_is_left_out() -> None:
     assert Gpu("GPU-a", {SESSION}, nvml).read()["sm_clock_mhz"] is None
 
 
-def test_what_the_driver_does_not_tell_is_none() -> None:
+def test_gpu_telemetry_that_the_driver_does_not_report_is_none() -> None:
     nvml = Nvml()
     nvml.clock = nvml.power = nvml.temperature = nvml.reasons = nvml.compute = nvml.graphics = NvmlError()
     assert Gpu("GPU-a", {SESSION}, nvml).read() == {

@@ -181,7 +181,7 @@ def uncaptured(**changes: object) -> Run:
     return make_run(arms={name: PlannedArm(arm=Arm(), system=SYSTEM) for name in ("plain", "captured")}, **changes)
 
 
-def test_seconds_are_those_of_the_steps(clock: Clock, tmp_path: Path) -> None:
+def test_timed_seconds_are_those_of_the_steps_in_a_block(clock: Clock, tmp_path: Path) -> None:
     assert {block.seconds for block in timing(execute(uncaptured(), tmp_path / "run")).blocks} == {3.0}
 
 
@@ -336,7 +336,7 @@ def test_every_other_process_counts_and_never_profiles(tmp_path: Path, order: li
     assert (evidence.counter_sees_planted, evidence.profiler_sees_planted) == (True, None)
 
 
-def test_a_process_that_counts_steps_no_further_than_its_timed_blocks(tmp_path: Path, order: list[str]) -> None:
+def test_a_repeated_timing_process_skips_the_profile_of_steps(tmp_path: Path, order: list[str]) -> None:
     records = execute(make_run(process=5), tmp_path / "run")
     (capture,) = [record for record in records if record["record"] == "capture"]
     assert (capture["observed_steps"], capture["device_work"], capture["profiler_sees_planted"]) == (0, None, None)

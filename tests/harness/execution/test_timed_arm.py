@@ -49,7 +49,9 @@ def opened(training: Training) -> TimedArm:
         ("attention flash", lambda: torch.backends.cuda.enable_flash_sdp(enabled=False)),
     ],
 )
-def test_what_the_candidate_sets_as_it_opens_slows_no_baseline(name: str, change: Callable[[], object]) -> None:
+def test_settings_made_by_the_candidate_at_opening_do_not_change_the_baselines_steps(
+    name: str, change: Callable[[], object]
+) -> None:
     baseline, candidate, before = Training(), Training(), torch_settings()
     first = opened(baseline)
     change()
@@ -60,7 +62,7 @@ def test_what_the_candidate_sets_as_it_opens_slows_no_baseline(name: str, change
     assert [seen[name] != before[name] for seen in candidate.seen] == [True] * 4
 
 
-def test_what_a_step_sets_stays_with_its_arm() -> None:
+def test_settings_made_in_a_step_apply_only_to_its_own_arm() -> None:
     class SetsLater(Training):
         def step(self, index: int) -> Tensor:
             torch.use_deterministic_algorithms(index >= 1)
@@ -76,7 +78,7 @@ def test_what_a_step_sets_stays_with_its_arm() -> None:
     assert [seen["deterministic"] for seen in later.seen] == [(False, False), (True, False)]
 
 
-def test_a_setting_that_torch_does_not_tell_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_torch_setting_that_cannot_be_read_is_not_restored(monkeypatch: pytest.MonkeyPatch) -> None:
     """After a setting by its new name torch refuses to read it by the old one."""
 
     def refuses() -> object:

@@ -47,7 +47,7 @@ class Started:
         return not self._thread.is_alive()
 
 
-def test_who_is_alone_stops_the_others_until_it_is_not() -> None:
+def test_a_worker_that_takes_the_machine_alone_stops_the_others_until_it_releases_it() -> None:
     turns, one, other = Turns(), Worker(), Worker()
     with turns.present(one), turns.present(other):
         turns.alone(one, nothing)
@@ -84,7 +84,7 @@ def test_askers_are_served_in_their_order_and_who_has_been_alone_waits_for_the_r
         assert (first.stopped, second.stopped, third.stopped) == (False, False, False)
 
 
-def test_nobody_begins_while_one_is_alone() -> None:
+def test_no_worker_begins_while_one_worker_has_the_machine_alone() -> None:
     turns, one, late = Turns(), Worker(), Worker()
     entered = threading.Event()
 
@@ -101,7 +101,7 @@ def test_nobody_begins_while_one_is_alone() -> None:
         assert begins.returns()
 
 
-def test_who_leaves_alone_lets_the_others_go_on() -> None:
+def test_a_worker_that_leaves_while_alone_lets_the_other_workers_continue() -> None:
     turns, one, other = Turns(), Worker(), Worker()
     with turns.present(other):
         with turns.present(one):

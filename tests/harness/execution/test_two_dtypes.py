@@ -51,7 +51,7 @@ def test_the_same_arms_without_the_field_start_apart(tmp_path: Path) -> None:
         ("OtherSeed", "unequal_start"),
     ],
 )
-def test_what_is_wrong_has_its_reason(system: str, reason: str, tmp_path: Path) -> None:
+def test_each_faulty_two_dtype_system_fails_with_its_reason(system: str, reason: str, tmp_path: Path) -> None:
     found = verdict(system, tmp_path)
     assert found.reason == reason, found.message
 

@@ -72,7 +72,7 @@ def test_a_worker_leads_its_session_below_its_own_keeper(waiting: Child) -> None
     waiting.close()
 
 
-def test_its_exit_code_and_its_signal_are_told(waiting: Child) -> None:
+def test_a_warm_process_reports_its_exit_code_or_signal(waiting: Child) -> None:
     waiting.line.close()  # nobody has a run for it
     assert waiting.process.wait() == 0
     waiting.close()
@@ -88,7 +88,9 @@ def test_no_handler_of_its_keeper_takes_its_signals(waiting: Child) -> None:
 
 
 @pytest.mark.slow
-def test_it_leaves_the_evidence_that_a_started_one_leaves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_forked_warm_worker_leaves_the_evidence_of_a_freshly_started_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = planned()
     assert execute(run, tmp_path / "forked") is None
     monkeypatch.setattr("harness.processes.kept.subprocess", subprocess)

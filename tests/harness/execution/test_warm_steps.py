@@ -40,7 +40,7 @@ def verdict(claim: dict[str, Any], folder: Path, warm_steps: int, system: str = 
     return judged(f"lazy_systems:{system}", folder, claim, arms=arms(warm_steps), **more)
 
 
-def test_without_a_warm_step_nothing_is_decided_and_the_message_says_what_decides(tmp_path: Path) -> None:
+def test_without_a_warm_step_the_claim_is_undecided_and_the_message_names_warm_steps(tmp_path: Path) -> None:
     found = verdict(CLAIM, tmp_path, 0)
     assert (found.status, found.reason) == (Status.INCONCLUSIVE, "candidate_not_captured"), found.message
     assert WARM_STEPS in found.message
@@ -61,7 +61,7 @@ def test_after_warm_steps_the_claim_holds_and_names_them(
 @pytest.mark.parametrize(
     ("system", "step"), [("LazyWithFrozenRate", 3), ("LazyWithLostUpdate", 2), ("LazyWithOtherWarmStep", 1)]
 )
-def test_a_step_that_trains_otherwise_fails_from_there_on(system: str, step: int, tmp_path: Path) -> None:
+def test_a_wrong_training_step_fails_from_that_step_on(system: str, step: int, tmp_path: Path) -> None:
     found = verdict(CLAIM, tmp_path, 1, system)
     assert (found.status, found.reason) == (Status.FAIL, "differs"), found.message
     assert found.figures["first_differing_step"].value == step
@@ -98,7 +98,7 @@ def test_more_warm_steps_than_the_contract_says_do_not_pass(claim: dict[str, Any
     assert found.reason == reason, found.message
 
 
-def test_what_an_optimizer_binds_anew_is_kept_up_and_what_it_counts_is_named(tmp_path: Path) -> None:
+def test_rebound_optimizer_state_is_tracked_and_an_unreplayed_step_count_is_named(tmp_path: Path) -> None:
     """State as CAME's: a correct step is not accused by a count that no replay makes and that nothing reads."""
     contract = contract_of("lazy_systems:LazyAndCounted", CLAIM, arms=arms(1))
     evidence = [executed(run, tmp_path / run.id) for run in planned_of(contract).runs]
@@ -121,7 +121,7 @@ def test_the_contract_judges_and_not_the_evidence(tmp_path: Path) -> None:
     assert judge_unit(stricter, stricter.claims[0], "w", evidence).reason == "uncaptured_steps"
 
 
-def test_a_step_that_captures_all_steps_satisfies_a_contract_with_warm_ones(tmp_path: Path) -> None:
+def test_a_system_that_captures_every_step_satisfies_a_contract_with_warm_steps(tmp_path: Path) -> None:
     plain = contract_of("step_function_systems:Regression", CAPTURE, arms=arms(0))
     [run] = planned_of(plain).runs
     evidence = [executed(run, tmp_path / run.id)]

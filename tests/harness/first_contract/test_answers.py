@@ -68,7 +68,7 @@ def test_a_gpus_answers_are_speed_and_memory(project: Path, gpu: None) -> None:
     ]
 
 
-def test_a_trial_that_was_to_take_no_time_says_so(project: Path, gpu: None) -> None:
+def test_a_trial_without_timing_reports_the_speed_question_as_not_run(project: Path, gpu: None) -> None:
     asked = replace(tried().draft, arms=arms_here(compiled=False, speed=False))
     assert not asked.arms.timed
     assert arms_here(compiled=False).timed
@@ -76,7 +76,7 @@ def test_a_trial_that_was_to_take_no_time_says_so(project: Path, gpu: None) -> N
     assert "  not run  is not slower              --no-speed" in lines
 
 
-def test_what_was_answered_early_is_not_answered_again_unless_it_changed(project: Path, gpu: None) -> None:
+def test_an_early_answer_is_repeated_at_the_end_only_if_it_changed(project: Path, gpu: None) -> None:
     same, repeats = verdict("TRAIN-SAME", message="m"), verdict("TRAIN-REPEATS", message="r")
     lines = Answers()
     assert lines.early(same, tried(same))[2:] == ["      yes  captured, trains the same  m"]
@@ -100,7 +100,7 @@ WAITING = {
 
 
 @pytest.mark.parametrize("code", WAITING)
-def test_a_line_that_waits_is_quoted_with_what_mends_it(code: str, project: Path) -> None:
+def test_a_source_line_that_waits_for_the_device_is_quoted_with_its_fix(code: str, project: Path) -> None:
     (project / "step.py").write_text(f"\n    {code}\n")
     quoted, mend = advice("sync_count", [("step.py", 2), ("step.py", 2), ("torch/optim.py", 2)], [project])
     assert quoted == f"step.py:2: {code}"
@@ -144,9 +144,7 @@ ASKED = {
 
 
 @pytest.mark.parametrize(("known", "text"), ASKED.items())
-def test_what_mends_it_goes_by_the_arm_that_is_compared_and_by_what_differs(
-    known: tuple[str, str, str], text: str
-) -> None:
+def test_advice_depends_on_the_compared_arm_and_on_the_difference(known: tuple[str, str, str], text: str) -> None:
     reason, question, message = known
     [asked] = advice(reason, [], [], question, message)
     assert asked.startswith(f"-> {text}")

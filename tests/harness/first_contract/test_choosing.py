@@ -80,7 +80,7 @@ def verified(project: Path) -> tuple[int, str]:
         ),
     ],
 )
-def test_the_strongest_claim_that_is_fair_opens_the_gate_and_a_wrong_capture_shuts_it(
+def test_init_writes_the_strongest_fair_claim_which_passes_and_fails_on_a_wrong_capture(
     form: str, compares: str, equality: str, deterministic: bool, project: Path
 ) -> None:
     line, contract = init(project, FORMS[form])
@@ -97,7 +97,7 @@ def test_the_strongest_claim_that_is_fair_opens_the_gate_and_a_wrong_capture_shu
     assert code in (1, 10), printed
 
 
-def test_a_step_that_repeats_its_bits_in_one_process_alone_is_held_to_repeat_them(project: Path) -> None:
+def test_a_step_that_repeats_its_bits_only_within_one_process_violates_repeatability(project: Path) -> None:
     """A scale of the process's number: within a process the captured arm is equal in bits, which opens no gate."""
     drawn = "import os\nSCALE = 1 + os.getpid() % 97 * 1e-6\n"
     line, contract = init(project, "[p.grad.mul_(SCALE) for p in model.parameters()]", at_import=drawn)
@@ -166,7 +166,7 @@ def test_an_operator_without_a_deterministic_form_is_named(project: Path) -> Non
     assert refused in line
 
 
-def test_try_answers_by_what_it_chose_and_keeps_that(project: Path) -> None:
+def test_try_answers_by_the_comparison_that_it_chose_and_writes_it_to_the_contract(project: Path) -> None:
     written(project, at_import=DRAWN, before_update=FORMS["noise"])
     arguments = ("train.py:make_step", "--no-compile", "--steps", "12", "--write-contract")
     code, printed, errors = called(project, "try", *arguments)
@@ -243,7 +243,7 @@ WRONG = "(0.99 if optimized else 1) * batch['y']"
     ],
     ids=["correct", "wrong", "correct_drawn_alike", "wrong_drawn_alike"],
 )
-def test_a_step_that_compiles_its_dropout_itself_is_undecided_until_it_draws_as_the_plain_one(
+def test_a_step_that_compiles_its_own_dropout_is_undecided_until_it_draws_like_the_plain_step(
     options: dict[str, bool], wanted: str, answer: str, project: Path
 ) -> None:
     (project / "train.py").write_text(COMPILED.format(options=options, wanted=wanted))
@@ -255,7 +255,7 @@ def test_a_step_that_compiles_its_dropout_itself_is_undecided_until_it_draws_as_
     assert (why in compares, "`fallback_random` for a torch.compile" in compares) == (answer == "undecided",) * 2
 
 
-def test_a_step_that_does_not_run_here_gets_the_contract_of_bits_without_what_must_be_seen_first(
+def test_a_step_that_does_not_run_here_gets_a_bitwise_contract_without_repeatability(
     project: Path,
 ) -> None:
     written(project, at_import="raise SystemExit(1)")

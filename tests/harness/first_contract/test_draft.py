@@ -28,7 +28,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize("timed", [False, True])
 @pytest.mark.parametrize("compiled", [False, True])
-def test_lint_has_nothing_to_say_of_it(timed: bool, compiled: bool, project: Path) -> None:
+def test_a_drafted_contract_has_no_lint_findings(timed: bool, compiled: bool, project: Path) -> None:
     draft = Draft(find_step_source("my_train.py:make_step"), 40, Arms(compiled, timed, memory=timed))
     keep(draft, project, force=False)
     [loaded, _], findings = findings_of([project / "contracts", project / "contracts-long"])
@@ -106,7 +106,7 @@ def test_nothing_that_repeats_no_bits_is_resumed(project: Path) -> None:
 
 
 @pytest.mark.parametrize("steps", [8, 12, 16, 33, 43, 79, 103, 250])
-def test_saves_lie_four_steps_apart_and_one_is_a_prime(steps: int) -> None:
+def test_checkpoint_saves_are_at_least_four_steps_apart_and_one_step_number_is_prime(steps: int) -> None:
     """On a GPU the last of fewer steps is no replay that is watched."""
     saves = saves_of(steps)
     assert min(later - earlier for earlier, later in pairwise([0, *saves, steps])) >= min(4, saves[0])
@@ -133,7 +133,7 @@ PAIRS = [(compiled, timed, compiled != timed) for compiled, timed in product([Fa
 
 @pytest.mark.parametrize("argument", ["seq_len", "captured", "optimized"])
 @pytest.mark.parametrize("choice", CHOICES, ids=lambda choice: f"{choice.equality} {choice.deterministic}")
-def test_whatever_is_chosen_lint_has_nothing_to_say_of_it(choice: Choice, argument: str, project: Path) -> None:
+def test_a_drafted_contract_of_every_choice_has_no_lint_findings(choice: Choice, argument: str, project: Path) -> None:
     (project / "my_train.py").write_text(STEP.replace("seq_len=128", f"{argument}=False"))
     source = find_step_source("my_train.py:make_step")
     for compiled, timed, fit in PAIRS:
@@ -161,7 +161,7 @@ def test_whatever_is_chosen_lint_has_nothing_to_say_of_it(choice: Choice, argume
         assert same["WITHIN" if argument == "optimized" else "SAME"].value_at("equality") == draft.equality
 
 
-def test_the_adapter_calls_the_function_with_what_it_takes(project: Path) -> None:
+def test_the_drafted_adapter_passes_the_arguments_that_the_function_takes(project: Path) -> None:
     adapter, contract, _ = keep(
         Draft(find_step_source("my_train.py:make_step"), 40, Arms(False, False, memory=False)), project, force=False
     )
@@ -170,7 +170,7 @@ def test_the_adapter_calls_the_function_with_what_it_takes(project: Path) -> Non
     assert "sys.path" not in adapter.read_text()
 
 
-def test_the_adapter_of_a_script_in_a_folder_finds_it_there(project: Path) -> None:
+def test_the_drafted_adapter_of_a_script_in_a_folder_adds_the_folder_to_the_path(project: Path) -> None:
     (project / "scripts").mkdir()
     (project / "scripts" / "run.py").write_text(STEP)
     adapter, _, _ = keep(
@@ -201,7 +201,7 @@ def test_a_missing_compiler_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     assert compiler_missing() == ""
 
 
-def test_numbers_that_no_replay_changes_are_named_with_a_reason_that_is_yours_to_say(project: Path) -> None:
+def test_host_values_that_no_replay_changes_are_drafted_with_an_empty_reason_that_fails_to_load(project: Path) -> None:
     draft = Draft(find_step_source("my_train.py:make_step"), 40, Arms(False, False, memory=False))
     paths = keep(replace(draft, host_values={"kept.done": "compared at my_train.py:7"}), project, force=False)
     line = next(each for each in paths[1].read_text().splitlines() if "kept.done" in each)
@@ -212,7 +212,7 @@ def test_numbers_that_no_replay_changes_are_named_with_a_reason_that_is_yours_to
 
 
 @pytest.mark.parametrize("function", ["make_step", "make_trainer"])
-def test_what_an_adapter_imports_of_the_harness_is_there(function: str, project: Path) -> None:
+def test_every_harness_name_that_a_drafted_adapter_imports_exists(function: str, project: Path) -> None:
     (project / "my_train.py").write_text(f"def {function}(seed):\n    return made(seed)\n")
     draft = Draft(find_step_source(f"my_train.py:{function}"), 40, Arms(False, False, memory=False))
     [(module, name)] = re.findall(r"^from (harness\S+) import (\w+)$", draft.adapter(project), re.MULTILINE)

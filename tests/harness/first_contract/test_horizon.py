@@ -37,7 +37,7 @@ def test_no_other_budget_is_taken(text: str) -> None:
         seconds_of(text)
 
 
-def test_a_long_run_that_fits_stands_beside_the_other_claims(draft: Draft, tmp_path: Path) -> None:
+def test_a_long_run_that_fits_is_drafted_next_to_the_other_claims(draft: Draft, tmp_path: Path) -> None:
     keep(replace(draft, long=2700), tmp_path, force=False)
     short, long = (
         load_contract(next((tmp_path / name).iterdir())).contract for name in ("contracts", "contracts-long")
@@ -48,7 +48,7 @@ def test_a_long_run_that_fits_stands_beside_the_other_claims(draft: Draft, tmp_p
     assert findings_of([tmp_path / "contracts", tmp_path / "contracts-long"])[1] == []
 
 
-def test_one_that_does_not_is_named_with_the_command_that_runs_it(draft: Draft) -> None:
+def test_a_long_run_that_does_not_fit_is_named_with_the_command_that_runs_it(draft: Draft) -> None:
     assert compared_steps(draft) == [
         "long run: TRAIN-LONG, of 10,000 steps, is apart: `harness verify contracts-long/` runs it"
     ]
@@ -69,7 +69,7 @@ def test_only_losses_that_stay_no_numbers_end_a_training(losses: list[float], st
 @pytest.mark.slow
 @pytest.mark.usefixtures("warm")
 @pytest.mark.parametrize("end", ["next(steps)", "loss = loss * (0.0 if next(steps, 99) < 99 else math.nan)"])
-def test_a_step_that_ends_its_training_is_compared_over_the_steps_that_it_has(tmp_path: Path, end: str) -> None:
+def test_a_step_that_ends_its_training_early_is_compared_over_its_available_steps(tmp_path: Path, end: str) -> None:
     (tmp_path / "temporary").mkdir()
     written(tmp_path, at_import="import math", before=ENDS, after=end)
     code, printed, errors = called(tmp_path, "init", "train.py:make_step", "--no-compile", "--steps", "30")

@@ -32,7 +32,7 @@ def written(text: str, name: str = "train.py") -> None:
     Path(name).write_text(HOSTILE + text)
 
 
-def test_a_function_is_found_with_what_it_takes_and_its_module_is_not_run(project: Path) -> None:
+def test_a_step_function_is_found_with_its_arguments_without_running_its_module(project: Path) -> None:
     written("def make_step(seed, *, batch_size=16, rate=0.1):\n    return step, batch, model\n")
     for asked in ("train:make_step", "train.py:make_step"):
         source = find_step_source(asked)
@@ -147,7 +147,7 @@ TRAINER = "    trainer = Trainer()\n    trainer.train()\n"
         ("x = " + "(" * 500 + ")" * 500, "too many nested parentheses"),
     ],
 )
-def test_what_makes_no_step_is_refused_with_its_place(text: str, found: str) -> None:
+def test_a_function_that_builds_no_step_is_refused_with_its_place(text: str, found: str) -> None:
     written(text)
     assert found in refused("train.py:main")
 
@@ -172,7 +172,7 @@ def test_what_names_no_function_is_refused(asked: str, found: str, project: Path
     assert found in refused(asked)
 
 
-def test_what_cannot_be_told_from_the_source_is_left_to_the_run() -> None:
+def test_a_return_value_unknown_from_the_source_is_left_to_the_run() -> None:
     written("def main():\n    return StepFunction(step=step, batch=batch, parameters=parameters)\n")
     assert find_step_source("train.py:main").line == 2
     written("if True:\n    def main():\n        return parts\n")

@@ -64,7 +64,7 @@ def test_each_answer_has_status_reason_sentence_figures_and_lines_of_code(draft:
     assert (told["headline"]["word"], told["exit_code"], told["format_version"]) == ("VIOLATED", 1, 1)
 
 
-def test_markdown_says_first_what_was_found_and_last_how_to_repeat_it(draft: Draft) -> None:
+def test_trial_markdown_begins_with_the_finding_and_ends_with_the_command(draft: Draft) -> None:
     text = trial_markdown(tried(draft, verdict("TRAIN-REPEATS"), verdict("TRAIN-SYNCS", **FAILED)), draft)
     lines = text.splitlines()
     assert lines[0].replace("\\", "") == (
@@ -76,12 +76,12 @@ def test_markdown_says_first_what_was_found_and_last_how_to_repeat_it(draft: Dra
     assert lines[-3:] == ["```", "harness try train.py:make_step --baseline main", "```"]
 
 
-def test_markdown_of_what_held_begins_with_the_headline(draft: Draft) -> None:
+def test_trial_markdown_of_a_passing_trial_begins_with_the_headline(draft: Draft) -> None:
     text = trial_markdown(tried(draft, verdict("TRAIN-REPEATS")), draft)
     assert text.startswith("**HELD**: Every planned unit held.\n")
 
 
-def test_markdown_cannot_be_changed_by_what_a_step_says(draft: Draft) -> None:
+def test_trial_markdown_escapes_markup_in_messages_of_a_step(draft: Draft) -> None:
     hostile: dict[str, Any] = {"status": Status.FAIL, "reason": "differs", "message": "a | b\n# <script> @everyone"}
     text = trial_markdown(tried(draft, verdict("TRAIN-SYNCS", **hostile)), draft)
     assert "<script>" not in text

@@ -199,7 +199,7 @@ def test_the_first_gate_of_a_loop_that_clears_its_gradients_is_open(command: str
 KEEP = "-> keep the tensor (`losses.append(loss.detach())`) and read it after the step, outside of it"
 
 
-def test_a_logged_loss_is_named_with_its_line_and_what_mends_it(project: Path) -> None:
+def test_a_logged_loss_is_reported_with_its_line_and_its_fix(project: Path) -> None:
     written(project, before="losses = []", after="losses.append(loss.item())")
     code, lines = tried(project)
     given = answers(lines)
@@ -258,7 +258,7 @@ ASKING = """def asking():
 """
 
 
-def test_what_a_step_does_otherwise_because_it_is_captured_is_told(project: Path) -> None:
+def test_a_step_that_asks_whether_it_is_captured_is_reported(project: Path) -> None:
     written(project, at_import=ASKING, after="loss = loss * (1 + 1e-6) if asking() or (loss < 0).all() else loss")
     code, lines = tried(project)
     given = {question: answer.replace("\n", " ") for question, answer in answers(lines).items()}
@@ -286,7 +286,7 @@ def test_what_a_step_does_otherwise_because_it_is_captured_is_told(project: Path
     ],
     ids=["raises", "exits", "exits hard", "hangs"],
 )
-def test_what_breaks_the_step_breaks_no_more(
+def test_a_step_that_raises_or_exits_gives_an_error_and_no_contract(
     at_import: str, after: str, options: tuple[str, ...], found: str, project: Path
 ) -> None:
     written(project, at_import=at_import, after=after)
@@ -298,7 +298,7 @@ def test_what_breaks_the_step_breaks_no_more(
     assert not (project / "contracts").exists()
 
 
-def test_what_a_module_prints_is_none_of_the_answers(project: Path) -> None:
+def test_output_printed_by_a_users_module_does_not_appear_among_the_answers(project: Path) -> None:
     written(project, at_import='print("HELD: Every planned unit held.\\x1b[2J")', after='print("::error::x")')
     code, lines = tried(project)
     assert code == 0
@@ -313,7 +313,7 @@ def test_what_a_module_prints_is_none_of_the_answers(project: Path) -> None:
         pytest.param(signal.SIGTERM, 143, "terminated", marks=pytest.mark.slow),
     ],
 )
-def test_an_interruption_ends_it_and_leaves_what_was_asked_for(
+def test_an_interrupted_try_ends_its_worker_and_leaves_only_the_requested_files(
     number: int, code: int, word: str, project: Path
 ) -> None:
     reached = "import pathlib, time; pathlib.Path(__file__).with_name('reached').touch(); time.sleep(600)"
@@ -353,7 +353,7 @@ def test_an_interruption_leaves_the_answers_that_were_found(number: int, code: i
     assert printed == ""
 
 
-def test_an_early_answer_is_the_one_that_stands_at_the_end(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_early_answers_of_a_trial_equal_its_final_verdicts(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(project)
     written(project, before="losses = []", after="losses.append(loss.item())")
     draft = Draft(find_step_source("train.py:make_step"), 12, Arms(compiled=False, timed=False, memory=False))
@@ -374,7 +374,7 @@ def test_init_is_refused_for_a_loop(project: Path) -> None:
 
 
 @pytest.mark.parametrize("reports", [(), ("--reports", "runs")], ids=["nothing", "runs"])
-def test_an_interruption_names_what_is_kept_and_nothing_that_is_not(
+def test_an_interrupted_try_names_only_reports_that_were_kept(
     reports: tuple[str, ...], project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(*_: object, **__: object) -> None:

@@ -91,7 +91,7 @@ def busy(*seconds: float, since: float = 0.0) -> list[Busy]:
     return [Busy("one-run", began, ended) for began, ended in pairwise(ends)]
 
 
-def test_what_took_longest_begins_first_and_what_is_not_known_before_it(tmp_path: Path) -> None:
+def test_shards_start_longest_first_and_shards_of_unknown_duration_before_them(tmp_path: Path) -> None:
     contracts = contracts_of(tmp_path, {"a": ["A-1"], "b": ["B-1", "B-2"], "c": ["C-1"], "d": ["D-1"]})
     recorded = {
         ("a", "A-1", "w"): busy(3.0),
