@@ -152,7 +152,7 @@ def test_shards_say_whether_they_need_a_gpu() -> None:
     assert (needs["F-GRAPH-BWD-003"], needs["traced-step-v1"], needs["ptx-target-parity-v1"]) == (True, False, True)
 
 
-def test_each_shard_sees_its_own_gpus_and_none_overtakes(programs: Write, tmp_path: Path) -> None:
+def test_each_shard_sees_only_its_assigned_gpus_and_shards_start_in_order(programs: Write, tmp_path: Path) -> None:
     """Four GPUs; what needs more than there are has all of them, and a unit of it says what is missing."""
     says = "import os; print(os.environ['CUDA_VISIBLE_DEVICES'])"
     begins = f"{says}; open('two-has-begun', 'w')"
@@ -286,7 +286,7 @@ def test_the_worst_shard_decides_a_drill(codes: list[int], code: int) -> None:
     assert gate.worst(codes) == code
 
 
-def test_gpus_are_all_or_those_that_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_gpus_option_takes_all_gpus_or_the_named_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engines, "devices", lambda: Devices((Gpu("NVIDIA H200", "GPU-a", "sm_90", 139.8),)))
     assert (engines.gpu_names("all"), engines.gpu_names("0, GPU-b")) == (["GPU-a"], ["0", "GPU-b"])
     monkeypatch.setattr(engines, "devices", lambda: Devices(problem="no NVIDIA driver"))
@@ -341,7 +341,7 @@ def test_a_shard_without_run_directory_is_named(tmp_path: Path) -> None:
         gate.run_directories([shard("one"), shard("two")], tmp_path)
 
 
-def test_an_interruption_ends_what_runs_and_nothing_else_begins(
+def test_an_interrupted_gate_ends_its_running_shard_and_starts_no_further_shard(
     programs: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     directory, log = tmp_path / "out", tmp_path / "out" / "waits.txt"
@@ -366,7 +366,7 @@ def harness(*arguments: str | Path) -> list[str]:
     return [sys.executable, "-m", "harness", *map(str, arguments)]
 
 
-def test_a_terminated_gate_keeps_what_its_shards_saw(scripted: Path, tmp_path: Path) -> None:
+def test_a_terminated_gate_keeps_the_evidence_of_its_running_shard(scripted: Path, tmp_path: Path) -> None:
     """The whole command: a shard under way leaves its evidence, the others never begin."""
     from scripted_system import contract_text
 

@@ -102,7 +102,7 @@ def test_it_prints_units_runs_and_where_seconds_are_from(
 
 
 @pytest.mark.parametrize("command", ["verify", "drill"])
-def test_a_system_that_does_not_say_what_it_is_has_the_exit_code_of_a_run(
+def test_planning_a_system_that_cannot_be_described_exits_like_a_run(
     folder: Path, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
     write_contract("held")
@@ -114,7 +114,7 @@ def test_a_system_that_does_not_say_what_it_is_has_the_exit_code_of_a_run(
     assert left.value.code == 12
 
 
-def test_it_writes_nothing_where_nothing_was(
+def test_planning_without_earlier_runs_writes_nothing_and_knows_no_duration(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_contract("held")
@@ -123,7 +123,7 @@ def test_it_writes_nothing_where_nothing_was(
     assert sorted(path.name for path in folder.iterdir()) == ["contracts"]
 
 
-def test_equal_runs_took_what_they_took_last_alone_and_together(
+def test_the_plan_estimates_equal_runs_from_their_latest_durations(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_contract("held", "violated")
@@ -138,7 +138,7 @@ def test_equal_runs_took_what_they_took_last_alone_and_together(
     assert found["together"] == {"seconds": 10.5, "source": "2026-11-21-newer"}
 
 
-def test_runs_beside_which_others_were_executed_did_not_take_as_long_as_all_of_them(
+def test_a_single_run_is_not_estimated_by_the_duration_of_a_shared_session(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_contract("held", "violated")
@@ -147,7 +147,7 @@ def test_runs_beside_which_others_were_executed_did_not_take_as_long_as_all_of_t
     assert (len(found["runs"]), found["seconds"], found["together"]) == (1, 8.0, None)
 
 
-def test_of_more_steps_each_arm_takes_what_a_step_took(
+def test_the_plan_scales_the_duration_of_each_arm_with_its_steps(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Start 1 s and end 0 s as before; 2 s of the candidate and 5 s of the baseline for ten times as many steps."""
@@ -163,7 +163,7 @@ def test_of_more_steps_each_arm_takes_what_a_step_took(
 
 
 @pytest.mark.parametrize("name", ["cpu_model", "usable_cores"])
-def test_another_machine_says_nothing_of_this_one(
+def test_durations_of_a_different_machine_give_no_estimate(
     name: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_contract("held")
@@ -196,7 +196,7 @@ def test_a_drill_lists_controls_faults_and_their_runs(
     assert not Path("harness-reports").exists()
 
 
-def test_the_plan_of_a_drill_is_what_it_executes(
+def test_the_plan_of_a_drill_lists_the_runs_that_the_drill_executes(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_contract("held")

@@ -33,7 +33,7 @@ def message(candidate: ArmEvidence, baseline: ArmEvidence) -> str:
     return words.replace("candidate graphed", "ours").replace("baseline ungraphed", "theirs")
 
 
-def test_parameters_are_named_with_what_differs_in_all_of_them() -> None:
+def test_unequal_parameters_are_named_with_their_common_difference() -> None:
     theirs = arm("ungraphed", names=NAMES)
     for form, how in (
         ("bfloat16 [4, 2]", "bfloat16 in ours, float32 in theirs"),

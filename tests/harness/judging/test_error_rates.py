@@ -92,7 +92,7 @@ def test_an_outlier_hides_no_fail() -> None:
     assert simulated("one slow baseline", 0.01, 1.0).failed >= 0.95
 
 
-def test_intervals_cover_what_they_should() -> None:
+def test_confidence_intervals_reach_their_stated_coverage() -> None:
     point = simulated("bell-shaped", 0.01, DEMANDED)
     assert point.lower_bound_covers >= 0.99
     assert point.self_intervals_cover == pytest.approx(0.95, abs=0.01)
@@ -135,7 +135,7 @@ def test_published_processes_are_relative_to_an_undisturbed_step() -> None:
         assert np.abs(np.median(quartiles, axis=0)).max() < 0.1
 
 
-def test_kept_step_times_are_those_of_the_runs_that_are_still_published() -> None:
+def test_stored_step_times_match_the_runs_that_are_still_published() -> None:
     kept = {run["run"]: run for run in measured_noise.kept(error_rates.REPORTS)}
     assert list(kept) == list(measured_noise.RUNS)
     published = [run for run in kept if (error_rates.REPORTS / run).exists()]

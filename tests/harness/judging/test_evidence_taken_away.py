@@ -181,7 +181,7 @@ READ = {
 
 
 @pytest.mark.parametrize("way", READ)
-def test_whichever_way_something_is_read_it_counts_as_read(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_value_counts_as_read_by_every_way_of_reading(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     evidence: list[Any] = [timed_run(0, [0.01] * 4, [0.012] * 4)]
     with reads_noted(monkeypatch) as reads:
         READ[way](evidence[0])

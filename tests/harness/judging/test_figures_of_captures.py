@@ -92,7 +92,7 @@ def test_growing_memory() -> None:
     }
 
 
-def test_waits_of_a_reported_arm_are_told_and_not_judged() -> None:
+def test_syncs_of_a_reported_arm_are_printed_and_not_judged() -> None:
     verdict = watched(claim={"reported": "ungraphed"}, reported=syncs("ungraphed", {"profiler": 4, "dispatch_mode": 4}))
     assert verdict.reason == "held"
     assert verdict.message.endswith("; arm ungraphed waits 2 times a step, at clip.py:7, which no capture executes")

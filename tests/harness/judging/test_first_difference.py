@@ -135,7 +135,7 @@ def test_an_observed_step_ends_in_the_bits_of_the_plain_one(candidate: dict[str,
         assert (plain.after, plain.loss, plain.gradients) == (seen.after, seen.loss, seen.gradients)
 
 
-def test_a_step_that_ends_in_other_bits_while_it_is_observed_is_not_seen() -> None:
+def test_a_step_that_ends_in_different_bits_while_observed_is_not_located() -> None:
     executing = executions(fault="scaled")
     run, steps = executing.runs[-1], list(executing.steps[-1])
     [at] = [n for n, each in enumerate(steps) if each.arm == "other" and each.replica == OBSERVED]
@@ -220,13 +220,13 @@ def test_steps_that_agree_are_not_observed_and_no_run_goes_on_behind_the_first_t
     assert [[each.step for each in steps if each.operators] for steps in executing.steps] == [[], [3, 3]]
 
 
-def test_the_path_says_what_was_compared() -> None:
+def test_the_path_to_a_first_difference_lists_each_compared_part() -> None:
     rows = {part: seen for part, seen, _ in path_rows(found(fault="momentum"))}
     assert rows["batch"] == rows["forward pass"] == rows["backward pass"] == rows["gradient clip"] == "equal"
     assert rows["update"] == "differs"
 
 
-def test_an_operator_that_one_arm_alone_has_aligns_with_none() -> None:
+def test_an_operator_that_only_one_arm_has_aligns_with_no_operator() -> None:
     executing = executions(fault="tripled")
     ours, theirs = (
         next(each.operators or [] for each in executing.steps[-1] if each.arm == arm and each.operators)
@@ -247,7 +247,7 @@ def test_operators_outside_of_a_graph_align_although_the_graph_calls_the_same_li
     assert aligned([*forward, *backward, *replayed], backward) == [(4, 0), (5, 1)]  # warm-ups
 
 
-def test_operators_of_a_stream_that_runs_ahead_align_by_what_they_read_from_before_the_step() -> None:
+def test_operators_of_a_stream_that_runs_ahead_align_by_their_inputs_from_before_the_step() -> None:
     def using(weight: str) -> ObservedOperator:
         [operator] = found_operators(("dequantize",))
         return operator.model_copy(update={"reads": [ReadTensor(digest=weight, form="int32 [8]")]})
@@ -349,7 +349,7 @@ def test_an_operator_that_differs_in_a_step_with_equal_ends_is_no_difference() -
 
 
 @pytest.mark.parametrize("before", ["old", "result"], ids=["other memory", "memory with this result"])
-def test_what_memory_held_before_a_kernel_filled_it_is_no_difference(before: str) -> None:
+def test_memory_content_from_before_a_kernel_filled_it_is_no_difference(before: str) -> None:
     assert difference_between([filling(before, "result")], [filling("other", "result")]).how is None
 
 
@@ -357,13 +357,13 @@ def test_a_kernel_that_fills_memory_with_another_result_has_equal_inputs() -> No
     assert difference_between([filling("old", "result")], [filling("other", "another")]).how == "result"
 
 
-def test_a_kernel_that_changes_what_the_step_has_made_reads_it() -> None:
+def test_a_kernel_that_changes_a_tensor_of_the_step_counts_as_reading_the_tensor() -> None:
     arms = [[filling("x", made), filling(made, made * 2, source=0)] for made in ("a", "b")]
     parted = difference_between([filling("x", "a"), *arms[0][1:]], [filling("x", "a"), *arms[1][1:]])
     assert parted.how == "reads"
 
 
-def test_a_step_without_autograd_is_one_part_and_kernels_that_were_not_seen_are_named() -> None:
+def test_a_step_without_autograd_is_located_as_one_part_with_its_unseen_kernels() -> None:
     steps = observed_steps(launch(None, "a"), launch(None, "b"), unseen=2)
     answer = difference_of(*steps).model_copy(update={"unseen": 2})
     assert located(answer) == (

@@ -41,7 +41,7 @@ def test_late_steps_over_early_ones() -> None:
     assert slowdown(blocks(quarters(1.0, 1.5))) == Slowdown(0.5, 0.5, 0.5, 0.5)
 
 
-def test_what_comes_between_counts_nowhere() -> None:
+def test_a_slow_step_between_the_compared_blocks_does_not_count_as_a_slowdown() -> None:
     times = quarters(2.0, 2.0)
     times[16] = 100.0
     assert slowdown(blocks(times)) == Slowdown(0.0, 0.0, 0.0)

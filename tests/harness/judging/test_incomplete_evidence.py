@@ -110,7 +110,7 @@ def rests_on(path: Path, kind: str) -> bool:
     return not any(name.endswith(shown) for shown in SHOWN)
 
 
-def test_every_kind_but_those_of_texts_and_counts_has_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_claim_kind_except_ptx_target_rests_on_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else the next test would look at nothing."""
     counted = {
         kind: sum(rests_on(path, kind) for path in leaves(passing(kind, monkeypatch).evidence)) for kind in KINDS

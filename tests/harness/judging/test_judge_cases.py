@@ -23,7 +23,7 @@ ALL = [pytest.param(kind, case, id=f"{kind}: {case.name}") for kind, cases in EV
 
 
 @pytest.mark.parametrize(("kind", "case"), ALL)
-def test_one_wrong_thing_gives_its_reason_and_its_sentence(kind: str, case: Case) -> None:
+def test_each_single_defect_gives_its_reason_code_and_sentence(kind: str, case: Case) -> None:
     verdict = case.judged()
     assert (verdict.reason, verdict.status) == (case.reason, REASONS[case.reason].status), verdict.message
     assert verdict.message == SENTENCES[kind][case.name]

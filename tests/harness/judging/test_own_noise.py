@@ -134,7 +134,7 @@ def test_both_arms_run_five_times_in_one_process_and_are_sketched(noisy: Recorde
     assert not serves(unsketched, noisy.planned, SHARED, {"plain": "plain"})
 
 
-def test_equal_arms_hold_and_the_sentence_says_what_noise_would_hide(noisy: Recorded) -> None:
+def test_equal_noisy_arms_pass_and_the_message_states_the_hidden_distance(noisy: Recorded) -> None:
     found = noisy.verdict()
     assert (found.status, found.reason) == (Status.PASS, "held"), found.message
     assert found.denominators["runs_per_arm"] == 5
@@ -151,7 +151,9 @@ def test_equal_arms_hold_and_the_sentence_says_what_noise_would_hide(noisy: Reco
         (sketch_moved("parameters 0.weight", -1e-3), "end parameters 0.weight"),
     ],
 )
-def test_what_lies_apart_in_all_runs_is_named(change: Change, furthest: str, noisy: Recorded) -> None:
+def test_a_difference_present_in_all_runs_is_named_as_beyond_noise(
+    change: Change, furthest: str, noisy: Recorded
+) -> None:
     found = noisy.verdict(change)
     assert (found.status, found.reason) == (Status.FAIL, "beyond_noise"), found.message
     assert found.figures["most_beyond_noise"].value == furthest
@@ -232,7 +234,7 @@ def features(values: np.ndarray[Any, Any], columns: int = 1) -> Features:
 
 
 @pytest.mark.parametrize("columns", [1, 4])
-def test_of_all_divisions_of_the_same_runs_at_most_one_is_accused(columns: int) -> None:
+def test_random_divisions_of_the_same_runs_are_rarely_judged_beyond_noise(columns: int) -> None:
     """The rate of false alarms, whatever the numbers are: here with one run far off, and one feature split in two."""
     values = np.random.default_rng(0).standard_t(2, (10, 24))
     values[3] *= 1e6
@@ -259,7 +261,7 @@ def test_a_run_that_is_off_alone_accuses_nobody() -> None:
     assert separation([features(values)]).beyond <= 1
 
 
-def test_a_candidate_that_scatters_more_is_told_from_one_that_lies_apart() -> None:
+def test_a_candidate_with_more_scatter_is_noise_and_a_shifted_candidate_is_not() -> None:
     values = np.random.default_rng(2).normal(size=(10, 400))
     scattered, apart = values.copy(), values.copy()
     scattered[:5] *= 100

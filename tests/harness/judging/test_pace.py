@@ -58,7 +58,7 @@ def test_disturbed_baselines_make_no_candidate_faster() -> None:
 @pytest.mark.parametrize(
     ("longer", "reason"), [(1.0, "held"), (SLOWED, "held"), (1.9 * SLOW / LEAST, "held"), (20.0, "candidate_stalls")]
 )
-def test_a_slow_pace_excuses_no_more_of_a_block_than_it_explains(longer: float, reason: str) -> None:
+def test_a_slow_machine_pace_excuses_only_the_slowdown_that_it_explains(longer: float, reason: str) -> None:
     """Beside two of six rounds it is 1.8 times slower; there the candidate's first block takes so many times longer."""
     runs = []
     for number in range(12):
@@ -96,7 +96,7 @@ def test_disturbed_candidates_hide_no_speed() -> None:
     assert verdict.denominators["blocks"] == 12 * 8
 
 
-def test_a_process_with_one_undisturbed_round_is_left_out_where_enough_others_are() -> None:
+def test_a_process_with_one_undisturbed_round_is_left_out_when_enough_other_processes_remain() -> None:
     runs = [process(number, 1.2, [FREE] * 4) for number in range(9)]
     runs += [process(number, 1.0, [FREE, BUSY, BUSY, BUSY]) for number in range(9, 12)]
     verdict = judged(runs)
@@ -132,7 +132,7 @@ def test_where_nothing_is_undisturbed_slow_baselines_pass_nothing() -> None:
     assert (value(verdict, "disturbed_rounds"), value(verdict, "disturbed_processes")) == (36, 12)
 
 
-def test_a_ratio_beyond_what_a_slow_pace_explains_is_decided_all_the_same() -> None:
+def test_a_ratio_larger_than_a_slow_pace_explains_is_decided() -> None:
     verdict = judged([process(number, 2.5, [FREE, BUSY, BUSY, BUSY], slowed="") for number in range(12)])
     assert verdict.reason == "held"
     assert value(verdict, "mean_ratio") == pytest.approx(2.5 / 1.8)

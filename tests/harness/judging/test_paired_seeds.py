@@ -68,7 +68,7 @@ def test_so_many_seeds_would_decide_and_fewer_would_not(middle: float) -> None:
     assert decided[needed] > 0.5 > decided[5] or needed == 6
 
 
-def test_no_number_of_seeds_decides_what_lies_at_the_margin() -> None:
+def test_no_number_of_seeds_decides_a_difference_at_the_margin() -> None:
     assert not_worse.seeds_to_decide(np.array([-1.0, -0.5, 0.0, 0.5, 1.0]), 0.95) is None
 
 
@@ -80,7 +80,7 @@ def test_a_pass_at_the_margin_is_rare_whatever_the_noises_shape(noise: str, coun
     assert bar is None or bar[1], point
 
 
-def test_what_is_published_is_what_the_script_finds() -> None:
+def test_published_seed_error_rates_equal_those_of_the_script() -> None:
     """The points of one setting; the long checks compare all of them."""
     published = seed_error_rates.REPORT.published()
     found = simulate("heavy-tailed", 8, 0.95, published["points"][0]["experiments"], published["seed"])

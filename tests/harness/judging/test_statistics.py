@@ -185,7 +185,7 @@ def test_as_many_may_dissent_as_a_sign_test_lets(processes: int, confidence: flo
     assert scipy.stats.binom.cdf(few + 1, processes, 0.5) > 1 - confidence
 
 
-def test_at_a_chance_of_just_what_is_left_of_the_confidence_one_may_dissent() -> None:
+def test_one_run_may_dissent_when_its_chance_equals_the_remaining_confidence() -> None:
     assert statistics.may_dissent(3, 0.5) == 1  # 1/8 and 3/8
 
 

@@ -27,7 +27,7 @@ def value(verdict: Verdict, name: str) -> object:
     return verdict.figures[name].value
 
 
-def test_a_pass_says_what_it_rests_on() -> None:
+def test_a_passing_trajectory_verdict_states_its_steps_state_and_training_effect() -> None:
     verdict = trajectory()
     assert verdict.message == "the losses of candidate graphed and baseline ungraphed are equal in bits at all 10 steps"
     assert verdict.denominators == {"steps": 10, "state_tensors": 7}
@@ -117,7 +117,7 @@ def test_finite_losses_too_far_apart_for_a_double_exceed_every_bound() -> None:
     assert (verdict.reason, value(verdict, "max_abs_difference")) == ("exceeds_tolerance", math.inf)
 
 
-def test_the_final_step_alone_is_compared_when_the_contract_says_so() -> None:
+def test_only_the_final_step_is_compared_when_the_contract_compares_final() -> None:
     final = {"compare": "final"}
     assert trajectory(graphed(nudged(4)), claim=final).reason == "held"
     verdict = trajectory(graphed(nudged(9)), claim=final)
@@ -175,7 +175,7 @@ def test_a_gradient_difference_names_step_and_tensor() -> None:
     assert verdict.denominators == {"steps": 2, "tensors": 2, "groups": 2, "state_tensors": 7}
 
 
-def test_gradients_that_pass_say_so() -> None:
+def test_a_passing_gradient_verdict_states_its_tensors_and_steps() -> None:
     assert matched().message == (
         "the gradients of 2 tensors are equal in bits to ungraphed's at 2 steps, and all 2 clipped norms are at most 1"
     )

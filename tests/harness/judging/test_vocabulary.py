@@ -108,7 +108,7 @@ def test_a_settled_judgement_reads_as_its_reason_and_sentence() -> None:
     ("denominators", "what"),
     [({}, "nothing"), ({"tensors": 0, "steps": 1}, "tensors"), ({"tensors": 0, "groups": 0}, "groups, tensors")],
 )
-def test_what_was_not_counted_is_named(denominators: dict[str, int], what: str) -> None:
+def test_a_denominator_of_zero_is_named_in_the_message(denominators: dict[str, int], what: str) -> None:
     def judge(sheet: Sheet) -> Judgement:
         for name, number in denominators.items():
             sheet.count(name, number)

@@ -53,7 +53,7 @@ def test_two_seconds_may_pass_between_samples(seconds: list[float]) -> None:
         pytest.param([math.nan], 8, id="at no time"),
     ],
 )
-def test_what_nobody_watched_decides_nothing(seconds: list[float], unseen: float) -> None:
+def test_a_timing_without_clock_samples_is_undecided_as_telemetry_missing(seconds: list[float], unseen: float) -> None:
     verdict = sampled_at(seconds, back_to_back())
     assert verdict.reason == "telemetry_missing"
     assert verdict.message == (
@@ -69,7 +69,7 @@ def test_a_machine_without_a_gpu_is_watched_without_its_clock() -> None:
     assert require_quiet_machine(Limits(), [(run, run.timing)], Sheet()) == 0.0
 
 
-def test_nor_is_such_a_machine_left_alone() -> None:
+def test_a_timing_without_machine_samples_is_not_proven_quiet() -> None:
     once = Telemetry(samples=[sample(seconds=12.0, sm_clock_mhz=None)], began=SAMPLER_BEGAN)
     run = timed_run(0, timing={"blocks": back_to_back(), "observed_device_seconds": {}}, telemetry=once)
     assert run.timing is not None

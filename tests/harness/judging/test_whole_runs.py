@@ -31,7 +31,7 @@ def with_steps(judged: Judged, more: int) -> Judged:
 
 @pytest.mark.parametrize("more", [1, -1])
 @pytest.mark.parametrize("kind", sorted(set(ONE_WRONG_THING) - OTHERS))
-def test_a_run_of_other_steps_than_its_workload_holds_nothing(
+def test_a_run_with_more_or_fewer_steps_than_its_workload_is_an_evidence_error(
     kind: str, more: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trained = [each for each in held(kind, monkeypatch) if each.evidence[0].probe != "recapture" and not ended(each)]
@@ -62,7 +62,7 @@ def test_re_captures_are_not_the_workloads_steps(monkeypatch: pytest.MonkeyPatch
     assert {with_steps(each, 1).verdict().reason for each in again} == {"held"}
 
 
-def test_what_is_cut_off_is_missed_and_what_is_shown_is_judged() -> None:
+def test_missing_steps_are_an_evidence_error_and_present_steps_are_judged() -> None:
     steps = 2 * STEPS
     contract = contract_of(TRAJECTORY | {"guards": {"steps": STEPS}}, steps=steps)
 

@@ -58,7 +58,7 @@ def test_an_answer_or_an_end_is_received(start: Callable[[str], Child], how: str
         assert process.receive(json.loads, LIMIT_S) == received
 
 
-def test_a_child_that_says_nothing_is_waited_for_no_longer_and_ends_with_the_block(
+def test_a_silent_child_is_not_waited_for_beyond_the_limit_and_is_killed_at_the_end(
     start: Callable[[str], Child],
 ) -> None:
     with start("time.sleep(600)") as process:
@@ -85,7 +85,7 @@ def test_an_end_is_named(ending: Ending, cause: str, name: str, sentence: str) -
     assert (ending.cause, ending.name, str(ending)) == (cause, name, sentence)
 
 
-def test_the_stack_of_a_process_is_its_own_and_not_an_earlier_ones(tmp_path: Path) -> None:
+def test_a_process_reads_its_own_stack_and_not_that_of_an_earlier_process(tmp_path: Path) -> None:
     (tmp_path / STACKS).write_text("of another process\n")
     stacks = LeftStacks(tmp_path)
     assert stacks.read() == ""

@@ -112,7 +112,7 @@ def test_a_command_that_cannot_start_is_an_error_with_its_name() -> None:
         KeptProcess(["no-such-command"])
 
 
-def test_a_daemon_ends_with_the_command_that_left_it(ids: Path) -> None:
+def test_a_daemon_left_by_a_command_ends_with_the_command(ids: Path) -> None:
     with KeptProcess(python(f"{DAEMON}{WAIT_FOR_IT}\nos._exit(3)", ids)) as kept:
         assert kept.wait(LIMIT_S) == 3
         await_end_of(ids)
@@ -151,7 +151,7 @@ def test_a_keeper_that_is_stopped_once_more_is_resumed_once_more(monkeypatch: py
         assert {*sent} - {signal.SIGKILL} == {signal.SIGCONT}  # its report of the end ends the keeper
 
 
-def test_what_a_killed_keeper_leaves_is_known_by_its_token(ids: Path) -> None:
+def test_a_process_left_by_a_killed_keeper_is_found_by_its_token(ids: Path) -> None:
     """The last resort: a child of a command that killed its keeper, in a session of its own."""
     marked = DAEMON.replace(", {})", ", dict(os.environ))")
     program = f"{marked}{WAIT_FOR_IT}\nos.kill(os.getppid(), 9); time.sleep(600)"

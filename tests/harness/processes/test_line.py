@@ -19,7 +19,7 @@ def ends() -> Iterator[tuple[Line, socket.socket]]:
     ours.close()
 
 
-def test_messages_come_one_at_a_time_and_a_part_of_one_is_kept(ends: tuple[Line, socket.socket]) -> None:
+def test_messages_are_received_one_at_a_time_and_a_partial_message_is_kept(ends: tuple[Line, socket.socket]) -> None:
     ours, theirs = ends
     theirs.sendall(b"one\ntwo\nthr")
     assert [ours.receive(0.0), ours.receive(0.0), ours.receive(0.0)] == ["one", "two", None]
@@ -57,7 +57,7 @@ def test_a_line_without_end_is_no_message(ends: tuple[Line, socket.socket], monk
         ours.receive(0.0)
 
 
-def test_what_the_other_end_does_not_read_is_lost_and_waited_for_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sending_to_an_end_that_does_not_read_stops_after_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(child, "SENDING_S", 0.01)
     ours, theirs = pair()
     with theirs:

@@ -44,7 +44,7 @@ def compare(baseline: str, candidate: str, *repeats: str, again: tuple[str, ...]
     return compared(first, second, *more)
 
 
-def test_equal_runs_hold_and_say_what_was_not_controlled(record: Record) -> None:
+def test_equal_recorded_runs_pass_and_list_what_was_not_controlled(record: Record) -> None:
     result = compare(record("a"), record("b"), record("a2"))
     assert (result.judgement.status, result.judgement.reason) == (Status.PASS, "held")
     assert (
@@ -55,7 +55,7 @@ def test_equal_runs_hold_and_say_what_was_not_controlled(record: Record) -> None
     assert result.first is None
 
 
-def test_losses_alone_hold_what_they_show(record: Record) -> None:
+def test_recordings_with_only_losses_are_compared_by_losses(record: Record) -> None:
     result = compare(record("a", given=()), record("b", given=()))
     assert result.judgement.status is Status.PASS
     assert result.judgement.message == "b equals a in bits: loss of 12 steps at 1 rank"
@@ -175,7 +175,7 @@ def torchrun(folder: Path, **settings: Any) -> str:
 
 
 @pytest.mark.slow
-def test_ranks_are_compared_one_by_one_and_the_wrong_one_is_named(tmp_path: Path) -> None:
+def test_recorded_ranks_are_compared_one_by_one_and_the_differing_rank_is_named(tmp_path: Path) -> None:
     baseline, equal, repeat = (torchrun(tmp_path / name) for name in ("a", "b", "a2"))
     held = compare(baseline, equal, repeat)
     assert held.judgement.status is Status.PASS, held.judgement.message

@@ -120,7 +120,7 @@ def test_ranks_of_one_run_share_a_folder_and_another_run_does_not(
         harness.record(tmp_path / "run")
 
 
-def test_a_rank_that_makes_its_folder_meanwhile_is_no_other_run(
+def test_a_rank_folder_created_meanwhile_does_not_count_as_a_different_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each listing of the folder finds a rank more."""
@@ -236,9 +236,7 @@ def test_a_learning_rate_that_is_not_one_number_is_left_out(rate: object, tmp_pa
     assert list(only_rank(tmp_path / "run").quantities) == ["loss"]
 
 
-def test_a_group_of_parameters_that_comes_later_warns_of_nothing(
-    tmp_path: Path, recwarn: pytest.WarningsRecorder
-) -> None:
+def test_a_parameter_group_added_later_causes_no_warning(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
     with harness.record(tmp_path / "run", optimizer=optimizer) as recorder:
         recorder.step(1.0)

@@ -258,7 +258,7 @@ def test_a_shorter_run_that_its_process_closed_may_have_ended_early() -> None:
     assert judge("a", "c", "a2").judgement.reason == "unequal_lengths"
 
 
-def test_a_recording_that_its_process_closed_says_so() -> None:
+def test_a_recording_closed_by_its_process_lists_its_ending_as_not_controlled() -> None:
     write("a", [1.0, 0.9], leaves=True)
     write("b", [1.0, 0.9], leaves=True)
     result = judge("a", "b")

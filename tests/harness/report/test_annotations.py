@@ -63,11 +63,11 @@ def test_a_waived_violation_is_a_warning() -> None:
     ],
     ids=["partly", "altered", "survivor", "nothing"],
 )
-def test_the_headline_is_told_where_no_unit_tells_it(view: ReportView, line: str) -> None:
+def test_the_headline_is_annotated_when_no_unit_states_it(view: ReportView, line: str) -> None:
     assert github_annotations(view) == [line]
 
 
-def test_what_held_is_not_annotated() -> None:
+def test_a_passing_unit_is_not_annotated() -> None:
     assert github_annotations(view_of(Status.PASS)) == []
 
 
@@ -83,7 +83,7 @@ def test_text_cannot_start_a_command_or_end_a_property() -> None:
     assert line == "::error title=a%2Cb%3A%3Ac on w %3A%3Aerror%3A%3Ax%3A violated::100%25 ::set-output name=x::y"
 
 
-def test_waived_units_take_no_line_from_those_that_shut_the_gate() -> None:
+def test_failing_units_are_annotated_before_waived_units() -> None:
     signed = header(waivers=[waiver(f"w{place}") for place in range(12)])
     lines = github_annotations(view_of(*[Status.FAIL] * 12, Status.INCONCLUSIVE, gate=True, header=signed))
     assert lines[0] == "::warning title=F-GRAPH-BWD-001 on w12%3A undecided::message 12"
@@ -104,7 +104,7 @@ def test_waived_units_take_no_line_from_those_that_shut_the_gate() -> None:
     ],
     ids=["altered", "survivor"],
 )
-def test_a_unit_that_ended_like_the_run_does_not_stand_for_what_it_does_not_say(view: ReportView, first: str) -> None:
+def test_a_headline_is_annotated_even_when_a_unit_has_the_same_status(view: ReportView, first: str) -> None:
     lines = github_annotations(view)
     assert (lines[0], len(lines)) == (first, 2)
 

@@ -81,7 +81,7 @@ def test_half_a_resumed_training_shows_nothing() -> None:
     assert shown(RESUME, "resume", [saved()]) == []
 
 
-def test_evaluations_show_their_numbers_and_what_they_changed() -> None:
+def test_the_evaluation_section_shows_each_loss_and_the_state_that_changed() -> None:
     ours = arm("ungraphed", loss_curve(10), 1)
     ours.evaluations.extend([evaluation(5), evaluation(10, left={"buffers": "x", "generators": "y"})])
     [section] = shown(EVALUATION, "evaluation", [arm("ungraphed", loss_curve(10)), ours])

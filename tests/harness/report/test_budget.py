@@ -65,7 +65,7 @@ def test_folded_tables_go_first_and_say_how_many_rows_they_lost() -> None:
     assert not pages.brief
 
 
-def test_then_cards_are_brief_and_what_held_loses_the_rest_of_its_folded_rows() -> None:
+def test_a_page_beyond_its_budget_shortens_cards_and_folded_rows_of_passing_claims() -> None:
     pages = Pages()
     sections = [section("memory", part("a", 1000, rows=20), part("b", rows=20))]
     assert len(page_within(1500 + (ROWS - 1) * ROW, sections, {"run of b"}, pages)) == 1000 + ROWS * ROW
@@ -82,7 +82,7 @@ def test_no_plot_is_left_out_however_large_a_page_is() -> None:
     assert pages.drawn() == ["judged", "held", "jit"]
 
 
-def test_other_tables_of_what_held_go_before_any_plot_and_the_largest_first() -> None:
+def test_unfolded_tables_of_passing_claims_are_cut_largest_first_before_any_plot() -> None:
     pages = Pages()
     held, small = part("held", 1000, rows=20, folded=False), part("small", rows=3, folded=False)
     sections = [section("memory", held, small, part("failed", rows=30, folded=False))]

@@ -21,7 +21,7 @@ def cards_of(*verdicts: Verdict) -> list[Card]:
     return cards(view_with(*verdicts, contracts=[contract()]), [])
 
 
-def test_a_claim_that_held_on_several_workloads_has_one_card_with_a_column_for_each() -> None:
+def test_a_claim_that_passed_on_several_workloads_has_one_card_with_a_column_each() -> None:
     [card] = cards_of(held("a", 0.5), held("b", 0.25))
     assert card.workloads == ["a", "b"]
     assert [unit.anchor for unit in card.units] == ["unit-1", "unit-2"]
@@ -29,7 +29,7 @@ def test_a_claim_that_held_on_several_workloads_has_one_card_with_a_column_for_e
     assert card.denominators == [("steps", ["100", "100"])]
 
 
-def test_a_figure_that_one_workload_lacks_is_a_dash_there() -> None:
+def test_a_figure_that_one_workload_lacks_is_shown_as_a_dash() -> None:
     [card] = cards_of(held("a", 0.5), verdict("F-GRAPH-BWD-001", "b"))
     assert card.figures == [("difference", ["0.5", "–"])]
 
@@ -40,7 +40,7 @@ def test_violated_undecided_and_broken_units_stand_alone() -> None:
         assert [card.workloads for card in found] == [["a"], ["b"]]
 
 
-def test_units_of_other_reasons_mechanisms_or_claims_stand_apart() -> None:
+def test_units_with_different_reasons_mechanisms_or_claims_have_separate_cards() -> None:
     found = cards_of(
         held("a", 1.0),
         held("b", 1.0, reason="within_bound"),
@@ -55,7 +55,7 @@ def test_units_of_other_reasons_mechanisms_or_claims_stand_apart() -> None:
     ]
 
 
-def test_the_grounds_stand_on_the_first_card_and_the_others_lead_there() -> None:
+def test_the_first_card_of_a_claim_shows_its_grounds_and_further_cards_link_to_it() -> None:
     found = cards_of(held("a", 1.0), held("b", 1.0, status=Status.FAIL))
     assert [(card.workloads, card.grounds) for card in found] == [(["b"], None), (["a"], ("unit-2", "b"))]
 
@@ -90,7 +90,7 @@ def gate(contracts: int, claims: int) -> ReportView:
     return view_with(*verdicts[:-1], last)
 
 
-def test_a_gate_is_grouped_by_contract_and_what_did_not_hold_comes_first() -> None:
+def test_a_gate_page_groups_units_by_contract_with_failing_units_first() -> None:
     page = render(gate(3, 4))
     rows = re.findall(r'scope="rowgroup" colspan="6">(.+?) <small>(.+?)</small>', page)
     assert rows == [(f"contract-{number}", f"{held} of 4 units held") for number, held in ((2, 3), (0, 4), (1, 4))]
@@ -99,7 +99,7 @@ def test_a_gate_is_grouped_by_contract_and_what_did_not_hold_comes_first() -> No
     assert re.findall(r'<h3 class="contract">(.+?)</h3>', page) == [f"contract-{n}: what held" for n in range(3)]
 
 
-def test_a_unit_that_held_is_one_line_that_unfolds_and_says_its_figure() -> None:
+def test_a_passing_unit_is_one_folded_line_with_its_deciding_figure() -> None:
     page = render(gate(3, 4))
     [opened] = re.findall(r'<article class="card violated".+?</article>', page, re.DOTALL)
     assert "<details><summary><h3" not in opened
@@ -107,7 +107,7 @@ def test_a_unit_that_held_is_one_line_that_unfolds_and_says_its_figure() -> None
     assert lines == ["0 of 100 steps differ, none may, counted over 100 steps"] * 11
 
 
-def test_of_a_large_gate_the_first_screen_lists_what_did_not_hold_alone() -> None:
+def test_the_first_screen_of_a_large_gate_lists_only_units_that_did_not_pass() -> None:
     rows = re.findall(r'<tr data-verdict="([a-z-]+)"', render(gate(3, 12)))
     assert rows == ["violated"]
     assert len(re.findall(r'<tr data-verdict="([a-z-]+)"', render(gate(3, 10)))) == 30

@@ -55,7 +55,7 @@ def labelled(found: list[Advice], label: str) -> list[str]:
     return [each.text for each in found if each.label == label]
 
 
-def test_every_code_that_needs_one_has_a_cause_and_no_other_code_has() -> None:
+def test_exactly_the_codes_that_need_a_cause_have_one() -> None:
     assert sorted(CAUSES) == NEED_A_CAUSE
 
 
@@ -97,7 +97,7 @@ def test_a_capture_that_failed_for_a_known_reason_has_that_as_its_likely_cause(s
     assert cause in found
 
 
-def test_batches_that_repeat_are_told_of_as_batches() -> None:
+def test_repeated_batches_are_explained_as_a_data_problem() -> None:
     found = told(view_of(of_code("vacuous_batches_repeat")))
     assert labelled(found, "what usually causes this")[0].startswith("The data gives the same batch again")
     assert labelled(found, "next")[0].startswith("give every step a batch of its own")
@@ -110,7 +110,7 @@ def test_a_code_of_an_installed_kind_has_its_claims_causes() -> None:
 
 
 @pytest.mark.parametrize("status", [Status.PASS, Status.NOT_RUN])
-def test_what_held_or_was_not_run_needs_no_cause(status: Status) -> None:
+def test_a_passed_or_unrun_unit_gets_no_cause(status: Status) -> None:
     assert told(view_of(verdict("F-GRAPH-BWD-001", status=status))) == []
 
 
@@ -122,7 +122,7 @@ def judged(candidate: ArmEvidence) -> tuple[Verdict, list[Advice]]:
     return seen, advice_of(seen, contract.claims[0], [run], ASKED)
 
 
-def test_losses_that_differ_are_told_with_the_state_that_ends_apart() -> None:
+def test_differing_losses_are_reported_with_the_end_state_that_differs() -> None:
     seen, found = judged(graphed(LOSSES + 1e-6, end_state={"optimizer": {"p0.exp_avg": "another"}}))
     assert seen.reason == "differs"
     assert labelled(found, "what differs") == ["at the end 1 tensor: optimizer p0.exp_avg"]
@@ -144,7 +144,7 @@ def test_losses_that_differ_are_told_with_the_state_that_ends_apart() -> None:
         (5, 1.01, "5 steps agreed, so look at what is not yet other in the first update"),
     ],
 )
-def test_the_first_step_apart_tells_where_to_look(first: int, factor: float, where: str) -> None:
+def test_the_first_differing_step_determines_the_advice_where_to_look(first: int, factor: float, where: str) -> None:
     losses = LOSSES.copy()
     losses[first:] *= factor
     seen, found = judged(graphed(losses))
@@ -153,13 +153,13 @@ def test_the_first_step_apart_tells_where_to_look(first: int, factor: float, whe
 
 
 @pytest.mark.parametrize(("code", "lines"), [("differs", 1), ("end_differs", 1), ("not_restored", 0)])
-def test_a_resume_that_restored_all_it_found_is_told_to_look_for_plain_numbers(code: str, lines: int) -> None:
+def test_a_resume_that_restored_everything_gets_the_advice_to_look_for_plain_numbers(code: str, lines: int) -> None:
     contract = contract_of({"id": "F-GRAPH-BWD-001", **RESUME})
     found = advice_of(of_code(code), contract.claims[0], [], ASKED)
     assert len(labelled(found, "where it begins")) == lines
 
 
-def test_a_start_that_is_unequal_is_told_with_its_tensors() -> None:
+def test_an_unequal_start_is_reported_with_its_tensors() -> None:
     seen, found = judged(graphed(start="elsewhere"))
     assert seen.reason == "unequal_start"
     assert labelled(found, "what differs") == [
@@ -167,7 +167,7 @@ def test_a_start_that_is_unequal_is_told_with_its_tensors() -> None:
     ]
 
 
-def test_what_the_candidate_never_changed_is_told_beside_what_ends_apart() -> None:
+def test_tensors_that_only_the_candidate_left_unchanged_are_reported_with_the_end_difference() -> None:
     """As where an update, or a statistic, reaches no replay."""
     seen, found = judged(graphed(LOSSES + 1e-6, end="start"))
     assert seen.reason == "differs"
@@ -186,7 +186,7 @@ def ending_with(execution: ArmEvidence, numbers: dict[str, float]) -> ArmEvidenc
     return replace(execution, end=execution.end.model_copy(update={"state": ended}))
 
 
-def test_counters_that_end_otherwise_are_told_with_their_values() -> None:
+def test_counters_that_end_different_are_reported_with_both_values() -> None:
     """By how much tells of a warm-up that was counted. Equal ones, and what one arm alone has, are not told."""
     contract = contract_of(TRAJECTORY)
     candidate = graphed(LOSSES + 1e-6)
@@ -206,7 +206,7 @@ def test_equal_ends_name_nothing() -> None:
     assert labelled(found, "what differs") == []
 
 
-def test_what_a_captured_step_changes_on_the_host_is_named_where_it_trains_otherwise() -> None:
+def test_host_state_changed_by_a_captured_step_is_named_as_the_likely_cause() -> None:
     changes = ["optimizer.updates (0, then 1)", *(f"moments.{index} (another Tensor)" for index in range(6))]
     capture = cuda_graph(host_changes=changes)
     _, found = judged(graphed(LOSSES + 1e-6, capture=capture))
@@ -217,7 +217,7 @@ def test_what_a_captured_step_changes_on_the_host_is_named_where_it_trains_other
     assert labelled(otherwise, "likely cause") == []
 
 
-def test_a_captured_step_that_asks_whether_it_is_captured_is_told_where_it_trains_otherwise() -> None:
+def test_a_captured_step_that_asks_whether_it_is_captured_is_named_as_the_likely_cause() -> None:
     capture = cuda_graph(asked_whether_captured=["masks.py:3, called at train.py:9 in step `loss = model(x)`"])
     _, found = judged(graphed(LOSSES + 1e-6, capture=capture))
     [told] = labelled(found, "likely cause")

@@ -25,7 +25,7 @@ def row(**changes: Any) -> ClaimRow:
     return only
 
 
-def test_the_worst_comes_first_and_what_was_not_run_has_no_row() -> None:
+def test_claim_rows_list_the_worst_units_first_and_omit_unrun_units() -> None:
     assert [found.word for found in claim_rows(full_view())] == [
         "error",
         "violated",
@@ -44,7 +44,7 @@ def test_workloads_that_ended_alike_share_a_row_and_each_has_its_anchor() -> Non
     assert [found.workloads for found in rows] == [(("a", "unit-1"), ("b", "unit-2")), (("c", "unit-3"),)]
 
 
-def test_an_undecided_unit_says_what_would_decide_it() -> None:
+def test_a_claim_row_of_an_undecided_unit_states_what_would_decide_it() -> None:
     open_ratio = {"processes_to_decide": Figure(value=24, unit="processes"), **RATIO}
     found = row(
         status=Status.INCONCLUSIVE,
@@ -63,7 +63,7 @@ def test_where_no_figure_decides_the_message_stands(status: Status) -> None:
     assert (found.figure, found.figure_name, found.to_decide) == ("Process 3 differs at step 7", "", "")
 
 
-def test_a_claim_of_parts_is_told_by_the_part_that_broke() -> None:
+def test_a_claim_row_of_a_composite_claim_shows_the_part_that_failed() -> None:
     series: dict[str, Any] = {
         "kind": "trajectory_match",
         "candidate": "graphed",
@@ -117,7 +117,7 @@ def test_faults_of_another_claim_do_not_count() -> None:
     assert [found.faults for found in claim_rows(replace(view, drill=drilled(killed=[True])))] == ["no fault planted"]
 
 
-def test_a_run_shows_what_the_last_drill_beside_it_killed() -> None:
+def test_a_claim_row_shows_how_many_faults_the_last_drill_killed() -> None:
     drills = [{"contract": views.CONTRACT["id"], "claim": "F-GRAPH-BWD-003", "recorded_at": "2026-11-20"}]
     counted = [drills[0] | {"killed": 3, "planted": 4, "not_run": 0}]
     units = [verdict("F-GRAPH-BWD-003"), verdict("F-GRAPH-BWD-001")]
@@ -143,7 +143,7 @@ def test_a_small_image_leaves_out_what_is_not_finite() -> None:
     assert sparkline.of_series(np.full(5, np.nan), values) == sparkline.of_series(None, values)
 
 
-def test_of_a_claim_of_parts_the_dots_are_those_of_one_part() -> None:
+def test_a_claim_row_of_a_composite_claim_plots_the_ratios_of_one_part() -> None:
     timing = {"kind": "throughput_ratio", "candidate": "graphed", "baseline": "ungraphed"}
     timing |= {"trajectory": "F-GRAPH-BWD-001"}
     parts = [{**timing, "at_least": 1.1, "measure": "step"}, {**timing, "at_least": 1.2, "measure": "enqueue"}]

@@ -36,7 +36,7 @@ def test_lengths_are_whole_units_two_a_css_pixel() -> None:
     assert list(looks.values()) == ["fill:none;stroke:#010201;stroke-width:4;stroke-linecap:square"]
 
 
-def test_a_path_goes_step_by_step_and_a_straight_way_is_one_step() -> None:
+def test_a_compacted_path_uses_relative_steps_and_merges_straight_segments() -> None:
     assert "d='M0 0l24 48 8-16'" in body(path("M 0 0 L 3 6 L 6 12 L 9 18 L 12 12"))
 
 
@@ -48,12 +48,12 @@ def test_a_closed_shape_stays_closed_and_a_new_start_stays_absolute() -> None:
     assert "d='M0 0l24 0 0 24zM3 3l8 0'" in body(path("M 0 0 L 9 0 L 9 9 z M 1 1 L 4 1"))
 
 
-def test_lines_of_one_look_share_a_path_and_others_do_not() -> None:
+def test_compacted_lines_of_equal_style_share_a_path() -> None:
     one = body(path("M 0 0 L 3 0") + path("M 0 3 L 3 3") + path("M 0 6 L 3 6", LINE.replace("1.5", "3")))
     assert re.findall(r" d='([^']*)'", one) == ["M0 0l8 0M0 8l8 0", "M0 16l8 0"]
 
 
-def test_filled_shapes_of_one_look_stay_apart() -> None:
+def test_compacted_filled_shapes_of_equal_style_keep_separate_paths() -> None:
     filled = "fill: #010201; opacity: 0.2"
     assert body(path("M 0 0 L 3 0 L 3 3 z", filled) * 2).count("<path") == 2
 

@@ -68,7 +68,7 @@ def test_a_difference_changed_when_it_moved_by_more_than_the_noise_floor(floor: 
     assert change.beyond_noise is beyond
 
 
-def test_counts_have_no_noise_and_other_figures_an_unknown_one() -> None:
+def test_a_changed_count_is_beyond_noise_and_a_figure_without_noise_is_unknown() -> None:
     changes = figure_changes(measured({"nodes": 10, "growth": 0.1}), measured({"nodes": 11, "growth": 0.2}))
     assert {change.name: change.beyond_noise for change in changes} == {"nodes": True, "growth": None}
 
@@ -80,7 +80,7 @@ def test_parts_of_a_composite_are_judged_by_their_own_bounds() -> None:
     assert (change.name, change.beyond_noise) == ("a.mean_ratio", True)
 
 
-def test_a_run_that_proves_nothing_is_told() -> None:
+def test_comparing_with_an_altered_run_prints_a_warning() -> None:
     lines = compare(view_with(), replace(view_with(), altered=("a: changed",)))
     assert any(line.startswith("WARNING, after: Altered: 1 file differs") for line in lines)
 
@@ -104,7 +104,7 @@ def text_of(before: ReportView, after: ReportView) -> str:
         {"max_abs_difference": math.inf, "noise_floor": math.inf},
     ],
 )
-def test_what_became_no_number_is_no_noise(figures: dict[str, Any]) -> None:
+def test_a_figure_that_became_non_numeric_is_a_change_beyond_noise(figures: dict[str, Any]) -> None:
     before = measured({"max_abs_difference": 0.01, "noise_floor": 0.5})
     (change,) = figure_changes(before, measured(figures))
     assert change.beyond_noise is True
@@ -153,7 +153,7 @@ def test_a_long_list_that_differs_at_its_end_is_not_the_same() -> None:
     assert told.startswith("  claims: ")
 
 
-def test_units_of_two_contracts_are_told_apart() -> None:
+def test_compared_units_of_two_contracts_are_labelled_with_their_contract() -> None:
     def of(status: Status) -> ReportView:
         both = [verdict("A"), verdict("A", status=status, reason="r").model_copy(update={"contract": "other"})]
         return view_with(*both)

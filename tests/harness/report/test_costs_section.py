@@ -40,7 +40,7 @@ def test_a_run_directory_without_times_has_no_such_section() -> None:
     assert summary(Costs()) == ""
 
 
-def test_one_line_says_how_long_and_on_what() -> None:
+def test_the_costs_summary_states_the_duration_and_its_kinds_in_one_line() -> None:
     assert summary(TWO) == (
         "1,210 s by the clock, 1,210 s of GPU time, 2 runs of 1,216 s: judged training 1,210 s · "
         "interpreter start and imports 4.0 s · digests and end 2.0 s"
@@ -48,7 +48,7 @@ def test_one_line_says_how_long_and_on_what() -> None:
     assert summary(OLD) == ("1 run of 14 s: judged training 11 s · interpreter start and imports 3.0 s · opening 0.2 s")
 
 
-def test_without_a_gpu_there_is_no_word_of_one() -> None:
+def test_the_costs_section_of_a_run_without_gpu_does_not_mention_gpus() -> None:
     drawn = shown(cost_of(trained(10.0, gpu=None)))
     assert drawn.lead.startswith("13 s by the clock, 1 run of 13 s: judged training 10 s")
     assert "GPU" not in drawn.parts[0].text[0] + drawn.parts[0].plots[0].alt
@@ -63,7 +63,7 @@ def test_a_line_names_the_kinds_that_took_most() -> None:
     )
 
 
-def test_seconds_by_kind_with_what_they_took_of_gpus() -> None:
+def test_the_costs_table_lists_seconds_by_kind_with_their_gpu_seconds() -> None:
     [table] = shown(TWO).parts[0].tables
     assert table.columns == ["", "seconds of runs", "%", "seconds of GPUs"]
     assert sorted(table.numeric) == [1, 2, 3]
@@ -75,7 +75,7 @@ def test_seconds_by_kind_with_what_they_took_of_gpus() -> None:
     ]
 
 
-def test_bars_are_as_long_as_the_seconds_and_filled_with_those_of_gpus() -> None:
+def test_costs_bars_are_as_long_as_the_seconds_and_filled_to_the_gpu_seconds() -> None:
     [plot] = shown(cost_of(trained(10.0), trained(6.0, gpu=None))).parts[0].plots
     lengths, filled = (
         [float(width) for width in re.findall(rf'<rect class="{name}" data-n="[^>]*width="([0-9.]+)"', plot.body)]

@@ -49,12 +49,12 @@ def contradictions(verdicts: Iterable[Verdict]) -> Iterator[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("directory", DIRECTORIES, ids=lambda path: path.name)
-def test_of_published_units_a_held_one_meets_its_demand_and_a_violated_one_breaks_it(directory: Path) -> None:
+def test_in_published_runs_passing_units_meet_and_failing_units_break_their_demand(directory: Path) -> None:
     assert list(contradictions(judged_run(directory).verdicts)) == []
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_of_all_cases_what_holds_meets_its_demand_and_what_is_violated_breaks_it(case: Case) -> None:
+def test_in_all_cases_a_passing_unit_meets_and_a_failing_unit_breaks_its_demand(case: Case) -> None:
     assert list(contradictions([case.judged()])) == []
 
 
@@ -121,7 +121,9 @@ OPEN = Demanded("mean", 0.9, "at most", 1.0, interval=Interval(0.5, 1.5, 0.95, "
         "nothing was compared",
     ],
 )
-def test_what_decides(steps: list[Callable[[Sheet], object]], reason: str | None, figure: str | None) -> None:
+def test_the_deciding_figure_is_the_one_that_fits_the_reason(
+    steps: list[Callable[[Sheet], object]], reason: str | None, figure: str | None
+) -> None:
     found = judged(*steps, reason=reason).decided
     assert (found.figure if found else None) == figure
 
@@ -185,7 +187,7 @@ def test_a_demand_in_words(demanded: Demanded, denominators: dict[str, int], exp
 
 
 @pytest.mark.parametrize("status", [Status.NOT_RUN, Status.ERROR])
-def test_nothing_decided_what_was_not_judged(status: Status) -> None:
+def test_a_unit_that_was_not_judged_has_no_deciding_figure(status: Status) -> None:
     assert told(Demanded("captures", 1, "exactly", 1), {}, status) is None
 
 
@@ -225,7 +227,7 @@ def test_one_capture_of_one_shape_is_demanded_exactly(shapes: int, text: str) ->
 @pytest.mark.parametrize(
     ("asked", "figure"), [({"skipped_steps_at_most": 0}, "skipped_steps"), ({"captures": 1}, "captures")]
 )
-def test_what_the_contract_asks_for_stands_for_the_claim_and_no_default_of_the_kind(
+def test_a_bound_stated_in_the_contract_decides_before_a_default_of_the_kind(
     asked: dict[str, int], figure: str
 ) -> None:
     claim = {"kind": "capture", "mechanism": "cuda_graph", "candidate": "graphed"}

@@ -28,7 +28,7 @@ def test_steps_without_a_finite_value_are_left_out() -> None:
     assert values.tolist() == [1, 2]
 
 
-def test_nothing_finite_gives_nothing() -> None:
+def test_decimating_only_nan_values_gives_no_points() -> None:
     steps, values = decimate(np.array([np.nan] * 5))
     assert len(steps) == len(values) == 0
 

@@ -123,7 +123,7 @@ def ends(texts: Iterator[str]) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("case", TABLES["throughput_ratio"], ids=lambda case: case.name)
-def test_the_ratios_of_processes_are_those_that_the_sentence_names(case: Case) -> None:
+def test_the_plotted_process_ratios_are_those_of_the_verdict_message(case: Case) -> None:
     """A violation is read in the candidate's favour, and so are the dots of its plot."""
     verdict = case.judged()
     said = re.search(r"times as fast.*? \((\S+) to (\S+) over", verdict.message)

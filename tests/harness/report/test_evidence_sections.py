@@ -129,7 +129,7 @@ def compiled(*records: KernelRecord) -> KernelsEvidence:
     )
 
 
-def test_a_kernel_of_several_arms_stands_once_and_what_all_share_in_the_caption() -> None:
+def test_a_kernel_used_by_several_arms_has_one_row_and_common_facts_stand_in_the_caption() -> None:
     run = replace(
         run_with(),
         kernels={
@@ -162,7 +162,7 @@ def norm_case(error: float, *, peer: KernelPeer | None, overwritten: int = 0) ->
     )
 
 
-def test_errors_relative_to_terms_stand_beside_the_peers() -> None:
+def test_kernel_errors_relative_to_terms_are_shown_next_to_the_peer_kernel() -> None:
     peer = KernelPeer(
         name="another norm", outputs=["y"], errors={"float32": PeerErrors(vs_fp64=6e-7, own_vs_fp64=3e-7)}
     )
@@ -209,7 +209,7 @@ ACCUMULATION = STEADY | {
 }
 
 
-def test_an_arm_that_accumulates_shows_what_it_read_and_how_often_it_updated() -> None:
+def test_the_accumulation_section_shows_the_gradients_read_and_the_number_of_updates() -> None:
     claim = {name: value for name, value in ACCUMULATION.items() if name not in ("per", "after", "growth_at_most")}
     reduced = TensorReduction(
         name="layers.0.w",
@@ -244,7 +244,7 @@ def test_an_arm_that_accumulates_shows_what_it_read_and_how_often_it_updated() -
     assert part.tables[0].rows == [["layers.0.w", "0", "0.25", "no", "2"]]
 
 
-def test_a_kernel_whose_plan_has_another_target_than_its_run_stands_there_with_both() -> None:
+def test_a_kernel_with_different_planned_and_used_targets_is_listed_with_both() -> None:
     """One without a target in the plan was hidden behind the one that was used."""
     both = compiled(kernel("add")).model_copy(update={"used": [kernel("add", "sm_90a")]})
     [part] = the(kernels.sections(of(replace(run_with(), kernels={"plain": both}))), "ptx")

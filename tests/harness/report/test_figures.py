@@ -29,14 +29,14 @@ def placed_for(*units: Unit) -> Placed:
     return placed([Section("loss", "Losses", "", [part])], cards(view, []))
 
 
-def test_a_plot_stands_in_the_card_of_its_unit_and_its_section_leads_there() -> None:
+def test_a_plot_is_in_the_card_of_its_unit_and_its_section_links_to_the_card() -> None:
     found = placed_for(unit("HELD", "large"))
     assert found.figures == {"unit-1": [Figure("plot-1", "Losses, large", PLOT)]}
     [part] = found.sections[0].parts
     assert (part.plots, part.judged, part.drawn_with) == ([], [], [("unit-1", "HELD")])
 
 
-def test_a_shared_plot_stands_in_the_first_card_and_the_others_lead_there() -> None:
+def test_a_shared_plot_is_in_the_first_card_and_other_cards_link_to_it() -> None:
     found = placed_for(unit("HELD"), unit("FAILED"))
     assert found.figures == {
         "unit-3": [Figure("plot-1", "Losses, tiny", PLOT)],

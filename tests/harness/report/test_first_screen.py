@@ -39,7 +39,9 @@ def facts(**environment: Any) -> dict[str, str]:
         ({SYSTEM: {"commit": None}}, f"{SYSTEM}, of no repository"),
     ],
 )
-def test_the_trainer_stands_with_the_commit_of_its_own_repository(trainers: dict[str, Any], words: str) -> None:
+def test_the_first_screen_shows_the_trainer_with_the_commit_of_its_repository(
+    trainers: dict[str, Any], words: str
+) -> None:
     found = facts(git={"commit": "4afac30f0e0c" + "0" * 28}, trainers=trainers)
     assert found["Trainer"] == words
     assert found["Harness"] == "commit 4afac30f0e0c"
@@ -52,14 +54,14 @@ def test_trainers_beyond_the_third_are_counted() -> None:
     assert words == f"{SYSTEM}, other.module0:System, other.module1:System and 2 more, each commit not recorded"
 
 
-def test_of_two_commits_each_stands_beside_the_trainer() -> None:
+def test_the_first_screen_of_a_commit_comparison_shows_both_commits() -> None:
     commits = {"candidate": {"commit": COMMIT, "subject": "Faster"}, "baseline": {"commit": "a" * 40, "subject": "Old"}}
     found = dict(identity(small_view(header=header(commits=commits))))
     assert (found["Trainer"], found["Candidate"]) == (SYSTEM, '9b1c2d3e4f50 "Faster"')
     assert found["Baseline"] == 'aaaaaaaaaaaa "Old"'
 
 
-def test_model_batch_and_length_are_those_of_the_units_that_were_run() -> None:
+def test_the_first_screen_shows_the_workload_shapes_of_the_executed_units() -> None:
     name = "Model, batch, length"
     assert dict(identity(small_view(header=small_view().header)))[name] == "tiny, 4 × 64 tokens, 100 steps"
     shapes = {"w1": {"model": "tiny", "batch_size": 2, "seq_len": [32, 64, 48], "steps": 1000}}
@@ -125,7 +127,7 @@ def test_the_page_begins_with_the_claim_that_failed_and_its_own_course(
     assert (shown.claim if shown else None) == (leads if drawn else None)
 
 
-def test_what_cannot_be_drawn_leaves_no_place_for_another_claims_course() -> None:
+def test_the_first_screen_shows_no_plot_when_the_worst_claim_has_none() -> None:
     """The page of this view has an error in a claim of which nothing is drawn, and curves of others."""
     view = full_view()
     found = claimed(view, claim_rows(view))
@@ -143,7 +145,7 @@ def test_what_cannot_be_drawn_leaves_no_place_for_another_claims_course() -> Non
     ],
     ids=["no evidence", "unequal lengths", "nothing finite"],
 )
-def test_where_two_courses_cannot_be_laid_over_each_other_there_is_none(view: ReportView) -> None:
+def test_two_courses_that_cannot_be_overlaid_are_not_plotted(view: ReportView) -> None:
     assert course(view) is None
 
 
@@ -206,7 +208,7 @@ def test_a_capture_without_a_cuda_graph_is_said_to_be_replayed_by_the_harness() 
     assert words in render_markdown(view).replace("\\", "")
 
 
-def test_the_first_screen_says_what_to_do_now() -> None:
+def test_the_first_screen_states_the_next_steps_with_their_commands() -> None:
     proven = replace(view_of(Status.PASS), drill=drilled(killed=[True]))
     assert now(proven) == [Step("nothing")]
     [unproven] = now(view_of(Status.PASS))

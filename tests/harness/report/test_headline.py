@@ -48,12 +48,12 @@ def test_the_first_row_of_the_table_that_applies(
     ("statuses", "sentence"),
     [((FAIL, PASS), "1 unit is violated."), ((FAIL, PASS, FAIL, FAIL), "3 units are violated.")],
 )
-def test_what_is_violated_is_said_of_as_many(statuses: tuple[Status, ...], sentence: str) -> None:
+def test_the_headline_states_the_number_of_violated_units(statuses: tuple[Status, ...], sentence: str) -> None:
     assert headline(view_of(*statuses)).sentence == sentence
 
 
 @pytest.mark.parametrize(("gate", "shut"), [(False, ""), (True, "The gate is closed: ")])
-def test_what_is_partly_decided_says_how_much_of_it_held(gate: bool, shut: str) -> None:
+def test_a_partly_decided_headline_states_how_many_units_passed(gate: bool, shut: str) -> None:
     view = view_of(PASS, OPEN, NOT_RUN, NOT_RUN, gate=gate)
     assert headline(view).sentence == f"{shut}1 of 4 planned units held (1 undecided, 2 not run)."
 
@@ -98,7 +98,7 @@ def test_without_the_gate_too_a_part_is_named() -> None:
 
 
 @pytest.mark.parametrize(("count", "named"), [(6, "A-0, A-1, A-2, A-3, A-4, A-5."), (8, "A-4, A-5 and 2 more.")])
-def test_a_part_of_many_claims_is_named_by_the_first_ones(count: int, named: str) -> None:
+def test_the_headline_of_a_run_narrowed_to_many_claims_names_the_first_claims(count: int, named: str) -> None:
     view = view_of(PASS, header=header(narrowed={"claims": [f"A-{index}" for index in range(count)]}))
     assert headline(view).sentence.endswith(named)
     assert view.narrowed().endswith(f"A-{count - 1}")
@@ -139,7 +139,7 @@ def test_an_open_gate_says_how_many_claims_name_no_fault(falsified_by: list[list
 
 
 @pytest.mark.parametrize("gate", [False, True])
-def test_a_survivor_of_a_drill_counts_as_a_violation_though_all_controls_held(gate: bool) -> None:
+def test_a_surviving_fault_makes_a_drill_a_violation_though_all_controls_passed(gate: bool) -> None:
     shown = headline(whole_drill_view(killed=[True, False, True], gate=gate))
     assert shown.code is ExitCode.VIOLATED
     assert shown.sentence == "1 of 3 planted faults survived: those claims prove nothing."
@@ -168,7 +168,7 @@ def test_a_drill_whose_control_was_not_decided_did_not_hold(status: Status) -> N
     assert shown.sentence == "1 of 2 controls was not decided: the faults of those claims prove nothing."
 
 
-def test_the_terminal_of_a_drill_says_what_its_page_says() -> None:
+def test_the_terminal_prints_the_drill_headline_of_the_page() -> None:
     assert drill.shown(drilled(killed=[True], not_run=1), None)[-1] == (
         "PARTLY DECIDED: 1 of 2 planned faults was planted and killed; the others were not run."
     )
@@ -186,7 +186,7 @@ def test_a_drill_whose_control_broke_is_an_error_whatever_survived() -> None:
     assert headline(whole_drill_view(ERROR, killed=[False])).code is ExitCode.ERROR
 
 
-def test_a_record_beside_an_ordinary_run_tells_of_another_one() -> None:
+def test_a_drill_record_next_to_an_ordinary_run_does_not_change_its_headline() -> None:
     """Reports show the last drill's rows with each claim."""
     view = whole_drill_view(killed=[False])
     assert headline(replace(view, header=header())).code is ExitCode.HELD
@@ -204,7 +204,7 @@ def test_a_record_beside_an_ordinary_run_tells_of_another_one() -> None:
     ],
     ids=["held", "violated", "error", "undecided", "nothing", "drill"],
 )
-def test_what_stands_beside_the_word_counts_units_on_every_page(view: ReportView, counted: str) -> None:
+def test_the_unit_counts_follow_the_headline_word_on_every_page(view: ReportView, counted: str) -> None:
     assert view.count_line() == counted
     assert f"<strong>{headline(view).word}</strong> <b>{counted}</b>" in render(view)
 
@@ -250,7 +250,7 @@ def test_nothing_but_waived_violations_is_not_a_success() -> None:
     assert str(found) == "NOT DECIDED: Nothing but waived claims was decided."
 
 
-def test_undecided_units_of_one_reason_are_one_entry_with_what_would_decide_them() -> None:
+def test_undecided_units_with_the_same_reason_share_one_entry_with_a_remedy() -> None:
     cuda = {"reason": "needs_cuda", "message": "needs CUDA"}
     verdicts = [verdict("A", "w", NOT_RUN, **cuda), verdict("B", "w", NOT_RUN, **cuda), verdict("C", "w", PASS)]
     (group,) = undecided(view_with(*verdicts))
@@ -272,7 +272,7 @@ def test_the_judges_own_estimate_of_processes_is_the_remedy() -> None:
         (("CGB-EQ-001", "tiny"), "fix the capture first"),  # which judges no capture
     ],
 )
-def test_a_claim_that_says_why_a_capture_failed_is_named_where_the_run_has_one(
+def test_an_uncaptured_candidate_is_referred_to_the_capture_claim_of_the_run(
     beside: tuple[str, str], remedy: str
 ) -> None:
     never = verdict("F-GRAPH-BWD-001", "tiny", OPEN, reason="candidate_not_captured")

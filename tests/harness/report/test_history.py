@@ -115,7 +115,7 @@ def test_two_runs_that_began_in_the_same_second_are_two() -> None:
     assert listed(page) == ["two", "one"]
 
 
-def test_a_run_is_linked_to_its_page_where_there_is_one() -> None:
+def test_history_links_a_run_to_its_page_only_when_it_has_a_page() -> None:
     there = run_of(1, 1.0)
     page = render_history([there, HistoryRun("packed.tar.xz", None, there.view)])
     assert re.findall(r'<th scope="row"><a href="([^"]+)">day 1</a>', page) == ["day 1/report.html"]
@@ -186,7 +186,7 @@ def _with_trainer(run: HistoryRun, commit: str) -> ReportView:
 
 
 @pytest.mark.parametrize("second", [1.2, 1.4])
-def test_a_judged_figure_is_drawn_whether_it_moved_or_not(second: float) -> None:
+def test_history_plots_a_judged_figure_even_when_it_did_not_change(second: float) -> None:
     page = render_history([run_of(1, 1.2), run_of(2, second)])
     assert page.count("<svg") == 1
     assert f"mean ratio over 2 runs; the latest: 1.2, {second}." in page
@@ -212,20 +212,20 @@ def test_the_interval_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     assert drawn == [[1.19, 1.22], [1.49, 1.52], [1.2, 1.5]]
 
 
-def test_a_figure_of_one_run_stands_in_the_table_alone() -> None:
+def test_history_lists_a_figure_of_a_single_run_only_in_the_table() -> None:
     page = render_history([run_of(1, 1.2)])
     assert "<svg" not in page
     assert "mean ratio 1.2 x 1.19 to 1.22 at least 1.1x PASS 1 the same in all" in Page(page).words()
 
 
-def test_what_decides_nothing_is_listed_where_it_changed() -> None:
+def test_history_lists_an_undecisive_figure_only_when_it_changed() -> None:
     changed = words(run_of(1, 1.0), run_of(2, 2.0))
     assert "3 others that changed" in changed
     assert f"{SPEED} · qwen2-1.5b host load per core 0.1 0.2" in changed
     assert "others that changed" not in words(run_of(1, 1.0), run_of(2, 1.0))
 
 
-def test_a_page_that_would_grow_too_large_draws_less_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_history_page_over_its_size_limit_states_how_many_plots_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(history_figures, "PLOTS", 0)
     page = render_history([run_of(1, 1.0), run_of(2, 2.0)])
     assert "<svg" not in page
@@ -233,7 +233,7 @@ def test_a_page_that_would_grow_too_large_draws_less_and_says_so(monkeypatch: py
 
 
 @pytest.mark.parametrize(("gpus", "lines"), [(("a", "a", "a"), 1), (("a", "b", "a"), 2), ((None, None, None), 0)])
-def test_only_like_machines_share_a_line_and_unknown_ones_none(
+def test_history_connects_only_runs_of_equal_known_gpus(
     gpus: tuple[str | None, ...], lines: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn: list[str] = []
@@ -254,7 +254,7 @@ def turned(day: int, status: Status, gpu: str | None = "NVIDIA H200") -> History
     return run_of(day, None, gpu, status=status)
 
 
-def test_a_verdict_that_turned_is_told_with_the_run_that_turned_it() -> None:
+def test_history_reports_a_changed_verdict_with_the_run_that_changed_it() -> None:
     page = render_history([turned(1, Status.PASS), turned(2, Status.PASS, "other"), turned(3, Status.FAIL)])
     assert page.count("-&gt;") == 1
     assert re.search(r"<tr><th>day 3</th>.*<td>PASS -&gt; FAIL</td><td>NVIDIA H200, torch 2.11</td>", page)
@@ -310,7 +310,7 @@ def grouped(runs: list[HistoryRun]) -> list[list[str]]:
     return [[run.name for run in gate] for gate in gates(runs)]
 
 
-def test_runs_of_other_names_sources_trainers_or_contracts_are_other_gates() -> None:
+def test_runs_with_a_different_name_source_trainer_or_contract_belong_to_a_different_gate() -> None:
     first, second = parts("gate-1", "gate-2")
     assert grouped([first, replace(second, name="nightly-2")]) == [["gate-1"], ["nightly-2"]]
     digests = {"contracts": {}, "source": "1f" * 32}
@@ -344,13 +344,13 @@ def test_a_unit_that_lost_its_mechanism_with_its_verdict_has_changed() -> None:
     assert "PASS -> ERROR" in page
 
 
-def test_the_latest_of_a_figure_says_of_which_run_it_is_where_a_later_one_has_none() -> None:
+def test_history_names_the_run_of_the_latest_figure_when_later_runs_lack_it() -> None:
     page = words(run_of(1, 1.3), run_of(2, None, status=Status.ERROR))
     assert "day 1, later runs have none" in page
     assert "later runs have none" not in words(run_of(1, 1.3), run_of(2, 1.4))
 
 
-def test_other_figures_are_of_one_contract_and_one_machine() -> None:
+def test_history_compares_undecisive_figures_only_within_one_contract_and_machine() -> None:
     def others(*runs: HistoryRun) -> str:
         return words(*runs).partition("Figures that decide nothing")[2]
 

@@ -51,7 +51,7 @@ def test_heading_and_title_have_the_word(view: ReportView, word: str, style: str
     assert f"{word} {view.count_line()} {headline(view).sentence}" in page.words()
 
 
-def test_only_what_held_has_its_colour() -> None:
+def test_only_a_passing_headline_has_the_passing_colour() -> None:
     found = re.findall(r"(\.headline\.[^{}]+)\{ color: var\(--([a-z-]+)\)", _style())
     rules = {one.strip().removeprefix(".headline."): colour for names, colour in found for one in names.split(",")}
     assert rules == {
@@ -86,7 +86,7 @@ def test_commit_gpu_driver_and_versions_stand_at_the_top(full: tuple[str, Page])
         assert fact in head
 
 
-def test_what_is_not_decided_says_what_would_decide_it(full: tuple[str, Page]) -> None:
+def test_the_report_states_what_would_decide_an_undecided_unit(full: tuple[str, Page]) -> None:
     assert (
         "Needs CUDA: this machine has no CUDA device To decide: run it on a machine with a CUDA device."
         in full[1].words()
@@ -103,7 +103,7 @@ def test_a_card_shows_sentence_figures_denominators_reason_and_causes(full: tupl
     assert "Last fire drill: stale_batch: killed; frozen_learning_rate: SURVIVED" in card
 
 
-def test_broken_and_violated_units_come_first_and_those_not_run_last(full: tuple[str, Page]) -> None:
+def test_report_cards_list_errors_and_violations_first_and_unrun_units_last(full: tuple[str, Page]) -> None:
     cards = [str(item["class"]) for item in full[1].all("article") if str(item.get("class")).startswith("card")]
     assert cards == [
         "card error",

@@ -139,7 +139,7 @@ def test_a_drill_has_a_class_name_of_its_own() -> None:
 @pytest.mark.parametrize(
     ("view", "faults"), [(drill_view(), {"stale_batch"}), (whole_drill_view(killed=[True]), set())]
 )
-def test_a_planted_fault_is_told_and_controls_have_none(view: ReportView, faults: set[str]) -> None:
+def test_junit_output_names_the_planted_fault_and_none_for_controls(view: ReportView, faults: set[str]) -> None:
     lines = [told for case in parsed(view).iter("testcase") for told in output(case)]
     assert {told.removeprefix("fault: ") for told in lines if told.startswith("fault: ")} == faults
 
@@ -174,7 +174,7 @@ def test_a_run_without_verdicts_is_a_sound_empty_file() -> None:
     ],
     ids=["partly", "altered", "incomplete", "survivor", "not drilled", "control", "killed", "waived only"],
 )
-def test_what_no_unit_shows_has_a_case_of_its_own(view: ReportView, expected: list[str]) -> None:
+def test_junit_has_a_separate_case_for_a_headline_that_no_unit_shows(view: ReportView, expected: list[str]) -> None:
     assert results(view) == expected
 
 
@@ -202,7 +202,7 @@ def test_cases_are_named_by_claim_and_workload() -> None:
     ],
     ids=["altered", "survivor"],
 )
-def test_a_unit_that_ended_like_the_run_does_not_stand_for_what_it_does_not_say(view: ReportView, tag: str) -> None:
+def test_junit_states_the_headline_even_when_a_unit_has_the_same_status(view: ReportView, tag: str) -> None:
     messages = [found.get("message") for found in parsed(view).iter(tag)]
     assert str(headline(view)) in messages
     assert len(messages) == 2
@@ -213,7 +213,7 @@ def test_a_fault_that_survived_is_named_in_the_case_of_the_run() -> None:
     assert (failure.text or "").startswith("fault1 in F-GRAPH-BWD-001 on tiny: expected ")
 
 
-def test_figures_beyond_those_that_are_listed_are_counted() -> None:
+def test_junit_counts_the_figures_beyond_the_listed_ones() -> None:
     many = {f"ratio.process_{place}": Figure(value=1.0, unit="x") for place in range(64)}
     [case] = parsed(view_with(verdict("F", figures={**many, "mean_ratio": Figure(value=1.0)}))).iter("testcase")
     assert "5 figures more, in verdicts.json" in output(case)

@@ -85,7 +85,7 @@ def test_it_is_a_table_with_headers_that_scrolls_inside_and_has_a_name() -> None
     assert "<caption" in table
 
 
-def test_what_upstreams_number_alone_would_pass_is_marked_counted_and_listed() -> None:
+def test_the_kill_matrix_marks_and_counts_faults_that_upstreams_number_would_pass() -> None:
     view = drill_of(
         row(FIRST, "slips", upstream=True), row(FIRST, "caught", upstream=False), row(FIRST, "unreached", upstream=None)
     )
@@ -104,7 +104,7 @@ def test_a_drill_without_upstream_numbers_does_not_speak_of_them() -> None:
     assert "pstream" not in Page(render(drill_of(row(FIRST, "caught")))).words().split("What was seen")[0]
 
 
-def test_a_survivor_leads_to_what_was_expected_and_seen_of_it() -> None:
+def test_a_survivor_in_the_kill_matrix_links_to_its_expected_and_observed_verdict() -> None:
     page = render(drill_of(row(FIRST, "killed"), row(FIRST, "one", killed=False), row(SECOND, "two", killed=False)))
     links = re.findall(r'<td class="survived"><a href="#(survivor-\d)">', page)
     targets = dict(re.findall(r'<tr id="(survivor-\d)"><th>([^<]+)', page))
@@ -113,7 +113,7 @@ def test_a_survivor_leads_to_what_was_expected_and_seen_of_it() -> None:
     assert f"one {FIRST} {expected_and_seen}" in Page(page).words()
 
 
-def test_survivors_and_their_contracts_come_first_and_what_was_not_run_last() -> None:
+def test_the_kill_matrix_lists_contracts_with_survivors_first_and_unrun_faults_last() -> None:
     rows = [row(FIRST, "a", of="planted"), row(FIRST, "b", of="broken"), row(FIRST, "c", of="broken", killed=False)]
     found = matrix(drill_of(*rows, not_run=((FIRST, "d"),)))
     assert [block.name for block in found.contracts] == ["broken", "planted", CONTRACT["id"]]
@@ -127,7 +127,7 @@ def test_a_fault_that_survived_once_survived() -> None:
         assert found.contracts[0].groups[0].rows[0][1][0].word == "survived"
 
 
-def test_no_sentence_of_the_record_is_on_the_page_since_nothing_compares_it() -> None:
+def test_messages_of_a_drill_record_are_not_shown_because_nothing_verifies_them() -> None:
     view = drill_of(row(FIRST, "one", killed=False), not_run=((FIRST, "a"),))
     assert view.drill is not None
     rows = [one.model_copy(update={"message": "FORGED"}) for one in view.drill.rows]
@@ -155,7 +155,7 @@ def test_a_run_that_is_no_drill_has_none() -> None:
     assert kill_matrix(drill_of()) is None
 
 
-def test_claims_with_the_same_faults_stand_together_and_others_apart() -> None:
+def test_claims_with_equal_faults_share_a_table_in_the_kill_matrix() -> None:
     alike = [column("a", "x", "y"), column("b", "x", "y"), column("other", "z")]
     assert [[one.name for one in group] for group in groups(alike)] == [["a", "b"], ["other"]]
 
@@ -215,7 +215,7 @@ def test_every_fault_that_upstream_would_pass_is_named() -> None:
     assert contract.upstream.rows[0][-1] == ", ".join(faults)
 
 
-def test_what_was_seen_of_a_survivor_is_explained() -> None:
+def test_the_observed_verdict_of_a_survivor_is_explained() -> None:
     found = matrix(drill_of(row(FIRST, "alive", killed=False))).survivors
     assert found is not None
     assert "The claim demands equal bits, and a value differs." in found.rows[0]

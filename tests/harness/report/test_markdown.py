@@ -19,7 +19,7 @@ from harness.judging.verdict import Status
 from harness.report.markdown import escape, render_markdown
 
 
-def test_the_outcome_comes_first_then_what_to_do_then_what_was_judged_where_and_when() -> None:
+def test_the_markdown_summary_lists_outcome_next_steps_and_facts_in_this_order() -> None:
     ci = {"service": "GitHub Actions", "link": "https://github.com/o/r/actions/runs/7", "author": "ada"}
     environment = {"git": {"commit": "4afac30f0e0c2a1d+changes"}, "gpu": {"name": "NVIDIA H200"}, "ci": ci}
     view = view_of(Status.PASS, Status.FAIL, Status.NOT_RUN, header=header(environment=environment))
@@ -70,7 +70,7 @@ def test_violated_units_come_first_with_their_causes() -> None:
     assert "- What usually causes this: A batch that was rebound" in text
 
 
-def test_undecided_units_say_what_would_decide_them() -> None:
+def test_the_markdown_summary_states_what_would_decide_undecided_units() -> None:
     assert ": run it on a machine with a CUDA device (needs CUDA" in render_markdown(full_view())
 
 
@@ -85,7 +85,7 @@ def test_a_drill_is_marked() -> None:
     assert "> **Fire drill.** The fault stale_batch was planted" in render_markdown(drill_view())
 
 
-def test_the_command_is_fenced_so_that_it_cannot_close_its_fence() -> None:
+def test_the_markdown_code_fence_is_longer_than_any_backticks_in_the_command() -> None:
     text = render_markdown(view_of(Status.PASS, header=header(command=["run", "````", "x"])))
     assert "\n`````\nrun '````' x\n`````\n" in text
 
@@ -126,13 +126,13 @@ def test_claims_without_an_executable_check_are_counted() -> None:
     assert "2 listed claims have no executable check." in text.splitlines()
 
 
-def test_reasons_beyond_those_that_are_listed_are_counted() -> None:
+def test_the_markdown_summary_counts_the_reasons_beyond_the_listed_ones() -> None:
     text = render_markdown(view_of(*[Status.NOT_RUN] * 23))
     assert text.count("- decide F-") == 20
     assert "- decide 3 more\n" in text
 
 
-def test_a_fault_that_survived_is_named_with_what_was_seen() -> None:
+def test_the_markdown_summary_of_a_drill_names_each_survivor_with_its_observed_verdict() -> None:
     text = render_markdown(whole_drill_view(killed=[True, False]))
     [line] = [line for line in text.splitlines() if line.startswith("- survived:")]
     assert line.startswith("- survived: fault1 in F-GRAPH-BWD-001 on tiny: expected FAIL differs ")

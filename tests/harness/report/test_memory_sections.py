@@ -62,7 +62,7 @@ def long_part(**ours: Any) -> Part:
     return part
 
 
-def test_both_arms_peaks_stand_beside_the_bound() -> None:
+def test_the_peak_memory_section_shows_both_arms_and_the_bound() -> None:
     part = peak_part(steps=peak(2.25))
     assert part.text == ["Allowed: 2.5 GiB allocated over the whole run."]
     assert part.runs == ["of-graphed", "of-ungraphed"]
@@ -79,7 +79,7 @@ def test_a_bound_of_a_ratio() -> None:
     assert peak_part(claim).text == ["Allowed: 1.5 times the baseline's bytes reserved over the steps."]
 
 
-def test_what_may_hide_a_peak_is_told() -> None:
+def test_the_peak_memory_section_reports_what_may_hide_a_peak() -> None:
     part = peak_part(resets=2, lost_peaks=1, steps=peak(device_bytes=None, outside_bytes=None, samples=0))
     assert part.text[1] == (
         "In the process of graphed torch's peak statistics were set back 2 times, fell unseen 1 time, and 0 other "

@@ -147,7 +147,7 @@ def luminance(colour: str) -> float:
 
 
 @pytest.mark.parametrize("scheme", [0, 1], ids=["light", "dark"])
-def test_all_that_is_drawn_stands_out_from_the_paper_and_thin_lines_from_the_band(scheme: int) -> None:
+def test_plot_colours_have_enough_contrast_to_the_background_and_to_each_other(scheme: int) -> None:
     shown = {name: pair[scheme] for name, pair in svg._COLOURS.items()}
     for name, colour in shown.items():
         if name not in {PAPER, GRID}:

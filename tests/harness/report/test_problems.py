@@ -19,7 +19,7 @@ from harness.report.text import opening
 OPEN = {Status.FAIL, Status.ERROR, Status.INCONCLUSIVE}
 
 
-def test_each_unit_that_did_not_hold_has_a_file_and_no_other_unit_has_one() -> None:
+def test_exactly_the_units_that_did_not_pass_have_a_problem_file() -> None:
     view = full_view()
     named = {
         f"{each.contract}.{each.claim}.{each.workload.replace('.', '_')}.md"

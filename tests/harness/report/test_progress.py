@@ -67,7 +67,7 @@ def test_a_log_stays_quiet_while_runs_end_and_units_are_judged(monkeypatch: pyte
     assert re.fullmatch(r"1 of 2 runs · 1 violated, 1 SURVIVED · about \d+ s to go · b · steps, 2 s", first)
 
 
-def test_what_is_executed_after_the_session_has_no_place_in_its_counts() -> None:
+def test_a_locating_run_after_the_session_does_not_count_in_its_progress() -> None:
     watch = Progress(stream=io.StringIO())
     watch.begins([run("tiny-paired")])
     watch.moves(run("tiny-paired"), "", 4.0)
@@ -75,7 +75,7 @@ def test_what_is_executed_after_the_session_has_no_place_in_its_counts() -> None
     assert watch.parts() == ["locating F-1", "fast.0: steps, 1 s"]
 
 
-def test_time_to_go_is_told_once_a_run_like_those_left_has_ended() -> None:
+def test_remaining_time_is_shown_once_a_similar_run_has_ended() -> None:
     watch = Progress(stream=io.StringIO())
     watch.begins([run("a"), run("b"), run("c")])
     watch.moves(run("a"), "steps", 1e6)
@@ -85,7 +85,7 @@ def test_time_to_go_is_told_once_a_run_like_those_left_has_ended() -> None:
     assert " to go" in watch.parts()[1]
 
 
-def test_time_to_go_is_told_at_once_from_what_was_recorded() -> None:
+def test_remaining_time_is_shown_immediately_from_recorded_durations() -> None:
     asked: list[list[str]] = []
 
     def recorded(runs: Sequence[Run]) -> Mapping[str, float]:
@@ -152,7 +152,7 @@ def test_wide_letters_take_two_columns(terminal: Terminal) -> None:
     assert terminal.getvalue() == f"\r\x1b[2K{'漢' * 29}"
 
 
-def test_what_a_stranger_wrote_is_escaped_at_the_bottom_too(terminal: Terminal) -> None:
+def test_control_characters_in_the_status_line_are_escaped(terminal: Terminal) -> None:
     StatusLine(terminal).show(["a\x1b[2Jb\nc"])
     assert terminal.getvalue() == "\r\x1b[2Ka\\x1b[2Jb\\nc"
 

@@ -44,7 +44,7 @@ def test_a_published_run_stays_below_400_kb(directory: Path, published_page: Pag
 
 
 @pytest.mark.slow
-def test_all_published_gpu_runs_as_one_stay_below_400_kb_and_keep_their_timings_drawn(
+def test_a_page_of_all_published_gpu_runs_stays_below_400_kb_with_its_timing_plots(
     published_page: PageOf, tmp_path_factory: pytest.TempPathFactory, worker_id: str
 ) -> None:
     directories = [place for place in DIRECTORIES if judged_run(place).header.environment.gpu.name]

@@ -59,7 +59,7 @@ def test_line_ends_and_tabs_stay_in_prose_and_become_spaces_in_a_line() -> None:
     assert text.line("a\r\n\tb") == "a b"
 
 
-def test_a_long_text_keeps_both_ends_and_counts_what_it_lost() -> None:
+def test_a_shortened_text_keeps_both_ends_and_states_how_much_is_left_out() -> None:
     shown = text.clean("a" * 500 + "b" * 500, 100)
     assert shown == "a" * 75 + " … (900 characters left out) … " + "b" * 25
 

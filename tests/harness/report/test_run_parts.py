@@ -49,7 +49,7 @@ def test_where_no_two_parts_agree_each_is_marked() -> None:
     assert column(shared(on("aaaa"), on("bbbb")), "harness commit") == ["≠ aaaa", "≠ bbbb"]
 
 
-def test_parts_that_are_alike_are_told_nothing_of_differences() -> None:
+def test_equal_run_parts_get_no_note_about_differences() -> None:
     assert notes(together([RunPart("a", on("aaaa")), RunPart("b", on("aaaa"))], [], [])) == []
     assert notes(on("aaaa")) == []
 

@@ -70,12 +70,12 @@ def test_a_margin_that_is_a_part_is_shown_as_it_is_with_each_seed() -> None:
     assert [row[4] for row in part.tables[0].rows] == ["0.2"] * 5
 
 
-def test_an_arm_that_left_a_seed_out_and_a_metric_that_nobody_reports_are_not_drawn() -> None:
+def test_the_seeds_section_is_absent_for_an_incomplete_arm_or_an_unreported_metric() -> None:
     assert seeds.section(view(seeds_run=4)) is None
     assert seeds.section(view(metric="accuracy")) is None
 
 
-def test_it_stands_on_the_page_of_a_run() -> None:
+def test_a_run_page_includes_the_seeds_section() -> None:
     page = render(view())
     assert "Several seeds" in page
     assert "mean of the last 2 steps" in page

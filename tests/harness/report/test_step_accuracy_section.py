@@ -95,7 +95,7 @@ def test_a_seed_that_an_arm_did_not_finish_is_left_out() -> None:
     assert [row[0] for row in part(unfinished=True).tables[2].rows] == ["0"]
 
 
-def test_what_each_arm_computes_in() -> None:
+def test_the_step_accuracy_section_states_the_dtype_of_each_arm() -> None:
     assert [text.split(",")[1].split(":")[1].strip() for text in part().text] == [
         "dtype bfloat16",
         "dtype bfloat16",
@@ -103,7 +103,7 @@ def test_what_each_arm_computes_in() -> None:
     ]
 
 
-def test_it_stands_on_the_page_of_a_run() -> None:
+def test_a_run_page_includes_the_step_accuracy_section() -> None:
     page = render(view())
     assert "Step accuracy" in page
     assert CONTRACT["id"] in page

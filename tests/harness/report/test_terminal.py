@@ -49,7 +49,7 @@ def test_a_failure_reads_like_an_assertion() -> None:
     assert lines[3:5] == ["           first differing step: 12", "           largest difference: 0.5"]
 
 
-def test_what_would_decide_the_rest_is_said() -> None:
+def test_the_terminal_states_what_would_decide_the_undecided_units() -> None:
     assert "To decide 1 unit (needs_cuda): run it on a machine with a CUDA device." in printed(full_view())
 
 
@@ -65,7 +65,7 @@ def test_units_that_were_not_run_for_one_reason_are_one_line(units: int, named: 
     ]
 
 
-def test_a_unit_that_held_is_one_line_with_the_figure_that_decided() -> None:
+def test_the_terminal_shows_a_passing_unit_in_one_line_with_its_deciding_figure() -> None:
     item = verdict("F-GRAPH-BWD-003", message="a long sentence; and more of it", **ratio_of(1.43))
     assert printed(view_with(item))[1] == "     held  F-GRAPH-BWD-003 on tiny: 1.430x, at least 1.1x mean ratio"
 
@@ -74,7 +74,7 @@ def test_a_drill_is_marked() -> None:
     assert any(told.startswith("FIRE DRILL: The fault stale_batch was planted") for told in printed(drill_view()))
 
 
-def test_a_whole_drill_says_what_it_planted_and_that_the_units_are_controls() -> None:
+def test_the_terminal_states_the_planted_faults_of_a_drill_and_that_its_units_are_controls() -> None:
     told = printed(whole_drill_view(killed=[True, False]))
     assert (
         "FIRE DRILL: 2 faults planted on purpose, 1 survived; the units are the controls, run without a fault." in told
@@ -122,7 +122,7 @@ def test_one_of_a_unit_is_in_the_singular(value: float, unit: str, shown: str) -
     assert printed(view_with(item))[2] == f"           seen: {shown}"
 
 
-def test_what_would_decide_several_groups_by_one_remedy_is_said_once() -> None:
+def test_a_remedy_common_to_several_units_is_printed_once() -> None:
     why: dict[str, Any] = {"status": Status.INCONCLUSIVE, "reason": "limits_exceeded"}
     items = [verdict("F-GRAPH-BWD-001", workload=f"w{n}", message=f"load {n}", **why) for n in (1, 2)]
     said = [text for text in printed(view_with(*items)) if text.startswith("To decide")]

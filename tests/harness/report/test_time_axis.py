@@ -46,7 +46,7 @@ def test_recorded_moments_keep_the_gaps_between_blocks() -> None:
     ]
 
 
-def test_samples_stand_at_their_moment_beside_the_blocks() -> None:
+def test_telemetry_samples_are_placed_at_their_time_relative_to_the_blocks() -> None:
     [found] = side_by_side([clocked(slow_run(0), first=100.0, pause=0.5, sampler=99.0)])
     assert [at for at, _ in found.samples] == [0.0, 1.0, 3.0]  # the one a minute later saw something else
 

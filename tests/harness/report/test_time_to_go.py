@@ -19,13 +19,13 @@ def four(*timed: str) -> list[Run]:
     return [run("a"), run("b"), run("c"), run("d"), *(run(name, "throughput") for name in timed)]
 
 
-def test_without_anything_that_ended_or_was_recorded_there_is_none() -> None:
+def test_remaining_time_is_unknown_before_any_run_has_ended() -> None:
     to_go = TimeToGo(four())
     to_go.moves("a", 5.0, over=False)
     assert to_go.seconds(5.0) is None
 
 
-def test_a_run_that_ended_stands_for_its_kind_alone() -> None:
+def test_an_ended_run_predicts_only_runs_of_the_same_kind() -> None:
     to_go = TimeToGo([*four(), run("k", "kernels")])
     to_go.moves("a", 10.0, over=True)
     assert to_go.seconds(10.0) is None
@@ -33,7 +33,7 @@ def test_a_run_that_ended_stands_for_its_kind_alone() -> None:
     assert to_go.seconds(12.0) == pytest.approx(30.0)
 
 
-def test_what_is_under_way_has_less_left() -> None:
+def test_the_elapsed_time_of_a_running_run_reduces_the_remaining_time() -> None:
     to_go = TimeToGo(four())
     to_go.moves("a", 10.0, over=True)
     to_go.moves("b", 4.0, over=False)
@@ -47,19 +47,19 @@ def test_runs_side_by_side_share_the_time() -> None:
     assert to_go.seconds(10.0) == pytest.approx(10.0)
 
 
-def test_what_was_recorded_before_goes_first() -> None:
+def test_recorded_durations_take_precedence_over_runs_that_just_ended() -> None:
     to_go = TimeToGo(four(), recorded={"b": 100.0, "c": 1.0, "d": 1.0})
     to_go.moves("a", 10.0, over=True)
     assert to_go.seconds(10.0) == pytest.approx(102.0)
 
 
-def test_a_run_beyond_what_is_expected_has_nothing_left() -> None:
+def test_a_run_that_exceeds_its_expected_duration_has_no_remaining_time() -> None:
     to_go = TimeToGo(four(), recorded=dict.fromkeys("abcd", 10.0))
     to_go.moves("a", 50.0, over=False)
     assert to_go.seconds(50.0) == pytest.approx(30.0)
 
 
-def test_timings_take_turns_and_are_told_from_records_alone() -> None:
+def test_remaining_time_of_timing_runs_comes_only_from_recorded_durations() -> None:
     to_go = TimeToGo(four("t", "u"))
     for name in "abcd":
         to_go.moves(name, 10.0, over=True)

@@ -9,7 +9,7 @@ from harness.report.html import render
 from harness.report.sections import closing
 
 
-def test_they_stand_under_a_heading_of_their_own_and_are_not_judged() -> None:
+def test_claims_without_an_executable_check_have_their_own_unjudged_section() -> None:
     section = closing.unchecked(small_view(contracts=[listing_two()]))
     assert section is not None
     assert section.title == "No executable check"
@@ -28,5 +28,5 @@ def test_the_page_shows_each_as_text() -> None:
     assert "G-2 Pretty <b>2</b> no number" in words
 
 
-def test_a_contract_without_such_claims_has_no_such_section() -> None:
+def test_a_contract_without_unchecked_claims_has_no_unchecked_section() -> None:
     assert closing.unchecked(small_view()) is None

@@ -33,14 +33,14 @@ def test_arms_and_runs_are_named_with_their_ends() -> None:
     ]
 
 
-def test_a_stack_stands_on_the_page_as_python_wrote_it() -> None:
+def test_a_python_stack_is_shown_on_the_page_unchanged() -> None:
     section = closing.deaths(small_view(evidence={"run": broken_run()}))
     assert section is not None
     assert section.parts[0].listing == STACK
     assert "           ^^^^^^^^^^^^^^^^^^^^^^\n" in render(small_view(evidence={"run": broken_run()}))
 
 
-def test_a_stack_of_a_stranger_turns_no_line_of_the_page() -> None:
+def test_control_characters_in_a_stack_are_escaped_on_the_page() -> None:
     run = broken_run()
     hostile = run.failed["raise"].model_copy(update={"stack": "a\u202eb\x1b[31m<script>"})
     html = render(small_view(evidence={"run": RunEvidence("run", "paired", {}, failed={"raise": hostile})}))

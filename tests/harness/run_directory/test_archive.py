@@ -166,7 +166,7 @@ def test_nothing_follows_the_compressed_stream(tmp_path: Path, tail: bytes) -> N
     assert "bytes after the end of the compressed stream" in refusal(path)
 
 
-def test_what_is_no_plain_file_is_no_archive(tmp_path: Path) -> None:
+def test_an_archive_path_that_is_a_directory_is_refused(tmp_path: Path) -> None:
     (tmp_path / "run.tar.xz").mkdir()
     assert refusal(tmp_path / "run.tar.xz") == "an archive of a run is a plain file; found something else"
 

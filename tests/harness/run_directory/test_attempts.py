@@ -59,7 +59,7 @@ def test_runs_of_the_folder_are_named_whatever_came_of_them(tmp_path: Path) -> N
     ],
     ids=["other sources", "another contract", "another claim", "not timed", "a fault", "a drill"],
 )
-def test_what_was_no_attempt_is_not_counted(tmp_path: Path, other: Header) -> None:
+def test_a_directory_of_different_units_is_not_counted_as_an_earlier_attempt(tmp_path: Path, other: Header) -> None:
     finished(tmp_path / "other", other)
     assert before(tmp_path) == Attempts()
 
@@ -95,7 +95,7 @@ def test_ci_counts_from_one(tmp_path: Path, variable: str, value: str, attempt: 
     assert before(tmp_path, **{variable: value}).ci == attempt
 
 
-def test_the_first_variable_that_says_so_counts(tmp_path: Path) -> None:
+def test_the_ci_attempt_comes_from_the_first_known_variable_that_is_set(tmp_path: Path) -> None:
     assert next(iter(CI_ATTEMPTS)) == "GITHUB_RUN_ATTEMPT"
     assert before(tmp_path, BUILDKITE_RETRY_COUNT="8", GITHUB_RUN_ATTEMPT="2").ci == 2
 
@@ -125,7 +125,7 @@ def test_directories_that_are_judged_together_are_attempts_too() -> None:
     assert (joined.directories(UNIT), joined.ci) == (["lost", "b"], 3)
 
 
-def test_shards_of_different_units_are_no_attempts_at_each_other() -> None:
+def test_shards_of_different_units_are_not_attempts_at_each_other() -> None:
     assert joined_attempts({"a": timing(unit("C")), "b": timing(unit("D"))}) == Attempts()
 
 

@@ -33,12 +33,12 @@ def test_a_drill_of_another_contract_says_nothing(contracts: dict[str, str]) -> 
     assert drilled_claims([drilled(killed=[True])], contracts) == []
 
 
-def test_a_claim_that_the_newest_drill_left_out_keeps_its_older_one() -> None:
+def test_a_claim_absent_from_the_newest_drill_keeps_the_result_of_an_older_drill() -> None:
     narrowed = DrillRecord.model_validate(drilled(killed=[]).model_dump())
     assert counts(drilled_claims([drilled(killed=[True]), narrowed], TEXT)) == [(1, 1, 0)]
 
 
-def test_a_run_notes_the_drills_that_lie_beside_it(tmp_path: Path) -> None:
+def test_a_run_records_the_drills_in_the_same_reports_folder(tmp_path: Path) -> None:
     (tmp_path / "a-drill").mkdir()
     (tmp_path / "a-drill" / "drill.json").write_text(record_text(drilled(killed=[True, False])))
     begun = header(digests={"contracts": TEXT, "source": "0f" * 32})

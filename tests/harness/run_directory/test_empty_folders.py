@@ -40,7 +40,7 @@ def test_it_is_whole_and_judged_as_before(uploaded: Path, capsys: pytest.Capture
     )
 
 
-def test_judged_and_drawn_anew_it_keeps_its_manifest(uploaded: Path) -> None:
+def test_judging_and_rendering_a_run_without_its_empty_folders_keeps_the_manifest(uploaded: Path) -> None:
     before = read_manifest(uploaded)
     assert judge_command.replace_recorded([uploaded]) == 0
     assert render(uploaded) == []
@@ -62,6 +62,6 @@ def test_a_file_or_a_link_in_the_folders_place_is_noticed(uploaded: Path) -> Non
     assert "1-part: evidence: a symbolic link" in rejudged(uploaded).problems
 
 
-def test_what_is_put_into_it_is_noticed(uploaded: Path) -> None:
+def test_a_folder_added_to_a_run_without_its_empty_folders_is_reported(uploaded: Path) -> None:
     (uploaded / "evidence" / "run").mkdir(parents=True)
     assert "1-part: evidence/run: not recorded with the run" in rejudged(uploaded).problems

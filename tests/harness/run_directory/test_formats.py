@@ -16,7 +16,9 @@ from harness.run_directory.verdict_file import DrillRecord, VerdictFile, Version
 @pytest.mark.parametrize(
     ("name", "read", "known"), [("run.json", read_bundle, "1 to 3"), ("verdicts.json", read_verdicts, "1 to 2")]
 )
-def test_an_unknown_version_is_named_with_the_known_ones(run: Path, name: str, read: object, known: str) -> None:
+def test_an_unknown_format_version_is_refused_with_the_known_versions(
+    run: Path, name: str, read: object, known: str
+) -> None:
     content = json.loads((run / name).read_text())
     (run / name).write_text(json.dumps({"a_newer_field": 1, **content, "format_version": 7}))
     assert callable(read)
@@ -32,7 +34,7 @@ def test_each_older_version_has_a_reader(model: type[Versioned]) -> None:
     assert [*model.older, *known] == list(range(1, max(known) + 1))
 
 
-def test_a_drill_record_of_version_1_is_read_with_what_it_listed_as_planned() -> None:
+def test_a_version_1_drill_record_takes_its_planned_count_from_its_rows() -> None:
     published = Path(__file__).parents[3] / "reports" / "2026-11-22-cpu-drill" / "drill.json"
     record = json.loads(published.read_text(encoding="utf-8"))
     planned = record.pop("planned")

@@ -38,7 +38,7 @@ def test_an_archive_reads_as_its_folder_under_its_own_name(run: Path, temporary:
     assert json.loads(judgement_json(again.judgement))["run_directory"] == name
 
 
-def test_what_was_unpacked_goes_with_its_bundle(run: Path, temporary: Path) -> None:
+def test_files_unpacked_from_an_archive_are_deleted_with_the_bundle(run: Path, temporary: Path) -> None:
     bundle = read_bundle(packed(run, Path("a.tar"), "."))
     assert len(list(temporary.iterdir())) == 1
     del bundle
@@ -61,7 +61,7 @@ def test_nothing_stays_behind_when_a_run_is_refused(run: Path, temporary: Path, 
     assert list(temporary.iterdir()) == []
 
 
-def test_a_terminated_command_removes_what_it_unpacked(run: Path, temporary: Path) -> None:
+def test_a_terminated_command_deletes_the_files_that_it_unpacked(run: Path, temporary: Path) -> None:
     archive = packed(run, Path("a.tar"), ".")
     program = (
         "import sys, time, harness.api.session\n"
@@ -95,7 +95,7 @@ def test_a_contract_that_was_changed_is_nobodys_to_mend(run: Path, temporary: Pa
         judged([packed(run, Path("a.tar"), "1-run")])
 
 
-def test_an_archive_of_a_run_and_something_else_names_it(run: Path, temporary: Path) -> None:
+def test_an_archive_with_an_extra_file_is_refused_with_the_files_name(run: Path, temporary: Path) -> None:
     (run.parent / "notes.txt").touch()
     with pytest.raises(
         EvidenceError, match=r"a\.tar: an archive of a run holds that run alone; found notes.txt beside 1"
@@ -165,7 +165,7 @@ def test_a_history_lists_every_run_below_a_folder_and_links_those_with_a_page(
     assert "damaged</a>: cannot be read: a run directory holds a readable run.json; found run.json:" in page
 
 
-def test_check_and_write_of_a_published_run_concern_what_lies_beside_its_archive(
+def test_checking_and_rewriting_a_published_run_uses_the_files_next_to_its_archive(
     run: Path, temporary: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = Path("published")

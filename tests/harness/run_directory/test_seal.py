@@ -77,7 +77,7 @@ def files_of(directory: Path) -> list[str]:
     return sorted(path.relative_to(directory).as_posix() for path in directory.rglob("*") if path.is_file())
 
 
-def test_a_file_of_another_size_is_not_hashed_and_both_sizes_are_told(
+def test_a_file_with_a_changed_size_is_reported_with_both_sizes_without_hashing(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hashed: list[str] = []
@@ -254,7 +254,7 @@ def manifests(text: str) -> Iterator[tuple[str, str, str]]:
 
 
 @pytest.mark.parametrize("index", range(20))
-def test_a_manifest_that_is_not_what_the_harness_writes_is_none(run: Path, index: int) -> None:
+def test_a_manifest_that_the_harness_cannot_have_written_is_refused(run: Path, index: int) -> None:
     cases = list(manifests((run / "manifest.json").read_text()))
     assert len(cases) == 20
     _, text, said = cases[index]
@@ -265,7 +265,7 @@ def test_a_manifest_that_is_not_what_the_harness_writes_is_none(run: Path, index
 
 
 @pytest.mark.parametrize("as_archive", [False, True])
-def test_the_mark_of_an_unfinished_run_is_seen_beside_the_archive_and_in_it(
+def test_the_incomplete_mark_is_found_next_to_the_archive_and_inside_it(
     run: Path, unpacked: Path, *, as_archive: bool
 ) -> None:
     directory = unpacked if as_archive else Path("published")

@@ -35,7 +35,7 @@ def gate(directory: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]
     return code, next(line for line in capsys.readouterr().out.splitlines() if line.startswith(("ERROR", "VIOLATED")))
 
 
-def test_judging_again_what_is_as_it_was_keeps_the_manifest(run: Path) -> None:
+def test_judging_an_unchanged_run_again_keeps_its_manifest(run: Path) -> None:
     before = digest(run)
     assert judge_command.replace_recorded([run]) == 0
     assert render(run) == []
@@ -50,7 +50,7 @@ def test_verdicts_and_pages_are_made_again_from_the_evidence(run: Path, name: st
     assert {path.name: path.read_bytes() for path in run.iterdir() if path.is_file()} == before
 
 
-def test_other_pages_of_the_same_evidence_name_the_manifest_that_they_replace(
+def test_a_rerendered_run_gets_a_manifest_that_names_the_manifest_that_it_replaces(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = read_manifest(run)[0]
@@ -65,7 +65,7 @@ def test_other_pages_of_the_same_evidence_name_the_manifest_that_they_replace(
 @pytest.mark.parametrize(
     "name", ["run.json", f"evidence/{VIOLATED}/fast.0.csv", f"evidence/{VIOLATED}/records.jsonl", "notes.txt"]
 )
-def test_what_was_changed_beside_verdicts_and_pages_is_never_sealed_anew(run: Path, name: str) -> None:
+def test_a_run_with_changed_evidence_is_never_sealed_again(run: Path, name: str) -> None:
     with (run / name).open("a") as file:
         file.write("\n")
     before = (run / "manifest.json").read_bytes()
@@ -90,7 +90,7 @@ def test_evidence_that_changes_while_pages_are_written_is_not_sealed(
 
 
 @pytest.mark.parametrize("form", ["folder", "published"])
-def test_a_manifest_is_of_the_evidence_that_lies_there(run: Path, form: str) -> None:
+def test_a_manifest_whose_evidence_digest_differs_is_reported(run: Path, form: str) -> None:
     published(run, Path("published"))
     directory = run if form == "folder" else Path("published")
     forged = read_manifest(directory)[0].model_copy(update={"seen": "0" * 64})
@@ -107,7 +107,7 @@ def test_an_unfinished_run_is_never_sealed(run: Path) -> None:
 
 
 @pytest.mark.parametrize("change", ["INCOMPLETE", "manifest.json"])
-def test_what_is_not_whole_is_told_wherever_it_is_read(
+def test_an_incomplete_or_changed_run_is_reported_by_every_reader(
     run: Path, change: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shutil.copytree(run, "whole")
@@ -143,7 +143,7 @@ def _sha256(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def test_a_run_of_before_there_were_manifests_opens_no_gate_until_it_is_judged_anew(
+def test_a_run_without_a_manifest_keeps_the_gate_closed_until_it_is_judged_again(
     run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     of_before(run)
@@ -156,7 +156,7 @@ def test_a_run_of_before_there_were_manifests_opens_no_gate_until_it_is_judged_a
 
 
 @pytest.mark.parametrize("name", [f"evidence/{VIOLATED}/fast.0.csv", "contracts/scripted-v1.yaml"])
-def test_its_own_digests_are_asked_before_it_is_sealed(run: Path, name: str) -> None:
+def test_sealing_a_run_without_a_manifest_first_checks_its_recorded_digests(run: Path, name: str) -> None:
     of_before(run)
     (run / name).write_text((run / name).read_text() + "\n")
     with pytest.raises(EvidenceError, match=re.escape(f"written anew; found 1-run: {name}: changed")):
@@ -246,7 +246,7 @@ def invented_waiver(header: Any) -> None:
         (invented_waiver, "the waiver of SCRIPT-001 on violated stands in no file of waivers/ as it stands here"),
     ],
 )
-def test_a_header_that_what_lies_beside_it_denies_opens_no_gate(
+def test_a_header_that_contradicts_the_evidence_keeps_the_gate_closed(
     run: Path, change: Callable[[Any], None], said: str
 ) -> None:
     times = {"started": 0.0, "ended": 1.0, "gpu": "GPU-own", "commit": "1" * 40}

@@ -90,7 +90,7 @@ def names_of(folder: Path) -> list[str]:
     return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*"))
 
 
-def test_a_file_that_has_no_room_is_not_begun(tmp_path: Path, full: Callable[[], None]) -> None:
+def test_writing_a_file_on_a_full_disk_leaves_the_old_file_unchanged(tmp_path: Path, full: Callable[[], None]) -> None:
     (tmp_path / "run.json").write_text("before")
     full()
     with pytest.raises(OSError, match="No space left") as raised:
@@ -99,7 +99,9 @@ def test_a_file_that_has_no_room_is_not_begun(tmp_path: Path, full: Callable[[],
     assert (names_of(tmp_path), (tmp_path / "run.json").read_text()) == (["run.json"], "before")
 
 
-def test_a_run_that_ends_on_a_full_disk_is_kept_as_it_is(writer: BundleWriter, full: Callable[[], None]) -> None:
+def test_a_run_abandoned_on_a_full_disk_keeps_its_evidence_and_is_incomplete(
+    writer: BundleWriter, full: Callable[[], None]
+) -> None:
     for name in ("verdicts.json", "report.html"):
         (writer.path / name).write_text("as of a run that is whole")
     before = {*names_of(writer.path)} - {"verdicts.json", "report.html"}
@@ -109,7 +111,7 @@ def test_a_run_that_ends_on_a_full_disk_is_kept_as_it_is(writer: BundleWriter, f
     assert not read_bundle(writer.final).complete
 
 
-def test_what_has_no_room_at_all_leaves_nothing(tmp_path: Path, full: Callable[[], None]) -> None:
+def test_a_run_that_cannot_start_on_a_full_disk_leaves_no_files(tmp_path: Path, full: Callable[[], None]) -> None:
     full()
     with pytest.raises(OSError, match="No space left"):
         BundleWriter(tmp_path / "run", header(), [LOADED])
@@ -129,7 +131,7 @@ def test_what_a_killed_process_was_writing_is_not_sealed(writer: BundleWriter, n
     assert name not in names_of(writer.finish())
 
 
-def test_a_strangers_hidden_files_are_not_taken_for_half_written_ones(writer: BundleWriter) -> None:
+def test_hidden_files_of_users_are_not_removed_as_half_written_files(writer: BundleWriter) -> None:
     for name in (".report.html.bak", ".notes.12", f"evidence/{RUN_ID}/.own.json.7"):
         (writer.path / name).write_text("theirs")
     before = names_of(writer.path)
@@ -178,7 +180,9 @@ LEFT: dict[str, tuple[Callable[[Path], None], str]] = {
 
 
 @pytest.mark.parametrize("kind", LEFT)
-def test_what_no_directory_holds_costs_the_run_that_left_it_and_goes(writer: BundleWriter, kind: str) -> None:
+def test_a_special_file_left_by_a_worker_is_removed_and_recorded_as_the_death_of_its_run(
+    writer: BundleWriter, kind: str
+) -> None:
     leave, said = LEFT[kind]
     leave(writer.evidence_directory(RUN_ID))
     writer.settle()
@@ -221,7 +225,7 @@ def test_in_a_lane_it_costs_the_lane(writer: BundleWriter) -> None:
     assert not (writer.evidence_directory(RUN_ID) / "death.json").exists()
 
 
-def test_what_stands_in_the_place_of_an_own_file_is_removed_and_never_opened(
+def test_a_link_planted_in_place_of_a_run_file_is_removed_and_never_opened(
     writer: BundleWriter, planted: tuple[str, str]
 ) -> None:
     name, outside = planted
@@ -242,7 +246,7 @@ def test_nor_does_it_hold_up_one_that_is_given_up(writer: BundleWriter, planted:
     assert Path(outside).read_text() == "outside"
 
 
-def test_a_worker_that_left_plain_files_is_left_alone(writer: BundleWriter) -> None:
+def test_plain_files_left_by_a_worker_are_kept(writer: BundleWriter) -> None:
     before = sorted(writer.path.rglob("*"))
     writer.settle()
     assert sorted(writer.path.rglob("*")) == before

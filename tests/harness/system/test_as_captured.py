@@ -58,7 +58,7 @@ def test_a_step_whose_library_looks_at_values_unless_captured_is_recorded(librar
     assert asked.endswith(" in body `total: Tensor = (library.checked(values) * weight).sum()`")
 
 
-def test_it_is_told_so_no_longer_than_that(library: Any) -> None:
+def test_the_simulated_capture_flag_is_restored_after_the_block(library: Any) -> None:
     original = torch.cuda.is_current_stream_capturing
     with as_captured() as asked:
         assert library.is_capturing()

@@ -105,7 +105,7 @@ def test_a_tensor_replaced_leaves_the_rest_of_the_batch() -> None:
     assert with_tensors(1, {"batch": 2}) == 2
 
 
-def test_what_is_no_tensor_is_left_out_of_dictionaries_alone() -> None:
+def test_non_tensors_are_left_out_of_dictionaries_but_kept_in_tuples() -> None:
     x = torch.ones(1)
     kept = tensors_alone({"x": x, "text": "a", "in": [x, {"x": x, "n": 1}], "names": ["a"]})
     assert [name for name, _ in leaves(kept)] == ["x", "in.0", "in.1.x"]
@@ -240,7 +240,7 @@ def test_a_loader_that_shuffles_by_the_processs_generator_is_refused() -> None:
         Loaded(lambda _own: DataLoader(PAIRS, 4, shuffle=True)).open(WORKLOAD, Arm())
 
 
-def test_batches_that_end_are_told() -> None:
+def test_a_loader_that_ends_after_one_epoch_is_reported() -> None:
     with Loaded(lambda _own: iter([PAIRS[:4], PAIRS[4:8]])).open(WORKLOAD, Arm()) as run:
         run.step(0)
         run.step(1)

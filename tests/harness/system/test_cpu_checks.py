@@ -56,7 +56,7 @@ def test_a_step_that_nobody_watches_calls_torch_itself() -> None:
     assert system.seen == [([], [])]
 
 
-def test_what_a_watch_counts_is_what_a_gpu_would_do() -> None:
+def test_sync_and_operator_counts_on_cpu_run_the_step_as_on_a_device() -> None:
     """A count of operations, and of waits, is of the step as a GPU executes it."""
     system = Looking()
     with system.open(WORKLOAD, Arm()) as run:
@@ -232,7 +232,7 @@ class Refused(torch.optim.Optimizer):
         raise RuntimeError("no parameters")
 
 
-def test_a_closure_that_reads_says_nothing_of_the_optimizer_that_calls_it() -> None:
+def test_a_reading_closure_is_not_blamed_on_the_optimizer_that_calls_it() -> None:
     weight = torch.nn.Parameter(torch.ones(2))
     optimizer = torch.optim.SGD([weight], lr=0.1)
 
@@ -326,7 +326,7 @@ def test_an_average_that_reads_its_count_belongs_after_the_step() -> None:
     assert not watch.seen
 
 
-def test_gradients_of_a_replay_are_there_for_what_comes_after_the_step() -> None:
+def test_gradients_of_a_replay_are_available_to_code_after_the_step() -> None:
     system = Trained(partial(torch.optim.RAdam, lr=0.1, capturable=True))
     system.updates = system.inside = False
     assert losses_of(system, "step")[0] == losses_of(system, "none")[0]

@@ -48,7 +48,7 @@ def found_in(name: str, folder: Path) -> str:
 QUICK = [name for name, one in STRANGE.items() if not one.hangs]
 
 
-def test_each_way_to_misbehave_costs_one_description_and_says_what_was_found(strange: Path) -> None:
+def test_each_misbehaving_system_fails_only_its_own_description_with_the_cause(strange: Path) -> None:
     answers = describe_all([system(name) for name in QUICK])
     wrong = {}
     for name in QUICK:
@@ -84,7 +84,7 @@ def test_a_system_that_hangs_has_its_seconds_and_no_more(
 
 
 @pytest.mark.parametrize(("does", "limit_s"), [("raise OSError('gone')", 60.0), (f"{HANGS}time.sleep(600)", 1.0)])
-def test_what_a_library_of_any_folder_does_is_told_by_the_systems_line(
+def test_an_error_in_an_installed_library_is_reported_at_the_line_of_the_system(
     strange: Path, monkeypatch: pytest.MonkeyPatch, does: str, limit_s: float
 ) -> None:
     if limit_s == 1.0:
@@ -101,7 +101,7 @@ def test_a_daemon_that_the_import_left_is_gone(strange: Path) -> None:
     await_end(int((strange / "stranger_leaves_a_daemon.py.daemon").read_text()))
 
 
-def test_what_an_earlier_system_left_is_not_another_ones_fault(strange: Path) -> None:
+def test_a_failure_caused_by_an_earlier_system_does_not_fail_the_next_description(strange: Path) -> None:
     """A thread of the first ends the process while the second is asked: the second answers in a process of its own."""
     (strange / "stranger_time_bomb.py").write_text(
         "import os, sys, threading, time\n"

@@ -32,14 +32,14 @@ def step_of(weight: Tensor) -> TracedStep:
     return TracedStep(body, lambda: {"weight": weight})
 
 
-def test_an_operator_of_ones_own_is_recorded_and_named() -> None:
+def test_a_custom_operator_is_recorded_and_named_as_unseen() -> None:
     weight = torch.tensor([1.0, 2.0])
     step = step_of(weight)
     assert [float(step.replay()) for _ in range(3)] == [12.0, 24.0, 48.0]
     assert (step.unseen_operators, step.fake_pass_clean) == (["strangers::doubled"], None)
 
 
-def test_a_step_that_its_own_kernel_refuses_says_what_torch_does_of_it() -> None:
+def test_a_step_whose_custom_operator_has_no_fake_kernel_is_not_traceable() -> None:
     with pytest.raises(NotTraceableError, match="There was no fake impl registered"):
         step_of(torch.ones(())).record()
 
@@ -64,7 +64,7 @@ def test_an_operator_of_torch_with_a_form_of_another_device_is_not_unseen() -> N
     assert (found.shape, found.dtype, mode.unseen) == (expected.shape, expected.dtype, [])
 
 
-def test_a_watch_for_waits_sees_none_where_an_operator_is_unseen_and_says_so() -> None:
+def test_a_fake_pass_that_cannot_run_a_custom_operator_raises_an_error() -> None:
     weight = torch.ones(2)
     with pytest.raises(FakePassError, match="RuntimeError: There was no fake impl registered"):
         by_fake_pass(lambda: doubled(weight), "cpu")

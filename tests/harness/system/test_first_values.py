@@ -63,7 +63,7 @@ def changed_in_a_list() -> Tensor:
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_what_else_made_it_is_not_known(name: str) -> None:
+def test_a_tensor_created_by_other_operators_has_no_known_first_value(name: str) -> None:
     with FirstValues() as seen:
         tensor = OTHERS[name]()
     before = tensor.tolist()
@@ -162,7 +162,7 @@ def lazily(make: Callable[[nn.Module], Tensor], capture: str) -> tuple[list[floa
         return [float(run.step(index)) for index in range(6)], run.capture_record().failure
 
 
-def test_an_attribute_of_numbers_alone_begins_in_a_capture_as_it_was_made() -> None:
+def test_an_attribute_created_from_constants_starts_a_capture_with_its_first_value() -> None:
     plain, captured = (lazily(lambda _: torch.full((2,), 3.0), capture) for capture in ("none", "step"))
     assert captured == plain
     assert captured[1] is None

@@ -169,7 +169,7 @@ def built_once(kept: Kept) -> None:
         kept.first, kept.done = False, 3
 
 
-def test_what_the_first_step_alone_changes_is_no_such_number() -> None:
+def test_a_number_changed_only_by_the_first_step_is_not_a_followed_number() -> None:
     traced, _ = recorded(built_once)
     assert (len(traced.host_changes), traced.host_numbers) == (2, [])
 
@@ -181,7 +181,7 @@ def test_ranks_that_train_together_follow_nothing(monkeypatch: pytest.MonkeyPatc
     assert (len(traced.host_changes), traced.host_numbers) == (1, None)
 
 
-def test_nothing_of_it_is_left_behind() -> None:
+def test_following_numbers_leaves_no_proxy_in_the_users_objects() -> None:
     traced, kept = recorded(later)
     assert (kept.done, type(kept.done), kept.rate, traced.fake_pass_clean) == (0, int, 0.1, True)
 

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="shows what a 
         pytest.param(lambda: CapturedStep(lambda: None, dict), id="step"),
     ],
 )
-def test_it_says_that_cuda_is_missing_and_what_to_use_instead(use: Callable[[], object]) -> None:
+def test_a_cuda_graph_without_cuda_reports_the_missing_device_and_the_alternative(use: Callable[[], object]) -> None:
     with pytest.raises(CudaGraphError) as caught:
         use()
     assert "CUDA graphs need a CUDA device" in str(caught.value)

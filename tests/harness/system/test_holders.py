@@ -58,7 +58,7 @@ def test_a_trial_leaves_no_trace_in_it(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", REBOUND)
-def test_what_is_bound_anew_is_told(name: str) -> None:
+def test_a_tensor_bound_anew_by_the_step_is_reported_as_a_host_change(name: str) -> None:
     step, _ = REBOUND[name]()
     changes = HostChanges([step], of_device=False)
     step()
@@ -66,7 +66,7 @@ def test_what_is_bound_anew_is_told(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", REBOUND)
-def test_a_result_that_is_kept_there_is_kept_up_with_replays(name: str) -> None:
+def test_a_rebound_result_is_updated_after_each_replay(name: str) -> None:
     step, read = REBOUND[name]()
     changes = HostChanges([step], of_device=False)
     step()
@@ -86,7 +86,7 @@ def test_a_trial_leaves_no_trace_in_data_without_tensors(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", DATA)
-def test_data_that_is_changed_in_place_is_told_where_it_is(name: str) -> None:
+def test_data_changed_in_place_by_the_step_is_reported_with_its_place(name: str) -> None:
     step, _ = DATA[name]()
     quiet, changes = (HostChanges([step], of_device=False) for _ in range(2))
     assert quiet.found([]) == []
@@ -96,7 +96,7 @@ def test_data_that_is_changed_in_place_is_told_where_it_is(name: str) -> None:
     assert told.endswith("changed in place)")
 
 
-def test_arrays_of_numbers_are_state_and_what_a_function_keeps_of_results_is_none() -> None:
+def test_numeric_arrays_are_state_and_cached_function_results_are_not() -> None:
     array = np.zeros(2)
 
     @functools.cache
@@ -123,7 +123,7 @@ def test_an_array_in_the_memory_of_a_tensor_is_changed_by_replays_too() -> None:
     assert [len(each.found([])) for each in changes] == [0, 2]
 
 
-def test_what_nobody_has_room_for_a_copy_of_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_arrays_too_large_to_copy_and_readonly_arrays_are_not_guarded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(places, "LARGEST", 1000)
     arrays = [np.zeros(125), np.zeros(126), np.zeros(2)]
     arrays[2].flags.writeable = False
@@ -223,7 +223,7 @@ def test_earlier_results_outlive_a_trial() -> None:
     assert held_averages.bounded(2) is earlier
 
 
-def test_a_library_keeps_what_it_binds_in_its_own_modules(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_library_keeps_the_objects_that_it_binds_in_its_own_modules(monkeypatch: pytest.MonkeyPatch) -> None:
     """What it has set up outside of Python would be set up again."""
     monkeypatch.setattr("harness.system.replay.holders.is_users_file", lambda _file: False)
     step, read = REBOUND["module"]()
@@ -247,7 +247,7 @@ def _unrelated() -> None: ...
 
 
 @pytest.mark.parametrize("kind", ["O", [("name", object), ("score", float)]], ids=["objects", "rows with objects"])
-def test_an_array_with_objects_is_as_it_was_where_it_holds_the_same_ones(kind: Any) -> None:
+def test_an_object_array_is_unchanged_while_it_holds_the_same_objects(kind: Any) -> None:
     """numpy makes a row anew whenever it is looked at."""
     array = np.zeros(2, dtype=kind)
     array["name" if array.dtype.names else ...] = "a", ["b"]
@@ -278,13 +278,13 @@ class Proxy:
         raise RuntimeError("working outside of a request")
 
 
-def test_what_raises_when_it_is_looked_at_ends_no_search() -> None:
+def test_an_object_that_raises_when_inspected_does_not_end_the_search_for_state() -> None:
     shy, average = [Nameless(), Proxy(), Nameless], torch.zeros(2)
     found = reach(lambda: (shy, average))
     assert [*found.tensors] == ["average"]
 
 
-def test_an_assertion_that_pytest_has_written_leads_to_none_of_its_own() -> None:
+def test_an_assertion_rewritten_by_pytest_adds_no_places_of_pytest() -> None:
     average = torch.zeros(2)
 
     def step() -> None:
@@ -306,7 +306,7 @@ KEYS: dict[str, Callable[[Tensor], object]] = {
 
 
 @pytest.mark.parametrize("key", KEYS)
-def test_what_lies_under_an_address_is_named_by_its_place(key: str) -> None:
+def test_state_keyed_by_an_object_address_is_named_by_its_position(key: str) -> None:
     """Another process has other addresses, and the same places."""
     parameters = [torch.ones(2), torch.ones(3)]
     moments = {KEYS[key](parameter): torch.zeros(2) for parameter in parameters}
@@ -318,7 +318,7 @@ def test_what_lies_under_an_address_is_named_by_its_place(key: str) -> None:
     assert [*reach(step).tensors] == ["moments.0", "moments.1", "owner.0", "owner.1"]
 
 
-def test_short_numbers_and_rates_name_what_lies_under_them() -> None:
+def test_state_keyed_by_short_numbers_is_named_by_the_number() -> None:
     kept: dict[object, Tensor] = {7: torch.zeros(1), 0.30000000000000004: torch.zeros(1), ("a", 1): torch.zeros(1)}
 
     def step() -> object:

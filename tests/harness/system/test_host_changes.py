@@ -139,7 +139,7 @@ class ByParameter:
         return {f"{number}": each for number, each in enumerate(self.gradients.values())}
 
 
-def test_what_lies_under_a_parameter_is_named_by_its_place() -> None:
+def test_host_changes_keyed_by_a_parameter_are_named_by_the_parameters_position() -> None:
     trainer = ByParameter()
     traced = TracedStep(trainer.step, dict, trainer.outputs, roots=[trainer])
     traced.record()
@@ -183,7 +183,9 @@ OF_THE_CAPTURE = ["moments.0 (bound anew: each replay reads the tensor of the ca
 
 
 @pytest.mark.parametrize(("reads", "named"), [(True, OF_THE_CAPTURE), (False, [])])
-def test_what_replays_keep_up_is_named_if_they_read_what_it_was_at_the_capture(reads: bool, named: list[str]) -> None:
+def test_state_updated_by_replays_is_named_only_if_replays_read_its_value_at_capture(
+    reads: bool, named: list[str]
+) -> None:
     trainer = Trainer()
 
     def body() -> Tensor:
@@ -263,7 +265,7 @@ class CountingSGD(torch.optim.SGD):
         self.step()
 
 
-def test_a_trial_step_leaves_no_trace_in_an_optimizer_of_ones_own() -> None:
+def test_a_trial_step_leaves_a_custom_optimizer_unchanged() -> None:
     parameter = nn.Parameter(torch.ones(2))
     optimizer = CountingSGD([parameter])
 

@@ -67,7 +67,7 @@ def test_what_is_read_within_cannot_be_recorded_and_is_a_wait(name: str) -> None
 
 
 @pytest.mark.parametrize("name", QUIET)
-def test_one_that_reads_nothing_is_recorded_and_no_wait(name: str) -> None:
+def test_an_operator_that_reads_nothing_on_the_host_is_recorded_without_a_sync(name: str) -> None:
     weight = torch.tensor([1.0, 2.0])
     step = step_of(weight, QUIET[name])
     assert [float(step.replay()) for _ in range(2)] == [12.0, 24.0]

@@ -167,14 +167,14 @@ def test_what_a_subclass_holds_is_followed() -> None:
         (lambda p, x: p.masked_fill(x > 0, 0.0), PARAMETERS),
     ],
 )
-def test_a_result_is_made_of_what_its_inputs_are_made_of(make: Any, of: int) -> None:
+def test_the_ledger_derives_the_origin_of_a_result_from_its_inputs(make: Any, of: int) -> None:
     ledger, parameter, batch = Ledger(), nn.Parameter(torch.ones(3, 3), requires_grad=False), torch.ones(3, 3)
     with ledger:
         made = make(parameter, batch)
     assert made_of(ledger, made) == of
 
 
-def test_what_reaches_a_parameter_by_way_of_other_tensors_is_read() -> None:
+def test_the_ledger_marks_a_tensor_that_reaches_a_parameter_through_other_tensors_as_read() -> None:
     ledger, parameter = Ledger(), nn.Parameter(torch.ones(3), requires_grad=False)
     with ledger:
         first, second, third = torch.zeros(3), torch.zeros(3), torch.zeros(3)

@@ -58,7 +58,7 @@ def weights(run: StepFunctionRun) -> Tensor:
     return run.parameters()["weight"].detach().clone()
 
 
-def test_what_makes_a_batch_is_no_wait_for_the_device_and_what_the_control_reads_is() -> None:
+def test_making_a_batch_is_no_sync_and_a_read_by_the_control_is_a_sync() -> None:
     plain, waiting = opened({}), opened({"waits": True})
     assert sum(by_dispatch_mode(lambda: plain.step(0), "cpu").values()) == 0
     assert sum(by_dispatch_mode(lambda: waiting.step(0), "cpu").values()) == 1
@@ -94,7 +94,7 @@ def test_stopped_training_stops_in_the_middle() -> None:
     assert [a == b for a, b in zip(right, stopped, strict=True)] == [True] * 7 + [False] * 5
 
 
-def test_other_losses_are_others_in_each_run() -> None:
+def test_the_fault_of_different_losses_gives_different_losses_in_each_run() -> None:
     first, second = losses(opened({}, "other_losses")), losses(opened({}, "other_losses"))
     assert all(a != b for a, b in zip(first, second, strict=True))
     assert first == pytest.approx(losses(opened({})), rel=1e-3)
@@ -150,7 +150,7 @@ class CapturesItself(Made):
         return replace(made, step=step, captured=self.says)
 
 
-def test_what_captures_itself_is_captured_by_nobody_else_and_speaks_for_itself() -> None:
+def test_a_self_capturing_step_is_not_captured_again_and_reports_its_own_record() -> None:
     run = CapturesItself().open(WORKLOAD, Arm.model_validate({"capture": "step"}))
     assert losses(run) == losses(opened({}))
     assert run._captures == 0
@@ -158,14 +158,16 @@ def test_what_captures_itself_is_captured_by_nobody_else_and_speaks_for_itself()
 
 
 @pytest.mark.parametrize(("fault", "captures"), [("second_capture", 2), ("capture_each_step", STEPS)])
-def test_of_captures_of_its_own_more_are_told(fault: str, captures: int) -> None:
+def test_extra_captures_by_the_step_are_reported(fault: str, captures: int) -> None:
     run = CapturesItself().open(WORKLOAD, Arm.model_validate({"capture": "step"}), fault=fault)
     losses(run)
     assert run.capture_record() == replace(RECORD, captures=captures)
 
 
 @pytest.mark.parametrize(("capture", "says"), [("step", True), ("none", None)])
-def test_an_arm_that_captures_itself_shows_all_its_tensors_and_says_so(capture: str, says: bool | None) -> None:
+def test_a_self_capturing_arm_lists_all_its_tensors_and_records_that_it_captures_itself(
+    capture: str, says: bool | None
+) -> None:
     """Which of them are buffers of its capture is told beside the plain arm, which has none of those."""
     run = CapturesItself().open(WORKLOAD, Arm.model_validate({"capture": capture}))
     assert set(run.state()["tensors"]) == set()
@@ -174,7 +176,7 @@ def test_an_arm_that_captures_itself_shows_all_its_tensors_and_says_so(capture: 
     assert run.facts().get("captures_itself") is says
 
 
-def test_what_captures_itself_has_to_say_what_it_captured() -> None:
+def test_a_self_capturing_step_without_a_capture_record_is_refused() -> None:
     class Silent(CapturesItself):
         says = None
 
@@ -187,7 +189,7 @@ class Pair(MadeStepSystem):
         return 1, 2
 
 
-def test_what_makes_no_step_is_refused_with_its_place() -> None:
+def test_a_builder_that_returns_no_step_is_refused_with_its_place() -> None:
     with pytest.raises(
         HarnessError, match=r"test_made_step\.py:\d+: build returns StepFunction\(step, batch, parameters\)"
     ):

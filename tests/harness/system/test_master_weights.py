@@ -47,6 +47,6 @@ def test_an_optimizer_of_another_model_is_refused() -> None:
         OfAnother().open(Workload(model="any", batch_size=4, seq_len=4, steps=STEPS), Arm())
 
 
-def test_a_trained_copy_of_what_is_named_is_no_training(tmp_path: Path) -> None:
+def test_training_a_copy_of_the_named_parameters_counts_as_no_training(tmp_path: Path) -> None:
     found = judged("master_systems:OfACopy", tmp_path, CLAIM)
     assert (found.status, found.reason) == (Status.FAIL, "vacuous_parameters_unchanged"), found.message
