@@ -30,7 +30,7 @@ def test_the_tools_check_for_the_oldest() -> None:
     assert f"python{OLDEST}" in (ROOT / ".ci" / "floors").read_text()
 
 
-def test_the_workflows_name_every_one_and_no_other() -> None:
+def test_the_workflows_name_exactly_the_supported_python_versions() -> None:
     workflows = [path.read_text() for path in sorted((ROOT / ".github" / "workflows").glob("*.yml"))]
     assert {version for text in workflows for version in re.findall(r'"(3\.\d+)"', text)} == {*VERSIONS}
 

@@ -52,7 +52,7 @@ def workflow(request: pytest.FixtureRequest) -> Path:
 
 
 @pytest.mark.parametrize("user", USERS, ids=lambda path: path.name)
-def test_an_action_is_pinned_by_its_digest_with_the_version_beside_it(user: Path) -> None:
+def test_each_action_is_pinned_by_digest_with_its_version_in_a_comment(user: Path) -> None:
     used = [each for each in USED.findall(user.read_text()) if not each.startswith("./")]
     assert [each for each in used if PINNED.fullmatch(each) is None] == []
 
@@ -100,5 +100,5 @@ def test_no_workflow_gives_foreign_code_a_token_or_a_secret(workflow: Path) -> N
     )
 
 
-def test_no_script_is_made_of_what_a_stranger_chooses(workflow: Path) -> None:
+def test_no_workflow_script_interpolates_text_chosen_by_untrusted_people(workflow: Path) -> None:
     assert [name for name, step in steps(workflow) if FOREIGN.search(step.get("run", ""))] == []

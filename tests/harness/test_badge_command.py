@@ -72,13 +72,15 @@ def test_a_changed_file_is_not_green(called: Called, parts: list[str]) -> None:
 
 
 @pytest.mark.parametrize("option", ["--check", "--write"])
-def test_with_what_prints_no_verdicts_it_is_refused(called: Called, parts: list[str], option: str) -> None:
+def test_the_badge_option_is_refused_for_commands_that_print_no_verdicts(
+    called: Called, parts: list[str], option: str
+) -> None:
     assert called("judge", option, "--badge", "badge.json", *parts) == 2
     assert not Path("badge.json").exists()
 
 
 @pytest.mark.parametrize("option", ["--check", "--write"])
-def test_other_contracts_are_refused_beside_what_judges_by_the_runs_own(
+def test_contracts_are_refused_with_options_that_judge_by_the_runs_own_contracts(
     called: Called, parts: list[str], option: str
 ) -> None:
     """They were let pass and not read: a gate by the contracts of today was one by those of that day."""
@@ -88,5 +90,5 @@ def test_other_contracts_are_refused_beside_what_judges_by_the_runs_own(
     assert called("judge", "--gate", option, "--contracts", "contracts", *parts) == 2
 
 
-def test_nothing_is_written_by_a_check_and_it_says_so(called: Called, parts: list[str]) -> None:
+def test_judge_refuses_check_together_with_write(called: Called, parts: list[str]) -> None:
     assert called("judge", "--check", "--write", *parts) == 2

@@ -38,7 +38,7 @@ def test_a_mapping_ends_with_the_hundred_of_which_some_are_wrong() -> None:
     assert _errors(f'{{"counts": {{{text}}}}}') == [("counts", str(number)) for number in range(MOST_KEYS)]
 
 
-def test_a_wrong_entry_is_named_wherever_it_stands() -> None:
+def test_a_wrong_entry_of_a_large_mapping_is_named_by_its_key() -> None:
     text = ", ".join(f'"{number}": {number if number != 789 else "null"}' for number in range(1_000))
     assert _errors(f'{{"counts": {{{text}}}}}') == [("counts", "789")]
 

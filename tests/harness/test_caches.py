@@ -30,7 +30,7 @@ def test_a_home_that_takes_files_keeps_its_caches(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("home", ["file/home", "file", "~", "link"])
-def test_caches_of_a_home_that_is_none_lie_in_a_folder_of_this_user_alone(
+def test_caches_of_an_unusable_home_move_to_a_private_temporary_folder(
     home: str, tmp_path: Path, temporary: Path
 ) -> None:
     (tmp_path / "file").touch()
@@ -49,7 +49,7 @@ def test_a_home_without_permission_is_seen(tmp_path: Path, monkeypatch: pytest.M
     assert moved_caches({"HOME": str(tmp_path)}).keys() == NAMES
 
 
-def test_what_is_set_stays(tmp_path: Path) -> None:
+def test_cache_variables_that_the_user_set_are_kept(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     moved = moved_caches({"HOME": str(tmp_path / "file"), "TRITON_CACHE_DIR": "", "MPLCONFIGDIR": "/x"})
     assert moved == {}
@@ -75,7 +75,9 @@ def test_a_drawing_without_a_home_prints_nothing(program: str, tmp_path: Path) -
     assert (done.returncode, done.stdout, done.stderr) == (0, "499\n", "")
 
 
-def test_workers_are_told_where_caches_lie(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, temporary: Path) -> None:
+def test_workers_get_the_moved_cache_folders_in_their_environment(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, temporary: Path
+) -> None:
     from harness.execution import supervisor
 
     monkeypatch.setenv("HOME", str(tmp_path / "nowhere"))

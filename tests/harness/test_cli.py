@@ -208,7 +208,7 @@ def test_a_drill_is_no_gate_and_stays_as_it_is(contracts: Path, played: None) ->
     assert (directory / "report.html").stat().st_mtime_ns == before
 
 
-def test_an_unfinished_run_never_held_though_its_evidence_is_all_there(contracts: Path, played: None) -> None:
+def test_an_unfinished_run_with_complete_evidence_is_an_error(contracts: Path, played: None) -> None:
     write_contract(contracts, "held")
     called("verify", contracts)
     directory = run_directory()
@@ -276,7 +276,7 @@ def test_the_step_summary_and_annotations_under_github_actions(
     assert "2 units · 1 held · 1 violated" in summary
 
 
-def test_a_drill_is_told_and_kept_under_its_name(contracts: Path, played: None) -> None:
+def test_a_drill_prints_its_counts_and_is_stored_under_its_name(contracts: Path, played: None) -> None:
     write_contract(contracts, "held")
     path = contracts / "scripted-v1.yaml"
     path.write_text(path.read_text().replace("[nan_tail]", "[no_steps, missing_run]"))
@@ -308,7 +308,7 @@ def test_compare_and_history(contracts: Path, played: None) -> None:
     assert f'<a href="before/{before.name}/report.html">{before.name}</a>' in Path("page.html").read_text()
 
 
-def test_doctor_says_what_is_missing(contracts: Path, played: None) -> None:
+def test_doctor_lists_undecidable_units_with_the_missing_requirement(contracts: Path, played: None) -> None:
     write_contract(contracts, "held", "not_run")
     done = called("doctor", contracts)
     assert done.returncode == 0
@@ -344,7 +344,7 @@ def test_doctor_names_a_system_that_is_broken(contracts: Path) -> None:
     ],
     ids=["no contract", "no claim", "no argument", "no limit", "no data", "no run", "no runs"],
 )
-def test_errors_have_their_code_and_say_what_to_do(
+def test_each_command_error_has_its_exit_code_and_a_remedy(
     contracts: Path, played: None, arguments: list[str], code: int, said: str
 ) -> None:
     write_contract(contracts, "held")

@@ -54,7 +54,7 @@ THAT_NAME_ANOTHER = {
 
 @pytest.fixture
 def ended(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Ended:
-    """A command line in this process, in the repository; in one of its own: `test_it_ends_so_as_a_process_too`."""
+    """A command line in this process, in the repository; in one of its own: `test_a_command_in_its_own_process_ends_like_a_command_called_in_process`."""
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         monkeypatch.chdir(ROOT)
@@ -73,7 +73,7 @@ def process(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("arguments", [["--version"], ["verify", "contracts", "--plan", "--claim", "F-PTX-01"]])
-def test_it_ends_so_as_a_process_too(ended: Ended, arguments: list[str]) -> None:
+def test_a_command_in_its_own_process_ends_like_a_command_called_in_process(ended: Ended, arguments: list[str]) -> None:
     here, there = ended(*arguments), process(*arguments)
     assert (here.returncode, here.stdout, here.stderr) == (there.returncode, there.stdout, there.stderr)
 
@@ -129,7 +129,7 @@ def test_so_is_one_that_an_option_names(ended: Ended, option: str) -> None:
     assert len(re.findall(r"nothing-here\.(yaml|py): a path that is named must exist", done.stderr)) == 1
 
 
-def test_the_nearest_name_beside_a_missing_path_is_said(tmp_path: Path) -> None:
+def test_a_missing_path_is_reported_with_the_nearest_existing_name(tmp_path: Path) -> None:
     (tmp_path / "contracts").mkdir()
     with pytest.raises(Exception, match=re.escape(f"did you mean `{tmp_path / 'contracts'}`?")):
         require_existing([tmp_path / "contract" / "deeper.yaml"])
@@ -203,7 +203,7 @@ def test_a_wrong_tag_is_answered_with_the_nearest(ended: Ended, tmp_path: Path) 
     assert done.stderr.endswith("no claim here has this tag; found `kernel`; did you mean 'kernels'?\n")
 
 
-def test_where_no_name_is_near_some_are_listed_and_the_others_counted(ended: Ended) -> None:
+def test_an_unknown_name_without_a_near_match_lists_some_names_and_counts_the_rest(ended: Ended) -> None:
     done = ended("drill", "contracts", "--plan", "--fault", "xyz")
     assert re.search(r"found `xyz`; known: adam_epsilon_in_root, .* and \d+ more\n$", done.stderr)
     assert len(done.stderr) < 600
@@ -228,7 +228,7 @@ class Screen(io.StringIO):
         return True
 
 
-def test_what_goes_on_below_begins_where_its_text_does(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrapped_terminal_line_continues_below_its_text(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "24")
     monkeypatch.setenv("NO_COLOR", "1")
     screen = Screen()

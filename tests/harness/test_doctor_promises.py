@@ -158,7 +158,7 @@ def units(warm: None, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dic
 
 
 @pytest.mark.parametrize("name", [*SYSTEMS, "reference"])
-def test_what_doctor_promises_is_what_verify_decides(
+def test_units_that_doctor_calls_decidable_are_decided_by_verify(
     units: dict[str, dict[str, tuple[bool, str, str]]], name: str
 ) -> None:
     decided = ("PASS", "FAIL", "INCONCLUSIVE")

@@ -52,7 +52,7 @@ def contracts(played: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     return folder
 
 
-def test_each_early_verdict_is_the_one_that_stands_at_the_end(contracts: Path) -> None:
+def test_early_verdicts_of_a_run_equal_its_final_verdicts(contracts: Path) -> None:
     watch = Watching()
     outcome = session.verify([contracts], session.VerifyOptions(name="run"), watch)
     ended = [verdict for verdict in outcome.verdicts if verdict.workload != "not_run"]
@@ -81,7 +81,7 @@ def test_a_unit_is_judged_before_the_next_run_begins(contracts: Path, monkeypatc
     ]
 
 
-def test_early_rows_of_a_drill_are_those_of_its_record(contracts: Path) -> None:
+def test_early_rows_of_a_drill_equal_the_rows_of_its_record(contracts: Path) -> None:
     watch = Watching()
     result = fire_drill.drill([contracts], fire_drill.DrillOptions(name="drill"), watch)
     assert watch.rows == result.record.rows
@@ -115,7 +115,7 @@ def test_nothing_is_judged_while_timings_measure() -> None:
     assert told == ["a", "t", "u"]
 
 
-def test_an_arm_that_has_ended_is_told_of_while_its_run_goes_on() -> None:
+def test_a_unit_whose_arm_has_ended_is_judged_while_its_run_continues() -> None:
     told: list[str] = []
     ended = {"plain: open": [], "captured: open": ["plain"]}
     phases: list[str] = []
@@ -129,7 +129,7 @@ def test_an_arm_that_has_ended_is_told_of_while_its_run_goes_on() -> None:
     assert told == ["plain", "captured"]
 
 
-def test_what_cannot_be_told_yet_costs_the_others_nothing() -> None:
+def test_an_early_judgement_that_fails_does_not_stop_further_judgements() -> None:
     told: list[str] = []
 
     def fails() -> None:

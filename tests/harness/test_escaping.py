@@ -39,14 +39,14 @@ def test_what_would_be_obeyed_is_shown(text: str, shown: str) -> None:
 
 
 @given(TEXTS)
-def test_nothing_is_left_that_is_obeyed_and_a_second_time_changes_nothing(text: str) -> None:
+def test_escaped_text_contains_no_control_characters_and_escaping_is_idempotent(text: str) -> None:
     shown = escaped(text)
     assert obeyed(shown) == []
     assert escaped(shown) == shown
 
 
 @given(TEXTS)
-def test_lines_of_ours_stay_lines(text: str) -> None:
+def test_escaping_several_lines_keeps_the_line_breaks(text: str) -> None:
     assert obeyed(escaped_lines(text)) == []
     assert escaped_lines(text).count("\n") == text.count("\n")
 

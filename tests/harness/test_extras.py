@@ -22,7 +22,7 @@ LISTED = [
 
 
 @pytest.mark.parametrize(("pip", "program"), [(True, ["pip"]), (False, ["uv", "pip"])])
-def test_it_names_the_packages_of_the_extra_for_the_program_that_is_there(
+def test_the_install_command_lists_the_packages_of_the_extra_for_the_available_installer(
     pip: bool, program: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(extras, "requires", lambda _: LISTED)
@@ -41,7 +41,7 @@ def test_a_source_tree_that_was_never_installed_is_installed_itself(monkeypatch:
 
 
 @pytest.mark.parametrize("extra", ["run", "attest", "fleet"])
-def test_pip_takes_the_command_as_it_stands_where_all_of_it_is_installed(extra: str) -> None:
+def test_pip_accepts_the_printed_install_command(extra: str) -> None:
     program, *arguments = shlex.split(extras.command_for(extra))
     assert program == "pip"
     command = [sys.executable, "-m", "pip", *arguments, "--no-index", "--dry-run", "--disable-pip-version-check"]

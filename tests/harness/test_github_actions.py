@@ -37,7 +37,7 @@ def test_the_units_that_no_longer_fit_are_counted(page: Path) -> None:
     assert re.search(r"\b[1-9][0-9]? more units", added)
 
 
-def test_a_page_that_is_full_is_left_as_it_is(page: Path) -> None:
+def test_a_full_step_summary_page_is_left_unchanged(page: Path) -> None:
     page.write_text("x" * LIMIT_BYTES)
     append_step_summary(view_of(Status.FAIL))
     assert page.read_text() == "x" * LIMIT_BYTES

@@ -152,7 +152,7 @@ def test_a_system_that_cannot_be_described(
 
 
 @pytest.mark.parametrize("actions", ["", "true"])
-def test_a_run_and_all_that_is_made_of_it(
+def test_hostile_text_in_a_run_is_escaped_in_every_command_and_page(
     called: Called, run: Path, monkeypatch: pytest.MonkeyPatch, actions: str
 ) -> None:
     monkeypatch.setenv("GITHUB_ACTIONS", actions)

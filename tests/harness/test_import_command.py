@@ -47,7 +47,7 @@ def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     return run
 
 
-def test_every_item_is_listed_with_what_becomes_of_it(call: Call) -> None:
+def test_import_lists_every_upstream_item_with_its_result(call: Call) -> None:
     assert call("up") == (
         0,
         [
@@ -103,7 +103,7 @@ def test_a_ratio_of_speeds_refers_to_the_losses_of_its_own_arms(call: Call) -> N
     }
 
 
-def test_claims_of_two_files_with_one_id_are_told_apart(call: Call) -> None:
+def test_imported_claims_with_equal_ids_are_prefixed_with_their_file(call: Call) -> None:
     Path("up/other.yaml").write_text(GRAPH.replace("G-2", "G-4"))
     call("up", "--write", "ours.yaml")
     [loaded], _ = findings_of([Path("ours.yaml")])
@@ -112,7 +112,7 @@ def test_claims_of_two_files_with_one_id_are_told_apart(call: Call) -> None:
     assert [ratio.trajectory for ratio in ratios] == ["graph.G-1", "other.G-1"]
 
 
-def test_two_files_of_one_name_are_told_apart(call: Call) -> None:
+def test_imported_claims_of_two_files_with_equal_names_get_a_number(call: Call) -> None:
     Path("up/more").mkdir()
     Path("up/more/graph.yaml").write_text(GRAPH)
     call("up", "--write", "ours.yaml")
@@ -171,7 +171,7 @@ def test_a_folder_without_files_is_an_error(call: Call) -> None:
     assert call("empty")[::2] == (11, "empty: a folder holds .yaml or .yml files; found none\n")
 
 
-def test_json_says_all_of_it(call: Call) -> None:
+def test_the_json_output_of_import_contains_every_item(call: Call) -> None:
     code, lines, _ = call("up", "--json")
     [file] = json.loads("\n".join(lines))["files"]
     assert code == 0
@@ -181,7 +181,9 @@ def test_json_says_all_of_it(call: Call) -> None:
     assert [(one["path"], one["values"]) for one in file["left_out"]] == [("metadata", 1), ("promises", 2)]
 
 
-def test_check_counts_what_has_no_executable_check(call: Call, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_counts_the_imported_claims_without_an_executable_check(
+    call: Call, capsys: pytest.CaptureFixture[str]
+) -> None:
     call("up", "--write", "ours.yaml")
     print_findings([Path("ours.yaml")], as_json=False)
     assert capsys.readouterr().out == (

@@ -142,7 +142,7 @@ def test_header_page_and_json_say_that_it_was_resumed(player: Player, capsys: py
     assert json.loads(session.judgement_json(judgement))["resumed"][1]["executed"] == [NAMES["undecided"]]
 
 
-def test_a_gate_that_was_not_interrupted_says_nothing_of_it(player: Player) -> None:
+def test_an_uninterrupted_gate_reports_no_resumption(player: Player) -> None:
     write_contract("held")
     judgement = session.verify(CONTRACTS, session.VerifyOptions(name="run"))
     assert judgement.view.resumed_sentence() == ""
@@ -192,7 +192,7 @@ def test_a_worker_that_dies_once_the_gate_was_asked_to_end_was_cut_off(
     assert player.executed == [NAMES["error"], NAMES["violated"]]
 
 
-def test_what_was_interrupted_while_it_was_judged_executes_nothing(
+def test_resuming_a_gate_interrupted_while_judging_executes_nothing(
     player: Player, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupt(*_: object) -> None:
@@ -205,7 +205,7 @@ def test_what_was_interrupted_while_it_was_judged_executes_nothing(
     assert player.executed == []
 
 
-def test_what_is_left_out_of_evidence_is_left_out_once(player: Player, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_redacted_evidence_is_not_redacted_again_by_resuming(player: Player, monkeypatch: pytest.MonkeyPatch) -> None:
     interrupted(player, "held", "violated", at=2, redact=True)
     resumed(redact=True)
     assert player.executed == [NAMES["violated"]]

@@ -107,7 +107,7 @@ def test_commands_stop_where_check_does(
     assert not Path("harness-reports").exists()
 
 
-def test_what_check_of_the_same_paths_does_not_read_stops_nothing(
+def test_an_error_in_a_file_that_check_does_not_read_stops_no_command(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     unknown_fault(folder)

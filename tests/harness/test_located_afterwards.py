@@ -94,7 +94,7 @@ def _socket(folder: Path) -> None:
 @pytest.mark.parametrize(
     "leaves", [lambda folder: (folder / "link").symlink_to("/"), _socket], ids=["a link", "a socket"]
 )
-def test_what_no_run_directory_holds_costs_the_answer(
+def test_a_special_file_left_by_the_locating_run_drops_only_its_answer(
     contracts: Path, monkeypatch: pytest.MonkeyPatch, leaves: Callable[[Path], None]
 ) -> None:
     assert verified(contracts, monkeypatch, leaves).exit_code is ExitCode.VIOLATED
@@ -156,7 +156,7 @@ def test_the_wall_limit_is_that_of_the_run(contracts: Path, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("settings", [{}, {"last": "x"}, {"candidate": [], "last": 10**15}])
-def test_damage_of_what_was_located_ends_no_judging(
+def test_damaged_evidence_of_a_located_difference_does_not_stop_the_judging(
     contracts: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, object]
 ) -> None:
     verified(contracts, monkeypatch, lambda _folder: None)

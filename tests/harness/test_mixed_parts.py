@@ -83,7 +83,7 @@ def test_parts_of_two_versions_of_a_module_that_the_adapter_imports_are_refused(
     assert "shards come from the same sources; found sources of our_train with digest" in said
 
 
-def test_parts_of_which_one_lacks_such_a_module_are_refused(harness: Call) -> None:
+def test_parts_are_refused_as_a_gate_when_one_part_lacks_a_source_module(harness: Call) -> None:
     run_part(harness, PARTS[0], "held")
     Path("our_train.py").unlink()
     run_part(harness, PARTS[1], "violated")
@@ -105,7 +105,7 @@ def test_parts_of_two_commits_of_a_trainer_are_refused_where_both_are_known(harn
     assert harness("judge", "--gate", *PARTS)[0] == 1  # as is one of before commits of trainers were recorded
 
 
-def test_parts_of_one_contract_whose_systems_are_others_are_one_gate(harness: Call) -> None:
+def test_parts_with_different_systems_form_one_gate_when_common_sources_are_equal(harness: Call) -> None:
     """The second part has a contract more, whose arm is of a system that imports another module."""
     run_part(harness, PARTS[0], "held")
     text = Path("contracts/scripted-v1.yaml").read_text().replace("scripted-v1", "other-v1")
@@ -144,7 +144,7 @@ def waive(workload: str | None, days: int = 1) -> None:
         ("violated", 1, "violated", 0),
     ],
 )
-def test_a_waiver_counts_for_what_its_own_part_decides(
+def test_a_waiver_applies_only_to_units_that_its_own_part_decides(
     harness: Call, deciding: str | None, days: int, other: str | None, code: int
 ) -> None:
     waive(deciding, days)
@@ -169,9 +169,7 @@ def test_a_later_attempt_with_a_waiver_does_not_waive_the_first(harness: Call) -
 
 
 @pytest.mark.parametrize("readable", [True, False])
-def test_a_header_is_held_against_its_directory_whatever_contracts_it_is_judged_by(
-    harness: Call, readable: bool
-) -> None:
+def test_a_header_is_checked_against_its_directory_even_with_given_contracts(harness: Call, readable: bool) -> None:
     """`--contracts` let a header pass that says of a waiver's last day, or of its part, what its own files deny."""
     waive("violated", -3)
     run_part(harness, PARTS[0])

@@ -124,7 +124,7 @@ def test_a_narrowed_run_is_asked_for_its_part(folder: Path) -> None:
     assert outcome.view.narrowed() == "workloads: held"
 
 
-def test_a_part_that_lacks_one_of_its_units_is_shut(folder: Path) -> None:
+def test_a_part_that_lacks_one_of_its_units_keeps_the_gate_closed(folder: Path) -> None:
     session.verify([folder], session.VerifyOptions(name="run", workloads=("held",)))
     edit(drop_contract)
     _, outcome = judged([RUN], gate=True)
@@ -137,7 +137,7 @@ def test_a_header_that_contradicts_its_narrowing_is_refused(run: Path) -> None:
         judged([run], gate=True)
 
 
-def test_a_run_with_a_planted_fault_is_asked_for_what_it_planned(folder: Path) -> None:
+def test_a_run_with_a_planted_fault_is_judged_on_the_units_that_it_planned(folder: Path) -> None:
     session.verify([folder], session.VerifyOptions(name="run", fault="nan_tail"))
     edit(drop_unit)
     _, outcome = judged([RUN])

@@ -22,11 +22,13 @@ from harness.numbers import told_apart
         (math.nan, math.nan, ("nan", "nan")),
     ],
 )
-def test_two_numbers_have_the_digits_that_tell_them_apart(one: float, other: float, texts: tuple[str, str]) -> None:
+def test_two_close_numbers_are_printed_with_enough_digits_to_differ(
+    one: float, other: float, texts: tuple[str, str]
+) -> None:
     assert told_apart(one, other) == texts
 
 
-def test_neighbours_are_told_apart() -> None:
+def test_adjacent_floating_point_numbers_are_printed_differently() -> None:
     drawn = random.Random(0)
     for _ in range(1000):
         value = drawn.uniform(-1, 1) * 10 ** drawn.randint(-30, 30)

@@ -106,7 +106,9 @@ def test_reports_are_drawn_without_torch_and_posix(windows: PlainInstall, tmp_pa
         ("windows", "runs need Linux or macOS; evidence is judged anywhere"),
     ],
 )
-def test_doctor_says_what_runs_need(systems: dict[str, PlainInstall], system: str, missing: str) -> None:
+def test_doctor_of_a_plain_install_lists_the_modules_that_runs_need(
+    systems: dict[str, PlainInstall], system: str, missing: str
+) -> None:
     done = systems[system].harness("doctor", "contracts/traced-step-v1.yaml")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("0 of 3 units can be decided on this machine\n")
@@ -121,7 +123,7 @@ def test_a_gate_without_the_extra_decides_nothing_and_breaks_nothing(posix: Plai
     assert REMEDY in unit
 
 
-def test_a_trial_without_the_extra_says_what_is_missing_once(posix: PlainInstall, tmp_path: Path) -> None:
+def test_a_trial_without_the_run_extra_prints_the_missing_modules_once(posix: PlainInstall, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("def make_step():\n    return step, batch, model\n")
     done = posix.harness("try", f"{tmp_path}/train.py:make_step")
     assert (done.returncode, done.stderr) == (10, "")

@@ -144,7 +144,7 @@ OTHER = "def test_other():\n    pass\n"
         ("addopts = -p harness.pytest_plugin --contract-gate", [], 10, "contracts: none was judged*"),
     ],
 )
-def test_a_gate_that_nothing_was_judged_for_is_shut(
+def test_a_pytest_gate_without_judged_units_is_closed(
     pytester: pytest.Pytester, project: Write, ini: str, words: list[str], code: int, said: str
 ) -> None:
     project("held")
@@ -406,20 +406,24 @@ def test_a_tag_that_no_claim_has_is_an_error(pytester: pytest.Pytester, project:
     result.stderr.fnmatch_lines(["*no claim here has this tag; found `quik`; did you mean 'quick'?"])
 
 
-def test_another_failing_test_counts_beside_units_that_held(pytester: pytest.Pytester, project: Write) -> None:
+def test_a_failing_ordinary_test_fails_pytest_though_all_units_passed(
+    pytester: pytest.Pytester, project: Write
+) -> None:
     project("held")
     pytester.makepyfile("def test_other():\n    assert False\n")
     assert pytester.runpytest_inprocess().ret == 1
 
 
-def test_a_failing_test_is_told_before_what_is_undecided(pytester: pytest.Pytester, project: Write) -> None:
+def test_a_failing_ordinary_test_takes_precedence_over_undecided_units_in_the_exit_code(
+    pytester: pytest.Pytester, project: Write
+) -> None:
     """As in the table of exit codes: CI may let 10 pass as a warning."""
     project("held", "not_run")
     pytester.makepyfile("def test_fails():\n    assert False\n")
     assert pytester.runpytest_inprocess("--contract-gate").ret == 1
 
 
-def test_a_collection_that_failed_counts_beside_units_that_held(pytester: pytest.Pytester, project: Write) -> None:
+def test_a_collection_error_fails_pytest_though_all_units_passed(pytester: pytest.Pytester, project: Write) -> None:
     project("held")
     pytester.makepyfile("import a_module_that_nobody_has\n")
     assert pytester.runpytest_inprocess("--continue-on-collection-errors").ret == 1
@@ -488,9 +492,7 @@ def test_a_waiver_holds_until_its_date(
 # --- the marker and the fixture ------------------------------------------------------------------------------
 
 
-def test_a_waiver_holds_for_contracts_in_folders_beside_it_as_for_the_commands(
-    pytester: pytest.Pytester, project: Write
-) -> None:
+def test_a_waiver_applies_under_pytest_to_contracts_in_subfolders(pytester: pytest.Pytester, project: Write) -> None:
     folder = project("held", "violated")
     write_waiver(folder, days=1)
     (folder / "inner").mkdir()
@@ -572,7 +574,9 @@ def test_overrides_change_the_workload(pytester: pytest.Pytester, project: Write
     ],
     ids=["claim", "workload", "unknown field", "bad value", "fewer steps than the guard demands", "contracts"],
 )
-def test_a_call_that_makes_no_sense_says_so(pytester: pytest.Pytester, project: Write, call: str, said: str) -> None:
+def test_an_invalid_verify_call_in_a_test_fails_with_an_explanation(
+    pytester: pytest.Pytester, project: Write, call: str, said: str
+) -> None:
     project("held")
     write_test(pytester, call)
     result = run_test(pytester)

@@ -98,7 +98,7 @@ def test_versions_compare_by_number() -> None:
         ("compute_80", "sm_120", True),
     ],
 )
-def test_what_a_device_loads(target: str, device: str, loads: bool) -> None:
+def test_a_ptx_target_is_loadable_only_on_matching_devices(target: str, device: str, loads: bool) -> None:
     assert is_loadable(parse_target(target), parse_target(device)) is loads
 
 

@@ -243,14 +243,14 @@ def test_a_run_that_is_packed_without_names_names_no_ci_job_and_nobody_who_began
     assert header.environment.ci == CiFacts()
 
 
-def test_its_source_keeps_the_names_and_is_what_its_manifest_replaces(contracts: Path) -> None:
+def test_a_redacted_copy_names_the_manifest_of_its_unchanged_source(contracts: Path) -> None:
     out = _packed(contracts, redact=True)
     source = Path("harness-reports/run")
     assert {"death.json", "run.json", "report.html"} <= set(names_in(source))
     assert read_manifest(out)[0].replaces == read_manifest(source)[1]
 
 
-def test_a_run_is_packed_with_its_names_unless_asked_otherwise(contracts: Path) -> None:
+def test_a_run_is_packed_with_its_names_unless_redaction_is_requested(contracts: Path) -> None:
     assert "report.html" in names_in(_packed(contracts, redact=False))
 
 

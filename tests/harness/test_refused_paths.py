@@ -71,7 +71,9 @@ def test_a_folder_that_takes_no_file_is_usage_too(folder: Path, monkeypatch: pyt
     )
 
 
-def test_init_leaves_nothing_where_one_of_its_files_cannot_be(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_init_writes_no_file_when_one_of_its_files_cannot_be_written(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("harness.cli.init._measured", lambda draft, *_: (draft, "", []))  # nothing is trained
     (folder / "contracts-long").write_text("a file")
     before = sorted(path.relative_to(folder) for path in folder.rglob("*"))
@@ -89,7 +91,7 @@ def test_init_leaves_nothing_where_one_of_its_files_cannot_be(folder: Path, monk
         (errno.EIO, "see to that"),
     ],
 )
-def test_any_other_path_that_is_refused_is_one_line(
+def test_an_operating_system_error_with_a_path_is_printed_in_one_line_with_a_remedy(
     number: int, remedy: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(*_: object) -> None:
@@ -105,7 +107,9 @@ def test_any_other_path_that_is_refused_is_one_line(
     assert f"found {os.strerror(number)}; {remedy}" in first
 
 
-def test_what_is_of_no_path_keeps_its_traceback(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_operating_system_error_without_a_path_keeps_its_traceback(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def broken(*_: object) -> None:
         raise ConnectionResetError(errno.ECONNRESET, "Connection reset by peer")
 
@@ -149,7 +153,7 @@ def test_evidence_that_cannot_be_read_is_garbage_and_the_run_is_not_as_it_was(
     assert (death.cause, death.detail) == ("garbage", "cannot be read: Permission denied")
 
 
-def test_other_commands_read_what_there_is(unreadable: Path) -> None:
+def test_further_commands_report_an_unreadable_run_without_a_traceback(unreadable: Path) -> None:
     shutil.copytree(unreadable, "same", ignore=lambda *_: ["evidence"])
     for words in (["compare", "same", str(unreadable)], ["report", str(unreadable), "--out", "pages"]):
         code, said = called(*words)

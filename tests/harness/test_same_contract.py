@@ -94,7 +94,7 @@ DIFFERING = {
 
 
 @pytest.mark.parametrize("name", DIFFERING)
-def test_a_contract_of_something_else_is_not_held_by_this_evidence(text: str, name: str) -> None:
+def test_evidence_is_refused_for_a_contract_that_differs_from_the_executed_one(text: str, name: str) -> None:
     old, new, said = DIFFERING[name]
     assert old in text
     assert said in refused(judged(text.replace(old, new)))
@@ -175,7 +175,7 @@ EDITS: dict[str, tuple[Callable[[Any], None], str]] = {
 
 
 @pytest.mark.parametrize("name", EDITS)
-def test_evidence_that_says_something_else_than_its_contract(text: str, name: str) -> None:
+def test_evidence_that_contradicts_its_own_contract_is_an_evidence_error(text: str, name: str) -> None:
     change, said = EDITS[name]
     edit(PAIRED, change)
     [verdict] = own_verdicts()
@@ -194,7 +194,7 @@ def test_a_run_with_a_planted_fault_is_judged_as_such(text: str) -> None:
     assert verdict.reason == "evidence_of_another_contract"
 
 
-def test_a_run_that_no_part_of_the_claim_reads_is_no_evidence_of_it(text: str) -> None:
+def test_a_run_that_no_part_of_the_claim_reads_is_refused_as_its_evidence(text: str) -> None:
     def add(header: Any) -> None:
         header["units"][0]["runs"].insert(0, "stray")
         header["runs"]["stray"] = "paired"
@@ -209,7 +209,7 @@ def test_a_run_that_no_part_of_the_claim_reads_is_no_evidence_of_it(text: str) -
     assert verdict.reason == "evidence_of_another_contract"
 
 
-def test_evidence_that_is_not_there_is_an_error_and_no_other_contracts(text: str) -> None:
+def test_missing_evidence_is_an_error_and_not_evidence_of_another_contract(text: str) -> None:
     PAIRED.unlink()
     [verdict] = own_verdicts()
     assert (str(verdict.status), verdict.reason) == ("ERROR", "worker_garbage")

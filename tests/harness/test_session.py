@@ -31,7 +31,7 @@ def contracts(played: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     return folder
 
 
-def test_verify_says_what_came_of_it(contracts: Path) -> None:
+def test_verify_returns_the_verdicts_exit_code_and_run_directory(contracts: Path) -> None:
     outcome = session.verify([contracts], session.VerifyOptions(name="run"))
     assert [(verdict.workload, str(verdict.status)) for verdict in outcome.verdicts] == [
         ("held", "PASS"),
@@ -90,7 +90,7 @@ def test_the_wall_limit_reaches_every_run(contracts: Path) -> None:
     assert limited.units == planned.units
 
 
-def test_what_breaks_in_the_middle_keeps_the_evidence_and_says_where(
+def test_an_error_during_a_session_keeps_the_evidence_and_names_its_place(
     contracts: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import scripted_system
@@ -110,7 +110,7 @@ def test_what_breaks_in_the_middle_keeps_the_evidence_and_says_where(
     assert [str(verdict.status) for verdict in outcome.verdicts] == ["PASS", "ERROR", "NOT_RUN"]
 
 
-def test_a_system_that_removes_the_run_directory_costs_what_was_lost_and_nothing_more(
+def test_a_system_that_removes_the_run_directory_loses_only_the_evidence_written_before(
     contracts: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Runs that end before lose their evidence; those that come later do not, and everything is written to its end."""
@@ -141,9 +141,7 @@ def test_a_system_that_removes_all_at_last_leaves_a_directory_all_the_same(
     assert rejudged(Path("harness-reports/run")).problems == []
 
 
-def test_two_runs_that_begin_in_one_second_have_names_of_their_own(
-    contracts: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_runs_started_in_the_same_second_get_different_names(contracts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second begins and ends while the first runs; a third begins when both are there."""
     monkeypatch.setattr("harness.api.session.directory_name", lambda *_: "2026-11-22-100000-cpu")
     execute = supervisor.execute
@@ -163,7 +161,7 @@ def test_two_runs_that_begin_in_one_second_have_names_of_their_own(
     assert all(rejudged(Path(str(directory))).problems == [] for directory in directories)
 
 
-def test_a_run_whose_name_was_taken_meanwhile_keeps_no_page_that_says_held(
+def test_a_run_whose_name_was_taken_meanwhile_keeps_no_finished_pages(
     contracts: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def draw_late(directory: Path, *_: object) -> None:

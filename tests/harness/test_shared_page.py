@@ -119,7 +119,7 @@ def test_the_terminal_has_a_line_for_each_part(shards: Shards) -> None:
     ]
 
 
-def test_the_way_to_each_parts_own_page_leads_there(shards: Shards) -> None:
+def test_the_links_of_a_shared_page_lead_to_each_parts_own_page(shards: Shards) -> None:
     shards("held", "violated")
     spaced = Path(shutil.copytree(B, "with space"))
     called("judge", "--gate", A, spaced, "--out", "deep/gate")
@@ -140,7 +140,7 @@ def test_a_part_without_a_page_has_no_link(shards: Shards) -> None:
     ]
 
 
-def test_runs_of_one_name_in_two_folders_are_told_apart(shards: Shards) -> None:
+def test_runs_with_equal_names_in_two_folders_are_labelled_with_their_folder(shards: Shards) -> None:
     shards("held", "violated")
     Path("x").mkdir()
     shutil.move(A, "x/run")
@@ -150,7 +150,7 @@ def test_runs_of_one_name_in_two_folders_are_told_apart(shards: Shards) -> None:
     assert "part harness-reports/run: VIOLATED, 0 of 1 held" in done.stdout
 
 
-def test_a_unit_that_a_later_part_made_otherwise_is_named_and_the_earliest_counts(shards: Shards) -> None:
+def test_a_unit_judged_differently_by_a_later_part_is_named_and_the_earliest_counts(shards: Shards) -> None:
     shards("held", "violated")
     later = Path(shutil.copytree(B, "later"))
     [records] = later.glob("evidence/*/fast.0.csv")
@@ -181,7 +181,7 @@ def test_runs_of_other_sources_are_no_gate(shards: Shards) -> None:
     assert not OUT.exists()
 
 
-def test_runs_of_other_sources_share_a_page_that_says_it_and_never_says_held(shards: Shards) -> None:
+def test_runs_with_different_sources_on_one_page_never_count_as_a_passed_gate(shards: Shards) -> None:
     shards("held", "repeated")
     of_other_sources(B)
     done = called("report", A, B, "--out", OUT)
@@ -271,7 +271,9 @@ def test_usage(shards: Shards, arguments: list[str | Path], said: str) -> None:
     ],
     ids=["no run directory", "twice", "a drill"],
 )
-def test_what_is_no_part(shards: Shards, command: list[str], second: str, said: str) -> None:
+def test_a_run_that_cannot_be_a_part_of_the_gate_is_refused(
+    shards: Shards, command: list[str], second: str, said: str
+) -> None:
     shards("held", "repeated")
     called("verify", "contracts", "--fault", "nan_tail", "--workload", "held", "--name", "drill")
     done = called(*command, A, second, "--out", OUT)

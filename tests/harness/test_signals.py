@@ -89,7 +89,7 @@ def test_a_signal_at_the_start_of_a_command_has_its_code(number: signal.Signals,
         (12, "KeyboardInterrupt", False),
     ],
 )
-def test_what_pythons_own_start_makes_of_an_interrupt(code: int, printed: str, pythons: bool) -> None:
+def test_an_interrupt_during_pythons_own_start_is_recognized(code: int, printed: str, pythons: bool) -> None:
     assert is_pythons(code, signal.SIGINT, printed) is pythons
     assert not is_pythons(code, signal.SIGTERM, printed)
 

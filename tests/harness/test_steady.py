@@ -84,7 +84,7 @@ def test_the_steadiest_gpu_stands_first(gpus: list[tuple[str, Run]]) -> None:
     assert [line.split()[0] for line in lines] == ["GPU-b", "GPU-a", "GPU-c"]
 
 
-def test_each_gpu_is_watched_by_a_worker_that_sees_it_alone(gpus: list[tuple[str, Run]]) -> None:
+def test_steady_watches_each_gpu_with_a_worker_that_sees_only_that_gpu(gpus: list[tuple[str, Run]]) -> None:
     steady.look(contracts(TRAJECTORY, THROUGHPUT), 8)
     assert sorted(gpu for gpu, _ in gpus) == sorted(CLOCKS)
     [run] = {run.model_dump_json(): run for _, run in gpus}.values()

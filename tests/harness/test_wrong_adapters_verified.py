@@ -94,7 +94,7 @@ def test_the_right_one_is_decided_and_each_wrong_one_is_an_error(verified: Verif
 
 
 @pytest.mark.parametrize("name", ADAPTERS)
-def test_the_verdict_says_what_is_wrong_and_where(verified: Verified, name: str) -> None:
+def test_the_verdict_on_each_wrong_adapter_states_the_defect_and_its_place(verified: Verified, name: str) -> None:
     message = verified.claims[name]["message"]
     assert message.endswith(ADAPTERS[name].message(f": wrong_{name}.py")), message
 

@@ -21,7 +21,7 @@ def config(micro_batches: int, batch_size: int = 8) -> TrainConfig:
     )
 
 
-def test_gradients_norms_and_loss_are_those_of_one_batch() -> None:
+def test_accumulated_gradients_norms_and_loss_equal_those_of_one_batch() -> None:
     one, four = Trainer(config(1)), Trainer(config(4))
     for index in range(3):
         losses = [trainer.step(index).item() for trainer in (one, four)]

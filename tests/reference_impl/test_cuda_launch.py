@@ -121,7 +121,7 @@ def tensors(spec: KernelSpec) -> tuple[Tensor, Tensor, Tensor]:
     return torch.zeros(spec.shape), torch.zeros(spec.shape), torch.zeros(1, dtype=torch.int32)
 
 
-def test_a_launch_gives_the_driver_what_the_spec_says(stand_in: StandIn) -> None:
+def test_a_cuda_launch_passes_the_grid_and_tensor_maps_of_its_spec_to_the_driver(stand_in: StandIn) -> None:
     spec = scaled_copy_spec(100, 36, cluster=2, num_warps=3)
     x, out, blocks = tensors(spec)
     stand_in.stream = 77
@@ -169,7 +169,7 @@ def test_a_launch_of_the_same_tensors_encodes_nothing_and_follows_the_stream(sta
     assert len(stand_in.modules) == 1
 
 
-def test_as_many_parameters_are_kept_as_is_said_and_the_oldest_go(
+def test_the_launch_parameter_cache_drops_its_oldest_entries_beyond_its_limit(
     stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cuda_launch, "_KEPT", 2)
@@ -180,7 +180,7 @@ def test_as_many_parameters_are_kept_as_is_said_and_the_oldest_go(
     assert [encoded["address"] for encoded in stand_in.maps] == [sets[place][0].data_ptr() for place in (0, 1, 2, 0)]
 
 
-def test_one_module_serves_every_grid_and_equal_numbers_of_other_types_are_other_kernels(stand_in: StandIn) -> None:
+def test_one_module_serves_every_grid_and_constants_of_a_different_type_get_their_own_kernel(stand_in: StandIn) -> None:
     spec = scaled_copy_spec(100, 36)
     for other in (spec, replace(spec, grid=(4, 13)), replace(spec, constexprs={**spec.constexprs, "BOX_ROWS": 8.0})):
         registry.launch(other, *tensors(spec))

@@ -104,7 +104,7 @@ def test_without_fused_multiply_add_there_is_none(tmp_path: Path) -> None:
     )
 
 
-def test_files_that_a_source_includes_lie_beside_it_and_count(tmp_path: Path) -> None:
+def test_a_changed_include_file_next_to_a_source_gives_a_new_kernel(tmp_path: Path) -> None:
     (tmp_path / "shared").mkdir()
     (tmp_path / "shared" / "outer.cuh").write_text('#include "inner.cuh"\n')
     (tmp_path / "shared" / "inner.cuh").write_text("#define NUMBER 5\n")
@@ -207,7 +207,7 @@ def test_a_source_that_cannot_be_compiled_is_refused_by_file_and_line(case: str,
         registry.offline_compile(source_spec(tmp_path, source), 90)
 
 
-def test_what_the_compiler_warns_of_is_said(tmp_path: Path) -> None:
+def test_warnings_of_the_cuda_compiler_are_raised_as_python_warnings(tmp_path: Path) -> None:
     spec = source_spec(tmp_path, storing("1", before="__device__ int f() { int unused; return 0; }"))
     with pytest.warns(UserWarning, match=r'kernel\.cu\(1\): warning .*"unused" was declared but never referenced'):
         registry.offline_compile(spec, 90)
@@ -237,7 +237,7 @@ ARGUMENT_ERRORS: dict[str, tuple[Callable[[KernelSpec], KernelSpec], str]] = {
 
 
 @pytest.mark.parametrize("case", ARGUMENT_ERRORS)
-def test_what_the_driver_would_refuse_is_refused_without_it(case: str) -> None:
+def test_kernel_arguments_that_the_driver_would_refuse_are_refused_when_compiling_offline(case: str) -> None:
     change, message = ARGUMENT_ERRORS[case]
     with pytest.raises(KernelArgumentError, match=f"scaled_copy: argument .*{message}"):
         registry.offline_compile(change(scaled_copy_spec(100, 36)), 90)

@@ -20,7 +20,7 @@ def random(rows: int, cols: int, seed: int) -> Tensor:
 @pytest.mark.parametrize(
     "shapes", [((8, 64), (4, 128)), ((3, 64), (4, 128))], ids=["one launch", "scales not aligned: one by one"]
 )
-def test_a_group_gives_what_its_matrices_give_alone(shapes: tuple[tuple[int, int], ...]) -> None:
+def test_grouped_quantized_matrices_dequantize_like_single_matrices(shapes: tuple[tuple[int, int], ...]) -> None:
     alone = [QuantizedMatrix.from_dense(random(*shape, seed)) for seed, shape in enumerate(shapes)]
     group = MatrixGroup(alone)
     for weight, matrix, member in zip(group.dense(torch.float32), alone, group.matrices, strict=True):

@@ -159,7 +159,7 @@ BODIES = {
 
 
 @pytest.mark.parametrize("case", BODIES)
-def test_what_comes_before_the_wait_is_seen(case: str) -> None:
+def test_memory_access_before_the_dependency_wait_is_found_in_ptx(case: str) -> None:
     body, expected = BODIES[case]
     head = ".visible .entry kernel(\n.param .u64 kernel_param_0\n)\n.maxntid 128"
     assert faults(f"{head}\n{{\n{body}\nret;\n}}") == expected
@@ -181,7 +181,7 @@ class Recorder:
 
 
 @pytest.mark.parametrize("early", [True, False])
-def test_a_launch_starts_early_as_the_device_says_and_is_what_was_compiled(
+def test_a_launch_starts_early_when_the_device_supports_it_and_matches_the_compiled_kernel(
     early: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(triton_source, "device_starts_early", lambda: early)

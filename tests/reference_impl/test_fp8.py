@@ -152,7 +152,7 @@ def test_a_recorded_step_trains_as_the_plain_one() -> None:
     assert torch.equal(ends[0], ends[2])
 
 
-def test_gradients_lie_near_those_of_float32() -> None:
+def test_fp8_gradients_are_close_to_float32_gradients() -> None:
     plain, trainer = Trainer(replace(TINY, precision="dtype")), Trainer(TINY)
     for index in range(3):
         plain.step(index)

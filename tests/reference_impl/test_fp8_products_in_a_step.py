@@ -69,7 +69,7 @@ def test_a_recorded_step_of_micro_batches_is_the_plain_one_over_changing_lengths
     assert torch.equal(*ends)
 
 
-def test_gradients_lie_near_those_of_float32_at_every_length(made_within: list[int]) -> None:
+def test_fp8_gradients_are_close_to_float32_gradients_at_every_sequence_length(made_within: list[int]) -> None:
     plain, trainer = Trainer(replace(TINY, precision="dtype")), Trainer(TINY)
     for index in range(3):
         plain.step(index)

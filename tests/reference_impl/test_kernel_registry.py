@@ -161,7 +161,7 @@ def test_eps_and_sequence_length_are_part_of_the_key() -> None:
     assert short != rope.add_rotate_spec(6, 64, 8, 6, 3, 16, "bf16")
 
 
-def test_what_the_compiler_reads_beside_the_key_is_the_identity() -> None:
+def test_a_kernel_identity_includes_compiler_inputs_that_the_key_lacks() -> None:
     swiglu = registry.load("swiglu")
     right, swapped = swiglu.backward_spec(6, 48, "bf16"), swiglu.backward_spec(48, 6, "bf16")
     assert right.identity == swiglu.backward_spec(6, 48, "bf16").identity

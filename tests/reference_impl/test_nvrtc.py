@@ -67,7 +67,7 @@ def test_a_file_that_is_not_whole_is_compiled_again(damage: str, events: list[st
 
 
 @pytest.mark.parametrize("missing", ["library", "bindings"])
-def test_who_has_no_nvrtc_is_told_what_to_install(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_nvrtc_is_reported_with_the_install_command(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def not_found() -> None:
         raise RuntimeError("libnvrtc.so.13: No such file")
 
@@ -82,7 +82,7 @@ def test_who_has_no_nvrtc_is_told_what_to_install(missing: str, monkeypatch: pyt
         compiled()
 
 
-def test_the_ledger_names_a_cuda_kernel_and_sees_one_that_nobody_asked_for() -> None:
+def test_the_ledger_names_a_planned_cuda_kernel_and_an_unplanned_one() -> None:
     asked, behind = scaled_copy_spec(100, 36), scaled_copy_spec(8, 36)
     for phase, event in (("prewarm", "compile"), ("train", "disk_hit")):
         cache = KernelCache(named_target("sm_90"))

@@ -92,7 +92,7 @@ def test_a_kernel_is_planned_once_for_equal_lengths() -> None:
 
 
 @pytest.mark.parametrize(("target", "cuda"), [("sm_90", True), ("sm_80", False), ("sm_120", False)])
-def test_a_kernel_for_hopper_alone_is_planned_and_launched_there_alone(
+def test_a_hopper_kernel_is_planned_and_launched_only_for_hopper(
     target: str, cuda: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     swiglu = registry.load("swiglu")

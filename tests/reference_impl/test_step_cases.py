@@ -53,7 +53,7 @@ def test_rotating_back_undoes_a_rotation() -> None:
     torch.testing.assert_close(heads.rotated_back(there, angles.cos(), angles.sin()), qkv, rtol=0, atol=1e-14)
 
 
-def test_tables_are_those_of_transformers() -> None:
+def test_rope_tables_equal_those_of_transformers() -> None:
     modeling = pytest.importorskip("transformers.models.qwen2.modeling_qwen2")
     transformers = pytest.importorskip("transformers")
     config = transformers.Qwen2Config(
@@ -135,6 +135,6 @@ def test_inputs_lie_between_nans() -> None:
     assert not bool(values.isnan().any())
 
 
-def test_what_is_computed_in_float32_alone_is_named() -> None:
+def test_operations_computed_only_in_float32_are_listed() -> None:
     assert set(FLOAT32_ALONE) == {"rope.tables", "adamw.update"}
     assert ops.rope_tables(3, 4, 1e4, CPU)[0].dtype is torch.float32

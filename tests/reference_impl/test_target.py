@@ -30,7 +30,7 @@ def test_the_device_decides_and_without_one_it_is_hopper(
     assert hopper() == found
 
 
-def test_a_named_target_stands_before_the_device_in_its_own_thread_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_planning_target_replaces_the_device_only_in_its_own_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     on_device(monkeypatch, 8, 0)
     elsewhere: list[bool] = []
     with planning_for("sm_90a"):

@@ -63,7 +63,7 @@ def test_two_runs_of_one_seed_are_bitwise_equal(weights: str) -> None:
     assert_same_state(one, other)
 
 
-def test_weights_kept_dense_are_those_made_anew() -> None:
+def test_dense_weights_kept_in_memory_train_like_weights_dequantized_each_step() -> None:
     anew, kept = (Trainer(small_config(weights=weights)) for weights in ("nf4", "nf4_dense"))
     assert losses(kept, 5) == losses(anew, 5)
     assert_same_state(anew, kept)

@@ -54,7 +54,7 @@ def test_a_peer_computes_in_bfloat16_and_trains_in_float32(peer: PeerRun) -> Non
     assert isinstance(peer, ServesAsPeer)
 
 
-def test_a_reference_is_wide_throughout_and_says_that_it_uses_no_tf32(reference: PeerRun) -> None:
+def test_a_float64_reference_has_only_float64_tensors_and_records_no_tf32(reference: PeerRun) -> None:
     tensors = [*reference.frozen().values(), *reference.parameters().values()]
     assert {tensor.dtype for tensor in tensors} == {torch.float64}
     facts = reference.facts()
@@ -72,7 +72,7 @@ def test_a_references_arithmetic_is_put_back() -> None:
         torch.set_float32_matmul_precision(before)
 
 
-def test_begun_anew_it_is_as_opened_with_that_seed(reference: PeerRun) -> None:
+def test_a_restarted_reference_trains_like_one_opened_with_that_seed(reference: PeerRun) -> None:
     def trained(run: PeerRun) -> list[float]:
         return [float(run.step(index)) for index in range(3)]
 
@@ -108,7 +108,7 @@ def test_an_evaluation_is_of_the_given_parameters_and_changes_none(reference: Pe
     assert all(torch.equal(tensor, given[name]) for name, tensor in reference.parameters().items())
 
 
-def test_its_products_are_those_of_bitsandbytes_own_layer(peer: PeerRun) -> None:
+def test_products_of_the_peer_equal_those_of_the_bitsandbytes_layer(peer: PeerRun) -> None:
     """So that a dense copy of the weights, which is faster, errs as the library's own 4-bit layer does."""
     bitsandbytes = pytest.importorskip("bitsandbytes")
     projection = peer._model.base_model.model.model.layers[1].mlp.down_proj

@@ -41,7 +41,7 @@ def changed(workload: Workload, **options: Any) -> Workload:
     return workload.model_copy(update={"options": {**workload.options, **options}})
 
 
-def test_it_starts_where_the_trainer_starts_and_reads_what_it_reads(tmp_path: Path) -> None:
+def test_the_transformers_twin_starts_with_the_trainers_parameters_and_reads_its_batches(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("the quick brown fox " * 20)
     (tmp_path / "b.txt").write_text("jumps over the lazy dog " * 20)
     workload = WORKLOAD.model_copy(update={"seed": 7})

@@ -191,7 +191,7 @@ def test_the_parts_of_our_gate_are_the_whole_of_it() -> None:
     assert sorted(words) == sorted({workload for claim in claims for workload in claim.judged_on})
 
 
-def test_a_statement_is_signed_with_what_it_is_about(run: Run, folder: Path) -> None:
+def test_a_statement_is_signed_with_the_manifest_digest_as_its_subject(run: Run, folder: Path) -> None:
     assert run("attest.yml attest.statement") == 0
     assert json.loads((folder / "predicate.json").read_text()) == {"result": "part-0"}
     assert (folder / "subjects.txt").read_text() == f"{'0' * 64}  manifest.json\n"
@@ -286,7 +286,7 @@ def commented(run: Run, folder: Path, summary: str) -> list[dict[str, Any]]:
     return comments
 
 
-def test_the_comment_is_rewritten_and_others_are_left(run: Run, folder: Path) -> None:
+def test_the_gate_comment_is_rewritten_and_other_comments_are_kept(run: Run, folder: Path) -> None:
     quoted = "<!-- contract-harness: gate --> quoted by somebody"
     others = [{"id": number, "user": {"login": "ada"}, "body": quoted} for number in range(1, 36)]
     others += [{"id": 36, "user": {"login": "github-actions[bot]"}, "body": "another workflow's"}]

@@ -19,7 +19,7 @@ def results(tmp_path: Path) -> Path:
     return tmp_path / "results.csv"
 
 
-def test_a_claim_that_found_something_keeps_its_figures_and_no_line_of_the_entry(results: Path) -> None:
+def test_a_failing_claim_keeps_its_figures_without_the_source_line(results: Path) -> None:
     keep_results({BUGGY: [HELD, FAILED]}, results)
     message = "in examples/field_bugs/an_entry.py: the losses, differ"
     assert read_results(results) == {

@@ -68,7 +68,7 @@ def _tried(target: Target, case: bytes) -> Tried:
 
 
 @pytest.mark.parametrize("path", KEPT, ids=lambda path: f"{path.parent.name}-{path.name}")
-def test_what_was_found_stays_mended(path: Path, known: dict[str, Target]) -> None:
+def test_an_input_that_once_broke_a_reader_no_longer_breaks_it(path: Path, known: dict[str, Target]) -> None:
     assert _tried(known[path.parent.name], path.read_bytes()).broken is None
 
 
@@ -141,7 +141,7 @@ def _never_comes_back_to_python(case: bytes) -> None:
         (_never_comes_back_to_python, "the process ended by SIGXCPU"),
     ],
 )
-def test_a_reader_that_does_not_answer_as_it_should_is_found_and_its_input_kept(
+def test_a_reader_that_raises_or_hangs_is_found_and_its_input_is_kept(
     reader: Callable[[bytes], object], problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fuzz_child, "SECONDS", 0.2)

@@ -51,7 +51,7 @@ def test_every_run_has_a_row_with_its_count_line_and_a_drill_its_matrix(reports:
     assert "| fire drill: 2 faults planted · 2 killed · 0 survived · 1 of 1 control held" in drill
 
 
-def test_what_did_not_hold_is_named_with_what_was_seen(reports: Path) -> None:
+def test_the_reports_index_names_each_unit_that_did_not_pass_with_its_reason(reports: Path) -> None:
     text = index_reports.tables(index_reports.published(reports), index_reports.drills(reports))
     _, _, left = text.partition("What did not hold, or was not decided, in these runs:\n\n")
     [row] = left.partition("\n\n")[0].splitlines()[2:]

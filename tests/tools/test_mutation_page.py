@@ -75,7 +75,7 @@ def test_modules_are_counted_and_summed() -> None:
     assert "| all | 10 | 8 | 1 | 1 | 0 | 0 | 90.0 % |" in lines
 
 
-def test_a_survivor_stands_under_its_explanation_and_an_endless_one_apart() -> None:
+def test_the_mutation_page_lists_survivors_under_their_explanation_and_timeouts_separately() -> None:
     _, _, text = mutation_page.tables(result(), EXPLAINED).partition("## Survivors\n\n")
     assert text == (
         "**A bound.** Never met.\n\n- `kinds.speed.idle.x_share__mutmut_2`: `a > b` → `a >= b`\n\n"
@@ -112,7 +112,7 @@ def test_mutmuts_answers_are_read() -> None:
     assert mutation_run.change(shown) == ("if a > b:", "if a >= b:")
 
 
-def test_the_published_run_found_what_it_must() -> None:
+def test_the_published_mutation_run_killed_at_least_85_percent_in_each_module() -> None:
     published = json.loads(mutation_page.RESULT.read_text(encoding="utf-8"))
     for module, numbers in mutation_page.counts(published).items():
         assert mutation_page.share(numbers) >= 0.85, module

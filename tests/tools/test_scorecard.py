@@ -35,7 +35,7 @@ def test_a_release_counts_from_its_day_on() -> None:
     assert [release_of(day, changelog) for day in days] == ["none", "0.1.0", "0.2.0"]
 
 
-def test_a_date_is_added_to_those_that_are_kept(tmp_path: Path) -> None:
+def test_a_new_date_is_added_to_the_stored_dates(tmp_path: Path) -> None:
     path = tmp_path / "first_tries.csv"
     path.write_text("name,date\nb,2026-11-23\n")
     keep_date("a", "2026-11-29", path)

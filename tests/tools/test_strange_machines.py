@@ -59,7 +59,7 @@ def test_what_is_as_ever_is_not_wrong(work: Path) -> None:
     ],
     ids=["exit code", "warning", "verdicts"],
 )
-def test_what_differs_is_found(
+def test_a_machine_circumstance_that_changes_the_result_is_reported(
     variables: dict[str, str | None], problem: str, work: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(CIRCUMSTANCES, "strange", strange_machines.Circumstance(variables))

@@ -102,7 +102,7 @@ def test_a_file_without_a_decision_is_an_error(decisions: Decisions, excerpts: P
         ("items: [CGB-INV-003]", "items: [CGB-INV-003, CGB-INV-002]", "found CGB-INV-002"),
     ],
 )
-def test_a_row_of_nothing_and_a_second_row_of_one_item_are_errors(
+def test_a_row_without_an_item_and_a_duplicate_row_are_errors(
     changed: Callable[[str, str], Decisions], old: str, new: str, message: str
 ) -> None:
     with pytest.raises(ContractError) as raised:
@@ -119,7 +119,7 @@ def test_a_row_of_nothing_and_a_second_row_of_one_item_are_errors(
         ("state: decided, by: [CGB-INV-003]", "state: guessed", "Input should be 'decided', 'restated' or 'refuted'"),
     ],
 )
-def test_a_state_needs_what_shows_it(
+def test_a_row_state_without_its_required_proof_is_an_error(
     changed: Callable[[str, str], Decisions], old: str, new: str, message: str
 ) -> None:
     with pytest.raises(ContractError) as raised:
@@ -127,7 +127,7 @@ def test_a_state_needs_what_shows_it(
     assert message in str(raised.value)
 
 
-def test_a_claim_of_ours_that_is_not_there_is_an_error() -> None:
+def test_a_row_that_names_a_missing_claim_is_an_error() -> None:
     with pytest.raises(ContractError, match=r"^here: a row names claims of ours; found GONE-001$"):
         table.checked("here", Outcome(state="decided", by=["CGB-EQ-001", "GONE-001"]), {"CGB-EQ-001": OURS})
 

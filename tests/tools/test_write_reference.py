@@ -37,7 +37,7 @@ def test_the_skill_file_is_the_page_for_programs() -> None:
     assert all((write_reference.SKILL.parent / each).exists() for each in links)
 
 
-def test_every_page_lies_there_and_no_other(pages: dict[str, str]) -> None:
+def test_exactly_the_generated_pages_are_in_the_reference_folder(pages: dict[str, str]) -> None:
     assert sorted(pages) == WRITTEN
 
 

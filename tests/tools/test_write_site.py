@@ -44,7 +44,7 @@ def test_links_stay_but_for_those_to_folders(tree: Path, tmp_path: Path) -> None
     assert (tmp_path / "copy" / "docs" / "page.md").read_text() == expected
 
 
-def test_what_a_page_links_to_is_copied_beside_the_pages_and_nothing_else(tree: Path, tmp_path: Path) -> None:
+def test_only_files_linked_from_a_page_are_copied_next_to_the_pages(tree: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     (copy / "docs").mkdir(parents=True)
     (copy / "docs" / "of-an-earlier-copy.md").touch()

@@ -112,7 +112,7 @@ def trained(system: Regression, capture: str) -> tuple[list[float], Any]:
 
 
 @pytest.mark.parametrize("system", [Attribute, Rebound, Listed, InPlace, InClosure])
-def test_a_replay_reports_what_it_computed_itself(system: type[Regression]) -> None:
+def test_a_replay_reports_the_metrics_that_it_computed(system: type[Regression]) -> None:
     """Two shapes take turns, so that each replay's own metric must be told from that of the other capture."""
     plain, plain_end = trained(system(), "none")
     captured, captured_end = trained(system(), "step")
@@ -163,7 +163,7 @@ NAMED = "metrics() names tensors of one number that the last step left, the same
         ({"b": torch.zeros(())}, NAMED + "`b` only at this step and `a` only at the first one; report the same ones"),
     ],
 )
-def test_what_is_no_metric_is_told_so(given: Any, told: str) -> None:
+def test_an_invalid_metric_is_refused_with_its_place(given: Any, told: str) -> None:
     def metrics() -> Any:
         return given
 

@@ -79,7 +79,9 @@ def _as_copied_module(value: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("wrapped", [_as_parameter, _as_copied_module, lambda value: _as_parameter(value[1:])])
-def test_what_a_parameter_is_made_of_within_the_step_is_made_anew(wrapped: Callable[[Tensor], Tensor]) -> None:
+def test_a_wrapped_parameter_is_recomputed_from_the_parameter_in_each_repetition(
+    wrapped: Callable[[Tensor], Tensor],
+) -> None:
     """Of a copied model, or of a perturbation that is searched for: no operation makes the parameter."""
     weight = torch.ones(3)
 
@@ -110,7 +112,7 @@ def test_numbers_in_the_code_may_be_read_back_until_the_step_changes_them() -> N
         record(lambda: [weight.sum() * torch.tensor(2.0).add_(weight[0]).item()])
 
 
-def test_what_is_computed_from_numbers_alone_may_be_read_back_and_what_is_drawn_may_not() -> None:
+def test_values_computed_from_constants_may_be_read_by_the_host_and_random_values_may_not() -> None:
     """transformers asks whether the positions that it has just counted are consecutive."""
     weight = torch.ones(3)
     assert repeated(record(lambda: [weight.sum() * (torch.arange(4).diff() == 1).all().item()]), 1) == [3.0]
@@ -164,7 +166,7 @@ def test_a_cast_that_autocast_keeps_is_made_anew() -> None:
 
 
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
-def test_what_a_kernel_keeps_for_its_backward_it_keeps_in_a_repetition(kind: Callable[..., nn.Module]) -> None:
+def test_a_repeated_recurrent_layer_saves_what_its_backward_kernel_needs(kind: Callable[..., nn.Module]) -> None:
     """An LSTM's kernel on a CPU decides by torch's mode whether it does."""
     torch.manual_seed(0)
     layer, x = kind(3, 4), torch.randn(5, 2, 3)

@@ -41,14 +41,14 @@ def test_another_batch_than_its_own_is_handed_to_the_loop() -> None:
         assert run.inputs()["x"].item() == 2.0
 
 
-def test_a_loop_that_ends_says_so_before_the_step_that_it_does_not_make() -> None:
+def test_a_loop_that_ends_early_raises_before_the_missing_step() -> None:
     with run_of(CountingLoop(numbers(2))) as run:
         assert [run.step(0).item(), run.step(1).item()] == [0.0, 1.0]
         with pytest.raises(LoopEndedError, match=r"CountingLoop\.train: .* found an end after 2 steps"):
             run.step(2)
 
 
-def test_what_the_loop_raises_is_raised_where_the_step_was_asked_for() -> None:
+def test_an_exception_of_the_users_loop_is_raised_where_the_step_was_requested() -> None:
     def fail() -> None:
         loop.take({})
         raise ZeroDivisionError("in the loop")
@@ -123,7 +123,7 @@ class Noise(TensorDataset):
         return {name: torch.as_tensor(each) for name, each in zip(("torch", "python", "numpy"), drawn, strict=True)}
 
 
-def test_each_batch_of_a_data_set_that_draws_is_another_one_and_whoever_reads_gets_the_same() -> None:
+def test_random_batches_of_a_data_set_differ_per_index_and_are_equal_for_every_reader() -> None:
     def loader() -> DataLoader[Any]:
         return DataLoader(Noise(torch.arange(12)), batch_size=4)
 

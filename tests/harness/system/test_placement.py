@@ -66,7 +66,9 @@ def opened():
 """
 
 
-def test_lines_are_named_by_what_a_gpu_would_make_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_placement_names_source_lines_by_their_device_copies_and_nondeterministic_operators(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "trainer.py").write_text(TRAINER)
     monkeypatch.syspath_prepend(str(tmp_path))
     opened = importlib.import_module("trainer").opened
@@ -88,7 +90,7 @@ def test_lines_are_named_by_what_a_gpu_would_make_of_them(tmp_path: Path, monkey
     }
 
 
-def test_what_deterministic_algorithms_repeat_is_not_named_under_them() -> None:
+def test_operators_with_a_deterministic_form_are_not_named_under_deterministic_algorithms() -> None:
     values = torch.zeros(2, 2)
     placement = Placement()
     torch.use_deterministic_algorithms(True)

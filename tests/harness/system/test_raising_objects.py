@@ -167,7 +167,7 @@ class Holder:
         self.value, self.average, self.many = value, average, [value]
 
 
-def test_what_stands_next_to_it_is_found(shy: Any) -> None:
+def test_tensors_beside_a_raising_object_are_still_found(shy: Any) -> None:
     average, other = torch.zeros(2), torch.ones(3)
     holder = Holder(shy, average)
 

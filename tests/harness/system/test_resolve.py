@@ -56,7 +56,7 @@ def test_an_instance_is_not_called_again(module: types.ModuleType) -> None:
         ("no_such_module_at_all.inner:x", "run from the folder that holds `no_such_module_at_all`, install it"),
     ],
 )
-def test_a_wrong_name_says_what_is_wrong(module: types.ModuleType, name: str, message: str) -> None:
+def test_a_wrong_system_name_is_refused_with_its_error(module: types.ModuleType, name: str, message: str) -> None:
     with pytest.raises(SystemResolutionError) as caught:
         resolve(name)
     assert message in str(caught.value)

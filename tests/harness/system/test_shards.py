@@ -73,7 +73,7 @@ def test_a_tensor_is_replicated_where_another_rank_holds_the_same(
     assert sharded_tensors.is_replicated(EIGHT)
 
 
-def test_what_only_one_rank_has_a_place_for_is_held_by_no_other(alone: DeviceMesh) -> None:
+def test_a_tensor_sharded_over_one_rank_is_not_replicated(alone: DeviceMesh) -> None:
     assert not sharded_tensors.is_replicated(spread(EIGHT, alone, "the whole"))
 
 
@@ -157,7 +157,7 @@ def test_a_step_on_shards_is_not_recorded_and_trains_on(alone: DeviceMesh) -> No
     assert type(step()) is Tensor
 
 
-def test_what_a_users_module_keeps_is_found_after_it_is_sharded(alone: DeviceMesh) -> None:
+def test_a_tensor_attribute_of_a_users_module_is_found_after_sharding(alone: DeviceMesh) -> None:
     class Averaging(nn.Linear):
         def __init__(self) -> None:
             super().__init__(4, 4)
@@ -182,7 +182,7 @@ def test_moments_that_ranks_divide_are_found_under_their_parameters(alone: Devic
 
 
 @pytest.mark.parametrize("reduced", ["functional", "in Python"])
-def test_a_recording_holds_a_collective_if_it_holds_the_wait_for_it(alone: DeviceMesh, reduced: str) -> None:
+def test_a_recorded_collective_needs_its_wait_in_the_recording(alone: DeviceMesh, reduced: str) -> None:
     from torch.distributed._functional_collectives import all_reduce
 
     weight = torch.ones(2)

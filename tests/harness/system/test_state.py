@@ -203,7 +203,7 @@ class RMSprop(torch.optim.Optimizer):
             entry["average"].lerp_(parameter.grad.square(), 0.1)
 
 
-def test_an_optimizer_that_has_the_name_of_one_of_torchs_begins_as_it_does() -> None:
+def test_a_users_optimizer_with_the_name_of_a_torch_optimizer_starts_with_its_own_values() -> None:
     parameter, optimizer = parameter_and(RMSprop)
     begun_anew(parameter, optimizer)
     assert optimizer.state[parameter]["average"].tolist() == [1.0] * 3
@@ -224,7 +224,7 @@ def test_a_buffer_that_moved_once_stays_noted() -> None:
     assert addresses.seen() == {"a": MOVED, "b": buffers["b"].data_ptr()}
 
 
-def test_a_tensor_made_of_others_moves_where_one_of_them_does() -> None:
+def test_a_composed_tensor_moves_when_one_of_its_parts_moves() -> None:
     codes, scales = torch.zeros(2), torch.ones(2)
     buffers = {"weight": TwoTensor(codes, scales)}  # type: ignore[no-untyped-call]
     addresses = StaticAddresses(lambda: buffers)
@@ -258,7 +258,7 @@ class Held:
         return loss
 
 
-def test_what_the_step_reaches_is_restored() -> None:
+def test_state_that_the_step_reaches_is_restored_after_a_trial() -> None:
     held = Held()
     known = global_generators()
     before = (held.generator.get_state(), known["python"][0](), str(known["numpy"][0]()))
@@ -307,14 +307,14 @@ def test_a_table_in_a_variable_that_was_not_bound_is_kept() -> None:
     assert table.tolist() == [1.0, 1.0]
 
 
-def test_what_an_optimizer_had_set_to_nothing_begins_with_what_its_first_step_made() -> None:
+def test_an_optimizer_entry_set_to_none_starts_with_the_value_of_its_first_step() -> None:
     parameter, optimizer = parameter_and(torch.optim.SGD, momentum=0.9)
     optimizer.state[parameter]["momentum_buffer"] = None
     begun_anew(parameter, optimizer)
     assert optimizer.state[parameter]["momentum_buffer"].tolist() == [0.0] * 3
 
 
-def test_what_a_step_sets_of_torchs_own_layers_is_put_back_after_a_trial() -> None:
+def test_settings_of_torch_layers_changed_by_the_step_are_restored_after_a_trial() -> None:
     dropout = nn.Dropout(0.1)
     model = nn.Sequential(nn.Linear(2, 2), dropout)
 
@@ -344,7 +344,7 @@ def test_what_a_step_freezes_is_thawed_after_a_trial_and_has_no_gradient() -> No
         assert (model.weight.requires_grad, model.weight.grad) == (not frozen, None)
 
 
-def test_what_a_step_wrote_without_detaching_it_is_a_leaf_again_after_a_trial() -> None:
+def test_a_tensor_written_without_detach_is_a_leaf_again_after_a_trial() -> None:
     weight, mean, batch = nn.Parameter(torch.ones(2)), torch.zeros(2), torch.zeros(4)
     part = batch[:2]
 
@@ -375,7 +375,7 @@ def test_a_long_name_that_is_anothers_short_one_hides_neither() -> None:
     assert found["proj.weight"] is run.proj.weight
 
 
-def test_a_copy_of_the_trained_model_is_found_beside_it() -> None:
+def test_a_copy_of_the_trained_model_is_found_with_its_own_parameters() -> None:
     """An average, say: its parameters have the names of those that the adapter names."""
     model = nn.Linear(2, 2)
     average = copy.deepcopy(model)
@@ -400,7 +400,7 @@ def test_compiled_names_are_the_names_of_the_module() -> None:
 
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("held", ["the replica", "model first", "replica first"])
-def test_names_under_distributed_data_parallel_are_those_of_one_process(held: str, compiled: bool) -> None:
+def test_state_names_under_distributed_data_parallel_equal_those_of_one_process(held: str, compiled: bool) -> None:
     model = nn.Sequential(nn.Linear(2, 1), nn.BatchNorm1d(1))
     ranked = nn.parallel.DistributedDataParallel.__new__(nn.parallel.DistributedDataParallel)  # without its processes
     nn.Module.__init__(ranked)

@@ -187,7 +187,7 @@ class LeftHalfMade(Waits):
         return once, batch, parameters
 
 
-def test_what_a_step_raises_after_its_capture_failed_tells_of_both() -> None:
+def test_a_step_that_raises_after_a_failed_capture_reports_both_errors() -> None:
     with LeftHalfMade().open(WORKLOAD, Arm(capture="step")) as run, pytest.raises(RuntimeError) as raised:
         run.step(0)
     told = message_of(raised.value)
@@ -280,7 +280,7 @@ def test_what_is_trained_is_given_by_modules_or_tensors(how: str) -> None:
         (torch.zeros(2), "is a function; found a tensor of 2 (float32); "),
     ],
 )
-def test_what_names_no_parameters_is_told(given: object, found: str) -> None:
+def test_an_invalid_parameters_value_of_a_builder_is_refused_with_its_place(given: object, found: str) -> None:
     class Wrong(Example):
         def build(self, workload: Workload, arm: Arm) -> tuple[Any, Any, Any]:
             step, batch, _ = super().build(workload, arm)

@@ -51,14 +51,14 @@ def written(unwatched: Written) -> Written:
     return unwatched
 
 
-def test_what_a_module_draws_while_it_is_imported_is_put_back(written: Written) -> None:
+def test_random_numbers_drawn_while_a_module_is_imported_are_put_back(written: Written) -> None:
     written(drawing_module=DRAWS)
     before = seen()
     importlib.import_module("drawing_module")
     assert seen() == before
 
 
-def test_what_a_module_draws_after_an_import_within_its_own_is_put_back(written: Written) -> None:
+def test_random_numbers_drawn_after_a_nested_import_are_put_back(written: Written) -> None:
     written(drawing_module=DRAWS, outer_module=f"import drawing_module\n{DRAWS}")
     before = seen()
     importlib.import_module("outer_module")
@@ -111,7 +111,7 @@ def test_the_loader_that_all_builtin_modules_share_stays_as_it_is(written: Writt
     assert vars(BuiltinImporter)["exec_module"] is shared
 
 
-def test_what_a_module_draws_when_it_is_called_stays_drawn(written: Written) -> None:
+def test_random_numbers_drawn_when_a_function_is_called_stay_drawn(written: Written) -> None:
     written(calm_module="import torch\ndef draw(): torch.rand(1)\n")
     before = seen()
     importlib.import_module("calm_module").draw()

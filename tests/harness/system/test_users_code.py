@@ -75,7 +75,7 @@ def test_the_only_return_of_a_function_or_else_its_definition(function: Callable
 
 
 @pytest.mark.parametrize("thing", [dict, len, 3, torch.nn.functional.relu.__class__])
-def test_what_has_no_place_gives_none_or_its_own(thing: Any) -> None:
+def test_an_object_without_source_has_no_place_in_the_test_file(thing: Any) -> None:
     assert HERE not in definition(thing)
 
 
@@ -91,7 +91,7 @@ def raised(function: Callable[[], object]) -> str:
     return str(innermost_frame(caught.value))
 
 
-def test_a_library_that_raises_is_told_by_the_line_that_called_it() -> None:
+def test_an_exception_in_a_library_is_reported_at_the_users_line_that_called_the_library() -> None:
     def step() -> None:
         torch.nn.functional.linear(torch.ones(2, 3), torch.ones(2, 2))  # called
 
@@ -129,7 +129,9 @@ def test_a_wait_in_a_library_names_its_line_and_the_users(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("into", ["site-packages", "target"])
-def test_an_installed_trainer_is_told_by_what_the_harness_called_last(into: str, tmp_path: Path) -> None:
+def test_an_exception_in_an_installed_trainer_is_reported_at_the_function_called_by_the_harness(
+    into: str, tmp_path: Path
+) -> None:
     name = f"installed_trainer_in_{into.partition('-')[0]}"
     trainer = installed(tmp_path, name, "def step():\n    inner()\n\ndef inner():\n    1 / 0\n", into)
     source = compile("def call(step):\n    step()\n", str(Path(definition.__code__.co_filename)), "exec")

@@ -66,7 +66,7 @@ def test_a_flat_loss_moves_however_far_the_losses_have_fallen() -> None:
     assert max(abs(loss - losses[0]) for loss in losses) < 5e-6
 
 
-def test_an_unknown_fault_is_told_the_known_ones() -> None:
+def test_an_unknown_fault_is_refused_with_the_known_faults() -> None:
     with pytest.raises(
         UsageError, match="busy_step, constant_loss, constant_metric, consuming_evaluation, decoy_graph"
     ):

@@ -44,7 +44,7 @@ def told(module: str, arm: Arm) -> str:
 
 
 @pytest.mark.parametrize("name", ADAPTERS)
-def test_a_wrong_adapter_is_told_what_is_wrong_and_where(folder: Path, name: str) -> None:
+def test_each_wrong_adapter_is_refused_with_the_defect_and_its_place(folder: Path, name: str) -> None:
     expected = ADAPTERS[name].message(f"wrong_{name}.py")
     assert told(f"wrong_{name}", Arm()) == expected
 
@@ -55,7 +55,7 @@ def test_a_captured_arm_is_told_the_same(folder: Path, name: str) -> None:
     assert told(f"wrong_{name}", Arm(capture="step")) == expected
 
 
-def test_the_right_adapter_is_told_nothing(folder: Path) -> None:
+def test_a_correct_adapter_gives_no_error(folder: Path) -> None:
     assert (told("right", Arm()), told("right", Arm(capture="step"))) == ("", "")
 
 
@@ -85,11 +85,11 @@ def test_a_setting_that_the_system_does_not_have_is_refused(
     assert str(caught.value) == f"wrong_settings.py:{line}: {rule}; found {found}"
 
 
-def test_there_are_forty_of_them() -> None:
+def test_at_least_forty_wrong_adapters_are_tested() -> None:
     assert len(ADAPTERS) >= 40
 
 
-def test_a_wrong_description_is_told_what_is_wrong_and_where(folder: Path) -> None:
+def test_each_wrong_system_description_is_refused_with_the_defect_and_its_place(folder: Path) -> None:
     answers = describe_all([f"wrong_{name}:System" for name in DESCRIBED])
     unlike = {}
     for (system, answer), (name, wrong) in zip(answers.items(), DESCRIBED.items(), strict=True):

@@ -54,7 +54,7 @@ def day(days: int) -> str:
     return f"{TODAY + timedelta(days=days)}T00:00:00+00:00"
 
 
-def test_a_waiver_that_lies_in_the_directory_alone_opens_nothing(harness: Call) -> None:
+def test_a_waiver_that_exists_only_in_the_run_directory_does_not_open_the_gate(harness: Call) -> None:
     waiver(days=1)
     assert harness("verify", "contracts", "--gate", "--name", "run")[0] == 0
     assert harness("judge", "--gate", "--contracts", "contracts", RUN)[0] == 0  # the honest twin
@@ -104,7 +104,7 @@ def verified_at(harness: Call, monkeypatch: pytest.MonkeyPatch) -> Callable[[dic
 
 
 @pytest.mark.parametrize(("asked", "code"), [(ONE, 1), (ONE.upper(), 1), (OTHER, 12)])
-def test_a_run_of_another_commit_stands_for_none(
+def test_a_run_of_a_different_commit_than_requested_is_refused(
     harness: Call, verified_at: Callable[[dict[str, str | None]], None], asked: str, code: int
 ) -> None:
     verified_at({"train:Step": ONE})
@@ -124,7 +124,7 @@ def test_an_installed_system_is_of_no_commit_and_leaves_the_other_to_be_compared
 
 
 @pytest.mark.parametrize("asked", ["HEAD", ONE[:12], "main", ONE + "1", ""])
-def test_what_is_no_whole_commit_is_a_mistake_of_the_call(harness: Call, asked: str) -> None:
+def test_an_incomplete_commit_id_is_a_usage_error(harness: Call, asked: str) -> None:
     code, said = harness("judge", "--gate", "--commit", asked, RUN)
     assert code == 2
     assert "git rev-parse HEAD" in said
@@ -137,7 +137,9 @@ def test_a_run_from_before_is_refused(harness: Call, days: int, code: int) -> No
 
 
 @pytest.mark.parametrize("known", [("--commit", "1" * 40), ("--workload", "held")])
-def test_what_is_known_is_of_verdicts_that_are_printed(harness: Call, known: tuple[str, str]) -> None:
+def test_the_commit_and_name_options_are_refused_when_no_verdicts_are_printed(
+    harness: Call, known: tuple[str, str]
+) -> None:
     harness("verify", "contracts", "--name", "run")
     assert harness("judge", "--check", *known, RUN)[0] == 2
 

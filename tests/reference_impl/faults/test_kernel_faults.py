@@ -217,7 +217,7 @@ def test_a_fault_planted_in_the_trainer_changes_its_gradients(name: str) -> None
     assert changed_by(name)
 
 
-def test_a_fault_of_the_gains_reduction_is_used_where_a_block_has_one_launch_for_all_of_its_gradients() -> None:
+def test_a_gain_reduction_fault_changes_the_norm_gradients_when_each_block_has_one_launch() -> None:
     own = {"gemm": "cublas"}
     plain, changed = plain_gradients(tuple(own.items())), gradients_of("missing_gain_partial", own)
     different = {key.rsplit(".", 1)[1] for key in plain if not torch.equal(plain[key], changed[key])}
@@ -234,7 +234,7 @@ def test_the_system_offers_its_kernels_for_comparison() -> None:
     assert "kernel_cases" in QLoRASystem().describe().capabilities
 
 
-def test_coarse_bfloat16_results_leave_other_types_as_they_were() -> None:
+def test_coarse_bfloat16_results_change_only_bfloat16_and_coarse_results_only_float32() -> None:
     """And `coarse_results` leave those in bfloat16, which holds no such bits."""
     for name, of_bfloat16 in (("coarse_bfloat16_results", 1 + 2.0**-5), ("coarse_results", 1.0)):
         table = trainer_table("tiled")

@@ -73,7 +73,7 @@ def test_every_fault_is_named_by_a_claim_it_breaks() -> None:
             assert name in CLAIMS[claim][1].falsified_by, (name, claim)
 
 
-def test_faults_that_need_a_device_are_those_of_loading() -> None:
+def test_only_plan_faults_of_kernel_loading_need_cuda() -> None:
     assert {name for name, fault in PLAN_FAULTS.items() if fault.needs == "cuda"} == {
         "late_jit",
         "cold_cublas",
@@ -86,7 +86,7 @@ def run_kernels(fault: str) -> RunKernels:
     return kernels
 
 
-def test_ptx_and_keys_of_a_cuda_kernel_are_spoiled_as_those_of_triton() -> None:
+def test_plan_faults_change_ptx_and_keys_of_cuda_kernels_like_those_of_triton() -> None:
     right, other = scaled_copy_spec(8, 32), scaled_copy_spec(8, 64)
     without = run_kernels("ptx_without_target")
     with pytest.raises(PtxTargetError, match=r"the PTX of clip\.scale_apply/8x32/.* has no \.target line"):
