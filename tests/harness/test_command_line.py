@@ -54,7 +54,7 @@ THAT_NAME_ANOTHER = {
 
 @pytest.fixture
 def ended(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Ended:
-    """A command line in this process, in the repository; in one of its own: `test_a_command_in_its_own_process_ends_like_a_command_called_in_process`."""
+    """Run a command line in this process, in the repository; `test_a_command_in_its_own_process_*` starts one."""
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         monkeypatch.chdir(ROOT)
