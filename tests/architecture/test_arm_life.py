@@ -48,7 +48,7 @@ def violations(module: str, source: str) -> list[str]:
     return [f"{module}:{line} takes {step}" for step, line in steps_taken(source) if step not in allowed]
 
 
-def test_only_the_life_of_an_arm_opens_and_records_it() -> None:
+def test_only_the_arm_life_module_opens_and_records_arms() -> None:
     assert len(MODULES) > 40
     assert [each for name, path in MODULES.items() for each in violations(name, path.read_text(encoding="utf-8"))] == []
 

@@ -64,7 +64,7 @@ def _name(node: ast.expr) -> tuple[str, str]:
     return "", node.id if isinstance(node, ast.Name) else ""
 
 
-def test_children_are_started_and_their_signals_named_in_one_module() -> None:
+def test_only_one_module_starts_child_processes_and_names_their_signals() -> None:
     found = {module_name(path): list(own_ways(path.read_text(encoding="utf-8"))) for path in HARNESS}
     assert {module: lines for module, lines in found.items() if lines and module not in {CHILD, *EXEMPT}} == {}
     assert [module for module in (CHILD, *EXEMPT) if not found[module]] == [], "an exception without a use"
@@ -85,7 +85,7 @@ def test_children_are_started_and_their_signals_named_in_one_module() -> None:
         "number = -process.returncode",
     ],
 )
-def test_another_way_is_found(source: str) -> None:
+def test_every_direct_way_to_start_a_process_is_found(source: str) -> None:
     assert len(list(own_ways(source))) == 1
 
 

@@ -72,12 +72,12 @@ TYPE_CHECKING_IMPORT = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n   
         ("try:\n    import torch\nexcept ImportError:\n    import harness.one", "harness.two:4 imports harness.one"),
     ],
 )
-def test_a_planted_circle_of_files_is_seen(back: str, statement: str) -> None:
+def test_a_planted_import_cycle_of_two_files_is_found(back: str, statement: str) -> None:
     sources = {"harness.one": "from harness import two", "harness.two": back}
     assert sorted(circle(sources, file)) == ["harness.one:1 imports harness.two", statement]
 
 
-def test_a_planted_circle_of_three_files_is_seen() -> None:
+def test_a_planted_import_cycle_of_three_files_is_found() -> None:
     sources = {
         "harness.one": "import harness.two",
         "harness.two": "import harness.three",
@@ -91,7 +91,7 @@ def test_a_planted_circle_of_three_files_is_seen() -> None:
     ]
 
 
-def test_a_planted_circle_through_a_packages_own_file_is_seen() -> None:
+def test_a_planted_import_cycle_through_a_packages_init_file_is_found() -> None:
     sources = {"harness.box.__init__": "from .inner import make", "harness.box.inner": "from harness.box import Box"}
     assert sorted(circle(sources, file)) == [
         "harness.box.__init__:1 imports harness.box.inner.make",
@@ -130,7 +130,7 @@ def test_a_module_directly_under_the_root_counts_as_a_folder_for_import_cycles()
     assert len(circle(sources, room)) == 2
 
 
-def test_imports_in_one_direction_are_no_circle() -> None:
+def test_imports_in_one_direction_are_not_a_cycle() -> None:
     sources = {
         "harness.__init__": "",
         "harness.low.__init__": "",

@@ -149,7 +149,7 @@ def test_a_planted_import_is_seen(module: str, source: str, imported: str) -> No
         ("harness.api.session", "from harness.planning import plan\nfrom harness.judging import registry"),
     ],
 )
-def test_a_proper_import_is_left_alone(module: str, source: str) -> None:
+def test_a_permitted_import_has_no_finding(module: str, source: str) -> None:
     assert violations(module, source) == []
 
 

@@ -80,7 +80,7 @@ def test_sources_print_through_one_module() -> None:
     assert {name: found for name in others if (found := [*printing(texts[name])])} == {}
 
 
-def test_what_pytest_prints_for_the_plugin_is_escaped() -> None:
+def test_texts_that_the_plugin_passes_to_pytest_are_escaped() -> None:
     files = [path for path in SOURCES if "pytest_plugin" in path.parts]
     assert len(files) > 3
     assert {path: found for path in files if (found := [*unescaped_in_pytest(path.read_text(encoding="utf-8"))])} == {}
@@ -102,7 +102,7 @@ def test_what_pytest_prints_for_the_plugin_is_escaped() -> None:
         "logging.warning(1)\nimport logging",
     ],
 )
-def test_a_way_around_is_found(source: str) -> None:
+def test_every_direct_way_to_print_is_found(source: str) -> None:
     assert len(list(printing(source))) == 1
 
 

@@ -116,7 +116,7 @@ def test_a_planted_comparison_is_seen(source: str) -> None:
     assert list(compared(source, BUILT_IN, {"PAIRED", "OF_RANKS"}))
 
 
-def test_a_constant_of_another_module_is_seen() -> None:
+def test_a_kind_name_imported_as_a_constant_is_found() -> None:
     sources = {
         "harness.one": 'PAIRED = "paired"\n_SOME: tuple[str, ...] = ("seeds", "resume")\nOTHER = ("seeds", "else")',
         "harness.two": "from harness.one import OTHER, PAIRED",

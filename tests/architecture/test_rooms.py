@@ -59,7 +59,7 @@ def test_a_planted_import_upwards_is_seen(module: str, source: str) -> None:
     assert found.startswith(f"{module}:")
 
 
-def test_matplotlib_is_imported_in_the_folder_of_charts_alone() -> None:
+def test_only_the_charts_folder_imports_matplotlib() -> None:
     """What is drawn anywhere has one set of colours, letters and names of marks."""
     naming = {name for name, text in ours().items() if "from matplotlib" in text}
     assert {name.rpartition(".")[0] for name in naming} == {"harness.report.charts"}

@@ -37,7 +37,7 @@ JUDGING = {module_name(path): path.read_text() for path in SOURCES if room(modul
 JUDGES = [name for name in JUDGING if name not in ASK]
 
 
-def test_each_check_is_defined_in_one_module() -> None:
+def test_each_shared_check_is_defined_in_one_module() -> None:
     defined = [
         node.name
         for source in JUDGING.values()
@@ -57,7 +57,7 @@ def test_a_judge_names_no_shared_check(judge: str) -> None:
 
 
 @pytest.mark.parametrize("kind", [name for name, kind in BUILT_IN.items() if "recorded" not in kind.leaves_out])
-def test_a_judge_of_a_training_says_pass_through_the_comparison(kind: str) -> None:
+def test_judges_of_trainings_pass_only_through_the_comparison(kind: str) -> None:
     judge = BUILT_IN[kind].judge.partition(":")[0]
     calls = [node for node in ast.walk(ast.parse(JUDGING[judge])) if isinstance(node, ast.Call)]
     doors = {

@@ -42,7 +42,7 @@ def test_the_process_that_people_start_never_imports_modules_that_load_user_syst
     assert reached(sources, STARTED_BY_PEOPLE).get(module) is None
 
 
-def test_processes_that_describe_or_run_do_reach_it() -> None:
+def test_describing_and_running_processes_import_user_systems() -> None:
     sources = ours()
     for first in (*OF_WORKERS, "harness.execution.probes.paired"):
         assert IMPORTS_SYSTEMS in reached(sources, (first,))

@@ -61,7 +61,7 @@ def failing_body(error: Exception) -> Callable[[], torch.Tensor]:
     return body
 
 
-def test_a_cell_without_room_is_skipped(trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cell_that_does_not_fit_in_memory_is_skipped(trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trainer, "body", failing_body(torch.cuda.OutOfMemoryError("no room")))
     cell = measure_cell(trainer, 2, 4)
     assert (cell.skipped, cell.failed, cell.ratio) == ("does not fit in device memory", False, None)

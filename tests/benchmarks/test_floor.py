@@ -63,7 +63,7 @@ def moved(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     return lambda seconds: now.append(now.pop() + seconds)
 
 
-def test_arms_take_turns_and_none_is_timed_more_often(moved: Callable[[float], None]) -> None:
+def test_interleaved_arms_take_turns_and_have_equal_numbers_of_timed_steps(moved: Callable[[float], None]) -> None:
     order: list[str] = []
 
     def arm(name: str) -> Callable[[int], None]:
@@ -83,14 +83,14 @@ def test_arms_take_turns_and_none_is_timed_more_often(moved: Callable[[float], N
     ]
 
 
-def test_the_slowest_says_how_many_steps_all_have(moved: Callable[[float], None]) -> None:
+def test_the_slowest_arm_determines_the_number_of_timed_steps(moved: Callable[[float], None]) -> None:
     arms = {"slow": lambda _index: moved(0.09), "quick": lambda _index: moved(0.001)}
     found = interleaved(arms, torch.device("cpu"))
     assert {len(arm.milliseconds) for arm in found.values()} == {6 * ROUNDS}  # six and six take 1.2 s
 
 
 @pytest.mark.slow
-def test_the_step_and_both_floors_stand_side_by_side() -> None:
+def test_the_step_is_reported_with_both_floors() -> None:
     model = replace(SMALL, vocab_size=256, intermediate_size=128)  # in FP8 rows are of whole blocks
     found = step_and_floors(TrainConfig(model=model, batch_size=2, seq_len=8, device="cpu"))
     described = found.described()

@@ -26,5 +26,5 @@ from benchmarks.kernel_kinds import kind_of
         ("void foo::bar<int>", "other"),
     ],
 )
-def test_kind(name: str, kind: str) -> None:
+def test_a_kernel_name_determines_its_kind(name: str, kind: str) -> None:
     assert kind_of(name) == kind

@@ -64,7 +64,7 @@ def test_torchao_quantizes_like_this(dtype: torch.dtype, digest: str) -> None:
     assert hashlib.sha256(found.view(torch.uint8).numpy().tobytes()).hexdigest()[:16] == digest
 
 
-def test_in_bfloat16_torchao_loses_ten_times_what_the_second_quantization_does() -> None:
+def test_torchao_nf4_of_bfloat16_loses_ten_times_the_error_of_double_quantization() -> None:
     weights = torch.randn(512, 1536, generator=torch.Generator().manual_seed(0)).mul(0.02).bfloat16()
     plain = _plain_nf4(weights)
 

@@ -84,7 +84,7 @@ def test_shapes_of_another_batch_have_our_own_arms() -> None:
     assert arms_at(Shape(4, 8192), 4) == tuple(COSTS)
 
 
-def test_a_shape_is_written_as_it_is_read() -> None:
+def test_a_shape_is_parsed_from_its_printed_form() -> None:
     assert str(Shape.parse("1x8192")) == "1x8192"
     assert [str(shape) for shape in sorted(map(Shape.parse, ("1x8192", "4x2048", "1x2048")))] == [
         *("1x2048", "4x2048", "1x8192")

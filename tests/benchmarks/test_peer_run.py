@@ -51,7 +51,7 @@ def test_each_arms_loss_is_compared_with_the_reference_of_its_weights_and_token_
 
 
 @pytest.mark.parametrize("loss", [12.12, 12.08, float("nan"), float("inf")])
-def test_a_loss_off_the_reference_is_other_mathematics(loss: float) -> None:
+def test_an_arm_whose_loss_differs_from_the_reference_has_different_mathematics(loss: float) -> None:
     assert not with_arm(complete_run(), "hf_eager", loss_step_0=loss).same_mathematics
 
 
@@ -69,7 +69,7 @@ def test_batches_of_two_shapes_may_differ() -> None:
     ("facts", "error", "same"),
     [(FP8_FACTS, 0.048, True), (FP8_FACTS, -0.050, False), (BF16_FACTS, 0.009, True), (BF16_FACTS, 0.011, False)],
 )
-def test_fp8_has_a_tolerance_of_its_own(facts: dict[str, Any], error: float, same: bool) -> None:
+def test_fp8_arms_have_their_own_loss_tolerance(facts: dict[str, Any], error: float, same: bool) -> None:
     run = complete_run()
     fp8 = arm("graphed_fp8", 20.0, REFERENCE["nf4"]["all"] + error, facts)
     assert replace(run, measured=(*run.measured, fp8)).same_mathematics is same
@@ -102,7 +102,7 @@ def test_rows_hold_exactly_the_published_keys() -> None:
     }
 
 
-def test_a_run_is_read_as_it_was_written(tmp_path: Path) -> None:
+def test_a_stored_benchmark_run_is_read_back_unchanged(tmp_path: Path) -> None:
     assert read_run(tmp_path) is None
     run = joined(complete_run(), later())
     (tmp_path / "details.json").write_text(json.dumps(run.details()))
@@ -161,7 +161,7 @@ def test_a_later_call_removes_measured_arms_from_absent_and_updates_reasons_of_t
         ("sources", "another digest"),
     ],
 )
-def test_another_machine_other_packages_or_sources_are_refused(name: str, value: object) -> None:
+def test_a_run_of_a_different_machine_packages_or_sources_is_not_continued(name: str, value: object) -> None:
     with pytest.raises(OtherRunError, match=f"cannot be gone on with: {name} was .* and is "):
         joined(complete_run(), later(environment={**ENVIRONMENT, name: value}))
 
@@ -171,7 +171,7 @@ def test_another_model_is_refused() -> None:
         joined(complete_run(), later(model="tiny"))
 
 
-def test_a_call_measures_what_a_run_lacks() -> None:
+def test_a_call_measures_the_arms_that_a_run_lacks() -> None:
     run = complete_run()
     lacking = [arm for arm, shape in places_of([SHAPE], 4) if run.lacks((arm, shape))]
     assert lacking == [

@@ -83,7 +83,7 @@ def test_a_worker_arm_reproduces_the_reference_loss_of_the_first_step(worker: Wo
     assert abs(ready["loss_step_0"] - reference["other_batch"]["all"]) > 1e-4
 
 
-def test_steps_are_timed_one_by_one_and_in_a_block(worker: WorkerProcess, job: Job) -> None:
+def test_steps_are_timed_one_by_one_and_as_a_block(worker: WorkerProcess, job: Job) -> None:
     worker.ask({"do": "open", "job": replace(job, arm="gemm_floor").as_dict()}, LIMIT_S)
     times = worker.ask({"do": "measure"}, LIMIT_S)
     assert len(times["milliseconds"]) == times["block_steps"] == 10

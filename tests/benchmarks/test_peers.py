@@ -112,7 +112,7 @@ def names(details: dict[str, Any]) -> list[str]:
     return [f"{arm['arm']} {arm['batch_size']}x{arm['seq_len']}" for arm in details["measured"]]
 
 
-def test_all_arms_of_a_length_and_its_floors_are_a_complete_run(
+def test_a_run_with_all_arms_of_a_length_and_its_floors_is_complete(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     code, details = call(monkeypatch, tmp_path, "--seq-lens", "2048")
@@ -172,7 +172,7 @@ def test_an_arm_that_fails_for_another_reason_is_absent(
     assert machine.did("open").count("unsloth-4x512") == 1
 
 
-def test_arms_that_are_not_asked_for_are_named_and_the_run_is_not_complete(
+def test_arms_not_requested_are_listed_and_make_the_run_incomplete(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     code, details = call(monkeypatch, tmp_path, "--seq-lens", "512", "--arms", "graphed", "hf_eager")
@@ -183,7 +183,7 @@ def test_arms_that_are_not_asked_for_are_named_and_the_run_is_not_complete(
     assert details["absent"] == left
 
 
-def test_a_second_call_measures_what_the_first_lacks(
+def test_a_second_call_measures_the_arms_that_the_first_call_lacks(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     machine.failing["unsloth-4x512"] = ["killed by SIGKILL"]
@@ -265,7 +265,7 @@ def test_a_command_that_is_killed_leaves_a_whole_file(
     assert json.loads((tmp_path / "details.json").read_text()) == before
 
 
-def test_a_shape_that_is_none_is_refused(
+def test_an_invalid_shape_is_refused(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit):

@@ -10,7 +10,7 @@ from peer_runs import BF16_FACTS, PEER_FACTS, complete_run, floors, with_arm
 from benchmarks.peers_report import plot, summary
 
 
-def test_the_step_stands_between_its_floors() -> None:
+def test_the_report_lists_the_step_between_its_two_floors() -> None:
     """Of one process, and not of the arms' own processes, where the step takes 25 ms."""
     figures = "26.00 | 1500 | 20.00 | 1500 | 19.50 | 1500 | 19.00 | 1500 | 1.300 | 1.333 | 0.950 | 3.00 | 25 |"
     assert f"| 4x512 | {figures}" in summary(complete_run())
@@ -23,7 +23,7 @@ def test_a_report_of_floors_without_fp8_shows_a_dash_and_not_measured() -> None:
     assert "| FP8, times the bfloat16 products | 4x512 | - | <= 1 | **not measured** |" in text
 
 
-def test_percentiles_say_of_how_many_single_steps() -> None:
+def test_the_report_states_the_number_of_single_steps_behind_its_percentiles() -> None:
     text = summary(with_arm(complete_run(), "hf_eager", block_ms=(99.0,) * 5))
     assert "| 4x512 | hf_eager | 100.00 | 99.20 | 101.60 | 99.00 | 3 + 5 x 5 |" in text
     assert "| 4x512 | graphed | 25.00 | 24.20 | 26.60 | 25.00 | 3 + 1 x 5 |" in text
@@ -39,7 +39,7 @@ def test_the_report_states_the_seconds_of_each_of_several_calls() -> None:
     assert "; 2 calls of 200, 310 s." in summary(replace(complete_run(), call_seconds=(200.0, 310.0)))
 
 
-def test_a_loss_off_the_reference_is_other_mathematics() -> None:
+def test_a_loss_different_from_the_reference_is_reported_as_different_mathematics() -> None:
     assert "All arms train the same mathematics" in summary(complete_run())
     assert "**The mathematics differ**" in summary(with_arm(complete_run(), "hf_eager", loss_step_0=12.12))
 

@@ -16,7 +16,9 @@ ONE = "tests/browser/test_checks_in_chromium.py::test_an_image_that_renders_noth
     ("required", "status", "said"),
     [("", 0, "SKIPPED [1]"), ("1", 1, "REQUIRE_TOOLS is set, and Chromium is not on this machine")],
 )
-def test_without_chromium(tmp_path: Path, required: str, status: int, said: str) -> None:
+def test_browser_tests_without_chromium_are_skipped_or_fail_when_required(
+    tmp_path: Path, required: str, status: int, said: str
+) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", ONE],
         cwd=Path(__file__).parents[2],

@@ -103,7 +103,7 @@ def test_the_first_screen_of_a_report_shows_the_claim_and_the_deciding_fact(
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_a_drill_shows_its_faults_by_claims_in_place_of_its_controls(
+def test_the_first_screen_of_a_drill_shows_faults_by_claim_instead_of_controls(
     browser: Browser, tmp_path: Path, scheme: str
 ) -> None:
     page = tmp_path / "drill.html"
@@ -118,7 +118,7 @@ def test_a_drill_shows_its_faults_by_claims_in_place_of_its_controls(
     assert [text for text in (*IDENTITY, *own) if text not in seen] == []
 
 
-def test_what_was_not_run_is_folded(browser: Browser, tmp_path: Path) -> None:
+def test_units_not_run_are_folded_on_the_page(browser: Browser, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     page.write_text(render(made(Status.PASS, Status.NOT_RUN)), encoding="utf-8")
     assert "This machine has no GPU" not in first_screen(browser, page, height=20_000)
@@ -175,7 +175,9 @@ PUBLISHED = {
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_a_published_run_says_so_too(browser: Browser, tmp_path: Path, published_page: PageOf, name: str) -> None:
+def test_the_first_screen_of_a_published_run_shows_its_result(
+    browser: Browser, tmp_path: Path, published_page: PageOf, name: str
+) -> None:
     page = tmp_path / "page.html"
     page.write_text(published_page(max(REPORTS.glob(name))), encoding="utf-8")
     seen = first_screen(browser, page)

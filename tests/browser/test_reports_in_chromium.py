@@ -106,7 +106,7 @@ def test_each_report_page_renders_in_every_variant_without_requests_or_serious_a
         ),
     ],
 )
-def test_the_headline_as_it_is_read(
+def test_the_headline_shows_its_word_and_colour_in_each_variant(
     browser: Browser, report: Path, words: str, colours: tuple[str, str], variant: str
 ) -> None:
     """Green, and only green, is for what held; the tab's title begins with the word."""

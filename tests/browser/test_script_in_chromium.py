@@ -273,7 +273,7 @@ def test_axe_finds_nothing_without_the_script(browser: Browser, axe: str, report
     assert found == ["report.html " + screen + ": 0 scripts"]
 
 
-def test_without_javascript_there_are_no_tools(browser: Browser, report: Path) -> None:
+def test_a_page_without_javascript_has_no_interactive_tools(browser: Browser, report: Path) -> None:
     tools = f"document.querySelectorAll('{TOOLS}').length"
     show(browser, report, LIGHT)
     assert browser.evaluate(tools) > 10
@@ -291,7 +291,7 @@ def test_a_phone_never_scrolls_sideways(browser: Browser, report: Path, width: i
 # --- hostile text -----------------------------------------------------------------------------------------------
 
 
-def test_the_script_puts_no_text_in_as_markup_and_runs_none() -> None:
+def test_the_page_script_inserts_no_markup_and_evaluates_no_code() -> None:
     assert not re.search(
         r"innerHTML|outerHTML|insertAdjacent|document\.write|eval|Function\(|setTimeout|fetch|http", script()
     )

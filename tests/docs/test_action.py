@@ -126,7 +126,7 @@ def test_the_action_installs_the_harness_of_its_own_checkout(runner: Runner, ins
         (["held", "not_run"], "false", ExitCode.HELD),
     ],
 )
-def test_the_action_ends_as_the_harness_does_and_keeps_the_run(
+def test_the_action_exits_like_the_harness_and_uploads_the_run(
     runner: Runner, behaviours: list[str], gate: str, code: ExitCode
 ) -> None:
     runner.write(*behaviours)
@@ -148,7 +148,7 @@ def test_options_narrow_the_run_and_inputs_are_never_commands(runner: Runner) ->
 
 
 @pytest.mark.slow
-def test_a_gate_that_is_neither_true_nor_false_runs_nothing(runner: Runner) -> None:
+def test_a_gate_input_that_is_neither_true_nor_false_runs_nothing(runner: Runner) -> None:
     runner.write("held")
     assert runner.run(gate="yes") == ExitCode.USAGE
     assert not (runner.workspace / "harness-reports").exists()

@@ -53,7 +53,7 @@ def test_the_fences_are_all_of_blocks() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", sorted({block.page for block in RUN}))
-def test_commands_end_as_the_page_says(page: str, repository: Path) -> None:
+def test_documented_commands_exit_with_the_documented_code(page: str, repository: Path) -> None:
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     for block in (block for block in RUN if block.page == page):
         for command in commands(block):

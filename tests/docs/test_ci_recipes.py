@@ -121,7 +121,7 @@ def test_in_ci_only_an_undecided_part_is_a_warning(service: str, folder: Path) -
 
 
 @pytest.mark.parametrize("code", [ExitCode.VIOLATED, ExitCode.UNDECIDED, ExitCode.ERROR])
-def test_a_gate_that_is_shut_fails_the_build(service: str, folder: Path, code: ExitCode) -> None:
+def test_a_closed_gate_fails_the_build(service: str, folder: Path, code: ExitCode) -> None:
     run(service, "verify", folder)
     assert run(service, "gate", folder, judge=int(code)) == code
     assert JOBS[service]("gate")[2] == []

@@ -29,7 +29,7 @@ def test_people_can_finish_the_documentation() -> None:
     assert sum(page.stat().st_size for page in PAGES) <= MOST_BYTES
 
 
-def test_contributing_fits_one_screen() -> None:
+def test_the_contributing_page_fits_one_screen() -> None:
     assert len((ROOT / "CONTRIBUTING.md").read_text().splitlines()) <= 45
 
 
@@ -51,7 +51,7 @@ def test_git_holds_the_words_and_the_site_the_tables(page: str, staged: Path) ->
     assert "make site" not in made
 
 
-def test_every_link_to_a_file_leads_there(staged: Path) -> None:
+def test_every_link_of_the_site_to_a_file_has_an_existing_target(staged: Path) -> None:
     """mkdocs follows anchors as well, in `make site`."""
     dead = [
         f"{page}: {link[0]}"

@@ -26,7 +26,7 @@ def test_reports_hold_at_most_300_files_and_8_mb() -> None:
     assert sum(sizes) <= MOST_BYTES
 
 
-def test_a_published_run_is_its_pages_one_archive_and_a_manifest() -> None:
+def test_a_published_run_consists_of_pages_one_archive_and_a_manifest() -> None:
     assert len(RUNS) >= 15
     other = {run: {path.name for path in run.iterdir()} ^ SHOWN for run in RUNS}
     unfit = {run.name: files - {"drill.json"} for run, files in other.items() if files - {"drill.json"}}

@@ -27,7 +27,7 @@ def test_the_catalogue_has_its_rows() -> None:
 
 
 @pytest.mark.parametrize("row", STOPPED, ids=[row[0][:40] for row in STOPPED])
-def test_a_cheat_that_is_stopped_has_its_test_and_its_honest_twin(row: list[str]) -> None:
+def test_a_prevented_attack_names_its_test_and_its_honest_counterpart(row: list[str]) -> None:
     _, verdict, mechanism, twin, test = row
     assert all((verdict, mechanism, twin))
     file, _, name = test.strip("`").partition("::")
@@ -36,5 +36,5 @@ def test_a_cheat_that_is_stopped_has_its_test_and_its_honest_twin(row: list[str]
 
 
 @pytest.mark.parametrize("row", OPEN, ids=[row[0][:40] for row in OPEN])
-def test_a_cheat_that_opens_the_gate_says_why(row: list[str]) -> None:
+def test_an_attack_that_opens_the_gate_explains_why(row: list[str]) -> None:
     assert row[2].startswith("not in this mode: ")

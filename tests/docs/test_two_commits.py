@@ -20,7 +20,7 @@ def test_the_contract_of_ten_lines_loads(tmp_path: Path) -> None:
     assert contract.arms["here"] == contract.arms["main"]
 
 
-def test_codes_that_it_names_exist() -> None:
+def test_codes_named_on_the_two_commits_page_exist() -> None:
     named = re.findall(r"(?:NOT_RUN|ERROR) `([a-z_]+)`", PAGE.read_text(encoding="utf-8"))
     assert set(named) == {"one_commit_a_process", "needs_baseline", "system_not_described", "capability_missing"}
     assert [name for name in named if reason_of(name) is None] == []

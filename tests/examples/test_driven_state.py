@@ -153,7 +153,7 @@ def test_averages_on_lightnings_module_trainer_and_callbacks_are_compared() -> N
         assert loop[name] == steps[name] == captured[name] != 0, name
 
 
-def test_a_fake_tensor_that_no_search_finds_is_an_error_that_names_its_holder() -> None:
+def test_a_fake_tensor_outside_the_searched_objects_is_an_error_naming_its_holder() -> None:
     """A logger is an object of the standard library, which is not searched."""
     weight, logger = torch.ones(2, requires_grad=True), logging.getLogger("kept")
 

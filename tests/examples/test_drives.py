@@ -145,7 +145,7 @@ def test_a_made_trainer_trains_as_the_library_does(
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("settings", [{"arguments": "learning_rate=0.0"}, {"trains": False}])
-def test_an_arm_changes_the_arguments_of_a_made_trainer_or_undoes_its_updates(
+def test_an_arm_can_change_the_arguments_of_a_trainer_or_undo_its_updates(
     settings: dict[str, Any], untouched: Callable[[str], Trained], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -75,7 +75,7 @@ def test_a_process_that_has_imported_another_release_is_refused(entry: Path) -> 
         packages.use_packages(str(entry), "buggy")
 
 
-def test_releases_of_one_package_are_downloaded_in_rounds() -> None:
+def test_releases_of_the_same_package_are_downloaded_in_separate_rounds() -> None:
     assert rounds(["a==1", "a==2", "b==1"]) == [["a==1", "b==1"], ["a==2"]]
 
 

@@ -15,11 +15,11 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("example", ["plain_loop", "accelerate_loop", "peft_lora"])
-def test_an_observed_step_ends_in_the_bits_of_the_unobserved_one(example: str, tmp_path: Path) -> None:
+def test_an_observed_step_ends_with_the_bits_of_the_unobserved_step(example: str, tmp_path: Path) -> None:
     require_own_bits(*observed_steps(run_of_example(example, {}), tmp_path, 0))
 
 
-def test_a_forward_pass_outside_of_the_graph_aligns_with_the_plain_one(tmp_path: Path) -> None:
+def test_a_forward_pass_outside_the_captured_graph_aligns_with_the_plain_pass(tmp_path: Path) -> None:
     run, steps = observed_steps(run_of_reference("cpu", capture="backward"), tmp_path, 0)
     require_own_bits(run, steps)
     answer = answer_of(run, steps)

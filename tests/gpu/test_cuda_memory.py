@@ -27,7 +27,7 @@ def peak_of(work: Callable[[], object]) -> tuple[MemoryPeak, PeakWatch]:
     return peaks[0], watch
 
 
-def test_a_tensor_that_was_there_for_a_moment_is_in_the_peak() -> None:
+def test_a_short_lived_tensor_counts_in_the_memory_peak() -> None:
     before = torch.cuda.memory_allocated()
     peak, _ = peak_of(lambda: torch.empty(SIZE, dtype=torch.uint8, device="cuda"))
     assert before + SIZE <= peak.allocated_bytes < before + SIZE + 4 * MIB
@@ -35,7 +35,7 @@ def test_a_tensor_that_was_there_for_a_moment_is_in_the_peak() -> None:
     assert peak.samples > 0
 
 
-def test_a_reset_hides_nothing() -> None:
+def test_a_reset_of_peak_statistics_does_not_hide_a_peak() -> None:
     def work() -> None:
         torch.empty(SIZE, dtype=torch.uint8, device="cuda")
         torch.cuda.reset_peak_memory_stats()

@@ -61,7 +61,7 @@ def tf32_allowed() -> Iterator[None]:
 
 @pytest.mark.parametrize("scale", [1.0, 1e5])
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
-def test_every_path_agrees_with_fp64_and_with_every_other(sizes: tuple[int, int, int], scale: float) -> None:
+def test_every_gemm_path_agrees_with_fp64_and_with_the_other_paths(sizes: tuple[int, int, int], scale: float) -> None:
     a, b, grad_c = operands(sizes, scale)
     grads_a: dict[str, Tensor] = {}
     grads_b: dict[str, Tensor] = {}

@@ -40,7 +40,7 @@ def between_nans(tokens: int, vocabulary: int) -> tuple[Tensor, Tensor]:
 
 
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
-def test_logits_are_rounded_once_and_statistics_are_theirs(sizes: tuple[int, int, int]) -> None:
+def test_head_logits_are_rounded_once_and_statistics_belong_to_the_rounded_logits(sizes: tuple[int, int, int]) -> None:
     tokens, hidden, vocabulary = sizes
     x, head, _ = inputs(*sizes)
     out, whole = between_nans(tokens, vocabulary)

@@ -119,7 +119,7 @@ def test_clip_shows_a_gradient_that_is_not_finite(bad: float, bad_scale: float, 
     assert_within_bounds(oracles.check_clip_not_finite(CUDA, bad, bad_scale))
 
 
-def test_clip_keeps_its_epsilon(oracles: ModuleType) -> None:
+def test_gradient_clipping_keeps_its_epsilon_for_tiny_gradients(oracles: ModuleType) -> None:
     assert_within_bounds(oracles.check_clip(CUDA, [[7, 2], [3]], 1e-6, scale=1e-6))
 
 

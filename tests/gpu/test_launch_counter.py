@@ -91,7 +91,7 @@ def test_a_launch_counter_after_a_profiler_reports_that_it_cannot_count() -> Non
     ) == [None, False, "CUPTI has another subscriber (status 39): a profiler ran in this process"]
 
 
-def test_a_profile_within_the_counter_is_told_to_be_blind() -> None:
+def test_a_profile_taken_within_the_launch_counter_is_blind() -> None:
     assert said(
         """
         with counter_of_this_process() as counter:
@@ -110,7 +110,7 @@ def test_a_profile_with_a_planted_sync_shows_the_steps_alone() -> None:
     ) == [5, True, True]
 
 
-def test_capturing_the_planted_graph_leaves_the_generator_as_it_was() -> None:
+def test_capturing_the_planted_graph_leaves_the_cuda_generator_unchanged() -> None:
     assert (
         said(
             """

@@ -44,7 +44,7 @@ def verdict(folder: Path, *, capture: str = "none", fault: str | None = None) ->
 
 
 @pytest.mark.parametrize("capture", ["none", "step"])
-def test_steps_run_in_what_was_reserved(capture: str, tmp_path: Path) -> None:
+def test_prewarmed_steps_fit_in_the_reserved_memory(capture: str, tmp_path: Path) -> None:
     found = verdict(tmp_path, capture=capture)
     assert (found.status, found.reason) == ("PASS", "held"), found.message
     assert found.denominators["steps_after_fill"] == 2
@@ -55,7 +55,7 @@ def test_steps_run_in_what_was_reserved(capture: str, tmp_path: Path) -> None:
     ("fault", "reason"),
     [("cold_cublas", "handle_late"), ("late_jit", "late_jit"), ("missing_entry", "prewarm_missing_key")],
 )
-def test_a_part_left_out_is_seen(fault: str, reason: str, tmp_path: Path) -> None:
+def test_a_skipped_part_of_the_prewarm_is_reported(fault: str, reason: str, tmp_path: Path) -> None:
     found = verdict(tmp_path, fault=fault)
     assert (found.status, found.reason) == ("FAIL", reason), found.message
 

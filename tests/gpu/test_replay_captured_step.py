@@ -120,7 +120,7 @@ def test_a_moved_buffer_is_noticed() -> None:
     assert step.buffers.seen()["x"] == MOVED
 
 
-def test_recaptures_on_one_stream_leave_no_memory_behind() -> None:
+def test_repeated_captures_on_one_stream_leak_no_memory() -> None:
     tiny, stream = Tiny(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
     sizes = []
     for _ in range(6):
@@ -235,7 +235,7 @@ def test_a_paired_run_watches_launches_from_the_first_step(tmp_path: Path) -> No
     assert [record.replayed for record in records if isinstance(record, HostSyncEvidence)] == [False, True]
 
 
-def test_a_replay_writes_the_metric_that_its_step_keeps() -> None:
+def test_a_replay_updates_the_metric_that_its_step_stores() -> None:
     """Two shapes take turns, each with a graph of its own, and the attribute is bound anew by every step."""
     found = {}
     for capture in ("none", "step"):

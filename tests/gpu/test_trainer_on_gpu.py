@@ -48,7 +48,7 @@ def test_bfloat16_gradients_follow_float32() -> None:
 
 
 @pytest.mark.parametrize("clip_mode", ["fused", "synchronizing"])
-def test_two_runs_of_one_seed_are_bitwise_equal(clip_mode: ClipMode) -> None:
+def test_two_runs_with_the_same_seed_are_bitwise_equal(clip_mode: ClipMode) -> None:
     one, other = (
         Trainer(TrainConfig(model=SHAPE, device="cuda", clip_mode=clip_mode, max_norm=0.05)) for _ in range(2)
     )

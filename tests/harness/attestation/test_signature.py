@@ -130,7 +130,7 @@ def test_another_key_is_refused(signed: Path) -> None:
     assert "is signed by the key other.pub; found no signature by it" in refusal(key=Path("other.pub"))
 
 
-def test_another_key_under_the_id_of_the_right_one_is_refused(signed: Path) -> None:
+def test_a_signature_by_a_different_key_under_the_right_key_id_is_refused(signed: Path) -> None:
     write_keys("other")
     envelope = json.loads(FILE.read_text())
     forged = json.loads(sign(statement_text(statement_of(RUN)[0]), Path("other.pem"))[0])
@@ -173,7 +173,7 @@ def one_more(statement: Any) -> None:
     ],
 )
 @pytest.mark.parametrize("behaviour", ["undecided", "not_run", "violated", "error"])
-def test_what_the_right_key_signed_and_the_directory_denies_is_refused(
+def test_a_correctly_signed_statement_that_contradicts_the_directory_is_refused(
     folder: Path, behaviour: str, change: Callable[[Any], None], told: str
 ) -> None:
     write_keys("key")
@@ -200,7 +200,7 @@ def test_a_valid_signature_of_a_different_text_is_not_an_attestation(signed: Pat
 
 
 @pytest.mark.parametrize("key", [PUBLIC, Path("nowhere"), Path("harness-reports")])
-def test_a_key_that_is_none_is_a_usage_error(signed: Path, key: Path) -> None:
+def test_an_unusable_key_file_is_a_usage_error(signed: Path, key: Path) -> None:
     with pytest.raises(UsageError, match="key"):
         command.attest(RUN, key=key)
     with pytest.raises(UsageError, match="key"):

@@ -65,7 +65,7 @@ def test_a_gate_that_a_waiver_keeps_open_is_warned(folder: Path) -> None:
     ]
 
 
-def test_it_is_about_the_manifest_and_the_sources_of_the_trainer(folder: Path) -> None:
+def test_a_statement_covers_the_manifest_and_the_trainers_sources(folder: Path) -> None:
     directory = verified("held")
     statement = said(directory)
     header = json.loads((directory / "run.json").read_text())
@@ -89,7 +89,7 @@ def test_the_statement_of_a_narrowed_run_names_its_selection(folder: Path) -> No
     assert described["annotations"] == {"narrowed": "workloads: held"}
 
 
-def test_what_is_not_whole_is_not_attested(folder: Path) -> None:
+def test_an_incomplete_or_changed_run_is_not_attested(folder: Path) -> None:
     directory = verified("held")
     (directory / "INCOMPLETE").touch()
     with pytest.raises(EvidenceError, match="only a whole run is attested; found the run did not finish"):

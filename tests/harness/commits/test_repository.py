@@ -107,20 +107,22 @@ def test_a_name_that_looks_like_an_option_is_a_name(repository: UserRepository) 
     assert "no commit `--since=yesterday`" in refusal("--since=yesterday", "trainer:Trainer")
 
 
-def test_no_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_system_outside_a_git_repository_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "alone.py").touch()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     assert "not a git repository" in refusal("main", "alone:System")
 
 
-def test_no_program_git(repository: UserRepository, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_baseline_without_git_installed_is_refused(
+    repository: UserRepository, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     said = "no program `git` on this machine; install git, or run without --baseline"
     assert refusal("main", "trainer:Trainer").endswith(said)
 
 
-def test_a_system_that_no_commit_holds(repository: UserRepository) -> None:
+def test_a_system_in_site_packages_has_no_commit_and_is_refused(repository: UserRepository) -> None:
     packages = repository.root / "environment" / "site-packages"
     packages.mkdir(parents=True)
     (packages / "bought.py").touch()

@@ -43,7 +43,7 @@ def executed(directory: Path, process: int = 0) -> tuple[RunEvidence, Death | No
 
 
 @pytest.mark.slow
-def test_each_arm_is_timed_in_a_process_of_its_own_commit(repository: UserRepository, tmp_path: Path) -> None:
+def test_each_arm_is_timed_in_a_process_at_its_own_commit(repository: UserRepository, tmp_path: Path) -> None:
     """The same steps of both, in turn; the tree's other rate shows in its losses."""
     repository.write("update.py", OTHER_UPDATE)
     evidence, death = executed(tmp_path / "run", process=1)

@@ -152,7 +152,7 @@ def test_a_comparison_of_commits_leaves_no_worktree(equal: Compared) -> None:
 
 
 @pytest.mark.slow
-def test_a_commit_that_trains_otherwise_fails_at_the_first_step(repository: UserRepository) -> None:
+def test_a_commit_that_trains_differently_fails_at_the_first_differing_step(repository: UserRepository) -> None:
     repository.write("update.py", OTHER_UPDATE)
     repository.commit("Another rate from step 3 on")
     [verdict] = verify([repository.root], VerifyOptions(name="run", baseline="main~1")).verdicts
@@ -191,7 +191,7 @@ def test_without_a_commit_equal_arms_are_not_compared(repository: UserRepository
     assert (unit.obstacle.reason, unit.runs) == ("needs_baseline", [])
 
 
-def test_a_fault_is_not_planted_in_one_of_two_commits(repository: UserRepository) -> None:
+def test_planting_a_fault_is_refused_when_two_commits_are_compared(repository: UserRepository) -> None:
     with pytest.raises(UsageError, match="--baseline compares two commits as they are; found --fault"):
         verify([repository.root], VerifyOptions(baseline="main", fault="stale_batch"))
 
