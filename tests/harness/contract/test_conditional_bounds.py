@@ -148,12 +148,12 @@ def test_a_case_that_never_wins(toy: Toy, cases: list[str], shadowed: str) -> No
     assert f"{shadowed})" in message
 
 
-def test_cases_of_other_gpus_do_not_shadow(toy: Toy) -> None:
+def test_a_case_for_a_different_gpu_does_not_hide_later_cases(toy: Toy) -> None:
     path = bounded(toy, "gpu: H100, value: 1", "gpu: H200, value: 2", 'capability_at_least: "9.0", value: 3')
     assert decided(path, gpu="NVIDIA H200", capability="9.0") == 2.0
 
 
-def test_a_value_is_held_against_the_workloads_it_is_for(toy: Toy) -> None:
+def test_a_case_value_is_checked_only_against_the_workloads_it_applies_to(toy: Toy) -> None:
     field = "guards: {steps: BOUND}"
     assert decided(bounded(toy, "workload: long, value: 20", otherwise="10", field=field), "guards.steps") == 10
     message = refusal(bounded(toy, "gpu: H100, value: 20", otherwise="10", field=field))
@@ -202,7 +202,7 @@ def test_conditions_by_the_hundred_end_in_one_error(toy: Toy) -> None:
     assert "the conditions of a claim tell at most 20000 situations apart" in refusal(toy(claim=claim))
 
 
-def test_explain_says_every_case(toy: Toy) -> None:
+def test_explain_lists_every_case_of_a_conditional_bound(toy: Toy) -> None:
     path = bounded(toy, 'workload: long, capability: "9.0", value: 3')
     text = " ".join(" ".join(explanation_of("TOY-001", path)).split())
     assert "at_least 3 on workload long, capability 9.0; else 0.2" in text

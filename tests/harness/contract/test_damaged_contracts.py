@@ -54,7 +54,7 @@ def _replaced(value: Any, path: tuple[str | int, ...], new: object, *, rename: b
 @pytest.mark.slow
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(place=st.sampled_from(PLACES), new=DAMAGE, rename=st.booleans())
-def test_one_damaged_value(
+def test_each_damaged_contract_value_is_reported_at_its_position(
     tmp_path: Path,
     place: tuple[strict_yaml.Document, tuple[str | int, ...]],
     new: object,

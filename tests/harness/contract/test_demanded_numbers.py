@@ -74,7 +74,7 @@ def trajectory(**changes: Any) -> Judged:
     return TypeAdapter(TrajectoryMatch).validate_python(given | changes)
 
 
-def test_bits_decide_alone_and_bounds_decide_alone() -> None:
+def test_equality_in_bits_and_bounds_are_separate_demands() -> None:
     assert set(trajectory().demanded()) == {"equality", "guards.steps"}
     assert set(trajectory(equality="within").demanded()) == {"max_abs_difference", "guards.steps"}
 

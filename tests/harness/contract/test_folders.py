@@ -38,7 +38,9 @@ def test_every_yaml_file_at_any_depth_is_a_contract(add: Callable[[str], Path], 
 
 
 @pytest.mark.parametrize("name", [".a.yaml", ".old/a.yaml", "sub/.old/deeper/a.yml"])
-def test_hidden_files_are_left_out_and_named(add: Callable[[str], Path], tmp_path: Path, name: str) -> None:
+def test_hidden_files_in_a_contracts_folder_are_skipped_and_named(
+    add: Callable[[str], Path], tmp_path: Path, name: str
+) -> None:
     add("first.yaml")
     hidden = add(name)
     found = files_of_folder(tmp_path / "all")

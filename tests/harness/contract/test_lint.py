@@ -143,7 +143,7 @@ def test_a_sound_contract_has_no_findings(toy: Toy) -> None:
         ),
     ],
 )
-def test_finding(toy: Toy, old: str, new: str, finding: Finding) -> None:
+def test_a_lint_finding_has_its_level_place_and_message(toy: Toy, old: str, new: str, finding: Finding) -> None:
     path = toy(old, new)
     findings = lint(load_contract(path), _describe)
     assert finding in findings
@@ -167,7 +167,7 @@ def test_guards_that_some_run_may_fail(toy: Toy) -> None:
         assert [each for each in _findings(path) if EVERY_RUN in each.message] == []
 
 
-def test_a_long_replay_of_one_batch(toy: Toy) -> None:
+def test_a_long_replay_demanding_one_distinct_batch_is_a_warning(toy: Toy) -> None:
     claim = "  - id: TOY-002\n    title: t\n    kind: long_replay\n    candidate: fast\n    baseline: plain\n"
     [finding] = _findings(toy(claim=f"{claim}    steps: 10\n    distinct_batches: 1\n"))
     assert finding == Finding("warning", "toy.yaml:30:23", f"`distinct_batches: 1` {EVERY_RUN}")
@@ -247,7 +247,7 @@ EFFECT = "guards: {steps: 10, training_effect: {control: again, last: 5, at_leas
         ),
     ],
 )
-def test_an_arm_that_is_another_one_by_another_name(toy: Toy, claim: str, pair: str) -> None:
+def test_two_arms_with_the_same_settings_are_a_warning(toy: Toy, claim: str, pair: str) -> None:
     arms = "waiting: {capture: none, wait: true}"
     path = toy(arms, f"{arms}\n  again: {{capture: none, system: 'toy.system:Toy'}}")
     path.write_text(f"{path.read_text()}  - {{id: TOY-002, title: t, {claim}{REST}")

@@ -130,7 +130,7 @@ def _message(path: Path) -> str:
 
 
 @pytest.mark.parametrize(("old", "new", "message"), BAD_VALUES)
-def test_bad_value(toy: Toy, old: str, new: str, message: str) -> None:
+def test_an_invalid_contract_value_is_refused_at_its_position(toy: Toy, old: str, new: str, message: str) -> None:
     assert _message(toy(old, new)) == f"toy.yaml:{message}"
 
 
@@ -245,11 +245,11 @@ def _parts(*parts: str) -> str:
         ),
     ],
 )
-def test_bad_claim(toy: Toy, claim: str, message: str) -> None:
+def test_an_invalid_claim_is_refused_at_its_position(toy: Toy, claim: str, message: str) -> None:
     assert _message(toy(claim=claim)) == message
 
 
-def test_all_errors_of_a_file_are_reported_in_its_order(toy: Toy) -> None:
+def test_all_errors_of_a_contract_are_reported_in_file_order(toy: Toy) -> None:
     path = toy("    baseline: plain\n    equality: bitwise", "    basline: plain\n    equality: 3")
     with pytest.raises(ContractErrors) as error:
         load_contract(path)

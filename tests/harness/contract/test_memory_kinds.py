@@ -85,7 +85,7 @@ def _obstacles(claim: dict[str, Any]) -> list[str | None]:
     return [unit.obstacle.reason if unit.obstacle else None for unit in units if unit.claim == claim["id"]]
 
 
-def test_what_a_long_replay_demands() -> None:
+def test_a_long_replay_demands_its_steps_and_each_stated_bound() -> None:
     assert set(long().demanded()) == {"steps"}
     whole = long(distinct_batches=9, memory_growth_at_most_mib=0.0, slowdown_at_most=0.1)
     assert set(whole.demanded()) == {"steps", "distinct_batches", "memory_growth_at_most_mib", "slowdown_at_most"}

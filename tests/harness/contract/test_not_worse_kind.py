@@ -33,7 +33,7 @@ def refusal(model: Any, given: dict[str, Any]) -> str:
     return f"{error['loc']}: {error['msg']}"
 
 
-def test_it_names_three_arms_and_counts_steps() -> None:
+def test_a_not_worse_claim_names_three_arms_and_checks_steps_against_the_workload() -> None:
     part = claim()
     assert part.arms() == {"candidate": "ours", "baseline": "theirs", "guards.training_effect.control": "untrained"}
     assert [path for path, _ in part.beyond(10)] == [

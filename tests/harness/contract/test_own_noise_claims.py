@@ -23,7 +23,7 @@ def claim(**changes: Any) -> TrajectoryMatch:
     return TrajectoryMatch.model_validate({**given, "equality": "noise", **changes})
 
 
-def test_it_needs_no_bound_and_runs_both_arms_alike() -> None:
+def test_an_own_noise_claim_needs_no_bound_and_runs_both_arms_equally_often() -> None:
     assert list(claim().contradictions()) == []
     assert claim().replicas() == {"graphed": 5, "ungraphed": 5}
     assert claim(runs=8).replicas() == {"graphed": 8, "ungraphed": 8}
@@ -54,7 +54,7 @@ def test_a_bound_that_decides_nothing_under_the_claims_equality_is_refused(chang
 
 
 @pytest.mark.parametrize("kind", [GradientMatch, Repeatability, Resume])
-def test_other_kinds_know_no_noise(kind: type) -> None:
+def test_only_own_noise_kinds_accept_noise_as_equality(kind: type) -> None:
     with pytest.raises(ValidationError, match="'bitwise' or 'within'"):
         kind.model_validate({"equality": "noise"})  # type: ignore[attr-defined]
 

@@ -57,7 +57,7 @@ def test_an_unportable_scalar_comes_with_a_portable_spelling_of_the_same_value(t
 
 
 @given(text=FORMS)
-def test_what_is_taken_is_read_alike_by_yaml_1_1(text: str) -> None:
+def test_every_accepted_scalar_is_read_the_same_by_yaml_1_1(text: str) -> None:
     try:
         document = parse(f"a: {text}\n")
     except ContractError:
@@ -105,7 +105,7 @@ def test_a_key_that_is_quoted(toy: Toy) -> None:
     assert "unknown key; found 'on'" in str(error.value)
 
 
-def test_version_1_reads_them_as_ever(toy: Toy) -> None:
+def test_version_1_contracts_still_accept_unportable_numbers(toy: Toy) -> None:
     path: Path = toy("0.1", "1e-5")
     path.write_text(path.read_text().replace("contract/v2", "contract/v1").replace("judged_on", "on"))
     [claim] = load_contract(path).contract.claims

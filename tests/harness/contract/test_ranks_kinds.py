@@ -87,7 +87,7 @@ def test_a_ranks_match_claim_must_state_how_end_states_are_compared() -> None:
         ),
     ],
 )
-def test_what_does_not_go_together_is_a_problem(claim: dict[str, Any], rule: str, got: str) -> None:
+def test_contradictory_ranks_fields_are_reported(claim: dict[str, Any], rule: str, got: str) -> None:
     assert rules(claim) == [(rule, got)]
 
 

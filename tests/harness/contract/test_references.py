@@ -309,12 +309,12 @@ def _message(path: Path) -> str | None:
 
 
 @pytest.mark.parametrize(("old", "new", "message"), EDITS)
-def test_edited_claim(toy: Toy, old: str, new: str, message: str) -> None:
+def test_a_broken_reference_in_an_edited_claim_is_refused(toy: Toy, old: str, new: str, message: str) -> None:
     assert _message(toy(old, new)) == f"toy.yaml:{message}"
 
 
 @pytest.mark.parametrize(("claim", "message"), CLAIMS)
-def test_further_claim(toy: Toy, claim: str, message: str) -> None:
+def test_a_broken_reference_in_an_added_claim_is_refused(toy: Toy, claim: str, message: str) -> None:
     assert _message(toy(claim=claim)) == f"toy.yaml:{message}"
 
 

@@ -101,7 +101,7 @@ def test_a_rules_note_gives_the_place_the_possible_verdict_and_the_line_to_write
     assert list(lint_rules(load_contract(toy()), claims=["OTHER"])) == []
 
 
-def test_a_version_that_is_still_to_come_is_a_warning(toy: Toy) -> None:
+def test_a_rules_version_newer_than_the_harness_is_a_warning(toy: Toy) -> None:
     [found] = lint_rules(load_contract(toy("id: toy-v1", "rules: 9.0.0\nid: toy-v1")))
     assert (found.level, found.where) == ("warning", "toy.yaml:2:8")
 

@@ -98,7 +98,7 @@ def test_a_contract_adds_its_own_arms_to_the_shared_arms(folder: Path) -> None:
     assert list(load_contract(path).contract.arms) == ["plain", "fast", "slow", "own"]
 
 
-def test_a_contract_without_sections_of_its_own(folder: Path) -> None:
+def test_a_contract_may_omit_sections_that_its_shared_file_has(folder: Path) -> None:
     path = changed(changed(folder / "one.yaml", "workloads: {}\n", ""), "arms: {}\n", "")
     assert set(load_contract(path).contract.workloads) == {"tiny", "large"}
 
@@ -159,7 +159,7 @@ def test_a_contract_that_calls_itself_shared_is_an_error_and_no_silence(folder: 
 @pytest.mark.parametrize(
     "schema", ["schema: shared/v2", '"schema": "shared/v2"', "schema:\n  shared/v2", "schema : shared/v3"]
 )
-def test_a_shared_file_that_nobody_uses_is_read_all_the_same(folder: Path, schema: str) -> None:
+def test_an_unused_shared_file_is_still_checked(folder: Path, schema: str) -> None:
     (folder / "spare.yaml").write_text(f"{schema}\narm: {{}}\n")
     [message] = refusals(folder)
     assert message.startswith("contracts/spare.yaml:")
@@ -193,12 +193,12 @@ def test_a_uses_line_inside_a_text_does_not_make_a_file_shared(folder: Path, tit
         "shared/v2\n",
     ],
 )
-def test_another_schema_than_the_document_s_own_makes_no_file_shared(folder: Path, text: str) -> None:
+def test_a_schema_line_inside_another_document_does_not_make_a_file_shared(folder: Path, text: str) -> None:
     (folder / "spare.yaml").write_text(text)
     assert files_of_folder(folder).shared == [folder / "shared.yaml"]
 
 
-def test_each_file_is_composed_once_however_many_there_are(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_contract_file_is_parsed_once_among_many_files(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = (folder / "one.yaml").read_text()
     own_id = next(line for line in text.splitlines() if line.startswith("id: "))
     for number in range(70):
@@ -328,7 +328,7 @@ def test_a_folder_named_as_a_shared_file_is_an_error(folder: Path, name: str, pl
     ]
 
 
-def test_one_is_no_contract(folder: Path) -> None:
+def test_a_shared_file_given_as_a_contract_is_refused(folder: Path) -> None:
     assert refusals(folder / "shared.yaml") == [
         (
             "contracts/shared.yaml:2:9: a shared file is read with the contracts that use it; found its path alone; "
@@ -337,7 +337,7 @@ def test_one_is_no_contract(folder: Path) -> None:
     ]
 
 
-def test_version_1_has_none(folder: Path) -> None:
+def test_version_1_contracts_cannot_use_shared_files(folder: Path) -> None:
     text = (folder / "one.yaml").read_text().replace("contract/v2", "contract/v1").replace("judged_on", "on")
     (folder / "one.yaml").write_text(text)
     assert refusals(folder / "one.yaml")[0].startswith("contracts/one.yaml:4:1: unknown key; found 'uses' in a file of")

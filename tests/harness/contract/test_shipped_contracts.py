@@ -51,7 +51,7 @@ def test_a_file_is_named_after_its_contract(contracts: list[LoadedContract]) -> 
     assert [one.path.stem for one in contracts] == [one.contract.id for one in contracts]
 
 
-def test_every_promised_claim_is_there(claims: dict[str, AnyClaim]) -> None:
+def test_every_promised_claim_is_in_the_shipped_contracts(claims: dict[str, AnyClaim]) -> None:
     assert set(claims) >= PROMISED
 
 
@@ -140,7 +140,7 @@ def test_a_captured_trajectory_guards_against_showing_nothing(claims: dict[str, 
             assert (guards.clip_active_steps or 0) >= int(0.9 * guards.steps), claim.id
 
 
-def test_a_contract_costs_little_more_than_its_yaml_by_the_parser_in_c() -> None:
+def test_loading_a_contract_costs_little_more_than_parsing_its_yaml_in_c() -> None:
     """2,000 contracts within five seconds is the aim on a quick core; held are calls, of which it makes 0.9 times as
     many as that parser.
     """

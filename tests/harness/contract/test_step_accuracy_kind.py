@@ -31,7 +31,7 @@ def test_it_is_run_with_every_seed_once() -> None:
     assert claim().seeds() == [1, 4, 7]
 
 
-def test_it_names_three_arms() -> None:
+def test_a_step_accuracy_claim_names_three_arms() -> None:
     assert claim().arms() == {"candidate": "ours", "peer": "theirs", "reference": "exact"}
     assert list(claim().contradictions()) == []
 

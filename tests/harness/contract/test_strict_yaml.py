@@ -125,7 +125,7 @@ def test_positions_of_keys_and_values(parser: str) -> None:
         ("a: [1\n", "c.yaml:2:1: the file is well-formed YAML"),
     ],
 )
-def test_refusals(parser: str, text: str, message: str) -> None:
+def test_unsupported_yaml_is_refused_by_both_parsers(parser: str, text: str, message: str) -> None:
     found = _refusal(text)
     # The two parsers word malformed YAML differently after the same beginning.
     assert found.startswith(message) if "well-formed" in message else found == message
@@ -198,7 +198,7 @@ def test_bytes_that_are_refused(file: Path, data: bytes, message: str) -> None:
     assert str(error.value) == message
 
 
-def test_a_directory(file: Path) -> None:
+def test_a_directory_given_as_a_contract_is_refused(file: Path) -> None:
     file.mkdir()
     with pytest.raises(ContractError, match=r"^c\.yaml: a contract is a file; found a directory$"):
         read(file)
@@ -243,7 +243,7 @@ def test_any_text_is_read_or_refused_with_a_place(text: str) -> None:
     assert re.match(r"[1-9]\d*:[1-9]\d*", place), place
 
 
-def test_nearest_names_the_close_one_or_lists_all() -> None:
+def test_an_unknown_name_is_answered_with_a_close_name_or_all_names() -> None:
     assert nearest("basline", ["candidate", "baseline"]) == "did you mean 'baseline'?"
     assert nearest("zzz", ["b", "a"]) == "use one of: a, b"
     assert nearest("zzz", []) == ""

@@ -72,7 +72,9 @@ def contracts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["cpu"], ["ONE-003", "ONE-001"], ("ONE-003",)),
     ],
 )
-def test_claims_with_one_of_the_tags(contracts: Path, tags: list[str], claims: list[str], found: tuple[str]) -> None:
+def test_a_tag_selects_the_claims_that_have_it(
+    contracts: Path, tags: list[str], claims: list[str], found: tuple[str]
+) -> None:
     assert selected(load_contracts([contracts]), tags, claims) == found
 
 
@@ -84,7 +86,9 @@ def test_claims_with_one_of_the_tags(contracts: Path, tags: list[str], claims: l
         (["quick"], ["ONE-003"], "no claim is selected; found --tag quick and --claim ONE-003; leave out one of them"),
     ],
 )
-def test_a_tag_that_selects_nothing(contracts: Path, tags: list[str], claims: list[str], message: str) -> None:
+def test_a_tag_that_selects_no_claim_is_refused(
+    contracts: Path, tags: list[str], claims: list[str], message: str
+) -> None:
     with pytest.raises(UsageError) as error:
         selected(load_contracts([contracts]), tags, claims)
     assert str(error.value) == message
@@ -101,7 +105,7 @@ def test_who_answers_for_a_claim(contracts: Path) -> None:
     assert "  tags         quick, cpu" in explanation_of("ONE-002", contracts)
 
 
-def test_check_looks_at_them_alone(contracts: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_with_tags_reports_only_the_tagged_claims(contracts: Path, capsys: pytest.CaptureFixture[str]) -> None:
     print_findings([contracts], tags=["cpu"], as_json=False)
     seen = capsys.readouterr()
     assert seen.out.startswith("1 contract · 2 claims · ")
@@ -127,7 +131,7 @@ def test_a_run_selected_by_tags_covers_only_tagged_claims_and_records_the_select
     assert again.claim == "ONE-002"
 
 
-def test_the_command_takes_them(
+def test_check_verify_and_drill_refuse_an_unknown_tag(
     contracts: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for command in ("check", "verify", "drill"):

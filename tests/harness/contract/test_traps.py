@@ -117,7 +117,7 @@ def test_a_waiver_file_that_is_missing_is_usage_whatever_the_contracts_are(
     ],
     ids=["empty", "not UTF-8", "large", "many"],
 )
-def test_an_error_of_a_waiver_file_names_it(tmp_path: Path, content: bytes, message: str) -> None:
+def test_an_error_in_a_waiver_file_names_the_file(tmp_path: Path, content: bytes, message: str) -> None:
     path = tmp_path / "waivers.yaml"
     path.write_bytes(content)
     with pytest.raises(ContractError) as refused:
@@ -160,7 +160,7 @@ def test_a_waiver_that_has_ended_is_warned_of(
         ({"arm": ", rate: {int: 1}"}, "'rate' must be a valid boolean, or a valid integer, or"),
     ],
 )
-def test_a_value_of_no_plain_type_is_named_by_its_key(folder: Path, fields: dict[str, str], message: str) -> None:
+def test_a_value_of_a_wrong_type_is_named_by_its_key(folder: Path, fields: dict[str, str], message: str) -> None:
     (folder / "one.yaml").write_text(text(**fields))
     [line] = refusals(folder)
     assert message in line
@@ -170,7 +170,7 @@ def test_a_value_of_no_plain_type_is_named_by_its_key(folder: Path, fields: dict
 @pytest.mark.parametrize(
     "content", ["a: {b: 1\n", "a: b: c", "- [", "a: 'b", "? a\n? :\n  - b\n c", "%YAML 9", "a: @b"]
 )
-def test_no_error_finds_that_something_was_not_found(tmp_path: Path, content: str) -> None:
+def test_no_error_message_says_found_did_or_found_could(tmp_path: Path, content: str) -> None:
     path = tmp_path / "c.yaml"
     path.write_text(content)
     assert "; found did" not in str(refusals(path))
@@ -237,7 +237,7 @@ def test_contract_ids_that_differ_in_case_only(folder: Path) -> None:
         ("claims:\n", "claims:\n" + text(claim="one-001").partition("claims:\n")[2], "claim ids are unique"),
     ],
 )
-def test_other_names_that_differ_in_case_only(folder: Path, old: str, new: str, message: str) -> None:
+def test_names_that_differ_only_in_case_are_refused(folder: Path, old: str, new: str, message: str) -> None:
     (folder / "one.yaml").write_text(text().replace(old, new))
     [line] = refusals(folder)
     assert message in line
@@ -286,7 +286,7 @@ def test_the_texts_of_a_contract_may_be_in_any_script(folder: Path) -> None:
     assert load_contract(folder / "one.yaml").contract.claims[0].why == "因为 0.1"
 
 
-def test_a_file_of_no_permission_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_contract_without_read_permission_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is refused to root: permission is asked for by hand."""
     opened = os.stat
 

@@ -107,7 +107,7 @@ def test_a_claim_within_a_section_that_nobody_named_is_listed(folder: Path) -> N
     ]
 
 
-def test_an_empty_section_is_left_out_as_empty(folder: Path) -> None:
+def test_an_empty_upstream_section_is_left_out_as_empty(folder: Path) -> None:
     contract = read("invariants: []\nproof_obligations:\n")
     assert [(one.path, one.why) for one in contract.left_out] == [
         ("invariants", "empty"),
@@ -145,7 +145,9 @@ def numbered(value: Any, numbers: Iterator[int]) -> Any:
 
 
 @given(document=st.dictionaries(KEYS, VALUES, min_size=1, max_size=4))
-def test_every_value_is_in_one_item_or_is_left_out(document: dict[str, Any], tmp_path_factory: Any) -> None:
+def test_every_upstream_value_is_in_exactly_one_item_or_left_out(
+    document: dict[str, Any], tmp_path_factory: Any
+) -> None:
     numbers = iter(range(1000))
     text = yaml.safe_dump(numbered(document, numbers))
     values = next(numbers)
@@ -207,7 +209,7 @@ def test_an_unreadable_upstream_file_is_an_error_with_its_place(folder: Path, te
     assert not Path("ran").exists()
 
 
-def test_a_file_that_is_not_utf_8_is_refused_where_it_is_not(folder: Path) -> None:
+def test_an_upstream_file_that_is_not_utf_8_is_refused_at_the_bad_byte(folder: Path) -> None:
     Path("widget-v1.yaml").write_bytes(b"name: caf\xe9\n")
     with pytest.raises(ContractError, match=r"^widget-v1\.yaml:1:10: an upstream contract is UTF-8; found byte 0xe9"):
         read_upstream(Path("widget-v1.yaml"))

@@ -82,11 +82,13 @@ def test_version_1_is_the_same_contract(toy: Toy) -> None:
         (("on: [s", "judged_on: [s"), "20:5: unknown key; found 'judged_on' in a file of contract/v1; write `on`"),
     ],
 )
-def test_errors_speak_of_the_file_as_it_is(toy: Toy, edit: tuple[str, str], message: str) -> None:
+def test_errors_in_a_version_1_contract_use_the_words_of_version_1(
+    toy: Toy, edit: tuple[str, str], message: str
+) -> None:
     assert refusal(old(toy, *edit)) == f"toy.yaml:{message}"
 
 
-def test_check_notes_it(toy: Toy, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_prints_a_note_for_a_version_1_contract(toy: Toy, capsys: pytest.CaptureFixture[str]) -> None:
     print_findings([old(toy)], as_json=False)
     note = "toy.yaml:1:9: note: this is contract/v1, which is read as ever; new contracts are contract/v2"
     out, err = capsys.readouterr()

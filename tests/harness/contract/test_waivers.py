@@ -41,7 +41,7 @@ def test_a_waiver_is_read_with_its_place(tmp_path: Path) -> None:
     assert waiver.where == f"{path}:3:5"
 
 
-def test_it_holds_on_its_last_day_and_not_after(tmp_path: Path) -> None:
+def test_a_waiver_is_valid_through_its_last_day(tmp_path: Path) -> None:
     [waiver] = load_waivers(write(tmp_path, HEAD + entry()))
     assert not waiver.expired(date(2026, 12, 31))
     assert waiver.expired(date(2027, 1, 1))
@@ -82,18 +82,18 @@ def test_every_error_is_named(tmp_path: Path) -> None:
     assert len(found.value.errors) == 2
 
 
-def test_a_missing_file_is_an_error_only_when_it_was_named(tmp_path: Path) -> None:
+def test_a_missing_waiver_file_is_an_error_only_if_it_was_named(tmp_path: Path) -> None:
     assert find_waivers([tmp_path, tmp_path / "a.yaml"]) == []
     with pytest.raises(UsageError, match="a path that is named must exist"):
         find_waivers([tmp_path], tmp_path / "waivers.yaml")
 
 
-def test_files_beside_the_contracts_are_found_once(tmp_path: Path) -> None:
+def test_a_waiver_file_next_to_several_contracts_is_read_once(tmp_path: Path) -> None:
     write(tmp_path, HEAD + entry())
     assert len(find_waivers([tmp_path / "a.yaml", tmp_path / "b.yaml", tmp_path])) == 1
 
 
-def test_a_unit_has_one_waiver_among_all_files(tmp_path: Path) -> None:
+def test_two_waivers_for_one_unit_in_different_files_are_refused(tmp_path: Path) -> None:
     """One that had expired in one file was renewed in silence by another."""
     inner = tmp_path / "inner"
     inner.mkdir()
@@ -129,7 +129,7 @@ def contract() -> LoadedContract:
     ],
     ids=["matches", "claim", "workload", "contract", "a contract that was not read"],
 )
-def test_a_waiver_that_names_no_unit_is_found(
+def test_a_waiver_that_matches_no_unit_is_reported(
     tmp_path: Path, contract: LoadedContract, changes: dict[str, str], all_known: bool, found: str | None
 ) -> None:
     waivers = load_waivers(write(tmp_path, HEAD + entry(**changes)))

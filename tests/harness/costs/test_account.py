@@ -49,7 +49,7 @@ def test_a_run_without_a_gpu_costs_wall_time_alone() -> None:
     assert seen.gpu_by_kind[Kind.JUDGED_TRAINING] == 4.0
 
 
-def test_processes_that_are_stopped_in_turn_share_one_gpu() -> None:
+def test_two_processes_that_take_turns_share_the_seconds_of_one_gpu() -> None:
     """Both open at once; then each measures while the other is stopped."""
     times = [((6.0, 10.0),), ((2.0, 6.0),)]
     workers = [clocked((TIMED, 2.0), end=10.0, ended=10.0, gpu="GPU-1", stopped=stops) for stops in times]
@@ -63,7 +63,7 @@ def test_where_all_are_stopped_nobody_holds_the_gpu() -> None:
     assert cost_of(held(stopped=((3.0, 5.0),))).gpu_seconds == 5.0
 
 
-def test_an_earlier_worker_of_a_run_counts_with_it() -> None:
+def test_the_time_of_an_earlier_worker_counts_for_its_run() -> None:
     workers = [clocked(("start", 2.0), ("plain.0: steps", 3.0), end=None, ended=8.0), held(started=STARTED + 8.0)]
     seen = costs({"r": workers}, {}, has_gpu=False)
     assert seen.by_run == {
@@ -94,12 +94,12 @@ def test_older_evidence_is_a_sum(has_gpu: bool, gpu_seconds: float) -> None:
     assert seen.by_kind == {Kind.IMPORTS: 7.0, Kind.JUDGED_TRAINING: 2.0}
 
 
-def test_one_run_without_a_clock_makes_sums_of_all() -> None:
+def test_costs_are_sums_when_one_run_has_no_clock() -> None:
     seen = cost_of(held(), held(gpu=None), old(("start", 0.0), end=4.0), has_gpu=True)
     assert (seen.clocked, seen.wall_seconds, seen.gpu_seconds) == (False, 18.0, 11.0)
 
 
-def test_a_run_that_left_no_time_does_not_take_the_clock_away() -> None:
+def test_a_run_without_any_time_does_not_change_costs_to_sums() -> None:
     assert cost_of(held(), old(end=None)).clocked
 
 

@@ -74,7 +74,7 @@ def test_time_spent_locating_a_first_difference_is_counted(tmp_path: Path) -> No
     assert seen.wall_seconds == 7.5
 
 
-def test_locating_is_foreseen_by_what_the_runs_took(tmp_path: Path) -> None:
+def test_the_duration_of_locating_is_estimated_from_recorded_runs(tmp_path: Path) -> None:
     made = bundle(tmp_path / "a", began=100.0)
     run = run_named("where").model_copy(update={"settings": {"last": 0}})
     steps = run.workload.steps
@@ -86,13 +86,13 @@ def test_locating_is_foreseen_by_what_the_runs_took(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("gpu", "gpu_seconds"), [(GpuFacts(uuid="GPU-1"), 1.0), (GpuFacts(problem="none"), 0.0)])
-def test_an_older_run_held_the_gpu_of_its_machine(tmp_path: Path, gpu: GpuFacts, gpu_seconds: float) -> None:
+def test_an_older_run_is_charged_for_the_gpu_of_its_machine(tmp_path: Path, gpu: GpuFacts, gpu_seconds: float) -> None:
     described = header().model_copy(update={"environment": Environment(gpu=gpu)})
     seen = costs_of(bundle(tmp_path / "a", began=None, described=described), [LOADED.contract])
     assert (seen.clocked, seen.wall_seconds, seen.gpu_seconds) == (False, 1.0, gpu_seconds)
 
 
-def test_a_control_is_that_of_the_contracts_that_judge(tmp_path: Path) -> None:
+def test_control_arms_are_those_of_the_judging_contracts(tmp_path: Path) -> None:
     effect = {"control": "untrained", "last": 1, "at_least": 0.1}
     claim: dict[str, Any] = {"id": "T", "kind": "trajectory_match", "candidate": "graphed", "baseline": "plain"}
     demanded = {"equality": "bitwise", "max_abs_difference": 0.1}
@@ -120,7 +120,7 @@ def test_parts_of_a_gate_cost_together_in_json_and_never_in_verdicts(tmp_path: P
     assert "seconds" not in verdict_text(judgement.verdicts)
 
 
-def test_an_interruption_costs_nothing_and_clocks_that_began_anew_are_not_mixed(tmp_path: Path) -> None:
+def test_an_interruption_costs_nothing_and_clocks_of_two_boots_are_not_mixed(tmp_path: Path) -> None:
     """Two runs of 3.5 s each: the second one after the machine was started again."""
     resumption = Resumption(at="2026-11-21T12:00:00+00:00", command=["harness"], executed=["later"], cut_off=[])
     runs: dict[str, ProbeName] = {RUN_ID: "paired", "later": "paired"}
@@ -132,7 +132,9 @@ def test_an_interruption_costs_nothing_and_clocks_that_began_anew_are_not_mixed(
     assert (seen.clocked, seen.wall_seconds, seen.gpu_seconds, list(seen.by_run)) == (True, 7.0, 7.0, [RUN_ID, "later"])
 
 
-def test_a_line_of_costs_and_none_without_times(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_costs_are_printed_in_one_line_and_not_at_all_without_times(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     judgement = session.judge_bundles([bundle(tmp_path / "a", began=100.0)], LOADED_CONTRACTS)
     print_costs(judgement)
     print_costs(session.Judgement(replace(judgement.view, costs=Costs())))

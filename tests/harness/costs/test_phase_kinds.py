@@ -95,7 +95,7 @@ def test_a_phase_of_the_sources_has_a_kind(named: Named) -> None:
         ("", Kind.OTHER),
     ],
 )
-def test_kinds_of_phases(phase: str, kind: Kind) -> None:
+def test_a_phase_name_determines_its_kind_of_cost(phase: str, kind: Kind) -> None:
     assert kind_of(phase, {"untrained"}) is kind
 
 

@@ -52,11 +52,11 @@ def test_a_worker_with_a_gpu_at_the_start_holds_the_gpu_from_the_start() -> None
 
 
 @pytest.mark.parametrize("worker", [clocked(("start", 2.0), end=3.0, ended=3.0), old(("start", 0.0), end=3.0)])
-def test_without_a_gpu_none_is_held(worker: WorkerTimes) -> None:
+def test_a_worker_without_a_gpu_holds_no_gpu_time(worker: WorkerTimes) -> None:
     assert on_gpu(worker, spans(worker)) == []
 
 
-def test_what_passes_while_a_process_is_stopped_is_waiting() -> None:
+def test_time_while_a_process_is_stopped_counts_as_waiting() -> None:
     stops = [(11.0, 12.0), (3.0, 5.0), (6.5, 8.0)]
     worker = clocked((OPEN, 2.0), (STEPS, 7.0), end=10.0, ended=12.0, gpu="GPU-1", stopped=stops)
     assert seen(worker) == [
@@ -78,7 +78,7 @@ def test_stops_may_come_in_any_order() -> None:
     assert [span.seconds for span in spans(worker)] == [2.0, 1.0, 2.0, 1.0, 1.0, 2.0]
 
 
-def test_phases_without_moments_are_sums_beside_a_recorded_process() -> None:
+def test_phases_without_start_times_are_sums_within_the_process() -> None:
     worker = replace(old((OPEN, 0.0), (STEPS, 1.0), end=3.0), process=clocked(end=None, ended=9.0).process)
     assert seen(worker) == [(OPEN, Kind.OPENING, 1.0), (STEPS, Kind.JUDGED_TRAINING, 2.0)]
 
@@ -92,7 +92,7 @@ def test_a_process_that_died_before_its_first_record_was_starting() -> None:
     assert seen(clocked(end=None, ended=1.25)) == [("start of the interpreter", Kind.IMPORTS, 1.25)]
 
 
-def test_older_evidence_begins_at_its_first_record_and_ends_at_its_last() -> None:
+def test_older_evidence_begins_at_its_first_phase_and_ends_at_its_last() -> None:
     assert seen(old(("start", 0.0), (OPEN, 3.5), (STEPS, 4.0), end=14.0)) == [
         ("start", Kind.IMPORTS, 3.5),
         (OPEN, Kind.OPENING, 0.5),
@@ -105,11 +105,11 @@ def test_of_an_old_death_the_last_phase_is_unknown() -> None:
 
 
 @pytest.mark.parametrize("moment", [math.nan, math.inf, -5.0])
-def test_moments_that_make_no_sense_are_left_out(moment: float) -> None:
+def test_phases_with_impossible_start_times_are_left_out(moment: float) -> None:
     worker = clocked(("start", 2.0), (OPEN, moment), (STEPS, 6.0), end=8.0, ended=math.inf)
     assert all(math.isfinite(span.seconds) and span.seconds > 0 for span in spans(worker))
     assert Span(STEPS, Kind.JUDGED_TRAINING, STARTED + 6.0, STARTED + 8.0) in spans(worker)
 
 
-def test_older_seconds_that_run_backwards_are_left_out() -> None:
+def test_older_phases_with_decreasing_times_are_left_out() -> None:
     assert seen(old((OPEN, 3.0), (STEPS, 2.0), end=4.0)) == [(STEPS, Kind.JUDGED_TRAINING, 2.0)]

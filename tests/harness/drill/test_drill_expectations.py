@@ -40,7 +40,7 @@ def verdict(reason: str = "differs", status: Status = Status.FAIL, **figures: bo
     return Verdict(contract="c", claim="C-1", workload="w", status=status, reason=reason, message="m", figures=values)
 
 
-def test_the_claims_own_expectation_comes_before_its_kinds() -> None:
+def test_an_expectation_for_a_claim_precedes_that_for_its_kind() -> None:
     assert expectation_for(claim(CAPTURE), fault(C_1=DIFFERS, capture=LOST)) == DIFFERS
 
 
@@ -48,7 +48,7 @@ def test_the_kinds_expectation_serves_every_claim_of_the_kind() -> None:
     assert expectation_for(claim(CAPTURE), fault(capture=LOST)) == LOST
 
 
-def test_a_composite_takes_the_worst_of_its_parts_expectations_and_of_equals_the_first() -> None:
+def test_a_composite_expects_the_worst_verdict_of_its_parts() -> None:
     both = claim(CAPTURE, SYNCS)
     assert expectation_for(both, fault(host_syncs=DIFFERS)) == DIFFERS
     assert expectation_for(both, fault(capture=IDLE, host_syncs=DIFFERS)) == DIFFERS

@@ -88,7 +88,7 @@ def test_a_survivor_of_the_last_drill_is_a_warning(loaded: LoadedContract) -> No
     ]
 
 
-def test_a_survivor_that_the_claim_no_longer_names_is_none(loaded: LoadedContract) -> None:
+def test_a_survivor_that_the_claim_no_longer_lists_is_not_reported(loaded: LoadedContract) -> None:
     assert lint_drill(loaded, [record(loaded, killed=False, fault="nan_tail")]) == []
 
 
@@ -174,7 +174,7 @@ def test_a_copy_of_a_contract_that_was_changed_later_makes_no_drill_new(tmp_path
     assert len(lint_drill(edited, records_below(tmp_path / "run", [edited]))) == 1
 
 
-def test_check_reads_the_records_below_reports_or_the_one_it_is_given(
+def test_check_reads_drill_records_in_reports_or_the_given_record(
     loaded: LoadedContract, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path("reports/a").mkdir(parents=True)

@@ -68,7 +68,7 @@ def control(status: str) -> Control:
         (record(not_run=[NOT_RUN], controls=()), 10),
     ],
 )
-def test_exit_codes(seen: DrillRecord, code: int) -> None:
+def test_a_drill_record_determines_the_exit_code(seen: DrillRecord, code: int) -> None:
     assert DrillResult(seen).exit_code == code
 
 
@@ -121,7 +121,7 @@ def test_another_version_is_refused(tmp_path: Path) -> None:
         read_record(tmp_path / FILE)
 
 
-def test_the_last_record_of_a_contract_is_the_newest_that_it_took_part_in(tmp_path: Path) -> None:
+def test_the_last_record_of_a_contract_is_the_newest_record_that_includes_it(tmp_path: Path) -> None:
     first = record(row(), recorded_at="2026-01-01T00:00:00+00:00")
     second = record(row(), recorded_at="2026-01-02T00:00:00+00:00")
     other = record(row(), recorded_at="2026-01-03T00:00:00+00:00", contracts={"d": "0" * 64})

@@ -35,7 +35,7 @@ def test_only_the_faulted_arm_executes() -> None:
     assert donor_for(run, [CONTROL]) is CONTROL
 
 
-def test_a_gradient_comparison_executes_both_its_arms_the_unfaulted_one_once() -> None:
+def test_a_faulted_gradient_comparison_runs_both_arms_once() -> None:
     run = make(fault="f", fault_arms=["traced"], baseline_of={"traced": "plain"}, gradient_steps=[0])
     assert {name: arm.replicas for name, arm in reduced(run).arms.items()} == {"plain": 1, "traced": 1}
     assert reduced(run).baseline_of == {"traced": "plain"}
@@ -109,7 +109,7 @@ def test_the_faulted_arm_comes_from_the_faulted_run_and_the_rest_from_the_contro
     assert len(found.arms["plain"]) == 2
 
 
-def test_each_rank_has_the_evidence_that_it_had_in_either_run() -> None:
+def test_merging_a_drill_keeps_for_each_rank_its_evidence_from_either_run() -> None:
     run = make(fault="f", fault_arms=["traced"])
     first, second = arm("traced"), arm("traced")
     faulted = paired(first, ranks=(paired(second),))

@@ -31,7 +31,7 @@ def changed(tmp_path: Path, file: str, old: str, new: str) -> LoadedContract:
 
 
 @pytest.mark.parametrize("loaded", load_contracts([CONTRACTS]), ids=lambda loaded: loaded.contract.id)
-def test_every_number_of_our_claims_is_broken_by_a_fault_that_it_names(loaded: LoadedContract) -> None:
+def test_every_number_of_the_shipped_claims_is_broken_by_a_listed_fault(loaded: LoadedContract) -> None:
     offered = offered_by(loaded.contract, describe)
     numbers = [number for claim in loaded.contract.claims for number in demanded(claim)]
     assert len(numbers) >= len(loaded.contract.claims) - 1  # PREWARM-COVERAGE-001 compares keys, and has none
@@ -48,7 +48,7 @@ def test_emptied_demands_are_noticed(tmp_path: Path) -> None:
     ]
 
 
-def test_a_number_that_nothing_breaks_is_a_warning_with_its_place_and_remedy(tmp_path: Path) -> None:
+def test_a_number_that_no_listed_fault_breaks_is_a_warning_with_a_remedy(tmp_path: Path) -> None:
     loaded = changed(tmp_path, "gemm-backward-tiled-v1.yaml", "more_stages, ", "")
     (finding,) = lint(loaded, describe)
     assert (finding.level, finding.where) == ("warning", f"{loaded.path}:36:36")
@@ -70,7 +70,7 @@ def claim(contract: str, name: str) -> tuple[LoadedContract, AnyClaim]:
     return loaded, next(each for each in loaded.contract.claims if each.id == name)
 
 
-def test_a_fault_that_names_a_part_breaks_that_part_alone() -> None:
+def test_a_fault_for_a_named_part_breaks_only_that_part() -> None:
     loaded, clip = claim("cuda-graph-training-step-v1", "F-CGT-006")
     offered = offered_by(loaded.contract, describe)
     alone = clip.model_copy(update={"falsified_by": ["removed_clip"]})

@@ -124,7 +124,7 @@ def test_one_run_serves_the_claims_whose_arms_are_faulted_alike() -> None:
     assert [each.planned.fault_arms for each in plan.faulted.values()] == [["graphed"], ["plain"]]
 
 
-def test_only_the_asked_faults() -> None:
+def test_a_drill_plans_only_the_requested_faults() -> None:
     assert rows(planned("one", "both", faults=["both"])) == [("both", "w")]
     with pytest.raises(UsageError, match=r"no claim names this fault; found `xyz`; known: both, one"):
         planned("one", "both", faults=["xyz"])

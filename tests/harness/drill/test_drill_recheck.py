@@ -65,7 +65,9 @@ def other_message(record: dict[str, Any]) -> None:
     row_of(record, "missing_run")["message"] = "all is well"
 
 
-def test_a_sentence_in_other_words_is_the_same_row(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_drill_row_with_a_reworded_message_is_still_the_same(
+    directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     change(directory / FILE, other_message)
     assert check(directory, capsys)[1] == "same: 5 rows: 5 same · 0 differ · 0 not judged again"
 
@@ -130,7 +132,7 @@ def other_contract(record: dict[str, Any]) -> None:
         (other_contract, "the record is of other contracts"),
     ],
 )
-def test_a_record_changed_beside_its_rows_differs(
+def test_a_drill_record_edited_outside_its_rows_differs(
     edit: Callable[[dict[str, Any]], None], told: str, directory: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     change(directory / FILE, edit)
@@ -149,7 +151,7 @@ def test_a_survivor_that_is_called_not_run_differs(directory: Path, capsys: pyte
     assert f"run {run} was planned, and no row reads it" in problems
 
 
-def test_a_record_that_lists_less_than_was_planned_is_no_record(directory: Path) -> None:
+def test_a_drill_record_that_lists_fewer_faults_than_planned_is_refused(directory: Path) -> None:
     change(directory / FILE, lambda record: record["rows"].pop())
     with pytest.raises(EvidenceError, match="5 faults were planned, and 4 are listed"):
         judged([directory])

@@ -25,7 +25,7 @@ def test_a_digest_column_reads_like_the_list_of_its_texts() -> None:
     assert list(digests[1:3]) == ["b1", ""]
 
 
-def test_membership() -> None:
+def test_a_digest_column_contains_only_its_own_digests() -> None:
     assert "" in column(TEXTS)
     assert "" not in column(["b0"])
     assert "b2" not in column(TEXTS)
@@ -41,7 +41,7 @@ def test_equality_with_columns_and_lists() -> None:
 
 
 @pytest.mark.parametrize("texts", [column(TEXTS), TEXTS], ids=["column", "list"])
-def test_distinct(texts: Sequence[str]) -> None:
+def test_distinct_digests_are_counted(texts: Sequence[str]) -> None:
     assert distinct(texts) == 3
 
 
@@ -77,7 +77,7 @@ def test_digests_of_any_width_are_read_whole(tmp_path: Path, rows: str, digests:
     ],
     ids=["an empty line", "a float for an integer", "a carriage return", "one in a later row", "no loss"],
 )
-def test_what_the_quick_reader_would_let_pass_is_damage(tmp_path: Path, rows: str, found: str) -> None:
+def test_a_series_that_a_fast_parser_would_accept_is_reported_as_damaged(tmp_path: Path, rows: str, found: str) -> None:
     (tmp_path / "a.csv").write_text(HEADER + rows)
     with pytest.raises(Damaged, match=found):
         read_series(tmp_path / "a.csv")

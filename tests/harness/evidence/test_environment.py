@@ -168,7 +168,7 @@ def test_planning_imports_no_torch_and_the_fingerprint_is_json() -> None:
         ({"CI": "true"}, (None, None, None, None)),
     ],
 )
-def test_the_job_of_a_ci_service_has_its_page_its_author_and_its_machine(
+def test_ci_facts_contain_page_author_and_runner_of_the_job(
     variables: dict[str, str], facts: tuple[str | None, ...]
 ) -> None:
     found = environment.ci_facts(variables)

@@ -73,7 +73,7 @@ def cut_off(lane: Path) -> None:
     (lane / "records.jsonl").write_text("".join(lines[:-1]))
 
 
-def test_whole(run: Path) -> None:
+def test_complete_lanes_give_the_executions_of_the_whole_run(run: Path) -> None:
     evidence = read(run)
     assert (counted(evidence), evidence.failed, evidence.death) == ({"again": 1, "plain": 2, "untrained": 1}, {}, None)
     assert [each.start.replica for each in evidence.arms["plain"]] == [0, 1]
@@ -105,7 +105,7 @@ def test_a_missing_repetition_costs_its_arm(run: Path) -> None:
     assert failures(read(run)) == {"plain": ("incomplete", "no lane has replica 1")}
 
 
-def test_a_repetition_does_not_take_the_first_ones_place(run: Path) -> None:
+def test_a_repetition_does_not_replace_the_missing_first_execution(run: Path) -> None:
     shutil.rmtree(run / "lane.0")
     evidence = read(run)
     assert failures(evidence) == dict.fromkeys(("plain", "again"), ("incomplete", "no lane has replica 0"))
@@ -190,7 +190,7 @@ def test_lanes_that_are_no_parts_of_the_run(run: Path, change: Callable[[Path], 
     assert (evidence.death.cause, evidence.death.detail, evidence.arms) == ("garbage", told, {})
 
 
-def test_more_executions_than_planned(run: Path) -> None:
+def test_a_lane_with_more_executions_than_planned_is_a_death(run: Path) -> None:
     """A worker that executed what another lane was to, as its records say."""
     records = (run / "lane.0/records.jsonl").read_text()
     repeated = (run / "lane.1/records.jsonl").read_text().splitlines(keepends=True)
@@ -208,7 +208,7 @@ def cut_in(worker: Path, phase: str) -> None:
     (worker / "records.jsonl").write_text("".join(lines[: last + 1]))
 
 
-def test_of_lanes_under_way_the_executions_that_ended_are_evidence(run: Path) -> None:
+def test_executions_that_ended_in_running_lanes_are_evidence(run: Path) -> None:
     assert counted(read_so_far(run)[1]) == counted(read(run))
     lanes = {lane: (lane / "records.jsonl").read_text() for lane in sorted(run.glob("lane.*"))}
     [together] = [lane for lane, records in lanes.items() if "again.0: open" in records]

@@ -168,7 +168,7 @@ def test_a_package_with_a_broken_type_is_named(install: Install, source: str, pr
     assert problem in str(refused.value)
 
 
-def test_no_package_adds_nothing() -> None:
+def test_without_packages_there_are_no_package_records() -> None:
     assert of_packages() == ()
     assert len({run_evidence.tag(kind) for kind in BUILT_IN}) == len(BUILT_IN)
 

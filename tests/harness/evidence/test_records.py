@@ -32,7 +32,7 @@ def test_records_are_ordered_by_arm_and_replica(directory: Path) -> None:
     assert evidence.death is None
 
 
-def test_each_arm_has_the_rows_of_its_own_file(directory: Path) -> None:
+def test_each_execution_has_the_rows_of_its_own_series_file(directory: Path) -> None:
     """Equal files are parsed once; files of one length that differ in one digit are not equal."""
     with Recorder(directory) as recorder:
         for replica, loss in enumerate((1.5, 2.5, 1.5)):
@@ -152,7 +152,7 @@ def test_an_exception_outweighs_the_missing_end(directory: Path) -> None:
     assert (death.cause, death.detail, death.stack) == ("exception", "ValueError: no", "in step")
 
 
-def test_no_records_at_all(directory: Path) -> None:
+def test_a_run_without_records_is_an_incomplete_death(directory: Path) -> None:
     death = read(directory).death
     assert death is not None
     assert (death.cause, death.phase) == ("incomplete", None)

@@ -89,7 +89,7 @@ def test_a_million_steps_are_read_without_a_call_for_each(tmp_path: Path) -> Non
     assert series.batch_digest[-1] == "b00000000000f423f"
 
 
-def test_every_bit_of_a_metric_survives_beside_the_loss(directory: Path) -> None:
+def test_every_bit_of_a_metric_survives_storing(directory: Path) -> None:
     count = len(UGLY)
     with Recorder(directory) as recorder:
         recorder.write(start())
@@ -121,7 +121,7 @@ def test_a_header_with_no_name_of_a_metric_is_damage(tmp_path: Path, column: str
         read_series(tmp_path / "plain.0.csv")
 
 
-def test_a_series_keeps_the_metrics_that_it_began_with(directory: Path) -> None:
+def test_a_series_refuses_rows_with_different_metrics(directory: Path) -> None:
     with Recorder(directory) as recorder:
         series = recorder.series("plain", 0)
         series.rows(StepRows([0], [1.0], ["a"], [0], [1], {"norm": [1.0]}))

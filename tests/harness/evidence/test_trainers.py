@@ -52,7 +52,7 @@ def test_a_trainer_in_a_repository_of_its_own(repository: Path) -> None:
 
 
 @pytest.mark.parametrize("changed", ["a_trainers_package/system.py", "a_trainers_package/__init__.py"])
-def test_what_was_changed_since_the_commit_is_marked(repository: Path, changed: str) -> None:
+def test_an_uncommitted_change_is_marked_in_the_commit(repository: Path, changed: str) -> None:
     (repository / changed).write_text("changed = True\n")
     head = git(repository, "rev-parse", "HEAD")
     assert commit_of("a_trainers_package.system:Trainer") == f"{head}+changes"
@@ -87,7 +87,7 @@ def test_a_module_that_has_no_file_has_no_commit(repository: Path, system: str) 
     assert commit_of(system) is None
 
 
-def test_a_repository_starts_no_program_of_its_own(repository: Path) -> None:
+def test_reading_the_commit_starts_no_program_configured_in_the_repository(repository: Path) -> None:
     started = repository / "started"
     program = repository / "monitor.sh"
     program.write_text(f"#!/bin/sh\ntouch {started}\n")
@@ -105,7 +105,7 @@ def test_a_run_records_the_commit_of_every_system_that_its_contracts_name() -> N
     assert {facts.commit for facts in header.environment.trainers.values()} == {header.environment.git.commit}
 
 
-def test_a_run_records_the_name_that_a_trainer_gives_itself_though_a_wrapper_stands_in_the_contract() -> None:
+def test_a_run_records_the_name_that_a_wrapped_trainer_gives_itself() -> None:
     """On a page of a drill stood `with_faults:Faulty`, which no user knows."""
     contract = load_contract(Path(__file__).parents[3] / "examples" / "ranks" / "fsdp2" / "contract.yaml")
     header = header_of([contract], Plan([], []), VerifyOptions(), datetime(2026, 11, 22, tzinfo=UTC))

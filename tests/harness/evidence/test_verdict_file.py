@@ -41,7 +41,7 @@ def test_a_gate_opens_when_every_unit_holds(tmp_path: Path, statuses: list[Statu
     assert read_verdicts(tmp_path).gate.open is gate
 
 
-def test_a_sentence_in_other_words_is_the_same_verdict_and_another_fact_is_not() -> None:
+def test_a_reworded_verdict_is_the_same_and_a_changed_fact_is_not() -> None:
     recorded = verdict_text([verdict()]).encode()
     assert "m é".encode() not in recorded
     assert other_than(recorded, [verdict().model_copy(update={"message": "in today's words"})]) is None
