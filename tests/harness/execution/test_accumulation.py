@@ -46,7 +46,7 @@ def verdict(system: str, folder: Path, claim: dict[str, Any] | None = None) -> A
 
 
 @pytest.mark.parametrize("system", ["Accumulating", "ClippedOnce", "WithOwnCounter"])
-def test_a_right_one_passes(system: str, tmp_path: Path) -> None:
+def test_a_correct_accumulating_system_passes(system: str, tmp_path: Path) -> None:
     found = verdict(system, tmp_path)
     assert found.reason == "held", found.message
     assert (found.figures["micro_batches"].value, found.figures["updates"].value) == (4, STEPS)

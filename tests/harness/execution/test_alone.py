@@ -97,7 +97,7 @@ def test_a_worker_that_dies_while_timed_alone_releases_the_machine(tmp_path: Pat
     assert execute(stand_in_run("one_arm"), tmp_path / "next", company=company) is None
 
 
-def test_an_arm_whose_kernels_end_the_worker_as_it_waits_is_named(tmp_path: Path) -> None:
+def test_an_arm_that_dies_while_waiting_to_be_alone_is_named(tmp_path: Path) -> None:
     """What it enqueued before shows at the wait for a quiet device; other arms are executed without it."""
     death = execute(stand_in_run("dies_as_it_waits"), tmp_path / "dead", company=Company())
     assert death is not None

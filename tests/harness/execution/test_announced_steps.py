@@ -99,7 +99,7 @@ def test_the_system_refuses_by_itself() -> None:
             training.step(STEPS)
 
 
-def test_what_a_probe_needs_beyond_the_workload_is_announced() -> None:
+def test_steps_that_a_probe_needs_beyond_the_workload_are_announced() -> None:
     assert announced_steps(run_of("paired")) == STEPS
     assert announced_steps(run_of("throughput")) == 10 + 2 * (2 * 2 * 3) + 5
     assert announced_steps(run_of("recapture")) == 12

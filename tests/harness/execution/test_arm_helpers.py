@@ -191,7 +191,7 @@ def test_batches_that_an_arm_prepares_ahead_are_seen(tmp_path: Path) -> None:
     assert untimed_share(blocks, "plain") == 0
 
 
-def test_threads_that_work_within_their_arms_steps_alone_are_no_untimed_work(tmp_path: Path) -> None:
+def test_threads_that_work_only_within_their_arms_steps_are_timed(tmp_path: Path) -> None:
     blocks = timed("WaitsForItsPool", tmp_path / "run")
     assert {block.untimed_helper_seconds is None for block in blocks} == {False}
     assert max(untimed_share(blocks, arm) for arm in ("ahead", "plain")) < HELPERS_SHARE

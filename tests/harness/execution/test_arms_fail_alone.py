@@ -146,7 +146,7 @@ def test_neighbours_of_arms_that_raise_get_their_verdict(raising: Outcome) -> No
 
 
 @pytest.mark.parametrize("how", IN_PROCESS)
-def test_an_arm_that_raises_costs_the_claims_that_name_it(raising: Outcome, how: str) -> None:
+def test_an_arm_that_raises_fails_only_the_claims_that_name_it(raising: Outcome, how: str) -> None:
     arm = arm_of(how)
     verdict = raising.verdicts[arm]
     assert verdict.reason == "worker_exception"
@@ -160,7 +160,7 @@ def test_an_arm_that_raises_costs_the_claims_that_name_it(raising: Outcome, how:
 
 
 @pytest.mark.parametrize(("name", "arm"), [("raises", "raises"), ("LAST", "last")], ids=["the first arm", "the last"])
-def test_it_does_not_matter_when_the_arm_comes(raising: Outcome, name: str, arm: str) -> None:
+def test_an_arm_that_raises_fails_its_claim_as_baseline_and_as_candidate(raising: Outcome, name: str, arm: str) -> None:
     """Baselines come first, so this one before the claim's candidate, and the candidate after its baseline."""
     assert raising.verdicts[name].reason == "worker_exception"
     assert raising.evidence.failed[arm].phase == f"{arm}.0: steps"
@@ -194,7 +194,7 @@ def test_a_missing_part_of_an_arms_system_leaves_only_that_arms_claim_not_run(ra
     assert verdict.message == f"arm {arm_of(how)}: this arm needs a part that is not here"
 
 
-def test_an_arm_that_nothing_needs_any_more_is_not_executed(raising: Outcome) -> None:
+def test_an_arm_needed_only_by_failed_claims_is_not_executed(raising: Outcome) -> None:
     """`alone` was to be compared with a baseline that failed before."""
     failed = set(raising.evidence.failed)
     assert set(raising.evidence.arms) - failed == {"again", "plain"}

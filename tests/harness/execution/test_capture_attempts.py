@@ -32,7 +32,7 @@ def test_a_traced_recording_that_fails_is_an_attempt_each_time() -> None:
     assert attempts.count == 2
 
 
-def test_a_graph_of_torch_is_an_attempt_though_it_cannot_begin() -> None:
+def test_a_cuda_graph_that_cannot_begin_counts_as_a_capture_attempt() -> None:
     """Without a graph it raises, on any machine."""
     with CaptureAttempts() as attempts, pytest.raises(TypeError):
         torch.cuda.CUDAGraph.capture_begin()  # type: ignore[call-arg]

@@ -75,7 +75,7 @@ CLIPS = [nn.utils.clip_grad_norm_, nn.utils.clip_grad_value_, one_by_one, by_han
 
 @pytest.mark.parametrize("clip", CLIPS)
 @pytest.mark.parametrize(("bound", "acted"), [(30.0, False), (1e-3, True)])
-def test_a_clip_is_seen_with_whether_it_changed_a_gradient(
+def test_a_gradient_clip_is_recorded_with_whether_it_changed_a_gradient(
     clip: Callable[[Parameters, float], Any], bound: float, *, acted: bool
 ) -> None:
     seen = watched(clip, bound)
@@ -84,7 +84,7 @@ def test_a_clip_is_seen_with_whether_it_changed_a_gradient(
 
 @pytest.mark.parametrize("optimizer", [torch.optim.AdamW, torch.optim.SGD])
 @pytest.mark.parametrize("unclipped", [lambda *_: None, scaled])
-def test_without_a_clip_none_is_seen(
+def test_a_step_without_a_clip_records_none(
     unclipped: Callable[[Parameters, float], Any], optimizer: type[torch.optim.Optimizer]
 ) -> None:
     assert watched(unclipped, 30.0, optimizer).seen is False

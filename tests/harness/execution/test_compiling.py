@@ -48,7 +48,7 @@ def test_a_worker_whose_compiler_works_is_not_hung(tmp_path: Path, name: str) ->
 
 
 @pytest.mark.parametrize(("name", "idle"), [("ptxas", True), ("dataloader", False)])
-def test_a_compiler_that_only_waits_and_another_child_that_works_prove_nothing(
+def test_an_idle_compiler_or_a_busy_non_compiler_child_does_not_prevent_the_stall_kill(
     tmp_path: Path, name: str, idle: bool
 ) -> None:
     death = ended(tmp_path, "compiles_elsewhere", name=name, idle=idle)
@@ -75,7 +75,7 @@ def test_a_worker_that_spins_or_waits_elsewhere_is_hung(tmp_path: Path, file: st
     assert "in work" in death.stack
 
 
-def test_the_wall_limit_holds_for_one_that_compiles(tmp_path: Path) -> None:
+def test_a_compiling_worker_is_killed_at_the_wall_limit(tmp_path: Path) -> None:
     death = ended(tmp_path, "compiles_here", file=INDUCTOR, spins=True, wall_limit_s=HEARTBEAT_S + 0.5)
     assert death is not None
     assert death.cause == "wall_limit"
@@ -98,5 +98,5 @@ def stack(*frames: str) -> str:
         (["/v/triton/runtime/jit.py:run", "train.py:step"], False),
     ],
 )
-def test_what_runs_compiled_code_does_not_compile(frames: list[str], compiles: bool) -> None:
+def test_a_stack_running_compiled_code_does_not_count_as_compiling(frames: list[str], compiles: bool) -> None:
     assert shows_compiler(stack("train.py:step", *frames)) is compiles

@@ -89,7 +89,7 @@ def units(*claims: dict[str, Any]) -> list[tuple[Contract, AnyClaim, str, list[R
     return [(contract, by_name[unit.claim], unit.workload, [runs[name] for name in unit.runs]) for unit in plan.units]
 
 
-def test_the_plan_is_what_the_contract_demands_for_every_unit() -> None:
+def test_the_plan_has_exactly_the_runs_that_the_contract_demands() -> None:
     found = units(*EVERYTHING)
     assert len(found) == 2 * len(EVERYTHING)
     assert [(claim.id, first_difference(*unit)) for unit in found if (claim := unit[1])] == [

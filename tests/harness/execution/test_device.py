@@ -15,7 +15,7 @@ without_cuda = pytest.mark.skipif(torch.cuda.is_available(), reason="shows what 
 
 
 @without_cuda
-def test_without_cuda_nothing_is_waited_for_held_or_selected() -> None:
+def test_device_functions_without_cuda_do_nothing() -> None:
     device.synchronize()
     device.wait_for(torch.ones(1))
     device_memory.empty_cache()

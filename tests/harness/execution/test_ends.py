@@ -114,7 +114,7 @@ class Counts:
 
 
 @pytest.mark.parametrize("count", [43, 43.0, torch.tensor(43.0), torch.tensor([43])])
-def test_a_count_is_recorded_by_its_value_whatever_holds_it(count: object) -> None:
+def test_an_optimizer_count_is_recorded_by_its_value_for_every_type(count: object) -> None:
     ended = StateWatch(Counts(count)).at_end()  # type: ignore[arg-type]
     assert ended.numbers == {"optimizer p0.step": 43.0}
 

@@ -46,7 +46,7 @@ def test_an_evaluation_that_changes_the_training_fails_with_its_reason(tmp_path:
 
 
 @pytest.mark.parametrize(("system", "reason"), [("Right", "held"), ("EvaluatesItsAverage", "evaluations_differ")])
-def test_evaluations_return_what_a_plain_arms_do(tmp_path: Path, system: str, reason: str) -> None:
+def test_evaluations_of_a_candidate_must_equal_those_of_the_plain_arm(tmp_path: Path, system: str, reason: str) -> None:
     alone = evaluated(system, tmp_path / "alone", candidate="captured")
     assert alone.reason == "held", "it changes nothing, and returns something new"
     verdict = evaluated(system, tmp_path / "beside", candidate="captured", plain="plain", max_relative_difference=1e-6)

@@ -29,7 +29,7 @@ def test_a_count_that_no_step_reads_accuses_nobody(tmp_path: Path) -> None:
     assert "end apart in optimizer group0.count, which no replay counts and no step reads" in verdict.message
 
 
-def test_a_count_that_the_contract_explains_may_end_apart_in_every_claim(tmp_path: Path) -> None:
+def test_a_count_explained_by_the_contract_may_differ_at_the_end_in_every_claim(tmp_path: Path) -> None:
     contract = contract_of("stateful_systems:CountsInItsGroup", CLAIM)
     [run] = planned_of(contract).runs
     explained = contract.model_copy(update={"host_values": {"built.optimizer.group0.count": WHY}})

@@ -29,7 +29,7 @@ def verdict_on(system: str, directory: Path, fault: str | None = None, **claim: 
 
 
 @pytest.mark.parametrize("name", ["Whole", "EagerUpdate", "RefusesMore", "EndsTheProcess", *OUTSIDE])
-def test_an_honest_capture_of_its_own_holds(name: str, tmp_path: Path) -> None:
+def test_an_honest_self_made_capture_passes(name: str, tmp_path: Path) -> None:
     assert verdict_on(f"ghost_systems:{name}", tmp_path / "run").reason == "held"
 
 
@@ -43,7 +43,7 @@ def test_values_that_are_not_proven_to_come_from_replays_are_undecided(name: str
     assert verdict_on(f"ghost_systems:{name}", tmp_path / "run").reason == "replay_unproven"
 
 
-def test_a_trajectory_of_a_decoy_is_no_captured_one(tmp_path: Path) -> None:
+def test_a_trajectory_with_a_decoy_graph_counts_as_not_captured(tmp_path: Path) -> None:
     verdict = judged("ghost_systems:Idle", tmp_path / "run", CLAIM | {"mechanism": "traced", "guards": {"steps": 12}})
     assert verdict.reason == "candidate_not_captured"
 
@@ -148,7 +148,7 @@ def test_graphs_are_counted_before_the_look_whose_steps_may_drop_them(
         ("TrainsAfterwards", "work_after_step", {"outside_operations_at_most": 1000}),
     ],
 )
-def test_work_after_a_step_is_counted_apart(
+def test_device_work_after_a_step_must_be_declared(
     name: str, reason: str, declared: Mapping[str, Any], tmp_path: Path
 ) -> None:
     """Each of the systems trains, or averages 4 tensors 16 times: 64 operations."""

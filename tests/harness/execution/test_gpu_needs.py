@@ -68,7 +68,7 @@ def test_how_much_memory_a_run_may_take(run: Run, gib: float | None) -> None:
 
 
 @pytest.mark.parametrize(("needs", "gib"), [(TWELVE, None), ({"device": "cpu", "memory_gib": 12}, 0.0)])
-def test_ranks_that_wait_for_one_another_share_their_gpus_with_no_run(needs: dict[str, Any], gib: float | None) -> None:
+def test_runs_with_several_ranks_do_not_share_their_gpus(needs: dict[str, Any], gib: float | None) -> None:
     one = make_run(needs=needs)
     two = one.model_copy(update={"arms": {"plain": PlannedArm(arm=Arm(ranks=2), system="a.b:C")}})
     assert (gpu_memory_gib(two), shares_gpu(two), shares_gpu(one)) == (gib, False, True)

@@ -116,7 +116,7 @@ def test_a_computed_value_that_is_not_finite_is_written(value: float) -> None:
     assert seen(compare(comparison(writing(2.0, value, 4.0)))) == (math.inf, math.inf, False, 0, True)
 
 
-def test_other_bits_the_second_time() -> None:
+def test_a_kernel_with_different_bits_in_its_second_call_is_not_repeatable() -> None:
     calls = iter((1.0, 1.0 + 2.0**-23, 1.0))
 
     def drifting(outputs: Mapping[str, Tensor]) -> None:

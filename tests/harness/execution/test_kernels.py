@@ -113,7 +113,7 @@ def test_a_refused_kernel_ends_the_steps_and_not_the_inventory(tmp_path: Path) -
 
 
 @pytest.mark.usefixtures("hopper")
-def test_any_other_error_of_a_step_is_the_workers(tmp_path: Path) -> None:
+def test_an_unrelated_error_in_a_step_is_raised_by_the_worker(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="CUBLAS_STATUS_ALLOC_FAILED"):
         records_of(make_run("Failing", "device"), tmp_path / "run")
 

@@ -193,7 +193,7 @@ def test_without_a_gpu_a_candidate_stays_with_its_baseline(monkeypatch: pytest.M
     assert apart(run) == [[("plain", 0), ("again", 0)], [("plain", 1)], [("untrained", 0)]]
 
 
-def test_a_part_of_a_run_that_a_drill_executes_alone(tmp_path: Path) -> None:
+def test_a_drill_run_of_one_arm_has_no_lanes(tmp_path: Path) -> None:
     _, run = planned(trajectory())
     reduced = run.model_copy(update={"arms": {"again": run.arms["again"]}, "fault": "f", "fault_arms": ["again"]})
     assert lane_directories(reduced, tmp_path / "run") == [(reduced, tmp_path / "run")]

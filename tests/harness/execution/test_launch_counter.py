@@ -92,7 +92,7 @@ class Cupti:
         self.call((DRIVER, 515))
 
 
-def test_launches_of_the_runtime_and_of_the_driver_are_counted_once_each() -> None:
+def test_runtime_and_driver_graph_launches_are_counted_once_each() -> None:
     cupti = Cupti()
     with LaunchCounter(cupti, cupti.replay) as counter:
         assert counter.count() is not None
@@ -154,13 +154,13 @@ def test_an_unknown_cupti_error_is_reported_with_its_status() -> None:
     assert unable(Cupti(subscribed=999)) == "cuptiSubscribe answered 999"
 
 
-def test_without_names_of_graph_launches_nothing_is_counted() -> None:
+def test_the_launch_counter_is_unable_without_graph_launch_callbacks() -> None:
     cupti = Cupti(names={(DRIVER, 307): b"cuLaunchKernel"})
     assert unable(cupti, cupti.replay) == "CUPTI names no callback of a graph launch"
     assert cupti.subscriptions == ["subscribed", "unsubscribed"]
 
 
-def test_a_callback_that_cannot_be_enabled_ends_it() -> None:
+def test_the_launch_counter_is_unable_if_a_callback_cannot_be_enabled() -> None:
     cupti = Cupti()
     cupti.cuptiEnableCallback = Function(lambda *_: 5)
     assert unable(cupti, cupti.replay) == "cuptiEnableCallback(1) of 1, 514 answered 5"
@@ -201,7 +201,7 @@ def test_a_planted_launch_that_raises_leaves_no_subscriber() -> None:
     assert cupti.subscriptions == ["subscribed", "unsubscribed"]
 
 
-def test_functions_are_held_before_a_system_can_replace_them() -> None:
+def test_the_launch_counter_uses_functions_saved_before_a_system_replaces_them() -> None:
     cupti = Cupti()
     counter = LaunchCounter(cupti, cupti.replay)
     cupti.cuptiSubscribe = Function(lambda *_: 1)

@@ -90,7 +90,7 @@ def test_a_training_that_ends_before_the_requested_steps_is_an_error(tmp_path: P
     assert "no rate for update 26" in verdict.message
 
 
-def test_an_arm_that_ends_alone_is_an_error(tmp_path: Path) -> None:
+def test_an_arm_that_ends_before_the_other_arm_is_an_error(tmp_path: Path) -> None:
     verdict = judged("step_function_systems:EndingAlone", tmp_path, CLAIM, steps=STEPS)
     assert verdict.reason == "worker_exception"
     assert "candidate captured ended alone after 325 steps: " in verdict.message
@@ -103,7 +103,7 @@ def test_a_training_that_ends_in_its_first_block_failed(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("system", "reason"), [("AveragesLater", "end_differs"), ("ListsItsLosses", "held")])
-def test_what_the_plain_arm_makes_is_compared(system: str, reason: str, tmp_path: Path) -> None:
+def test_loose_tensors_of_the_plain_arm_are_compared_in_a_long_replay(system: str, reason: str, tmp_path: Path) -> None:
     verdict = judged(f"loose_systems:{system}", tmp_path, CLAIM, steps=STEPS)
     assert verdict.reason == reason, verdict.message
 

@@ -289,7 +289,7 @@ CASES: list[tuple[Callable[[Trainer], None], dict[str, str]]] = [
 
 
 @pytest.mark.parametrize(("case", "roles"), CASES, ids=[case.__name__ for case, _ in CASES])
-def test_a_loose_tensor_has_the_role_that_its_readers_give_it(
+def test_the_readers_of_a_loose_tensor_determine_its_role(
     case: Callable[[Trainer], None], roles: dict[str, str]
 ) -> None:
     found = followed(case)
@@ -463,7 +463,7 @@ def test_a_training_whose_last_step_was_not_announced_has_no_roles() -> None:
     )
 
 
-def test_what_an_optimizer_takes_over_is_compared_by_the_optimizers_name() -> None:
+def test_a_tensor_taken_over_by_the_optimizer_is_compared_under_the_optimizers_name() -> None:
     """A trainer keeps the state that it has loaded, and gives it to its optimizer at the first step."""
 
     def starts(trainer: Trainer) -> None:

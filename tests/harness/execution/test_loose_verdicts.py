@@ -28,7 +28,7 @@ def name_of(system: type[loose_systems.Makes]) -> str:
         (loose_systems.SumsItsLosses, "held", "equal in bits at all 12 steps"),
     ],
 )
-def test_what_a_capture_does_not_repeat(
+def test_a_loose_tensor_that_a_capture_does_not_repeat_gives_its_reason(
     system: type[loose_systems.Makes], reason: str, said: str, tmp_path: Path
 ) -> None:
     verdict = verdict_on(name_of(system), tmp_path)
@@ -45,7 +45,9 @@ def test_what_a_capture_does_not_repeat(
         (loose_systems.SumsItsLosses, "end_differs"),
     ],
 )
-def test_what_an_optimized_arm_leaves_out(system: type[loose_systems.Makes], reason: str, tmp_path: Path) -> None:
+def test_a_loose_tensor_that_an_optimized_arm_omits_gives_its_reason(
+    system: type[loose_systems.Makes], reason: str, tmp_path: Path
+) -> None:
     assert judged(name_of(system), tmp_path, CLAIM, arms=OPTIMIZED).reason == reason
 
 

@@ -110,7 +110,7 @@ def test_a_worker_process_with_lost_standard_streams_ends_with_its_intended_exit
 
 @pytest.mark.usefixtures("warm_commands")
 @pytest.mark.parametrize("lost", slow_but(["None", "closed itself"], LOST))
-def test_a_claim_holds_of_a_script_that_did_away_with_its_streams(tmp_path: Path, lost: str) -> None:
+def test_a_script_that_closes_its_standard_streams_still_passes(tmp_path: Path, lost: str) -> None:
     own = "sys.stdout.close(); sys.stderr.close()"
     replaced = f"sys.stdout, sys.stderr = STREAMS[{lost!r}](), STREAMS[{lost!r}]()"
     (tmp_path / "train.py").write_text(TRAIN.format(lost=replaced if lost in STREAMS else own))

@@ -221,7 +221,7 @@ def test_gradients_that_nobody_reads_are_not_copied() -> None:
     assert watch.record().acted
 
 
-def test_a_gradient_that_reaches_more_in_a_control_accuses_nobody() -> None:
+def test_an_extra_gradient_in_a_control_arm_does_not_fail_the_claim() -> None:
     reduction = TensorReduction(name="expert", digest="d", elements=3, max_abs=1.0)
     record = Gradients(arm="nudged", replica=0, step=0, baseline="plain", tensors=[reduction], groups=[], without=[])
     baseline: Any = SimpleNamespace(gradients=[SimpleNamespace(step=0, without=["expert"], written=None)])
@@ -270,7 +270,7 @@ def test_a_clip_hides_no_loss_that_a_captured_step_scales(tmp_path: Path) -> Non
     assert "before the clip the norm of all gradients is" in found.message
 
 
-def test_a_captured_step_has_the_plain_ones_gradients(tmp_path: Path) -> None:
+def test_a_captured_step_has_the_gradients_of_the_plain_step(tmp_path: Path) -> None:
     found = judged("clipped_systems:Clipped", tmp_path, GRADIENTS | {"equality": "bitwise"})
     assert (found.status, found.reason) == (Status.PASS, "held"), found.message
     assert found.figures["norm_before_clip"].value == found.figures["baseline_norm_before_clip"].value

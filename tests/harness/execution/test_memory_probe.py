@@ -66,7 +66,7 @@ def test_the_memory_probe_process_is_asked_for_one_arm_without_its_fault(process
     assert (asked.fault, asked.fault_arms, list(asked.arms)) == (None, [], ["nf4"])
 
 
-def test_it_is_over_before_the_worker_goes_on(process: list[str]) -> None:
+def test_the_memory_process_has_ended_before_the_worker_continues(process: list[str]) -> None:
     """Only then has it given its memory back."""
     process.append(f"{SOUND}; line.receive(None)")
     with MemoryProbe(RUN, "nf4") as probe:
@@ -177,7 +177,9 @@ def test_without_a_worker_nothing_is_measured(asking: Asking) -> None:
     assert asking.training.steps == []
 
 
-def test_what_the_system_raises_is_the_answer(asking: Asking, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_exception_of_the_system_is_the_answer_of_the_memory_process(
+    asking: Asking, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(asking.training, "step", lambda _index: 1 / 0)
     with pytest.raises(Left):
         step_memory.main()

@@ -45,7 +45,7 @@ def test_a_tensor_created_in_the_first_step_counts_as_moved_from_zero() -> None:
     assert apart(tensors(), tensors(mean=[4.0]), plain).tensors == {MEAN: (1.0, 3.0, 4.0)}
 
 
-def test_what_began_infinite_was_moved_from_zero() -> None:
+def test_a_tensor_that_starts_infinite_counts_as_moved_from_zero() -> None:
     """The least value so far begins infinite, and no two ends of it would be apart; a mask stays where it is."""
     start = {"mean": [math.inf, -math.inf]}
     plain = tensors(**start), tensors(mean=[3.0, -math.inf])

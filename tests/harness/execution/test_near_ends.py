@@ -71,7 +71,7 @@ def test_an_average_by_another_formula_or_of_rounded_parameters_holds(system: An
 
 
 @pytest.mark.parametrize("system", near_ends_systems.UNEXPLAINED, ids=lambda system: system.__name__)
-def test_an_average_that_moves_otherwise_within_the_bound_is_undecided(system: Any, tmp_path: Path) -> None:
+def test_an_average_that_moves_differently_within_the_bound_is_undecided(system: Any, tmp_path: Path) -> None:
     found = verdict_of(system, tmp_path)
     assert (found.status, found.reason) == (Status.INCONCLUSIVE, "ends_unexplained"), found.message
     assert "tensors built.more.average" in found.message

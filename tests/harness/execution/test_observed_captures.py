@@ -135,7 +135,7 @@ def test_a_replay_shows_the_operators_of_the_plain_step_with_the_same_digests() 
 
 
 @pytest.mark.usefixtures("graphs")
-def test_two_replays_of_one_step_keep_a_digest_each() -> None:
+def test_two_replays_in_one_step_keep_separate_digests() -> None:
     training = Training()
     with ObservedCaptures(lambda: SiteFinder({})) as captures:
         graph = captured(training)
@@ -204,7 +204,7 @@ def observed(step: Callable[[], object], state: dict[str, Tensor]) -> list[Obser
     return observer.operators({})
 
 
-def test_a_launch_that_is_announced_is_an_operator_at_the_line_that_called_for_it() -> None:
+def test_an_announced_launch_is_recorded_as_an_operator_at_its_calling_line() -> None:
     given, out = torch.ones(3), torch.zeros(3)
 
     def step() -> Tensor:

@@ -64,7 +64,7 @@ def test_a_run_directory_removed_by_its_worker_is_recorded_as_an_incomplete_deat
 
 
 @pytest.mark.parametrize("what", DAMAGED)
-def test_files_that_are_none_end_no_supervisor(tmp_path: Path, what: str) -> None:
+def test_special_files_in_a_run_directory_do_not_stop_the_supervisor(tmp_path: Path, what: str) -> None:
     """Whatever the verdict: the supervisor ends, and what it wrote can be read."""
     directory = directory_of(tmp_path)
     death = execute(stand_in_run("takes_away", what=what, then_complete=True), directory)

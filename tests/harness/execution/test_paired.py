@@ -182,13 +182,13 @@ def faulty(tmp_path: Path, fault: str, arms: list[str]) -> Executed:
     return Executed(make_run(arms=planned, gradient_steps=[], fault=fault, fault_arms=arms), tmp_path / "run")
 
 
-def test_nan_tail(tmp_path: Path) -> None:
+def test_the_nan_tail_fault_makes_losses_nan_from_its_step_on(tmp_path: Path) -> None:
     losses = faulty(tmp_path, "nan_tail", ["captured"]).losses("captured")
     assert losses[FAULTY_STEP:] == ["NaN"] * (STEPS - FAULTY_STEP)
     assert losses[:FAULTY_STEP] == plain_losses(STEPS)[:FAULTY_STEP]
 
 
-def test_constant_loss(tmp_path: Path) -> None:
+def test_the_constant_loss_fault_repeats_the_first_loss(tmp_path: Path) -> None:
     executed = faulty(tmp_path, "constant_loss", ["captured", "plain"])
     assert set(executed.losses("captured")) == set(executed.losses("plain")) == {plain_losses(1)[0]}
 
@@ -221,7 +221,7 @@ def test_fewer_tokens_change_the_batch(tmp_path: Path) -> None:
     assert executed.series("captured")[0]["batch_digest"] != executed.series("plain")[0]["batch_digest"]
 
 
-def test_swapped_arms(tmp_path: Path) -> None:
+def test_the_swapped_arms_fault_runs_the_candidate_uncaptured(tmp_path: Path) -> None:
     executed = faulty(tmp_path, "swapped_arms", ["captured", "plain"])
     (capture,) = executed.of(CaptureEvidence, "captured")
     assert (capture.captured, capture.replays) == (False, 0)

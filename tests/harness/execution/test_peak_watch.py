@@ -127,7 +127,7 @@ def test_a_reset_hides_no_peak_and_is_counted(device: Device) -> None:
     assert (peak.allocated_bytes, evidence.resets, evidence.lost_peaks) == (700 * MIB, 1, 0)
 
 
-def test_statistics_that_fall_without_a_reset_that_is_seen_are_noted(device: Device) -> None:
+def test_falling_memory_statistics_without_an_observed_reset_are_recorded(device: Device) -> None:
     def reset_behind_our_back() -> None:
         device.hold(100 * MIB)
         device.reset_peaks()
@@ -175,7 +175,7 @@ def test_a_device_that_is_not_read_gives_nothing(device: Device) -> None:
     assert evidence.foreign_processes is None
 
 
-def test_nothing_is_read_of_a_device_that_is_not_used_yet(device: Device) -> None:
+def test_an_unused_device_is_not_read(device: Device) -> None:
     """The driver's answer would be of a process without a context."""
     device.in_context = False
 
@@ -221,13 +221,13 @@ def peaks_run(system: str) -> Run:
     )
 
 
-def test_without_cuda_there_is_no_peak(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_peak_memory_probe_without_cuda_is_not_available(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(memory, "has_cuda", lambda: False)
     with Recorder(tmp_path) as recorder, pytest.raises(NotAvailable, match="needs CUDA"):
         memory.execute_peak_memory(peaks_run("step_function_systems:Regression"), recorder)
 
 
-def test_the_probe_tells_the_opening_from_the_steps(
+def test_the_peak_memory_probe_separates_opening_from_steps(
     device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     numbers: list[int | None] = []

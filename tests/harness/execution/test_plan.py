@@ -40,7 +40,7 @@ def test_candidates_are_executed_as_the_contract_lists_them() -> None:
     assert list(run.arms) == ["plain", "graphed", "compiled", "untrained"]
 
 
-def test_repeatability_asks_for_as_many_replicas_as_it_judges() -> None:
+def test_repeatability_plans_as_many_replicas_as_it_judges() -> None:
     claim = {
         "id": "R",
         "kind": "repeatability",

@@ -66,7 +66,7 @@ def test_a_fault_that_needs_cuda_is_not_planted_without() -> None:
     assert result.runs == []
 
 
-def test_a_contract_whose_system_does_not_offer_the_fault_says_so() -> None:
+def test_a_fault_that_a_system_does_not_offer_is_an_obstacle() -> None:
     contracts = [
         Loaded(make_contract(CAPTURE, arms=ARMS)),
         Loaded(make_contract(CAPTURE, arms=ARMS, id="d", system="other:Twin")),

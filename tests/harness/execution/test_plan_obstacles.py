@@ -198,12 +198,12 @@ UNTRACED = [
 
 
 @pytest.mark.parametrize(("claim", "reason"), UNTRACED)
-def test_what_a_traced_replay_cannot_decide_needs_cuda(claim: dict[str, Any], reason: str | None) -> None:
+def test_a_claim_that_a_traced_replay_cannot_decide_needs_cuda(claim: dict[str, Any], reason: str | None) -> None:
     unit = planned(TRAJECTORY, claim, machine=NO_GPU).units[1]
     assert (unit.obstacle.reason if unit.obstacle else None) == reason
 
 
-def test_a_capability_that_one_arms_system_lacks_costs_the_claims_that_name_the_arm() -> None:
+def test_a_missing_capability_blocks_only_claims_that_name_the_arm() -> None:
     lacking = replace(describe(""), name="theirs", capabilities=frozenset(CAPABILITIES) - {"inputs"})
     arms = {**ARMS, "foreign": {"system": "their.system:Theirs"}}
     foreign = {**TRAJECTORY, "id": "X", "baseline": "foreign"}

@@ -271,7 +271,7 @@ def test_less_than_four_mebibytes_stay_free(total: int) -> None:
     assert driver.free() == total
 
 
-def test_what_must_stay_free_does() -> None:
+def test_filling_device_memory_leaves_the_requested_bytes_free() -> None:
     driver = Driver(100 * MIB)
     with device_memory.full(but=10 * MIB, library=driver):
         assert 10 * MIB <= driver.free() < 14 * MIB

@@ -24,7 +24,7 @@ def executed(behaviour: str, tmp_path: Path) -> WorkerTimes:
 
 
 @pytest.mark.parametrize("behaviour", ["one_arm", "killed"])
-def test_a_process_lies_around_its_phases(tmp_path: Path, behaviour: str) -> None:
+def test_a_process_starts_before_and_ends_after_its_phases(tmp_path: Path, behaviour: str) -> None:
     before = time.monotonic()
     worker = executed(behaviour, tmp_path)
     after = time.monotonic()
@@ -64,7 +64,7 @@ def test_a_run_with_a_gpu_uuid_records_exclusive_use_of_that_gpu(
     assert process.asked_for_gpu < process.started
 
 
-def test_an_interpreter_started_ahead_says_since_when_it_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_prestarted_interpreter_records_since_when_it_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     interpreter, company = start(ahead=True), Company()
     assert select.select([interpreter.line], [], [], 60)[0]  # it has imported, and says so
     monkeypatch.setattr(company, "interpreter", lambda **_: interpreter)

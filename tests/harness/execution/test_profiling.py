@@ -68,7 +68,7 @@ SYNC = [
 ]
 
 
-def test_a_planted_sync_is_seen_and_left_out() -> None:
+def test_a_planted_sync_is_recognized_and_not_counted() -> None:
     assert sees_sync([*STEP, *SYNC])
     rest = without_planted([*STEP, *SYNC])
     assert [event.name() for event in rest if event.device_type().endswith("CUDA") and event.name() != PLANTED] == [

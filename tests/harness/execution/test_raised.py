@@ -65,7 +65,7 @@ def test_a_raised_error_is_reported_with_its_type_place_and_source_line(error: E
     assert "raise error" in stack
 
 
-def test_notes_are_kept() -> None:
+def test_notes_of_an_exception_are_kept_in_its_message() -> None:
     error = ValueError("x")
     error.add_note("in the third batch")
     assert message_of(error) == "ValueError: x; in the third batch"

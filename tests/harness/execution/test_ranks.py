@@ -74,7 +74,7 @@ def test_a_probe_that_starts_its_own_processes_is_an_obstacle_for_several_ranks(
     assert obstacle(PEAK, here(TWO_GPUS), device="cuda") is None
 
 
-def test_ranks_use_a_gpu_each_and_all_are_locked_in_one_order(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_ranks_use_one_gpu_each_and_lock_all_gpus_in_one_order(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     run = ranked("trains")
     needing = run.workload.model_copy(update={"needs": Needs(device="cuda")})
     assert gpus_of(run.model_copy(update={"workload": needing}), TWO_GPUS.gpus) == ["GPU-0", "GPU-1"]
@@ -94,7 +94,7 @@ def ranked(name: str, number: int = 2) -> Any:
     return run.model_copy(update={"arms": {"two": PlannedArm(arm=Arm(ranks=number), system="s:S"), **run.arms}})
 
 
-def test_a_run_has_as_many_ranks_as_its_arm_with_most_and_no_lanes() -> None:
+def test_a_run_with_ranks_has_the_ranks_of_its_largest_arm_and_no_lanes() -> None:
     run = ranked("trains", 3).model_copy(update={"compared": []})
     long = run.model_copy(update={"workload": run.workload.model_copy(update={"steps": 100_000})})
     assert run.ranks == 3
@@ -116,7 +116,7 @@ def test_each_rank_reads_its_rows_of_a_batch_and_all_tensors_without_rows(monkey
 
 
 @pytest.mark.parametrize(("rank", "rows"), [(0, [0, 1]), (1, [0, 1]), (2, [2, 3]), (3, [2, 3])])
-def test_ranks_that_hold_one_model_read_the_same_rows(
+def test_ranks_that_share_one_model_read_the_same_rows(
     monkeypatch: pytest.MonkeyPatch, rank: int, rows: list[int]
 ) -> None:
     group = SimpleNamespace(get_world_size=lambda: 4, get_rank=lambda: rank)
@@ -173,7 +173,7 @@ def test_ranks_that_share_cores_are_waited_for_as_many_times_as_long(monkeypatch
         ranks._require_moving([*others, standing(7, awaited=80.1)])
 
 
-def test_only_a_rank_that_is_behind_another_and_stands_still_is_waited_for(tmp_path: Path) -> None:
+def test_only_a_stopped_rank_behind_another_rank_counts_as_awaited(tmp_path: Path) -> None:
     rank = ranks._Rank.__new__(ranks._Rank)
     rank.marks, rank.child = new_marks(tmp_path / "marks"), cast("Any", SimpleNamespace(pid=0))
     rank.position, rank.awaited, rank.is_stopped, rank.answer = Position(), 0.0, 0.0, None

@@ -122,7 +122,7 @@ def test_small_tensors_of_one_shape_are_digested_together(monkeypatch: pytest.Mo
     assert len(calls) < 40
 
 
-def test_large_tensors_are_digested_where_they_lie(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_tensors_are_digested_without_copying_them_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reductions, "_SMALL", 16)
     rows = noted_rows(monkeypatch)
     digests({"first": torch.randn(5), "second": torch.randn(5), "small": torch.randn(4), "another": torch.randn(4)})
@@ -176,7 +176,7 @@ def test_tensors_on_two_devices_are_combined_on_that_of_the_first() -> None:
     assert combine_each(tensors).shape == (2,)
 
 
-def test_figures_on_several_devices_come_together_on_that_of_the_first() -> None:
+def test_figures_on_several_devices_are_stacked_on_the_first_device() -> None:
     """Layers of one model on two GPUs, each gradient on its own; a loss on the host after those on the device."""
     found = stacked([torch.zeros((), device="meta"), torch.ones(())])
     assert (found.device.type, found.shape) == ("meta", (2,))
@@ -307,7 +307,7 @@ def test_gradients_in_8_bits_are_reduced(dtype: torch.dtype) -> None:
     assert (found.max_abs, found.max_abs_difference, found.baseline_max_abs) == (4.0, 2.0, 2.0)
 
 
-def test_a_group_is_measured_over_the_gradients_that_there_are() -> None:
+def test_a_gradient_group_norm_covers_only_existing_gradients() -> None:
     """A parameter that no step reaches has no gradient, which evidence says; it adds nothing to its group's norm."""
     groups, before = {"some": ["a", "unused"], "none": ["unused"]}, torch.tensor([5.0, 0.0])
     found = reduce_groups({"a": torch.tensor([3.0, 4.0])}, groups, before, without={"unused"})

@@ -45,7 +45,7 @@ ARMS: list[dict[str, Any]] = [
 
 @pytest.mark.usefixtures("forked")
 @pytest.mark.parametrize("claim", ARMS, ids=[" ".join(map(str, each.values())) for each in ARMS])
-def test_a_right_one_goes_on_captured_too_before_the_capture_and_after(tmp_path: Path, claim: dict[str, Any]) -> None:
+def test_a_correct_checkpoint_resumes_before_and_after_the_capture(tmp_path: Path, claim: dict[str, Any]) -> None:
     verdict = resumed("Right", tmp_path, **claim)
     assert verdict.reason == "held", verdict.message
     assert verdict.figures["not_restored_tensors"].value == 0

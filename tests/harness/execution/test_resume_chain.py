@@ -39,7 +39,7 @@ def recorded(directory: Path) -> list[ArmEvidence]:
     return read_run(run)[1].arms["plain"]
 
 
-def test_each_part_has_a_process_of_its_own_and_trains_to_the_next_save(tmp_path: Path) -> None:
+def test_each_part_of_a_resume_chain_trains_in_its_own_process(tmp_path: Path) -> None:
     verdict = chained("checkpoint_systems:Right", tmp_path)
     assert verdict.reason == "held", verdict.message
     assert verdict.message.endswith(
@@ -67,7 +67,7 @@ RIGHT: list[tuple[str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize("right", slow_but(RIGHT[:1], RIGHT), ids=lambda right: f"{right[0]} {[*right[1].values()]}")
-def test_a_right_one_holds(right: tuple[str, dict[str, Any]], tmp_path: Path) -> None:
+def test_a_correct_checkpoint_passes_a_resume_chain(right: tuple[str, dict[str, Any]], tmp_path: Path) -> None:
     system, claim = right
     verdict = chained(system, tmp_path, **claim)
     assert verdict.reason == "held", verdict.message
@@ -91,7 +91,7 @@ def test_a_defect_that_only_a_second_save_shows_fails_with_its_reason(system: st
     assert (str(verdict.status), *found) == ("FAIL", *WRONG[system]), verdict.message
 
 
-def test_weights_alone_are_no_checkpoint(tmp_path: Path) -> None:
+def test_a_checkpoint_of_only_weights_fails(tmp_path: Path) -> None:
     verdict = chained("checkpoint_systems:ByIndex", tmp_path, fault="weights_alone")
     assert (verdict.reason, verdict.figures["not_restored"].value) == ("unequal_batches", "generators, optimizer")
     assert "at step 5, " in verdict.message

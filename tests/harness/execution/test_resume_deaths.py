@@ -69,7 +69,7 @@ ENDS = {
 
 
 @pytest.mark.parametrize("how", ENDS)
-def test_a_bad_end_is_named_and_no_checkpoint_is_left(tmp_path: Path, how: str) -> None:
+def test_a_resume_that_dies_is_reported_and_leaves_no_checkpoint(tmp_path: Path, how: str) -> None:
     verdict = judged(tmp_path / "run", dies=how)
     reason, message = ENDS[how]
     assert verdict.reason == reason, verdict.message

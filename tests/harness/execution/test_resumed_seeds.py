@@ -73,7 +73,7 @@ def test_a_checkpoint_that_leaves_something_out_may_end_no_worse(tmp_path: Path)
 
 
 @pytest.mark.slow
-def test_one_that_forgets_the_parameters_ends_worse(tmp_path: Path) -> None:
+def test_a_checkpoint_that_loses_parameters_ends_worse_over_seeds(tmp_path: Path) -> None:
     verdict = over_seeds("Right", tmp_path, fault="scaled_checkpoint", margin=None, relative_margin=0.1)
     assert (verdict.status, verdict.reason) == ("FAIL", "worse")
     assert int(str(verdict.figures["not_restored_tensors"].value)) > 0

@@ -96,7 +96,7 @@ def test_a_later_measurement_begins_when_the_earlier_one_is_over() -> None:
     assert begun(*[second] * 3) == 3
 
 
-def test_measurements_follow_one_another_whatever_they_take() -> None:
+def test_measurements_are_scheduled_in_their_order_whatever_their_duration() -> None:
     timings = [run(probe="throughput", steps=10 * number, measurement=number) for number in (2, 0, 1)]
     assert [task.run.measurement for task in tasks(*timings)] == [0, 1, 2]
 

@@ -99,7 +99,7 @@ CLAIMS: dict[str, tuple[str, dict[str, Any]]] = {
 
 @pytest.mark.usefixtures("forked")
 @pytest.mark.parametrize("kind", CLAIMS)
-def test_a_right_one_holds(kind: str, tmp_path: Path) -> None:
+def test_a_system_without_secret_captures_passes(kind: str, tmp_path: Path) -> None:
     system, claim = CLAIMS[kind]
     verdict = judged(system, tmp_path, claim, steps=12)
     assert verdict.reason == "held", verdict.message

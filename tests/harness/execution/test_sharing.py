@@ -143,7 +143,7 @@ def test_little_in_common_is_executed_apart() -> None:
     assert len(shared(FIRST, contract_of("other", trajectory("b", "a", "control"), arms=arms))) == 2
 
 
-def test_another_fault_is_executed_apart() -> None:
+def test_runs_with_different_faults_are_not_shared() -> None:
     one, other = run_of(FIRST), run_of(SECOND)
     faulted = other.model_copy(update={"fault": "nan_tail", "fault_arms": ["second"]})
     assert len(hosted([one, faulted])) == 2
@@ -151,7 +151,7 @@ def test_another_fault_is_executed_apart() -> None:
     assert len(hosted(swapped)) == 2
 
 
-def test_a_planted_arm_is_shared_with_an_equally_planted_one_alone() -> None:
+def test_a_faulted_arm_is_shared_only_with_an_equally_faulted_arm() -> None:
     one = run_of(FIRST).model_copy(update={"fault": "nan_tail", "fault_arms": ["again"]})
     other = run_of(SECOND).model_copy(update={"fault": "nan_tail", "fault_arms": ["second"]})
     [host] = hosted([one, other])
@@ -205,7 +205,7 @@ def _shown(execution: Any) -> dict[str, Any]:
 
 
 @pytest.mark.usefixtures("warm")
-def test_an_arm_that_dies_costs_the_claims_that_name_it_in_every_contract(tmp_path: Path) -> None:
+def test_an_arm_that_dies_fails_the_claims_that_name_it_in_every_contract(tmp_path: Path) -> None:
     broken = {"fails": "killed"}
     contracts = [
         contract_of(
@@ -310,7 +310,7 @@ def _timed(identity: str, **fields: Any) -> Run:
     ],
     ids=["process", "settings", "fault", "arms", "workload"],
 )
-def test_a_timing_is_shared_with_an_equal_one_alone(other: dict[str, Any]) -> None:
+def test_a_timing_is_shared_only_with_an_equal_timing(other: dict[str, Any]) -> None:
     [host] = hosted([_timed("one"), _timed("two")])
     assert [(guest.run.id, guest.arms) for guest in host.guests] == [("two", {"plain": "plain", "again": "again"})]
     assert [len(host.guests) for host in hosted([_timed("one"), _timed("two", **other)])] == [0, 0]

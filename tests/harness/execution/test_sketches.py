@@ -46,7 +46,7 @@ def mixed(word: int) -> int:
     return word ^ (word >> 31)
 
 
-def test_the_signs_are_the_documented_ones() -> None:
+def test_sketch_signs_follow_the_documented_formula() -> None:
     """So sketches of two machines can be compared."""
     start = int.from_bytes(hashlib.sha256(b"weight").digest()[:4], "little")
     words = [mixed((start + place) * 0x9E3779B97F4A7C15 % 2**64) for place in range(1, 17)]

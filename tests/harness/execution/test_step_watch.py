@@ -71,7 +71,7 @@ def test_a_step_that_captured_is_left_out() -> None:
     assert (operations.steps, operations.most_operations) == (2, 2)
 
 
-def test_the_first_watched_step_is_left_out_where_it_captures_a_second_shape() -> None:
+def test_the_first_watched_step_is_skipped_when_it_captures_a_second_shape() -> None:
     captures = [1]
     watch = SeriesWatch("cpu", captured=True, unwatched=1, captures=lambda: captures[0])
     for index in range(4):
@@ -132,7 +132,7 @@ def test_the_waiting_call_wrapper_calls_and_keeps_a_function_replaced_meanwhile(
     assert library.synchronize is replaced
 
 
-def test_a_wait_for_whichever_accelerator_there_is_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wait_for_the_current_accelerator_counts_as_a_sync(monkeypatch: pytest.MonkeyPatch) -> None:
     waited: list[object] = []
     monkeypatch.setattr(torch._C, "_accelerator_synchronizeDevice", waited.append)
     monkeypatch.setattr(torch.accelerator, "_get_device_index", lambda *_, **__: 0, raising=False)

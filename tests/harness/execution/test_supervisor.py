@@ -198,7 +198,7 @@ def test_the_last_output_of_a_worker_with_a_full_disk_is_its_recorded_cause(tmp_
     )
 
 
-def test_a_phase_that_was_over_at_once_is_known_though_the_directory_is_gone(tmp_path: Path) -> None:
+def test_the_phase_of_a_worker_that_removed_its_directory_is_known(tmp_path: Path) -> None:
     death = _execute(stand_in_run("removes_its_directory_at_once"), tmp_path)
     assert (death.cause, death.phase) == ("incomplete", "here")
 
@@ -286,7 +286,7 @@ def test_repetitions_have_another_hash_seed(tmp_path: Path) -> None:
     assert "PYTHONHASHSEED=1" in (tmp_path / "run" / "stderr.txt").read_text()
 
 
-def test_progress_tells_phases_and_the_end(tmp_path: Path, fast_clock: Callable[[str], None]) -> None:
+def test_progress_reports_each_phase_and_the_end(tmp_path: Path, fast_clock: Callable[[str], None]) -> None:
     fast_clock("hanging")
     seen: list[Progress] = []
     death = execute(stand_in_run("hangs", wall_limit_s=500.0, heartbeat_s=9000.0), tmp_path / "run", seen.append)

@@ -92,7 +92,7 @@ def test_blocks_are_interleaved_over_the_same_steps(tmp_path: Path) -> None:
     [(set(), 2), ({0}, 3), ({0, 2}, 4), ({0, 1, 2, 3}, 4), ({2}, 2)],
     ids=["none", "first", "two", "all", "later"],
 )
-def test_disturbed_rounds_are_timed_again_up_to_as_many_as_were_asked_for(
+def test_disturbed_rounds_are_repeated_up_to_the_requested_number(
     disturbed_rounds: set[int], rounds: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two rounds are demanded. In a disturbed one the last block is: its pace is measured before and after."""
@@ -122,9 +122,7 @@ def test_timed_losses_and_batches_are_recorded_for_both_arms(tmp_path: Path) -> 
     assert {row["tokens"] for row in plain} == {"8"}
 
 
-def test_timed_arms_record_what_drew_random_numbers_in_their_second_step(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_timed_arms_record_random_draws_of_their_second_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Regression, "before_update", lambda *_: torch.rand(3))
     ends = [each for each in execute(make_run(), tmp_path / "run") if each["record"] == "arm_end"]
     drawn = {each["arm"]: each["draws"] for each in ends}
@@ -213,7 +211,7 @@ def test_a_slow_candidate_is_slower(clock: Clock, tmp_path: Path) -> None:
     assert CANDIDATE_SLOWDOWN > 1.5
 
 
-def test_swapped_arms_exchange_what_is_opened(tmp_path: Path) -> None:
+def test_swapped_arms_exchange_the_opened_systems(tmp_path: Path) -> None:
     run = make_run(fault="swapped_arms", fault_arms=["captured", "plain"])
     records = execute(run, tmp_path / "run")
     (capture,) = [record for record in records if record["record"] == "capture"]
@@ -324,7 +322,7 @@ def test_the_first_process_is_profiled_after_its_timed_blocks(tmp_path: Path, or
     assert (evidence.counter_sees_planted, evidence.counter_failure) == (None, None)
 
 
-def test_every_other_process_counts_and_never_profiles(tmp_path: Path, order: list[str]) -> None:
+def test_every_second_timing_process_counts_launches_without_a_profile(tmp_path: Path, order: list[str]) -> None:
     evidence = timing(execute(make_run(process=5), tmp_path / "run"))
     assert order == [
         "opened", "opened",
@@ -344,7 +342,7 @@ def test_a_repeated_timing_process_skips_the_profile_of_steps(tmp_path: Path, or
     assert order.count("profiled") == 0
 
 
-def test_what_hinders_the_counter_is_recorded(
+def test_a_failure_of_the_launch_counter_is_recorded(
     tmp_path: Path, order: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Counting, "sees_planted", False)

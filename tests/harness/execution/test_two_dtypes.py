@@ -35,7 +35,7 @@ def test_values_that_are_equal_once_rounded_are_one_start(tmp_path: Path) -> Non
     assert 0 < apart < 0.1
 
 
-def test_the_same_arms_without_the_field_start_apart(tmp_path: Path) -> None:
+def test_arms_of_different_dtypes_without_the_dtype_field_start_unequal(tmp_path: Path) -> None:
     found = verdict("TwoDtypes", tmp_path, parameter_dtypes=None)
     assert found.reason == "unequal_start"
     assert found.message.endswith("parameters weight (bfloat16 in candidate half, float32 in baseline full)"), (

@@ -81,7 +81,7 @@ def test_a_warm_process_reports_its_exit_code_or_signal(waiting: Child) -> None:
     assert killed.process.returncode == -9
 
 
-def test_no_handler_of_its_keeper_takes_its_signals(waiting: Child) -> None:
+def test_a_warm_process_ends_by_a_signal_despite_its_keepers_handlers(waiting: Child) -> None:
     waiting.process.terminate()
     assert waiting.process.wait(LIMIT_S) == -15
     waiting.close()
@@ -112,13 +112,15 @@ def commands(command_server: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("words", [("check", "contracts"), ("check", "nowhere"), ("judge", "--no-such-option")])
-def test_a_command_prints_and_ends_as_a_started_one(commands: None, words: tuple[str, ...]) -> None:
+def test_a_forked_command_prints_and_exits_like_a_started_command(commands: None, words: tuple[str, ...]) -> None:
     command = [sys.executable, "-m", "harness", *words]
     forked, started = (how(command, capture_output=True, text=True) for how in (warm_start.run, subprocess.run))
     assert (forked.returncode, forked.stdout, forked.stderr) == (started.returncode, started.stdout, started.stderr)
 
 
-def test_a_command_is_seen_by_its_words_and_variables_and_ends_by_its_signal(commands: None, tmp_path: Path) -> None:
+def test_a_forked_command_has_its_own_arguments_and_variables_and_ends_by_its_signal(
+    commands: None, tmp_path: Path
+) -> None:
     """A pytest that waits. The first `sitecustomize` of its path is heeded; signals are as an interpreter has them."""
     (tmp_path / "test_waits.py").write_text("def test_it():\n    print(flush=True)\n    import time; time.sleep(600)\n")
     (tmp_path / "sitecustomize.py").write_text("open('seen', 'w').write('here')\n")
