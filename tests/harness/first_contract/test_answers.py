@@ -150,7 +150,7 @@ def test_advice_depends_on_the_compared_arm_and_on_the_difference(known: tuple[s
     assert asked.startswith(f"-> {text}")
 
 
-def test_places_are_those_of_the_project(project: Path) -> None:
+def test_reported_places_are_only_those_of_the_users_project(project: Path) -> None:
     assert places_in("at train.py:2 aten (1), in src/a-b.py:3") == [("train.py", 2), ("src/a-b.py", 3)]
     stack = f'File "/lib/threading.py", line 1 in x\nFile "{project}/train.py", line 2 in y\nFile "train.py", line 1'
     assert places_in_stack(stack, [project]) == [("train.py", 2), ("train.py", 1)]

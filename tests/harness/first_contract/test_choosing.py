@@ -109,7 +109,7 @@ def test_a_step_that_repeats_its_bits_only_within_one_process_violates_repeatabi
     assert "violated  TRAIN-SAME" not in printed
 
 
-def test_a_capture_that_runs_other_kernels_is_compared_within_rounding(project: Path) -> None:
+def test_init_compares_a_capture_with_different_kernels_within_rounding(project: Path) -> None:
     line, contract = init(project, "pass", loss="loss_of")
     assert line == "compares: within rounding, since arm plain alone ran aten.mean"
     by_id = {claim.id: claim for claim in contract.claims}
@@ -188,9 +188,7 @@ def dropped(found, wanted):
 
 
 @pytest.mark.parametrize("frozen", [{}, {"before": FROZEN, "after": "schedule.step()"}], ids=["correct", "frozen"])
-def test_a_capture_that_draws_other_random_numbers_stays_undecided_and_opens_no_gate(
-    frozen: dict[str, str], project: Path
-) -> None:
+def test_a_capture_that_draws_different_random_numbers_stays_undecided(frozen: dict[str, str], project: Path) -> None:
     line, contract = init(project, "pass", at_import=DRAWN + DROPPED, loss="dropped", **frozen)
     compares, _, undecided = line.partition("; undecided: ")
     assert compares.startswith("compares: within rounding, since arm captured ran aten.lt, aten.rand, and arm plain ")

@@ -66,7 +66,7 @@ def test_a_drafted_contract_has_no_lint_findings(timed: bool, compiled: bool, pr
         ),
     ],
 )
-def test_a_step_with_an_optimization_of_its_own_has_its_own_template(
+def test_a_step_with_its_own_optimization_argument_gets_its_own_contract_template(
     argument: str, short: list[str], long: list[str], arms: dict[str, dict[str, object]], project: Path
 ) -> None:
     (project / "my_train.py").write_text(STEP.replace("seq_len=128", argument))
@@ -99,7 +99,7 @@ def test_a_step_that_saves_is_resumed_by_the_first_contract(
     assert found == [[20, 24, 29], 14, before, candidate, baseline]
 
 
-def test_nothing_that_repeats_no_bits_is_resumed(project: Path) -> None:
+def test_a_step_that_does_not_repeat_its_bits_gets_no_resume_claim(project: Path) -> None:
     choice = Choice("noise", repeats=False)
     draft = Draft(find_step_source("my_train.py:make_step"), 43, Arms(False, False, memory=False), choice=choice)
     assert replace(draft, resumes=True).contract() == draft.contract()

@@ -32,7 +32,7 @@ def test_a_budget_has_a_unit(text: str, seconds: float) -> None:
 
 
 @pytest.mark.parametrize("text", ["20", "m", "-1s", "1d"])
-def test_no_other_budget_is_taken(text: str) -> None:
+def test_an_invalid_time_budget_is_refused(text: str) -> None:
     with pytest.raises(UsageError):
         seconds_of(text)
 

@@ -47,7 +47,9 @@ def drafted(file: str, function: str = "make_step", argument: str = "seed") -> D
         ("dossier/sous_système/entraîné.py", "entraine", "seed"),
     ],
 )
-def test_what_is_written_is_read_without_a_word(file: str, stem: str, argument: str, project: Path) -> None:
+def test_drafted_files_of_unusual_names_load_without_findings(
+    file: str, stem: str, argument: str, project: Path
+) -> None:
     draft = drafted(file, argument=argument)
     adapter, *contracts = keep(draft, project, force=False)
     assert (adapter.name, adapter.stem.isidentifier(), adapter.name.isascii()) == (f"{stem}_harness.py", True, True)
@@ -73,13 +75,13 @@ def test_a_stem_is_an_identifier_whatever_it_is_of() -> None:
                 assert stem_of(module).isidentifier(), ascii(module)
 
 
-def test_a_folder_of_any_bytes_is_told_in_utf_8(project: Path) -> None:
+def test_a_folder_name_that_is_not_utf_8_gives_a_readable_adapter(project: Path) -> None:
     draft = drafted("dossi\udce9r/train.py")
     adapter, *_ = keep(draft, project, force=False)
     compile(adapter.read_text(encoding="utf-8"), adapter, "exec")
 
 
-def test_what_no_import_finds_is_refused(project: Path) -> None:
+def test_a_module_name_that_python_cannot_import_is_refused(project: Path) -> None:
     """As a file's name comes from another system, where letters and accents are apart."""
     with pytest.raises(UsageError, match="as Python normalizes it"):
         drafted(unicodedata.normalize("NFD", "entraîné.py"))

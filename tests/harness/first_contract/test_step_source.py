@@ -165,7 +165,7 @@ def test_a_function_that_builds_no_step_is_refused_with_its_place(text: str, fou
         ("folder.py:main", "folder.py: the file must exist; found no file there"),
     ],
 )
-def test_what_names_no_function_is_refused(asked: str, found: str, project: Path) -> None:
+def test_an_argument_that_names_no_function_is_refused(asked: str, found: str, project: Path) -> None:
     written("", "class.py")
     (project / "latin.py").write_bytes(b"# \xe9\n")
     (project / "folder.py").mkdir()
@@ -198,12 +198,12 @@ def test_a_return_value_unknown_from_the_source_is_left_to_the_run() -> None:
         ("def main():\n    return StepFunction(trainer.step, trainer.batch, model)\n", False),
     ],
 )
-def test_a_function_says_whether_it_makes_a_trainer(text: str, makes: bool) -> None:
+def test_the_return_value_of_a_function_shows_whether_it_builds_a_trainer(text: str, makes: bool) -> None:
     written(text)
     name = text.partition("(")[0].rpartition(" ")[2] if "make_trainer" in text else "main"
     assert find_step_source(f"train.py:{name}").makes_trainer is makes
 
 
-def test_a_function_whose_name_says_so_makes_a_trainer() -> None:
+def test_a_function_named_make_trainer_builds_a_trainer() -> None:
     written("def make_trainer():\n    return made()\n")
     assert find_step_source("train.py:make_trainer").makes_trainer

@@ -101,7 +101,7 @@ def test_a_step_that_did_not_run_has_no_table(draft: Draft) -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("warm")
 @pytest.mark.parametrize("option", ["--json", "--markdown"])
-def test_the_command_prints_that_alone(option: str, tmp_path: Path) -> None:
+def test_try_with_json_or_markdown_prints_only_that_format(option: str, tmp_path: Path) -> None:
     (tmp_path / "temporary").mkdir()
     written(tmp_path, before_update="loss.item()")
     code, printed, _ = called(tmp_path, "try", "train.py:make_step", "--no-compile", "--steps", "12", option)
@@ -113,7 +113,7 @@ def test_the_command_prints_that_alone(option: str, tmp_path: Path) -> None:
         assert printed.endswith("```\n")
 
 
-def test_options_that_print_a_text_of_their_own_exclude_one_another(tmp_path: Path) -> None:
+def test_json_and_markdown_options_exclude_each_other(tmp_path: Path) -> None:
     (tmp_path / "temporary").mkdir()
     written(tmp_path)
     code, printed, errors = called(tmp_path, "try", "train.py:make_step", "--json", "--markdown")

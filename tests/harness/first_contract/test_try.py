@@ -234,7 +234,7 @@ def test_a_frozen_learning_rate_is_another_training(project: Path) -> None:
         "model.table = model.table.to(here); loss = loss * model.table[0]",  # undone with the warm-up
     ],
 )
-def test_what_a_gpu_would_refuse_is_foreseen_with_its_line(after: str, project: Path) -> None:
+def test_an_operation_that_a_cuda_graph_would_refuse_is_reported_with_its_line(after: str, project: Path) -> None:
     """Without a GPU the step is recorded: a copy from the host, which no CUDA graph takes, is none there."""
     written(
         project,

@@ -78,7 +78,7 @@ def test_an_equal_step_trains_as_the_commit_and_nothing_is_written(repository: R
 
 
 @pytest.mark.usefixtures("warm")
-def test_a_step_that_leaves_no_gradients_is_compared_without_them(repository: Repository) -> None:
+def test_a_step_that_leaves_no_gradients_is_compared_without_gradients(repository: Repository) -> None:
     code, printed, _ = called(repository(after="optimizer.zero_grad()"), *TRY)
     words = {question: told[-1].partition(":")[0] for question, told in answers(printed).items()}
     assert (words["trains as the baseline"], words["leaves the same gradients"], code) == ("yes", "not run", 0), printed
@@ -93,7 +93,9 @@ def test_a_step_that_leaves_no_gradients_is_compared_without_them(repository: Re
         ({"before": "optimizer.param_groups[0]['lr'] = 2e-2"}, "trains as the baseline"),
     ],
 )
-def test_a_step_that_trains_otherwise_is_named(repository: Repository, change: dict[str, str], told: str) -> None:
+def test_a_step_that_trains_differently_from_its_baseline_is_reported(
+    repository: Repository, change: dict[str, str], told: str
+) -> None:
     project = repository()
     written(project, **change)
     code, printed, _ = called(project, *TRY)
@@ -162,7 +164,7 @@ def test_a_step_that_raises_at_the_commit_is_an_error_with_its_line(repository: 
         ),
     ],
 )
-def test_what_cannot_be_compared_is_refused(repository: Repository, arguments: tuple[str, ...], error: str) -> None:
+def test_an_incomparable_baseline_is_refused(repository: Repository, arguments: tuple[str, ...], error: str) -> None:
     project = repository()
     text = (project / "train.py").read_text()
     (project / "new.py").write_text(text)
@@ -173,7 +175,7 @@ def test_what_cannot_be_compared_is_refused(repository: Repository, arguments: t
     assert len(git(project, "worktree", "list").splitlines()) == 1
 
 
-def test_a_branch_that_moves_meanwhile_is_compared_as_it_was(
+def test_a_branch_that_moves_during_a_try_is_compared_at_its_first_commit(
     repository: Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     project = repository()
@@ -200,7 +202,7 @@ def test_a_folder_that_is_no_repository_is_refused(tmp_path: Path) -> None:
     [Choice(), Choice(deterministic=True), Choice("within", deterministic=True), Choice("noise", repeats=False)],
     ids=str,
 )
-def test_what_is_drafted_can_be_read(
+def test_a_contract_drafted_for_a_baseline_can_be_loaded(
     choice: Choice, argument: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -35,12 +35,12 @@ def write(path: Path, script: str) -> None:
         ("slurm:time=30,par tition=x", "found 'par tition=x'"),
     ],
 )
-def test_what_names_no_engine_is_refused(on: str, message: str, commands: Path) -> None:
+def test_an_unknown_engine_is_refused(on: str, message: str, commands: Path) -> None:
     with pytest.raises(UsageError, match=message):
         engine(on)
 
 
-def test_gpus_of_this_machine_are_none_of_a_cluster() -> None:
+def test_gpus_of_this_machine_are_refused_together_with_a_cluster() -> None:
     with pytest.raises(UsageError, match="--gpus names GPUs of this machine; found --on slurm; leave out one of them"):
         engine("slurm", "all")
 
@@ -76,7 +76,7 @@ def test_a_cluster_that_does_not_answer_is_an_error(commands: Path) -> None:
         ("(null)", 1, {}, None),
     ],
 )
-def test_a_shard_asks_for_the_gpus_that_it_needs_or_all_that_a_node_has(
+def test_a_slurm_shard_requests_the_gpus_that_it_needs(
     commands: Path, tmp_path: Path, gpus: str, options: dict[str, str], asked: str | None, needed: int
 ) -> None:
     write(commands / "sinfo", f"echo '{gpus}'")
@@ -98,7 +98,7 @@ def test_options_of_sbatch_are_passed_on(commands: Path, tmp_path: Path) -> None
         assert script.count(f"#SBATCH {line}\n") == 1
 
 
-def test_a_job_is_under_way_while_it_is_queued_and_has_no_result(commands: Path, tmp_path: Path) -> None:
+def test_a_slurm_job_is_running_while_it_is_queued_without_a_result(commands: Path, tmp_path: Path) -> None:
     write(commands / "sbatch", "echo Submitted batch job $$")
     slurm = Slurm({})
     shard_job = ShardJob(Shard("one", Path("a.yaml"), ()), ("harness",), tmp_path, (), {})

@@ -53,7 +53,7 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
     return lambda **written: Path("programs.json").write_text(json.dumps(written))
 
 
-def test_every_claim_is_in_one_shard_and_timings_come_first() -> None:
+def test_every_claim_is_in_one_shard_and_timing_shards_come_first() -> None:
     contracts = load_contracts([CONTRACTS])
     planned = gate_shards(contracts)
     demanded = [claim.id for loaded in contracts for claim in loaded.contract.claims]
@@ -147,7 +147,7 @@ def test_a_shard_names_its_contract_and_claims() -> None:
     assert one.words(but={"A-001"}) == ["verify", "contracts/a.yaml", "--claim", "A-002"]
 
 
-def test_shards_say_whether_they_need_a_gpu() -> None:
+def test_shards_state_whether_they_need_a_gpu() -> None:
     needs = {shard.name: shard.on_gpu for shard in gate_shards(load_contracts([CONTRACTS]))}
     assert (needs["F-GRAPH-BWD-003"], needs["traced-step-v1"], needs["ptx-target-parity-v1"]) == (True, False, True)
 
@@ -195,7 +195,7 @@ print(len(seen), *{unit.obstacle.message for unit in found.units if unit.obstacl
     [("abc", "2"), ("a", "1 needs 2 GPUs, one for each rank: this machine has 1")],
 )
 @pytest.mark.parametrize("plan", [gate_shards, drill_shards])
-def test_no_unit_lacks_a_gpu_that_is_there(
+def test_every_unit_sees_as_many_gpus_as_it_needs_and_exist(
     plan: Callable[[Sequence[LoadedContract]], list[Shard]], gpus: str, seen: str, programs: Write, tmp_path: Path
 ) -> None:
     """GPUs are simulated. A shard sees as many as its units need; on fewer the units say how many they need."""
@@ -408,7 +408,7 @@ def waiting(scripted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 LOCAL = ["verify", "one.yaml", "--on", "local", "--gate", "--json", "--reports", "r", "--name", "all"]
 
 
-def test_a_job_that_is_put_back_goes_on_where_it_was(waiting: Path) -> None:
+def test_a_requeued_slurm_job_resumes_where_it_stopped(waiting: Path) -> None:
     """As before a time limit of Slurm: submitit hears a signal, and the job begins again."""
     with subprocess.Popen(harness(*LOCAL), stdout=subprocess.PIPE, text=True) as process:
         eventually(lambda: begun(waiting), "a run has ended", process)

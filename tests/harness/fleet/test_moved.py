@@ -98,7 +98,7 @@ def test_shards_of_two_machines_give_the_verdicts_of_a_single_machine(
     assert nodes == {"shard.ended-1": "node1", "shard": "node2"}
 
 
-def test_a_shard_of_which_nothing_had_ended_leaves_nothing_settled(left: Path) -> None:
+def test_a_shard_without_an_ended_run_settles_no_claim(left: Path) -> None:
     """A drill, of which no part is kept, looks the same."""
     set_aside(left, FINAL, settled=False)
     assert (settled_claims(FINAL), [path.name for path in Path("r").iterdir()]) == (set(), ["shard.left-1"])

@@ -116,7 +116,7 @@ def test_a_preempted_job_and_a_lost_node_change_no_verdict(folder: Path, cluster
     assert [each.executed for each in header("one").resumed] == [["one+waits+paired"]]
 
 
-def test_what_slurm_refuses_is_its_users_to_mend(folder: Path, cluster: slurm_cluster.Cluster) -> None:
+def test_a_refusal_by_slurm_is_a_usage_error(folder: Path, cluster: slurm_cluster.Cluster) -> None:
     done = subprocess.run(
         [*HARNESS, "verify", "contracts", "--on", "slurm:partition=nowhere", "--reports", "r", "--name", "all"],
         env={**os.environ, **cluster.variables}, capture_output=True, text=True, check=False,

@@ -172,7 +172,7 @@ def test_durations_of_a_different_machine_give_no_estimate(
     assert as_json(monkeypatch, capsys, "verify", "contracts", "--plan")["runs"][0]["estimate"] is None
 
 
-def test_a_run_that_died_says_nothing(
+def test_a_run_that_died_gives_no_estimate(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_contract("error")
@@ -208,7 +208,7 @@ def test_the_plan_of_a_drill_lists_the_runs_that_the_drill_executes(
 
 
 @pytest.mark.parametrize("command", ["verify", "drill"])
-def test_shards_have_no_plan_of_one_machine(
+def test_a_plan_of_shards_is_refused(
     command: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_contract("held")

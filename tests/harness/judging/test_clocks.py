@@ -54,7 +54,7 @@ def figures(verdict: Verdict) -> dict[str, object]:
     return {name: figure.value for name, figure in verdict.figures.items()}
 
 
-def test_a_clock_against_the_faster_arm_takes_nothing_from_it() -> None:
+def test_a_lower_clock_of_the_faster_arm_does_not_reduce_its_ratio() -> None:
     verdict = judged(1700.0, 1900.0)
     assert verdict.reason == "held"
     assert figures(verdict)["sm_clock.graphed"] == 1700.0
@@ -138,18 +138,18 @@ def test_evidence_without_times_leaves_it_open() -> None:
 
 @pytest.mark.parametrize("arms", [(math.nan, 1700.0), (1700.0, math.nan), (math.inf, 1700.0)])
 @pytest.mark.parametrize("limits", [MOVING, {}])
-def test_a_clock_that_is_no_number_decides_nothing(arms: tuple[float, float], limits: dict[str, Any]) -> None:
+def test_a_non_finite_clock_decides_nothing(arms: tuple[float, float], limits: dict[str, Any]) -> None:
     assert judged(*arms, limits=limits).reason == "limits_exceeded"
 
 
 @pytest.mark.parametrize("loads", [(math.nan, 0.2), (0.2, math.nan)])
-def test_a_load_that_is_no_number_decides_nothing(loads: tuple[float, float]) -> None:
+def test_a_non_finite_host_load_decides_nothing(loads: tuple[float, float]) -> None:
     """Wherever it stands: `max` alone would keep a number that stands before it."""
     samples = [sample(host_load_per_core=load) for load in loads]
     assert timed(telemetry=Telemetry(samples=samples)).reason == "limits_exceeded"
 
 
-def test_a_steady_clock_is_not_asked_whom_it_favours() -> None:
+def test_a_steady_clock_needs_no_comparison_of_arms() -> None:
     """No sample fell into a block, and none is needed: no arm's clock differs by more than all samples do."""
     verdict = judged(None, None)
     assert verdict.reason == "held"

@@ -55,7 +55,7 @@ def test_an_effect_of_the_data_type(dtype: str, reason: str) -> None:
     assert verdict.figures["training_effect_demanded"].value == (3.0 if dtype == "bfloat16" else 0.2)
 
 
-def test_a_data_type_that_nothing_states_decides_nothing() -> None:
+def test_a_bound_by_data_type_is_undecided_if_no_arm_states_its_type() -> None:
     claim = TRAJECTORY | effect(cases(0.2, {"dtype": "bfloat16", "value": 3.0}))
     stated = verdict_of(claim, trajectory_run(graphed(facts={"layers": 2})))
     assert (stated.status, stated.reason) == ("NOT_RUN", "capability_missing")
@@ -63,14 +63,14 @@ def test_a_data_type_that_nothing_states_decides_nothing() -> None:
     assert (missing.status, missing.reason) == ("ERROR", "evidence_missing")
 
 
-def test_a_bound_of_the_workload_alone_needs_no_figure() -> None:
+def test_a_bound_by_workload_adds_no_bound_figure() -> None:
     verdict = verdict_of(TRAJECTORY | effect(cases(0.2, {"workload": "w", "value": 0.3})), trajectory_run())
     assert verdict.status == "PASS"
     assert [name for name in verdict.figures if name.endswith("_bound")] == []
     assert verdict.figures["training_effect_demanded"].value == 0.3
 
 
-def test_the_trajectory_of_a_ratio_is_judged_by_its_own_cases() -> None:
+def test_the_trajectory_of_a_speed_ratio_uses_its_own_conditional_bounds() -> None:
     within = TRAJECTORY | {"equality": "within"}
     tight = within | {"max_abs_difference": cases(0.1, {"gpu": "H100", "value": 1e-9})}
     claim = FASTER | {"at_least": 1.01}

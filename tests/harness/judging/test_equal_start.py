@@ -80,7 +80,7 @@ def test_frozen_parameters_differ_by_form_or_else_in_their_values() -> None:
         ),
     ],
 )
-def test_numbers_of_the_state_are_shown_and_its_own_tensors_come_first(
+def test_an_unequal_start_shows_numbers_and_lists_tensors_first(
     state: dict[str, Any], numbers: Mapping[str, float] | None, words: str
 ) -> None:
     theirs = beginning(

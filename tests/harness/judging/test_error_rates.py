@@ -105,7 +105,7 @@ def test_the_simulated_deviation_is_the_one_named() -> None:
 
 
 @pytest.mark.parametrize("share", [0.25, 0.5, 0.75])
-def test_disturbed_blocks_are_as_many_as_named_in_stretches_of_four(share: float) -> None:
+def test_simulated_disturbances_have_the_requested_share_in_runs_of_four_blocks(share: float) -> None:
     logs = simulated_noise.disturbed(share)(np.random.default_rng(0), Shape(2000, 8, 4), 0.001)
     slow = logs[:, 1].reshape(-1, 8) > 0.2
     assert slow.mean() == pytest.approx(share, abs=0.02)
@@ -119,7 +119,7 @@ def test_measurements_share_no_common_noise() -> None:
     assert abs(np.corrcoef(baseline[:, 0], baseline[:, 5])[0, 1]) < 0.1
 
 
-def test_measured_processes_are_drawn_whole() -> None:
+def test_resampled_noise_draws_whole_processes() -> None:
     pool = np.arange(3 * 2 * 4 * 2, dtype=float).reshape(3, 2, 4, 2)
     drawn = measured_noise.resampled(pool)(np.random.default_rng(0), Shape(50, 5, 4), 0.0)
     assert drawn.shape == (50, 2, 5, 4, 2)
@@ -143,7 +143,7 @@ def test_stored_step_times_match_the_runs_that_are_still_published() -> None:
     assert [measured_noise.timed(error_rates.REPORTS, run) for run in published] == [kept[run] for run in published]
 
 
-def test_noise_common_to_all_processes_is_a_bias_that_one_measurement_does_not_show() -> None:
+def test_one_measurement_cannot_detect_noise_common_to_all_processes() -> None:
     assert simulated("common to a measurement, 2.5 %", 0.001, DEMANDED).passed > 0.1
 
 
@@ -161,7 +161,7 @@ def test_a_missed_bar_is_named() -> None:
     assert wanted(point) == ("PASS at most 0.5%", False)
 
 
-def test_a_judge_that_decides_otherwise_ends_the_script(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_rate_script_stops_if_the_judge_decides_differently(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(statistics, "fewest_processes", lambda _: 99)
     with pytest.raises(RuntimeError, match="and the judge says 12 processes cannot reach"):
         simulated("bell-shaped", 0.003, 1.2)

@@ -43,5 +43,5 @@ def test_most_parameters_show_how_coarsely_an_arm_rounds() -> None:
     assert found.capped(5e-5) == pytest.approx(5e-5 / 0.75e-5)
 
 
-def test_a_control_that_nothing_moves_measures_no_rounding() -> None:
+def test_a_control_that_does_not_move_measures_no_rounding() -> None:
     assert measured_rounding([Tensor("parameters 0", 1.0, 2.0, 10.0, 0.0)]) == (1.0, 0.0)

@@ -138,7 +138,7 @@ def test_series_without_a_step() -> None:
     }
 
 
-def test_repeated_runs() -> None:
+def test_repeated_runs_report_their_largest_difference() -> None:
     verdict = repeated(arm("ungraphed", nudged(7), batches=["b"] * 5 + [f"b{step}" for step in range(5)]))
     assert verdict.denominators == {"steps": 10, "runs": 3, "state_tensors": 7}
     assert figures(verdict) == {
@@ -176,7 +176,7 @@ def test_gradients_within_a_bound() -> None:
     }
 
 
-def test_gradients_that_differ() -> None:
+def test_differing_gradients_report_the_tensor_and_the_step() -> None:
     verdict = matched(execution=all_steps(A, unlike(2e-5)))
     assert figures(verdict) == {
         "max_abs_difference": (2e-5, "gradient"),

@@ -78,7 +78,7 @@ def test_host_syncs_of_both_arms() -> None:
     }
 
 
-def test_growing_memory() -> None:
+def test_growing_memory_reports_its_samples_and_peaks() -> None:
     samples = memory([100, 200, 100, 202, 90], [400, 500, 502, 505, 504])
     run = paired(graphed([3.0, 2.9, 2.8, 2.7, 2.6], memory=[memory([1], per="recapture"), samples]))
     verdict = verdict_of(MEMORY, run, steps=5)

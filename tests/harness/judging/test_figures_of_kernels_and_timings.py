@@ -68,12 +68,12 @@ def test_keys_that_were_not_prewarmed() -> None:
     assert never_compiled["first_missing_key"] == ("clip", "")
 
 
-def test_keys_with_other_ptx() -> None:
+def test_kernels_with_different_ptx_report_the_first_key() -> None:
     used = [kernel(key, ptx_digest="other") for key in ("gemm", "clip")]
     assert figures(covered(used=used)) == {"keys_missing": (0, "keys"), "first_differing_key": ("clip", "")}
 
 
-def test_late_compilations() -> None:
+def test_late_compilations_report_their_number_and_the_first_key() -> None:
     late = [compiled("norm", phase="train", seconds=3.5), compiled("clip", phase="upload", seconds=2.5)]
     verdict = prewarmed(events=[*WARM, *late])
     assert verdict.denominators == {"planned_kernels": 2, "used_kernels": 2, "jit_events": 4}
@@ -84,7 +84,7 @@ def test_late_compilations() -> None:
     }
 
 
-def test_kernels_that_agree() -> None:
+def test_agreeing_kernels_report_their_largest_errors() -> None:
     errors = [(1e-6, 2e-6, 3e-6), (4e-6, 1e-6, 2e-6), (1e-3, 2e-3, 3e-3), (2e-3, 1e-3, 4e-3)]
     names = ("error_vs_fp64", "error_vs_naive", "naive_error_vs_fp64")
     wrong: list[dict[str, Any]] = [dict(zip(names, each, strict=True)) for each in errors]
@@ -117,7 +117,7 @@ def test_kernels_that_agree() -> None:
     }
 
 
-def test_kernels_beside_their_peers() -> None:
+def test_kernels_with_peers_report_errors_relative_to_the_peer() -> None:
     verdict = in_terms(cases=beside_peers({"own": 1e-6, "theirs": 2e-6}, {"own": 3e-6, "theirs": 1e-6}))
     assert verdict.reason == "held"
     found = {name: value for name, (value, _) in figures(verdict).items() if "peer" in name}
@@ -171,7 +171,7 @@ def winsorized_deviation(logs: list[float]) -> float:
     return float(np.std(stats.mstats.winsorize(np.array(logs), limits=(0.125, 0.125)), ddof=1))
 
 
-def test_timings() -> None:
+def test_a_timing_reports_ratios_bounds_and_machine_figures() -> None:
     limits = {"foreign_gpu_processes": 2, "throttled_share": 0.5, "host_load_per_core": 0.8}
     verdict = timed(eight_processes(), {"limits": limits, "at_least": 1.125})
     assert verdict.reason == "held"
@@ -278,7 +278,7 @@ def test_processes_that_would_decide(slow: float, needed: int | None) -> None:
     assert (verdict.reason, figures(verdict)["processes_to_decide"]) == ("undecided_ratio", (needed, "processes"))
 
 
-def test_of_two_measurements_the_one_that_needs_more_sets_the_number() -> None:
+def test_the_measurement_that_needs_more_processes_determines_the_estimate() -> None:
     wide = processes(1.2, [*SPREAD[:6], 1.1 / 1.2, 1.1 / 1.2])
     assert figures(measured(wide, processes(1.2)))["processes_to_decide"] == (9, "processes")
     assert figures(measured(wide, processes(1.1)))["processes_to_decide"] == (None, "processes")

@@ -124,7 +124,7 @@ def test_equal_arms_do_not_repeat_a_difference(candidate: dict[str, str]) -> Non
 
 
 @pytest.mark.parametrize("candidate", [{"fault": "late"}, {"capture": "step", "fault": "momentum"}])
-def test_an_observed_step_ends_in_the_bits_of_the_plain_one(candidate: dict[str, str]) -> None:
+def test_an_observed_located_step_ends_with_the_bits_of_the_plain_step(candidate: dict[str, str]) -> None:
     executing = executions(**candidate)
     observed = next(s for run, s in zip(executing.runs, executing.steps, strict=True) if run.settings["observed"])
     for arm in ("other", "plain"):
@@ -181,7 +181,7 @@ def test_a_step_that_was_recorded_twice_is_damage(tmp_path: Path) -> None:
     assert death.detail.endswith(" was recorded twice")
 
 
-def test_a_limit_that_is_too_short_is_said(tmp_path: Path) -> None:
+def test_locating_that_runs_out_of_time_is_reported(tmp_path: Path) -> None:
     executing = Executing(tmp_path)
     run = run_for({"fault": "late"})
     answer = locate(run.model_copy(update={"settings": {**run.settings, "limit_s": 0.0}}), executing)
@@ -213,7 +213,7 @@ def test_a_tensor_that_was_made_later_is_damage(source: object) -> None:
         ObservedStep.model_validate_json(json.dumps(forged))
 
 
-def test_steps_that_agree_are_not_observed_and_no_run_goes_on_behind_the_first_that_differs(tmp_path: Path) -> None:
+def test_only_the_first_differing_step_is_observed(tmp_path: Path) -> None:
     executing = Executing(tmp_path)
     locate(run_for({"fault": "late"}, first_differing_step=4), executing)
     assert [run.settings["last"] for run in executing.runs] == [4, 3]

@@ -37,7 +37,7 @@ def quarters(early: float, late: float, count: int = 8) -> list[float]:
     return [*[early] * count, *[1.0] * (2 * count), *[late] * count]
 
 
-def test_late_steps_over_early_ones() -> None:
+def test_slowdown_compares_late_steps_with_early_steps() -> None:
     assert slowdown(blocks(quarters(1.0, 1.5))) == Slowdown(0.5, 0.5, 0.5, 0.5)
 
 
@@ -64,7 +64,7 @@ def test_of_few_blocks_the_extremes_are_the_interval() -> None:
     assert slowdown(blocks(times)) == Slowdown(0.0, 0.0, 3.0)
 
 
-def test_a_machine_that_became_slower_explains_as_much_of_it() -> None:
+def test_a_machine_that_slows_down_explains_its_part_of_the_slowdown() -> None:
     found = slowdown(blocks(quarters(1.0, 1.5), quarters(1.0, 1.25)))
     assert found == Slowdown(0.5, 1.5 / 1.25 - 1, 0.5, 0.5)
 
@@ -101,7 +101,7 @@ def test_equal_times_are_hardly_ever_called_slower_or_flat_by_noise(noise: str) 
     assert missed <= 40
 
 
-def test_the_third_fastest_block_of_a_quarter_stands_for_its_fastest() -> None:
+def test_the_third_fastest_block_of_a_quarter_represents_its_fastest_steps() -> None:
     times = [*[0.5, 0.5, 2.0, *[3.0] * 5], *[1.0] * 16, *[3.0, 2.5, 2.2, *[4.0] * 5]]
     found = slowdown(blocks(times))
     assert found is not None

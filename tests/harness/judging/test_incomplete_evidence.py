@@ -119,7 +119,7 @@ def test_every_claim_kind_except_ptx_target_rests_on_numbers(monkeypatch: pytest
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_is_no_number_never_passes(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_non_finite_number_in_the_evidence_never_passes(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     case = passing(kind, monkeypatch)
     passed = []
     for path in leaves(case.evidence):
@@ -141,7 +141,7 @@ def may_be_absent(path: Path, kind: str) -> bool:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_is_absent_never_passes(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_evidence_never_passes(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     case = passing(kind, monkeypatch)
     passed = []
     for path, nothing in things(case.evidence):

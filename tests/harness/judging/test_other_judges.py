@@ -58,7 +58,7 @@ def test_a_failed_capture_says_why() -> None:
     )
 
 
-def test_a_sync_says_where() -> None:
+def test_a_sync_is_reported_with_its_source_line() -> None:
     verdict = watched(replays({"profiler": 1, "sync_debug_mode": 0}))
     assert value(verdict, "candidate_syncs_per_step") == 0.5
     assert value(verdict, "control_syncs_per_step") == 6.0 * LAYERS
@@ -171,7 +171,7 @@ def test_a_kind_whose_judge_cannot_be_imported_is_not_run(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("denominators", [{}, {"steps": 0}, {"steps": 5, "tensors": 0}])
-def test_nothing_counted_is_never_pass(denominators: dict[str, int]) -> None:
+def test_a_verdict_without_counted_items_never_passes(denominators: dict[str, int]) -> None:
     def judge(sheet: Sheet) -> Judgement:
         for name, number in denominators.items():
             sheet.count(name, number)
@@ -199,7 +199,7 @@ def test_figures_keep_their_types_and_are_rounded() -> None:
     assert [type(values[name]) for name in ("count", "share", "flag")] == [int, float, bool]
 
 
-def test_every_code_of_the_harness_has_a_meaning_and_no_other_code_has() -> None:
+def test_exactly_the_codes_of_the_harness_have_a_meaning() -> None:
     assert {code for code, text in reasons().items() if text.meaning} == set(REASONS)
 
 

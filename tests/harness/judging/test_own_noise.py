@@ -168,7 +168,7 @@ def test_a_difference_present_in_all_runs_is_named_as_beyond_noise(
     ],
     ids=["a generator", "a tensor that is missing", "a gradient that is missing"],
 )
-def test_what_noise_cannot_touch_is_compared_in_bits(change: Change, noisy: Recorded) -> None:
+def test_values_that_noise_cannot_change_are_compared_in_bits(change: Change, noisy: Recorded) -> None:
     assert noisy.verdict(change).status in {Status.FAIL, Status.ERROR}
     assert noisy.verdict(change).reason in {"beyond_noise", "evidence_inconsistent"}
 

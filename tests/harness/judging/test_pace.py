@@ -113,7 +113,7 @@ def test_where_too_few_would_be_left_all_count(undisturbed: int, counted: int) -
     assert len([name for name in verdict.figures if name.startswith("ratio.process_")]) == counted
 
 
-def test_each_measurement_needs_enough_of_its_own() -> None:
+def test_each_of_two_measurements_needs_enough_undisturbed_processes() -> None:
     runs = [process(number, 1.2, [FREE if number < 18 else BUSY] * 4) for number in range(24)]
     moments = iter(range(10_000))
     for run in runs:
@@ -123,7 +123,7 @@ def test_each_measurement_needs_enough_of_its_own() -> None:
     assert len([name for name in verdict.figures if name.startswith("ratio.process_")]) == 24
 
 
-def test_where_nothing_is_undisturbed_slow_baselines_pass_nothing() -> None:
+def test_a_slow_baseline_without_undisturbed_rounds_passes_nothing() -> None:
     """Every block of the baseline takes 1.7 times as long, and a slow pace of 1.8 says that it may have been so."""
     runs = [process(number, 1.0, [FREE, BUSY, BUSY, BUSY]) for number in range(12)]
     verdict = judged(runs)
@@ -138,7 +138,7 @@ def test_a_ratio_larger_than_a_slow_pace_explains_is_decided() -> None:
     assert value(verdict, "mean_ratio") == pytest.approx(2.5 / 1.8)
 
 
-def test_slow_candidates_fail_nothing_where_nothing_is_undisturbed() -> None:
+def test_a_slow_candidate_without_undisturbed_rounds_fails_nothing() -> None:
     runs = [process(number, 1.3, [FREE, BUSY, BUSY, BUSY], slowed="graphed") for number in range(12)]
     assert judged(runs).reason == "undecided_ratio"
 
@@ -152,7 +152,7 @@ def test_the_pace_decides_nothing_where_steps_wait_for_the_device(share: float, 
     assert (value(verdict, "disturbed_rounds") == 0) == (reason == "held")
 
 
-def test_the_pace_counts_where_the_host_alone_is_timed_though_the_device_works_all_along() -> None:
+def test_the_machine_pace_counts_for_enqueue_timings_of_a_busy_device() -> None:
     runs = [process(number, 1.2, [BUSY] * 4, slowed="") for number in range(11)]
     runs = [working(run, 0.91) for run in [*runs, process(11, 1.2, [FREE] * 4)]]
     assert judged(runs, at_least=11.0, measure="enqueue").reason == "undecided_ratio"
@@ -166,23 +166,23 @@ def test_no_block_is_thought_shorter_than_its_work_on_the_device() -> None:
 
 
 @pytest.mark.parametrize(("pace", "disturbed"), [(1.35 * LEAST, 0), (1.36 * LEAST, 4), (None, 0)])
-def test_what_is_a_slow_pace(pace: float | None, disturbed: int) -> None:
+def test_a_pace_beyond_the_limit_counts_as_a_disturbed_round(pace: float | None, disturbed: int) -> None:
     runs = [process(number, 1.2, [FREE] * 4) for number in range(11)]
     assert value(judged([*runs, process(11, 1.2, [pace] * 4)]), "disturbed_rounds") == disturbed
 
 
 @pytest.mark.parametrize("pace", [math.nan, math.inf, 0.0])
-def test_a_pace_that_cannot_be_one_is_no_evidence(pace: float) -> None:
+def test_an_impossible_pace_is_inconsistent_evidence(pace: float) -> None:
     runs = [process(number, 1.2, [FREE] * 4) for number in range(11)]
     assert judged([*runs, process(11, 1.2, [FREE, FREE, FREE, pace])]).reason == "evidence_inconsistent"
 
 
-def test_a_machine_that_is_as_slow_all_along_is_its_own_measure() -> None:
+def test_a_machine_that_is_always_slow_is_not_disturbed() -> None:
     verdict = judged([process(number, 1.2, [BUSY] * 4) for number in range(12)])
     assert (verdict.reason, value(verdict, "disturbed_rounds")) == ("held", 0)
 
 
-def test_the_page_shows_what_is_measured() -> None:
+def test_the_timing_plot_shows_the_measured_enqueue_times() -> None:
     """A step of 12 and 10 ms, which the host enqueues in 12 and 1 ms."""
     [shown] = side_by_side([process(0, 1.2, [FREE] * 4)], "enqueue")
     assert shown.ratio == pytest.approx(12.0)

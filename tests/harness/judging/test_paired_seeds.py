@@ -16,7 +16,7 @@ from harness.kinds.seeds import not_worse
 EXPERIMENTS = 4000
 
 
-def test_an_interval_is_that_of_students_t_where_nobody_is_left_out() -> None:
+def test_the_interval_of_few_seeds_is_students_t() -> None:
     """Of 1 to 5: mean 3, deviation sqrt(2.5), error sqrt(0.5), and 2.132 the 95 % quantile of t with four degrees."""
     low, high = not_worse.interval(np.array([1.0, 2.0, 3.0, 4.0, 5.0]), 0.95)
     assert (float(low), float(high)) == pytest.approx((3 - 2.13185 * 0.5**0.5, 3 + 2.13185 * 0.5**0.5), abs=1e-4)
@@ -37,7 +37,7 @@ def test_an_interval_is_that_of_students_t_where_nobody_is_left_out() -> None:
         ([-5.0, -0.01, -0.01, -0.01, -0.01], 0),  # agreed, and too wide apart for the interval
     ],
 )
-def test_who_decides(excess: list[float], answer: int) -> None:
+def test_the_interval_of_seeds_decides_better_worse_or_undecided(excess: list[float], answer: int) -> None:
     assert int(not_worse.decide(np.array(excess), 0.95)) == answer
 
 

@@ -65,16 +65,16 @@ def test_an_arm_that_draws_by_a_kernel_which_is_no_operator_leaves_equality_unde
     assert "draws from torch.cpu by no operator that is seen" in verdict.message
 
 
-def test_arms_that_both_draw_by_no_operator_are_judged_by_their_numbers() -> None:
+def test_arms_that_draw_without_operators_are_judged_by_their_losses() -> None:
     assert trajectory(drew(wrong()), drew(arm("ungraphed"))).reason == "differs"
 
 
-def test_other_random_numbers_are_no_reason_where_the_arms_agree() -> None:
+def test_different_random_numbers_do_not_matter_if_the_losses_agree() -> None:
     plain = drew(arm("ungraphed"), MASK, PLAIN)
     assert trajectory(drew(graphed(LOSSES), captured=[[MASKED]]), plain).status is Status.PASS
 
 
-def test_other_random_numbers_excuse_no_value_that_is_not_finite() -> None:
+def test_different_random_numbers_do_not_excuse_a_non_finite_loss() -> None:
     candidate = graphed(changed(4, float("nan")))
     verdict = trajectory(drew(candidate, captured=[[MASKED]]), drew(arm("ungraphed"), MASK, PLAIN))
     assert (verdict.status, verdict.reason) == (Status.FAIL, "non_finite")
@@ -85,7 +85,7 @@ def test_other_random_numbers_excuse_no_value_that_is_not_finite() -> None:
     [(MASKED, (Status.INCONCLUSIVE, "other_random_numbers")), (PLAIN, (Status.FAIL, "differs"))],
     ids=["other", "equal"],
 )
-def test_a_speed_is_reported_of_timed_arms_that_draw_other_random_numbers(
+def test_a_speed_is_reported_when_timed_arms_draw_different_random_numbers(
     drawn: str, answer: tuple[Status, str]
 ) -> None:
     plain = drew(arm("ungraphed"), PLAIN)

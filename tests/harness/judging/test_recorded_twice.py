@@ -6,7 +6,7 @@ No record is there twice: reading refuses that (`tests/harness/evidence/test_rec
 from judge_cases_accumulation import accumulated, micro_batches
 
 
-def test_micro_batches_of_one_step() -> None:
+def test_extra_recorded_micro_batches_are_an_evidence_error() -> None:
     verdict = accumulated(read=[micro_batches([["same", "same"]]), micro_batches()])
     assert verdict.reason == "evidence_missing"
     assert verdict.message == "the micro-batches of 11 of graphed's 10 steps were recorded"

@@ -40,7 +40,7 @@ def test_every_kind_and_every_check_is_in_the_matrix() -> None:
 
 
 @pytest.mark.parametrize(("kind", "bases"), [(kind, kind) for kind in BASES], indirect=["bases"], ids=list(BASES))
-def test_a_kind_notices_what_is_wrong_or_leaves_the_check_out(kind: str, bases: list[Recorded]) -> None:
+def test_every_kind_performs_each_shared_check_or_declares_its_omission(kind: str, bases: list[Recorded]) -> None:
     leaves_out, unnoticed, needed = BUILT_IN[kind].leaves_out, list[str](), set[str]()
     for base in bases:
         assert base.verdict().status is Status.PASS, base.verdict().message

@@ -61,13 +61,13 @@ def test_stalls_that_the_speed_pays_for_pass(processes: int) -> None:
     assert (decided(struck(0, candidate, 1, 10.0), baseline) == 1).all()
 
 
-def test_stalls_fail_nothing_either() -> None:
+def test_stalls_of_the_candidate_fail_nothing() -> None:
     """Whose they were is not known: the machine's would be the candidate's fault."""
     candidate, baseline = drawn(0, 8, 4, 1.5)
     assert (decided(struck(0, candidate, 1, 10.0), baseline) == 0).all()
 
 
-def test_a_slow_baseline_of_one_process_pays_for_no_stalls() -> None:
+def test_a_slow_baseline_process_does_not_compensate_for_stalls() -> None:
     candidate, baseline = drawn(0, 8, 4, 1.5)
     baseline[:, 3] *= 1000.0
     assert not (decided(struck(0, candidate, 1, 10.0), baseline) == 1).any()
@@ -81,7 +81,7 @@ def test_blocks_that_the_machine_slowed_are_no_stalls() -> None:
     assert (statistics.decide(cautious, generous, math.log(DEMANDED), 0.99) == 1).all()
 
 
-def test_what_is_sustained_is_a_mean_of_seconds() -> None:
+def test_the_sustained_ratio_is_a_mean_of_seconds() -> None:
     """Two processes take 1 and 1/2 of the baseline's time: 3/4 in the mean."""
     reading = Reading(np.zeros(2), np.zeros((2, 2)), np.log([1.0, 2.0]))
     assert float(statistics.sustained(reading, 0.99)) == pytest.approx(math.log(4 / 3))

@@ -69,7 +69,7 @@ def test_slow_blocks_of_the_baseline_raise_the_cautious_reading_least() -> None:
     assert generous.ratios.tolist() == [pytest.approx(math.log(3.4))]
 
 
-def test_processes_and_experiments_are_read_one_by_one() -> None:
+def test_processes_and_experiments_are_read_independently() -> None:
     generator = np.random.default_rng(3)
     candidate, baseline = np.exp(generator.normal(0, 0.1, (2, 5, 8, 4, 2)))
     together = statistics.readings(candidate, baseline)
@@ -89,7 +89,7 @@ def test_measurements_are_processes_in_their_order() -> None:
 
 # --- the trimmed mean ----------------------------------------------------------------------------------------
 @pytest.mark.parametrize(("processes", "outliers"), [(5, 0), (7, 0), (8, 1), (15, 1), (16, 2), (64, 8)])
-def test_one_process_in_eight_is_left_out_on_each_side(processes: int, outliers: int) -> None:
+def test_one_process_in_eight_is_trimmed_on_each_side(processes: int, outliers: int) -> None:
     assert statistics.left_out(processes) == outliers
 
 
@@ -103,7 +103,7 @@ def test_the_interval_is_scipys_for_a_trimmed_mean(processes: int) -> None:
 
 
 @pytest.mark.parametrize("processes", [5, 7])
-def test_where_none_is_left_out_the_interval_is_students(processes: int) -> None:
+def test_without_trimming_the_interval_is_students_t(processes: int) -> None:
     mean, reach = statistics.trimmed(LOGS[:processes], 0.99)
     expected = scipy.stats.t.interval(
         0.98, processes - 1, loc=LOGS[:processes].mean(), scale=scipy.stats.sem(LOGS[:processes])
@@ -111,7 +111,7 @@ def test_where_none_is_left_out_the_interval_is_students(processes: int) -> None
     assert [float(mean - reach), float(mean + reach)] == pytest.approx(expected)
 
 
-def test_how_far_an_outlier_lies_changes_nothing() -> None:
+def test_the_size_of_an_outlier_does_not_change_the_trimmed_interval() -> None:
     near, far = (statistics.trimmed(np.append(LOGS[:7], outlier), 0.99) for outlier in (0.3, 3.0))
     assert [float(end) for end in near] == [float(end) for end in far]
 
@@ -161,7 +161,7 @@ def test_answers_are_small_integers() -> None:
     assert statistics.decide(*same(LOGS), DEMANDED, 0.99).dtype == np.int8
 
 
-def test_decisions() -> None:
+def test_the_trimmed_interval_decides_pass_fail_or_undecided() -> None:
     assert decided(LOGS) == 1
     assert decided(LOGS, demanded=math.log(1.3)) == -1
     assert decided(LOGS, demanded=math.log(1.2)) == 0
@@ -197,21 +197,21 @@ TWELVE = np.zeros((2, 12))
 
 
 @pytest.mark.parametrize(("others", "answer"), [([1.0], 1), ([0.1], 1), ([1.0, 1.0], 0)])
-def test_one_slow_process_of_twelve_hinders_no_pass(others: list[float], answer: int) -> None:
+def test_one_slow_process_of_twelve_does_not_prevent_a_pass(others: list[float], answer: int) -> None:
     assert decided(twelve(*others), TWELVE) == answer
 
 
-def test_one_slow_process_of_eight_decides_nothing() -> None:
+def test_one_slow_process_of_eight_leaves_the_ratio_undecided() -> None:
     assert decided(np.log([*[1.2] * 7, 1.09])) == 0
 
 
 @pytest.mark.parametrize(("second", "answer"), [(DEMANDED, 1), (DEMANDED - 1e-9, 0)])
-def test_all_but_one_of_twelve_reach_the_demanded_ratio(second: float, answer: int) -> None:
+def test_a_pass_needs_all_but_one_of_twelve_processes_at_the_demanded_ratio(second: float, answer: int) -> None:
     ratios = np.append(np.full(10, math.log(1.3)), [DEMANDED - 0.01, second])
     assert decided(ratios, TWELVE) == answer
 
 
-def test_fast_processes_prove_nothing() -> None:
+def test_fast_outlier_processes_prove_no_speedup() -> None:
     assert decided(twelve(9.0, ratio=1.11), TWELVE) == 0
     assert decided(twelve(*[9.0] * 10, ratio=1.0), TWELVE) == 0
 
@@ -245,7 +245,7 @@ def test_candidates_that_scatter_hinder_no_fail() -> None:
 
 
 @pytest.mark.parametrize("sign", [1, -1])
-def test_what_processes_share_is_at_least_the_bias_that_could_have_been_missed(sign: int) -> None:
+def test_the_assumed_common_bias_is_at_least_the_undetectable_bias(sign: int) -> None:
     scattered = DEMANDED + sign * (0.25 + np.array([0.0, 0.0, 0.5, 0.0, 2.0, 1.0, 0.0, 3.0]))
     assert decided(scattered, np.full((2, 8), 0.2)) == sign
     assert decided(scattered, np.full((2, 8), 0.3)) == 0
@@ -289,7 +289,7 @@ def test_each_measurement_decides_by_itself(first: float, second: float, answer:
     assert decided(ratios, np.zeros((2, 16)), measurements=2) == answer
 
 
-def test_failing_is_the_mirror_image_of_passing_where_no_agreement_is_asked() -> None:
+def test_failing_mirrors_passing_except_for_the_required_agreement() -> None:
     generator = np.random.default_rng(1)
     reading = read(generator.normal(0, 0.02, (2000, 12)), generator.normal(0, 0.005, (2000, 2, 12)))
     mirrored = read(-reading.ratios, -reading.selves)
@@ -300,7 +300,7 @@ def test_failing_is_the_mirror_image_of_passing_where_no_agreement_is_asked() ->
     np.testing.assert_array_equal(passed, failed & agree)
 
 
-def test_many_experiments_are_decided_as_each_alone() -> None:
+def test_many_experiments_are_decided_like_single_experiments() -> None:
     generator = np.random.default_rng(2)
     ratios, selves = generator.normal(0.15, 0.02, (50, 16)), generator.normal(0, 0.005, (50, 2, 16))
     together = statistics.decide(*same(ratios, selves), DEMANDED, 0.99, 2)
@@ -322,7 +322,7 @@ def needed(ratios: Array, selves: Array = QUIET, demanded: float = DEMANDED) -> 
     return statistics.processes_to_decide(*same(ratios, selves), demanded, 0.99)
 
 
-def test_a_spread_reaches_as_far_as_its_sample() -> None:
+def test_a_spread_has_the_reach_of_its_sample() -> None:
     spread = statistics.Spread.of(LOGS)
     mean, reach = statistics.trimmed(LOGS, 0.99)
     assert [spread.mean, spread.reach(0.99, 8)] == pytest.approx([float(mean), float(reach)])
@@ -334,7 +334,7 @@ def test_a_spread_is_the_winsorized_deviation() -> None:
 
 
 @pytest.mark.parametrize("side", [1, -1])
-def test_more_processes_are_named_when_they_would_decide(side: int) -> None:
+def test_the_number_of_processes_that_would_decide_is_estimated(side: int) -> None:
     """Of a spread of 0.05 the reach and the bias together are 0.104 with 12 processes and 0.096 with 13."""
     ratios, selves = DEMANDED + side * 0.1 + 0.05 * UNIT, np.stack([0.07 * UNIT, 0.0 * UNIT])
     margins = {n: 0.05 * _reach(0.99, n) + 0.07 * _reach(0.975, n) for n in (8, 12, 13)}
@@ -354,7 +354,7 @@ def test_a_wide_spread_decides_a_fail_before_it_decides_a_pass() -> None:
     assert needed(DEMANDED + 0.07 + 0.05 * UNIT) == 11
 
 
-def test_an_agreement_beyond_what_is_shared_decides_before_the_mean_does() -> None:
+def test_an_agreement_of_processes_can_decide_before_the_mean() -> None:
     """1.056 deviations beyond the bias: of 11 all but one lie there with a chance of a half; the reach is 1.067."""
     assert needed(DEMANDED + 0.1 + 1.056 * 0.5 + 0.5 * UNIT, np.full((2, 8), 0.1)) == 11
     assert 0.5 * _reach(0.99, 12) < 1.056 * 0.5 < 0.5 * _reach(0.99, 11)
@@ -374,7 +374,7 @@ def test_no_number_is_named_within_the_common_noise(side: int) -> None:
     assert needed(np.full(8, DEMANDED + side * 1.001 * COMMON_NOISE)) == 9
 
 
-def test_no_number_is_named_when_the_readings_lie_on_both_sides() -> None:
+def test_no_process_estimate_exists_when_two_readings_disagree() -> None:
     low, high = (read(np.full(8, DEMANDED + sign * 0.1), QUIET) for sign in (-1, 1))
     assert statistics.processes_to_decide(low, high, DEMANDED, 0.99) is None
 
@@ -392,7 +392,7 @@ def test_a_margin_that_is_just_the_bias_decides() -> None:
 
 
 @pytest.mark.parametrize(("processes", "expected"), [(62, 63), (63, 64), (64, None)])
-def test_no_more_processes_are_named_than_a_contract_may_ask_for(processes: int, expected: int | None) -> None:
+def test_the_process_estimate_never_exceeds_the_contract_maximum(processes: int, expected: int | None) -> None:
     assert needed(np.full(processes, 0.2), np.zeros((2, processes))) == expected
 
 

@@ -104,7 +104,7 @@ def test_batches_that_batchnorm_counted_are_equal_within_any_bound(buffer: str, 
     assert verdict.reason == reason
 
 
-def test_a_counter_that_one_arm_alone_has_is_not_compared() -> None:
+def test_a_counter_that_only_one_arm_has_is_not_compared() -> None:
     counted = {"buffers": {"norm.num_batches_tracked": "one"}}
     verdict = trajectory(graphed(LOSSES, end_state=counted), claim={"equality": "within"})
     assert verdict.reason == "held"

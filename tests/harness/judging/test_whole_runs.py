@@ -49,7 +49,7 @@ def ended(judged: Any) -> bool:
 
 
 @pytest.mark.parametrize("kind", sorted(OTHERS - {"any"}))
-def test_a_probe_that_chooses_its_own_steps_is_not_asked_for_the_workloads(
+def test_a_probe_that_chooses_its_own_steps_is_not_checked_against_the_workload(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for judged in held(kind, monkeypatch):

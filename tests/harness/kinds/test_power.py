@@ -79,7 +79,7 @@ def test_a_bound_with_cases_is_that_of_the_workload(tmp_path: Path) -> None:
     assert demanded == {"tiny": 1.5, "qwen2-1.5b-128": 1.1}
 
 
-def test_a_folder_without_runs_says_nothing(tmp_path: Path) -> None:
+def test_a_reports_folder_without_runs_gives_no_timings(tmp_path: Path) -> None:
     loaded = load_contracts([ROOT / "contracts" / "cuda-graph-backward-v1.yaml"])
     assert last_timings([one.contract for one in loaded], [tmp_path, tmp_path / "absent"]) == []
 

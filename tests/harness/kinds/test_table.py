@@ -116,7 +116,7 @@ def test_every_kind_of_the_harness_has_its_row() -> None:
         ),
     ],
 )
-def test_a_name_that_is_not_there(reference: str, found: str) -> None:
+def test_a_missing_module_or_name_in_the_kind_table_is_reported(reference: str, found: str) -> None:
     with pytest.raises(KindError) as caught:
         resolve(reference)
     assert str(caught.value).startswith(f"{reference}: what the table of claim kinds names must be importable; found ")

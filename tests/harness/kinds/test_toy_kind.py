@@ -61,7 +61,7 @@ def test_where_the_package_is_missing_the_kind_is_unknown(harness: Harness) -> N
     assert "toy-v1.yaml:12:11: error: unknown kind; found 'loss_below'" in ended.stderr
 
 
-def test_its_judge_says_pass_of_a_sound_system(verified: Path) -> None:
+def test_the_toy_kinds_judge_passes_a_sound_system(verified: Path) -> None:
     (verdict,) = json.loads((verified / "verdicts.json").read_text())["claims"]
     assert (verdict["status"], verdict["reason"]) == ("PASS", "held")
     assert verdict["denominators"] == {"steps": 5}
@@ -80,7 +80,7 @@ def test_the_page_shows_its_card_and_links_its_evidence(verified: Path) -> None:
     assert 'id="trajectories-1"' in page
 
 
-def test_its_own_fault_gives_its_own_reason(harness: Harness, tmp_path: Path) -> None:
+def test_the_toy_kinds_own_fault_gives_its_own_reason(harness: Harness, tmp_path: Path) -> None:
     ended = harness("drill", "contracts", "--reports", str(tmp_path), "--name", "drill")
     assert ended.returncode == 0, ended.stdout + ended.stderr
     record = json.loads((tmp_path / "drill" / "drill.json").read_text())
@@ -92,7 +92,7 @@ def test_its_own_fault_gives_its_own_reason(harness: Harness, tmp_path: Path) ->
     assert [control["status"] for control in record["controls"]] == ["PASS"]
 
 
-def test_the_printed_schema_describes_it_and_the_checked_in_one_does_not(harness: Harness) -> None:
+def test_the_printed_schema_includes_package_kinds_and_the_committed_one_does_not(harness: Harness) -> None:
     printed = json.loads(harness("schema").stdout)
     assert printed["$defs"]["LossBelow"]["properties"]["below"]["description"] == (
         "What the loss at the last step must be below."

@@ -75,7 +75,7 @@ def test_the_exit_code_is_that_of_the_command(program: str, code: int) -> None:
         assert kept.poll() == code
 
 
-def test_a_command_has_its_own_streams_and_session_and_its_id_is_known(tmp_path: Path) -> None:
+def test_a_kept_command_has_its_own_streams_session_and_known_id(tmp_path: Path) -> None:
     program = "import os, sys; print(os.getpid(), os.getsid(0), sys.stdin.read()); print('e', file=sys.stderr)"
     (tmp_path / "in").write_text("given")
     with (tmp_path / "in").open() as stdin, (tmp_path / "err").open("wb") as errors:
@@ -160,7 +160,7 @@ def test_a_process_left_by_a_killed_keeper_is_found_by_its_token(ids: Path) -> N
         await_end_of(ids)
 
 
-def test_a_command_dies_with_its_keeper_though_it_carries_no_token(tmp_path: Path) -> None:
+def test_a_command_without_a_token_dies_with_its_keeper(tmp_path: Path) -> None:
     note = tmp_path / "note"
     writes = "import os, time; open(os.sys.argv[1], 'w').write(f'{os.getpid()}\\n')"
     kills = f"{writes}; os.kill(os.getppid(), 9); time.sleep(600)"

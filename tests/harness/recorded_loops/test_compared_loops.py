@@ -95,7 +95,7 @@ def test_a_setting_is_named_with_its_values(record: Record) -> None:
     assert "optimizer group0.lr (0.11 and 0.1)" in result.judgement.message
 
 
-def test_a_schedule_is_named_at_the_step_that_it_changes(record: Record) -> None:
+def test_a_changed_learning_rate_schedule_is_named_at_its_first_step(record: Record) -> None:
     result = compare(record("a"), record("b", warmup=5), record("a2"))
     assert result.judgement.message.startswith(
         "optimizer.group0.lr of b and a differs at step 0: 0.02 and 0.1, 0.08 apart"
@@ -155,7 +155,7 @@ def test_another_machine_is_named(record: Record, monkeypatch: pytest.MonkeyPatc
     assert any(each.startswith("processor: another in b, ") for each in result.not_controlled)
 
 
-def test_texts_say_the_same(record: Record) -> None:
+def test_text_json_and_markdown_of_a_comparison_state_the_same_result(record: Record) -> None:
     result = compare(record("a"), record("b", swapped_at=0), record("a2"))
     lines = comparison_lines(result)
     assert lines[0] == "b against a, repeated by a2"

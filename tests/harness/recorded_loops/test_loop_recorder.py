@@ -57,7 +57,7 @@ def test_terms_are_recorded_and_added(tmp_path: Path) -> None:
     assert only_rank(tmp_path / "named").quantities["loss"].tolist() == [7.0]
 
 
-def test_a_loss_that_is_changed_in_place_is_recorded_as_it_was(tmp_path: Path) -> None:
+def test_a_loss_later_changed_in_place_is_recorded_with_its_first_value(tmp_path: Path) -> None:
     total = torch.zeros(())
     with harness.record(tmp_path / "run") as recorder:
         for _ in range(3):
@@ -192,7 +192,7 @@ time.sleep(60)
 """
 
 
-def test_a_killed_loop_leaves_the_steps_that_it_made(tmp_path: Path) -> None:
+def test_a_killed_loop_leaves_the_steps_that_it_recorded(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", KILLED, tmp_path / "run"], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()
@@ -217,7 +217,7 @@ if len(sys.argv) > 2:
 
 
 @pytest.mark.parametrize(("error", "interrupted"), [((), ""), (("broken",), "RuntimeError: broken")])
-def test_a_loop_that_closes_nothing_is_closed_where_its_process_ends(
+def test_an_unclosed_recording_is_closed_when_its_process_exits(
     error: tuple[str, ...], interrupted: str, tmp_path: Path
 ) -> None:
     command = [sys.executable, "-c", UNCLOSED, str(tmp_path / "run"), *error]
@@ -228,7 +228,7 @@ def test_a_loop_that_closes_nothing_is_closed_where_its_process_ends(
 
 
 @pytest.mark.parametrize("rate", [None, torch.tensor([0.1, 0.2]), "automatic"])
-def test_a_learning_rate_that_is_not_one_number_is_left_out(rate: object, tmp_path: Path) -> None:
+def test_a_learning_rate_that_is_not_one_number_is_not_recorded(rate: object, tmp_path: Path) -> None:
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
     optimizer.param_groups[0]["lr"] = rate
     with harness.record(tmp_path / "run", optimizer=optimizer) as recorder:
@@ -256,7 +256,7 @@ def test_an_exception_of_an_earlier_cell_interrupts_no_later_loop(
     assert only_rank(tmp_path / "run").interrupted == ""
 
 
-def test_what_is_no_recording_is_refused(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_a_recording_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="found no such folder"):
         read_recording(tmp_path / "nothing")
     with pytest.raises(UsageError, match=r"found no rank\.0/recording\.json in it"):

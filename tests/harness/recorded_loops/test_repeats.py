@@ -119,7 +119,7 @@ def test_norms_that_are_not_finite_in_the_candidate_alone_fail_under_noise() -> 
     assert said(judge(baseline, candidate, *repeats, again=again)) == ("FAIL", "non_finite")
 
 
-def test_a_norm_that_overflows_in_both_is_left_out_by_name() -> None:
+def test_a_norm_that_overflows_in_both_arms_is_left_out_by_name() -> None:
     state: dict[str, Any] = {"start": ones(0.0), "end": ones()}
     (baseline, *repeats), (candidate, *again) = (noisy(kind, norms=[math.inf, 1, 1, 1], **state) for kind in "ab")
     result = judge(baseline, candidate, *repeats, again=again)
@@ -129,13 +129,13 @@ def test_a_norm_that_overflows_in_both_is_left_out_by_name() -> None:
 
 
 @pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
-def test_what_is_not_finite_is_no_rounding(value: float) -> None:
+def test_a_non_finite_norm_does_not_count_as_rounding(value: float) -> None:
     baseline, repeat = (write(name, LOSSES, [1.0, 1, 1, 1]) for name in ("a", "a2"))
     result = judge(baseline, write("b", LOSSES, [1.0, value, 1, 1]), repeat)
     assert said(result) == ("FAIL", "differs")
 
 
-def test_repeats_from_other_starts_are_no_noise() -> None:
+def test_repeats_with_different_starts_are_not_used_as_noise() -> None:
     state: dict[str, Any] = {"end": ones()}
     baseline, *repeats = [write(f"a{n}", list(LOSSES + np.array(n)), start=ones(float(n)), **state) for n in range(5)]
     candidate, *again = [write(f"b{n}", [4.0, 3, 2, 1.5], start=ones(0.0), **state) for n in range(5)]
@@ -157,7 +157,7 @@ def counts(value: int, weight: float = 1.0) -> dict[str, Tensor]:
     return {"weight": torch.full((4,), weight), "routed": torch.tensor([value, 2])}
 
 
-def test_whole_numbers_that_differ_among_baselines_are_noise_and_others_are_not() -> None:
+def test_integers_that_differ_among_baselines_are_noise() -> None:
     start = counts(0, 0.0)
     baseline, repeat = (write(f"a{n}", [4.0 + n], start=start, end=counts(n)) for n in range(2))
     candidate = write("b", [4.5], start=start, end=counts(7))
@@ -181,7 +181,7 @@ def test_the_candidate_is_not_blamed_for_losses_of_the_baseline() -> None:
     assert said(judge(finite, baseline)) == ("FAIL", "non_finite")
 
 
-def test_more_runs_than_the_rule_can_compare_are_left_out() -> None:
+def test_repeats_beyond_the_maximum_of_the_noise_rule_are_left_out() -> None:
     state: dict[str, Any] = {"start": ones(0.0), "end": ones()}
     drawn = np.random.default_rng(0)
     (baseline, *repeats), (candidate, *again) = (
@@ -223,7 +223,7 @@ def test_runs_without_a_common_step_are_judged() -> None:
     assert said(judge(dead[0], dead[1], write("c2", [], start=ones(3), dies=True)))[0] == "INCONCLUSIVE"
 
 
-def test_one_folder_is_named_once_however_it_is_written() -> None:
+def test_one_recording_given_under_two_paths_is_refused() -> None:
     write("a", LOSSES)
     with pytest.raises(UsageError, match="each recording is named once"):
         compared(read_recording(Path("a")), read_recording(Path("a").absolute()))
