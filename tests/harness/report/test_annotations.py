@@ -109,6 +109,6 @@ def test_a_headline_is_annotated_even_when_a_unit_has_the_same_status(view: Repo
     assert (lines[0], len(lines)) == (first, 2)
 
 
-def test_a_unit_in_which_a_fault_was_planted_says_so() -> None:
+def test_an_annotation_of_a_faulted_unit_names_the_planted_fault() -> None:
     (line,) = github_annotations(planted(view_of(Status.FAIL)))
     assert line == "::error title=FIRE DRILL%2C stale_batch planted%3A F-GRAPH-BWD-001 on w0%3A violated::message 0"

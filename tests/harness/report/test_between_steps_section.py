@@ -43,7 +43,7 @@ def uninterrupted() -> ArmEvidence:
     return plain("ungraphed", replica=2)
 
 
-def test_a_resumed_training_shows_its_processes_and_what_was_not_restored() -> None:
+def test_the_resume_section_shows_processes_and_state_not_restored() -> None:
     [section] = shown(RESUME, "resume", [saved(), loaded(after=ANEW, **from_step(5)), uninterrupted()])
     assert section.anchor == "resume"
     [part] = section.parts
@@ -96,7 +96,7 @@ def test_a_run_without_evaluations_shows_nothing() -> None:
     assert shown(EVALUATION, "evaluation", [arm("ungraphed", loss_curve(10))]) == []
 
 
-def test_where_no_step_was_made_nothing_is_equal() -> None:
+def test_the_evaluation_section_without_steps_states_that_none_was_compared() -> None:
     ours = arm("ungraphed", [], 1)
     ours.evaluations.append(evaluation(5))
     [section] = shown(EVALUATION, "evaluation", [arm("ungraphed", []), ours])

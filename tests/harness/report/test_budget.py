@@ -48,14 +48,14 @@ def section(anchor: str, *parts: Part) -> Section:
     return Section(anchor, anchor, "", list(parts))
 
 
-def test_a_page_that_fits_is_left_alone() -> None:
+def test_a_page_within_its_budget_is_unchanged() -> None:
     sections = [section("memory", part("a", 1000, rows=20))]
     pages = Pages()
     assert len(page_within(3000, sections, set(), pages)) == 3000
     assert pages.shown == sections
 
 
-def test_folded_tables_go_first_and_say_how_many_rows_they_lost() -> None:
+def test_folded_tables_are_cut_first_and_state_the_rows_left_out() -> None:
     pages = Pages()
     sections = [section("memory", part("a", 1000, rows=20), part("b", rows=20, folded=False))]
     assert len(page_within(4000, sections, set(), pages)) == 1000 + (ROWS + 20) * ROW

@@ -34,7 +34,7 @@ def test_a_figure_that_one_workload_lacks_is_shown_as_a_dash() -> None:
     assert card.figures == [("difference", ["0.5", "–"])]
 
 
-def test_violated_undecided_and_broken_units_stand_alone() -> None:
+def test_units_that_did_not_pass_have_a_card_each() -> None:
     for status in (Status.FAIL, Status.INCONCLUSIVE, Status.ERROR):
         found = cards_of(held("a", 1.0, status=status), held("b", 2.0, status=status))
         assert [card.workloads for card in found] == [["a"], ["b"]]
@@ -69,7 +69,7 @@ def test_every_unit_of_a_shared_card_can_be_linked_to() -> None:
     assert page.count("Bitwise is ours") == 1
 
 
-def test_every_figure_of_a_unit_stands_in_its_card() -> None:
+def test_every_figure_of_a_unit_is_in_its_card() -> None:
     figures = {f"ratio.process_{place}": Figure(value=1.0, unit="x") for place in range(64)}
     [card] = cards(view_with(verdict("F-GRAPH-BWD-003", figures={**figures, "mean_ratio": Figure(value=1.0)})), [])
     assert card.figures[-1][0] == "mean ratio"

@@ -79,7 +79,7 @@ def test_a_guard_or_a_broken_run_is_no_comparison_of_the_claim() -> None:
 
 
 @pytest.mark.parametrize("code", NEED_A_CAUSE)
-def test_the_contracts_causes_stand_where_the_code_is_the_claims_own_comparison(code: str) -> None:
+def test_causes_stated_by_the_contract_are_shown_only_for_the_claims_own_comparison(code: str) -> None:
     found = told(view_of(of_code(code)))
     assert labelled(found, "what usually causes this") == [CAUSES[code].cause]
     assert (IF_FAILS in [each.text for each in found]) is CAUSES[code].own
@@ -92,7 +92,7 @@ def test_the_contracts_causes_stand_where_the_code_is_the_claims_own_comparison(
         ("train.py:9: a captured step must not wait for the device", "waits for the device on the line"),
     ],
 )
-def test_a_capture_that_failed_for_a_known_reason_has_that_as_its_likely_cause(said: str, cause: str) -> None:
+def test_a_capture_that_failed_for_a_known_reason_shows_this_cause(said: str, cause: str) -> None:
     [found] = labelled(told(view_of(of_code("not_captured").model_copy(update={"message": said}))), "likely cause")
     assert cause in found
 
@@ -201,7 +201,7 @@ def test_counters_that_end_different_are_reported_with_both_values() -> None:
     ]
 
 
-def test_equal_ends_name_nothing() -> None:
+def test_equal_end_states_name_no_difference() -> None:
     _, found = judged(graphed(LOSSES + 1e-6))
     assert labelled(found, "what differs") == []
 
@@ -249,7 +249,7 @@ def test_the_innermost_line_of_the_systems_own_code_is_found_in_either_stack(sta
     assert own_line(stack, ["elsewhere:System"]) is None
 
 
-def test_a_run_that_hung_says_in_which_line_of_the_system() -> None:
+def test_a_run_that_hung_is_reported_with_the_systems_source_line() -> None:
     death = Death(cause="heartbeat", detail="no progress for 60 s", phase="graphed: steps", stack=HANGS)
     run = RunEvidence("tiny-paired", "paired", {}, death=death)
     unit = {"contract": CONTRACT["id"], "claim": "F-GRAPH-BWD-001", "workload": "tiny", "runs": ["tiny-paired"]}
@@ -299,7 +299,7 @@ def test_a_unit_in_which_a_fault_was_planted_is_repeated_with_it(command: str, a
     assert found == f"harness verify contracts{again} --claim C --workload tiny"
 
 
-def test_the_figures_of_the_part_that_failed_come_first() -> None:
+def test_figures_of_the_failed_part_are_listed_first() -> None:
     claim = contract_of(
         {"id": "BOTH", "kind": "composite", "parts": [PART_OF_TWO, {"kind": "capture", "candidate": "graphed"}]}
     ).claims[0]
@@ -364,7 +364,7 @@ def test_no_text_is_read_where_none_is_shown() -> None:
     assert wording.reasons.cache_info().misses == 0
 
 
-def test_each_code_has_its_texts_in_one_file() -> None:
+def test_the_texts_of_each_code_are_in_exactly_one_file() -> None:
     codes = [code for path in wording.reason_files() for code in read(path, "a file of texts").value]
     assert sorted(codes) == sorted(REASONS)
 
@@ -376,7 +376,7 @@ def test_a_text_that_does_not_fit_is_refused(tmp_path: Path, monkeypatch: pytest
         wording.reasons.__wrapped__()
 
 
-def test_within_a_tolerance_the_first_loss_beyond_it_is_not_called_the_first_apart() -> None:
+def test_a_loss_beyond_the_tolerance_is_not_reported_as_the_first_difference() -> None:
     losses = LOSSES + 1e-6
     losses[5:] *= 2.0
     contract = contract_of({**TRAJECTORY, "equality": "within"})

@@ -58,7 +58,7 @@ def test_a_claim_row_of_an_undecided_unit_states_what_would_decide_it() -> None:
 
 
 @pytest.mark.parametrize("status", [Status.FAIL, Status.ERROR])
-def test_where_no_figure_decides_the_message_stands(status: Status) -> None:
+def test_a_claim_row_without_a_deciding_figure_shows_the_message(status: Status) -> None:
     found = row(status=status, reason="differs", message="process 3 differs at step 7")
     assert (found.figure, found.figure_name, found.to_decide) == ("Process 3 differs at step 7", "", "")
 
@@ -134,7 +134,7 @@ def test_a_ratio_has_a_dot_for_each_process_and_a_series_both_arms() -> None:
     assert row(figures={}).spark is None
 
 
-def test_a_small_image_leaves_out_what_is_not_finite() -> None:
+def test_a_sparkline_leaves_out_non_finite_values() -> None:
     values = np.array([np.nan, 2.0, np.inf, 1.0])
     drawn = str(sparkline.of_series(None, values))
     assert "nan" not in drawn
@@ -158,7 +158,7 @@ def test_a_claim_row_of_a_composite_claim_plots_the_ratios_of_one_part() -> None
     assert str(found.spark).count("h0") == len(RATIOS)
 
 
-def test_a_part_that_held_does_not_say_why_another_is_violated() -> None:
+def test_a_claim_row_of_a_composite_shows_no_figure_of_a_passed_part() -> None:
     """Where no figure says why a part is violated, the message does."""
     series = {key: views.CONTRACT["claims"][0][key] for key in ("candidate", "baseline", "max_abs_difference")}
     parts: list[dict[str, Any]] = [{"kind": "capture", "candidate": "graphed"}]

@@ -72,7 +72,7 @@ MARKS = {
 
 
 @pytest.mark.parametrize("name", list(MARKS))
-def test_a_mark_stands_at_its_place(name: str) -> None:
+def test_a_plot_mark_keeps_its_position_when_compacted(name: str) -> None:
     shape, drawn = MARKS[name]
     use = f'<use xlink:href="#m1" x="10" y="6" style="{MARK}"/>'
     assert f"d='{drawn}'" in body(f'<defs><path id="m1" d="{shape}" style="stroke: #010202"/></defs><g>{use}</g>')
@@ -97,7 +97,7 @@ def test_upright_letters_stay_turned() -> None:
     assert "transform='rotate(-90 8 16)'" in body(letters)
 
 
-def test_what_is_clipped_stays_clipped() -> None:
+def test_clipped_lines_stay_clipped_when_compacted() -> None:
     clip = (
         '<clipPath id="p1"><rect x="3" y="3" width="9" height="6"/></clipPath><clipPath id="unused"><rect/></clipPath>'
     )
@@ -107,11 +107,11 @@ def test_what_is_clipped_stays_clipped() -> None:
     assert markup.count("<clipPath") == 1
 
 
-def test_the_date_goes() -> None:
+def test_compacting_a_plot_removes_the_date() -> None:
     assert "2026" not in compact(image(path("M 0 0 L 3 0")))[1]
 
 
-def test_what_a_script_reads_stays_by_its_name() -> None:
+def test_elements_read_by_the_script_keep_their_names() -> None:
     quoted = '<g id="series:a &quot;b&quot; &lt;c&gt; it&apos;s"><path d="M 0 0 L 3 6" style="fill: none"/></g>'
     bound = '<g id="mark:bound"><path d="M 0 3 L 3 3" style="fill: none"/></g>'
     tick = '<g id="xtick_1"><g id="text_1"><text style="font-size: 9px" x="3" y="3">7</text></g></g>'
@@ -122,7 +122,7 @@ def test_what_a_script_reads_stays_by_its_name() -> None:
     assert drawn.count("data-t") == 1
 
 
-def test_the_scale_of_axes_stands_on_the_nearest_clipping_rectangle() -> None:
+def test_the_axis_scale_is_stored_at_the_nearest_clipping_rectangle() -> None:
     clips = '<clipPath id="p1"><rect x="3" y="3" width="9" height="6"/></clipPath>'
     clips += '<clipPath id="p2"><rect x="3" y="12" width="9" height="6"/></clipPath>'
     below = path("M 0 0 L 3 0").replace("#p1", "#p2")

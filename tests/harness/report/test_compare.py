@@ -30,7 +30,7 @@ def test_a_run_against_itself_is_the_same() -> None:
     ]
 
 
-def test_the_environment_comes_before_verdicts_and_unknown_facts_are_said() -> None:
+def test_a_comparison_of_runs_lists_environment_changes_before_verdicts() -> None:
     before = measured({}, environment={"versions": {"torch": "2.11"}}, digests=digests("1"))
     after = measured({}, environment={"versions": {"torch": "2.13", "cuda": "13.0"}}, digests=digests("2"))
     text = "\n".join(compare(before, after))
@@ -53,7 +53,7 @@ def test_a_verdict_that_changed_and_a_unit_that_came() -> None:
         ((1.38, 1.36, 1.40), (1.30, 1.28, 1.32), True),
     ],
 )
-def test_a_ratio_changed_when_the_intervals_lie_apart(before: Any, after: Any, beyond: bool) -> None:
+def test_a_ratio_changed_if_the_intervals_do_not_overlap(before: Any, after: Any, beyond: bool) -> None:
     names = ("mean_ratio", "lower_bound", "upper_bound")
     first, second = (measured(dict(zip(names, values, strict=True))) for values in (before, after))
     (change,) = figure_changes(first, second)
@@ -61,7 +61,7 @@ def test_a_ratio_changed_when_the_intervals_lie_apart(before: Any, after: Any, b
 
 
 @pytest.mark.parametrize(("floor", "beyond"), [(0.001, True), (0.5, False)])
-def test_a_difference_changed_when_it_moved_by_more_than_the_noise_floor(floor: float, beyond: bool) -> None:
+def test_a_difference_changed_if_it_moved_by_more_than_the_noise_floor(floor: float, beyond: bool) -> None:
     before = measured({"max_abs_difference": 0.01, "noise_floor": 0.0})
     after = measured({"max_abs_difference": 0.02, "noise_floor": floor})
     (change,) = figure_changes(before, after)
@@ -85,7 +85,7 @@ def test_comparing_with_an_altered_run_prints_a_warning() -> None:
     assert any(line.startswith("WARNING, after: Altered: 1 file differs") for line in lines)
 
 
-def test_a_drill_among_the_two_is_told() -> None:
+def test_comparing_runs_reports_that_one_run_is_a_drill() -> None:
     told = "FIRE DRILL, after: The fault stale_batch was planted in this run on purpose"
     assert any(each.startswith(told) for each in compare(full_view(), drill_view()))
 
@@ -125,7 +125,7 @@ def test_a_fault_that_survives_now_is_named() -> None:
     assert "Faults" not in text_of(full_view(), full_view())
 
 
-def test_a_fault_that_was_not_run_is_no_killed_one() -> None:
+def test_a_fault_that_was_not_run_is_not_compared_as_killed() -> None:
     before, after = whole_drill_view(killed=[True]), whole_drill_view(killed=[], not_run=1)
     told = text_of(before, after)
     assert "  F-GRAPH-BWD-001 on tiny, fault0: killed -> not planned\n" in told

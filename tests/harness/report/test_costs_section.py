@@ -35,7 +35,7 @@ TWO = cost_of(trained(10.0), trained(1200.0, started=STARTED + 6.5))
 OLD = cost_of(old(("start", 0.0), ("plain.0: open", 3.0), ("plain.0: steps", 3.25), end=14.25))
 
 
-def test_a_run_directory_without_times_has_no_such_section() -> None:
+def test_a_run_without_times_has_no_costs_section() -> None:
     assert section(small_view()) is None
     assert summary(Costs()) == ""
 
@@ -86,7 +86,7 @@ def test_costs_bars_are_as_long_as_the_seconds_and_filled_to_the_gpu_seconds() -
     assert "judged training 16.0 s, 10.0 s of GPUs;" in plot.alt
 
 
-def test_runs_by_their_length_with_a_column_for_what_took_most() -> None:
+def test_the_costs_section_lists_runs_by_duration_with_their_largest_kinds() -> None:
     [table] = shown(TWO).parts[1].tables
     assert table.columns == ["run", "seconds", "judged training", "interpreter start and imports", "digests and end"]
     assert table.rows == [["run1", "1,203.0", "1,200.0", "2.0", "1.0"], ["run0", "13.0", "10.0", "2.0", "1.0"]]
@@ -108,7 +108,7 @@ def test_kinds_beyond_the_columns_stand_together() -> None:
     assert table.rows[0][-1] == "1.5"
 
 
-def test_the_page_says_whether_it_is_a_clock_or_a_sum() -> None:
+def test_the_costs_section_states_whether_seconds_are_clocked_or_summed() -> None:
     assert shown(TWO).parts[0].text[0].endswith("divided among them. It took 3.0 s of processor time.")
     assert shown(OLD).parts[0].text[0].startswith("These are sums over the runs")
 
@@ -134,7 +134,7 @@ def test_two_run_directories_side_by_side() -> None:
     ]
 
 
-def test_without_times_of_both_nothing_is_compared() -> None:
+def test_costs_are_compared_only_if_both_runs_have_times() -> None:
     assert "Seconds" not in compare(small_view(), small_view(costs=TWO))
 
 

@@ -218,7 +218,7 @@ def test_rounding_takes_no_figure_over_its_demand(demanded: Demanded, text: str,
 
 
 @pytest.mark.parametrize(("shapes", "text"), [(1, "exactly 1"), (2, "at most 2")])
-def test_one_capture_of_one_shape_is_demanded_exactly(shapes: int, text: str) -> None:
+def test_a_capture_demand_depends_on_the_number_of_shapes(shapes: int, text: str) -> None:
     """A claim that captures each shape once demands at least one capture, too."""
     verdict = shaped(shapes, captures=1, nodes=[graph(label="a")])
     assert next(demand(one) for one in verdict.demands if one.figure == "captures") == text

@@ -87,7 +87,7 @@ def test_the_ranks_mean_is_drawn_and_not_the_first_ranks_loss() -> None:
     assert pair.distances.max() < 1e-12
 
 
-def test_of_one_judged_step_the_distance_is_that_steps() -> None:
+def test_the_plotted_distance_is_that_of_the_judged_step() -> None:
     ours, theirs = np.array([1.0, 5.0, 2.0]), np.array([1.0, 1.0, 1.5])
     assert Compared("a", "b", ours, theirs, compare="final").distances.tolist() == [0.5]
     assert Compared("a", "b", ours, theirs, compare="first").distances.tolist() == [0.0]
@@ -99,7 +99,7 @@ def test_equal_infinities_are_no_distance_that_a_bound_allows() -> None:
     assert math.isnan(Compared("a", "b", both, both).distances[1])
 
 
-def test_each_kind_with_a_plot_of_differences_names_the_series_it_compares() -> None:
+def test_each_kind_with_a_difference_plot_names_its_compared_series() -> None:
     plotted = {name for name, kind in BUILT_IN.items() if {"trajectories", "resume"} & set(kind.card)}
     assert plotted - {name for name, kind in BUILT_IN.items() if kind.compares} == {"ranks_agree", "runs_differ"}
 

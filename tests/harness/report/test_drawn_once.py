@@ -34,13 +34,13 @@ def others(values: Doubles, *, name: str) -> Plot:
     return Plot("", f"other {values.sum():g}", {}, name, 1, 1)
 
 
-def test_equal_arguments_are_drawn_once() -> None:
+def test_a_plot_with_equal_arguments_is_drawn_once() -> None:
     first = losses(np.zeros(1000), name="a")
     assert losses(np.zeros(1000), name="a") is first
     assert seen == ["a"]
 
 
-def test_whatever_differs_is_drawn() -> None:
+def test_plots_with_different_arguments_are_drawn_separately() -> None:
     almost = np.zeros(1000)
     almost[500] = 1e-300
     drawn = [

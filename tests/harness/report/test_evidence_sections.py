@@ -76,7 +76,7 @@ def growing(per_sample: int) -> MemoryEvidence:
     return MemoryEvidence(arm="graphed", replica=0, per="replay", samples=samples)
 
 
-def test_memory_that_a_claim_judges_is_drawn_as_growth() -> None:
+def test_judged_memory_is_plotted_as_growth() -> None:
     view = of(run_with(memory=[growing(2)]), contracts=[contract(claims=[STEADY])])
     [part] = the(capture.sections(view), "memory")
     [drawn] = part.judged
@@ -97,7 +97,7 @@ def graph(label: str, launches: int) -> GraphNodes:
     return GraphNodes(label=label, by_type={"kernel": launches}, kernels={"k": launches}, device_to_host_copies=0)
 
 
-def test_graphs_of_one_census_are_listed_once_under_all_their_names() -> None:
+def test_graphs_with_equal_node_counts_are_listed_once_with_all_names() -> None:
     [taken] = [item for run in full_view().evidence.values() for item in _captures(run)][:1]
     seen = taken.model_copy(update={"nodes": [graph("short", 7), graph("long", 7), graph("other", 9)]})
     [part] = the(capture.sections(of(run_with(capture=seen))), "graph")
@@ -175,7 +175,7 @@ def test_kernel_errors_relative_to_terms_are_shown_next_to_the_peer_kernel() -> 
     assert terms.rows == [["norm", "bfloat16", "float32", "5e-7", "2e-7", "6e-7", "3e-7", "another norm"]]
 
 
-def test_facts_that_all_arms_state_stand_first_and_once() -> None:
+def test_facts_common_to_all_arms_are_listed_first_and_once() -> None:
     one, other = arm("graphed", loss_curve(5)), arm("ungraphed", loss_curve(5))
     other = replace(other, start=other.start.model_copy(update={"facts": {**other.start.facts, "device": "cpu"}}))
     section = closing.environment(
@@ -310,7 +310,7 @@ def test_two_claims_about_one_arm_have_both_bounds_on_their_plot() -> None:
     assert part.tables[1].caption.endswith("at most 1")
 
 
-def test_every_kind_of_tensor_is_drawn() -> None:
+def test_every_kind_of_gradient_tensor_is_plotted() -> None:
     kinds = {f"layers.0.kind{place}": 1e-6 for place in range(8)} | {"layers.0.worst": 1.0}
     body = gradients_of(kinds, bounded("STRICT", 1e-5, 1.0)).judged[0].plot.body
     assert "worst" in body

@@ -77,7 +77,7 @@ def test_the_first_screen_shows_the_workload_shapes_of_the_executed_units() -> N
         ({}, "not recorded"),
     ],
 )
-def test_the_gpu_or_why_there_is_none(gpu: dict[str, str], words: str) -> None:
+def test_the_first_screen_shows_the_gpu_or_why_there_is_none(gpu: dict[str, str], words: str) -> None:
     assert facts(gpu=gpu)["GPU"] == words
 
 
@@ -87,7 +87,7 @@ def outcome(**losses: Any) -> str:
     return found.outcome
 
 
-def test_the_course_says_how_far_the_arms_are_apart() -> None:
+def test_the_course_states_the_distance_of_the_arms() -> None:
     loss = np.linspace(3.0, 2.0, 50)
     late = loss.copy()
     late[40] += 0.25
@@ -116,7 +116,7 @@ RATIOS = {"figures": {f"ratio.process_{number}": Figure(value=1.2 + number / 10)
         (Status.NOT_RUN, Status.PASS, "F-GRAPH-BWD-001", True),
     ],
 )
-def test_the_page_begins_with_the_claim_that_failed_and_its_own_course(
+def test_the_first_screen_begins_with_the_failed_claim_and_its_course(
     speed: Status, trained: Status, leads: str, drawn: bool
 ) -> None:
     view = replace(full_view(), verdicts=[unit("F-GRAPH-BWD-003", speed), unit("F-GRAPH-BWD-001", trained)])
@@ -183,7 +183,7 @@ def test_a_ci_job_is_a_link_of_the_first_screen() -> None:
 
 
 @pytest.mark.parametrize(("others", "says"), [(Status.FAIL, False), (Status.NOT_RUN, True)])
-def test_a_page_speaks_of_units_that_were_not_run_only_where_there_are_any(others: Status, says: bool) -> None:
+def test_a_page_mentions_units_not_run_only_if_there_are_any(others: Status, says: bool) -> None:
     assert ("units that were not run do not fail it" in render(view_of(Status.PASS, others))) is says
 
 
@@ -221,7 +221,7 @@ def test_the_first_screen_states_the_next_steps_with_their_commands() -> None:
     assert [step.text.partition(":")[0] for step in failed[1:]] == [f"fix F-GRAPH-BWD-001 on w{n}" for n in (1, 2)]
 
 
-def test_a_long_message_leaves_what_would_decide_on_the_first_screen() -> None:
+def test_a_long_message_is_shortened_before_the_remedy_on_the_first_screen() -> None:
     seen = "over 8 seeds the loss of fp8_plain lies 0.0144 above that of bfloat16, and this sentence goes on " * 3
     estimate = {"seeds_to_decide": Figure(value=30, unit="seeds")}
     unit = views.verdict("F-1", "tiny", Status.INCONCLUSIVE, message=seen, figures=estimate, denominators={"seeds": 8})

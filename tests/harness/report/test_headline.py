@@ -70,7 +70,7 @@ def test_a_partly_decided_headline_states_how_many_units_passed(gate: bool, shut
     ],
     ids=["altered", "incomplete"],
 )
-def test_evidence_that_proves_nothing_never_held(gate: bool, changes: dict[str, tuple[str]], why: str) -> None:
+def test_altered_or_incomplete_evidence_never_passes(gate: bool, changes: dict[str, tuple[str]], why: str) -> None:
     found = headline(view_of(PASS, gate=gate, **changes))
     assert (found.code, found.word) == (ExitCode.ERROR, "ERROR")
     assert found.sentence.endswith(why)
@@ -145,7 +145,7 @@ def test_a_surviving_fault_makes_a_drill_a_violation_though_all_controls_passed(
     assert shown.sentence == "1 of 3 planted faults survived: those claims prove nothing."
 
 
-def test_a_drill_without_survivors_says_so() -> None:
+def test_the_headline_of_a_drill_without_survivors_is_held() -> None:
     shown = headline(whole_drill_view(killed=[True, True]))
     assert (shown.code, str(shown)) == (ExitCode.HELD, "HELD: All 2 planted faults were killed.")
 
@@ -156,7 +156,7 @@ def test_a_drill_of_which_faults_were_not_run_is_partly_decided() -> None:
     assert shown.sentence == "2 of 5 planned faults were planted and killed; the others were not run."
 
 
-def test_a_drill_that_could_plant_nothing_decided_nothing() -> None:
+def test_the_headline_of_a_drill_without_planted_faults_is_undecided() -> None:
     shown = headline(whole_drill_view(killed=[], not_run=3))
     assert (shown.code, shown.word) == (ExitCode.UNDECIDED, "NOT DECIDED")
 
@@ -174,7 +174,7 @@ def test_the_terminal_prints_the_drill_headline_of_the_page() -> None:
     )
 
 
-def test_a_drill_of_some_faults_says_of_how_many() -> None:
+def test_the_headline_of_a_partial_drill_states_how_many_faults_were_planned() -> None:
     """The contract names two; no option of the command line is recorded for faults."""
     shown = headline(whole_drill_view(killed=[True]))
     assert shown.sentence == (
@@ -213,7 +213,7 @@ def _waived(*, expired: bool) -> ReportView:
     return view_of(PASS, FAIL, header=header(waivers=[waiver("w1", expired=expired)]))
 
 
-def test_a_live_waiver_takes_the_violation_away_and_is_counted_apart() -> None:
+def test_a_valid_waiver_removes_the_violation_and_is_counted_separately() -> None:
     view = _waived(expired=False)
     found = headline(view)
     assert (found.code, found.word, found.style) == (ExitCode.HELD, "HELD, 1 waived", "waived")

@@ -70,7 +70,7 @@ def listed(page: str) -> list[str]:
 # --- the rows ----------------------------------------------------------------------------------------------------
 
 
-def test_a_row_for_each_figure_and_the_judged_one_with_interval_and_demand() -> None:
+def test_history_has_a_row_for_each_figure_with_interval_and_demand() -> None:
     frame = history([run_of(9, 1.3)])
     rows = {row["figure"]: row for row in frame.to_dict("records")}
     assert list(rows) == ["mean_ratio", "lower_bound", "upper_bound", "host_load_per_core"]
@@ -192,7 +192,7 @@ def test_history_plots_a_judged_figure_even_when_it_did_not_change(second: float
     assert f"mean ratio over 2 runs; the latest: 1.2, {second}." in page
 
 
-def test_its_interval_and_demand_stand_in_table_and_plot() -> None:
+def test_history_shows_interval_and_demand_in_table_and_plot() -> None:
     page = render_history([run_of(1, 1.2), run_of(2, 1.4)])
     found = Page(page).words()
     assert f"{SPEED} · qwen2-1.5b mean ratio 1.4 x 1.39 to 1.42 at least 1.1x PASS 2 1.2 to 1.4" in found
@@ -200,7 +200,7 @@ def test_its_interval_and_demand_stand_in_table_and_plot() -> None:
     assert "at least 1.1x" in re.findall(r"<svg .*?</svg>", page, re.DOTALL)[0]
 
 
-def test_the_interval_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_history_plots_the_interval_of_a_figure(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[list[float]] = []
 
     def watch(axes: Any, at: Any, values: Any, *arguments: Any, **style: Any) -> None:
@@ -296,7 +296,7 @@ def parts(*names: str, **options: Any) -> list[HistoryRun]:
         ((f"gate-{SPEED}", f"gate-{GRADIENTS}"), "gate"),
     ],
 )
-def test_the_parts_of_a_gate_are_one_row_with_its_parts(names: tuple[str, ...], gate: str) -> None:
+def test_history_lists_a_gate_as_one_row_with_its_parts(names: tuple[str, ...], gate: str) -> None:
     """By a number, by the claim in a folder of their own, by contract and claim, by claims."""
     page = render_history(parts(*names))
     assert f"a gate of {len(names)} parts" in Page(page).words()
@@ -368,7 +368,7 @@ def test_history_compares_undecisive_figures_only_within_one_contract_and_machin
     assert "host load" not in others(run_of(1, 1.3), replace(second, view=renamed))
 
 
-def test_a_figure_that_was_no_number_in_a_run_is_not_the_same_in_all() -> None:
+def test_history_reports_a_nan_figure_separately() -> None:
     first, second = run_of(1, 1.3), run_of(2, math.nan, status=Status.FAIL)
     assert "the same in all" not in words(first, second)
     assert "1.3 to 1.3, NaN in 1 run" in words(first, second)

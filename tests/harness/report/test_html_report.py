@@ -186,7 +186,7 @@ def test_sections_without_evidence_are_left_out() -> None:
         "signal in the phase capture: SIGKILL",
     ],
 )
-def test_the_figures_of_a_section_stand_in_its_tables(full: tuple[str, Page], figure: str) -> None:
+def test_the_report_tables_contain_the_figures_of_each_section(full: tuple[str, Page], figure: str) -> None:
     assert figure in full[1].words()
 
 
@@ -207,7 +207,7 @@ def test_a_whole_drill_leads_with_its_faults() -> None:
     )
 
 
-def test_units_of_one_reason_are_named_by_claim_once() -> None:
+def test_undecided_units_with_one_reason_are_listed_once_by_claim() -> None:
     view = view_of(Status.NOT_RUN, Status.NOT_RUN)
     alike = [each.model_copy(update={"reason": "needs_cuda", "message": "no device"}) for each in view.verdicts]
     words = Page(render(replace(view, verdicts=alike))).words()
@@ -223,7 +223,7 @@ def test_a_waived_unit_shows_its_waiver_and_does_not_count_as_violated() -> None
     assert "2 units · 1 held · 1 waived" in words
 
 
-def test_a_narrowed_plan_is_told() -> None:
+def test_the_report_states_that_the_plan_was_narrowed() -> None:
     narrowed = views.header(narrowed={"claims": ["F-GRAPH-BWD-001"], "workloads": []})
     words = Page(render(view_of(Status.PASS, header=narrowed))).words()
     assert "Only a part of the contracts was planned: claims: F-GRAPH-BWD-001." in words
@@ -236,7 +236,7 @@ def test_every_tag_closes_in_its_place(full: tuple[str, Page]) -> None:
     assert full[1].open == []
 
 
-def test_one_script_may_run_and_nothing_is_requested(full: tuple[str, Page]) -> None:
+def test_the_report_allows_one_script_and_no_requests(full: tuple[str, Page]) -> None:
     page = full[1]
     assert {"iframe", "object", "embed", "form", "base"} & {tag for tag, _ in page.tags} == set()
     assert page.all("script") == [{}]

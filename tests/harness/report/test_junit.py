@@ -98,7 +98,7 @@ def test_a_departure_from_the_schema_is_found() -> None:
     ]
 
 
-def test_seconds_of_a_run_are_divided_among_its_units_and_nothing_is_counted_twice() -> None:
+def test_junit_divides_the_seconds_of_a_run_among_its_units() -> None:
     view = full_view()
     root = parsed(view)
     seconds = {str(case.get("name")): float(case.get("time", "")) for case in root.iter("testcase")}
@@ -109,7 +109,7 @@ def test_seconds_of_a_run_are_divided_among_its_units_and_nothing_is_counted_twi
     assert float(root.get("time", "")) == pytest.approx(sum(took.values()), abs=0.01)
 
 
-def test_a_suite_says_when_where_and_in_which_job_it_was_run() -> None:
+def test_a_junit_suite_states_start_machine_and_ci_job() -> None:
     ci = {"service": "Jenkins", "link": "https://ci.example/job/7", "author": "ada", "runner": "gpu-3"}
     environment = {"ci": ci, "gpu": {"name": "NVIDIA H200", "names": ["NVIDIA H200"]}}
     view = view_of(Status.FAIL, header=header(environment=environment))

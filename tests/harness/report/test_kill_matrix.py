@@ -59,7 +59,7 @@ def table_rows(page: str) -> list[list[str]]:
     ]
 
 
-def test_each_fault_of_each_claim_has_its_word_and_its_sign() -> None:
+def test_the_kill_matrix_shows_word_and_sign_for_each_fault_of_each_claim() -> None:
     view = drill_of(
         row(FIRST, "caught"),
         row(SECOND, "caught", killed=False),
@@ -136,7 +136,7 @@ def test_messages_of_a_drill_record_are_not_shown_because_nothing_verifies_them(
     assert "FORGED" not in render(replace(view, drill=record))
 
 
-def test_why_faults_were_not_run_is_told() -> None:
+def test_the_kill_matrix_states_why_faults_were_not_run() -> None:
     found = matrix(drill_of(not_run=((FIRST, "a"), (FIRST, "b"))))
     assert found.lead == "0 of 2 planned faults killed, 0 survived, 2 not run."
     assert found.left_out == ["Not run, 2: needs_cuda. The claim needs a CUDA device, and this machine has none."]
@@ -148,7 +148,7 @@ def test_a_claim_whose_control_did_not_hold_shows_it() -> None:
     assert table_rows(render(view))[1] == ["without a fault", "! error"]
 
 
-def test_a_run_that_is_no_drill_has_none() -> None:
+def test_a_run_that_is_not_a_drill_has_no_kill_matrix() -> None:
     assert kill_matrix(replace(drill_of(row(FIRST, "a")), header=whole_drill_view(killed=[]).header)) is not None
     view = drill_of(row(FIRST, "a"))
     assert kill_matrix(replace(view, header=view.header.model_copy(update={"purpose": "verify"}))) is None
@@ -192,7 +192,7 @@ def test_the_contract_names_its_trainer() -> None:
 
 
 @pytest.mark.parametrize("statuses", [(Status.FAIL, Status.PASS), (Status.PASS, Status.FAIL)])
-def test_of_a_claim_with_several_controls_the_worst_stands_above_its_faults(statuses: tuple[Status, Status]) -> None:
+def test_the_kill_matrix_shows_the_worst_of_several_controls(statuses: tuple[Status, Status]) -> None:
     """Faults that need CUDA have a control of their own: one that held does not stand for one that did not."""
     view = replace(whole_drill_view(*statuses, killed=[True]), drill=drill_of(row(FIRST, "caught")).drill)
     [[column]] = [group.columns for group in matrix(view).contracts[0].groups]

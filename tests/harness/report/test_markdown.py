@@ -50,7 +50,7 @@ def test_the_markdown_summary_lists_outcome_next_steps_and_facts_in_this_order()
     assert lines[12].endswith("[GitHub Actions](<https://github.com/o/r/actions/runs/7>)")
 
 
-def test_a_link_that_would_end_its_markup_is_left_out() -> None:
+def test_a_link_that_would_break_the_markdown_is_left_out() -> None:
     ci = {"service": "x", "link": "https://a.example/>)![](x"}
     assert "a.example" not in render_markdown(view_of(Status.PASS, header=header(environment={"ci": ci})))
 
@@ -107,7 +107,7 @@ def test_text_cannot_become_markup_mentions_or_rows(text: str, escaped: str) -> 
 
 
 @pytest.mark.parametrize("limit", [5_000, 20_000, 1_000_000])
-def test_a_huge_run_is_cut_between_units_and_says_so(limit: int) -> None:
+def test_the_markdown_summary_of_a_huge_run_is_cut_between_units(limit: int) -> None:
     verdicts = [verdict("F-GRAPH-BWD-001", f"w{place}", Status.FAIL, message="é" * 300) for place in range(5000)]
     text = render_markdown(view_with(*verdicts), limit)
     assert len(text.encode()) <= limit

@@ -101,7 +101,7 @@ def test_a_replay_has_its_plot_and_both_arms_blocks() -> None:
     )
 
 
-def test_without_cuda_no_memory_is_drawn() -> None:
+def test_a_long_replay_without_cuda_plots_no_memory() -> None:
     blocks = [block(number, allocated_bytes=None, reserved_bytes=None) for number in range(40)]
     part = long_part(blocks=blocks)
     assert "Growth" not in part.judged[0].plot.alt
@@ -116,5 +116,5 @@ def test_ten_thousand_blocks_are_drawn_small() -> None:
     assert "Long replay" in page
 
 
-def test_pages_of_other_claims_have_neither() -> None:
+def test_pages_without_memory_claims_have_no_memory_sections() -> None:
     assert (peak_memory.section(small_view()), long_replay.long_replay_section(small_view())) == (None, None)

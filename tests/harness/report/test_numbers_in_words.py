@@ -46,7 +46,7 @@ def test_nouns_and_verbs_agree_with_their_number(given: str, right: str) -> None
     assert agreed(given) == right
 
 
-def test_no_sentence_of_a_judge_has_one_of_many() -> None:
+def test_sentences_of_judges_use_the_singular_for_one() -> None:
     sentences = [sentence for file in WRITTEN.glob("*.yaml") for sentence in yaml.safe_load(file.read_text()).values()]
     assert len(sentences) > 500
     wrong = [each for each in sentences if SINGULAR.search(NUMBERED.sub("", each))]
@@ -65,7 +65,7 @@ def undecided(**changes: Any) -> str:
     return str(remedy_of(item, view_with(item, contracts=[views.contract()])))
 
 
-def test_more_processes_are_named_than_were_run_and_decided_nothing() -> None:
+def test_the_process_estimate_accounts_for_processes_left_out() -> None:
     assert undecided(counted=range(9)) == (
         "about 14 processes would probably be enough, if as many are left out as now (3 of 12)"
     )
@@ -73,7 +73,7 @@ def test_more_processes_are_named_than_were_run_and_decided_nothing() -> None:
 
 
 @pytest.mark.parametrize("needed", range(1, 40))
-def test_an_estimate_is_never_below_what_was_run(needed: int) -> None:
+def test_an_estimate_is_always_larger_than_the_number_already_run(needed: int) -> None:
     for run in range(1, 30):
         for counted in range(1, run + 1):
             number = int(re.findall(r"about (\d+)", enough(needed, "seeds", run, counted))[0])

@@ -71,7 +71,7 @@ def words(plot: Plot) -> set[str]:
 
 
 @pytest.mark.parametrize("name", slow_but(MADE, RUNS))
-def test_marks_of_a_run_are_drawn_and_named_by_their_roles(name: str, published: PublishedOf) -> None:
+def test_marks_of_a_plot_are_drawn_and_named_by_their_roles(name: str, published: PublishedOf) -> None:
     """One test a run, for what its figures are asked: to judge and draw a run takes seconds."""
     for anchor, plot, units, parts in plots_of(name, published):
         drawn = marks(plot)

@@ -50,7 +50,7 @@ def test_a_card_begins_with_the_cause() -> None:
     assert Page(card[0]).words().count("What usually causes this") == 1
 
 
-def test_the_files_are_those_of_the_last_drawing(tmp_path: Path) -> None:
+def test_problem_files_are_replaced_when_reports_are_written_again(tmp_path: Path) -> None:
     write_reports(tmp_path, full_view())
     place = tmp_path / layout.PROBLEMS
     assert {path.name for path in place.iterdir()} == set(problem_files(full_view()))

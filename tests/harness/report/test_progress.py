@@ -158,7 +158,7 @@ def test_control_characters_in_the_status_line_are_escaped(terminal: Terminal) -
 
 
 @pytest.mark.parametrize(("variable", "value"), [("TERM", "dumb"), ("TERM", ""), ("CI", "true")])
-def test_no_line_is_written_over_where_that_cannot_be_or_is_kept_as_a_log(
+def test_the_status_line_is_off_on_terminals_that_cannot_overwrite_and_in_ci(
     terminal: Terminal, monkeypatch: pytest.MonkeyPatch, variable: str, value: str
 ) -> None:
     assert StatusLine(terminal).live

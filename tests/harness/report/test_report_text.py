@@ -42,7 +42,7 @@ def test_a_figure_carries_its_unit() -> None:
         ("", ""),
     ],
 )
-def test_a_sentence_begins_large_unless_a_name_begins_it(message: str, sentence: str) -> None:
+def test_a_sentence_starts_with_a_capital_letter_unless_it_starts_with_a_name(message: str, sentence: str) -> None:
     assert text.sentence(message) == sentence
 
 

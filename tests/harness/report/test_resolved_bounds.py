@@ -34,7 +34,7 @@ def test_a_unit_is_shown_with_the_bound_of_its_machine() -> None:
     assert found == [0.625, 0.375]
 
 
-def test_the_page_has_that_bound_and_not_the_other() -> None:
+def test_the_page_shows_the_bound_for_its_gpu_only() -> None:
     page = render(view("NVIDIA H100"))
     assert "0.625" in page
     assert "0.375" not in page

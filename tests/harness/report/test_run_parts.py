@@ -38,7 +38,7 @@ def column(view: ReportView, name: str) -> list[str]:
     return [row[names.index(name)] for row in cells]
 
 
-def test_what_most_parts_do_not_share_is_marked() -> None:
+def test_a_fact_that_differs_from_most_parts_is_marked() -> None:
     view = shared(on("aaaa"), on("bbbb"), on("aaaa", "NVIDIA L4"))
     assert column(view, "harness commit") == ["aaaa", "≠ bbbb", "aaaa"]
     assert column(view, "GPU") == ["NVIDIA H200", "NVIDIA H200", "≠ NVIDIA L4"]
@@ -54,13 +54,13 @@ def test_equal_run_parts_get_no_note_about_differences() -> None:
     assert notes(on("aaaa")) == []
 
 
-def test_parts_stand_by_their_start() -> None:
+def test_parts_are_listed_by_their_start() -> None:
     later, earlier = (on("aaaa", started_at=f"2026-11-2{day}T11:00:00+00:00") for day in (2, 1))
     assert column(shared(later, earlier), "part") == ["part-1", "part-0"]
     assert column(shared(later, earlier), "started (UTC)") == ["2026-11-21 11:00", "2026-11-22 11:00"]
 
 
-def test_a_fact_at_the_top_has_each_value_once_and_few_of_them() -> None:
+def test_a_common_fact_is_listed_once_per_value_up_to_a_limit() -> None:
     view = shared(*(on(commit) for commit in ("aaaa", "bbbb", "aaaa", "cccc", "dddd")))
 
     def facts(one: ReportView) -> list[tuple[str, str]]:
@@ -70,7 +70,7 @@ def test_a_fact_at_the_top_has_each_value_once_and_few_of_them() -> None:
     assert of_each_part(on("aaaa"), facts) == [("commit", "aaaa")]
 
 
-def test_runs_of_one_name_keep_their_own_evidence() -> None:
+def test_runs_with_equal_names_in_two_parts_keep_their_own_evidence() -> None:
     first, second = with_losses(plain=loss_curve(20)), with_losses(plain=loss_curve(30))
     view = shared(first, second)
     seen = [view.runs_of(one.contract, one.claim, one.workload) for one in view.verdicts]
@@ -79,7 +79,7 @@ def test_runs_of_one_name_keep_their_own_evidence() -> None:
     assert "cuda-graph-backward-v1 (part-1) · tiny" in Page(render(view)).words()
 
 
-def test_a_contract_of_one_part_keeps_its_name() -> None:
+def test_a_contract_of_only_one_part_keeps_its_name() -> None:
     [alone] = shared(small_view()).contracts
     assert alone.id == CONTRACT["id"]
 
@@ -93,7 +93,9 @@ def test_a_contract_of_one_part_keeps_its_name() -> None:
         ((Status.ERROR,), "ERROR", ExitCode.ERROR),
     ],
 )
-def test_runs_that_are_no_gate_never_held_together(statuses: tuple[Status, ...], word: str, code: ExitCode) -> None:
+def test_runs_that_are_not_one_gate_never_pass_together(
+    statuses: tuple[Status, ...], word: str, code: ExitCode
+) -> None:
     units = [Unit(contract=CONTRACT["id"], claim="F-GRAPH-BWD-001", workload=f"w{at}") for at in range(len(statuses))]
     view = view_of(*statuses)
     view = shared(on("aaaa", view=replace(view, header=view.header.model_copy(update={"units": units}))))

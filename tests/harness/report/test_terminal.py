@@ -54,7 +54,7 @@ def test_the_terminal_states_what_would_decide_the_undecided_units() -> None:
 
 
 @pytest.mark.parametrize(("units", "named"), [(2, "F-1 and F-2"), (91, "F-1, F-2, F-3 and 88 more")])
-def test_units_that_were_not_run_for_one_reason_are_one_line(units: int, named: str) -> None:
+def test_units_not_run_for_the_same_reason_are_printed_in_one_line(units: int, named: str) -> None:
     why: dict[str, Any] = {"status": Status.NOT_RUN, "reason": "needs_cuda", "message": "needs CUDA: none here"}
     items = [verdict(f"F-{number}", **why) for number in range(1, units + 1)]
     said = printed(view_with(*items, verdict("F-GRAPH-BWD-003", message="fast")))
@@ -142,7 +142,7 @@ def test_claims_without_an_executable_check_are_counted() -> None:
     assert "2 listed claims have no executable check." in printed(view_of(Status.PASS, contracts=[listing_two()]))
 
 
-def test_excuses_for_ends_are_counted_and_an_idle_one_is_a_warning() -> None:
+def test_excuses_for_end_states_are_counted_and_an_unused_one_is_a_warning() -> None:
     claims = [dict(claim) for claim in CONTRACT["claims"]]
     claims[0]["may_end_apart"] = {"optimizer group0.step": "read nowhere", "tensors calls": "read nowhere"}
     figures = {"excused_ends": Figure(value=1, unit="counts"), "idle_excuses": Figure(value="tensors calls")}

@@ -67,7 +67,7 @@ def test_processes_stand_side_by_side_by_their_number() -> None:
     assert second.start == pytest.approx(6.0 + GAP * 12.0)
 
 
-def test_ratios_are_those_of_the_cautious_reading() -> None:
+def test_plotted_ratios_are_those_of_the_cautious_reading() -> None:
     [found] = side_by_side([timed_run(0, [0.01, 0.01, 0.01, 0.02], [0.03, 0.02, 0.07, 0.02])])
     assert found.ratio == pytest.approx(2.0)
     assert found.candidate_aa == pytest.approx(0.01 / 0.015)
@@ -84,14 +84,14 @@ def test_the_ratios_are_the_judges_own() -> None:
 
 
 @pytest.mark.parametrize("seconds", [0.0, float("nan"), float("inf")])
-def test_a_process_with_a_block_of_no_time_is_left_out(seconds: float) -> None:
+def test_a_process_with_a_block_of_zero_or_invalid_time_is_not_plotted(seconds: float) -> None:
     run = slow_run(0)
     assert run.timing is not None
     torn = [block.model_copy(update={"seconds": seconds}) for block in run.timing.blocks[:1]] + run.timing.blocks[1:]
     assert side_by_side([replace(run, timing=run.timing.model_copy(update={"blocks": torn}))]) == []
 
 
-def test_a_process_that_timed_one_arm_is_left_out() -> None:
+def test_a_process_that_timed_only_one_arm_is_not_plotted() -> None:
     run = slow_run(0)
     assert run.timing is not None
     alone = [block for block in run.timing.blocks if block.arm == "graphed"]
@@ -105,7 +105,7 @@ def drawn(runs: list[RunEvidence]) -> tuple[list[str], str]:
     return re.findall(r">([^<]+)</text>", plot.body), plot.alt
 
 
-def test_everything_is_drawn_over_one_axis() -> None:
+def test_the_timing_plot_draws_all_readings_over_one_axis() -> None:
     throttled = [sample(seconds=second, throttle_reasons=["sw_power_cap"]) for second in (0.0, 0.5)]
     words, alt = drawn([replace(slow_run(process), telemetry=Telemetry(samples=throttled)) for process in (0, 1)])
     for word in ("candidate : baseline", "interval of the mean", "demanded 1.1", "A/A candidate", "A/A baseline"):
@@ -139,7 +139,7 @@ def test_a_machine_without_clocks_has_no_empty_lanes() -> None:
     assert not [word for word in words if "clock" in word or "throttled" in word]
 
 
-def test_readings_of_many_processes_are_drawn_with_few_points_each() -> None:
+def test_timings_of_many_processes_are_plotted_with_few_points_each() -> None:
     """As many processes as a contract may ask for: 160 points of all of them leave two of each."""
     runs = [clocked(slow_run(process), first=100.0, pause=0.5, sampler=99.0) for process in range(64)]
     samples = [sample(seconds=1.0 + second / 4) for second in range(20)]

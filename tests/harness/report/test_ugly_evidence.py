@@ -35,7 +35,7 @@ def full() -> tuple[str, Page]:
         {"only": [1.0]},
     ],
 )
-def test_series_of_any_values_are_drawn(losses: dict[str, Any]) -> None:
+def test_series_with_any_values_can_be_plotted(losses: dict[str, Any]) -> None:
     page = Page(render(with_losses(**losses)))
     assert "Claims" in page.words()
     for svg in images(page):
@@ -102,7 +102,7 @@ def test_dollars_in_a_label_are_letters_and_not_mathematics(name: str) -> None:
     assert name in [text.text for text in parsed(image).iter("text")]
 
 
-def test_hostile_arm_names_are_drawn_as_plain_letters() -> None:
+def test_hostile_arm_names_are_plotted_as_plain_text() -> None:
     loss = loss_curve(20)
     arms = {HOSTILE: loss, "_x": loss, "日本": loss, "graphed": loss + 0.01, "ungraphed": loss}
     page = Page(render(with_losses(**arms)))

@@ -37,11 +37,11 @@ def before(reports: Path, **environment: str) -> Attempts:
     return attempts_before(timing(), reports, environment)
 
 
-def test_the_first_attempt_has_none_before_it(tmp_path: Path) -> None:
+def test_a_first_attempt_has_no_earlier_attempts(tmp_path: Path) -> None:
     assert before(tmp_path / "none") == Attempts()
 
 
-def test_runs_of_the_folder_are_named_whatever_came_of_them(tmp_path: Path) -> None:
+def test_earlier_runs_of_the_same_unit_are_listed_by_name(tmp_path: Path) -> None:
     finished(tmp_path / "b", timing())
     finished(tmp_path / "a", timing())
     assert before(tmp_path).directories(UNIT) == ["a", "b"]
@@ -91,7 +91,7 @@ def test_a_directory_that_cannot_be_read_is_no_run(tmp_path: Path) -> None:
         ("HOME", "2", None),
     ],
 )
-def test_ci_counts_from_one(tmp_path: Path, variable: str, value: str, attempt: int | None) -> None:
+def test_the_ci_attempt_is_counted_from_one(tmp_path: Path, variable: str, value: str, attempt: int | None) -> None:
     assert before(tmp_path, **{variable: value}).ci == attempt
 
 
@@ -174,7 +174,7 @@ def test_a_first_attempt_is_not_worth_a_word(capsys: pytest.CaptureFixture[str])
     assert "ttempt" not in capsys.readouterr().out + render_markdown(view)
 
 
-def test_a_timing_that_was_cut_off_says_so_and_another_run_does_not(tmp_path: Path) -> None:
+def test_an_interrupted_timing_reports_its_resumption(tmp_path: Path) -> None:
     """Who sees a timing go badly could interrupt it: that it began again stands beside its verdict."""
     twice = [Resumption(at="2026-11-21", command=[], executed=[RUN_ID], cut_off=[RUN_ID])] * 2
     bundle = finished(tmp_path / "a", timing().model_copy(update={"resumed": twice}))

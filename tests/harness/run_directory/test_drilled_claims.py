@@ -29,7 +29,7 @@ def test_the_newest_drill_counts() -> None:
 
 
 @pytest.mark.parametrize("contracts", [{}, {CONTRACT["id"]: "1e" * 32}], ids=["of another", "of another text"])
-def test_a_drill_of_another_contract_says_nothing(contracts: dict[str, str]) -> None:
+def test_a_drill_of_a_different_contract_is_not_used(contracts: dict[str, str]) -> None:
     assert drilled_claims([drilled(killed=[True])], contracts) == []
 
 
@@ -46,12 +46,12 @@ def test_a_run_records_the_drills_in_the_same_reports_folder(tmp_path: Path) -> 
     assert with_earlier_runs(begun, [], tmp_path / "elsewhere").drilled == []
 
 
-def test_a_later_drill_that_planted_nothing_hides_no_survivor() -> None:
+def test_a_later_drill_without_planted_faults_does_not_hide_a_survivor() -> None:
     """On a machine without a GPU most faults are not run."""
     gpu, cpu = drilled(killed=[True, False]), drilled(killed=[], not_run=2)
     left = [one.model_copy(update={"fault": f"fault{at}"}) for at, one in enumerate(cpu.not_run)]
     assert counts(drilled_claims([gpu, cpu.model_copy(update={"not_run": left})], TEXT)) == [(1, 2, 0)]
 
 
-def test_where_no_drill_planted_any_the_newest_says_so() -> None:
+def test_drills_without_planted_faults_report_the_newest_count() -> None:
     assert counts(drilled_claims([drilled(killed=[], not_run=3), drilled(killed=[], not_run=2)], TEXT)) == [(0, 0, 2)]

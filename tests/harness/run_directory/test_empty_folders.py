@@ -31,7 +31,9 @@ def uploaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return here.run_directory
 
 
-def test_it_is_whole_and_judged_as_before(uploaded: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_uploaded_without_its_empty_folders_is_judged_as_before(
+    uploaded: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert rejudged(uploaded).problems == []
     code = judge_command.print_verdicts([uploaded], gate=True, as_json=False)
     assert (code, capsys.readouterr().out.splitlines()[0]) == (

@@ -17,7 +17,7 @@ from harness.errors import EvidenceError, UsageError
 from harness.run_directory.bundle import read_bundle
 
 
-def test_it_makes_the_page_summary_verdicts_and_one_archive_and_leaves_the_source(run: Path) -> None:
+def test_packing_writes_pages_verdicts_and_one_archive_and_keeps_the_source(run: Path) -> None:
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
     lines = pack.published(run, Path("published"))
     files = {path.name: path.read_bytes() for path in Path("published").iterdir()}
@@ -88,7 +88,7 @@ def with_notes(run: Path) -> None:
         (never_drawn, "found no report.html; `harness report` draws them"),
     ],
 )
-def test_what_is_not_whole_is_not_published(run: Path, change: Callable[[Path], None], got: str) -> None:
+def test_an_incomplete_or_changed_run_is_not_packed(run: Path, change: Callable[[Path], None], got: str) -> None:
     change(run)
     with pytest.raises(EvidenceError) as refused:
         pack.published(run, Path("out/published"))
@@ -102,7 +102,7 @@ def test_a_published_run_is_never_replaced(run: Path) -> None:
         pack.published(run, Path("published"))
 
 
-def test_a_packed_run_that_reads_otherwise_gets_no_name(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_packed_run_that_reads_differently_is_refused(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def spoilt(path: Path) -> Rejudged:
         for copy in path.glob("run.tar.xz"):
             (path / "verdicts.json").write_text("{}")
@@ -115,7 +115,7 @@ def test_a_packed_run_that_reads_otherwise_gets_no_name(run: Path, monkeypatch: 
     assert list(Path("out").iterdir()) == []
 
 
-def test_by_default_it_goes_to_reports(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_packing_writes_to_the_reports_folder_by_default(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pack.pack(run)
     size, manifest = capsys.readouterr().out.splitlines()
     assert size.startswith("reports/1-run: ")

@@ -30,7 +30,9 @@ from harness.run_directory.places import runs_in
 
 @pytest.mark.parametrize("name", ["a.tar", "a.tar.gz", "a.tgz", "a.tar.xz", "a.txz", "A.TAR.XZ"])
 @pytest.mark.parametrize("top", [".", "1-run"])
-def test_an_archive_reads_as_its_folder_under_its_own_name(run: Path, temporary: Path, name: str, top: str) -> None:
+def test_an_archive_is_judged_like_its_folder_under_its_own_name(
+    run: Path, temporary: Path, name: str, top: str
+) -> None:
     archive = packed(run, Path(name), top)
     again = rejudged(archive)
     assert again.problems == []
@@ -103,7 +105,7 @@ def test_an_archive_with_an_extra_file_is_refused_with_the_files_name(run: Path,
         read_bundle(packed(run.parent, Path("a.tar"), "."))
 
 
-def test_a_file_of_another_kind_is_refused_with_what_can_be_read(tmp_path: Path) -> None:
+def test_a_file_with_an_unknown_extension_is_refused_with_the_known_ones(tmp_path: Path) -> None:
     (tmp_path / "run.zip").touch()
     with pytest.raises(EvidenceError, match=r"found a file; name a folder, or a file that ends in \.tar, \.tar\.gz"):
         read_bundle(tmp_path / "run.zip")
@@ -143,7 +145,7 @@ def test_compare_and_history_read_every_form(run: Path, temporary: Path, capsys:
     assert str(temporary) not in Path("page.html").read_text()
 
 
-def test_a_history_lists_every_run_below_a_folder_and_links_those_with_a_page(
+def test_history_lists_every_run_below_a_folder_and_links_its_page(
     run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A run within a run, as in what was unpacked by hand, is no run of its own."""
@@ -182,7 +184,7 @@ def test_checking_and_rewriting_a_published_run_uses_the_files_next_to_its_archi
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == files
 
 
-def test_another_archive_is_an_alteration_though_it_holds_the_same_run(run: Path, temporary: Path) -> None:
+def test_an_archive_replaced_by_another_archive_of_the_same_run_is_reported(run: Path, temporary: Path) -> None:
     published(run, Path("published"))
     packed(run, Path("published/run.tar.xz"), "run")
     [problem] = rejudged(Path("published")).problems

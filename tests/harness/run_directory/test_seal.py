@@ -178,7 +178,7 @@ def test_a_folder_that_was_removed_is_noticed(run: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["evidence", "contracts", "evidence/scripted-v1+held+paired"])
-def test_a_link_in_place_of_a_folder_is_noticed_though_it_leads_to_the_same_files(run: Path, name: str) -> None:
+def test_a_symbolic_link_in_place_of_a_run_folder_is_reported(run: Path, name: str) -> None:
     (run / name).rename("moved")
     (run / name).symlink_to(Path("moved").absolute())
     assert found(run) == f"1-run: {name}: a symbolic link"

@@ -163,7 +163,7 @@ def test_sealing_a_run_without_a_manifest_first_checks_its_recorded_digests(run:
         judge_command.replace_recorded([run])
 
 
-def test_a_published_run_of_before_is_sealed_beside_its_archive(run: Path, tmp_path: Path) -> None:
+def test_a_published_run_without_a_manifest_is_sealed_next_to_its_archive(run: Path, tmp_path: Path) -> None:
     of_before(run)
     folder = Path("published")
     folder.mkdir()

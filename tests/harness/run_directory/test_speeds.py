@@ -75,7 +75,7 @@ def timed(folder: Path, workload: str, *, clock: float | None = 1980.0, pace: fl
     ],
     ids=["a clock within the spread", "a slow clock", "a pace within", "a slow processor", "nothing known"],
 )
-def test_machines_of_one_name_and_two_speeds_decide_no_claim(
+def test_machines_with_one_name_and_two_speeds_do_not_decide_a_claim_together(
     tmp_path: Path, other: dict[str, float | None], found: str
 ) -> None:
     bundles = [timed(tmp_path, "v"), timed(tmp_path, "w", **other)]
@@ -92,6 +92,6 @@ def test_a_gate_of_two_speeds_is_refused(tmp_path: Path) -> None:
         judge_bundles(bundles, [LOADED])
 
 
-def test_one_machine_has_one_speed(tmp_path: Path) -> None:
+def test_a_single_machine_has_no_speed_conflict(tmp_path: Path) -> None:
     bundle = timed(tmp_path, "v")
     assert list(speeds_apart([bundle], [LOADED.contract])) == []

@@ -62,7 +62,7 @@ def test_a_run_that_is_cut_off_right_behind_its_seal_is_given_up_as_a_whole(writ
     ]
 
 
-def test_one_that_is_cut_off_behind_its_renaming_is_found_again(writer: BundleWriter) -> None:
+def test_a_run_abandoned_after_its_renaming_is_found_under_its_final_name(writer: BundleWriter) -> None:
     writer.path.rename(writer.final)
     assert writer.abandon() == writer.final
     assert not read_bundle(writer.final).complete
@@ -125,7 +125,7 @@ def test_a_run_that_cannot_start_on_a_full_disk_leaves_no_files(tmp_path: Path, 
         *("contracts/.scripted-v1.yaml.5", "waivers/.1.yaml.6"),
     ],
 )
-def test_what_a_killed_process_was_writing_is_not_sealed(writer: BundleWriter, name: str) -> None:
+def test_a_half_written_file_of_a_killed_process_is_not_sealed(writer: BundleWriter, name: str) -> None:
     (writer.path / name).write_text("half of")
     writer.settle()
     assert name not in names_of(writer.finish())
@@ -238,7 +238,7 @@ def test_a_link_planted_in_place_of_a_run_file_is_removed_and_never_opened(
     assert Path(outside).read_text() == "outside"
 
 
-def test_nor_does_it_hold_up_one_that_is_given_up(writer: BundleWriter, planted: tuple[str, str]) -> None:
+def test_a_planted_link_does_not_stop_the_abandoning_of_a_run(writer: BundleWriter, planted: tuple[str, str]) -> None:
     name, outside = planted
     directory = writer.abandon()
     assert not read_bundle(directory).complete

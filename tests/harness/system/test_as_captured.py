@@ -69,7 +69,7 @@ def test_the_simulated_capture_flag_is_restored_after_the_block(library: Any) ->
     assert not library.is_capturing()
 
 
-def test_torch_itself_is_told_of_a_real_stream() -> None:
+def test_torch_itself_is_not_told_of_the_simulated_capture() -> None:
     """An optimizer that is told of a capture demands to be `capturable`."""
     of_torch: dict[str, Any] = {"__name__": "torch.optim.optimizer", "torch": torch}
     exec("def ask():\n    return torch.cuda.is_current_stream_capturing()\n", of_torch)  # noqa: S102

@@ -163,7 +163,7 @@ def test_a_step_without_compiled_code_has_none_noted() -> None:
 
 
 @pytest.mark.parametrize("mode", [DispatchWatch("cpu"), Waits(torch.device("cpu")), FirstValues()])
-def test_what_observes_a_step_leaves_its_compiled_code_compiled(mode: TorchDispatchMode) -> None:
+def test_observing_a_step_keeps_its_compiled_code_compiled(mode: TorchDispatchMode) -> None:
     assert isinstance(mode, Observer)
     with mode:
         assert torch.equal(compiled(torch.sin)(torch.ones(2)), torch.ones(2).sin())

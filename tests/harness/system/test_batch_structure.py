@@ -85,7 +85,7 @@ def losses(system: StepFunctionSystem, capture: str) -> list[float]:
 
 
 @pytest.mark.parametrize("structure", STRUCTURES)
-def test_a_step_gets_what_batch_makes_and_trains_as_with_a_dictionary(structure: str) -> None:
+def test_a_step_trains_the_same_for_every_batch_structure(structure: str) -> None:
     system = Regression(structure)
     kind = type(system.make(torch.ones(1, 1), torch.ones(1, 1)))
     expected = losses(Regression("dictionary"), "none")
@@ -112,7 +112,7 @@ def test_non_tensors_are_left_out_of_dictionaries_but_kept_in_tuples() -> None:
     assert [value for _, value in leaves(tensors_alone((x, "a")))] == [x, "a"]
 
 
-def test_the_order_of_a_dictionary_is_no_part_of_its_form_and_a_list_is_no_tuple() -> None:
+def test_the_form_of_a_batch_ignores_key_order_and_distinguishes_lists_from_tuples() -> None:
     assert structure_of({"a": 1, "b": (2,)}).form() == structure_of({"b": (5,), "a": 0}).form()
     assert structure_of({"a": 1, "b": (2,)}).form() != structure_of({"a": 1, "b": [2]}).form()
     assert structure_of((1, None)).form() != structure_of((1, 2)).form()
@@ -164,7 +164,7 @@ for settings in ({}, {"compile": True}):
 
 
 @pytest.mark.slow
-def test_a_compiled_step_gets_its_batch_and_draws_as_the_plain_one_does() -> None:
+def test_a_compiled_step_gets_its_batch_and_draws_like_the_plain_step() -> None:
     """In a process of its own: the compiler of a CPU asks where Python's own tools for building were imported from."""
     command = [sys.executable, "-W", "ignore", "-c", COMPILED]
     printed = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout.splitlines()
@@ -198,7 +198,7 @@ class Functional(StepFunctionSystem):
         return step, Regression("tuple").build(workload, arm).batch, weights
 
 
-def test_a_dictionary_of_parameters_and_a_loss_among_others_will_do() -> None:
+def test_parameters_in_a_dictionary_and_a_loss_in_a_tuple_are_accepted() -> None:
     plain, captured = (losses(Functional(in_place=True), capture) for capture in ("none", "step"))
     assert plain == captured
     assert plain[-1] < plain[0]
@@ -248,7 +248,7 @@ def test_a_loader_that_ends_after_one_epoch_is_reported() -> None:
             run.step(2)
 
 
-def test_new_tensors_in_the_place_of_parameters_are_told() -> None:
+def test_parameters_replaced_by_new_tensors_are_refused() -> None:
     with Functional(in_place=False).open(WORKLOAD, Arm()) as run:
         assert set(run.parameters()) == {"weight", "bias"}
         run.step(0)

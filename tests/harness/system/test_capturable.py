@@ -64,7 +64,7 @@ def test_without_its_scheduler_a_captured_step_trains_differently() -> None:
     assert captured[2] != plain[2]
 
 
-def test_a_rate_in_a_tensor_and_one_that_is_a_number_are_the_same_state() -> None:
+def test_a_learning_rate_in_a_tensor_and_as_a_number_are_the_same_state() -> None:
     """Else arms that differ in nothing but what a capture asks for would start from different state."""
     states = []
     for settings in ({"learning_rate": 0.1}, {"capture": "step"}):
@@ -78,7 +78,7 @@ def test_a_rate_in_a_tensor_and_one_that_is_a_number_are_the_same_state() -> Non
 
 
 @pytest.mark.parametrize("optimizer", [torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD])
-def test_what_is_made_capturable_can_be_recorded_without_a_gpu(optimizer: Any) -> None:
+def test_an_optimizer_made_capturable_can_be_recorded_without_a_gpu(optimizer: Any) -> None:
     from harness.system.replay.operations import record
 
     weight = nn.Parameter(torch.ones(3))

@@ -127,7 +127,7 @@ DOES_NOT_WAIT: dict[str, Callable[[Tensor], object]] = {
 
 
 @pytest.mark.parametrize("name", WAITS)
-def test_what_a_device_would_have_made_waits(name: str) -> None:
+def test_reading_a_device_value_counts_as_a_sync(name: str) -> None:
     values = torch.tensor([1.0, 2.0, 3.0])
     read = WAITS[name]
     assert by_dispatch_mode(lambda: read(values), "cpu").total() == 1
@@ -137,7 +137,7 @@ def test_what_a_device_would_have_made_waits(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", DOES_NOT_WAIT)
-def test_what_depends_on_no_input_parameter_or_state_does_not_wait(name: str) -> None:
+def test_reading_a_value_independent_of_the_step_is_no_sync(name: str) -> None:
     values = torch.tensor([1.0, 2.0, 3.0])
     read = DOES_NOT_WAIT[name]
     assert by_dispatch_mode(lambda: read(values), "cpu").total() == 0
@@ -155,7 +155,7 @@ def test_a_step_that_records_itself_while_it_is_watched_may_read_constants() -> 
     assert not by_dispatch_mode(traced.record, "cpu")
 
 
-def test_a_number_that_is_drawn_does_not_wait_and_cannot_be_recorded() -> None:
+def test_reading_a_random_number_is_no_sync_and_cannot_be_recorded() -> None:
     values = torch.ones(3)
     drawn = lambda: values.sum() if torch.rand(1).item() < 0.5 else values.mean()
     assert by_fake_pass(drawn, "cpu").total() == 0
@@ -212,7 +212,7 @@ class OwnFused(OwnUpdate):
 
 
 @pytest.mark.parametrize("made", [OwnUpdate, OwnFused])
-def test_an_update_that_waits_says_whether_it_has_a_fused_form(made: type[OwnUpdate]) -> None:
+def test_an_optimizer_that_waits_reports_whether_it_has_a_fused_form(made: type[OwnUpdate]) -> None:
     weight = torch.nn.Parameter(torch.ones(2))
     optimizer = made([weight], lr=0.1)
 
@@ -306,7 +306,7 @@ def test_a_capturable_optimizer_is_recorded_on_a_cpu(kind: str) -> None:
     ("kind", "dtype", "flag"),
     [("NAdam", None, "capturable"), ("Adam", None, "fused"), ("Adam", torch.complex64, "capturable")],
 )
-def test_an_update_that_reads_its_count_names_the_form_that_reads_none(kind: str, dtype: Any, flag: str) -> None:
+def test_an_optimizer_that_reads_its_count_reports_the_form_that_does_not(kind: str, dtype: Any, flag: str) -> None:
     system = Trained(partial(getattr(torch.optim, kind), lr=0.1), dtype)
     system.inside = False
     _, record = losses_of(system, "step")
