@@ -209,7 +209,7 @@ PHONE: dict[str, Any] = {"width": 390, "height": 844}
 
 
 @pytest.mark.parametrize("status", [Status.PASS, Status.FAIL, Status.INCONCLUSIVE])
-def test_the_first_screen_on_a_phone_shows_claim_owner_machine_confidence_and_next_step(
+def test_the_first_screen_on_a_phone_shows_claim_commit_gpu_confidence_and_next_step(
     browser: Browser, tmp_path: Path, status: Status
 ) -> None:
     page = tmp_path / "page.html"

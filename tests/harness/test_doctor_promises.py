@@ -158,7 +158,7 @@ def units(warm: None, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dic
 
 
 @pytest.mark.parametrize("name", [*SYSTEMS, "reference"])
-def test_units_that_doctor_calls_decidable_are_decided_by_verify(
+def test_doctor_predicts_which_units_verify_decides(
     units: dict[str, dict[str, tuple[bool, str, str]]], name: str
 ) -> None:
     decided = ("PASS", "FAIL", "INCONCLUSIVE")

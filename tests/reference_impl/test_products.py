@@ -56,7 +56,7 @@ def test_another_data_type_or_an_odd_width_has_swiglu_apart() -> None:
     assert operations(8192, sizes=QWEN | {"hidden": 128}) == apart  # less than a tile's columns
 
 
-def test_an_adapter_rank_too_large_for_one_stage_is_not_fused_into_the_input_gradient() -> None:
+def test_an_adapter_rank_that_does_not_fit_one_stage_is_not_fused_into_the_input_gradient() -> None:
     assert "products.input_gradient" not in operations(8192, sizes=QWEN | {"ranks": 72})
     assert "products.input_gradient" not in operations(8192, sizes=QWEN | {"ranks": 6})
 

@@ -115,7 +115,7 @@ def test_a_run_serves_itself(rules: Rules, run: Run) -> None:
 @pytest.mark.parametrize("rules", PURPOSES.values(), ids=PURPOSES)
 @few
 @given(run=runs, other=runs)
-def test_a_run_with_more_host_resources_than_required_serves_the_request(rules: Rules, run: Run, other: Run) -> None:
+def test_a_run_that_contains_more_than_requested_serves_the_request(rules: Rules, run: Run, other: Run) -> None:
     for field, rule in rules.items():
         more = value_of(other, field)
         if rule is AT_LEAST:
@@ -131,7 +131,7 @@ def test_a_run_with_more_host_resources_than_required_serves_the_request(rules: 
 @pytest.mark.parametrize("rules", PURPOSES.values(), ids=PURPOSES)
 @few
 @given(run=runs, other=runs)
-def test_a_run_with_less_or_different_resources_does_not_serve_the_request(rules: Rules, run: Run, other: Run) -> None:
+def test_a_run_with_less_or_different_work_does_not_serve_the_request(rules: Rules, run: Run, other: Run) -> None:
     for field, rule in rules.items():
         there = value_of(other, field)
         host = changed(run, field, lambda _: there)  # noqa: B023

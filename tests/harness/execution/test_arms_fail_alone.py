@@ -160,13 +160,15 @@ def test_an_arm_that_raises_fails_only_the_claims_that_name_it(raising: Outcome,
 
 
 @pytest.mark.parametrize(("name", "arm"), [("raises", "raises"), ("LAST", "last")], ids=["the first arm", "the last"])
-def test_an_arm_that_raises_fails_its_claim_as_baseline_and_as_candidate(raising: Outcome, name: str, arm: str) -> None:
+def test_an_arm_that_raises_fails_its_claim_whether_it_runs_first_or_last(
+    raising: Outcome, name: str, arm: str
+) -> None:
     """Baselines come first, so this one before the claim's candidate, and the candidate after its baseline."""
     assert raising.verdicts[name].reason == "worker_exception"
     assert raising.evidence.failed[arm].phase == f"{arm}.0: steps"
 
 
-def test_only_arms_that_raise_or_depend_on_a_raising_arm_fail(raising: Outcome) -> None:
+def test_only_arms_with_a_planted_failure_fail(raising: Outcome) -> None:
     whose = {arm_of(how) for how in (*IN_PROCESS, *UNAVAILABLE)} | {"last", "untrained", "of_gradients", "nowhere"}
     assert set(raising.evidence.failed) == whose
 

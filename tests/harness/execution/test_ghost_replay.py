@@ -77,7 +77,7 @@ def execute_one(name: str, directory: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["Whole", "EagerUpdate", "RefusesMore"])
-def test_the_ghost_replay_restores_parameters_before_the_trainer_exits(
+def test_the_ghost_replay_leaves_the_parameters_unchanged(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     look, seen = ghost_replay.ghost_replay, list[dict[str, str]]()
@@ -148,7 +148,7 @@ def test_graphs_are_counted_before_the_look_whose_steps_may_drop_them(
         ("TrainsAfterwards", "work_after_step", {"outside_operations_at_most": 1000}),
     ],
 )
-def test_device_work_after_a_step_must_be_declared(
+def test_device_work_after_a_step_needs_a_declared_limit_and_may_not_train(
     name: str, reason: str, declared: Mapping[str, Any], tmp_path: Path
 ) -> None:
     """Each of the systems trains, or averages 4 tensors 16 times: 64 operations."""

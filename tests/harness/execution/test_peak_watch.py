@@ -175,7 +175,7 @@ def test_a_device_that_is_not_read_gives_nothing(device: Device) -> None:
     assert evidence.foreign_processes is None
 
 
-def test_an_unused_device_is_not_read(device: Device) -> None:
+def test_a_gpu_is_not_read_before_the_process_uses_it(device: Device) -> None:
     """The driver's answer would be of a process without a context."""
     device.in_context = False
 

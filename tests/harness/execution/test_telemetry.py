@@ -125,7 +125,7 @@ def test_gpu_telemetry_that_the_driver_does_not_report_is_none() -> None:
         ([], [FOREIGN, FOREIGN + 1], 1),
     ],
 )
-def test_gpu_processes_started_during_the_run_count_as_foreign(
+def test_gpu_processes_beyond_the_workers_own_count_as_foreign(
     before: list[int], during: list[int], foreign: int
 ) -> None:
     nvml = Nvml()

@@ -334,7 +334,9 @@ def test_every_second_timing_process_counts_launches_without_a_profile(tmp_path:
     assert (evidence.counter_sees_planted, evidence.profiler_sees_planted) == (True, None)
 
 
-def test_a_repeated_timing_process_skips_the_profile_of_steps(tmp_path: Path, order: list[str]) -> None:
+def test_a_timing_process_that_counts_launches_takes_no_steps_after_its_timed_blocks(
+    tmp_path: Path, order: list[str]
+) -> None:
     records = execute(make_run(process=5), tmp_path / "run")
     (capture,) = [record for record in records if record["record"] == "capture"]
     assert (capture["observed_steps"], capture["device_work"], capture["profiler_sees_planted"]) == (0, None, None)

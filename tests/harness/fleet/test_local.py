@@ -195,7 +195,7 @@ print(len(seen), *{unit.obstacle.message for unit in found.units if unit.obstacl
     [("abc", "2"), ("a", "1 needs 2 GPUs, one for each rank: this machine has 1")],
 )
 @pytest.mark.parametrize("plan", [gate_shards, drill_shards])
-def test_every_unit_sees_as_many_gpus_as_it_needs_and_exist(
+def test_every_shard_sees_the_gpus_that_its_units_need_or_reports_the_number(
     plan: Callable[[Sequence[LoadedContract]], list[Shard]], gpus: str, seen: str, programs: Write, tmp_path: Path
 ) -> None:
     """GPUs are simulated. A shard sees as many as its units need; on fewer the units say how many they need."""

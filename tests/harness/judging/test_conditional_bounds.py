@@ -55,7 +55,7 @@ def test_an_effect_of_the_data_type(dtype: str, reason: str) -> None:
     assert verdict.figures["training_effect_demanded"].value == (3.0 if dtype == "bfloat16" else 0.2)
 
 
-def test_a_bound_by_data_type_is_undecided_if_no_arm_states_its_type() -> None:
+def test_a_bound_by_data_type_is_not_judged_if_no_arm_states_its_type() -> None:
     claim = TRAJECTORY | effect(cases(0.2, {"dtype": "bfloat16", "value": 3.0}))
     stated = verdict_of(claim, trajectory_run(graphed(facts={"layers": 2})))
     assert (stated.status, stated.reason) == ("NOT_RUN", "capability_missing")

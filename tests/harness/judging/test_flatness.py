@@ -41,7 +41,7 @@ def test_slowdown_compares_late_steps_with_early_steps() -> None:
     assert slowdown(blocks(quarters(1.0, 1.5))) == Slowdown(0.5, 0.5, 0.5, 0.5)
 
 
-def test_a_slow_step_between_the_compared_blocks_does_not_count_as_a_slowdown() -> None:
+def test_a_slow_block_between_the_compared_quarters_is_no_slowdown() -> None:
     times = quarters(2.0, 2.0)
     times[16] = 100.0
     assert slowdown(blocks(times)) == Slowdown(0.0, 0.0, 0.0)

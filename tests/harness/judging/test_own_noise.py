@@ -234,7 +234,7 @@ def features(values: np.ndarray[Any, Any], columns: int = 1) -> Features:
 
 
 @pytest.mark.parametrize("columns", [1, 4])
-def test_random_divisions_of_the_same_runs_are_rarely_judged_beyond_noise(columns: int) -> None:
+def test_at_most_two_divisions_of_the_same_runs_are_judged_beyond_noise(columns: int) -> None:
     """The rate of false alarms, whatever the numbers are: here with one run far off, and one feature split in two."""
     values = np.random.default_rng(0).standard_t(2, (10, 24))
     values[3] *= 1e6

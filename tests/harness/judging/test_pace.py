@@ -123,7 +123,7 @@ def test_each_of_two_measurements_needs_enough_undisturbed_processes() -> None:
     assert len([name for name in verdict.figures if name.startswith("ratio.process_")]) == 24
 
 
-def test_a_slow_baseline_without_undisturbed_rounds_passes_nothing() -> None:
+def test_a_slow_baseline_with_too_few_undisturbed_rounds_passes_nothing() -> None:
     """Every block of the baseline takes 1.7 times as long, and a slow pace of 1.8 says that it may have been so."""
     runs = [process(number, 1.0, [FREE, BUSY, BUSY, BUSY]) for number in range(12)]
     verdict = judged(runs)
@@ -138,7 +138,7 @@ def test_a_ratio_larger_than_a_slow_pace_explains_is_decided() -> None:
     assert value(verdict, "mean_ratio") == pytest.approx(2.5 / 1.8)
 
 
-def test_a_slow_candidate_without_undisturbed_rounds_fails_nothing() -> None:
+def test_a_slow_candidate_with_too_few_undisturbed_rounds_fails_nothing() -> None:
     runs = [process(number, 1.3, [FREE, BUSY, BUSY, BUSY], slowed="graphed") for number in range(12)]
     assert judged(runs).reason == "undecided_ratio"
 

@@ -225,7 +225,7 @@ def test_in_a_lane_it_costs_the_lane(writer: BundleWriter) -> None:
     assert not (writer.evidence_directory(RUN_ID) / "death.json").exists()
 
 
-def test_a_link_planted_in_place_of_a_run_file_is_removed_and_never_opened(
+def test_a_file_planted_in_place_of_a_run_file_is_removed_and_never_opened(
     writer: BundleWriter, planted: tuple[str, str]
 ) -> None:
     name, outside = planted
@@ -238,7 +238,7 @@ def test_a_link_planted_in_place_of_a_run_file_is_removed_and_never_opened(
     assert Path(outside).read_text() == "outside"
 
 
-def test_a_planted_link_does_not_stop_the_abandoning_of_a_run(writer: BundleWriter, planted: tuple[str, str]) -> None:
+def test_a_planted_file_does_not_stop_the_abandoning_of_a_run(writer: BundleWriter, planted: tuple[str, str]) -> None:
     name, outside = planted
     directory = writer.abandon()
     assert not read_bundle(directory).complete

@@ -84,7 +84,7 @@ def test_a_system_that_hangs_has_its_seconds_and_no_more(
 
 
 @pytest.mark.parametrize(("does", "limit_s"), [("raise OSError('gone')", 60.0), (f"{HANGS}time.sleep(600)", 1.0)])
-def test_an_error_in_an_installed_library_is_reported_at_the_line_of_the_system(
+def test_a_failing_or_hanging_library_is_reported_at_the_line_of_the_system(
     strange: Path, monkeypatch: pytest.MonkeyPatch, does: str, limit_s: float
 ) -> None:
     if limit_s == 1.0:
