@@ -59,7 +59,7 @@ def flattened(parameters: dict[str, Any]) -> Tensor:
 
 
 @pytest.mark.parametrize("weights", ["nf4", "full"])
-def test_logits_match(weights: str) -> None:
+def test_logits_match_those_of_huggingface(weights: str) -> None:
     trainer = make_trainer(weights=weights)
     model, _ = build_twin(trainer)
     trainer.prepare(0)
@@ -70,7 +70,7 @@ def test_logits_match(weights: str) -> None:
 
 
 @pytest.mark.parametrize("max_norm", [1e6, 0.08], ids=["unclipped", "clipped"])
-def test_gradients_match(max_norm: float) -> None:
+def test_gradients_match_those_of_huggingface(max_norm: float) -> None:
     trainer = make_trainer(max_norm=max_norm)
     model, twin_step = build_twin(trainer)
     parameters = trainable_parameters(model, SHAPE.num_layers)
@@ -107,7 +107,7 @@ def test_a_trajectory_of_twenty_steps_matches() -> None:
         assert apart <= (index + 1) * GRADIENT_BOUND * travelled, index
 
 
-def test_weight_decay_is_that_of_one_parameter_group() -> None:
+def test_weight_decay_matches_one_parameter_group_of_huggingface() -> None:
     trainer = make_trainer(weight_decay=0.1)
     model, twin_step = build_twin(trainer)
     for index in range(3):

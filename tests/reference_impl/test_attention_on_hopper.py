@@ -75,14 +75,16 @@ def test_another_architecture_has_kernels_of_triton(target: str) -> None:
 
 
 @pytest.mark.parametrize(("sizes", "expected"), MEASURED.items(), ids=str)
-def test_clusters_and_stages_are_those_that_were_fastest(sizes: tuple[int, int], expected: tuple[int, int]) -> None:
+def test_hopper_attention_uses_the_fastest_measured_clusters_and_stages(
+    sizes: tuple[int, int], expected: tuple[int, int]
+) -> None:
     spec: Any = hopper.dkdv_spec(*sizes, 12, 2)
     assert (spec.function.cluster, spec.num_stages) == expected
 
 
 @pytest.mark.parametrize("target", ["sm_90", "sm_120"])
 @pytest.mark.parametrize(("batch", "seq_len"), MEASURED)
-def test_the_plan_is_what_a_step_launches(batch: int, seq_len: int, target: str) -> None:
+def test_the_kernel_plan_of_hopper_attention_equals_the_launched_kernels(batch: int, seq_len: int, target: str) -> None:
     config = TrainConfig(model=QWEN, batch_size=batch, device="cpu", loss_chunk=512)
     with planning_for(target):
         planned, launched = plan(QWEN, config, (seq_len,)), recorded(QWEN, config, (seq_len,))

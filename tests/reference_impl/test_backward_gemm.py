@@ -160,7 +160,7 @@ def test_a_bad_argument_is_named_and_nothing_is_written(what: str, path: GemmPat
     ],
     ids=["nothing to accumulate into", "other rows", "rank 0", "wrong out shape"],
 )
-def test_a_bad_argument_of_the_other_product_is_named(argument: str, call: Callable[[BackwardGemm], Tensor]) -> None:
+def test_a_bad_argument_of_the_backward_gemm_is_named(argument: str, call: Callable[[BackwardGemm], Tensor]) -> None:
     with pytest.raises(ReferenceImplError) as raised:
         call(BackwardGemm("tiled"))
     assert raised.value.argument == argument

@@ -37,14 +37,14 @@ def state_of(run: QLoRARun) -> dict[str, torch.Tensor]:
     return {name: tensor.clone() for name, tensor in run.between.state().items()}
 
 
-def test_it_offers_both_capabilities() -> None:
+def test_the_qlora_system_offers_resume_and_evaluate() -> None:
     with opened() as run:
         assert isinstance(run, Resumes)
         assert isinstance(run, Evaluates)
     assert {"resume", "evaluate"} <= QLoRASystem().describe().capabilities
 
 
-def test_a_load_fills_the_tensors_that_there_are(checkpoint: Path) -> None:
+def test_loading_a_checkpoint_fills_the_existing_tensors(checkpoint: Path) -> None:
     """Captures hold their addresses."""
     with opened() as saved, opened() as run:
         for index in range(3):
@@ -66,7 +66,7 @@ def test_a_checkpoint_of_another_rank_is_refused(checkpoint: Path) -> None:
         run.load(checkpoint)
 
 
-def test_the_evaluated_loss_is_that_of_the_texts_last_batches_and_changes_nothing() -> None:
+def test_an_evaluation_uses_the_last_batches_of_the_text_and_changes_no_state() -> None:
     with opened(batch_size=2) as run, opened(batch_size=2) as other:
         for each in (run, other):
             each.step(0)
@@ -110,7 +110,7 @@ def test_an_evaluation_by_the_training_step_trains() -> None:
         assert not torch.equal(run.trainer.trainable.flat, before)
 
 
-def test_an_evaluation_in_the_static_buffers_is_what_the_next_step_reads() -> None:
+def test_the_fault_of_evaluating_in_static_buffers_changes_the_next_step() -> None:
     with opened(fault="evaluated_in_static_buffers") as run, opened() as right:
         for each in (run, right):
             each.step(0)

@@ -89,7 +89,7 @@ def test_epsilon_is_added_to_the_norm(mode: ClipMode) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_nan_reaches_its_own_layer_only(mode: ClipMode) -> None:
+def test_a_nan_gradient_affects_only_its_own_layer(mode: ClipMode) -> None:
     flat, clip = gradient(), make_clip(1.0, mode=mode)
     flat[0] = math.nan
     clip.apply_(flat)

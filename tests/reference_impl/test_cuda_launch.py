@@ -151,13 +151,13 @@ def test_a_cuda_launch_passes_the_grid_and_tensor_maps_of_its_spec_to_the_driver
     assert (stand_in.attributes, len(stand_in.modules)) == ([SHARED_MEMORY], 1)
 
 
-def test_a_kernel_without_clusters_may_start_early_too_and_has_no_other_attribute(stand_in: StandIn) -> None:
+def test_a_kernel_without_clusters_has_only_the_early_start_attribute(stand_in: StandIn) -> None:
     spec = scaled_copy_spec(100, 36)
     registry.launch(spec, *tensors(spec))
     assert stand_in.launches[0]["attributes"] == [EARLY]
 
 
-def test_a_launch_of_the_same_tensors_encodes_nothing_and_follows_the_stream(stand_in: StandIn) -> None:
+def test_launching_the_same_tensors_again_reuses_their_maps_and_follows_the_stream(stand_in: StandIn) -> None:
     spec = scaled_copy_spec(100, 36)
     first, second = tensors(spec), tensors(spec)
     for stream, given in ((1, first), (2, first), (1, second), (2, first)):
@@ -209,7 +209,7 @@ def test_the_ledger_notes_a_load_and_one_behind_the_caches_back(stand_in: StandI
     assert len(stand_in.launches) == 2
 
 
-def test_what_the_driver_refuses_is_an_error_that_names_the_kernel(stand_in: StandIn) -> None:
+def test_a_kernel_refused_by_the_driver_is_named_in_the_error(stand_in: StandIn) -> None:
     spec = scaled_copy_spec(100, 36)
     stand_in.answer = REFUSED
     with pytest.raises(CudaSourceError, match=r"^scaled_copy: cuModuleLoadData succeeds; found CUDA_ERROR_INV"):

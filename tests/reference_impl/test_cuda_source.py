@@ -68,7 +68,7 @@ def stored(ptx: str) -> list[int]:
     return [int(number) for number in re.findall(r"\bmov\.[bu]32\s+%r\d+, (-?\d+);", ptx)]
 
 
-def test_a_cuda_kernel_is_in_the_cache_as_one_of_triton() -> None:
+def test_a_cuda_kernel_is_cached_like_a_triton_kernel() -> None:
     spec = scaled_copy_spec(100, 36)
     cache = KernelCache(named_target("sm_90"))
     cache.load(spec)
@@ -96,7 +96,7 @@ def test_a_float_is_the_fp32_number_that_it_rounds_to(number: float, bits: str, 
     assert stored(ptx) == [int.from_bytes(bytes.fromhex(bits), signed=True)]
 
 
-def test_without_fused_multiply_add_there_is_none(tmp_path: Path) -> None:
+def test_disabling_fp_fusion_removes_fused_multiply_add(tmp_path: Path) -> None:
     spec = source_spec(tmp_path, storing("out[1] * out[2] + out[3]"))
     assert ("fma.rn.f32" in ptx_of(spec), "fma.rn.f32" in ptx_of(replace(spec, enable_fp_fusion=False))) == (
         True,
@@ -136,7 +136,7 @@ def with_map(spec: KernelSpec, **fields: Any) -> KernelSpec:
 
 
 @pytest.mark.parametrize("difference", IDENTITIES)
-def test_what_changes_results_is_the_identity_and_no_two_kernels_share_a_key(difference: str) -> None:
+def test_a_difference_that_changes_results_changes_the_identity_and_collides_in_the_cache(difference: str) -> None:
     spec = scaled_copy_spec(100, 36)
     other = IDENTITIES[difference](spec)
     assert spec.identity == scaled_copy_spec(100, 36).identity != other.identity
@@ -243,7 +243,7 @@ def test_kernel_arguments_that_the_driver_would_refuse_are_refused_when_compilin
         registry.offline_compile(change(scaled_copy_spec(100, 36)), 90)
 
 
-def test_a_map_of_one_dimension_has_no_stride() -> None:
+def test_a_one_dimensional_tensor_map_needs_no_stride() -> None:
     spec = scaled_copy_spec(8, 32)
     flat = replace(function_of(spec), parameters=(TensorMap(0, (256,), (), (32,), swizzle=128),))
     assert registry.offline_compile(replace(spec, function=flat), 90).metadata.name == "scaled_copy"

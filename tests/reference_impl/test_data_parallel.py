@@ -109,7 +109,7 @@ def test_the_mean_of_the_ranks_losses_is_that_of_the_joined_batch(by_rank: list[
 
 
 @pytest.mark.parametrize("run", RUNS)
-def test_gradients_and_their_norms_are_those_of_the_joined_batch(
+def test_data_parallel_gradients_and_norms_equal_those_of_the_joined_batch(
     by_rank: list[dict[str, Seen]], joined: Seen, run: str
 ) -> None:
     for step, theirs in zip(by_rank[0][run]["steps"], joined["steps"], strict=True):

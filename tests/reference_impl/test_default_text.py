@@ -71,7 +71,7 @@ def test_a_changed_text_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         data.read_text(None)
 
 
-def test_the_text_comes_with_its_digest_its_origin_and_its_license() -> None:
+def test_the_default_text_comes_with_its_digest_origin_and_license() -> None:
     page = (TEXT / "README.md").read_text(encoding="utf-8")
     assert DIGEST in page
     assert "Python Software Foundation" in page

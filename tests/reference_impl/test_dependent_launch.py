@@ -107,7 +107,7 @@ def test_before_hopper_no_kernel_waits(spec: KernelSpec) -> None:
 
 @pytest.mark.usefixtures("own_cache")
 @pytest.mark.parametrize(("sm", "early"), [(80, False), (86, False), (90, True), (100, True), (120, True)])
-def test_what_is_compiled_starts_early_from_hopper_on(sm: int, early: bool) -> None:
+def test_kernels_compiled_for_hopper_and_later_start_early(sm: int, early: bool) -> None:
     compiled: Any = registry.offline_compile(registry.load("softmax").backward_spec(2, 8, "fp32"), sm)
     assert (compiled.metadata.launch_pdl, WAIT in compiled.asm["ptx"]) == (early, early)
 

@@ -42,7 +42,7 @@ def test_a_scale_is_the_smallest_power_of_two_that_fits(amax: float, scale: floa
     assert found.item() * inverse.item() == 1.0
 
 
-def test_the_largest_numbers_fit_and_what_is_not_finite_is_not_hidden() -> None:
+def test_fp8_rows_hold_the_largest_numbers_and_keep_non_finite_values_visible() -> None:
     largest = 3e38  # fp32 holds 3.4e38, which is nearer to 2^128 than to a smaller number of four bits
     x = torch.tensor([[largest, 1.0], [torch.inf, 1.0], [torch.nan, 1.0]])
     value = dense(ScaledRows(*rows.quantize(x)))
@@ -50,7 +50,7 @@ def test_the_largest_numbers_fit_and_what_is_not_finite_is_not_hidden() -> None:
     assert value[1:, 0].isnan().all()
 
 
-def test_rows_of_any_size_err_by_the_rounding_of_e4m3_alone() -> None:
+def test_fp8_rows_of_any_size_err_only_by_the_rounding_of_e4m3() -> None:
     x = random(64, 256) * 10.0 ** random(64, 1, seed=1).mul(6)
     value = dense(ScaledRows(*rows.quantize(x)))
     floor = x.abs().amax(dim=1, keepdim=True) * 2.0**-13

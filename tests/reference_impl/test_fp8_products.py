@@ -32,13 +32,13 @@ def operations(tokens: int, dtype: str = "bf16", sizes: dict[str, int] = QWEN) -
     return [spec.op for spec in products.specializations(tokens=tokens, dtype=dtype, **(QWEN | sizes))]
 
 
-def test_enough_tokens_are_served_by_one_kernel_each_way() -> None:
+def test_fp8_products_are_fused_from_512_tokens_on() -> None:
     assert operations(511) == APART
     assert operations(512) == FUSED
 
 
 @pytest.mark.parametrize("target", ["sm_80", "sm_89", "sm_100", "sm_120"])
-def test_another_architecture_has_swiglu_apart(target: str) -> None:
+def test_fp8_products_on_other_architectures_keep_swiglu_separate(target: str) -> None:
     with planning_for(target):
         assert operations(8192) == APART
 
@@ -52,7 +52,7 @@ def test_another_architecture_has_swiglu_apart(target: str) -> None:
         {"intermediate": 160},
     ],
 )
-def test_a_width_that_does_not_fit_has_swiglu_apart(sizes: dict[str, int]) -> None:
+def test_fp8_products_of_unsupported_widths_keep_swiglu_separate(sizes: dict[str, int]) -> None:
     assert operations(8192, sizes=sizes) == APART
 
 
@@ -160,14 +160,14 @@ def gradient(grad_act: Tensor, gate_up: Tensor) -> Tensor:
     return result
 
 
-def test_what_is_not_finite_is_not_hidden() -> None:
+def test_non_finite_inputs_of_the_fp8_mlp_stay_non_finite() -> None:
     mlp, x = Mlp(), random(4, H)
     x[0, 0], x[1, 0] = torch.inf, torch.nan
     _, data, scale = mlp.forward(with_norm(x))
     assert dense(data, scale).isfinite().all(dim=1).tolist() == [False, False, True, True]
 
 
-def test_norms_are_those_of_the_rows() -> None:
+def test_fp8_norm_kernels_return_the_norms_of_their_rows() -> None:
     x, gain = random(8, 64), random(64, seed=1)
     _, y, *_, norm = ops.fp8_norm_add_forward(x, None, gain, 1e-6, keep=True)
     assert y is not None
@@ -177,7 +177,7 @@ def test_norms_are_those_of_the_rows() -> None:
     torch.testing.assert_close(norm, grad.norm(dim=1))
 
 
-def test_a_device_without_the_kernels_takes_the_same_steps_apart() -> None:
+def test_a_device_without_the_fused_kernels_takes_the_same_steps_separately() -> None:
     mlp, x, made = Mlp(), with_norm(random(T, H)), Fp8Products(torch.float32)
     weight = Fp8Matrix.of(mlp.up).rows()
     gate_up, act = made.up_swiglu(x, weight, mlp.limits)
@@ -207,7 +207,7 @@ def test_a_weight_of_another_shape_is_refused() -> None:
         products.up_swiglu(x, numbers, narrow, numbers, numbers, torch.ones(1))
 
 
-def test_a_chunk_of_logits_is_twice_as_long_in_fp8_unless_it_is_given() -> None:
+def test_the_default_logit_chunk_in_fp8_is_twice_as_long() -> None:
     config = TrainConfig.preset("tiny", device="cpu")
     fp8 = replace(config, precision="fp8")
     assert (config.chunk_tokens, fp8.chunk_tokens, replace(fp8, loss_chunk=96).chunk_tokens) == (512, 1024, 96)

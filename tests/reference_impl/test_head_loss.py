@@ -75,7 +75,7 @@ def test_a_panel_is_a_tiles_columns() -> None:
     assert spec.constexprs["GROUP"] == 2  # all pairs of tiles: a panel of the head is read once
 
 
-def test_what_does_not_fit_is_refused() -> None:
+def test_head_logit_arguments_of_unequal_shapes_are_refused() -> None:
     x, head, out = (torch.zeros(shape, dtype=torch.bfloat16) for shape in ((2, 192), (400, 200), (2, 400)))
     with pytest.raises(KernelArgumentError, match=r"head.*\[400, 200\].*\[400, 192\]"):
         products.head_logits(x, head, out)
@@ -107,14 +107,14 @@ def test_twins_make_torchs_loss_and_gradient(vocabulary: int) -> None:
     torch.testing.assert_close((losses, out), (expected.detach(), 0.37 * gradient))
 
 
-def test_statistics_are_of_logits_as_they_are_stored() -> None:
+def test_head_logit_statistics_are_those_of_the_stored_logits() -> None:
     x, head = (tensor.bfloat16() for tensor in inputs(3, 64, 400)[:2])
     out = torch.empty(3, 400, dtype=torch.bfloat16)
     maxima, _ = naive.head_logits(x, head, out)
     assert torch.equal(maxima[:, 0], out[:, :192].float().amax(dim=1))
 
 
-def test_a_panel_of_nothing_but_minus_infinity_adds_nothing() -> None:
+def test_a_logit_panel_of_only_minus_infinity_adds_nothing() -> None:
     x, head = torch.ones(1, 1), torch.zeros(384, 1)
     head[:192] = -torch.inf
     maxima, totals = naive.head_logits(x, head, torch.empty(1, 384))

@@ -117,7 +117,7 @@ def test_keys_differ_by_target_shape_dtype_eps_and_warps() -> None:
     assert len(keys) == 2 * len(specs)
 
 
-def test_threads_that_want_one_kernel_compile_it_once() -> None:
+def test_threads_that_request_the_same_kernel_compile_it_once() -> None:
     stand_in = StandIn()
     cache = KernelCache(stand_in.device())
     barrier = threading.Barrier(8)
@@ -150,7 +150,7 @@ def test_a_launch_loads_a_cold_kernel_and_names_it(monkeypatch: pytest.MonkeyPat
     assert [one.key for one in cache.asked_for()] == ["softmax.backward/2x8/fp32/-/w1s1"]
 
 
-def test_the_ledger_tells_compiles_from_disk_hits_by_phase(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_ledger_separates_compiles_from_disk_hits_by_phase(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     wider = registry.load("softmax").backward_spec(2, 16, "fp32")
     for phase, event in (("prewarm", "compile"), ("train", "disk_hit")):

@@ -93,7 +93,7 @@ def answered(programs: dict[str, str]) -> Answers:
 
 
 @pytest.mark.slow
-def test_interpreted_cases_hold_the_grid_and_compile_what_was_planned_and_launched() -> None:
+def test_interpreted_kernel_cases_cover_the_grid_and_compile_the_planned_kernels() -> None:
     answer = answered({"compare": COMPARE})["compare"]
     # The model's two products (rank 8, so 2r = 16; queries, keys and values 256 wide), and three ragged ones.
     assert answer["shapes"] == ["M5 K16 N128", "M5 K256 N16", "M17 K33 N70", "M5 K20 N3", "M33 K18 N20"]
@@ -108,7 +108,7 @@ def test_a_process_that_has_triton_already_does_not_pretend_to_interpret(answers
     assert "new process" in str(answers["compile first"]["error"])
 
 
-def test_what_cannot_be_compared_is_refused(answers: Answers) -> None:
+def test_incomparable_kernel_cases_are_refused(answers: Answers) -> None:
     answer = answers["refuse"]
     assert str(answer["operation"]).startswith("ValueError: no operation 'gemm.forward'; there are gemm.backward_a,")
     assert answer["bf16"] == "NotAvailable: needs CUDA: interpreted kernels compute in float32 only"
@@ -137,7 +137,7 @@ def test_a_compiling_process_that_fails_says_why(monkeypatch: pytest.MonkeyPatch
     assert OfflineCompilation([], 90).kernels() == []
 
 
-def test_what_a_compiling_process_prints_does_not_tear_its_answer(
+def test_output_of_a_compiling_process_does_not_corrupt_its_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     noise = "threading.Thread(target=lambda: [os.write(1, b'x') for _ in iter(lambda: sleep(1e-4), 0)], daemon=True)"

@@ -124,7 +124,7 @@ def test_every_kernel_module_is_planned() -> None:
     assert {spec.op.partition(".")[0] for spec in planned_specs()} == set(KERNELS) - {"products", "fp8_products"}
 
 
-def test_one_key_names_one_kernel() -> None:
+def test_each_kernel_key_belongs_to_one_kernel_identity() -> None:
     specs = [
         spec
         for dtype, tokens in itertools.product(("bf16", "fp32"), (6, 9, 3000))

@@ -117,7 +117,7 @@ def test_rope_inverse_is_the_transpose() -> None:
 
 
 @pytest.mark.parametrize(("heads", "kv_heads"), [(4, 2), (3, 1), (2, 2)])
-def test_attention(heads: int, kv_heads: int) -> None:
+def test_naive_attention_equals_torch_attention(heads: int, kv_heads: int) -> None:
     batch, seq_len, head_dim = 2, 6, 8
     sizes = (batch, seq_len, heads, kv_heads, head_dim)
     cos, sin = rope.tables(seq_len, head_dim, 1e4, torch.device("cpu"))
@@ -137,7 +137,7 @@ def test_attention(heads: int, kv_heads: int) -> None:
     assert_equal(attention.backward(grad, flat, output, log_sum_exp, cos, sin, *sizes), expected_grad)
 
 
-def test_swiglu() -> None:
+def test_naive_swiglu_equals_torch_silu_times_up() -> None:
     gate_up, grad = random(5, 14, grad=True), random(5, 7, seed=1)
     expected = functional.silu(gate_up[:, :7]) * gate_up[:, 7:]
     (expected_grad,) = torch.autograd.grad(expected, gate_up, grad)
@@ -145,7 +145,7 @@ def test_swiglu() -> None:
     assert_equal(swiglu.backward(grad, gate_up.detach()), expected_grad)
 
 
-def test_silu() -> None:
+def test_naive_silu_equals_torch_silu() -> None:
     x, grad = random(5, 7, grad=True), random(5, 7, seed=1)
     expected = functional.silu(x)
     (expected_grad,) = torch.autograd.grad(expected, x, grad)
@@ -170,7 +170,7 @@ def test_cross_entropy_of_large_logits_stays_finite() -> None:
     assert logits.tolist() == [[1.0, -1.0, 0.0]]
 
 
-def test_softmax_backward() -> None:
+def test_naive_softmax_backward_equals_autograd() -> None:
     scores, grad = random(6, 5, grad=True), random(6, 5, seed=1)
     probabilities = scores.softmax(dim=1)
     (expected,) = torch.autograd.grad(probabilities, scores, grad)
@@ -178,7 +178,7 @@ def test_softmax_backward() -> None:
 
 
 @pytest.mark.parametrize("accumulate", [False, True])
-def test_gemm_backward(accumulate: bool) -> None:
+def test_naive_gemm_backward_equals_autograd(accumulate: bool) -> None:
     a, b, grad_c = random(3, 4, grad=True), random(4, 5, seed=1, grad=True), random(3, 5, seed=2)
     expected = torch.autograd.grad(a @ b, (a, b), grad_c)
     calls: list[tuple[Callable[..., Tensor], Tensor, Tensor, Tensor]] = [
@@ -192,7 +192,7 @@ def test_gemm_backward(accumulate: bool) -> None:
         assert_equal(function(left, right), product)
 
 
-def test_lora_gradients() -> None:
+def test_naive_lora_gradients_equal_autograd() -> None:
     """Of qkv = n A^T B^T with n = x * rstd, and of the sums of gains."""
     grad_qkv, x, rstd = random(5, 7), random(5, 12, seed=1), random(5, seed=2).abs()
     a, b = random(4, 12, seed=3, grad=True), random(7, 4, seed=4, grad=True)

@@ -35,7 +35,7 @@ def kept(tmp_path: Path) -> list[Path]:
     return sorted((tmp_path / "cache").rglob("*.cubin"))
 
 
-def test_what_an_earlier_process_compiled_is_not_compiled_again(
+def test_a_kernel_compiled_by_an_earlier_process_is_read_from_disk(
     events: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = compiled()

@@ -62,7 +62,7 @@ def test_the_plan_is_what_a_step_launches(mode: str) -> None:
     assert {spec.key: spec.identity for spec in planned} == identities
 
 
-def test_matrices_of_whole_blocks_that_cannot_be_joined_are_planned_apart() -> None:
+def test_weight_matrices_that_cannot_be_joined_are_planned_separately() -> None:
     # qkv is 32 x 24 = 768 elements, output 24 x 16 = 384: the latter's scales would end off a 16-byte boundary
     model = replace(RAGGED, intermediate_size=64)
     config = TrainConfig(model=model, rank=8, device="cpu")
@@ -116,7 +116,7 @@ def test_a_hopper_kernel_is_planned_and_launched_only_for_hopper(
 
 
 @pytest.mark.parametrize("precision", ["dtype", "fp8"])
-def test_recording_leaves_nothing_behind(precision: Any) -> None:
+def test_recording_kernels_leaves_no_state_in_the_process(precision: Any) -> None:
     """Nor what a step would keep for later ones of the process, made of tensors without values."""
     import torch
 
@@ -134,7 +134,7 @@ def test_recording_leaves_nothing_behind(precision: Any) -> None:
         assert torch.equal(values.nan_to_num(), torch.arange(256, dtype=torch.uint8).view(dtype).float().nan_to_num())
 
 
-def test_without_a_device_there_is_nothing_to_open() -> None:
+def test_kernels_of_a_cpu_trainer_have_nothing_to_open() -> None:
     kernels = RunKernels(TrainConfig.preset("tiny", device="cpu"), (64,))
     kernels.open(prewarm=True)
     kernels.uploaded()

@@ -44,7 +44,7 @@ def test_more_tokens_are_served_by_more_of_the_products(tokens: int, expected: l
 
 
 @pytest.mark.parametrize("target", ["sm_80", "sm_100", "sm_120"])
-def test_another_architecture_has_swiglu_apart(target: str) -> None:
+def test_bfloat16_products_on_other_architectures_keep_swiglu_separate(target: str) -> None:
     with planning_for(target):
         assert operations(8192) == ["swiglu.forward", "swiglu.backward"]
 

@@ -53,7 +53,7 @@ def judged(contract: Contract, fault: str | None, directory: Path) -> Verdict:
 
 
 @pytest.mark.slow
-def test_the_unfaulted_step_errs_no_more_than_transformers_own(contract: Contract, tmp_path: Path) -> None:
+def test_the_unfaulted_step_has_no_larger_error_than_transformers(contract: Contract, tmp_path: Path) -> None:
     verdict = judged(contract, None, tmp_path / "run")
     assert verdict.reason == "held", verdict.message
     assert (verdict.denominators["tensors"], verdict.denominators["gradients"]) == (24, 96)

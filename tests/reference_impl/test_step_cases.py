@@ -128,7 +128,7 @@ def test_terms_bound_every_value_and_are_of_its_size(operation: str, magnitude: 
                 assert value.norm() / terms[name].norm() > 2e-3, (case.shape, name)
 
 
-def test_inputs_lie_between_nans() -> None:
+def test_kernel_case_inputs_are_surrounded_by_nans() -> None:
     values = SETTING.inputs("an operation", "a shape").normal(3, 4)
     around = values.as_strided((2,), (values.numel() + 1,), values.storage_offset() - 1)
     assert bool(around.isnan().all())

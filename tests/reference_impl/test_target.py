@@ -23,7 +23,7 @@ def on_device(monkeypatch: pytest.MonkeyPatch, *capability: int) -> None:
 
 
 @pytest.mark.parametrize(("capability", "found"), [((9, 0), True), ((8, 0), False), ((12, 0), False), ((), True)])
-def test_the_device_decides_and_without_one_it_is_hopper(
+def test_the_device_capability_determines_whether_hopper_kernels_are_used(
     capability: tuple[int, ...], found: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     on_device(monkeypatch, *capability)
@@ -43,12 +43,12 @@ def test_a_planning_target_replaces_the_device_only_in_its_own_thread(monkeypatc
     assert (elsewhere, hopper()) == ([False], False)
 
 
-def test_what_is_no_target_is_refused() -> None:
+def test_an_invalid_planning_target_is_refused() -> None:
     with pytest.raises(ValueError, match="'hopper' is not a PTX target"), planning_for("hopper"):
         pass
 
 
-def test_an_interpreter_is_no_hopper_until_one_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_triton_interpreter_uses_hopper_kernels_only_for_a_named_target(monkeypatch: pytest.MonkeyPatch) -> None:
     on_device(monkeypatch, 9, 0)
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     assert not hopper()

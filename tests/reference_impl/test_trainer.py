@@ -85,7 +85,7 @@ def test_the_split_step_equals_the_whole_step() -> None:
     assert_same_state(whole, split)
 
 
-def test_the_split_step_leaves_its_activations_as_they_are() -> None:
+def test_the_split_step_does_not_change_its_activations() -> None:
     """A captured backward may be replayed on them again."""
     trainer = Trainer(small_config())
     trainer.prepare(0)
@@ -130,7 +130,7 @@ def test_split_activations_keep_their_addresses() -> None:
     assert addresses[0] == addresses[1]
 
 
-def test_backward_body_before_any_forward_says_so() -> None:
+def test_a_backward_pass_before_any_forward_pass_is_refused() -> None:
     with pytest.raises(RuntimeError, match=r"call it first"):
         Trainer(small_config()).backward_body()
 
@@ -227,7 +227,7 @@ def test_a_zero_learning_rate_changes_no_parameter() -> None:
     assert torch.equal(trainer.trainable.flat, before)
 
 
-def test_each_shape_keeps_its_own_static_buffers() -> None:
+def test_each_input_shape_keeps_its_own_static_buffers() -> None:
     trainer = Trainer(small_config())
     short = trainer.static
     longer = trainer.set_shape(48, batch_size=1)

@@ -124,7 +124,7 @@ def test_products_of_the_peer_equal_those_of_the_bitsandbytes_layer(peer: PeerRu
     assert torch.equal(layer(x), projection(x))
 
 
-def test_nothing_of_the_model_is_held_after_the_end() -> None:
+def test_a_closed_peer_run_holds_no_model() -> None:
     with opened("float32") as run:
         assert run.parameters()
     assert (dict(run.parameters()), hasattr(run, "_model")) == ({}, False)

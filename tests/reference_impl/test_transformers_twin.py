@@ -96,7 +96,7 @@ def test_its_weights_are_read_from_the_directory(tmp_path: Path) -> None:
     assert abs(losses[0] - losses[1]) > 1e-3
 
 
-def test_its_own_training_is_that_of_the_trainer_for_a_few_steps() -> None:
+def test_the_transformers_twin_trains_like_the_trainer_for_a_few_steps() -> None:
     twin, trainer = opened(), Trainer(TrainConfig.preset("tiny", device="cpu", batch_size=2, seq_len=32, seed=0))
     ours, theirs = ([float(run.step(index)) for index in range(4)] for run in (twin, trainer))
     assert ours == pytest.approx(theirs, abs=1e-4)  # 8e-4 and more are what a lost update moves the loss by
@@ -105,7 +105,7 @@ def test_its_own_training_is_that_of_the_trainer_for_a_few_steps() -> None:
 
 
 @pytest.mark.parametrize(("left_out", "where"), [("eps", "workload"), ("max_norm", "arm")])
-def test_what_the_contract_does_not_declare_is_refused(left_out: str, where: str) -> None:
+def test_a_twin_setting_that_the_contract_does_not_declare_is_refused(left_out: str, where: str) -> None:
     options = {name: value for name, value in WORKLOAD.options.items() if name != left_out}
     settings = {name: value for name, value in ARM.settings().items() if name != left_out}
     with pytest.raises(ValueError, match=rf"the {where} of a transformers twin declares .*{left_out}"):
@@ -123,6 +123,6 @@ def test_without_transformers_it_is_not_available(monkeypatch: pytest.MonkeyPatc
         opened()
 
 
-def test_it_has_no_faults() -> None:
+def test_the_transformers_twin_refuses_faults() -> None:
     with pytest.raises(ValueError, match="has no faults"):
         TransformersTwin().open(WORKLOAD, ARM, fault="reset_momentum")

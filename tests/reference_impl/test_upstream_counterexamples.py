@@ -129,6 +129,6 @@ def test_silu_has_equal_values_at_neighbouring_inputs() -> None:
     assert int((nn.silu(neighbours) <= nn.silu(inputs)).sum()) > 100
 
 
-def test_a_softmax_underflows_to_zero_and_reaches_one() -> None:
+def test_a_softmax_can_underflow_to_zero_and_reach_one() -> None:
     """Upstream wants every value strictly between 0 and 1, and the order of all inputs kept."""
     assert torch.softmax(torch.tensor([200.0, 0.0, -1.0]), dim=0).tolist() == [1.0, 0.0, 0.0]

@@ -35,7 +35,7 @@ def workload(model: str) -> Workload:
 
 
 @pytest.mark.parametrize("biased", [True, False], ids=["qwen2", "llama"])
-def test_what_is_written_is_read_back_in_bfloat16(biased: bool, tmp_path: Path) -> None:
+def test_a_written_checkpoint_is_read_back_in_bfloat16(biased: bool, tmp_path: Path) -> None:
     model = ModelConfig(**{**vars(SMALL), "attention_bias": biased, "tie_word_embeddings": biased})
     source = RandomWeights(model, 3, CPU)
     directory = write_checkpoint(model, source, tmp_path / "written")
@@ -45,7 +45,7 @@ def test_what_is_written_is_read_back_in_bfloat16(biased: bool, tmp_path: Path) 
         assert torch.equal(weights.tensor(name), source.tensor(name).bfloat16()), name
 
 
-def test_a_model_with_a_checkpoint_is_read_from_where_it_lies(tmp_path: Path) -> None:
+def test_a_model_with_a_checkpoint_is_read_in_place(tmp_path: Path) -> None:
     system = QLoRASystem()
     assert isinstance(system, HasCheckpoint)
     assert system.checkpoint(workload("tiny"), tmp_path) == TINY_CHECKPOINT
@@ -64,7 +64,7 @@ def test_random_weights_are_written_as_the_workloads_seed_draws_them(
     assert torch.equal(written, RandomWeights(SMALL, 3, CPU).tensor(name).bfloat16())
 
 
-def test_transformers_reads_what_was_written_as_the_trainer_does(tmp_path: Path) -> None:
+def test_transformers_reads_a_written_checkpoint_like_the_trainer(tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     from reference_impl.transformers_twin.peer import TransformersPeer
 

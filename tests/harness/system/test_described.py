@@ -69,7 +69,7 @@ def limited_once_it_hangs(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None
 
 
 @pytest.mark.parametrize("name", [name for name, one in STRANGE.items() if one.hangs])
-def test_a_system_that_hangs_has_its_seconds_and_no_more(
+def test_a_system_that_hangs_is_described_no_longer_than_its_limit(
     strange: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     limited_once_it_hangs(monkeypatch, strange)
@@ -96,7 +96,7 @@ def test_a_failing_or_hanging_library_is_reported_at_the_line_of_the_system(
     assert f"stranger_{name}.py:3)" in str(answer)
 
 
-def test_a_daemon_that_the_import_left_is_gone(strange: Path) -> None:
+def test_a_daemon_left_by_an_import_is_ended(strange: Path) -> None:
     assert describe(system("leaves_a_daemon")).name == "strange"
     await_end(int((strange / "stranger_leaves_a_daemon.py.daemon").read_text()))
 

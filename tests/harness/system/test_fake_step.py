@@ -44,7 +44,7 @@ def test_a_step_whose_custom_operator_has_no_fake_kernel_is_not_traceable() -> N
         step_of(torch.ones(())).record()
 
 
-def test_a_pass_leaves_frozen_what_its_process_froze() -> None:
+def test_a_fake_pass_keeps_objects_frozen_for_the_garbage_collector() -> None:
     """Each arm ends with a collection: of an unfrozen process it looks through all of torch, for half a second."""
     gc.freeze()
     frozen = gc.get_freeze_count()

@@ -36,7 +36,7 @@ MADE_OF_NUMBERS: dict[str, tuple[Callable[[], Tensor], Any]] = {
 
 
 @pytest.mark.parametrize("name", MADE_OF_NUMBERS)
-def test_what_numbers_made_is_put_back(name: str) -> None:
+def test_a_tensor_created_from_constants_gets_its_first_value_back(name: str) -> None:
     make, expected = MADE_OF_NUMBERS[name]
     with FirstValues() as seen:
         tensor = make()
@@ -116,7 +116,7 @@ def trained(optimizer: Callable[[Any], torch.optim.Optimizer], capture: str) -> 
 
 
 @pytest.mark.parametrize("kind", [torch.optim.Muon, torch.optim.Rprop, torch.optim.AdamW, Rising])
-def test_a_captured_optimizer_begins_as_the_plain_one(kind: Any) -> None:
+def test_a_captured_optimizer_starts_like_the_plain_optimizer(kind: Any) -> None:
     settings = {"fused": True} if kind is torch.optim.AdamW else {}
     plain, captured = (trained(lambda given: kind(given, **settings), capture) for capture in ("none", "step"))
     assert captured == plain
@@ -168,7 +168,7 @@ def test_an_attribute_created_from_constants_starts_a_capture_with_its_first_val
     assert captured[1] is None
 
 
-def test_an_attribute_made_of_other_tensors_is_refused_and_trains_on_uncaptured() -> None:
+def test_an_attribute_created_from_other_tensors_prevents_capture_and_trains_uncaptured() -> None:
     plain, captured = (
         lazily(lambda model: next(model.parameters()).detach().clone(), capture) for capture in ("none", "step")
     )
@@ -199,7 +199,7 @@ def scaled(capture: str) -> tuple[list[float], str | None]:
         return [float(run.step(index)) for index in range(6)], run.capture_record().failure
 
 
-def test_a_captured_gradient_scaler_begins_and_grows_as_the_plain_one() -> None:
+def test_a_captured_gradient_scaler_starts_and_grows_like_the_plain_scaler() -> None:
     plain, captured = scaled("none"), scaled("step")
     assert captured == plain
     assert captured[1] is None

@@ -78,7 +78,7 @@ def counts_by_one(kept: Kept) -> None:
 
 
 @pytest.mark.parametrize("changes", [counts, counts_by_tenths, counts_by_one, prints])
-def test_a_number_that_the_step_only_counts_and_prints_is_read_by_nothing(changes: Callable[[Kept], object]) -> None:
+def test_a_number_that_a_step_only_counts_or_prints_has_no_reader(changes: Callable[[Kept], object]) -> None:
     assert reading_of(changes) is None
 
 

@@ -170,7 +170,7 @@ def test_a_table_that_the_first_step_makes_can_be_recorded(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", TABLE)
-def test_an_arm_begins_without_the_tables_of_the_last_one(name: str) -> None:
+def test_an_arm_starts_without_tables_created_by_the_previous_arm(name: str) -> None:
     starts: list[set[str]] = []
     for _ in range(2):
         with StepFunctionRun(Reads(TABLE[name]).function(), capture="none", layers=1) as run:

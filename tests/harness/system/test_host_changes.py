@@ -167,7 +167,7 @@ def test_results_under_a_parameter_are_kept_up_with_replays() -> None:
     assert [each.tolist() for each in trainer.gradients.values()] == [[2.0, 2.0], [2.0, 2.0]]
 
 
-def test_what_replays_keep_up_is_no_change() -> None:
+def test_an_attribute_updated_by_replays_is_not_a_host_change() -> None:
     trainer = Trainer()
 
     def body() -> Tensor:

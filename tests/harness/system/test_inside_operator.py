@@ -55,7 +55,7 @@ def step_of(weight: Tensor, doubled: Callable[[Tensor], Tensor]) -> TracedStep:
 
 
 @pytest.mark.parametrize("name", READS)
-def test_what_is_read_within_cannot_be_recorded_and_is_a_wait(name: str) -> None:
+def test_an_operator_that_reads_a_value_inside_is_a_sync_and_cannot_be_recorded(name: str) -> None:
     weight = torch.tensor([1.0, 2.0])
     named = f"strangers_inside.reads_{name.replace(' ', '_')}"
     with pytest.raises(NotTraceableError, match=f"{named}.default gives the host a value of the step, by "):
@@ -86,6 +86,6 @@ def test_of_numbers_in_the_code_it_may_read() -> None:
     assert [float(step.replay()) for _ in range(2)] == [10.0, 14.0]
 
 
-def test_torchs_own_operators_are_executed_as_they_are() -> None:
+def test_operators_of_torch_are_executed_unchanged() -> None:
     values = torch.tensor([1.0, 2.0])
     assert executed(torch.ops.aten.nonzero.default, (values,), {})[1] == []

@@ -55,7 +55,7 @@ def assert_equal(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> None:
     assert [name for name in theirs if not torch.equal(ours[name], theirs[name])] == []
 
 
-def test_an_observed_training_ends_in_the_bits_of_an_unobserved_one() -> None:
+def test_a_training_observed_by_the_ledger_ends_with_the_bits_of_an_unobserved_training() -> None:
     ledger = Ledger()
     assert_equal(trained(ledger, compiled=False), trained(nullcontext(), compiled=False))
     assert ledger.failure is None
@@ -71,7 +71,7 @@ def compare_compiled() -> None:
 
 
 @pytest.mark.slow
-def test_an_observed_training_of_compiled_code_ends_in_the_bits_of_an_unobserved_one() -> None:
+def test_a_compiled_training_observed_by_the_ledger_ends_with_unchanged_bits() -> None:
     """In a process of its own: threads of an inductor that another test began import setuptools, and so does this one.
 
     Where several import it at once, it does not find its own distutils.
@@ -137,7 +137,7 @@ def test_uncommon_tensors_are_no_failure(kind: str) -> None:
     assert ledger.failure is None
 
 
-def test_what_a_subclass_holds_is_followed() -> None:
+def test_the_ledger_follows_the_inner_tensors_of_a_tensor_subclass() -> None:
     ledger, parts = Ledger(), [torch.ones(3), torch.ones(3)]
     ledger.keep(parts)
     weight: Any = TwoTensor(*parts)  # type: ignore[no-untyped-call]

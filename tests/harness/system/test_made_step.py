@@ -64,7 +64,7 @@ def test_making_a_batch_is_no_sync_and_a_read_by_the_control_is_a_sync() -> None
     assert sum(by_dispatch_mode(lambda: waiting.step(0), "cpu").values()) == 1
 
 
-def test_the_untrained_control_begins_as_the_plain_arm_and_stays_there() -> None:
+def test_the_untrained_control_starts_like_the_plain_arm_and_never_changes() -> None:
     plain, untrained = opened({}), opened({"trains": False})
     before = weights(untrained)
     assert torch.equal(before, weights(plain))
@@ -100,14 +100,14 @@ def test_the_fault_of_different_losses_gives_different_losses_in_each_run() -> N
     assert first == pytest.approx(losses(opened({})), rel=1e-3)
 
 
-def test_a_second_capture_and_a_skipped_update_are_told() -> None:
+def test_a_second_capture_and_a_skipped_update_are_recorded() -> None:
     again = opened({"capture": "step"}, "second_capture")
     assert losses(again) == losses(opened({"capture": "step"}))
     assert again.capture_record().captures == 2
     assert opened({}, "skipped_update").skipped_steps() == 1
 
 
-def test_a_capture_in_each_step_is_told() -> None:
+def test_a_capture_in_each_step_is_recorded() -> None:
     again = opened({"capture": "step"}, "capture_each_step")
     assert losses(again) == losses(opened({"capture": "step"}))
     assert again.capture_record().captures == STEPS

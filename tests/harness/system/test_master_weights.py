@@ -36,7 +36,7 @@ def test_master_weights_are_captured_and_train_alike(system: type, tmp_path: Pat
     assert (found.status, found.reason) == (Status.PASS, "held"), found.message
 
 
-def test_masters_that_the_optimizer_alone_holds_are_watched() -> None:
+def test_master_weights_held_only_by_the_optimizer_are_watched() -> None:
     run = Listed().open(Workload(model="any", batch_size=4, seq_len=4, steps=STEPS), Arm())
     held = {name: tensor for name, tensor in watched_state(run)["optimizer"].items() if name.endswith(".held")}
     assert [tensor.dtype for tensor in held.values()] == [torch.float32] * 4

@@ -73,7 +73,7 @@ def test_a_reset_follows_the_spike(device: Device) -> None:
     assert asked(device, "reset_peak") == [(FAULTY_STEP, "torch", FREE - SPARED), (FAULTY_STEP, "reset", 0)]
 
 
-def test_retained_tensors_hold_half_of_what_was_free(device: Device) -> None:
+def test_the_retained_tensors_fault_takes_half_of_the_free_memory(device: Device) -> None:
     shares = asked(device, "retained_tensors")
     assert [step for step, *_ in shares] == list(range(FAULTY_STEP, STEPS))
     assert {size for *_, size in shares} == {FREE // 2 // (STEPS - FAULTY_STEP)}
@@ -88,5 +88,5 @@ def test_hidden_memory_comes_from_the_driver(device: Device) -> None:
 
 
 @pytest.mark.parametrize("fault", ["memory_spike", "reset_peak", "retained_tensors", "hidden_memory", "leaking_steps"])
-def test_they_need_a_gpu(fault: str) -> None:
+def test_memory_faults_need_a_gpu(fault: str) -> None:
     assert HARNESS_FAULTS[fault].needs == "cuda"

@@ -20,7 +20,7 @@ def repeated(recorded: Operations, times: int) -> list[float]:
     return [float(recorded()[0]) for _ in range(times)]
 
 
-def test_a_repetition_reads_and_changes_the_tensors_that_were_there() -> None:
+def test_a_repeated_recording_reads_and_changes_the_original_tensors() -> None:
     weight = torch.ones(3)
 
     def double() -> list[Tensor]:

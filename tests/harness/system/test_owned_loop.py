@@ -26,7 +26,7 @@ def run_of(trainer: CountingLoop, capture: str = "none") -> OwnedLoopRun:
     return OwnedLoopRun(trainer.loop, given, parameters, dict, owner="CountingLoop.train", capture=capture)
 
 
-def test_the_loop_does_one_turn_a_step_and_stands_still_between() -> None:
+def test_an_owned_loop_runs_one_iteration_per_step_and_stops_in_between() -> None:
     trainer = CountingLoop(numbers(5))
     with run_of(trainer) as run:
         assert trainer.logged == []
@@ -66,7 +66,7 @@ def test_a_closed_loop_leaves_no_thread_behind() -> None:
     assert "CountingLoop.train" not in {thread.name for thread in threading.enumerate()}
 
 
-def test_a_capture_that_is_asked_for_is_refused_with_the_lines_that_read_values() -> None:
+def test_capturing_an_owned_loop_is_refused_with_the_lines_that_read_values() -> None:
     with run_of(CountingLoop(numbers(5)), capture="step") as run:
         for index in range(3):
             run.step(index)
@@ -97,7 +97,7 @@ def loader() -> Iterator[DataLoader[tuple[Tensor, ...]]]:
     return DataLoader(Named(torch.arange(12)), batch_size=4, shuffle=True, generator=order)  # type: ignore[return-value]
 
 
-def test_a_loaders_batches_are_those_of_the_loop_in_any_epoch_whoever_reads_first(
+def test_batches_read_by_index_equal_those_of_the_loop_in_every_epoch(
     loader: DataLoader[dict[str, Tensor]],
 ) -> None:
     batches = LoaderBatches(loader)

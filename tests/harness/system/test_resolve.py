@@ -96,7 +96,7 @@ def test_the_working_directory_hides_no_installed_module(elsewhere: Path, monkey
         resolve("colorsys:System")
 
 
-def test_what_the_systems_module_lacks_is_named(elsewhere: Path) -> None:
+def test_a_missing_dependency_of_the_systems_module_is_named(elsewhere: Path) -> None:
     (elsewhere / "resolve_lacking_subject.py").write_text("import no_such_dependency\n")
     with pytest.raises(SystemResolutionError, match="No module named 'no_such_dependency'; `import resolve_lacking_su"):
         resolve("resolve_lacking_subject:System")

@@ -84,7 +84,7 @@ def test_elements_are_counted_here_and_in_all_ranks() -> None:
     assert sharded_tensors.elements(tensors) == (24, 48)
 
 
-def test_what_is_gathered_has_the_digest_of_the_whole(alone: DeviceMesh) -> None:
+def test_a_sharded_tensor_has_the_digest_of_the_whole_tensor(alone: DeviceMesh) -> None:
     ours, bad = spread(EIGHT, alone, "a part"), spread(EIGHT / 0, alone, "a part")
     assert digests({"p": ours}) == digests({"p": EIGHT})
     assert digest_of_all({"p": ours}) == digest_of_all({"p": EIGHT})
@@ -120,7 +120,7 @@ def test_a_look_at_addresses_is_no_operation_of_the_step(alone: DeviceMesh) -> N
     assert addresses.captured["p"] == sharded_tensors.local(held["p"]).data_ptr()
 
 
-def test_what_a_trial_did_to_shards_is_undone(alone: DeviceMesh) -> None:
+def test_changes_of_a_trial_step_to_sharded_state_are_undone(alone: DeviceMesh) -> None:
     model = sharded(nn.Linear(4, 4), alone)
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
 

@@ -158,7 +158,7 @@ def begun_anew(parameter: Tensor, optimizer: torch.optim.Optimizer) -> None:
 
 
 @pytest.mark.parametrize("early", [True, False])
-def test_what_an_optimizer_keeps_in_lists_and_under_names_is_put_back(early: bool) -> None:
+def test_optimizer_state_in_lists_and_attributes_is_restored_after_a_trial(early: bool) -> None:
     parameter = nn.Parameter(torch.ones(3))
     optimizer = Nested([parameter], early=early)
     before = optimizer.kept() if early else []
@@ -171,7 +171,7 @@ def test_what_an_optimizer_keeps_in_lists_and_under_names_is_put_back(early: boo
     assert [tensor.sum() for tensor in before] == [0.0] * len(before)
 
 
-def test_what_an_optimizer_makes_in_lists_and_under_names_begins_anew() -> None:
+def test_optimizer_state_created_in_lists_and_attributes_starts_again_from_zero() -> None:
     parameter = nn.Parameter(torch.ones(3))
     optimizer = Nested([parameter], early=False)
     begun_anew(parameter, optimizer)
@@ -275,7 +275,7 @@ def test_state_that_the_step_reaches_is_restored_after_a_trial() -> None:
     assert (known["python"][0](), str(known["numpy"][0]())) == before[1:]
 
 
-def test_a_table_that_later_executions_leave_alone_is_kept() -> None:
+def test_a_table_that_later_executions_do_not_change_is_kept() -> None:
     held = Held()
     with StateGuard(dict, [held.step]) as guard:
         with guard.first_execution():
@@ -328,7 +328,7 @@ def test_settings_of_torch_layers_changed_by_the_step_are_restored_after_a_trial
     assert (dropout.p, dropout.training, model.training, model[0].training) == (0.1, True, True, True)
 
 
-def test_what_a_step_freezes_is_thawed_after_a_trial_and_has_no_gradient() -> None:
+def test_parameters_frozen_by_a_step_are_unfrozen_after_a_trial_without_gradients() -> None:
     model = nn.Linear(2, 1)
 
     def step() -> None:
@@ -358,7 +358,7 @@ def test_a_tensor_written_without_detach_is_a_leaf_again_after_a_trial() -> None
     assert (mean.is_leaf, mean.requires_grad, mean.tolist(), part.tolist()) == (True, False, [0.0] * 2, [0.0] * 2)
 
 
-def test_two_things_without_a_name_are_both_found() -> None:
+def test_state_of_two_modules_without_names_is_found() -> None:
     state = found_state(nn.Linear(2, 1), nn.Linear(3, 1), torch.optim.SGD([torch.ones(1)], lr=0.5))
     assert len(state["parameters"]) == 4
     assert "group0.lr" in state["optimizer"]
@@ -459,7 +459,7 @@ def test_memory_that_a_step_put_in_the_place_of_a_parameters_is_taken_back(on_fa
     assert (parameter.grad is gradient, gradient.tolist()) == (True, [2.0] * 3)
 
 
-def test_two_tensors_that_wrap_others_are_two() -> None:
+def test_two_wrapper_tensors_without_addresses_count_as_different() -> None:
     """A quantized weight has no address of its own. By 0 for all of them a timing said that its arms share them."""
     one, other = (TwoTensor(torch.randn(3), torch.randn(3)) for _ in range(2))  # type: ignore[no-untyped-call]
     assert same(one) == same(one.detach())

@@ -162,7 +162,7 @@ def test_a_batch_that_requires_gradients_gets_them_in_each_step() -> None:
     assert not run.inputs()["x"].requires_grad
 
 
-def test_a_step_that_waits_goes_on_uncaptured_and_says_why() -> None:
+def test_a_step_that_waits_for_the_device_runs_uncaptured_with_the_reason() -> None:
     captured, run = losses_of(Waits(), "step")
     plain, _ = losses_of(Waits(), "none")
     record = run.final[2]  # type: ignore[attr-defined]
@@ -215,7 +215,7 @@ def test_the_run_offers_its_capabilities() -> None:
             assert isinstance(run, capability), capability
 
 
-def test_what_a_step_function_does_not_have_is_refused() -> None:
+def test_a_fault_or_option_that_a_step_function_lacks_is_refused() -> None:
     with pytest.raises(ValueError, match="example has no fault 'stale_batch' of its own"):
         Example().open(WORKLOAD, Arm(), fault="stale_batch")
     with pytest.raises(ValueError, match="takes neither data nor a model directory"):
@@ -261,7 +261,7 @@ GIVEN: dict[str, tuple[Any, set[str]]] = {
 
 
 @pytest.mark.parametrize("how", GIVEN)
-def test_what_is_trained_is_given_by_modules_or_tensors(how: str) -> None:
+def test_trained_parameters_may_be_given_as_modules_or_tensors(how: str) -> None:
     given, names = GIVEN[how]
     models = two_models()
     function = as_step_function((lambda _batch: torch.zeros(()), lambda index: index, given(*models)), two_models)

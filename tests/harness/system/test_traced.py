@@ -91,7 +91,7 @@ def test_recording_keeps_gradients_and_optimizer_state_of_earlier_steps() -> Non
         assert float(entry["step"]) == 3
 
 
-def test_what_inference_made_may_be_read_and_changed_by_a_step() -> None:
+def test_tensors_created_in_inference_mode_may_be_read_and_changed_by_a_step() -> None:
     """A table of a frozen encoder's outputs, an average that is kept under `torch.inference_mode`."""
     plain, other = Tiny(), Tiny()
 

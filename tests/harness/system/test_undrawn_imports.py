@@ -65,7 +65,7 @@ def test_random_numbers_drawn_after_a_nested_import_are_put_back(written: Writte
     assert seen() == before
 
 
-def test_an_import_that_raises_is_put_back_as_is_the_next_one(written: Written) -> None:
+def test_random_numbers_drawn_by_a_failing_import_and_the_next_import_are_put_back(written: Written) -> None:
     written(raising_module=f"{DRAWS}raise OSError", drawing_module=DRAWS)
     before = seen()
     with pytest.raises(OSError):
@@ -104,7 +104,7 @@ def test_generators_are_put_back_within_a_pass_over_fake_tensors(written: Writte
     assert seen() == before
 
 
-def test_the_loader_that_all_builtin_modules_share_stays_as_it_is(written: Written) -> None:
+def test_the_loader_of_builtin_modules_is_not_wrapped(written: Written) -> None:
     shared = vars(BuiltinImporter)["exec_module"]
     found: Any = UndrawnImports().find_spec("sys")
     assert found.loader is BuiltinImporter
@@ -118,7 +118,9 @@ def test_random_numbers_drawn_when_a_function_is_called_stay_drawn(written: Writ
     assert seen()["torch.cpu"] != before["torch.cpu"]
 
 
-def test_arms_start_equal_where_the_first_imports_what_draws(tmp_path: Path, unwatched: Written) -> None:
+def test_arms_start_equal_when_opening_the_first_imports_a_module_that_draws(
+    tmp_path: Path, unwatched: Written
+) -> None:
     unwatched(
         drawing_module=DRAWS,
         importing_system=(

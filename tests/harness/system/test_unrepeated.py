@@ -28,7 +28,7 @@ def test_every_operator_of_torchs_lists_is_a_row() -> None:
     assert sorted({row.documented for row in UNREPEATED if not row.deterministic}) == documented(1)
 
 
-def test_every_operator_of_a_row_is_one_of_torchs() -> None:
+def test_every_operator_in_the_nondeterminism_table_exists_in_torch() -> None:
     for row in UNREPEATED:
         for name in row.operators.split():
             packet = getattr(torch.ops.aten, name.partition(".")[0])

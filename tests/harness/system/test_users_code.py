@@ -70,7 +70,7 @@ RETURNS: list[tuple[Callable[..., Any], str]] = [
 
 
 @pytest.mark.parametrize(("function", "line"), RETURNS, ids=[line for _, line in RETURNS])
-def test_the_only_return_of_a_function_or_else_its_definition(function: Callable[..., Any], line: str) -> None:
+def test_a_function_is_located_at_its_only_return_or_its_definition(function: Callable[..., Any], line: str) -> None:
     assert return_place(function) == f"{HERE}:{line_of(line)}"
 
 
@@ -79,7 +79,7 @@ def test_an_object_without_source_has_no_place_in_the_test_file(thing: Any) -> N
     assert HERE not in definition(thing)
 
 
-def test_an_attribute_is_where_the_class_sets_it_and_else_the_class() -> None:
+def test_an_attribute_is_located_where_its_class_sets_it_or_at_the_class() -> None:
     assert attribute_place(Module, "option") == f"{HERE}:{line_of('option = 1')}"
     assert attribute_place(Module, "no_such", "forward").endswith(f":{line_of('return x  # of the module') - 1}")
     assert attribute_place(Module, "no_such") == f"{HERE}:{line_of('class Module(torch.nn.Module):')}"
@@ -168,7 +168,7 @@ OURS = "def call(function):\n    function()\n\ndef fail():\n    raise ValueError
     "place",
     ["site-packages", "checkout", *(pytest.param(each, marks=pytest.mark.slow) for each in ("target", "links"))],
 )
-def test_wherever_the_harness_is_installed_no_line_of_it_is_the_users(place: str, tmp_path: Path) -> None:
+def test_lines_of_the_harness_are_never_users_lines_wherever_it_is_installed(place: str, tmp_path: Path) -> None:
     folder = tmp_path / place
     copied = (tmp_path / "store" if place == "links" else folder) / "harness"
     shutil.copytree(Path(users_code.__file__).parents[1], copied, ignore=shutil.ignore_patterns("__pycache__"))

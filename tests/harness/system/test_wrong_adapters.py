@@ -50,7 +50,7 @@ def test_each_wrong_adapter_is_refused_with_the_defect_and_its_place(folder: Pat
 
 
 @pytest.mark.parametrize("name", ["step_a_float", "step_an_array", "raises_shapes", "raises_no_such_input"])
-def test_a_captured_arm_is_told_the_same(folder: Path, name: str) -> None:
+def test_a_captured_arm_gives_the_same_error_for_a_wrong_adapter(folder: Path, name: str) -> None:
     expected = ADAPTERS[name].message(f"wrong_{name}.py")
     assert told(f"wrong_{name}", Arm(capture="step")) == expected
 

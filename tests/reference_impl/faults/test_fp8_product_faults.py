@@ -65,7 +65,7 @@ def test_without_a_fault_the_claims_hold(claim: str) -> None:
 
 
 @pytest.mark.parametrize(("claim", "fault"), NAMED)
-def test_a_fault_is_beyond_what_a_claim_allows(claim: str, fault: str) -> None:
+def test_an_fp8_product_fault_exceeds_the_bound_of_its_claim(claim: str, fault: str) -> None:
     share = worst(claim, fault)
     not_finite = "non_finite" in str(FAULTS[fault].description)
     assert share == math.inf if not_finite else 1 < share < math.inf

@@ -225,7 +225,7 @@ def test_a_gain_reduction_fault_changes_the_norm_gradients_when_each_block_has_o
 
 
 @pytest.mark.parametrize("name", sorted(SHOWN_ELSEWHERE))
-def test_a_fault_with_nothing_to_change_leaves_the_trainer_alone(name: str) -> None:
+def test_a_fault_with_nothing_to_change_leaves_the_trainer_unchanged(name: str) -> None:
     assert changed_by(name) == []
 
 

@@ -97,7 +97,7 @@ def test_plan_faults_change_ptx_and_keys_of_cuda_kernels_like_those_of_triton() 
         colliding.load(other)
 
 
-def test_one_planned_kernel_is_left_out_of_the_prewarm() -> None:
+def test_the_late_jit_fault_leaves_one_planned_kernel_out_of_the_prewarm() -> None:
     kernels = run_kernels("late_jit")
     prewarmed = kernels.to_prewarm()
     assert [spec.op for spec in kernels.plan() if spec not in prewarmed] == ["clip.scale_apply"]

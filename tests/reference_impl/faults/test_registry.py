@@ -27,7 +27,7 @@ def test_a_fault_belongs_to_one_hook(name: str, hook: Hook[Any]) -> None:
     assert [other.name for other in hooks if change_of(name, other) is not None] == [hook.name]
 
 
-def test_a_fault_changes_the_object_of_its_hook_alone() -> None:
+def test_a_fault_changes_only_the_object_of_its_hook() -> None:
     trainer = cast("Any", SimpleNamespace(clip=SimpleNamespace(apply_=None)))
     plant(None, STEP, trainer)
     plant("removed_clip", REPLAY, trainer)

@@ -17,7 +17,7 @@ class Buffer:
     """A tensor in name only: it can be watched for being kept alive."""
 
 
-def test_the_key_forgets_the_shape_and_nothing_else() -> None:
+def test_the_wrong_batch_graph_fault_removes_only_the_shape_from_the_graph_key() -> None:
     key = GraphKey(4, 64, 16, "torch.bfloat16", "fused", "per_layer", "nf4", "dtype")
     capturing = cast("Any", SimpleNamespace(key=lambda: key))
     plant("wrong_batch_graph", REPLAY, capturing)

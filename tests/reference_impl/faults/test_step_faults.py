@@ -48,7 +48,7 @@ def test_batches_after_the_first_are_copied_on_a_stream_of_their_own(monkeypatch
     assert happened[1:] == ["enter the other stream", "copy 4 bytes", "batch 1", "leave the other stream"]
 
 
-def test_a_global_clip_has_one_group_of_all_tensors_and_the_arms_settings_stay() -> None:
+def test_the_global_clip_fault_has_one_group_of_all_tensors_and_unchanged_facts() -> None:
     with QLoRASystem().open(WORKLOAD, Arm()) as run:
         names, layers = [*run.parameters()], run.trainer.model_config.num_layers
         assert [len(group) for group in run.gradient_groups().values()] == [6] * layers
