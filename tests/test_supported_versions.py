@@ -17,7 +17,7 @@ OLDEST, NEWEST = VERSIONS[0], VERSIONS[-1]
 PAGES = ("README.md", "docs/ci.md", "docs/tutorial.md")
 
 
-def test_the_table_is_in_order_and_begins_with_what_pip_requires() -> None:
+def test_supported_python_versions_are_sorted_and_start_at_requires_python() -> None:
     assert sorted(VERSIONS, key=lambda version: int(version.removeprefix("3."))) == VERSIONS
     assert PROJECT["requires-python"] == f">={OLDEST}"
     assert f"{sys.version_info.major}.{sys.version_info.minor}" in VERSIONS

@@ -33,7 +33,7 @@ def not_in_one(suites: Collection[str]) -> list[tuple[str, ...]]:
     ]
 
 
-def test_each_test_is_in_one_of_the_two_suites() -> None:
+def test_each_test_belongs_to_exactly_one_of_the_two_suites() -> None:
     assert set(SUITES) == {"test", "test-slow"}
     assert not_in_one(SUITES.values()) == []
 

@@ -52,7 +52,7 @@ def of_planted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]
 
 
 @pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.name)
-def test_actionlint_accepts(workflow: Path, of_ours: dict[str, list[str]]) -> None:
+def test_actionlint_accepts_each_workflow(workflow: Path, of_ours: dict[str, list[str]]) -> None:
     assert of_ours[workflow.name] == []
 
 

@@ -81,7 +81,7 @@ def test_a_workflow_reads_unless_a_job_needs_more(workflow: Path) -> None:
     assert found == {place: wanted for place, wanted in MAY_WRITE.items() if place[0] == workflow.name}
 
 
-def test_a_job_that_may_comment_executes_nothing_that_a_pull_request_brings() -> None:
+def test_a_job_that_may_comment_executes_no_code_of_a_pull_request() -> None:
     [path] = [path for path in WORKFLOWS if path.name == "comment.yml"]
     used = [step.get("uses", "").partition("@")[0] for _, step in steps(path)]
     assert used == ["actions/download-artifact", ""]

@@ -51,7 +51,7 @@ def badge() -> tuple[str, str]:
     return written["message"], written["color"]
 
 
-def test_parts_together_are_green_and_one_alone_is_not(called: Called, parts: list[str]) -> None:
+def test_a_badge_of_all_parts_is_green_and_of_a_single_part_is_yellow(called: Called, parts: list[str]) -> None:
     assert called("judge", "--gate", "--badge", "badge.json", *parts) == 0
     assert badge() == ("HELD · 2 of 2 held", "brightgreen")
     assert called("judge", "--gate", "--badge", "badge.json", parts[0]) == 0

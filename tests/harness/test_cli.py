@@ -75,7 +75,7 @@ def test_it_runs_from_a_source_tree(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["check", "doctor"])
-def test_a_command_that_runs_nothing_loads_no_torch(command: str) -> None:
+def test_a_command_that_runs_nothing_does_not_load_torch(command: str) -> None:
     """Nor what takes as long: pandas, matplotlib, scipy."""
     heavy = ("torch", "triton", "transformers", "pandas", "matplotlib", "scipy")
     program = (
@@ -150,7 +150,7 @@ def test_a_verified_run_is_judged_the_same_again(contracts: Path) -> None:
     assert {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()} == files
 
 
-def test_changed_evidence_is_named_and_shuts_the_gate(contracts: Path, played: None) -> None:
+def test_changed_evidence_is_named_and_closes_the_gate(contracts: Path, played: None) -> None:
     write_contract(contracts, "violated")
     called("verify", contracts)
     directory = run_directory()
@@ -181,7 +181,7 @@ def test_changed_evidence_is_named_and_shuts_the_gate(contracts: Path, played: N
 
 @pytest.mark.parametrize("what", ["--write", "--check"])
 @pytest.mark.parametrize(("behaviours", "code", "word"), [(["held"], 0, "HELD"), (["held", "not_run"], 10, "PARTLY")])
-def test_with_the_gate_the_other_modes_of_judge_end_as_the_gate_does(
+def test_every_mode_of_judge_with_the_gate_option_exits_like_the_gate(
     contracts: Path, played: None, what: str, behaviours: list[str], code: int, word: str
 ) -> None:
     write_contract(contracts, *behaviours)
@@ -196,7 +196,7 @@ def test_with_the_gate_the_other_modes_of_judge_end_as_the_gate_does(
         assert "Judged as a gate" in (directory / "report.html").read_text()
 
 
-def test_a_drill_is_no_gate_and_stays_as_it_is(contracts: Path, played: None) -> None:
+def test_a_drill_is_refused_as_a_gate_and_stays_unchanged(contracts: Path, played: None) -> None:
     write_contract(contracts, "held")
     path = contracts / "scripted-v1.yaml"
     path.write_text(path.read_text().replace("[nan_tail]", "[no_steps]"))
@@ -227,7 +227,7 @@ def _ended(journal: Path) -> bool:
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["SIGINT", "SIGTERM"])
-def test_an_interrupted_run_is_kept_and_says_so(contracts: Path, number: int, code: int) -> None:
+def test_an_interrupted_run_is_kept_and_marked_as_unfinished(contracts: Path, number: int, code: int) -> None:
     write_contract(contracts, "held", "sleeps")
     command = [*HARNESS, "verify", str(contracts), "--reports", "reports"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
@@ -251,7 +251,7 @@ def test_an_interrupted_run_is_kept_and_says_so(contracts: Path, number: int, co
         assert "did not finish" in (directory / name).read_text()
 
 
-def test_a_finished_run_shows_no_such_warning(contracts: Path, played: None) -> None:
+def test_a_finished_run_shows_no_warning_that_it_is_unfinished(contracts: Path, played: None) -> None:
     write_contract(contracts, "not_run")  # no evidence at all, and yet complete
     done = called("verify", contracts)
     assert done.returncode == 10
@@ -362,7 +362,9 @@ def test_a_system_that_exits_does_not_end_the_harness_in_green(contracts: Path) 
     assert f"without ending the process; found SystemExit: 0 ({Path('leaves_early.py').resolve()}:1)" in checked.stderr
 
 
-def test_a_fault_of_ours_is_an_error_and_not_a_violated_claim(contracts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_defect_of_the_harness_is_an_error_and_not_a_violated_claim(
+    contracts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def break_down(*_: object) -> None:
         raise ZeroDivisionError("ours")
 

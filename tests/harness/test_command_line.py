@@ -83,7 +83,7 @@ def test_the_version_is_that_of_the_installed_package(ended: Ended) -> None:
     assert done.stdout == f"contract-harness {version('contract-harness')}\n"
 
 
-def test_every_command_has_examples_and_each_is_a_command_line_that_it_takes() -> None:
+def test_every_command_has_examples_that_it_accepts() -> None:
     assert set(EXAMPLES) == set(COMMANDS)
     group = typer.main.get_command(application([]))
     for name, examples in EXAMPLES.items():
@@ -107,7 +107,7 @@ def test_the_help_lists_every_command_once_with_its_whole_summary(
         assert f"\n{task}:\n" in shown
 
 
-def test_examples_stand_below_the_help_a_line_each(ended: Ended) -> None:
+def test_the_help_lists_each_example_on_its_own_line(ended: Ended) -> None:
     lines = ended("judge", "--help").stdout.splitlines()
     place = next(number for number, line in enumerate(lines) if line.strip() == "Examples:")
     assert [line.strip().split("  ")[0] for line in lines[place + 1 :] if line.strip()] == [
@@ -116,14 +116,14 @@ def test_examples_stand_below_the_help_a_line_each(ended: Ended) -> None:
 
 
 @pytest.mark.parametrize("command", THAT_READ_A_PATH)
-def test_a_path_that_is_not_there_is_a_mistake_on_the_command_line(ended: Ended, command: str) -> None:
+def test_a_missing_path_argument_is_a_usage_error(ended: Ended, command: str) -> None:
     done = ended(command, "nothing-here.yaml", *THAT_READ_A_PATH[command])
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.count("nothing-here.yaml: a path that is named must exist") == 1
 
 
 @pytest.mark.parametrize("option", THAT_NAME_ANOTHER)
-def test_so_is_one_that_an_option_names(ended: Ended, option: str) -> None:
+def test_a_missing_path_in_an_option_is_a_usage_error(ended: Ended, option: str) -> None:
     done = ended(*THAT_NAME_ANOTHER[option])
     assert (done.returncode, done.stdout) == (2, "")
     assert len(re.findall(r"nothing-here\.(yaml|py): a path that is named must exist", done.stderr)) == 1
@@ -249,7 +249,7 @@ def test_a_file_gets_each_line_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     assert file.getvalue() == f"held  {'as long as it may be ' * 5}\n"
 
 
-def test_on_a_terminal_no_line_is_longer_than_it_is_wide() -> None:
+def test_terminal_lines_are_not_longer_than_the_terminal_is_wide() -> None:
     reader, writer = pty.openpty()
     command = [*HARNESS, "check", "contracts"]
     subprocess.run(command, cwd=ROOT, env={**os.environ, "COLUMNS": "60"}, stdout=writer, stderr=writer, check=True)
@@ -260,7 +260,7 @@ def test_on_a_terminal_no_line_is_longer_than_it_is_wide() -> None:
     assert [line for line in lines if len(line) > 60 and len(line.split()) > 1] == []
 
 
-def test_a_full_disk_is_an_error_in_a_line_with_what_is_kept(
+def test_a_full_disk_is_an_error_that_names_what_is_kept(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def written(**_options: object) -> None:

@@ -149,7 +149,7 @@ def leads_somewhere(link: str, shown: Shown, page: Path) -> None:
         assert (page / unquote(link)).exists(), link
 
 
-def test_a_page_that_is_drawn_elsewhere_sends_its_reader_to_the_run_directory(folder: Path) -> None:
+def test_a_page_written_elsewhere_refers_its_reader_to_the_run_directory(folder: Path) -> None:
     html = (page_elsewhere() / "report.html").read_text()
     assert "Made from the run directory alone: in it, <code>harness judge .</code>" in html
 

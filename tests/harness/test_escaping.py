@@ -34,7 +34,7 @@ TEXTS = st.text(st.one_of(st.sampled_from("#[:-+~^ vso\n\r\x1b\x9b\u202e\u2028\u
         ("[red]a[/red] C:\\new", "[red]a[/red] C:\\new"),
     ],
 )
-def test_what_would_be_obeyed_is_shown(text: str, shown: str) -> None:
+def test_control_characters_are_shown_in_escaped_form(text: str, shown: str) -> None:
     assert escaped(text) == shown
 
 

@@ -100,7 +100,7 @@ def from_command_line(contracts: Path, capsys: pytest.CaptureFixture[str], *opti
 
 
 @pytest.mark.parametrize("row", TABLE, ids=name_of)
-def test_command_line(
+def test_the_command_line_exits_by_the_table_of_exit_codes(
     row: Row, contract: Callable[[tuple[str, ...]], Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     verdicts, gate = row
@@ -122,7 +122,9 @@ def check_pytest(result: pytest.RunResult, verdicts: tuple[str, ...], *, gate: b
 
 
 @pytest.mark.parametrize("row", slow_but(SHORT_TABLE, TABLE), ids=name_of)
-def test_pytest(row: Row, contract: Callable[[tuple[str, ...]], Path], pytester: pytest.Pytester) -> None:
+def test_pytest_exits_by_the_table_of_exit_codes(
+    row: Row, contract: Callable[[tuple[str, ...]], Path], pytester: pytest.Pytester
+) -> None:
     verdicts, gate = row
     folder = contract(verdicts)
     result = pytester.runpytest_inprocess(

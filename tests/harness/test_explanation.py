@@ -25,7 +25,7 @@ def test_a_timing_names_the_numbers_that_the_contract_leaves_out() -> None:
     assert "sm_clock_spread 0.05" in " ".join(lines)  # a default
 
 
-def test_each_part_of_a_composite_stands_for_itself() -> None:
+def test_each_part_of_a_composite_claim_is_explained_separately() -> None:
     lines = explanation_of("F-CGT-006", CONTRACTS)
     assert "  capture      mechanism: cuda_graph" in lines
     assert "  host_syncs   mechanism: cuda_graph" in lines

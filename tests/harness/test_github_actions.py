@@ -20,7 +20,7 @@ def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "page.md"
 
 
-def test_a_second_run_of_a_step_stands_below_the_first(page: Path) -> None:
+def test_a_second_summary_of_a_step_is_appended_below_the_first(page: Path) -> None:
     for status in (Status.PASS, Status.FAIL):
         append_step_summary(view_of(status))
     assert [line for line in page.read_text().splitlines() if line.startswith("1 unit ")] == [

@@ -112,7 +112,7 @@ def test_an_error_in_a_waiver(called: Called, place: str) -> None:
 
 
 @pytest.mark.parametrize("command", ["check", "doctor", "verify", "drill", "explain", "judge", "report", "pack"])
-def test_names_of_files(called: Called, command: str) -> None:
+def test_hostile_file_names_are_escaped_by_every_command(called: Called, command: str) -> None:
     name = "x\n::set-output name=a::b\x1b[31m\u202e"
     folder = Path(name)
     folder.mkdir()
@@ -187,7 +187,7 @@ def hostile_header(run: Path, **fields: Any) -> None:
     ("arguments", "code"),
     [(["judge"], 12), (["judge", "--check"], 12), (["report"], 12), (["pack"], 12), (["judge", "--json"], 12)],
 )
-def test_a_header_of_a_stranger(called: Called, run: Path, arguments: list[str], code: int) -> None:
+def test_hostile_text_in_a_run_header_is_escaped(called: Called, run: Path, arguments: list[str], code: int) -> None:
     hostile_header(run, command=[HOSTILE, f"\n{HOSTILE}"], fault=HOSTILE, purpose="fault", started_at=HOSTILE)
     (run / "evidence" / "x\n::set-output::a\x1b[31m").write_text("")
     printed = called(*arguments, run)

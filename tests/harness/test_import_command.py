@@ -64,7 +64,7 @@ def test_import_lists_every_upstream_item_with_its_result(call: Call) -> None:
     )
 
 
-def test_what_is_written_is_a_contract_with_upstreams_numbers(call: Call) -> None:
+def test_an_imported_contract_has_upstreams_numbers(call: Call) -> None:
     code, lines, _ = call("up", "--write", "ours.yaml")
     assert (code, lines[-1]) == (0, "written: ours.yaml")
     [loaded], findings = findings_of([Path("ours.yaml")])
@@ -81,7 +81,7 @@ def test_what_is_written_is_a_contract_with_upstreams_numbers(call: Call) -> Non
     assert (listed.id, listed.title, listed.source) == ("G-3", "Pretty", "graph: proof_obligations (up/graph.yaml:5:3)")
 
 
-def test_a_ratio_of_speeds_alone_is_no_claim(call: Call) -> None:
+def test_a_speed_ratio_without_a_loss_claim_is_not_imported_as_executable(call: Call) -> None:
     Path("up/graph.yaml").write_text(SPEED)
     _, lines, _ = call("up/graph.yaml")
     assert lines[2:] == [
@@ -90,7 +90,7 @@ def test_a_ratio_of_speeds_alone_is_no_claim(call: Call) -> None:
     ]
 
 
-def test_a_ratio_of_speeds_refers_to_the_losses_of_its_own_arms(call: Call) -> None:
+def test_an_imported_speed_ratio_refers_to_the_loss_claim_of_its_own_arms(call: Call) -> None:
     half = "- {id: H-1, property: Half ends alike, formal: FP16_GEMM=1 abs(diff) < 2.0}\n"
     faster = "- {id: H-2, property: Half is faster, formal: FP16_GEMM=1 ratio >= 1.3}\n"
     Path("up/graph.yaml").write_text(GRAPH.replace("promises", half + faster + "promises"))
@@ -120,7 +120,7 @@ def test_imported_claims_of_two_files_with_equal_names_get_a_number(call: Call) 
     assert [claim.id for claim in loaded.contract.claims] == ["graph.G-1", "graph.G-2", "graph.G-1-2", "graph.G-2-2"]
 
 
-def test_a_file_that_cannot_be_read_is_named_and_nothing_is_written(call: Call) -> None:
+def test_an_unreadable_upstream_file_is_named_and_nothing_is_written(call: Call) -> None:
     Path("up/bad.yaml").write_text("a: [")
     code, lines, error = call("up", "--write", "ours.yaml")
     assert code == 11
@@ -145,7 +145,7 @@ def test_a_file_that_cannot_be_read_is_named_and_nothing_is_written(call: Call) 
         ),
     ],
 )
-def test_what_makes_no_contract_is_refused(call: Call, text: str, rule: str) -> None:
+def test_upstream_files_that_give_no_contract_are_refused(call: Call, text: str, rule: str) -> None:
     Path("up/graph.yaml").write_text(text)
     code, _, error = call("up", "--write", "ours.yaml")
     assert (code, Path("ours.yaml").exists()) == (11, False)

@@ -105,7 +105,7 @@ NAMES = {name: f"scripted-v1+{name}+paired" for name in ("held", "violated", "er
 
 
 @pytest.mark.parametrize("at", [1, 2, 3, 4])
-def test_what_ended_is_kept_and_the_rest_is_executed_once(player: Player, at: int) -> None:
+def test_resuming_a_gate_keeps_ended_runs_and_executes_the_rest_once(player: Player, at: int) -> None:
     behaviours = ("held", "violated", "error", "undecided")
     interrupted(player, *behaviours, at=at)
     judgement = resumed()
@@ -119,7 +119,9 @@ def test_what_ended_is_kept_and_the_rest_is_executed_once(player: Player, at: in
     )
 
 
-def test_header_page_and_json_say_that_it_was_resumed(player: Player, capsys: pytest.CaptureFixture[str]) -> None:
+def test_header_page_and_json_of_a_resumed_gate_state_the_resumption(
+    player: Player, capsys: pytest.CaptureFixture[str]
+) -> None:
     interrupted(player, "held", "violated", "undecided", at=2)
     player.stop = 2  # and interrupted once more
     with pytest.raises(SystemExit):
@@ -254,7 +256,7 @@ def test_a_directory_that_was_changed_is_refused(player: Player, name: str) -> N
     assert player.executed == []
 
 
-def test_other_contracts_are_refused(player: Player) -> None:
+def test_resuming_with_changed_contracts_is_refused(player: Player) -> None:
     interrupted(player, "held", "violated", at=2)
     path = Path("contracts/scripted-v1.yaml")
     path.write_text(path.read_text().replace("0.1", "0.2"))
@@ -273,7 +275,7 @@ OTHERS: dict[str, tuple[dict[str, object], str]] = {
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_other_options_are_refused(player: Player, name: str) -> None:
+def test_resuming_with_different_options_is_refused(player: Player, name: str) -> None:
     interrupted(player, "held", "violated", at=2)
     options, found = OTHERS[name]
     with pytest.raises(EvidenceError) as refused:
@@ -324,7 +326,7 @@ def test_another_gpu_is_refused(player: Player, monkeypatch: pytest.MonkeyPatch)
         resumed()
 
 
-def test_a_whole_directory_a_stranger_and_one_without_a_journal_are_refused(player: Player) -> None:
+def test_resuming_a_complete_or_foreign_directory_is_refused(player: Player) -> None:
     interrupted(player, "held", "violated", at=2)
     refused: list[tuple[Path, str]] = []
     session.verify(CONTRACTS, session.VerifyOptions(name="whole"))
@@ -378,7 +380,7 @@ def test_a_drill_goes_on_too(player: Player) -> None:
     assert rejudged(DIRECTORY).problems == []
 
 
-def test_the_command_refuses_it_beside_gpus(quick: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_resume_option_is_refused_together_with_gpus(quick: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_contract("held")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", ["harness", "verify", "contracts", "--resume", "x", "--gpus", "all"])
@@ -462,7 +464,7 @@ def _has_ended(runs: set[str]) -> bool:
     return False
 
 
-def test_a_gate_that_is_under_way_cannot_be_gone_on_with(folder: Path) -> None:
+def test_a_running_gate_cannot_be_resumed(folder: Path) -> None:
     write_contract("waits")
     command = [*HARNESS, "verify", "contracts", "--reports", "reports", "--name", "run"]
     with subprocess.Popen(command, stderr=subprocess.DEVNULL, env={**os.environ}) as process:

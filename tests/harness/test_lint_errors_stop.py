@@ -117,7 +117,7 @@ def test_an_error_in_a_file_that_check_does_not_read_stops_no_command(
 
 @pytest.mark.parametrize("wrong", WRONG)
 @pytest.mark.parametrize("options", OPTIONS)
-def test_pytest_does_not_collect_what_check_refuses(
+def test_pytest_does_not_collect_contracts_that_check_refuses(
     folder: Path, pytester: pytest.Pytester, wrong: Callable[[Path], str], options: tuple[str, ...]
 ) -> None:
     error = wrong(folder)
@@ -127,7 +127,9 @@ def test_pytest_does_not_collect_what_check_refuses(
     assert result.ret == 11
 
 
-def test_an_invalid_contract_ends_pytest_as_it_ends_every_command(folder: Path, pytester: pytest.Pytester) -> None:
+def test_an_invalid_contract_gives_pytest_the_exit_code_of_the_commands(
+    folder: Path, pytester: pytest.Pytester
+) -> None:
     (folder / "two.yaml").write_text("schema: contract/v2\nid: x\n")
     assert pytester.runpytest_inprocess("contracts").ret == 11
 

@@ -69,7 +69,9 @@ def test_an_interruption_leaves_the_run_whole(
     assert rejudged(RUN).problems == []
 
 
-def test_what_is_located_is_sealed_with_the_run(contracts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_evidence_of_a_located_difference_is_sealed_with_the_run(
+    contracts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     judgement = verified(contracts, monkeypatch, lambda _folder: None)
     assert [path.name for path in RUN.glob("where/*/*")] == ["0"]
     assert [rejudged(RUN).problems, rejudged(RUN).bundle.seal.digest] == [[], judgement.manifest]
@@ -130,7 +132,7 @@ def test_evidence_that_changed_meanwhile_is_not_sealed_again(contracts: Path, mo
     assert not rejudged(RUN).bundle.seal.whole
 
 
-def test_only_what_a_difference_decided_is_located(contracts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_differences_that_decided_a_claim_are_located(contracts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Losses that differ within a tolerance fail no claim; the guard that does has nothing to locate."""
     text = contracts.read_text().replace("guards: {steps: 5}", "guards: {steps: 6}")
     contracts.write_text(text.replace("steps: 5, needs", "steps: 6, needs"))

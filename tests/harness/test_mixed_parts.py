@@ -66,7 +66,7 @@ def commit(message: str) -> None:
         subprocess.run(["git", *identity, *words], check=True)
 
 
-def test_a_folder_that_holds_its_own_runs_is_verified_again(harness: Call) -> None:
+def test_a_folder_that_contains_its_own_runs_can_be_verified_again(harness: Call) -> None:
     """Its run directories hold copies of its contracts, with the same ids."""
     for name in ("one", "two"):
         assert harness("verify", ".", "--workload", "held", "--name", name)[0] == 0
@@ -92,7 +92,7 @@ def test_parts_are_refused_as_a_gate_when_one_part_lacks_a_source_module(harness
         assert (code, "found sources of our_train with digest" in said) == (12, True)
 
 
-def test_parts_of_two_commits_of_a_trainer_are_refused_where_both_are_known(harness: Call) -> None:
+def test_parts_of_two_known_trainer_commits_are_refused_as_a_gate(harness: Call) -> None:
     """Of the same files: what else lies in the repository may be read, too."""
     commit("One")
     run_part(harness, PARTS[0], "held")

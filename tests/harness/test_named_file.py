@@ -18,12 +18,12 @@ REPORTS = Path(__file__).parents[2] / "reports" / "examples"
 RUN = REPORTS / "2026-11-22-h200-plain_loop"
 
 
-def test_its_folder_is_made(tmp_path: Path) -> None:
+def test_the_missing_folder_of_a_written_file_is_created(tmp_path: Path) -> None:
     write_named(tmp_path / "a" / "b" / "page.html", "text")
     assert (tmp_path / "a" / "b" / "page.html").read_text() == "text"
 
 
-def test_a_path_that_takes_no_file_is_usage_and_says_why(tmp_path: Path) -> None:
+def test_a_path_that_cannot_be_written_is_a_usage_error_with_its_reason(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("kept")
     for path in (tmp_path / "file" / "page.html", tmp_path):
         with pytest.raises(UsageError, match="what a command writes can be written") as refused:
@@ -73,7 +73,7 @@ def test_files_are_written_together_or_not_at_all(broken: Callable[[Path], None]
     assert tree(tmp_path) == before
 
 
-def test_what_was_replaced_is_put_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_replaced_before_a_failing_write_are_restored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a").write_text("mine")
     replace = Path.replace
 

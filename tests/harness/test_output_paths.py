@@ -105,7 +105,7 @@ def test_links_lead_into_a_run_too(runs: Path) -> None:
 
 @pytest.mark.parametrize("mark", ["manifest.json", "INCOMPLETE", "verdicts.json"])
 @pytest.mark.parametrize("kept", ["run.json", "run.tar.xz"])
-def test_what_makes_a_folder_a_run(kept: str, mark: str, tmp_path: Path) -> None:
+def test_a_run_header_with_a_run_mark_makes_a_folder_a_run(kept: str, mark: str, tmp_path: Path) -> None:
     (tmp_path / kept).touch()
     refuse_within_run(tmp_path / "a" / "b")
     (tmp_path / mark).touch()
@@ -118,7 +118,7 @@ def test_what_makes_a_folder_a_run(kept: str, mark: str, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(("umask", "is_taken"), [(0o077, True), (0o400, False), (0o777, False)])
-def test_a_run_whose_owner_could_not_read_it_is_not_begun(runs: Path, umask: int, is_taken: bool) -> None:
+def test_a_run_is_not_started_if_the_umask_makes_it_unreadable(runs: Path, umask: int, is_taken: bool) -> None:
     before = os.umask(umask)
     try:
         code, said = called("verify", "contracts", "--name", "new", "--reports", "others")

@@ -115,7 +115,7 @@ def test_doctor_of_a_plain_install_lists_the_modules_that_runs_need(
     assert f"Cannot be decided, {missing}:" in done.stdout
 
 
-def test_a_gate_without_the_extra_decides_nothing_and_breaks_nothing(posix: PlainInstall, tmp_path: Path) -> None:
+def test_a_gate_without_the_run_extra_is_undecided_without_an_error(posix: PlainInstall, tmp_path: Path) -> None:
     done = posix.harness("verify", "contracts/traced-step-v1.yaml", "--gate", "--reports", tmp_path)
     assert (done.returncode, done.stderr) == (10, "")
     first, unit, *_ = done.stdout.splitlines()

@@ -77,7 +77,9 @@ def test_only_contract_paths_are_collected(pytester: pytest.Pytester, project: W
 
 
 @pytest.mark.parametrize("name", ["more.yml", "more.YAML", "sub/more.yaml"])
-def test_pytest_collects_what_the_commands_read(pytester: pytest.Pytester, project: Write, name: str) -> None:
+def test_pytest_collects_the_contract_files_that_the_commands_read(
+    pytester: pytest.Pytester, project: Write, name: str
+) -> None:
     from scripted_system import contract_text
 
     folder = project("held")
@@ -169,7 +171,7 @@ def test_single_tests_need_no_contract_where_a_configuration_asks_for_the_gate(
     assert pytester.runpytest_inprocess(*words).ret == 0
 
 
-def test_what_the_fixture_judged_opens_a_gate(pytester: pytest.Pytester, project: Write) -> None:
+def test_units_judged_by_the_fixture_can_open_the_gate(pytester: pytest.Pytester, project: Write) -> None:
     project("held")
     write_test(pytester, "verify_contract()")
     result = run_test(pytester, "--contract-gate")
@@ -177,7 +179,7 @@ def test_what_the_fixture_judged_opens_a_gate(pytester: pytest.Pytester, project
     assert result.ret == 0
 
 
-def test_a_selection_is_a_part_and_said_so(pytester: pytest.Pytester, project: Write) -> None:
+def test_a_pytest_selection_is_recorded_as_a_narrowed_plan(pytester: pytest.Pytester, project: Write) -> None:
     from harness.api.rejudge import judged
 
     project("held", "also_held")
@@ -292,7 +294,7 @@ def test_annotations_and_a_summary_once_under_github_actions(
     assert actions.read_text().count("2 units · 1 held · 1 violated") == 1
 
 
-def test_elsewhere_neither(
+def test_pytest_outside_github_actions_writes_no_annotations_and_no_summary(
     pytester: pytest.Pytester, project: Write, actions: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("GITHUB_ACTIONS")
@@ -341,7 +343,7 @@ def test_the_run_directory_is_that_of_the_command_line(drawn: None, pytester: py
     assert judge.check_recorded([directory], as_json=False) == 0
 
 
-def test_an_interrupted_session_held_nothing(drawn: None, pytester: pytest.Pytester, project: Write) -> None:
+def test_an_interrupted_pytest_session_never_passes(drawn: None, pytester: pytest.Pytester, project: Write) -> None:
     project("held", "violated")
     with (pytester.path / "conftest.py").open("a") as file:
         file.write(
@@ -585,14 +587,16 @@ def test_an_invalid_verify_call_in_a_test_fails_with_an_explanation(
     result.stdout.no_fnmatch_line("*contract_verifier.py*")
 
 
-def test_a_test_without_a_claim_says_how_to_name_one(pytester: pytest.Pytester, project: Write) -> None:
+def test_a_fixture_call_without_a_claim_marker_explains_how_to_name_a_claim(
+    pytester: pytest.Pytester, project: Write
+) -> None:
     project("held")
     write_test(pytester, "verify_contract()", marker="")
     result = run_test(pytester)
     assert 'write @pytest.mark.contract("CLAIM-ID") above the test' in result.stdout.str()
 
 
-def test_an_inner_session_forgets_its_own_modules_alone(pytester: pytest.Pytester, project: Write) -> None:
+def test_an_inner_pytest_session_unloads_only_its_own_modules(pytester: pytest.Pytester, project: Write) -> None:
     """Those of libraries, imported again, would have other classes than their users hold on to."""
     project("held")
     pytester.makepyfile(own="value = 1")

@@ -57,18 +57,18 @@ def test_every_target_line_of_joined_modules_is_found() -> None:
         (" sm_121a ", Target(121, "a")),
     ],
 )
-def test_targets_parse(text: str, target: Target) -> None:
+def test_valid_ptx_targets_are_parsed(text: str, target: Target) -> None:
     assert parse_target(text) == target
 
 
 @pytest.mark.parametrize("text", ["", "sm_", "sm_9", "sm_09", "sm_90b", "sm_1000", "SM_90", "gfx942", "sm_90 sm_80"])
-def test_other_targets_are_refused(text: str) -> None:
+def test_invalid_ptx_targets_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is not a PTX target"):
         parse_target(text)
 
 
 @pytest.mark.parametrize("text", ["", "8", "8.7.1", "v8.7", "8.x"])
-def test_other_versions_are_refused(text: str) -> None:
+def test_invalid_ptx_versions_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is not a PTX version"):
         parse_version(text)
 
@@ -106,7 +106,7 @@ def test_a_ptx_target_is_loadable_only_on_matching_devices(target: str, device: 
     ("target", "device", "exact"),
     [("sm_90a", "sm_90", True), ("sm_90", "sm_90", True), ("sm_80", "sm_90", False), ("sm_100f", "sm_103", False)],
 )
-def test_what_is_exactly_a_device(target: str, device: str, exact: bool) -> None:
+def test_a_ptx_target_is_exact_only_for_its_own_device(target: str, device: str, exact: bool) -> None:
     assert is_exact(parse_target(target), parse_target(device)) is exact
 
 

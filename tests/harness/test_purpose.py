@@ -53,7 +53,7 @@ def test_a_gate_plants_no_fault(plan: list[str], contract: Path) -> None:
 @pytest.mark.parametrize(
     "command", [["verify", "--fault", "one_batch"], ["drill"]], ids=["a fault that survived", "a drill"]
 )
-def test_what_had_a_fault_planted_is_no_open_gate_in_json(command: list[str], contract: Path) -> None:
+def test_a_run_with_a_planted_fault_is_not_an_open_gate_in_json(command: list[str], contract: Path) -> None:
     """`judge --gate` refuses it, and `gate.open` said true."""
     assert CliRunner().invoke(application([]), [*command, str(contract), "--name", "planted"]).exit_code == 0
     judged = CliRunner().invoke(application([]), ["judge", "harness-reports/planted", "--json"])

@@ -47,7 +47,7 @@ def test_names_become_placeholders(text: str, shown: str | None) -> None:
     assert REDACTION.text(text) == (text if shown is None else shown)
 
 
-def test_json_keeps_every_other_character() -> None:
+def test_redacting_json_keeps_every_other_character() -> None:
     before = '{"kimberly": 1e-05,  "a": ["x \\u00e9 é", "/home/kim/a", 1.0, "b\\"/srv/k/c"], "NaN": "NaN"}'
     after = '{"kimberly": 1e-05,  "a": ["x \\u00e9 é", "<folder>/a", 1.0, "b\\"<folder>/c"], "NaN": "NaN"}'
     assert REDACTION.json(before) == after
@@ -139,7 +139,7 @@ def test_a_run_that_is_not_redacted_has_them(contracts: Path) -> None:
     assert json.loads((directory / "run.json").read_text())["environment"]["redacted"] is None
 
 
-def test_ci_redacts(contracts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_in_ci_are_redacted_by_default(contracts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CI", "true")
     assert names_in(verified(contracts)) == []
 
@@ -183,7 +183,7 @@ def test_a_run_that_was_cut_off_is_redacted_too(contracts: Path, monkeypatch: py
     assert names_in(Path("harness-reports/run")) == []
 
 
-def test_what_was_located_has_no_name_either(contracts: Path) -> None:
+def test_evidence_of_a_located_difference_is_redacted(contracts: Path) -> None:
     directory = verified(contracts, redact=True, where=True)
     assert list(directory.glob("where/*/0/stderr.txt"))
     assert names_in(directory) == []
@@ -206,7 +206,7 @@ def test_a_search_that_was_cut_off_leaves_no_name(contracts: Path, monkeypatch: 
     assert names_in(Path("harness-reports/run")) == []
 
 
-def test_what_was_located_is_packed_without_names(contracts: Path) -> None:
+def test_packing_redacts_the_evidence_of_a_located_difference(contracts: Path) -> None:
     run = verified(contracts, redact=False, where=True)
     assert [path.name for path in run.glob("where/*/*/*") if path.name in names_in(run / "where")]
     published(run, contracts.parent / "published", redact=True)
@@ -234,9 +234,7 @@ def test_a_published_run_is_packed_without_names_and_judged_the_same(contracts: 
     assert statuses == ["PASS", "FAIL", "NOT_RUN", "ERROR"]
 
 
-def test_a_run_that_is_packed_without_names_names_no_ci_job_and_nobody_who_began_it(
-    contracts: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_redacted_packed_run_names_no_ci_job_and_no_author(contracts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GITLAB_CI", "true")
     monkeypatch.setenv("GITLAB_USER_LOGIN", "ada")
     header = judged([_packed(contracts, redact=True)])[0][0].header
@@ -266,7 +264,9 @@ def test_a_drill_is_packed_without_names(contracts: Path) -> None:
     assert (names_in(out), rejudged(out).problems) == ([], [])
 
 
-def test_a_run_that_would_be_judged_otherwise_is_not_packed(contracts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_redaction_would_change_the_verdicts_of_is_not_packed(
+    contracts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Where a name is a word that evidence and contract must agree in, and the contract does not show it."""
 
     def too_much(_: Redaction, directory: Path) -> None:
@@ -282,7 +282,7 @@ def test_a_run_that_would_be_judged_otherwise_is_not_packed(contracts: Path, mon
 
 
 @pytest.mark.parametrize(("redact", "word"), [(True, ["--redact"]), (False, ["--no-redact"]), (None, [])])
-def test_the_shards_of_a_drill_leave_names_out_as_it_does(
+def test_the_shards_of_a_drill_are_redacted_like_the_drill(
     contracts: Path, monkeypatch: pytest.MonkeyPatch, *, redact: bool | None, word: list[str]
 ) -> None:
     passed: list[list[str]] = []

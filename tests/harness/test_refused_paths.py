@@ -140,9 +140,7 @@ def unreadable(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("options", [[], ["--gate"], ["--json"], ["--check"]], ids="-".join)
-def test_evidence_that_cannot_be_read_is_garbage_and_the_run_is_not_as_it_was(
-    options: list[str], unreadable: Path
-) -> None:
+def test_unreadable_evidence_is_a_garbage_death_and_an_altered_run(options: list[str], unreadable: Path) -> None:
     code, said = called("judge", str(unreadable), *options)
     assert (code, "Traceback" in said, "error:" in said) == (ExitCode.ERROR, False, False), said
     [bundle], judgement = judged([unreadable])

@@ -183,7 +183,7 @@ def test_evidence_that_contradicts_its_own_contract_is_an_evidence_error(text: s
     assert said in verdict.message
 
 
-def test_a_run_with_a_planted_fault_is_judged_as_such(text: str) -> None:
+def test_a_run_with_a_planted_fault_is_judged_with_its_fault(text: str) -> None:
     session.verify([Path("ours.yaml")], session.VerifyOptions(name="faulted", fault="nan_tail"))
     bundle = read_bundle(Path("harness-reports/faulted"))
     [verdict] = session.judge_bundles([bundle], load_contracts(bundle.contract_paths())).verdicts

@@ -43,7 +43,7 @@ def test_verify_returns_the_verdicts_exit_code_and_run_directory(contracts: Path
     assert outcome.counts.line().startswith("3 planned · 1 held · 1 violated")
 
 
-def test_a_plan_is_narrowed_and_says_so(contracts: Path) -> None:
+def test_a_run_narrowed_to_a_workload_records_the_narrowing(contracts: Path) -> None:
     outcome = session.verify([contracts], session.VerifyOptions(name="run", workloads=("held",)))
     assert outcome.exit_code is ExitCode.HELD
     header = read_bundle(Path("harness-reports/run")).header
@@ -65,7 +65,7 @@ def test_a_plan_is_narrowed_and_says_so(contracts: Path) -> None:
     ],
     ids=["claim", "workload", "fault", "data", "waivers"],
 )
-def test_what_does_not_exist_is_refused_before_anything_runs(
+def test_an_unknown_name_in_the_options_is_refused_before_anything_runs(
     contracts: Path, options: session.VerifyOptions, error: type[Exception], said: str
 ) -> None:
     with pytest.raises(error, match=said):
@@ -129,7 +129,7 @@ def test_a_system_that_removes_the_run_directory_loses_only_the_evidence_written
     assert rejudged(Path("harness-reports/run")).problems == []
 
 
-def test_a_system_that_removes_all_at_last_leaves_a_directory_all_the_same(
+def test_a_system_that_removes_the_reports_folder_at_the_end_still_gets_a_run_directory(
     contracts: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def removes(run: Run, directory: Path, *rest: object, **options: object) -> None:
@@ -211,7 +211,7 @@ def test_a_unit_that_another_contract_does_not_have_is_not_run(contracts: Path, 
     ]
 
 
-def test_shards_make_one_gate(contracts: Path) -> None:
+def test_shards_of_one_contract_are_judged_as_one_gate(contracts: Path) -> None:
     for name in ("held", "not_run"):
         session.verify([contracts], session.VerifyOptions(name=name, workloads=(name,)))
     bundles = [read_bundle(Path("harness-reports") / name) for name in ("held", "not_run")]
@@ -242,6 +242,6 @@ print(*sorted(name for name in set(sys.modules) - known if name.startswith(("mat
 """
 
 
-def test_while_runs_are_under_way_all_is_imported_that_a_figure_needs() -> None:
+def test_everything_that_a_plot_needs_is_imported_while_runs_execute() -> None:
     done = subprocess.run([sys.executable, "-c", DRAW], capture_output=True, text=True, check=True)
     assert done.stdout == "\n"

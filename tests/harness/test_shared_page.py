@@ -88,7 +88,7 @@ def page() -> Page:
     return Page((OUT / "report.html").read_text())
 
 
-def test_shards_that_held_open_the_gate_on_one_page(shards: Shards) -> None:
+def test_shards_that_passed_open_the_gate_on_one_page(shards: Shards) -> None:
     shards("held", "repeated")
     done = called("judge", "--gate", A, B, "--out", OUT)
     assert done.returncode == 0, done.stderr
@@ -173,7 +173,7 @@ def of_other_sources(directory: Path) -> None:
     forge(directory / "run.json", set_to("environment", "source_digest", value="ab" * 32))
 
 
-def test_runs_of_other_sources_are_no_gate(shards: Shards) -> None:
+def test_runs_with_different_sources_are_refused_as_a_gate(shards: Shards) -> None:
     shards("held", "repeated")
     of_other_sources(B)
     refused = called("judge", "--gate", A, B, "--out", OUT)
@@ -251,7 +251,9 @@ def test_an_empty_folder_is_written_into(shards: Shards) -> None:
     ],
     ids=["several without --out", "--check", "--write", "nothing there"],
 )
-def test_usage(shards: Shards, arguments: list[str | Path], said: str) -> None:
+def test_invalid_combinations_for_a_shared_page_are_usage_errors(
+    shards: Shards, arguments: list[str | Path], said: str
+) -> None:
     shards("held", "repeated")
     done = called(*arguments)
     assert (done.returncode, said in done.stderr) == (2, True), done.stderr
@@ -290,7 +292,7 @@ def test_a_run_that_cannot_be_a_part_of_the_gate_is_refused(
     ],
     ids=["unfinished", "altered"],
 )
-def test_a_part_that_is_not_whole_proves_nothing_of_the_gate(
+def test_an_incomplete_or_changed_part_makes_the_gate_an_error(
     shards: Shards, command: list[str], file: str, warning: str
 ) -> None:
     shards("held", "repeated")
@@ -302,7 +304,7 @@ def test_a_part_that_is_not_whole_proves_nothing_of_the_gate(
     assert re.search(r"\ba HELD 1 of 1 .*\bb ERROR 1 of 1 ", words)
 
 
-def test_under_github_actions_one_set_of_annotations_and_one_summary(
+def test_a_shared_page_under_github_actions_writes_one_set_of_annotations(
     shards: Shards, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shards("held", "violated")
@@ -318,7 +320,7 @@ def test_under_github_actions_one_set_of_annotations_and_one_summary(
     assert Path("step.md").read_text().count("2 units · 1 held · 1 violated") == 2
 
 
-def test_json_stays_one_object_beside_the_pages(shards: Shards) -> None:
+def test_json_output_is_one_object_even_when_pages_are_written(shards: Shards) -> None:
     shards("held", "repeated")
     done = called("judge", "--gate", A, B, "--out", OUT, "--json")
     assert json.loads(done.stdout)["gate"]["open"] is True

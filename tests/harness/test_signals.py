@@ -126,7 +126,7 @@ def test_a_hangup_that_was_ignored_stays_so() -> None:
     assert ended("os.kill(os.getpid(), 1); print('on')", before=ignored) == (0, "on\n")
 
 
-def test_handlers_are_as_they_were_found_afterwards() -> None:
+def test_signal_handlers_are_restored_after_the_watched_block() -> None:
     program = "    pass\nprint(signal.getsignal(15) is signal.SIG_DFL, signal.getsignal(2).__name__)"
     whole = f"{COMMAND}with interruption.watched():\n{program}"
     done = subprocess.run([sys.executable, "-c", whole], capture_output=True, text=True, check=True)
@@ -164,12 +164,12 @@ def ended_late(number: signal.Signals, first: str = "pass") -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("number", CODES, ids=lambda number: number.name)
-def test_a_signal_while_a_command_ends_changes_no_code_of_an_earlier_one(number: signal.Signals) -> None:
+def test_a_second_signal_while_a_command_ends_does_not_change_its_exit_code(number: signal.Signals) -> None:
     assert ended_late(number, "os.kill(os.getpid(), 15)") == (143, "")
 
 
 @pytest.mark.parametrize("number", CODES, ids=lambda number: number.name)
-def test_the_first_signal_while_a_command_ends_has_its_code_and_prints_nothing(number: signal.Signals) -> None:
+def test_the_first_signal_while_a_command_ends_sets_its_exit_code_silently(number: signal.Signals) -> None:
     assert ended_late(number) == (CODES[number], "")
 
 
@@ -183,7 +183,7 @@ def test_the_command_holds_signals_before_it_imports_the_application() -> None:
 
 
 @pytest.mark.parametrize("number", CODES, ids=lambda number: number.name)
-def test_pytest_ends_with_its_own_code_and_leaves_no_process(
+def test_pytest_ended_by_a_signal_keeps_its_own_code_and_leaves_no_process(
     number: signal.Signals, scripted: Path, tmp_path: Path, command_server: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While a worker sleeps; all are forks. `.ci/long kills` sends signals at random moments of every phase."""

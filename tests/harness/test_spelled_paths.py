@@ -63,7 +63,7 @@ def test_each_command_takes_every_spelling_of_a_path(
     assert [*unfinished, *elsewhere.glob("[!il]*")] == []
 
 
-def test_only_one_function_makes_a_folder_next_to_a_path_that_is_named() -> None:
+def test_only_output_paths_creates_temporary_folders_next_to_named_paths() -> None:
     """`mkdtemp(dir=...)` spells that path as it likes; `temporary_folder` spells it as its user did."""
     sources = (Path(__file__).parents[2] / "harness").rglob("*.py")
     found = [

@@ -95,12 +95,12 @@ def test_an_encoding_that_lacks_characters_changes_no_exit_code(name: str, encod
     assert b"Traceback" not in done.stderr
 
 
-def test_what_an_encoding_lacks_is_shown_by_its_number() -> None:
+def test_a_character_that_the_encoding_lacks_is_printed_as_its_number() -> None:
     done = run(f"{HARNESS} check {CONTRACT}", PYTHONIOENCODING="ascii")
     assert done.stdout.decode("ascii").split(r" \xb7 ")[1:] != []
 
 
-def test_a_full_disk_is_told() -> None:
+def test_printing_to_a_full_disk_is_reported() -> None:
     done = run(f"{HARNESS} check {CONTRACT} > /dev/full")
     assert done.stderr.decode().splitlines()[-1] == (
         "stdout: No space left on device: what is printed from here on is lost"

@@ -78,7 +78,7 @@ def show_gpus(monkeypatch: pytest.MonkeyPatch, *uuids: str) -> None:
     monkeypatch.setattr(steady, "devices", lambda: Devices(present, "" if uuids else "no NVIDIA driver"))
 
 
-def test_the_steadiest_gpu_stands_first(gpus: list[tuple[str, Run]]) -> None:
+def test_the_steadiest_gpu_is_listed_first(gpus: list[tuple[str, Run]]) -> None:
     lines = doctor.steadiness_lines(steady.look(contracts(TRAJECTORY, THROUGHPUT), 8))
     assert lines[0] == "GPU-b  spread 0.0465  1890 to 1980 MHz  400 W"
     assert [line.split()[0] for line in lines] == ["GPU-b", "GPU-a", "GPU-c"]
@@ -98,12 +98,12 @@ def test_a_worker_that_dies_is_an_error(gpus: list[tuple[str, Run]], monkeypatch
         steady.look(contracts(TRAJECTORY, THROUGHPUT), 8)
 
 
-def test_it_needs_a_timing(gpus: list[tuple[str, Run]]) -> None:
+def test_steady_without_a_throughput_claim_is_a_usage_error(gpus: list[tuple[str, Run]]) -> None:
     with pytest.raises(UsageError, match="the load of the look is a throughput claim"):
         steady.look(contracts(CAPTURE), 8)
 
 
-def test_it_needs_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_steady_without_a_gpu_is_a_usage_error(monkeypatch: pytest.MonkeyPatch) -> None:
     show_gpus(monkeypatch)
     with pytest.raises(UsageError, match="needs a CUDA device; found no NVIDIA driver"):
         steady.look(contracts(TRAJECTORY, THROUGHPUT), 8)

@@ -81,7 +81,7 @@ def test_the_answers_decide_the_test(
         ('"train.py:make_step", baseline="main"', "not a git repository"),
     ],
 )
-def test_what_cannot_be_tried_fails_the_test(
+def test_a_step_check_that_cannot_run_fails_the_test(
     arguments: str, told: str, pytester: pytest.Pytester, project: Path
 ) -> None:
     outcomes, printed = run(pytester, arguments)

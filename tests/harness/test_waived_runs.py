@@ -59,7 +59,7 @@ def run_directory() -> Path:
     return found
 
 
-def test_a_waived_violation_is_shown_and_counted_apart(harness: Call) -> None:
+def test_a_waived_violation_is_shown_and_counted_separately(harness: Call) -> None:
     write_waiver(days=0)
     code, said = harness("verify", "contracts", "--gate")
     lines = said.splitlines()
@@ -80,7 +80,7 @@ def test_a_waived_violation_is_shown_and_counted_apart(harness: Call) -> None:
     assert str(skipped.get("message")).startswith(f"waived by ada until {TODAY}: known; FAIL differs")
 
 
-def test_an_expired_waiver_is_a_violation_again_and_says_so(harness: Call) -> None:
+def test_an_expired_waiver_is_reported_and_its_unit_is_violated_again(harness: Call) -> None:
     write_waiver(days=-1)
     code, said = harness("verify", "contracts")
     assert code == 1
@@ -105,7 +105,7 @@ def test_a_waiver_file_can_be_named(harness: Call) -> None:
     assert harness("verify", "contracts", "--waivers", "nowhere.yaml")[0] == 2
 
 
-def test_a_waiver_of_a_unit_that_holds_hides_nothing(harness: Call) -> None:
+def test_a_waiver_for_a_passing_unit_does_not_hide_a_violation(harness: Call) -> None:
     write_waiver(workload="held")
     code, said = harness("verify", "contracts")
     assert (code, "waived" in said) == (1, False)
@@ -128,7 +128,7 @@ def test_a_damaged_waiver_file_stops_the_run(harness: Call) -> None:
     assert not Path("harness-reports").exists()
 
 
-def test_json_lists_what_is_waived(harness: Call) -> None:
+def test_json_output_lists_the_waived_units(harness: Call) -> None:
     write_waiver()
     harness("verify", "contracts")
     _, outcome = rejudge.judged([run_directory()])

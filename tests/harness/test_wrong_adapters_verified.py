@@ -87,7 +87,7 @@ def verified(warm: None, tmp_path_factory: pytest.TempPathFactory) -> Verified:
     )
 
 
-def test_the_right_one_is_decided_and_each_wrong_one_is_an_error(verified: Verified) -> None:
+def test_a_correct_adapter_passes_and_each_wrong_adapter_is_an_error(verified: Verified) -> None:
     statuses = {name: each["status"] for name, each in verified.claims.items()}
     assert statuses == {"also_right": "PASS", **dict.fromkeys(PLACED, "ERROR")}
     assert verified.code == 12

@@ -83,7 +83,7 @@ def recorded(folder: Path, loss: float = 1.0) -> dict[str, Any]:
     return dict(pair for file in files for pair in snapshot.values_of(f"run/{file.name}", file.read_text()))
 
 
-def test_times_are_left_out_and_other_records_compared(tmp_path: Path) -> None:
+def test_comparing_commits_ignores_times_and_compares_other_records(tmp_path: Path) -> None:
     base, again, head = (recorded(tmp_path / name) for name in ("base", "again", "head"))
     found = compare_commits.compare("records", base, head, again)
     assert (found.different, found.new) == ([], [])

@@ -52,7 +52,7 @@ def test_the_part_has_every_cause_and_every_phase() -> None:
 
 
 @pytest.mark.slow
-def test_each_death_is_named_and_costs_its_own_claim(outcomes: list[Outcome]) -> None:
+def test_each_death_is_named_and_fails_only_its_own_claim(outcomes: list[Outcome]) -> None:
     """So are those that the first outcome answers for: exit code, neighbours, processes left, `judge --check`."""
     assert {outcome.combination.name: outcome.problems for outcome in outcomes} == {
         f"{phase}_{cause}": [] for phase, cause in PART
@@ -65,7 +65,7 @@ def test_each_is_an_error(outcomes: list[Outcome]) -> None:
 
 
 @pytest.mark.slow
-def test_a_wrong_one_is_counted(outcomes: list[Outcome], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_death_outcome_is_counted(outcomes: list[Outcome], capsys: pytest.CaptureFixture[str]) -> None:
     wrong = Outcome(outcomes[0].combination, outcomes[0].verdict, ["a process is left"])
     assert deaths.print_outcomes([wrong, *outcomes[1:]], ["memory is not back"], 0.0) == 1
     printed = capsys.readouterr().out.splitlines()

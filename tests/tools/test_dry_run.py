@@ -94,7 +94,7 @@ def test_every_step_with_a_script_is_a_block() -> None:
     assert len(BLOCKS) == written > 20
 
 
-def test_a_block_ends_with_its_first_failure_and_its_own_code(tmp_path: Path) -> None:
+def test_a_workflow_block_ends_with_the_code_of_its_first_failure(tmp_path: Path) -> None:
     assert Block("exit ${{ code }}\ntouch after", {}).run(tmp_path, {"code": "3"}).returncode == 3
     assert Block("false | cat\ntouch after", {}).run(tmp_path, {}).returncode == 1
     assert not (tmp_path / "after").exists()
@@ -184,7 +184,7 @@ def test_every_part_of_the_gate_is_attested() -> None:
     assert jobs("attest.yml")["attest"]["strategy"]["matrix"]["part"] == [f"part-{at}" for at in range(len(parts))]
 
 
-def test_the_parts_of_our_gate_are_the_whole_of_it() -> None:
+def test_the_parts_of_the_gpu_gate_cover_all_workloads() -> None:
     parts = json.loads(jobs("gpu-gate.yml")["gpu"]["with"]["parts"])
     words = [word for part in parts for word in part.split() if word != "--workload"]
     claims = [claim for loaded in load_contracts([ROOT / "contracts"]) for claim in loaded.contract.claims]
@@ -255,7 +255,7 @@ def test_a_release_has_both_archives_the_scorecard_and_the_signature(tmp_path: P
         (["docs/a.md", "tests/a.py"], 0),
     ],
 )
-def test_a_change_of_what_users_have_needs_a_fragment(tmp_path: Path, changed: list[str], code: int) -> None:
+def test_a_change_of_shipped_files_needs_a_changelog_fragment(tmp_path: Path, changed: list[str], code: int) -> None:
     def git(*words: str) -> None:
         author = ["-c", "user.name=a", "-c", "user.email=a@example.invalid", "-c", "commit.gpgsign=false"]
         subprocess.run(["git", *author, *words], cwd=tmp_path, check=True, capture_output=True)

@@ -33,7 +33,7 @@ def test_a_first_try_keeps_status_and_reason_alone(results: Path) -> None:
     assert read_results(results) == {first: [Said("SAME", "FAIL", "differs")]}
 
 
-def test_a_trial_replaces_itself_and_no_other_seed_or_machine(results: Path) -> None:
+def test_a_repeated_trial_replaces_only_its_own_result(results: Path) -> None:
     others = [Trial("an_entry", NOW, CPU, 1, "buggy"), Trial("an_entry", NOW, "NVIDIA H200", 0, "buggy")]
     keep_results({trial: [HELD] for trial in (BUGGY, *others)}, results)
     keep_results({BUGGY: [FAILED]}, results)

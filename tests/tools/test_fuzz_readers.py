@@ -73,7 +73,7 @@ def test_an_input_that_once_broke_a_reader_no_longer_breaks_it(path: Path, known
 
 
 @pytest.mark.parametrize("name", MADE)
-def test_what_would_take_for_ever_is_answered_in_time(name: str, known: dict[str, Target]) -> None:
+def test_an_input_made_to_run_forever_is_answered_in_time(name: str, known: dict[str, Target]) -> None:
     target, case = MADE[name]
     assert _tried(known[target], case()).broken is None
 
@@ -88,7 +88,7 @@ def test_each_target_tries_inputs_of_which_some_are_read(
     assert done.read > 0
 
 
-def test_processes_side_by_side_try_as_many_inputs_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parallel_fuzzing_processes_try_the_requested_number_of_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fuzz_readers, "BATCH", 7)
     done = fuzz("toy", [Target(bytes, len)] * 3, 100, inf, number=1)
     assert (done.tried, done.read, done.broken) == (100, 100, None)
@@ -154,7 +154,7 @@ def test_a_reader_that_raises_or_hangs_is_found_and_its_input_is_kept(
     assert [path.read_bytes() for path in (tmp_path / "toy").iterdir()] == [b"case"]
 
 
-def test_after_a_finding_the_others_are_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fuzzing_continues_after_a_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fuzz_readers, "CASES", tmp_path)
     monkeypatch.setattr(fuzz_readers, "BATCH", 50)
 
@@ -175,7 +175,7 @@ def test_a_typed_error_is_an_answer() -> None:
     assert attempt(Target(bytes, len), b"") is True
 
 
-def test_the_figures_come_last(capsys: pytest.CaptureFixture[str]) -> None:
+def test_fuzzing_prints_its_figures_last(capsys: pytest.CaptureFixture[str]) -> None:
     assert fuzz_readers.main(["ptx", "waivers", "--inputs", "5", "--seed", "7"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[:3] for line in lines[:2]] == [["ptx", "5", "inputs,"], ["waivers", "5", "inputs,"]]

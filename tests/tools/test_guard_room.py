@@ -27,7 +27,7 @@ def devices() -> dict[str, str]:
     return {key: case["config"]["device"] for key, case in cases.items()}
 
 
-def test_the_cases_are_those_of_the_contracts() -> None:
+def test_the_guard_room_cases_are_generated_from_the_contracts() -> None:
     assert measure.CASES.read_text(encoding="utf-8") == guard_room.cases_text()
 
 
@@ -63,7 +63,7 @@ def test_measurements_are_of_the_default_text() -> None:
         (Room(Guard("c", "C", "w", guard_room.CLIP, 12, None, ("k",)), 12, 10), "demands more than 0.9"),
     ],
 )
-def test_a_guard_without_room_is_named(room: Room, problem: str) -> None:
+def test_a_guard_without_room_is_reported(room: Room, problem: str) -> None:
     assert room.problem is not None
     assert problem in room.problem
 

@@ -59,7 +59,7 @@ def test_the_reports_index_names_each_unit_that_did_not_pass_with_its_reason(rep
     assert str(reason_text("differs").meaning) in row
 
 
-def test_claims_of_which_the_same_was_seen_share_a_row(reports: Path) -> None:
+def test_claims_with_the_same_result_share_a_row_in_the_reports_index(reports: Path) -> None:
     plain = index_reports.published(reports)[0]
     [violated] = [verdict for verdict in plain.verdicts.claims if verdict.workload == "violated"]
     claims = [violated, violated.model_copy(update={"claim": "SCRIPT-002"})]
@@ -70,7 +70,7 @@ def test_claims_of_which_the_same_was_seen_share_a_row(reports: Path) -> None:
     assert [row.split(" | ")[1] for row in rows] == ["SCRIPT-001, SCRIPT-002", "SCRIPT-003"]
 
 
-def test_a_directory_without_verdicts_is_not_listed_as_if_it_had_them(reports: Path) -> None:
+def test_a_published_directory_without_verdicts_is_refused(reports: Path) -> None:
     (reports / "1-plain" / "verdicts.json").unlink()
     with pytest.raises(EvidenceError, match="holds its verdicts"):
         index_reports.published(reports)

@@ -11,7 +11,7 @@ import pytest
 PAGE = "# Long checks\n\n<!-- table: .ci/long -->\n<!-- end of table -->\n\nThe end.\n"
 
 
-def test_a_row_is_renewed_and_the_others_stay_in_their_order() -> None:
+def test_a_long_check_row_is_replaced_and_rows_stay_sorted() -> None:
     first = long_checks.published(PAGE, {"soak": ["soak", "old"], "fuzz": ["fuzz", "old"]})
     second = long_checks.published(first, {"soak": ["soak", "new"]})
     assert [line for line in second.splitlines() if line.startswith("| ")][1:] == [

@@ -93,7 +93,7 @@ def test_an_explanation_without_survivor_is_refused() -> None:
         mutation_page.tables(result(alive=[ENDLESS]), EXPLAINED)
 
 
-def test_a_run_that_did_not_come_to_its_end_is_refused() -> None:
+def test_a_mutation_run_that_did_not_finish_is_refused() -> None:
     with pytest.raises(ValueError, match=r"idle\.share has mutants that are not checked"):
         mutation_page.counts({"functions": {"idle.share": {"killed": 5, "not checked": 1}}})
 

@@ -24,7 +24,9 @@ OPEN = Said("WITHIN", "INCONCLUSIVE", "other_random_numbers")
     ],
     ids=["found", "missed", "failed in the same words", "undecided", "accused and undecided"],
 )
-def test_answers(buggy: list[Said], mended: list[Said], of_bug: str, of_correct: str) -> None:
+def test_the_scorecard_answers_follow_from_the_verdicts(
+    buggy: list[Said], mended: list[Said], of_bug: str, of_correct: str
+) -> None:
     assert answer_to_bug({"buggy": buggy, "mended": mended}) == of_bug
     assert answer_to_correct(mended) == of_correct
 

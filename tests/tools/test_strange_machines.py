@@ -34,7 +34,7 @@ def test_no_compiler_is_among_the_programs(work: Path) -> None:
     assert code != 0
 
 
-def test_all_at_once_there_is_neither_user_nor_home_nor_network_nor_locale(work: Path) -> None:
+def test_all_strange_circumstances_together_remove_user_home_network_and_locale(work: Path) -> None:
     strange = CIRCUMSTANCES["all at once"]
     if not strange.can_be_made():
         pytest.skip("this machine has no namespaces for users")
@@ -46,7 +46,7 @@ def test_all_at_once_there_is_neither_user_nor_home_nor_network_nor_locale(work:
     assert printed.split("\n")[-3:] == ["ANSI_X3.4-1968", "3", ""]  # two lines of headings, and `lo`
 
 
-def test_what_is_as_ever_is_not_wrong(work: Path) -> None:
+def test_an_ordinary_machine_gives_no_problem(work: Path) -> None:
     assert wrong_of_own_claim(ORDINARY, [str(work / "harness")], work) == []
 
 

@@ -133,7 +133,7 @@ def test_a_row_that_names_a_missing_claim_is_an_error() -> None:
 
 
 @pytest.mark.parametrize("test", ["tests/none.py::test_it", "tests/tools/test_upstream_table.py::test_none"])
-def test_a_test_that_is_not_there_is_an_error(test: str) -> None:
+def test_a_row_that_names_a_missing_test_is_an_error(test: str) -> None:
     with pytest.raises(ContractError, match=rf"^here: a row names a test; found {test}$"):
         table.checked("here", Outcome(state="refuted", tests=[test], why="So."), {})
 
@@ -160,7 +160,7 @@ def test_the_last_run_that_has_a_claim_gives_its_verdicts() -> None:
     assert _verdicts("cuda-graph-backward-v1", "CGB-EQ-001", runs) == "not published yet"
 
 
-def test_the_controls_of_a_drill_are_said_to_be_that() -> None:
+def test_verdicts_of_a_drill_are_labelled_as_its_controls() -> None:
     runs = [published("1", "drill", Status.PASS)]
     assert _verdicts("cuda-graph-backward-v1", "F-GRAPH-BWD-001", runs) == (
         "1 PASS in [1](../reports/1/report.html) (its controls)"

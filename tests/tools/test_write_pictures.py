@@ -20,6 +20,6 @@ def test_a_picture_has_its_size_and_its_words(name: str) -> None:
     assert len((write_pictures.DOCS / f"{name}.txt").read_text(encoding="utf-8").splitlines()) == 5
 
 
-def test_what_differs_from_run_to_run_is_not_compared() -> None:
+def test_picture_comparison_ignores_what_differs_between_runs() -> None:
     page = "<p>a</p><header><h1>b <a>c</a></h1><p>d</p><dl><dd>e</dd></dl><details><p>f</p></details></header><p>g</p>"
     assert write_pictures.top_of(page) == "b c\nd\nf\n"

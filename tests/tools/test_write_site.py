@@ -33,7 +33,7 @@ def tree(tmp_path: Path) -> Path:
     return root
 
 
-def test_links_stay_but_for_those_to_folders(tree: Path, tmp_path: Path) -> None:
+def test_the_site_keeps_links_except_links_to_folders(tree: Path, tmp_path: Path) -> None:
     runs = write_site.published(tree)
     assert runs == {"reports/run": "reports/run/report.html", "reports/cpu.tar.xz": "reports/cpu/report.html"}
     write_site.stage(tree, tmp_path / "copy", runs)
@@ -53,7 +53,7 @@ def test_only_files_linked_from_a_page_are_copied_next_to_the_pages(tree: Path, 
     assert files == {*write_site.OUTSIDE, "docs/page.md", "run.py"}
 
 
-def test_each_published_run_has_a_page_drawn_from_its_archive(tmp_path: Path) -> None:
+def test_each_published_run_gets_a_page_from_its_archive(tmp_path: Path) -> None:
     runs = write_site.published(ROOT)
     assert len(runs) == len([*(ROOT / "reports").rglob("*.tar.xz")]) > 30
     name = "reports/gates/2026-11-30-h200x2-ranks-memory"
@@ -61,7 +61,7 @@ def test_each_published_run_has_a_page_drawn_from_its_archive(tmp_path: Path) ->
     assert '<h2 id="claims">Claims</h2>' in (tmp_path / runs[name]).read_text(encoding="utf-8")
 
 
-def test_a_run_that_cannot_be_drawn_is_named(tree: Path, tmp_path: Path) -> None:
+def test_a_published_run_that_cannot_be_rendered_is_named(tree: Path, tmp_path: Path) -> None:
     [said] = write_site.draw(tree, tmp_path, {"reports/run": "reports/run/report.html"})
     assert said.startswith("reports/run: ")
 
@@ -76,6 +76,6 @@ def test_a_run_that_cannot_be_drawn_is_named(tree: Path, tmp_path: Path) -> None
         ('<a href="https://example.org">', []),
     ],
 )
-def test_what_a_page_loads_from_elsewhere_is_named(tmp_path: Path, tag: str, found: list[str]) -> None:
+def test_a_resource_that_a_page_loads_from_elsewhere_is_named(tmp_path: Path, tag: str, found: list[str]) -> None:
     (tmp_path / "page.html").write_text(f"<p>{tag}")
     assert write_site.loaded_from_elsewhere(tmp_path) == [f"page.html: {address}" for address in found]

@@ -61,7 +61,7 @@ WRITES = {
 
 
 @pytest.mark.parametrize("cheat", WRITES)
-def test_a_description_that_changes_what_is_demanded_is_an_error(
+def test_a_description_that_changes_the_contract_is_an_error(
     scripted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cheat: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -120,7 +120,7 @@ def test_a_contract_that_changes_during_the_run_ends_it_with_evidence_kept(
     assert "--resume" in caught.value.remedy
 
 
-def test_a_run_whose_contract_was_edited_meanwhile_ends_by_a_resumption_that_executes_nothing(
+def test_a_run_whose_contract_was_edited_can_be_completed_by_resuming_without_execution(
     contracts: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = contracts / "scripted-v1.yaml"
@@ -170,7 +170,7 @@ def test_a_run_whose_evidence_a_later_run_edits_loses_its_verdict(
         ("records.jsonl", "one thing", "one thing"),  # the honest twin: written anew, and the same
     ],
 )
-def test_a_worker_that_edits_its_evidence_on_disk_is_seen(tmp_path: Path, name: str, old: str, new: str) -> None:
+def test_a_worker_that_edits_its_evidence_on_disk_is_detected(tmp_path: Path, name: str, old: str, new: str) -> None:
     directory = tmp_path / "report" / "evidence" / "c+w+edits_its_records"
     death = execute(stand_in_run("edits_its_records", name=name, old=old, new=new), directory)
     if old == new:
@@ -253,7 +253,7 @@ def test_help_and_version_are_given_behind_code_of_the_project(tmp_path: Path, a
 
 
 @pytest.mark.parametrize("of_python", [True, False])
-def test_a_link_of_pythons_own_into_the_working_directory_is_no_code_of_the_project(
+def test_a_link_of_pythons_own_into_the_working_directory_is_not_project_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, of_python: bool
 ) -> None:
     (tmp_path / "usr").mkdir()

@@ -13,7 +13,7 @@ SAID = "The trainer ran in the process that recorded it."
 
 
 @pytest.mark.parametrize("behaviour", ["held", "not_run"])
-def test_terminal_summary_junit_and_page_say_it_where_something_ran(
+def test_every_output_states_who_recorded_the_evidence_if_something_ran(
     played: None,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -114,7 +114,7 @@ def test_a_run_of_a_different_commit_than_requested_is_refused(
 
 
 @pytest.mark.parametrize(("commit", "code"), [(ONE, 1), (OTHER, 12), (f"{ONE}+changes", 12), (None, 12)], ids=str)
-def test_an_installed_system_is_of_no_commit_and_leaves_the_other_to_be_compared(
+def test_an_installed_system_has_no_commit_and_only_the_other_system_is_compared(
     harness: Call, verified_at: Callable[[dict[str, str | None]], None], commit: str | None, code: int
 ) -> None:
     verified_at({"library:Plain": None, "train:Step": commit})
@@ -144,7 +144,7 @@ def test_the_commit_and_name_options_are_refused_when_no_verdicts_are_printed(
     assert harness("judge", "--check", *known, RUN)[0] == 2
 
 
-def test_a_narrowing_that_the_header_alone_has_leaves_out_no_unit(harness: Call) -> None:
+def test_a_narrowing_forged_in_the_header_does_not_leave_out_a_unit(harness: Call) -> None:
     """The units, runs and evidence that the forger takes away are none to the gate's own contracts."""
     assert harness("verify", "contracts", "--gate", "--name", "run")[0] == 1
 
