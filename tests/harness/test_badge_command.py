@@ -72,9 +72,7 @@ def test_a_changed_file_is_not_green(called: Called, parts: list[str]) -> None:
 
 
 @pytest.mark.parametrize("option", ["--check", "--write"])
-def test_the_badge_option_is_refused_for_commands_that_print_no_verdicts(
-    called: Called, parts: list[str], option: str
-) -> None:
+def test_the_badge_option_is_refused_without_printed_verdicts(called: Called, parts: list[str], option: str) -> None:
     assert called("judge", option, "--badge", "badge.json", *parts) == 2
     assert not Path("badge.json").exists()
 

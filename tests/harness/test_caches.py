@@ -30,9 +30,7 @@ def test_a_home_that_takes_files_keeps_its_caches(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("home", ["file/home", "file", "~", "link"])
-def test_caches_of_an_unusable_home_move_to_a_private_temporary_folder(
-    home: str, tmp_path: Path, temporary: Path
-) -> None:
+def test_caches_of_an_unusable_home_move_to_a_private_folder(home: str, tmp_path: Path, temporary: Path) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
     moved = moved_caches({"HOME": home if home == "~" else str(tmp_path / home)})

@@ -362,9 +362,7 @@ def test_a_system_that_exits_does_not_end_the_harness_in_green(contracts: Path) 
     assert f"without ending the process; found SystemExit: 0 ({Path('leaves_early.py').resolve()}:1)" in checked.stderr
 
 
-def test_a_defect_of_the_harness_is_an_error_and_not_a_violated_claim(
-    contracts: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_defect_of_the_harness_is_an_error_not_a_violation(contracts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def break_down(*_: object) -> None:
         raise ZeroDivisionError("ours")
 

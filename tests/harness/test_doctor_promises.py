@@ -158,9 +158,7 @@ def units(warm: None, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dic
 
 
 @pytest.mark.parametrize("name", [*SYSTEMS, "reference"])
-def test_doctor_predicts_which_units_verify_decides(
-    units: dict[str, dict[str, tuple[bool, str, str]]], name: str
-) -> None:
+def test_doctor_predicts_what_verify_decides(units: dict[str, dict[str, tuple[bool, str, str]]], name: str) -> None:
     decided = ("PASS", "FAIL", "INCONCLUSIVE")
     broken = {
         claim: each for claim, each in units[name].items() if each[0] != (each[1] in decided) or each[1] == "ERROR"

@@ -181,9 +181,7 @@ def test_the_json_output_of_import_contains_every_item(call: Call) -> None:
     assert [(one["path"], one["values"]) for one in file["left_out"]] == [("metadata", 1), ("promises", 2)]
 
 
-def test_check_counts_the_imported_claims_without_an_executable_check(
-    call: Call, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_check_counts_imported_claims_without_a_check(call: Call, capsys: pytest.CaptureFixture[str]) -> None:
     call("up", "--write", "ours.yaml")
     print_findings([Path("ours.yaml")], as_json=False)
     assert capsys.readouterr().out == (

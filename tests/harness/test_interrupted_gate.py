@@ -119,9 +119,7 @@ def test_resuming_a_gate_keeps_ended_runs_and_executes_the_rest_once(player: Pla
     )
 
 
-def test_header_page_and_json_of_a_resumed_gate_state_the_resumption(
-    player: Player, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_outputs_of_a_resumed_gate_state_the_resumption(player: Player, capsys: pytest.CaptureFixture[str]) -> None:
     interrupted(player, "held", "violated", "undecided", at=2)
     player.stop = 2  # and interrupted once more
     with pytest.raises(SystemExit):
@@ -194,9 +192,7 @@ def test_a_worker_that_dies_once_the_gate_was_asked_to_end_was_cut_off(
     assert player.executed == [NAMES["error"], NAMES["violated"]]
 
 
-def test_resuming_a_gate_interrupted_while_judging_executes_nothing(
-    player: Player, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_resuming_a_gate_interrupted_in_judging_runs_nothing(player: Player, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(*_: object) -> None:
         raise SystemExit(143)
 

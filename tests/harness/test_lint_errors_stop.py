@@ -107,9 +107,7 @@ def test_commands_stop_where_check_does(
     assert not Path("harness-reports").exists()
 
 
-def test_an_error_in_a_file_that_check_does_not_read_stops_no_command(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_error_in_a_file_that_check_skips_stops_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     unknown_fault(folder)
     for command, options in (("check", []), ("verify", []), ("drill", ["--plan"])):
         assert harness(capsys, command, "contracts/one.yaml", *options)[0] == 0
@@ -127,9 +125,7 @@ def test_pytest_does_not_collect_contracts_that_check_refuses(
     assert result.ret == 11
 
 
-def test_an_invalid_contract_gives_pytest_the_exit_code_of_the_commands(
-    folder: Path, pytester: pytest.Pytester
-) -> None:
+def test_an_invalid_contract_ends_pytest_with_the_commands_code(folder: Path, pytester: pytest.Pytester) -> None:
     (folder / "two.yaml").write_text("schema: contract/v2\nid: x\n")
     assert pytester.runpytest_inprocess("contracts").ret == 11
 

@@ -69,9 +69,7 @@ def test_an_interruption_leaves_the_run_whole(
     assert rejudged(RUN).problems == []
 
 
-def test_evidence_of_a_located_difference_is_sealed_with_the_run(
-    contracts: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_evidence_of_a_located_difference_is_sealed(contracts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     judgement = verified(contracts, monkeypatch, lambda _folder: None)
     assert [path.name for path in RUN.glob("where/*/*")] == ["0"]
     assert [rejudged(RUN).problems, rejudged(RUN).bundle.seal.digest] == [[], judgement.manifest]

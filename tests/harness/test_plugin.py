@@ -77,9 +77,7 @@ def test_only_contract_paths_are_collected(pytester: pytest.Pytester, project: W
 
 
 @pytest.mark.parametrize("name", ["more.yml", "more.YAML", "sub/more.yaml"])
-def test_pytest_collects_the_contract_files_that_the_commands_read(
-    pytester: pytest.Pytester, project: Write, name: str
-) -> None:
+def test_pytest_collects_the_files_that_the_commands_read(pytester: pytest.Pytester, project: Write, name: str) -> None:
     from scripted_system import contract_text
 
     folder = project("held")
@@ -408,9 +406,7 @@ def test_a_tag_that_no_claim_has_is_an_error(pytester: pytest.Pytester, project:
     result.stderr.fnmatch_lines(["*no claim here has this tag; found `quik`; did you mean 'quick'?"])
 
 
-def test_a_failing_ordinary_test_fails_pytest_though_all_units_passed(
-    pytester: pytest.Pytester, project: Write
-) -> None:
+def test_a_failing_ordinary_test_fails_pytest_though_units_passed(pytester: pytest.Pytester, project: Write) -> None:
     project("held")
     pytester.makepyfile("def test_other():\n    assert False\n")
     assert pytester.runpytest_inprocess().ret == 1
@@ -587,9 +583,7 @@ def test_an_invalid_verify_call_in_a_test_fails_with_an_explanation(
     result.stdout.no_fnmatch_line("*contract_verifier.py*")
 
 
-def test_a_fixture_call_without_a_claim_marker_explains_how_to_name_a_claim(
-    pytester: pytest.Pytester, project: Write
-) -> None:
+def test_a_fixture_call_without_a_claim_explains_how_to_name_it(pytester: pytest.Pytester, project: Write) -> None:
     project("held")
     write_test(pytester, "verify_contract()", marker="")
     result = run_test(pytester)

@@ -71,9 +71,7 @@ def test_a_folder_that_takes_no_file_is_usage_too(folder: Path, monkeypatch: pyt
     )
 
 
-def test_init_writes_no_file_when_one_of_its_files_cannot_be_written(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_init_writes_no_file_when_one_cannot_be_written(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("harness.cli.init._measured", lambda draft, *_: (draft, "", []))  # nothing is trained
     (folder / "contracts-long").write_text("a file")
     before = sorted(path.relative_to(folder) for path in folder.rglob("*"))
@@ -107,9 +105,7 @@ def test_an_operating_system_error_with_a_path_is_printed_in_one_line_with_a_rem
     assert f"found {os.strerror(number)}; {remedy}" in first
 
 
-def test_an_operating_system_error_without_a_path_keeps_its_traceback(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_system_error_without_a_path_keeps_its_traceback(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> None:
         raise ConnectionResetError(errno.ECONNRESET, "Connection reset by peer")
 

@@ -161,9 +161,7 @@ def test_runs_started_in_the_same_second_get_different_names(contracts: Path, mo
     assert all(rejudged(Path(str(directory))).problems == [] for directory in directories)
 
 
-def test_a_run_whose_name_was_taken_meanwhile_keeps_no_finished_pages(
-    contracts: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_whose_name_was_taken_keeps_no_finished_pages(contracts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def draw_late(directory: Path, *_: object) -> None:
         for name in ("report.html", "summary.md", "junit.xml"):
             (directory / name).touch()

@@ -251,7 +251,7 @@ def test_an_empty_folder_is_written_into(shards: Shards) -> None:
     ],
     ids=["several without --out", "--check", "--write", "nothing there"],
 )
-def test_invalid_combinations_for_a_shared_page_are_usage_errors(
+def test_invalid_options_of_a_shared_page_are_usage_errors(
     shards: Shards, arguments: list[str | Path], said: str
 ) -> None:
     shards("held", "repeated")
@@ -273,7 +273,7 @@ def test_invalid_combinations_for_a_shared_page_are_usage_errors(
     ],
     ids=["no run directory", "twice", "a drill"],
 )
-def test_a_run_that_cannot_be_a_part_of_the_gate_is_refused(
+def test_a_run_that_cannot_be_part_of_a_gate_is_refused(
     shards: Shards, command: list[str], second: str, said: str
 ) -> None:
     shards("held", "repeated")

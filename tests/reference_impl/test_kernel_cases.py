@@ -137,9 +137,7 @@ def test_a_compiling_process_that_fails_says_why(monkeypatch: pytest.MonkeyPatch
     assert OfflineCompilation([], 90).kernels() == []
 
 
-def test_output_of_a_compiling_process_does_not_corrupt_its_answer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_output_of_a_compiling_process_keeps_its_answer_intact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     noise = "threading.Thread(target=lambda: [os.write(1, b'x') for _ in iter(lambda: sleep(1e-4), 0)], daemon=True)"
     (tmp_path / "sitecustomize.py").write_text(f"import os, threading\nfrom time import sleep\n{noise}.start()\n")
     [spec, _] = registry.load("gemm").specializations(m=5, k=20, n=3)

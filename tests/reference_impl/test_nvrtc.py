@@ -35,9 +35,7 @@ def kept(tmp_path: Path) -> list[Path]:
     return sorted((tmp_path / "cache").rglob("*.cubin"))
 
 
-def test_a_kernel_compiled_by_an_earlier_process_is_read_from_disk(
-    events: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_kernel_compiled_earlier_is_read_from_disk(events: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     first = compiled()
     monkeypatch.setattr(nvrtc, "_compiled", None)  # whoever calls it fails
     assert compiled() == first

@@ -42,7 +42,7 @@ def test_a_killed_command_leaves_no_open_gate_and_no_process(
     assert found.problems == []
 
 
-def test_a_gate_that_opens_on_an_unfinished_directory_is_reported(
+def test_a_gate_that_opens_on_an_unfinished_run_is_reported(
     whole: tuple[dict[str, float], bytes], tmp_path: Path
 ) -> None:
     """As one is that has other verdicts than those of a whole run."""

@@ -149,9 +149,7 @@ def test_a_capability_that_the_baseline_commit_lacks_is_named() -> None:
     assert lacking.message == f"arm main: toy at {COMMIT[:12]} lacks the capability `warm_steps`; leave these out"
 
 
-def test_a_kind_that_needs_both_arms_in_one_process_is_an_obstacle_for_two_commits(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_kind_that_needs_both_arms_in_one_process_refuses_two_commits(monkeypatch: pytest.MonkeyPatch) -> None:
     one_process = replace(probe_named("paired"), arm_by_arm=False)
     monkeypatch.setattr("harness.planning.obstacles.probe_of", lambda _: one_process)
     contract = make_contract(SAME, system="toy:Toy", arms=ARMS)

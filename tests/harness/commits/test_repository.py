@@ -114,9 +114,7 @@ def test_a_system_outside_a_git_repository_is_refused(tmp_path: Path, monkeypatc
     assert "not a git repository" in refusal("main", "alone:System")
 
 
-def test_a_baseline_without_git_installed_is_refused(
-    repository: UserRepository, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_baseline_without_git_is_refused(repository: UserRepository, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     said = "no program `git` on this machine; install git, or run without --baseline"
     assert refusal("main", "trainer:Trainer").endswith(said)

@@ -38,9 +38,7 @@ def test_every_yaml_file_at_any_depth_is_a_contract(add: Callable[[str], Path], 
 
 
 @pytest.mark.parametrize("name", [".a.yaml", ".old/a.yaml", "sub/.old/deeper/a.yml"])
-def test_hidden_files_in_a_contracts_folder_are_skipped_and_named(
-    add: Callable[[str], Path], tmp_path: Path, name: str
-) -> None:
+def test_hidden_files_in_a_contracts_folder_are_named(add: Callable[[str], Path], tmp_path: Path, name: str) -> None:
     add("first.yaml")
     hidden = add(name)
     found = files_of_folder(tmp_path / "all")
@@ -120,7 +118,7 @@ def test_a_linked_folder_elsewhere_belongs_to_the_folder(add: Callable[[str], Pa
 
 
 @pytest.mark.parametrize("text", ["jobs: {}\n", "- a list\n"])
-def test_yaml_that_is_not_a_contract_is_an_error_with_a_remedy(
+def test_yaml_that_is_not_a_contract_is_refused_with_a_remedy(
     add: Callable[[str], Path], tmp_path: Path, text: str
 ) -> None:
     add("first.yaml")

@@ -72,7 +72,7 @@ def contracts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["cpu"], ["ONE-003", "ONE-001"], ("ONE-003",)),
     ],
 )
-def test_a_tag_selects_the_claims_that_have_it(
+def test_a_tag_selects_the_claims_with_it(
     contracts: Path, tags: list[str], claims: list[str], found: tuple[str]
 ) -> None:
     assert selected(load_contracts([contracts]), tags, claims) == found
@@ -86,9 +86,7 @@ def test_a_tag_selects_the_claims_that_have_it(
         (["quick"], ["ONE-003"], "no claim is selected; found --tag quick and --claim ONE-003; leave out one of them"),
     ],
 )
-def test_a_tag_that_selects_no_claim_is_refused(
-    contracts: Path, tags: list[str], claims: list[str], message: str
-) -> None:
+def test_an_unmatched_tag_is_refused(contracts: Path, tags: list[str], claims: list[str], message: str) -> None:
     with pytest.raises(UsageError) as error:
         selected(load_contracts([contracts]), tags, claims)
     assert str(error.value) == message

@@ -82,9 +82,7 @@ def test_version_1_is_the_same_contract(toy: Toy) -> None:
         (("on: [s", "judged_on: [s"), "20:5: unknown key; found 'judged_on' in a file of contract/v1; write `on`"),
     ],
 )
-def test_errors_in_a_version_1_contract_use_the_words_of_version_1(
-    toy: Toy, edit: tuple[str, str], message: str
-) -> None:
+def test_errors_in_a_version_1_contract_use_its_own_words(toy: Toy, edit: tuple[str, str], message: str) -> None:
     assert refusal(old(toy, *edit)) == f"toy.yaml:{message}"
 
 

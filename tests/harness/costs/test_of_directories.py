@@ -132,9 +132,7 @@ def test_an_interruption_costs_nothing_and_clocks_of_two_boots_are_not_mixed(tmp
     assert (seen.clocked, seen.wall_seconds, seen.gpu_seconds, list(seen.by_run)) == (True, 7.0, 7.0, [RUN_ID, "later"])
 
 
-def test_costs_are_printed_in_one_line_and_not_at_all_without_times(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_costs_are_printed_in_one_line_and_only_with_times(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     judgement = session.judge_bundles([bundle(tmp_path / "a", began=100.0)], LOADED_CONTRACTS)
     print_costs(judgement)
     print_costs(session.Judgement(replace(judgement.view, costs=Costs())))

@@ -65,9 +65,7 @@ def other_message(record: dict[str, Any]) -> None:
     row_of(record, "missing_run")["message"] = "all is well"
 
 
-def test_a_drill_row_with_a_reworded_message_is_still_the_same(
-    directory: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_drill_row_with_a_reworded_message_is_the_same(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     change(directory / FILE, other_message)
     assert check(directory, capsys)[1] == "same: 5 rows: 5 same · 0 differ · 0 not judged again"
 
@@ -193,7 +191,7 @@ def nameless(record: dict[str, Any]) -> None:
     row_of(record, "doubled_step")["runs"] = []
 
 
-def test_a_drill_row_that_names_no_run_is_reported_and_counted(
+def test_a_drill_row_without_a_run_name_is_reported_and_counted(
     directory: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     change(directory / FILE, nameless)

@@ -168,8 +168,6 @@ def test_planning_imports_no_torch_and_the_fingerprint_is_json() -> None:
         ({"CI": "true"}, (None, None, None, None)),
     ],
 )
-def test_ci_facts_contain_page_author_and_runner_of_the_job(
-    variables: dict[str, str], facts: tuple[str | None, ...]
-) -> None:
+def test_ci_facts_contain_page_author_and_runner(variables: dict[str, str], facts: tuple[str | None, ...]) -> None:
     found = environment.ci_facts(variables)
     assert (found.service, found.page, found.author, found.runner) == facts

@@ -207,9 +207,7 @@ def test_libraries_the_standard_library_and_missing_modules_are_not_listed_as_so
     assert sources.listed_sources(["our_library:System"])["our_library"]  # a system's own package, wherever it lies
 
 
-def test_a_package_recorded_by_an_installer_is_a_library_in_any_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_package_recorded_by_an_installer_is_a_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`pip install --target`, an unpacked wheel: what lies beside, unrecorded, is the user's."""
     monkeypatch.syspath_prepend(str(tmp_path))
     names = {"our_library": "import our_losses", "our_module": "", "our_losses": "", "our_tools": "import our_module"}

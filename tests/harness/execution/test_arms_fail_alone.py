@@ -160,9 +160,7 @@ def test_an_arm_that_raises_fails_only_the_claims_that_name_it(raising: Outcome,
 
 
 @pytest.mark.parametrize(("name", "arm"), [("raises", "raises"), ("LAST", "last")], ids=["the first arm", "the last"])
-def test_an_arm_that_raises_fails_its_claim_whether_it_runs_first_or_last(
-    raising: Outcome, name: str, arm: str
-) -> None:
+def test_an_arm_that_raises_fails_its_claim_whether_first_or_last(raising: Outcome, name: str, arm: str) -> None:
     """Baselines come first, so this one before the claim's candidate, and the candidate after its baseline."""
     assert raising.verdicts[name].reason == "worker_exception"
     assert raising.evidence.failed[arm].phase == f"{arm}.0: steps"

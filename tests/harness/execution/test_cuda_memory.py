@@ -14,9 +14,7 @@ from harness.devices.peak_watch import CudaMemory, Levels, PeakWatch
 
 
 @pytest.mark.parametrize("name", peak_watch._RESETS)
-def test_a_memory_statistics_reset_by_either_name_is_recorded_and_executed(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_memory_reset_by_either_name_is_recorded_and_executed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     done: list[object] = []
     monkeypatch.setattr(torch._C, name, done.append, raising=False)
     original = getattr(torch._C, name)

@@ -168,9 +168,7 @@ def test_a_changed_setting_of_a_probe_was_not_run(claim: dict[str, Any], change:
         (CAPTURE, {"captures": 2, "nodes_at_least": 10}),
     ],
 )
-def test_a_claim_that_demands_less_than_was_run_is_judged_from_that_run(
-    claim: dict[str, Any], change: dict[str, Any]
-) -> None:
+def test_a_claim_that_demands_less_is_judged_from_a_larger_run(claim: dict[str, Any], change: dict[str, Any]) -> None:
     claims = [TRAJECTORY, claim] if claim is THROUGHPUT else [claim]
     *_, (_, _, workload, made) = units(*claims)
     [*_, (contract, changed, _, _)] = units(*claims[:-1], {**claim, **change})

@@ -289,9 +289,7 @@ CASES: list[tuple[Callable[[Trainer], None], dict[str, str]]] = [
 
 
 @pytest.mark.parametrize(("case", "roles"), CASES, ids=[case.__name__ for case, _ in CASES])
-def test_the_readers_of_a_loose_tensor_determine_its_role(
-    case: Callable[[Trainer], None], roles: dict[str, str]
-) -> None:
+def test_the_readers_of_a_loose_tensor_decide_its_role(case: Callable[[Trainer], None], roles: dict[str, str]) -> None:
     found = followed(case)
     assert found.failure is None
     assert kept(found) == roles

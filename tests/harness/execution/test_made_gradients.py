@@ -173,9 +173,7 @@ MADE = [
 
 @pytest.mark.parametrize("optimizer", [torch.optim.AdamW, WritesIntoGradients])
 @pytest.mark.parametrize("step", [*MADE, logged])
-def test_watched_gradients_equal_those_of_the_backward_pass(
-    step: Step, optimizer: Callable[..., torch.optim.Optimizer]
-) -> None:
+def test_watched_gradients_equal_the_backward_pass(step: Step, optimizer: Callable[..., torch.optim.Optimizer]) -> None:
     watch, expected, equal = watched(step, optimizer)
     assert (watch.is_sure(), watch.copies.keys(), equal) == (True, expected.keys(), True)
     assert watch.written == (expected.keys() if optimizer is WritesIntoGradients else set())

@@ -81,9 +81,7 @@ def test_an_average_that_moves_differently_within_the_bound_is_undecided(system:
     ("system", "reason"),
     [(near_ends_systems.KeepsItFlat, "held"), (near_ends_systems.KeepsItFlatUnsaid, "unequal_start")],
 )
-def test_arms_with_different_layouts_are_compared_by_the_names_that_both_have(
-    system: Any, reason: str, tmp_path: Path
-) -> None:
+def test_arms_with_different_layouts_are_compared_by_common_names(system: Any, reason: str, tmp_path: Path) -> None:
     found = verdict_of(system, tmp_path)
     assert found.reason == reason, found.message
     assert "built.more.average.0" in found.message

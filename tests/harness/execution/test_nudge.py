@@ -44,9 +44,7 @@ def opened(dtype: torch.dtype = torch.float32) -> StepFunctionRun:
         (torch.float16, 2**-10, 1 / 16),
     ],
 )
-def test_a_nudge_multiplies_some_elements_by_factors_close_to_one(
-    dtype: torch.dtype, size: float, share: float
-) -> None:
+def test_a_nudge_multiplies_elements_by_factors_close_to_one(dtype: torch.dtype, size: float, share: float) -> None:
     run = opened(dtype)
     before = run.parameters()["0.weight"].detach().clone()
     nudge(run)

@@ -35,9 +35,7 @@ def test_a_process_starts_before_and_ends_after_its_phases(tmp_path: Path, behav
     assert (worker.process.gpu, worker.process.gpu_alone, worker.process.asked_for_gpu) == (None, None, None)
 
 
-def test_a_worker_process_records_the_commit_at_which_it_got_its_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_process_records_the_commit_of_its_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("harness.devices.environment.checked_out_commit", lambda: "1" * 40)
     worker = executed("one_arm", tmp_path)
     assert worker.process is not None
@@ -52,9 +50,7 @@ def test_no_moment_of_a_process_is_missing(tmp_path: Path) -> None:
     assert all(first.ended == second.began for first, second in itertools.pairwise(seen))
 
 
-def test_a_run_with_a_gpu_uuid_records_exclusive_use_of_that_gpu(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_with_a_gpu_uuid_records_exclusive_gpu_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("harness.execution.turns.private_folder", lambda: tmp_path)
     execute(stand_in_run("one_arm"), tmp_path / "run", gpu_uuid="GPU-of-a-test")
     process = read_times(tmp_path / "run")[0].process

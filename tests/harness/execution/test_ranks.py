@@ -116,9 +116,7 @@ def test_each_rank_reads_its_rows_of_a_batch_and_all_tensors_without_rows(monkey
 
 
 @pytest.mark.parametrize(("rank", "rows"), [(0, [0, 1]), (1, [0, 1]), (2, [2, 3]), (3, [2, 3])])
-def test_ranks_that_share_one_model_read_the_same_rows(
-    monkeypatch: pytest.MonkeyPatch, rank: int, rows: list[int]
-) -> None:
+def test_ranks_that_share_a_model_read_equal_rows(monkeypatch: pytest.MonkeyPatch, rank: int, rows: list[int]) -> None:
     group = SimpleNamespace(get_world_size=lambda: 4, get_rank=lambda: rank)
     monkeypatch.setattr("harness.system.ranks._group", lambda: group)
     monkeypatch.setattr("harness.system.ranks._model_parallel", 2)

@@ -194,9 +194,7 @@ def test_reordered_input_names_do_not_count_as_a_new_input_shape(tmp_path: Path)
     assert (block.input_shapes, len(set(digests))) == (1, 1)
 
 
-def test_memory_kept_for_input_shapes_that_occur_once_is_bounded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_memory_kept_for_rare_input_shapes_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A trainer whose batches have as many lengths as they please: each length has had its memory for ever."""
     monkeypatch.setattr(series_block, "KEPT_BYTES", 8 * 1000)
     given = [{"tokens": torch.arange(length)} for length in range(1, 101)]

@@ -267,9 +267,7 @@ def test_a_host_that_did_not_do_the_work_is_no_evidence(tmp_path: Path, change: 
 @pytest.mark.parametrize(
     "change", [{"workload": {"steps": 4}}, {"fault": "nan_tail"}, {"data": "elsewhere"}, {"probe": "throughput"}]
 )
-def test_a_guest_whose_demands_changed_gets_no_evidence_from_the_shared_run(
-    tmp_path: Path, change: dict[str, Any]
-) -> None:
+def test_a_guest_with_changed_demands_gets_no_shared_evidence(tmp_path: Path, change: dict[str, Any]) -> None:
     [host] = shared(FIRST, SECOND)
     executed(host, tmp_path)
     path = tmp_path / "second+w+paired" / layout.RUN

@@ -125,9 +125,7 @@ def test_gpu_telemetry_that_the_driver_does_not_report_is_none() -> None:
         ([], [FOREIGN, FOREIGN + 1], 1),
     ],
 )
-def test_gpu_processes_beyond_the_workers_own_count_as_foreign(
-    before: list[int], during: list[int], foreign: int
-) -> None:
+def test_gpu_processes_beyond_the_workers_count_as_foreign(before: list[int], during: list[int], foreign: int) -> None:
     nvml = Nvml()
     nvml.compute = before
     gpu = Gpu("GPU-a", {SESSION}, nvml)

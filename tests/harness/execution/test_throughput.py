@@ -334,9 +334,7 @@ def test_every_second_timing_process_counts_launches_without_a_profile(tmp_path:
     assert (evidence.counter_sees_planted, evidence.profiler_sees_planted) == (True, None)
 
 
-def test_a_timing_process_that_counts_launches_takes_no_steps_after_its_timed_blocks(
-    tmp_path: Path, order: list[str]
-) -> None:
+def test_a_timing_process_that_counts_launches_only_runs_its_timed_blocks(tmp_path: Path, order: list[str]) -> None:
     records = execute(make_run(process=5), tmp_path / "run")
     (capture,) = [record for record in records if record["record"] == "capture"]
     assert (capture["observed_steps"], capture["device_work"], capture["profiler_sees_planted"]) == (0, None, None)
@@ -344,7 +342,7 @@ def test_a_timing_process_that_counts_launches_takes_no_steps_after_its_timed_bl
     assert order.count("profiled") == 0
 
 
-def test_a_failure_of_the_launch_counter_is_recorded(
+def test_a_launch_counter_failure_is_recorded(
     tmp_path: Path, order: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Counting, "sees_planted", False)

@@ -118,9 +118,7 @@ def test_a_forked_command_prints_and_exits_like_a_started_command(commands: None
     assert (forked.returncode, forked.stdout, forked.stderr) == (started.returncode, started.stdout, started.stderr)
 
 
-def test_a_forked_command_has_its_own_arguments_and_variables_and_ends_by_its_signal(
-    commands: None, tmp_path: Path
-) -> None:
+def test_a_forked_command_has_its_own_arguments_and_ends_by_its_signal(commands: None, tmp_path: Path) -> None:
     """A pytest that waits. The first `sitecustomize` of its path is heeded; signals are as an interpreter has them."""
     (tmp_path / "test_waits.py").write_text("def test_it():\n    print(flush=True)\n    import time; time.sleep(600)\n")
     (tmp_path / "sitecustomize.py").write_text("open('seen', 'w').write('here')\n")

@@ -253,9 +253,7 @@ def test_a_step_that_compiles_its_own_dropout_is_undecided_until_it_draws_like_t
     assert (why in compares, "`fallback_random` for a torch.compile" in compares) == (answer == "undecided",) * 2
 
 
-def test_a_step_that_does_not_run_here_gets_a_bitwise_contract_without_repeatability(
-    project: Path,
-) -> None:
+def test_a_step_that_does_not_run_here_gets_a_bitwise_contract_without_repeatability(project: Path) -> None:
     written(project, at_import="raise SystemExit(1)")
     code, printed, _ = called(project, "init", "train:make_step", "--no-compile")
     line, *kept = printed.splitlines()

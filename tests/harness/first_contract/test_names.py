@@ -47,9 +47,7 @@ def drafted(file: str, function: str = "make_step", argument: str = "seed") -> D
         ("dossier/sous_système/entraîné.py", "entraine", "seed"),
     ],
 )
-def test_drafted_files_of_unusual_names_load_without_findings(
-    file: str, stem: str, argument: str, project: Path
-) -> None:
+def test_drafted_files_of_unusual_names_have_no_findings(file: str, stem: str, argument: str, project: Path) -> None:
     draft = drafted(file, argument=argument)
     adapter, *contracts = keep(draft, project, force=False)
     assert (adapter.name, adapter.stem.isidentifier(), adapter.name.isascii()) == (f"{stem}_harness.py", True, True)

@@ -98,9 +98,7 @@ def test_options_of_sbatch_are_passed_on(commands: Path, tmp_path: Path) -> None
         assert script.count(f"#SBATCH {line}\n") == 1
 
 
-def test_a_slurm_job_counts_as_running_until_it_has_a_result_or_leaves_the_queue(
-    commands: Path, tmp_path: Path
-) -> None:
+def test_a_slurm_job_is_running_until_it_has_a_result_or_leaves_the_queue(commands: Path, tmp_path: Path) -> None:
     write(commands / "sbatch", "echo Submitted batch job $$")
     slurm = Slurm({})
     shard_job = ShardJob(Shard("one", Path("a.yaml"), ()), ("harness",), tmp_path, (), {})

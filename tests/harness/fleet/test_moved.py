@@ -85,9 +85,7 @@ def test_claims_that_had_wholly_ended_are_settled_and_the_rest_is_left(left: Pat
     assert len(list(Path("r/shard.left-1/evidence").iterdir())) >= 2
 
 
-def test_shards_of_two_machines_give_the_verdicts_of_a_single_machine(
-    left: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_shards_of_two_machines_give_the_verdicts_of_one_machine(left: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     set_aside(left, FINAL, settled=True)
     monkeypatch.setenv("SLURMD_NODENAME", "node2")
     session.verify([Path("contract.yaml")], replace(OPTIONS, claims=("SECOND", "THIRD")))

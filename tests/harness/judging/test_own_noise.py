@@ -151,9 +151,7 @@ def test_equal_noisy_arms_pass_and_the_message_states_the_hidden_distance(noisy:
         (sketch_moved("parameters 0.weight", -1e-3), "end parameters 0.weight"),
     ],
 )
-def test_a_difference_present_in_all_runs_is_named_as_beyond_noise(
-    change: Change, furthest: str, noisy: Recorded
-) -> None:
+def test_a_difference_present_in_all_runs_is_beyond_noise(change: Change, furthest: str, noisy: Recorded) -> None:
     found = noisy.verdict(change)
     assert (found.status, found.reason) == (Status.FAIL, "beyond_noise"), found.message
     assert found.figures["most_beyond_noise"].value == furthest

@@ -85,9 +85,7 @@ def test_different_random_numbers_do_not_excuse_a_non_finite_loss() -> None:
     [(MASKED, (Status.INCONCLUSIVE, "other_random_numbers")), (PLAIN, (Status.FAIL, "differs"))],
     ids=["other", "equal"],
 )
-def test_a_speed_is_reported_when_timed_arms_draw_different_random_numbers(
-    drawn: str, answer: tuple[Status, str]
-) -> None:
+def test_a_speed_is_reported_when_arms_draw_different_random_numbers(drawn: str, answer: tuple[Status, str]) -> None:
     plain = drew(arm("ungraphed"), PLAIN)
     runs = [
         timed_run(

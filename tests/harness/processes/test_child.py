@@ -58,9 +58,7 @@ def test_an_answer_or_an_end_is_received(start: Callable[[str], Child], how: str
         assert process.receive(json.loads, LIMIT_S) == received
 
 
-def test_a_silent_child_is_not_waited_for_beyond_the_limit_and_is_killed_at_the_end(
-    start: Callable[[str], Child],
-) -> None:
+def test_a_silent_child_is_not_waited_for_and_is_killed_at_the_end(start: Callable[[str], Child]) -> None:
     with start("time.sleep(600)") as process:
         assert [process.receive(json.loads, 0.0), process.wait(0.0), process.poll()] == [None, None, None]
     assert process.poll() == Ending(-9)

@@ -29,7 +29,7 @@ def test_messages_are_received_one_at_a_time_and_a_partial_message_is_kept(ends:
     assert ours.receive(None) == ""
 
 
-def test_the_receive_limit_applies_to_a_whole_line(
+def test_the_receive_limit_covers_a_whole_line(
     ends: tuple[Line, socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each look finds another byte, and takes a second by this clock."""

@@ -227,9 +227,7 @@ def test_a_capture_demand_depends_on_the_number_of_shapes(shapes: int, text: str
 @pytest.mark.parametrize(
     ("asked", "figure"), [({"skipped_steps_at_most": 0}, "skipped_steps"), ({"captures": 1}, "captures")]
 )
-def test_a_bound_stated_in_the_contract_decides_before_a_default_of_the_kind(
-    asked: dict[str, int], figure: str
-) -> None:
+def test_a_bound_stated_in_the_contract_decides_before_a_default(asked: dict[str, int], figure: str) -> None:
     claim = {"kind": "capture", "mechanism": "cuda_graph", "candidate": "graphed"}
     deciding = tightest(verdict_of(claim | asked, paired(graphed(capture=cuda_graph()))).demands)
     assert deciding is not None

@@ -39,9 +39,7 @@ def facts(**environment: Any) -> dict[str, str]:
         ({SYSTEM: {"commit": None}}, f"{SYSTEM}, of no repository"),
     ],
 )
-def test_the_first_screen_shows_the_trainer_with_the_commit_of_its_repository(
-    trainers: dict[str, Any], words: str
-) -> None:
+def test_the_first_screen_shows_the_trainer_with_its_commit(trainers: dict[str, Any], words: str) -> None:
     found = facts(git={"commit": "4afac30f0e0c" + "0" * 28}, trainers=trainers)
     assert found["Trainer"] == words
     assert found["Harness"] == "commit 4afac30f0e0c"

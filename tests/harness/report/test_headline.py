@@ -272,9 +272,7 @@ def test_the_judges_own_estimate_of_processes_is_the_remedy() -> None:
         (("CGB-EQ-001", "tiny"), "fix the capture first"),  # which judges no capture
     ],
 )
-def test_an_uncaptured_candidate_is_referred_to_the_capture_claim_of_the_run(
-    beside: tuple[str, str], remedy: str
-) -> None:
+def test_an_uncaptured_candidate_refers_to_the_runs_capture_claim(beside: tuple[str, str], remedy: str) -> None:
     never = verdict("F-GRAPH-BWD-001", "tiny", OPEN, reason="candidate_not_captured")
     (group,) = undecided(view_with(never, verdict(*beside, FAIL), contracts=[contract()]))
     assert group.remedy == remedy

@@ -93,9 +93,7 @@ def test_a_contract_of_only_one_part_keeps_its_name() -> None:
         ((Status.ERROR,), "ERROR", ExitCode.ERROR),
     ],
 )
-def test_runs_that_are_not_one_gate_never_pass_together(
-    statuses: tuple[Status, ...], word: str, code: ExitCode
-) -> None:
+def test_runs_that_are_not_one_gate_never_pass(statuses: tuple[Status, ...], word: str, code: ExitCode) -> None:
     units = [Unit(contract=CONTRACT["id"], claim="F-GRAPH-BWD-001", workload=f"w{at}") for at in range(len(statuses))]
     view = view_of(*statuses)
     view = shared(on("aaaa", view=replace(view, header=view.header.model_copy(update={"units": units}))))

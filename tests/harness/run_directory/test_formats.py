@@ -16,9 +16,7 @@ from harness.run_directory.verdict_file import DrillRecord, VerdictFile, Version
 @pytest.mark.parametrize(
     ("name", "read", "known"), [("run.json", read_bundle, "1 to 3"), ("verdicts.json", read_verdicts, "1 to 2")]
 )
-def test_an_unknown_format_version_is_refused_with_the_known_versions(
-    run: Path, name: str, read: object, known: str
-) -> None:
+def test_an_unknown_format_version_is_refused_with_known_ones(run: Path, name: str, read: object, known: str) -> None:
     content = json.loads((run / name).read_text())
     (run / name).write_text(json.dumps({"a_newer_field": 1, **content, "format_version": 7}))
     assert callable(read)

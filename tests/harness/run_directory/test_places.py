@@ -30,9 +30,7 @@ from harness.run_directory.places import runs_in
 
 @pytest.mark.parametrize("name", ["a.tar", "a.tar.gz", "a.tgz", "a.tar.xz", "a.txz", "A.TAR.XZ"])
 @pytest.mark.parametrize("top", [".", "1-run"])
-def test_an_archive_is_judged_like_its_folder_under_its_own_name(
-    run: Path, temporary: Path, name: str, top: str
-) -> None:
+def test_an_archive_is_judged_like_its_folder(run: Path, temporary: Path, name: str, top: str) -> None:
     archive = packed(run, Path(name), top)
     again = rejudged(archive)
     assert again.problems == []
@@ -145,9 +143,7 @@ def test_compare_and_history_read_every_form(run: Path, temporary: Path, capsys:
     assert str(temporary) not in Path("page.html").read_text()
 
 
-def test_history_lists_every_run_below_a_folder_and_links_its_page(
-    run: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_history_lists_every_run_below_a_folder_with_its_page(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A run within a run, as in what was unpacked by hand, is no run of its own."""
     assert (run / "report.html").is_file()
     packed(run, Path("runs/packed.tar"), "run")

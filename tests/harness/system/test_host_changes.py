@@ -183,9 +183,7 @@ OF_THE_CAPTURE = ["moments.0 (bound anew: each replay reads the tensor of the ca
 
 
 @pytest.mark.parametrize(("reads", "named"), [(True, OF_THE_CAPTURE), (False, [])])
-def test_state_updated_by_replays_is_named_only_if_replays_read_its_value_at_capture(
-    reads: bool, named: list[str]
-) -> None:
+def test_state_updated_by_replays_is_named_only_if_replays_read_its_old_value(reads: bool, named: list[str]) -> None:
     trainer = Trainer()
 
     def body() -> Tensor:

@@ -165,9 +165,7 @@ def test_extra_captures_by_the_step_are_reported(fault: str, captures: int) -> N
 
 
 @pytest.mark.parametrize(("capture", "says"), [("step", True), ("none", None)])
-def test_a_self_capturing_arm_lists_all_its_tensors_and_records_that_it_captures_itself(
-    capture: str, says: bool | None
-) -> None:
+def test_a_self_capturing_arm_lists_all_tensors_and_records_its_capturing(capture: str, says: bool | None) -> None:
     """Which of them are buffers of its capture is told beside the plain arm, which has none of those."""
     run = CapturesItself().open(WORKLOAD, Arm.model_validate({"capture": capture}))
     assert set(run.state()["tensors"]) == set()

@@ -79,9 +79,7 @@ def _as_copied_module(value: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("wrapped", [_as_parameter, _as_copied_module, lambda value: _as_parameter(value[1:])])
-def test_a_wrapped_parameter_is_recomputed_from_the_parameter_in_each_repetition(
-    wrapped: Callable[[Tensor], Tensor],
-) -> None:
+def test_a_wrapped_parameter_is_recomputed_in_each_repetition(wrapped: Callable[[Tensor], Tensor]) -> None:
     """Of a copied model, or of a perturbation that is searched for: no operation makes the parameter."""
     weight = torch.ones(3)
 

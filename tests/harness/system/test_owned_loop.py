@@ -97,9 +97,7 @@ def loader() -> Iterator[DataLoader[tuple[Tensor, ...]]]:
     return DataLoader(Named(torch.arange(12)), batch_size=4, shuffle=True, generator=order)  # type: ignore[return-value]
 
 
-def test_batches_read_by_index_equal_those_of_the_loop_in_every_epoch(
-    loader: DataLoader[dict[str, Tensor]],
-) -> None:
+def test_batches_read_by_index_equal_those_of_the_loop_in_every_epoch(loader: DataLoader[dict[str, Tensor]]) -> None:
     batches = LoaderBatches(loader)
     early = batches(1)["x"].tolist()
     read_by_the_loop = [batch["x"].tolist() for _ in range(2) for batch in loader]

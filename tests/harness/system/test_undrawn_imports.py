@@ -118,9 +118,7 @@ def test_random_numbers_drawn_when_a_function_is_called_stay_drawn(written: Writ
     assert seen()["torch.cpu"] != before["torch.cpu"]
 
 
-def test_arms_start_equal_when_opening_the_first_imports_a_module_that_draws(
-    tmp_path: Path, unwatched: Written
-) -> None:
+def test_arms_start_equal_if_the_first_imports_a_module_that_draws(tmp_path: Path, unwatched: Written) -> None:
     unwatched(
         drawing_module=DRAWS,
         importing_system=(

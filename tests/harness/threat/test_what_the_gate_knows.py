@@ -137,9 +137,7 @@ def test_a_run_from_before_is_refused(harness: Call, days: int, code: int) -> No
 
 
 @pytest.mark.parametrize("known", [("--commit", "1" * 40), ("--workload", "held")])
-def test_the_commit_and_name_options_are_refused_when_no_verdicts_are_printed(
-    harness: Call, known: tuple[str, str]
-) -> None:
+def test_gate_options_are_refused_when_no_verdicts_are_printed(harness: Call, known: tuple[str, str]) -> None:
     harness("verify", "contracts", "--name", "run")
     assert harness("judge", "--check", *known, RUN)[0] == 2
 
