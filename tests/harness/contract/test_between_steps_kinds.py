@@ -84,7 +84,7 @@ def test_evaluations_fit_into_the_steps(changes: dict[str, Any], broken: list[An
     assert list(evaluation(**changes).beyond(10)) == broken
 
 
-def test_only_the_candidate_must_be_able_to_do_it() -> None:
+def test_only_the_candidate_needs_the_resume_or_evaluate_capability() -> None:
     assert resume(baseline="plain").candidate_capabilities() == {"resume"}
     assert resume(baseline="plain").baseline_capabilities() == frozenset()
     assert evaluation().candidate_capabilities() == {"evaluate"}

@@ -64,7 +64,7 @@ def test_the_first_case_whose_conditions_hold_decides(toy: Toy, situation: dict[
     assert (found, type(found)) == (value, float)
 
 
-def test_a_resolved_judgement_has_no_cases_any_more(toy: Toy) -> None:
+def test_a_judgement_resolved_for_a_machine_has_no_conditional_bounds(toy: Toy) -> None:
     [part] = parts_of(load_contract(bounded(toy, "gpu: H100, value: 1.3")).contract.claims[0])
     assert list(part.bounds()) == ["guards.training_effect.at_least"]
     assert part.resolved(Situation("small")).bounds() == {}
@@ -101,7 +101,7 @@ def test_a_resolved_judgement_has_no_cases_any_more(toy: Toy) -> None:
         ),
     ],
 )
-def test_a_wrong_case(toy: Toy, case: str, message: str) -> None:
+def test_an_invalid_case_of_a_conditional_bound_is_refused(toy: Toy, case: str, message: str) -> None:
     assert refusal(bounded(toy, case)) == message
 
 
@@ -125,7 +125,7 @@ def test_an_empty_bound_value_is_refused_with_a_remedy(toy: Toy) -> None:
     assert message == "19:37: 'max_abs_difference' must be a valid number; found nothing; write a number"
 
 
-def test_both_values_are_checked_at_their_own_place(toy: Toy) -> None:
+def test_two_invalid_values_of_a_conditional_bound_give_two_errors(toy: Toy) -> None:
     message = refusal(bounded(toy, "gpu: H100, value: -1", otherwise="-2"))
     assert [line.partition(" ")[2] for line in message.splitlines()] == [
         "'at_least' must be greater than 0; found -2",
@@ -214,7 +214,7 @@ def test_words_of_a_gpu(name: str, word: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "word"), [(H100, "H10"), (None, "H100"), ("NVIDIA H1000", "H100")])
-def test_no_words_of_a_gpu(name: str | None, word: str) -> None:
+def test_a_word_that_is_not_in_a_gpu_name_does_not_match_it(name: str | None, word: str) -> None:
     assert not is_gpu(name, word)
 
 

@@ -52,7 +52,7 @@ def test_a_shipped_contract_satisfies_the_schema(validator: Any, path: Path) -> 
     assert [error.message for error in validator.iter_errors(value_of(path))] == []
 
 
-def test_contracts_are_shipped() -> None:
+def test_at_least_six_contracts_are_shipped() -> None:
     assert len(CONTRACTS) >= 6
 
 
@@ -65,7 +65,7 @@ def test_contracts_are_shipped() -> None:
         (("claims", 0, "kind"), "guess"),
     ],
 )
-def test_the_schema_refuses(validator: Any, path: tuple[str | int, ...], value: object) -> None:
+def test_the_json_schema_refuses_an_invalid_value(validator: Any, path: tuple[str | int, ...], value: object) -> None:
     document = value_of(next(one for one in CONTRACTS if one.stem == "traced-step-v1"))
     inner = document
     for key in path[:-1]:

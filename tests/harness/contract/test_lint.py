@@ -156,7 +156,7 @@ EVERY_RUN = "asks for nothing, since every run meets it: leave it out, or demand
 @pytest.mark.parametrize(
     ("guard", "column"), [("distinct_batches: 1", 43), ("clip_active_steps: 0", 44)], ids=["batches", "clip"]
 )
-def test_a_guard_that_no_run_fails(toy: Toy, guard: str, column: int) -> None:
+def test_a_guard_that_every_run_meets_is_a_warning(toy: Toy, guard: str, column: int) -> None:
     findings = _findings(toy("guards: {steps: 10}", f"guards: {{steps: 10, {guard}}}"))
     assert findings == [Finding("warning", f"toy.yaml:19:{column}", f"`guards.{guard}` {EVERY_RUN}")]
 
@@ -258,7 +258,7 @@ def test_two_arms_with_the_same_settings_are_a_warning(toy: Toy, claim: str, pai
     assert path.read_text().splitlines()[line - 1][column - 1 :].startswith("again")
 
 
-def test_an_arm_compared_with_itself_by_its_systems_name(toy: Toy) -> None:
+def test_an_arm_that_repeats_the_systems_default_settings_is_a_warning(toy: Toy) -> None:
     path = toy("plain: {capture: none}", "plain: {capture: step, system: 'toy.system:Toy'}")
     [finding] = [each for each in _findings(path) if "same settings" in each.message]
     assert finding.message.startswith("arms 'fast' and 'plain' have the same settings: `harness verify --baseline REF`")

@@ -274,7 +274,7 @@ def test_a_contract_is_a_mapping(toy: Toy, text: str, got: str) -> None:
     )
 
 
-def test_a_contract_with_its_source(toy: Toy) -> None:
+def test_a_loaded_contract_keeps_its_text_and_positions(toy: Toy) -> None:
     path = toy("0.1", "1.0e-5")
     loaded = load_contract(path)
     (part,) = parts_of(loaded.contract.claims[0])
@@ -320,7 +320,7 @@ def test_all_missing_contract_paths_are_listed_before_any_file_is_read(toy: Toy)
         load_contracts([toy("0.1", "-1"), Path("missing.yaml"), Path("none")])
 
 
-def test_two_files_with_one_id(toy: Toy) -> None:
+def test_two_contract_files_with_one_id_are_refused(toy: Toy) -> None:
     text = toy().read_text()
     Path("other.yaml").write_text(text)
     with pytest.raises(ContractErrors) as error:

@@ -43,7 +43,7 @@ def long(**changes: Any) -> LongReplay:
 
 
 @pytest.mark.parametrize("bounds", [{"at_most_gib": None}, {"at_most_ratio": 1.5}])
-def test_a_peak_has_one_bound(bounds: dict[str, Any]) -> None:
+def test_a_peak_with_no_bound_or_two_bounds_is_refused(bounds: dict[str, Any]) -> None:
     with pytest.raises(ValidationError, match="say either `at_most_gib` or `at_most_ratio`; for both, make two claims"):
         peak(**bounds)
 
@@ -57,7 +57,7 @@ def test_a_peak_memory_claim_demands_its_bounds_and_its_trajectory() -> None:
     }
 
 
-def test_its_trajectory_is_a_claim_of_the_contract() -> None:
+def test_the_trajectory_named_by_a_peak_claim_must_be_in_the_contract() -> None:
     trajectory = TypeAdapter(TrajectoryMatch).validate_python(
         {name: value for name, value in TRAJECTORY.items() if name != "id"}
     )
@@ -67,7 +67,7 @@ def test_its_trajectory_is_a_claim_of_the_contract() -> None:
 
 
 @pytest.mark.parametrize(("claim", "probe"), [(PEAK, "peak_memory"), (LONG, "long_replay")])
-def test_each_arm_has_a_run_to_itself(claim: dict[str, Any], probe: str) -> None:
+def test_each_arm_of_a_memory_claim_has_its_own_run(claim: dict[str, Any], probe: str) -> None:
     plan = planned(claim, TRAJECTORY, workloads_=LONG_WORKLOAD, machine=H200)
     runs = [run for run in plan.runs if run.probe == probe]
     assert [(list(run.arms), run.process) for run in runs] == [(["plain"], 0), (["graphed"], 1)]

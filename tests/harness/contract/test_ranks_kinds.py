@@ -45,7 +45,7 @@ def rules(*claims: dict[str, Any]) -> list[tuple[str, str]]:
     return [(problem.rule, problem.got) for problem in problems(make_contract(*claims, arms=ARMS))]
 
 
-def test_claims_about_ranks_that_go_together_have_no_problem() -> None:
+def test_consistent_ranks_claims_have_no_problem() -> None:
     in_turn = {**MATCH, "id": "T", "in_turn": "alone", "max_end_difference": None}
     near = {**in_turn, "id": "N", "ends": {"control": "again", "at_most": 0.01}}
     assert rules(AGREE, MATCH, in_turn, near, EQUAL) == []
@@ -91,7 +91,7 @@ def test_contradictory_ranks_fields_are_reported(claim: dict[str, Any], rule: st
     assert rules(claim) == [(rule, got)]
 
 
-def test_ranks_are_no_setting_of_the_system() -> None:
+def test_the_number_of_ranks_is_not_passed_to_the_system() -> None:
     contract = make_contract(AGREE, arms=ARMS)
     assert contract.arms["two"].ranks == 2
     assert contract.arms["two"].settings() == {}

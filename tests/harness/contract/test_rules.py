@@ -81,7 +81,7 @@ def test_no_rule_concerns_a_contract_that_declares_the_current_rules(tmp_path: P
     assert len(concerned(loaded(tmp_path, {**OLD, "rules": "0.1.0"}))) == len(rules()) >= 8
 
 
-def test_no_rule_concerns_plain_arms_within_a_bound(toy: Toy) -> None:
+def test_rules_for_bitwise_captures_do_not_concern_plain_arms_within_a_bound(toy: Toy) -> None:
     path = toy("equality: bitwise", "equality: within")
     assert list(concerned(load_contract(path))) == ["host-values"]
     path.write_text(path.read_text().replace("candidate: fast", "candidate: waiting"), encoding="utf-8")
@@ -106,6 +106,6 @@ def test_a_rules_version_newer_than_the_harness_is_a_warning(toy: Toy) -> None:
     assert (found.level, found.where) == ("warning", "toy.yaml:2:8")
 
 
-def test_the_version_makes_no_drill_old(toy: Toy) -> None:
+def test_a_changed_rules_version_does_not_outdate_a_drill(toy: Toy) -> None:
     old = load_contract(toy()).demands()
     assert load_contract(toy("id: toy-v1", "id: toy-v1\nrules: 0.2.0")).demands() == old

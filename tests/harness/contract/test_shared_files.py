@@ -146,7 +146,7 @@ def test_a_wrong_shared_file(folder: Path, old: str, new: str, message: str) -> 
     assert f"contracts/shared.yaml:{message}" in refusals(folder)
 
 
-def test_a_contract_that_calls_itself_shared_is_an_error_and_no_silence(folder: Path) -> None:
+def test_a_contract_with_the_schema_of_a_shared_file_is_refused(folder: Path) -> None:
     changed(folder / "two.yaml", "contract/v2", "shared/v2")
     assert refusals(folder) == [
         (
@@ -242,7 +242,7 @@ def test_a_shared_setting_unknown_to_the_system_is_reported_in_the_shared_file(f
     assert [finding.where for finding in findings if finding.level == "error"] == ["contracts/shared.yaml:8:34"]
 
 
-def test_a_name_that_both_define(folder: Path) -> None:
+def test_a_name_defined_in_contract_and_shared_file_is_refused(folder: Path) -> None:
     path = changed(folder / "one.yaml", "arms: {}", "arms: {fast: {capture: step}}")
     assert refusals(path) == [
         (
@@ -299,7 +299,7 @@ def test_a_path_that_leads_elsewhere(folder: Path, name: str) -> None:
     )
 
 
-def test_one_folder_up_and_folders_below(folder: Path) -> None:
+def test_shared_files_in_parent_and_child_folders_can_be_used(folder: Path) -> None:
     (folder / "below").mkdir()
     shutil.move(folder / "one.yaml", folder / "below" / "one.yaml")
     changed(folder / "below" / "one.yaml", "[shared.yaml]", "[../shared.yaml]")
@@ -356,7 +356,7 @@ def test_a_run_can_be_judged_again_after_its_shared_contract_files_are_deleted(f
     assert list(again.judgement.verdicts) == list(judgement.verdicts)
 
 
-def test_a_shared_file_that_was_changed_in_a_run_and_sealed_anew(folder: Path) -> None:
+def test_a_shared_file_changed_in_a_sealed_run_is_reported(folder: Path) -> None:
     session.verify([folder], session.VerifyOptions(name="run"))
     run = Path("harness-reports/run")
     [copy] = (run / "contracts" / "shared").iterdir()

@@ -27,7 +27,7 @@ def claim(**changes: Any) -> StepAccuracy:
     return TypeAdapter(StepAccuracy).validate_python(given | changes)
 
 
-def test_it_is_run_with_every_seed_once() -> None:
+def test_a_step_accuracy_claim_runs_every_seed_once() -> None:
     assert claim().seeds() == [1, 4, 7]
 
 
@@ -51,6 +51,6 @@ def test_a_step_accuracy_value_named_twice_is_a_contradiction(field: str, value:
     assert (problem.path, problem.got) == ((field,), got)
 
 
-def test_its_steps_are_the_workloads() -> None:
+def test_step_accuracy_steps_must_be_within_the_workload() -> None:
     assert list(claim().beyond(10)) == []
     assert [path for path, _ in claim().beyond(9)] == [("gradient_steps", 1), ("loss_steps",)]

@@ -204,7 +204,7 @@ def test_a_directory_given_as_a_contract_is_refused(file: Path) -> None:
         read(file)
 
 
-def test_a_missing_file(file: Path) -> None:
+def test_a_missing_contract_file_is_an_error(file: Path) -> None:
     with pytest.raises(ContractError, match=r"^c\.yaml: no such file; check the path$"):
         read(file)
 
@@ -215,7 +215,7 @@ def test_a_pipe_is_not_opened(file: Path) -> None:
         read(file)
 
 
-def test_an_unreadable_file(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreadable_contract_file_is_an_error(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file.write_text("a: 1\n")
 
     def refuse(*_: object, **__: object) -> None:

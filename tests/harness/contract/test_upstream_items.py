@@ -98,7 +98,7 @@ def test_an_unknown_upstream_section_is_listed_as_not_read(folder: Path) -> None
     ]
 
 
-def test_a_claim_within_a_section_that_nobody_named_is_listed(folder: Path) -> None:
+def test_a_claim_inside_an_unknown_upstream_section_is_listed(folder: Path) -> None:
     contract = read("promises: {fast: {note: 1, upper_bounds: [1 ms]}, small: [2, 3]}\n")
     assert [item.id for item in contract.items] == ["promises.fast.upper_bounds.1"]
     assert [(one.path, one.values, one.why) for one in contract.left_out] == [

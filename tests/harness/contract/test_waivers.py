@@ -33,7 +33,7 @@ def write(folder: Path, text: str) -> Path:
     return path
 
 
-def test_a_waiver_is_read_with_its_place(tmp_path: Path) -> None:
+def test_a_waiver_is_loaded_with_its_position(tmp_path: Path) -> None:
     path = write(tmp_path, HEAD + entry())
     [waiver] = load_waivers(path)
     assert (waiver.contract, waiver.claim, waiver.workload) == ("traced-step-v1", "TRACED-STEP-002", "smoke")
@@ -68,7 +68,7 @@ def test_a_waiver_is_valid_through_its_last_day(tmp_path: Path) -> None:
         ("schema: waivers/v1\nwaivers: []\nwaiver: []\n", "3:1: unknown key; found 'waiver'; did you mean 'waivers'?"),
     ],
 )
-def test_a_wrong_file_is_refused_with_its_place(tmp_path: Path, text: str, message: str) -> None:
+def test_an_invalid_waiver_file_is_refused_at_its_position(tmp_path: Path, text: str, message: str) -> None:
     path = write(tmp_path, text)
     with pytest.raises(ContractErrors) as found:
         load_waivers(path)

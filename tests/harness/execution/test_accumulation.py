@@ -77,19 +77,19 @@ WRONG: dict[str, tuple[str, dict[str, object]]] = {
 
 
 @pytest.mark.parametrize("system", WRONG)
-def test_a_wrong_one_has_its_reason(system: str, tmp_path: Path) -> None:
+def test_each_wrong_accumulating_system_fails_with_its_reason(system: str, tmp_path: Path) -> None:
     reason, figures = WRONG[system]
     found = verdict(system, tmp_path, ACCUMULATION | {"candidate": "plain", "mechanism": None})
     assert found.reason == reason, found.message
     assert {name: found.figures[name].value for name in figures} == figures
 
 
-def test_another_number_of_micro_batches_is_seen(tmp_path: Path) -> None:
+def test_a_different_number_of_micro_batches_is_reported(tmp_path: Path) -> None:
     found = verdict("Accumulating", tmp_path, ACCUMULATION | {"micro_batches": 2})
     assert (found.reason, found.figures["micro_batches"].value) == ("micro_batch_count", 4)
 
 
-def test_an_arm_that_takes_the_batch_at_once_is_no_accumulation(tmp_path: Path) -> None:
+def test_an_arm_that_reads_the_batch_at_once_is_not_accumulation(tmp_path: Path) -> None:
     claim = ACCUMULATION | {"baseline": "plain"}
     assert verdict("Accumulating", tmp_path, claim).reason == "vacuous_one_batch"
 

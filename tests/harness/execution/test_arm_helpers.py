@@ -92,7 +92,7 @@ def test_a_thread_started_within_an_arms_block_belongs_to_that_arm(helpers: Help
     assert helpers.begin("a") == pytest.approx(WORK_S, rel=0.5)
 
 
-def test_a_thread_from_before_belongs_to_no_arm() -> None:
+def test_work_of_a_thread_started_before_all_arms_counts_for_no_arm() -> None:
     worker = Worker()
     helpers = Helpers()
     for arm in ("a", "b"):
@@ -102,7 +102,7 @@ def test_a_thread_from_before_belongs_to_no_arm() -> None:
     assert [helpers.begin(arm) for arm in ("a", "b")] == [0, 0]
 
 
-def test_a_pool_of_native_threads_works_for_whoever_calls_it(helpers: Helpers) -> None:
+def test_native_pool_threads_count_for_the_arm_that_calls_them(helpers: Helpers) -> None:
     """OpenMP's threads begin to be in arm a and work for arm b."""
     threads, matrix = torch.get_num_threads(), torch.randn(512, 512)
     torch.set_num_threads(2)

@@ -83,7 +83,7 @@ def lived(directory: Path, watch: Callable[[ArmLife], object]) -> ArmEvidence:
     return execution
 
 
-def test_watchers_are_nested(tmp_path: Path) -> None:
+def test_watchers_of_an_arm_are_nested(tmp_path: Path) -> None:
     seen: list[str] = []
 
     @contextmanager
@@ -119,7 +119,7 @@ def fails(*_given: object) -> object:
 
 
 @pytest.mark.parametrize("hook", ["before", "around", "after", "at_end"])
-def test_an_error_of_a_watcher_is_its_parts_and_without_parts_the_arms(tmp_path: Path, hook: str) -> None:
+def test_an_error_of_a_watcher_fails_its_parts_or_without_parts_the_arm(tmp_path: Path, hook: str) -> None:
     calls: list[object] = []
 
     def planted(*given: object) -> object:

@@ -240,7 +240,7 @@ def test_each_of_two_failed_arms_keeps_its_own_cause_of_failure(tmp_path: Path) 
     assert killed.message == "arm killed of run c+w+paired failed in phase killed.0: steps: SIGKILL"
 
 
-def test_a_run_whose_every_claim_names_the_dead_arm_is_not_made_again(tmp_path: Path) -> None:
+def test_a_run_is_not_repeated_if_every_claim_names_the_dead_arm(tmp_path: Path) -> None:
     _, run = planned({"plain": {}, "bad": {"fails": "killed"}}, claim("BAD", "bad", "plain"))
     death = execute(run, tmp_path / "run")
     assert death is not None
@@ -248,7 +248,7 @@ def test_a_run_whose_every_claim_names_the_dead_arm_is_not_made_again(tmp_path: 
     assert not (tmp_path / "run" / "attempt.0").exists()
 
 
-def test_a_death_stays_known_though_a_later_worker_removes_the_directory(tmp_path: Path) -> None:
+def test_a_recorded_death_is_kept_when_a_later_worker_removes_the_directory(tmp_path: Path) -> None:
     arms = {"killed": {"fails": "killed"}, "removes": {"fails": "removes"}}
     seen = judged(tmp_path / "run", arms, claim("killed", "killed", "plain"), claim("removes", "removes", "plain"))
     assert seen.verdicts["SOUND"].reason == "held"

@@ -83,12 +83,12 @@ def test_a_self_made_capture_counts_only_replays_that_were_observed(
         ("flat_loss", "vacuous_training_effect"),
     ],
 )
-def test_the_harness_can_plant_such_an_end_in_any_system(fault: str, reason: str, tmp_path: Path) -> None:
+def test_end_state_faults_of_the_harness_are_found_in_any_system(fault: str, reason: str, tmp_path: Path) -> None:
     assert verdict_on(name_of(Stateful), tmp_path, fault=fault).reason == reason
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_batch_noise_is_no_training(seed: int, tmp_path: Path) -> None:
+def test_loss_noise_between_batches_does_not_count_as_training(seed: int, tmp_path: Path) -> None:
     noisy = {"steps": STEPS, "training_effect": {"control": "untrained", "last": 4, "at_least": 1e-3}}
     verdict = verdict_on(name_of(Stateful), tmp_path, fault="flat_loss", seed=seed, guards=noisy)
     assert verdict.reason == "vacuous_training_effect", verdict.message

@@ -14,7 +14,7 @@ from harness.system.wrappers import HARNESS_FAULTS
 
 
 @pytest.mark.parametrize("arm", ["plain", "captured"])
-def test_a_right_one_is_evaluated_after_every_third_step_and_the_last(tmp_path: Path, arm: str) -> None:
+def test_an_arm_is_evaluated_after_every_third_step(tmp_path: Path, arm: str) -> None:
     verdict = evaluated("Right", tmp_path, candidate=arm)
     assert verdict.reason == "held", verdict.message
     [path] = tmp_path.glob("*/records.jsonl")

@@ -23,7 +23,7 @@ def test_an_excused_optimizer_count_may_end_different_and_is_counted_in_the_verd
     assert verdict.message.endswith("; excused by the contract, optimizer group0.count ended apart")
 
 
-def test_a_count_that_no_step_reads_accuses_nobody(tmp_path: Path) -> None:
+def test_a_count_that_no_step_reads_is_undecided_and_not_a_failure(tmp_path: Path) -> None:
     verdict = verdict_on("stateful_systems:CountsInItsGroup", tmp_path)
     assert verdict.reason == "host_value_unexplained", verdict.message
     assert "end apart in optimizer group0.count, which no replay counts and no step reads" in verdict.message
@@ -43,7 +43,7 @@ def test_an_excuse_that_nothing_needed_is_a_warning(tmp_path: Path) -> None:
     assert verdict.message.endswith("; warning: nothing needed the excuse of optimizer group0.count")
 
 
-def test_an_excused_tensor_is_no_count(tmp_path: Path) -> None:
+def test_an_excused_name_of_a_tensor_does_not_excuse_its_difference(tmp_path: Path) -> None:
     differing = verdict_on("stateful_systems:DriftsInItsAverage", tmp_path / "first").figures["first_differing_tensor"]
     verdict = excusing("DriftsInItsAverage", {str(differing.value): WHY}, tmp_path / "second")
     assert (verdict.reason, verdict.figures["first_differing_tensor"]) == ("end_differs", differing)

@@ -34,7 +34,7 @@ def test_an_honest_self_made_capture_passes(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["Idle", "Playback", "OneBatchCaptured", "IdleOnOneBatch", "IdleAndScheduled"])
-def test_outputs_that_no_replay_computed_fail(name: str, tmp_path: Path) -> None:
+def test_outputs_that_no_replay_computed_are_a_failure(name: str, tmp_path: Path) -> None:
     assert verdict_on(f"ghost_systems:{name}", tmp_path / "run").reason == "output_not_from_replay"
 
 
@@ -94,9 +94,7 @@ def test_the_ghost_replay_leaves_parameters_unchanged(
     assert before == after
 
 
-def test_the_look_shows_after_each_step_that_the_worker_is_alive(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_ghost_replay_sends_a_heartbeat_after_each_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     look, moments = ghost_replay.ghost_replay, list[str]()
 
     def noted(training: Any, attempts: Any, last: int, others: list[int], *_alive: Any) -> Any:

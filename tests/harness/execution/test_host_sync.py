@@ -53,7 +53,7 @@ def observe(system: Regression, capture: str = "none") -> dict[str, tuple[int, i
     return {reading.detector: (reading.count, reading.steps, reading.sees_planted) for reading in evidence.readings}
 
 
-def test_a_waiting_step_is_counted_alike_by_both() -> None:
+def test_both_detectors_count_the_same_syncs_of_a_waiting_step() -> None:
     assert observe(Waits()) == {"dispatch_mode": (10, 2, True), "fake_pass": (5, 1, True)}
 
 
@@ -81,7 +81,7 @@ def test_the_lines_that_wait_are_named() -> None:
 @pytest.mark.parametrize(
     ("announced", "steps", "executions"), [(8, 2, [4]), (4, 4, [4, 2]), (2, 2, [2, 2]), (1, 2, [1, 1])]
 )
-def test_no_look_goes_beyond_the_announced_steps(announced: int, steps: int, executions: list[int]) -> None:
+def test_sync_observation_takes_no_more_steps_than_announced(announced: int, steps: int, executions: list[int]) -> None:
     """Executions of the step's body, a pass on fake tensors among them, by each time that the arm was opened."""
     made: list[int] = []
 

@@ -23,7 +23,7 @@ def test_a_number_that_a_later_step_compares_leaves_the_claim_open_until_the_con
     assert judge_unit(explained, explained.claims[0], "w", evidence).reason == "held"
 
 
-def test_one_that_changes_the_compared_steps_is_a_violation(tmp_path: Path) -> None:
+def test_a_host_value_that_changes_compared_steps_is_a_violation(tmp_path: Path) -> None:
     assert verdict_on("stateful_systems:SlowsSoon", tmp_path).reason == "differs"
 
 

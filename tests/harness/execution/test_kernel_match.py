@@ -90,7 +90,7 @@ def test_a_strided_kernel_output_is_poisoned_to_find_unwritten_elements(allocate
     assert compare(comparison(leaves_one_out)).unwritten == 1
 
 
-def test_a_right_kernel() -> None:
+def test_a_correct_kernel_has_no_errors() -> None:
     case = compare(comparison(doubling))
     assert seen(case) == (0.0, 0.0, True, 0, True)
     assert (case.operation, case.dtype, case.shape, case.magnitude) == ("double", "float32", "3", 1.0)
@@ -101,7 +101,7 @@ def test_errors_are_relative_to_the_references_largest_value() -> None:
     assert (case.error_vs_fp64, case.error_vs_naive, case.naive_error_vs_fp64) == (1 / 8, 0.5 / 8, 0.5 / 8)
 
 
-def test_an_element_that_nobody_wrote_is_counted_and_is_no_error() -> None:
+def test_an_unwritten_output_element_is_counted_separately_from_errors() -> None:
     def first_two(outputs: Mapping[str, Tensor]) -> None:
         outputs["y"][:2] = 2 * VALUES[:2]
 
@@ -134,7 +134,7 @@ def test_an_updated_output_starts_each_call_from_the_same_values() -> None:
     assert torch.equal(start, VALUES)
 
 
-def test_a_reference_of_zeros_allows_no_error() -> None:
+def test_any_difference_from_a_zero_reference_is_an_infinite_error() -> None:
     def error(*values: float) -> float:
         zeros = writing(0.0, 0.0, 0.0)
         exact = {"y": torch.zeros(3, dtype=torch.float64)}
@@ -217,7 +217,7 @@ def test_evidence_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize(("fault", "planted"), [("own", "own"), ("nan_tail", None), (None, None)])
-def test_the_systems_own_faults_alone_are_planted_in_kernels(
+def test_only_the_systems_own_faults_are_planted_in_its_kernels(
     fault: str | None, planted: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     system = System()

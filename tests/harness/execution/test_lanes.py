@@ -143,7 +143,7 @@ def test_arms_of_unrelated_claims_run_in_separate_lanes() -> None:
     assert apart(run) == [[("plain", index) for index in range(3)], [("other", index) for index in range(3)]]
 
 
-def test_a_lane_is_the_run_but_for_its_executions() -> None:
+def test_a_lane_equals_the_run_except_for_its_executions() -> None:
     _, run = planned(trajectory(), gradients("again", "plain"))
     for lane in lanes(run):
         assert lane.model_copy(update={"arms": run.arms}) == run

@@ -69,7 +69,7 @@ def test_a_replay_without_a_fault_holds(tmp_path: Path) -> None:
     assert verdict.denominators == {"steps": STEPS, "blocks": STEPS // EVERY, "state_tensors": 27}
 
 
-def test_a_training_that_ends_by_itself_is_compared_over_its_steps(tmp_path: Path) -> None:
+def test_a_training_that_ends_by_itself_is_compared_over_its_actual_steps(tmp_path: Path) -> None:
     verdict = judged("step_function_systems:Ending", tmp_path, ENDS, steps=STEPS)
     assert verdict.reason == "held", verdict.message
     assert (verdict.denominators["steps"], verdict.denominators["blocks"]) == (325, 33)
@@ -140,7 +140,7 @@ def test_steps_that_become_slower_fail_the_long_replay_claim(
 
 
 @pytest.mark.parametrize("fault", ["slowing_steps", None])
-def test_the_old_run_takes_turns_with_a_fresh_one(
+def test_a_long_replay_takes_turns_with_a_fresh_run(
     fault: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By a clock that every look moves by a millisecond: the old run's planted sleep alone makes a difference."""
@@ -178,9 +178,7 @@ def test_turns_have_each_shape_as_often(tmp_path: Path, monkeypatch: pytest.Monk
     assert made == [WARMUP_STEPS, *[12] * (4 * REPLAY_ROUNDS)]
 
 
-def test_each_block_of_the_turns_shows_that_the_run_makes_progress(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_block_of_the_turns_sends_heartbeats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """960 steps without a heartbeat take longer than one may fail to come where a step takes an eighth of a second."""
     phases: list[str] = []
     monkeypatch.setattr(Recorder, "heartbeat", lambda recorder: phases.append(recorder.current_phase))
@@ -210,7 +208,9 @@ def test_a_baseline_has_no_fresh_run(tmp_path: Path) -> None:
     assert (replay.rounds, replay.no_rounds) == (None, None)
 
 
-def test_an_arm_that_cannot_be_opened_twice_keeps_its_evidence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_arm_that_cannot_be_opened_twice_keeps_its_long_replay_evidence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     opened: list[str] = []
     once = Regression.open
 
@@ -228,7 +228,7 @@ def test_an_arm_that_cannot_be_opened_twice_keeps_its_evidence(tmp_path: Path, m
     assert evidence.death is None
 
 
-def test_a_block_has_its_last_row_and_digests_of_all(tmp_path: Path) -> None:
+def test_a_long_replay_block_stores_its_last_row_and_a_digest_of_all_rows(tmp_path: Path) -> None:
     long, short = (executed(run_of("plain", 23, every), tmp_path / str(every)) for every in (10, 23))
     replay = long.arms["plain"][0].long_replay
     assert replay is not None

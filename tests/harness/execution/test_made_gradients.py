@@ -229,7 +229,7 @@ def test_an_extra_gradient_in_a_control_arm_does_not_fail_the_claim() -> None:
         list(compared_tensors(part, [record], baseline))
 
 
-def test_a_watch_that_fails_costs_no_step(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_gradient_watch_makes_the_step_unsure_without_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MadeGradients, "_keep", lambda *_: 1 / 0)
     assert not watched(clipped, torch.optim.SGD)[0].is_sure()
 
@@ -255,12 +255,12 @@ def test_late_gradients_within_the_rounding_of_a_control_are_undecided(tmp_path:
     assert (beside.status, beside.reason) == (Status.INCONCLUSIVE, "gradients_undecided"), beside.message
 
 
-def test_a_control_excuses_no_loss_that_a_captured_step_scales(tmp_path: Path) -> None:
+def test_a_control_does_not_excuse_a_loss_scaled_by_a_captured_step(tmp_path: Path) -> None:
     found = judged("clipped_systems:FourTimes", tmp_path, GRADIENTS | {"control": "nudged"}, arms=CONTROLLED)
     assert (found.status, found.reason) == (Status.FAIL, "exceeds_tolerance"), found.message
 
 
-def test_a_clip_hides_no_loss_that_a_captured_step_scales(tmp_path: Path) -> None:
+def test_clipping_does_not_hide_a_loss_scaled_by_a_captured_step(tmp_path: Path) -> None:
     found = judged("clipped_systems:FourTimes", tmp_path, GRADIENTS)
     assert (found.status, found.reason) == (Status.FAIL, "exceeds_tolerance"), found.message
     norms = [found.figures[name].value for name in ("norm_before_clip", "baseline_norm_before_clip")]

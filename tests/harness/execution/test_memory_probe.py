@@ -187,7 +187,9 @@ def test_an_exception_of_the_system_is_the_memory_process_answer(
 
 
 @pytest.mark.parametrize("stream", STREAMS)
-def test_a_system_may_do_away_with_its_streams(asking: Asking, monkeypatch: pytest.MonkeyPatch, stream: str) -> None:
+def test_the_memory_process_answers_though_the_system_replaced_its_streams(
+    asking: Asking, monkeypatch: pytest.MonkeyPatch, stream: str
+) -> None:
     monkeypatch.setattr(sys, "stdout", sys.stdout)  # and back
     monkeypatch.setattr(asking.training, "step", lambda _index: vars(sys).update(stdout=STREAMS[stream]()))
     with pytest.raises(Left):

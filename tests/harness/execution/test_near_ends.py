@@ -92,11 +92,11 @@ def test_training_in_which_rounding_decides_every_end_is_not_decided(tmp_path: P
     assert (found.status, found.reason) == (Status.INCONCLUSIVE, "ends_undecided"), found.message
 
 
-def test_losses_that_rounding_takes_beyond_a_relative_bound_accuse_nobody(tmp_path: Path) -> None:
+def test_losses_beyond_a_relative_bound_by_rounding_are_undecided(tmp_path: Path) -> None:
     found = verdict_of(near_ends_systems.Chaotic, tmp_path, max_abs_difference=None, max_relative_difference=1e-6)
     assert (found.status, found.reason) == (Status.INCONCLUSIVE, "ends_undecided"), found.message
 
 
 @pytest.mark.parametrize(("fault", "reason"), [("half_moved", "ends_apart"), ("dropped_last_update", "ends_apart")])
-def test_the_harness_can_plant_such_an_end_in_any_system(fault: str, reason: str, tmp_path: Path) -> None:
+def test_near_end_faults_of_the_harness_are_found_in_any_system(fault: str, reason: str, tmp_path: Path) -> None:
     assert verdict_of(Stateful, tmp_path, fault=fault).reason == reason

@@ -166,7 +166,7 @@ def test_values_of_a_captured_operator_come_from_the_observed_replay() -> None:
 
 
 @pytest.mark.usefixtures("graphs")
-def test_a_graph_that_nobody_observed_is_counted_and_no_part_is_called_equal() -> None:
+def test_an_unobserved_graph_is_counted_and_its_parts_are_not_called_equal() -> None:
     training = Training()
     graph = captured(training)
     with ObservedCaptures(lambda: SiteFinder({})) as captures:

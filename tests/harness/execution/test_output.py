@@ -21,7 +21,7 @@ def pumped(path: Path, size: int) -> OutputPump:
     return pump
 
 
-def test_the_first_part_is_kept(tmp_path: Path) -> None:
+def test_only_the_first_part_of_long_worker_output_is_stored(tmp_path: Path) -> None:
     pumped(tmp_path / "stderr.txt", PRINTED)
     assert (tmp_path / "stderr.txt").stat().st_size == OutputPump.KEPT
 

@@ -247,7 +247,7 @@ def test_a_nan_loss_of_the_system_is_recorded_as_nan(tmp_path: Path, monkeypatch
     assert Executed(run, tmp_path / "run").losses("plain")[1] == "NaN"
 
 
-def test_only_the_last_profiled_window_is_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_last_profiled_window_has_the_machine_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What runs beside it would lengthen the times of its kernels; the first window only counts launches."""
     order: list[str] = []
 

@@ -52,7 +52,7 @@ def test_a_run_without_a_faulted_arm_carries_no_fault() -> None:
     ]
 
 
-def test_the_harness_own_faults_fit_every_system() -> None:
+def test_a_fault_of_the_harness_can_be_planted_in_every_system() -> None:
     fault = FaultDescription("extra_sync", "", "both", {"host_syncs": Expectation("FAIL", "sync_count")})
     [run] = planned(TRAJECTORY, SYNCS, fault="extra_sync", harness_faults={"extra_sync": fault}).runs
     assert (run.fault, run.fault_arms) == ("extra_sync", ["graphed", "synchronizing"])  # by the kind it breaks

@@ -179,7 +179,9 @@ BASELINES = [
 
 
 @pytest.mark.parametrize(("claim", "reason"), BASELINES)
-def test_an_active_clip_is_asked_of_the_baseline_too(claim: dict[str, Any], reason: str | None) -> None:
+def test_an_active_clip_guard_also_needs_gradient_norms_of_the_baseline(
+    claim: dict[str, Any], reason: str | None
+) -> None:
     lacking = replace(describe(""), name="theirs", capabilities=frozenset(CAPABILITIES) - {"gradient_norms"})
     arms = {**ARMS, "plain": {"system": "their.system:Theirs"}}
     answers = {"their.system:Theirs": lacking}
@@ -237,6 +239,6 @@ def test_a_system_that_cannot_be_described_is_not_run_and_says_why() -> None:
     assert result.units[0].obstacle.message == "some.system:System: a system is described; found nothing"
 
 
-def test_a_fault_of_a_system_that_cannot_be_described_is_no_unknown_name() -> None:
+def test_planting_a_fault_in_an_undescribed_system_reports_the_description_error() -> None:
     with pytest.raises(SystemResolutionError, match="a system is described; found nothing"):
         planned(CAPTURE, describe=broken, fault="stale_batch")

@@ -42,7 +42,7 @@ def test_a_worker_process_records_the_commit_of_its_run(tmp_path: Path, monkeypa
     assert worker.process.commit == "1" * 40
 
 
-def test_no_moment_of_a_process_is_missing(tmp_path: Path) -> None:
+def test_the_spans_of_a_process_cover_its_whole_time(tmp_path: Path) -> None:
     worker = executed("one_arm", tmp_path)
     assert worker.process is not None
     seen = spans(worker)

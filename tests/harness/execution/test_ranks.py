@@ -123,7 +123,7 @@ def test_ranks_that_share_a_model_read_equal_rows(monkeypatch: pytest.MonkeyPatc
     assert shared(lambda _index: {"x": torch.arange(4)}, 4)(0)["x"].tolist() == rows
 
 
-def test_marks_are_read_where_another_process_writes_them(tmp_path: Path) -> None:
+def test_rank_marks_written_by_one_process_are_read_by_another(tmp_path: Path) -> None:
     seen = new_marks(tmp_path / "marks")
     assert seen.read() == (Position(0, 0, 0, 0), False)
     written = Marks(tmp_path / "marks")
@@ -211,7 +211,7 @@ def test_of_several_failed_ranks_the_first_failure_is_reported(ended: list[Any],
         ranks._raise_first(ended, cast("Any", None))
 
 
-def test_a_rank_without_its_records_is_a_death_and_never_the_first_rank_again(tmp_path: Path) -> None:
+def test_a_rank_without_records_is_a_death_and_does_not_reuse_the_first_rank(tmp_path: Path) -> None:
     run = ranked("trains")
     write_run(run, tmp_path)
     with Recorder(tmp_path) as recorder:

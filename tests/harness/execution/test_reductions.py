@@ -280,7 +280,7 @@ def test_nested_batches_with_different_sequence_lengths_have_different_digests(l
     assert digests({"x": nested(1, 3)}) != digests({"x": nested(3, 1)})
 
 
-def test_a_weight_that_is_elsewhere_holds_no_elements_here() -> None:
+def test_a_weight_offloaded_to_the_meta_device_has_a_digest_of_its_form() -> None:
     """A library that offloads a frozen weight leaves a tensor on `meta` in its place."""
     away = {"weight": torch.empty(3, 2, device="meta"), "one": torch.empty((), device="meta")}
     assert digest_of_all(away) == digest_of_all(away)

@@ -92,7 +92,7 @@ def test_every_fault_of_a_checkpoint_is_killed(tmp_path: Path, fault: str) -> No
 
 
 @pytest.mark.usefixtures("forked")
-def test_a_bound_decides_alone_where_bits_do_not(tmp_path: Path) -> None:
+def test_a_resume_claim_within_a_bound_needs_no_equal_bits(tmp_path: Path) -> None:
     """bfloat16 weights come back near enough for a wide bound, and not for a narrow one."""
     wide = resumed("HalfPrecision", tmp_path / "wide", equality="within", max_abs_difference=1.0)
     narrow = resumed("HalfPrecision", tmp_path / "narrow", equality="within", max_abs_difference=1e-6)

@@ -77,7 +77,7 @@ def test_a_resume_that_dies_is_reported_and_leaves_no_checkpoint(tmp_path: Path,
     assert not (tmp_path / "run" / "checkpoint").exists()
 
 
-def test_a_good_end_leaves_evidence_alone(tmp_path: Path) -> None:
+def test_a_finished_resume_leaves_only_evidence_files(tmp_path: Path) -> None:
     assert judged(tmp_path / "run").reason == "held"
     left = {path.name for path in (tmp_path / "run").iterdir()}
     assert left == {"run.json", "records.jsonl", "process.json", "plain.0.csv", "plain.1.csv", "plain.2.csv"}

@@ -66,7 +66,7 @@ def test_both_halves_of_each_resumed_seed_run_in_separate_processes(tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_a_checkpoint_that_leaves_something_out_may_end_no_worse(tmp_path: Path) -> None:
+def test_an_incomplete_checkpoint_may_end_no_worse_over_seeds(tmp_path: Path) -> None:
     """What a bitwise claim of the kind `resume` never lets pass."""
     verdict = over_seeds("WithoutAverage", tmp_path)
     assert verdict.reason == "held", verdict.message
@@ -82,7 +82,7 @@ def test_a_checkpoint_that_loses_parameters_ends_worse_over_seeds(tmp_path: Path
 # the others of these differ in nothing that a probe over seeds does: judge_cases_resumed_seeds.py has their evidence
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", slow_but(["idle_load"], ["idle_load", "restarted_data"]))
-def test_a_fault_of_a_checkpoint_has_its_reason(tmp_path: Path, fault: str) -> None:
+def test_each_checkpoint_fault_is_killed_by_the_not_worse_claim(tmp_path: Path, fault: str) -> None:
     verdict = over_seeds("Right", tmp_path, fault=fault)
     assert is_killed(HARNESS_FAULTS[fault].breaks["not_worse"], verdict), f"{verdict.reason}: {verdict.message}"
 

@@ -108,7 +108,7 @@ def test_equal_arms_are_executed_once_under_any_name() -> None:
     assert [guest.arms for guest in host.guests] == [{"ungraphed": "plain", "second": "again", "control": "untrained"}]
 
 
-def test_two_equal_arms_of_one_contract_stay_two() -> None:
+def test_two_equal_arms_of_one_contract_are_executed_separately() -> None:
     """An arm is never compared with itself."""
     [host] = shared(contract_of("one", repeated("plain", 2), arms=PLAIN), SECOND)
     assert host.run.executions() == [("plain", 0), ("plain", 1), ("second", 0), ("control", 0)]
@@ -138,7 +138,7 @@ def test_contracts_with_different_work_do_not_share_a_run(other: Contract, why: 
     assert [len(host.guests) for host in shared(FIRST, other)] == [0, 0], why
 
 
-def test_little_in_common_is_executed_apart() -> None:
+def test_runs_with_little_in_common_are_not_shared() -> None:
     arms: dict[str, Any] = {"a": {"learning_rate": 0.1}, "b": {"learning_rate": 0.2}, "control": {"learning_rate": 0.0}}
     assert len(shared(FIRST, contract_of("other", trajectory("b", "a", "control"), arms=arms))) == 2
 
@@ -254,7 +254,9 @@ def _changed(path: Path, change: dict[str, Any]) -> None:
         ({"more": 1}, "Extra inputs are not permitted"),
     ],
 )
-def test_a_host_that_did_not_do_the_work_is_no_evidence(tmp_path: Path, change: dict[str, Any], told: str) -> None:
+def test_a_changed_reference_to_a_shared_run_is_a_garbage_death(
+    tmp_path: Path, change: dict[str, Any], told: str
+) -> None:
     [host] = shared(FIRST, SECOND)
     executed(host, tmp_path)
     _changed(tmp_path / "second+w+paired" / layout.SHARED, change)
@@ -279,7 +281,7 @@ def test_a_guest_with_changed_demands_gets_no_shared_evidence(tmp_path: Path, ch
     assert "did not execute this one's arms" in seen.death.detail
 
 
-def test_evidence_beside_the_reference_is_refused(tmp_path: Path) -> None:
+def test_records_next_to_a_reference_to_a_shared_run_are_refused(tmp_path: Path) -> None:
     [host] = shared(FIRST, SECOND)
     executed(host, tmp_path)
     (tmp_path / "second+w+paired" / layout.RECORDS).write_text("", encoding="utf-8")

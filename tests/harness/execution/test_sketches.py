@@ -54,7 +54,7 @@ def test_sketch_signs_follow_the_documented_formula() -> None:
     assert [sums(row).tolist() for row in torch.eye(16)] == documented
 
 
-def test_epsilon_and_norm_come_first_and_whole_numbers_have_no_sketch() -> None:
+def test_a_sketch_begins_with_epsilon_and_norm_and_integers_have_none() -> None:
     tensors = {"half": torch.full((4,), 2.0, dtype=torch.bfloat16), "count": torch.tensor(3), "none": torch.empty(0)}
     found = sketches(tensors)
     assert set(found) == {"half", "none"}

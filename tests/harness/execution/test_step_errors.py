@@ -52,7 +52,7 @@ def test_a_gradient_missing_in_the_reference_has_an_infinite_error() -> None:
     assert (found.tensors, found.tensor, found.error, found.yardstick) == (2, "a", math.inf, 0.0)
 
 
-def test_a_quantity_that_neither_has_counts_no_tensor() -> None:
+def test_a_quantity_absent_from_both_arms_counts_no_tensor() -> None:
     nothing = Evaluated(torch.tensor(2.0), {}, {})
     assert [each.tensors for each in evaluated_errors(nothing, nothing, nothing)] == [1, 0, 0]
 
@@ -66,7 +66,7 @@ def test_a_tensor_missing_in_an_update_has_an_infinite_error(taken: str) -> None
         assert (found.tensors, found.tensor, found.error) == (1, "p", math.inf)
 
 
-def test_over_a_reference_of_zero_only_zero_is_no_error() -> None:
+def test_only_a_zero_equals_a_zero_reference() -> None:
     zero, small = evaluated({"a": [0.0, -0.0]}), evaluated({"a": [0.0, 1e-30]})
     assert readings(evaluated_errors(zero, zero, zero))["gradients"][1] == 0.0
     assert readings(evaluated_errors(small, zero, zero))["gradients"][:2] == ("a", math.inf)

@@ -57,7 +57,7 @@ def test_every_step_is_compared_and_every_arm_begins_and_ends(tmp_path: Path) ->
     assert all(len((tmp_path / f"{arm}.0.csv").read_text().splitlines()) == 1 + STEPS for arm in RUN.arms)
 
 
-def test_a_right_trainer_is_off_by_a_few_roundings_however_far_it_came(tmp_path: Path) -> None:
+def test_a_correct_trainer_differs_by_a_few_roundings_at_every_step(tmp_path: Path) -> None:
     records = executed(tmp_path)
     for quantity in ("loss", "norms", "gradients", "exp_avg", "exp_avg_sq", "parameters"):
         found = errors(records, quantity)

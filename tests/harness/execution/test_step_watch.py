@@ -14,7 +14,7 @@ from harness.execution.watchers.host_sync import SeriesWatch
 from harness.execution.watchers.sync_detectors import sync_here
 
 
-def test_each_step_is_counted_by_itself() -> None:
+def test_operations_and_syncs_are_counted_for_each_step() -> None:
     """Steps 1 and 3 of four do two operations, the others one; step 3 reads a value."""
     watch = SeriesWatch("cpu", captured=True, unwatched=1, captures=lambda: 1)
     value = torch.ones(3)

@@ -38,7 +38,7 @@ def _execute(run: Run, tmp_path: Path) -> Death:
     return death
 
 
-def test_a_complete_worker_leaves_evidence_and_no_death(tmp_path: Path) -> None:
+def test_a_worker_that_completes_leaves_evidence_and_no_death(tmp_path: Path) -> None:
     run = stand_in_run("one_arm")
     assert execute(run, tmp_path / "run") is None
     read, evidence = read_run(tmp_path / "run")
@@ -128,21 +128,23 @@ def test_a_hanging_worker_is_ended_with_its_stack(
     assert "in _wait_for_ever" in death.stack
 
 
-def test_a_line_without_end_holds_up_no_limit(tmp_path: Path, fast_clock: Callable[[str], None]) -> None:
+def test_a_worker_that_sends_an_endless_line_is_killed_at_the_wall_limit(
+    tmp_path: Path, fast_clock: Callable[[str], None]
+) -> None:
     fast_clock("dripping")
     death = _execute(stand_in_run("drips", wall_limit_s=500.0, heartbeat_s=9000.0), tmp_path)
     assert (death.cause, death.phase) == ("wall_limit", "dripping")
     assert "in drips" in death.stack
 
 
-def test_a_flooded_line_is_no_message(tmp_path: Path) -> None:
+def test_a_worker_that_floods_its_line_is_a_garbage_death(tmp_path: Path) -> None:
     death = _execute(stand_in_run("floods", wall_limit_s=1e6, heartbeat_s=1e6), tmp_path)
     detail = "it wrote more than 16 MiB on the harness's own line, and no message"
     assert (death.cause, death.detail, death.phase) == ("garbage", detail, "flooding")
     assert "in floods" in death.stack
 
 
-def test_a_worker_that_asks_and_reads_no_answer_meets_its_limits(
+def test_a_worker_that_reads_no_answers_is_killed_at_its_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fast_clock: Callable[[str], None]
 ) -> None:
     monkeypatch.setattr("harness.processes.child.SENDING_S", 0.0001)

@@ -56,7 +56,7 @@ def test_a_worker_that_takes_the_machine_alone_stops_the_others_until_it_release
         assert (one.stopped, other.stopped) == (False, False)
 
 
-def test_who_is_alone_already_does_not_wait_for_itself() -> None:
+def test_a_worker_that_is_alone_already_gets_the_machine_again_immediately() -> None:
     turns, one, other = Turns(), Worker(), Worker()
     with turns.present(one), turns.present(other):
         turns.alone(one, nothing)
@@ -66,7 +66,7 @@ def test_who_is_alone_already_does_not_wait_for_itself() -> None:
         assert (one.stopped, other.stopped) == (False, False)
 
 
-def test_askers_are_served_in_their_order_and_who_has_been_alone_waits_for_the_rest() -> None:
+def test_workers_get_the_machine_in_the_order_of_their_requests() -> None:
     turns, first, second, third = Turns(), Worker(), Worker(), Worker()
     with turns.present(first), turns.present(second), turns.present(third):
         turns.alone(first, nothing)

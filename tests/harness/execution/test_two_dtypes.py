@@ -27,7 +27,7 @@ def verdict(system: str, folder: Path, **changes: Any) -> Verdict:
     return judged(f"two_dtypes_systems:{system}", folder, CLAIM | CHANGES | changes, arms=ARMS)
 
 
-def test_values_that_are_equal_once_rounded_are_one_start(tmp_path: Path) -> None:
+def test_starts_that_are_equal_after_rounding_count_as_equal(tmp_path: Path) -> None:
     found = verdict("TwoDtypes", tmp_path)
     assert found.reason == "held", found.message
     apart = found.figures["end_max_abs_difference"].value

@@ -178,7 +178,7 @@ def descriptors_of(process: int) -> int:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("asked", ["nothing", "half a length", "a length", "half an object", "all of it", "lease"])
-def test_a_server_outlives_whoever_is_killed_while_it_asks(
+def test_a_warm_server_survives_a_client_killed_during_its_request(
     own_server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: str
 ) -> None:
     """The server reads what they sent once they are gone."""

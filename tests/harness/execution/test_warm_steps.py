@@ -151,7 +151,7 @@ def test_a_system_that_makes_no_warm_steps_is_not_run() -> None:
     assert unit.obstacle.message == "arm captured: lazy lacks the capability `warm_steps`; leave these out"
 
 
-def test_an_arm_without_a_capture_has_no_warm_steps() -> None:
+def test_warm_steps_are_refused_for_an_arm_without_capture() -> None:
     with pytest.raises(ValidationError, match="all its steps are plain"):
         Arm(capture="none", warm_steps=1)
 

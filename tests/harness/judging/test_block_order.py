@@ -53,7 +53,7 @@ def test_blocks_that_were_timed_in_another_order_contradict_their_positions(orde
     assert timed(runs).reason == "evidence_inconsistent"
 
 
-def test_a_block_that_began_at_no_number_is_in_no_order() -> None:
+def test_a_block_with_a_nan_start_time_is_not_judged() -> None:
     runs = in_turn()
     runs[7] = begun(runs[7], [math.nan, *moments(runs[7])[1:]])
     assert timed(runs).reason in {"evidence_inconsistent", "telemetry_missing"}

@@ -73,7 +73,7 @@ def test_a_clock_for_the_faster_arm_decides_nothing() -> None:
     )
 
 
-def test_a_clock_for_the_slower_arm_cannot_excuse_it() -> None:
+def test_a_higher_clock_does_not_excuse_a_slower_candidate() -> None:
     """The candidate is too slow although the clock favoured it: that is decided."""
     assert judged(1900.0, 1700.0, ratio=1.0).reason == "too_slow"
 
@@ -85,7 +85,7 @@ def test_a_clock_against_the_slower_arm_does() -> None:
 
 
 @pytest.mark.parametrize(("ours", "reason"), [(1056.0, "held"), (1056.1, "limits_exceeded")])
-def test_the_advantage_may_reach_its_limit(ours: float, reason: str) -> None:
+def test_a_clock_advantage_may_reach_its_limit(ours: float, reason: str) -> None:
     limits = {"limits": {"sm_clock_spread": 1.0, "clock_advantage": 0.03125}}
     assert judged(ours, 1024.0, limits=limits).reason == reason
 
@@ -111,7 +111,7 @@ def test_samples_at_a_blocks_ends_belong_to_it() -> None:
 
 
 @pytest.mark.parametrize("unseen", ["graphed", "ungraphed"])
-def test_an_arm_whose_clock_was_not_sampled_leaves_it_open(unseen: str) -> None:
+def test_an_arm_without_clock_samples_leaves_the_ratio_undecided(unseen: str) -> None:
     seen = {"graphed": 1700.0, "ungraphed": 1700.0} | {unseen: None}
     verdict = judged(seen["graphed"], seen["ungraphed"])
     assert (verdict.reason, verdict.message) == (
@@ -125,7 +125,7 @@ def test_a_clock_that_reads_zero_is_no_sample() -> None:
     assert judged(1980.0, 0.0, limits=limits).reason == "telemetry_missing"
 
 
-def test_evidence_without_times_leaves_it_open() -> None:
+def test_samples_without_times_leave_the_ratio_undecided() -> None:
     """Records from before blocks and samples had one clock."""
     runs = [on_clocks(index, 1.2, 1700.0, 1900.0, 1980.0) for index in range(8)]
     untimed = [timed_run(index, [0.01] * 4, [0.012] * 4, telemetry=run.telemetry) for index, run in enumerate(runs)]
@@ -162,7 +162,7 @@ def test_a_spread_at_the_advantage_is_steady(theirs: float, reason: str) -> None
     assert judged(None, theirs, between=1024.0, limits=limits).reason == reason
 
 
-def test_without_the_limit_the_spread_alone_decides() -> None:
+def test_without_a_clock_advantage_limit_only_the_spread_decides() -> None:
     assert judged(1980.0, 1890.0, limits={}).reason == "held"
     assert judged(1700.0, 1900.0, limits={}).reason == "limits_exceeded"
 

@@ -85,7 +85,7 @@ def _drifted(run: RunEvidence) -> RunEvidence:
     return replace(run, arms={**run.arms, "graphed": [replace(execution, series=series)]})
 
 
-def test_parts_of_a_composite_claim_have_their_own() -> None:
+def test_parts_of_a_composite_claim_have_their_own_conditional_bounds() -> None:
     part = {"kind": "trajectory_match"} | TRAJECTORY | effect(cases(0.2, {"gpu": "H100", "value": 3.0}))
     del part["id"]
     other = {"kind": "trajectory_match"} | {key: value for key, value in TRAJECTORY.items() if key != "id"}

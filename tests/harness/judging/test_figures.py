@@ -57,7 +57,7 @@ def test_a_trajectory_within_a_bound() -> None:
     }
 
 
-def test_a_trajectory_that_differs_at_its_end() -> None:
+def test_a_trajectory_that_differs_at_its_end_reports_its_distances() -> None:
     verdict = trajectory(graphed(changed(9, 5.0)))
     assert figures(verdict) == {
         "max_abs_difference": (3.0, "loss"),
@@ -77,7 +77,7 @@ def test_a_trajectory_that_differs_at_its_end() -> None:
     }
 
 
-def test_a_trajectory_beyond_a_bound_at_its_final_step() -> None:
+def test_a_trajectory_beyond_its_bound_at_the_final_step_reports_the_step() -> None:
     verdict = trajectory(
         graphed(changed(9, 5.0)),
         repetition=arm("ungraphed", changed(4, 9.0), replica=1),
@@ -111,7 +111,7 @@ def test_the_first_step_that_is_not_comparable() -> None:
     assert losses["first_non_finite_step"] == (4, "step")
 
 
-def test_upstreams_bound_over_one_step() -> None:
+def test_one_equal_step_is_within_upstreams_bound() -> None:
     verdict = verdict_of(TRAJECTORY | {"guards": {"steps": 1}}, paired(*twice("ungraphed", [2.0]), graphed([2.0])))
     assert figures(verdict)["within_upstream_tolerance"] == (True, "")
 

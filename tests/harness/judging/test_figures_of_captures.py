@@ -43,7 +43,7 @@ def test_a_capture_of_three_shapes() -> None:
     }
 
 
-def test_a_traced_capture() -> None:
+def test_a_traced_capture_reports_its_operations_and_launches() -> None:
     verdict = retraced({"captures": 3}, captures=3, recorded_operations=121)
     assert verdict.denominators == {
         "nodes": 40, "captures": 3, "observed_steps": 3, "buffers": 5, "steps": 10, "steps_watched": 9,
@@ -57,7 +57,7 @@ def test_a_traced_capture() -> None:
     }
 
 
-def test_host_syncs_of_both_arms() -> None:
+def test_host_syncs_of_candidate_and_control_are_reported() -> None:
     readings = [
         *syncs("synchronizing", {"dispatch_mode": 48}, steps=4).readings,
         *syncs("synchronizing", {"profiler": 36, "fake_pass": 36}, steps=3).readings,

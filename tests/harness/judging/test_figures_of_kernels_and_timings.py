@@ -238,7 +238,7 @@ def test_the_ratio_over_all_of_a_stalling_candidates_blocks() -> None:
     assert figures(stalling_twice(second=10.0))["sustained_ratio"] == (pytest.approx(1.5 * 8 / 17), "x")
 
 
-def test_each_measurement_has_its_figures() -> None:
+def test_each_of_two_measurements_reports_its_own_figures() -> None:
     seen = figures(measured(processes(1.2), processes(1.3)))
     names = ["mean_ratio", "generous_mean_ratio", "lower_bound", "upper_bound", "margin", "missed_bias"]
     for measurement, ratio in enumerate((1.2, 1.3)):
@@ -250,7 +250,7 @@ def test_each_measurement_has_its_figures() -> None:
     assert seen["ratio.process_15"] == (pytest.approx(1.3 * 0.99975), "x")
 
 
-def test_a_composite_has_its_parts_figures() -> None:
+def test_a_composite_reports_the_figures_of_its_parts() -> None:
     parts = {"capture": verdict_of(CAPTURE, trajectory_run())}
     verdict = composite(trajectory_run())
     seen = figures(verdict)

@@ -204,7 +204,7 @@ def test_one_limit_is_for_all_executions() -> None:
 
 
 @pytest.mark.parametrize("source", [10**6, 5, "5", None])
-def test_a_tensor_that_was_made_later_is_damage(source: object) -> None:
+def test_an_operator_that_reads_a_later_tensor_is_damaged_evidence(source: object) -> None:
     [step] = [each for each in executions(fault="scaled").steps[-1] if each.operators and each.arm == "plain"]
     forged = step.model_dump()
     forged["operators"][5]["reads"][:1] = [{"digest": None, "form": "float32 1", "source": source}]

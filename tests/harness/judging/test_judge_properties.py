@@ -32,7 +32,9 @@ def bits(losses: list[float]) -> bytes:
 
 
 @given(pair=PAIR, equality=EQUALITY)
-def test_a_trajectory_passes_exactly_when_it_should(pair: tuple[list[float], list[float]], equality: str) -> None:
+def test_a_trajectory_passes_exactly_when_losses_agree_are_finite_and_move(
+    pair: tuple[list[float], list[float]], equality: str
+) -> None:
     ours, theirs = pair
     verdict = judged(ours, theirs, equality)
     finite = all(math.isfinite(loss) for loss in ours + theirs)
@@ -44,7 +46,9 @@ def test_a_trajectory_passes_exactly_when_it_should(pair: tuple[list[float], lis
 
 
 @given(pair=PAIR, equality=EQUALITY)
-def test_a_number_that_is_not_finite_is_always_called_so(pair: tuple[list[float], list[float]], equality: str) -> None:
+def test_a_non_finite_loss_is_always_reported_as_non_finite(
+    pair: tuple[list[float], list[float]], equality: str
+) -> None:
     ours, theirs = pair
     steps = [step for losses in pair for step, loss in enumerate(losses) if not math.isfinite(loss)]
     verdict = judged(ours, theirs, equality)

@@ -34,7 +34,7 @@ def value(verdict: Verdict, name: str) -> object:
     return verdict.figures[name].value
 
 
-def test_a_capture_says_nodes_replays_and_buffers() -> None:
+def test_a_capture_verdict_states_nodes_replays_and_buffers() -> None:
     verdict = captured()
     assert verdict.message == (
         "1 capture of 13 nodes was replayed 10 times, once a step, and 5 buffers kept their addresses"
@@ -133,7 +133,7 @@ def test_a_missing_trajectory_claim_is_named() -> None:
 # --- every verdict ---------------------------------------------------------------------------------------------
 
 
-def test_a_composite_is_as_good_as_its_worst_part() -> None:
+def test_a_composite_fails_with_its_worst_part() -> None:
     verdict = composite(trajectory_run(graphed(trajectory_run().arms["graphed"][0].series.loss + 1e-9)))
     assert verdict.message.startswith("trajectory_match: the losses of candidate graphed")
     assert value(verdict, "capture.status") == "PASS"

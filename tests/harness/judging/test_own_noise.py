@@ -253,7 +253,7 @@ def test_the_size_of_the_numbers_decides_nothing(size: float) -> None:
     assert (found.feature, found.beyond > 1) == ("8", True)
 
 
-def test_a_run_that_is_off_alone_accuses_nobody() -> None:
+def test_a_single_outlying_run_is_not_judged_beyond_noise() -> None:
     values = np.random.default_rng(1).normal(size=(10, 24))
     values[2] += 1e6
     assert separation([features(values)]).beyond <= 1

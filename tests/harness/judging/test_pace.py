@@ -47,7 +47,7 @@ def value(verdict: Verdict, name: str) -> object:
     return verdict.figures[name].value
 
 
-def test_disturbed_baselines_make_no_candidate_faster() -> None:
+def test_slowed_baseline_blocks_do_not_make_the_candidate_pass() -> None:
     runs = [process(number, 1.0, [FREE, FREE, BUSY, BUSY, BUSY, BUSY]) for number in range(12)]
     verdict = judged(runs)
     assert (verdict.status.value, verdict.reason) == ("FAIL", "too_slow")
@@ -88,7 +88,7 @@ def test_without_paces_the_same_blocks_pass() -> None:
     assert "disturbed_rounds" not in verdict.figures
 
 
-def test_disturbed_candidates_hide_no_speed() -> None:
+def test_slowed_candidate_blocks_do_not_hide_its_speed() -> None:
     runs = [process(number, 1.2, [FREE, FREE, *[BUSY] * 4], slowed="graphed") for number in range(12)]
     verdict = judged(runs)
     assert verdict.reason == "held"
@@ -107,7 +107,7 @@ def test_a_process_with_one_undisturbed_round_is_left_out_when_enough_other_proc
 
 
 @pytest.mark.parametrize(("undisturbed", "counted"), [(7, 7), (6, 12)])
-def test_where_too_few_would_be_left_all_count(undisturbed: int, counted: int) -> None:
+def test_all_processes_count_when_too_few_are_undisturbed(undisturbed: int, counted: int) -> None:
     """Unanimity of seven is the first that reaches a confidence of 0.99."""
     verdict = judged([process(number, 1.2, [FREE if number < undisturbed else BUSY] * 4) for number in range(12)])
     assert len([name for name in verdict.figures if name.startswith("ratio.process_")]) == counted
@@ -159,7 +159,7 @@ def test_the_machine_pace_counts_for_enqueue_timings_of_a_busy_device() -> None:
     assert value(judged(runs, at_least=11.0, measure="enqueue"), "disturbed_rounds") == 44
 
 
-def test_no_block_is_thought_shorter_than_its_work_on_the_device() -> None:
+def test_a_disturbed_block_is_not_corrected_below_its_device_time() -> None:
     runs = [process(number, 1.2, [BUSY] * 4, slowed="") for number in range(11)]
     runs = [working(run, 0.8) for run in [*runs, process(11, 1.2, [FREE] * 4)]]
     assert value(judged(runs), "ratio.process_0") == pytest.approx(1.2 * 0.8)

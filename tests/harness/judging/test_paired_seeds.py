@@ -55,7 +55,7 @@ def test_many_experiments_are_decided_as_one_is() -> None:
 
 
 @pytest.mark.parametrize("middle", [-1.0, 1.0])
-def test_so_many_seeds_would_decide_and_fewer_would_not(middle: float) -> None:
+def test_the_estimated_number_of_seeds_would_decide_most_comparisons(middle: float) -> None:
     """Of five seeds about one deviation off; with the number that is told most such comparisons are decided."""
     spread = np.array([-1.2649, -0.6325, 0.0, 0.6325, 1.2649])
     needed = not_worse.seeds_to_decide(spread + middle, 0.95)

@@ -73,7 +73,7 @@ def test_a_slow_baseline_process_does_not_compensate_for_stalls() -> None:
     assert not (decided(struck(0, candidate, 1, 10.0), baseline) == 1).any()
 
 
-def test_blocks_that_the_machine_slowed_are_no_stalls() -> None:
+def test_blocks_slowed_by_the_machine_do_not_count_as_stalls() -> None:
     """What the processor's pace says that they would have taken counts."""
     candidate, baseline = drawn(0, 8, 4, 1.5)
     disturbed = struck(0, candidate, 1, 10.0)

@@ -216,19 +216,19 @@ def test_fast_outlier_processes_prove_no_speedup() -> None:
     assert decided(twelve(*[9.0] * 10, ratio=1.0), TWELVE) == 0
 
 
-def test_one_fast_process_hinders_no_fail() -> None:
+def test_one_fast_process_does_not_prevent_a_fail() -> None:
     assert decided(np.log([*[1.0] * 7, 9.0])) == -1
     assert decided(twelve(9.0, ratio=1.0), TWELVE) == -1
 
 
-def test_a_fail_by_the_trimmed_mean_waits_for_no_agreement() -> None:
+def test_a_fail_by_the_trimmed_mean_needs_no_agreement_of_processes() -> None:
     ratios = np.log([*[0.9] * 20, *[1.2] * 4])  # no more than five may dissent, and three are left out
     assert statistics.may_dissent(24, 0.999) == 4
     ratios = np.log([*[0.9] * 10, 1.11, 1.11])
     assert decided(ratios, TWELVE) == -1
 
 
-def test_baselines_that_scatter_upward_hinder_no_pass() -> None:
+def test_upward_scatter_of_ratios_does_not_prevent_a_pass() -> None:
     """All processes clear the demand by what they may have in common; their mean's interval is wide all the same."""
     scattered = DEMANDED + COMMON_NOISE + 1e-9 + np.array([0.0, 0.0, 0.5, 0.0, 2.0, 1.0, 0.0, 3.0])
     cautious = read(scattered, QUIET)
@@ -238,7 +238,7 @@ def test_baselines_that_scatter_upward_hinder_no_pass() -> None:
     assert decided(scattered - 2e-9) == 0
 
 
-def test_candidates_that_scatter_hinder_no_fail() -> None:
+def test_downward_scatter_of_ratios_does_not_prevent_a_fail() -> None:
     scattered = DEMANDED - COMMON_NOISE - 1e-9 - np.array([0.0, 0.0, 0.5, 0.0, 2.0, 1.0, 0.0, 3.0])
     assert decided(scattered) == -1
     assert decided(scattered + 2e-9) == 0
@@ -261,7 +261,7 @@ def test_a_bound_is_the_largest_ratio_that_is_proven() -> None:
     assert not statistics.refutes(reading, high, 0.99)
 
 
-def test_no_bound_exceeds_a_process_that_may_not_dissent() -> None:
+def test_the_lower_bound_is_below_every_process_that_may_not_dissent() -> None:
     ratios = np.append(np.full(10, 0.5), [0.3, 0.2])
     assert float(statistics.lower_bound(read(ratios, TWELVE), 0.99)) <= 0.3
 
@@ -311,7 +311,7 @@ def test_many_experiments_are_decided_like_single_experiments() -> None:
 
 # --- how many processes --------------------------------------------------------------------------------------
 @pytest.mark.parametrize(("confidence", "fewest"), [(0.99, 7), (0.996, 8), (0.75, 2), (0.95, 5), (0.5 + 1e-9, 2)])
-def test_the_fewest_processes_whose_unanimity_is_no_chance(confidence: float, fewest: int) -> None:
+def test_the_fewest_unanimous_processes_for_a_confidence(confidence: float, fewest: int) -> None:
     assert statistics.fewest_processes(confidence) == fewest
 
 

@@ -33,7 +33,9 @@ MAKERS = [
 
 
 @pytest.mark.parametrize(("maker", "status"), MAKERS)
-def test_a_code_is_listed_with_its_status(maker: Any, status: Status, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_reason_code_is_registered_with_its_status(
+    maker: Any, status: Status, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(reasons, "REASONS", {})
     assert maker("some_code") == "some_code"
     assert {"some_code": Reason("some_code", status)} == reasons.REASONS
@@ -98,7 +100,7 @@ def test_verdicts_are_counted_by_status() -> None:
     assert counts.line() == "15 planned · 1 held · 2 violated · 3 undecided · 4 not run · 5 errors"
 
 
-def test_a_settled_judgement_reads_as_its_reason_and_sentence() -> None:
+def test_a_settled_judgement_prints_its_reason_and_message() -> None:
     with pytest.raises(Settled, match=r"^held: a sentence$") as caught:
         settle("held", "a sentence")
     assert (caught.value.reason, caught.value.message) == ("held", "a sentence")
@@ -157,7 +159,7 @@ def test_lists_of_unequal_lengths_are_not_compared() -> None:
 # --- the mechanism that a verdict is about ------------------------------------------------------------------
 
 
-def test_a_judgement_that_came_to_no_evidence_is_about_its_claims_mechanism() -> None:
+def test_a_verdict_without_evidence_has_the_mechanism_of_its_claim() -> None:
     named = contract_of(TRAJECTORY | {"mechanism": "cuda_graph"})
     obstacle = Obstacle(reason="needs_cuda", message="no device")
     assert judge_unit(named, named.claims[0], "w", [], obstacle).mechanism == "cuda_graph"
@@ -165,20 +167,20 @@ def test_a_judgement_that_came_to_no_evidence_is_about_its_claims_mechanism() ->
     assert dead("signal").mechanism is None
 
 
-def test_kernels_are_about_no_mechanism_but_the_claims() -> None:
+def test_a_kernel_verdict_has_the_mechanism_of_its_claim() -> None:
     run = RunEvidence("run", "kernels", {}, kernels={"graphed": inventory()})
     for mechanism in (None, "cuda_graph"):
         contract = contract_of({"id": "C", "mechanism": mechanism} | PTX)
         assert judge_unit(contract, contract.claims[0], "w", [run]).mechanism == mechanism
 
 
-def test_a_composite_is_about_its_parts_one_mechanism() -> None:
+def test_a_composite_verdict_has_the_common_mechanism_of_its_parts() -> None:
     trajectory, kernels = bare(TRAJECTORY), bare(PTX)
     assert composed(bare(TRACED), trajectory, run=TRACED_RUN).mechanism == "traced"
     assert composed(trajectory, kernels, run=trajectory_run()).mechanism == "cuda_graph"
 
 
-def test_a_composite_of_several_mechanisms_is_about_its_claims() -> None:
+def test_a_composite_of_several_mechanisms_has_the_mechanism_of_its_claim() -> None:
     parts = bare(CAPTURE), bare(TRACED)
     assert composed(*parts, run=paired()).mechanism is None
     assert composed(*parts, run=paired(), mechanism="traced").mechanism == "traced"
