@@ -49,7 +49,7 @@ def test_the_readme_names_the_oldest_and_the_newest() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_no_page_names_another(page: str) -> None:
+def test_no_page_names_an_unsupported_python_version(page: str) -> None:
     named = re.findall(r"\b(?:Python|under|to|and) (3\.\d+)\b", (ROOT / page).read_text())
     assert {*named} <= {*VERSIONS}
 
@@ -91,6 +91,6 @@ def test_the_newest_python_that_works_is_taken(install: Install, monkeypatch: py
     assert newest_python.newest_python() == str(taken)
 
 
-def test_its_own_version_is_not_taken(install: Install) -> None:
+def test_the_running_python_version_does_not_count_as_newer(install: Install) -> None:
     install(f"{sys.version_info.major}.{sys.version_info.minor}.99")
     assert newest_python.newest_python() is None

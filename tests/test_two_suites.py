@@ -52,6 +52,6 @@ def test_a_wrong_expression_is_found(suites: tuple[str, ...], wrong: list[tuple[
     assert not_in_one(suites) == wrong
 
 
-def test_ci_runs_both_and_skips_nothing() -> None:
+def test_ci_runs_both_test_suites_and_skips_no_tool() -> None:
     made = re.findall(r"^ *(.*?)make (.*\btest.*)$", (ROOT / ".ci" / "run").read_text(), re.MULTILINE)
     assert made == [("REQUIRE_TOOLS=1 ", "--keep-going test test-slow")]

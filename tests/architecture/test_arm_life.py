@@ -59,7 +59,7 @@ def test_nothing_outside_the_runners_takes_a_step() -> None:
 
 
 @pytest.mark.parametrize("module", EXCEPTIONS)
-def test_an_exception_is_still_one(module: str) -> None:
+def test_each_listed_exception_still_opens_or_records_an_arm(module: str) -> None:
     taken = {step for step, _ in steps_taken(MODULES[module].read_text(encoding="utf-8"))}
     assert taken & EXCEPTIONS[module][0]
 
@@ -78,5 +78,5 @@ def test_an_exception_is_still_one(module: str) -> None:
         ("opened = 1\nself.opened = opened", []),
     ],
 )
-def test_a_planted_step_is_seen(source: str, taken: list[str]) -> None:
+def test_a_planted_arm_life_step_outside_its_module_is_found(source: str, taken: list[str]) -> None:
     assert [step for step, _ in steps_taken(source)] == taken

@@ -59,7 +59,7 @@ def test_only_the_devices_room_calls_cuda() -> None:
         ("ctypes.CDLL('libcuda.so.1')", "libcuda.so.1"),
     ],
 )
-def test_a_planted_call_is_seen(source: str, name: str) -> None:
+def test_a_planted_cuda_call_outside_the_devices_room_is_found(source: str, name: str) -> None:
     [found] = device_calls("harness.execution.arm", source)
     assert found.partition(" ")[2] == name
 

@@ -127,7 +127,7 @@ def test_sources_keep_the_rules() -> None:
         ("harness.processes.keeper", "from harness.processes import kept", "harness.processes.kept"),
     ],
 )
-def test_a_planted_import_is_seen(module: str, source: str, imported: str) -> None:
+def test_a_planted_forbidden_import_is_found(module: str, source: str, imported: str) -> None:
     (found,) = violations(module, source)
     assert found.startswith(f"{module}:")
     assert found.endswith(f" imports {imported}")

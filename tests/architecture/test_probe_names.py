@@ -112,7 +112,7 @@ def test_no_code_compares_the_name_of_a_probe() -> None:
         'if header.runs.get(run) == "throughput": pass',
     ],
 )
-def test_a_planted_comparison_is_seen(source: str) -> None:
+def test_a_planted_comparison_of_a_kind_name_is_found(source: str) -> None:
     assert list(compared(source, BUILT_IN, {"PAIRED", "OF_RANKS"}))
 
 

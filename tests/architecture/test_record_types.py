@@ -96,12 +96,12 @@ def test_a_record_field_is_a_collection_exactly_when_its_key_allows_several_reco
         "class Seen:\n    start: ArmStart\n    end: ArmEnd | None\n    gradients: list[Gradients]",
     ],
 )
-def test_a_planted_list_is_seen(planted: str) -> None:
+def test_a_planted_second_list_of_record_types_is_found(planted: str) -> None:
     assert lists_of_record_types(planted) == ["1: ArmEnd, ArmStart, Gradients"]
 
 
 @pytest.mark.parametrize(
     "proper", ["from harness.evidence.arm_records import ArmStart, ArmEnd, Gradients", "PAIR = (ArmStart, ArmEnd)"]
 )
-def test_an_import_or_a_pair_is_no_list(proper: str) -> None:
+def test_an_import_or_a_pair_of_record_types_is_not_a_list(proper: str) -> None:
     assert lists_of_record_types(proper) == []

@@ -52,7 +52,7 @@ def test_packages_import_only_packages_below_them_in_the_architecture_diagram() 
         ("harness.kinds.speed.timing", "from harness.kinds.speed import section"),
     ],
 )
-def test_a_planted_import_upwards_is_seen(module: str, source: str) -> None:
+def test_a_planted_import_of_a_higher_package_is_found(module: str, source: str) -> None:
     lines = [["harness.kinds:sections"], ["harness.report"], ["harness.kinds:judges"]]
     lines += [["harness.judging", "harness.devices"], ["harness.kinds:models"], ["harness.kinds"]]
     [found] = upward(lines, {module: source})

@@ -48,7 +48,7 @@ def test_each_shared_check_is_defined_in_one_module() -> None:
 
 
 @pytest.mark.parametrize("judge", JUDGES)
-def test_a_judge_names_no_shared_check(judge: str) -> None:
+def test_a_judge_module_uses_no_shared_check_directly(judge: str) -> None:
     tree = ast.parse(JUDGING[judge])
     own = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
     named = {alias.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names}

@@ -51,7 +51,7 @@ def test_describing_and_running_processes_import_user_systems() -> None:
 @pytest.mark.parametrize(
     "statement", ["from harness.system.resolve import resolve", "def f():\n    import harness.system.resolve"]
 )
-def test_a_planted_import_is_seen(statement: str) -> None:
+def test_a_planted_import_that_loads_user_systems_is_found(statement: str) -> None:
     sources = ours()
     sources["harness.planning.plan"] += f"\n{statement}\n"
     assert reached(sources, STARTED_BY_PEOPLE)[IMPORTS_SYSTEMS] == "harness.planning.plan"

@@ -52,11 +52,11 @@ def test_a_bar_itself_is_met(figure: float, verdict: str) -> None:
     assert Bar("times the products", Shape(4, 2048), figure, 1.28).verdict == verdict
 
 
-def test_a_peak_that_nobody_counted_is_not_measured() -> None:
+def test_an_arm_without_a_memory_peak_is_not_measured() -> None:
     run = with_arm(complete_run(), "graphed", peak_gib=None)
     assert found(run)["peak GiB, 512"] == (None, "not measured")
 
 
 @pytest.mark.parametrize("changes", [{"model": "tiny"}, {"batch_size": 2}])
-def test_another_model_or_batch_has_no_bars(changes: dict[str, object]) -> None:
+def test_a_run_of_a_different_model_or_batch_has_no_bars(changes: dict[str, object]) -> None:
     assert bars(replace(complete_run(), **changes)) == []  # type: ignore[arg-type]

@@ -79,7 +79,7 @@ def test_extrapolated_memory_covers_the_peak_measured_at_2048_tokens(arm: str, s
     assert seen_gib < COSTS[arm].gib(4 * 2048) < 1.3 * seen_gib
 
 
-def test_shapes_of_another_batch_have_our_own_arms() -> None:
+def test_shapes_of_a_different_batch_size_have_only_selected_arms() -> None:
     assert arms_at(Shape(1, 8192), 4) == AT_OTHER_BATCHES
     assert arms_at(Shape(4, 8192), 4) == tuple(COSTS)
 

@@ -117,7 +117,7 @@ def test_a_run_of_another_version_is_refused_with_its_file(tmp_path: Path) -> No
         read_run(tmp_path)
 
 
-def test_two_calls_are_one_run() -> None:
+def test_two_calls_are_joined_to_one_run() -> None:
     run = joined(complete_run(), later())
     assert [f"{m.arm} {m.shape}" for m in run.measured] == [
         *("graphed 4x512", "hf_eager 4x512", "unsloth 4x512", "gemm_floor 4x512"),

@@ -114,7 +114,7 @@ def test_a_page_action_runs_on_a_freshly_loaded_page_for_each_variant(browser: B
     assert check(browser, planted(tmp_path, ""), [LIGHT, DARK], then=add) == []
 
 
-def test_axe_sees_the_tools_that_the_words_are_read_without(browser: Browser, axe: str, tmp_path: Path) -> None:
+def test_axe_checks_tools_that_the_comparison_of_words_leaves_out(browser: Browser, axe: str, tmp_path: Path) -> None:
     report = planted(tmp_path, "<p class='tool'><font color='#dddddd'>planted</font></p>")
     [found] = check(browser, report, [LIGHT, WITHOUT], axe, axe_in={"light"}, one_of_each={"light"})
     assert found.startswith("planted.html light: axe: color-contrast")

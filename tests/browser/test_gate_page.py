@@ -32,7 +32,7 @@ def gate_page(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
     return folder / "report.html"
 
 
-def test_it_is_small_enough_to_mail(gate_page: Path) -> None:
+def test_the_gate_page_is_small_enough_to_mail(gate_page: Path) -> None:
     assert gate_page.stat().st_size <= BOUND
 
 

@@ -118,7 +118,7 @@ def test_the_headline_shows_its_word_and_colour_in_each_variant(
 
 
 @pytest.mark.parametrize("name", ["gpu-drill"])
-def test_a_wide_matrix_scrolls_inside_and_keeps_its_faults_in_sight(browser: Browser, report: Path) -> None:
+def test_a_wide_matrix_scrolls_while_its_fault_names_stay_visible(browser: Browser, report: Path) -> None:
     show(browser, report, PHONE)
     widest = """[...document.querySelectorAll('.matrices .scroll')].sort((a, b) => b.scrollWidth - a.scrollWidth)[0]"""
     assert browser.evaluate(f"{widest}.scrollWidth > {widest}.clientWidth")

@@ -90,7 +90,7 @@ def complaints(service: str, path: Path) -> str:
     return done.stdout if done.returncode else ""
 
 
-def test_the_services_schema_accepts_it(service: str) -> None:
+def test_the_schema_of_each_ci_service_accepts_its_recipe(service: str) -> None:
     assert complaints(service, RECIPES[service]) == ""
 
 
@@ -105,7 +105,7 @@ def test_a_planted_mistake_is_found(tmp_path: Path, service: str, right: str, wr
     assert "planted.yml" in complaints(service, tmp_path / "planted.yml")
 
 
-def test_a_part_and_the_gate_over_it(service: str, folder: Path) -> None:
+def test_a_ci_recipe_runs_a_part_and_the_gate_over_it(service: str, folder: Path) -> None:
     assert run(service, "verify", folder) == 0
     header = json.loads((folder / "parts" / "part-small" / "run.json").read_text())
     assert header["arguments"][:5] == ["verify", "contracts/", "--gate", "--workload", "small"]
@@ -128,12 +128,12 @@ def test_a_closed_gate_fails_the_build(service: str, folder: Path, code: ExitCod
     assert (folder / "merged" / "report.html").exists()
 
 
-def test_a_gate_without_parts_is_shut(service: str, folder: Path) -> None:
+def test_a_ci_gate_without_parts_is_closed(service: str, folder: Path) -> None:
     """As for foreign code, which no GPU machine executes."""
     assert run(service, "gate", folder) != 0
 
 
-def test_the_nightly_drill(service: str, folder: Path) -> None:
+def test_the_nightly_ci_drill_reports_a_violation(service: str, folder: Path) -> None:
     assert run(service, "drill", folder, drill=int(ExitCode.VIOLATED)) == ExitCode.VIOLATED
     assert (folder / "drills" / "drill" / "summary.md").exists()
 

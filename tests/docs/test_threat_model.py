@@ -21,7 +21,7 @@ STOPPED = [row for row in rows() if row[1] != "**opens**"]
 OPEN = [row for row in rows() if row[1] == "**opens**"]
 
 
-def test_the_catalogue_has_its_rows() -> None:
+def test_the_threat_model_lists_enough_prevented_and_few_open_attacks() -> None:
     assert len(STOPPED) >= 20
     assert 0 < len(OPEN) <= MOST_OPEN
 

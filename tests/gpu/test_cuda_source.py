@@ -55,7 +55,7 @@ def test_this_is_hopper() -> None:
 @pytest.mark.parametrize("cluster", [1, 2])
 @pytest.mark.parametrize("swizzle", [0, 128])
 @pytest.mark.parametrize("sizes", [(8, 32), (100, 36), (1, 4), (257, 1000)], ids=str)
-def test_a_tensor_is_copied_by_its_map(sizes: tuple[int, int], swizzle: int, cluster: int) -> None:
+def test_a_kernel_copies_a_tensor_by_its_map(sizes: tuple[int, int], swizzle: int, cluster: int) -> None:
     x = random(*sizes)
     out, blocks = launched(scaled_copy_spec(*sizes, swizzle=swizzle, cluster=cluster), x)
     assert torch.equal(out, scaled(x))
@@ -112,7 +112,7 @@ def test_a_prewarmed_kernel_is_captured_without_a_launch_before_and_loads_no_mor
     }
 
 
-def test_a_load_behind_the_caches_back_is_seen(cache: KernelCache) -> None:
+def test_a_kernel_load_outside_the_cache_is_recorded(cache: KernelCache) -> None:
     spec, x = scaled_copy_spec(112, 36, 0.3), random(112, 36)
     registry.jit_launch(spec, (x, torch.empty_like(x), torch.zeros(1, dtype=torch.int32, device=CUDA)))
     events = [(event.key, event.event) for event in cache.ledger.as_evidence().events]

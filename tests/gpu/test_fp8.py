@@ -48,7 +48,7 @@ def in_rows(x: Tensor) -> ScaledRows:
 
 @pytest.mark.skipif(not hopper(), reason="these kernels are made of Hopper's own instructions")
 @pytest.mark.parametrize("tokens", [512, 1000, 2048])
-def test_swiglu_within_a_product_is_the_twin_and_repeats_its_bits(tokens: int) -> None:
+def test_fused_fp8_swiglu_equals_its_twin_and_repeats_its_bits(tokens: int) -> None:
     hidden, wide = 1536, 8960
     x, grad = in_rows(random(tokens, hidden)), in_rows(random(tokens, hidden, seed=1))
     up, down = QuantizedMatrix.from_dense(random(2 * wide, hidden, seed=2) * 0.02), random(hidden, wide, seed=3) * 0.02
@@ -84,7 +84,7 @@ def on_cpu(rows: ScaledRows) -> ScaledRows:
 
 @pytest.mark.parametrize("terms", [64, 1536, 17920])
 @pytest.mark.parametrize("most_terms_fast", [0, 32768], ids=["exact", "fast"])
-def test_a_product_is_its_twins_within_its_last_rounding(terms: int, most_terms_fast: int) -> None:
+def test_an_fp8_product_equals_its_twin_within_its_last_rounding(terms: int, most_terms_fast: int) -> None:
     a, b = ScaledRows.of(random(96, terms)), ScaledRows.of(random(128, terms, seed=1))
     bias = random(128, seed=2) if terms == 1536 else None  # q, k and v have one; down's and its gradient's terms do not
     product = Fp8Products(torch.bfloat16, most_terms_fast).multiply(a, b, bias).cpu()
@@ -128,7 +128,7 @@ def test_every_product_that_has_swiglu_within_is_counted() -> None:
 
 @pytest.mark.parametrize("config", [TINY, FUSED], ids=["apart", "within"])
 @pytest.mark.parametrize("scope", ["step", "backward"])
-def test_a_captured_step_is_the_plain_one_in_bits(scope: str, config: TrainConfig) -> None:
+def test_a_captured_fp8_step_equals_the_plain_step_in_bits(scope: str, config: TrainConfig) -> None:
     ends: list[Tensor] = []
     for each in ("none", scope):
         capturing = CapturingTrainer(Trainer(config), each)

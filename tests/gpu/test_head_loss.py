@@ -100,7 +100,7 @@ def test_a_non_finite_input_affects_only_the_loss_of_its_row(bad: float) -> None
     assert losses.isfinite().sum().item() == 299
 
 
-def test_it_replays_from_a_cuda_graph() -> None:
+def test_the_fused_head_loss_replays_from_a_cuda_graph() -> None:
     x, head, targets = inputs(512, 1536, 32000)
     scale, out = torch.tensor(0.37, device=CUDA), x.new_empty(512, 32000)
     eager = ops.head_loss(x, head, targets, scale, out).clone()

@@ -101,7 +101,7 @@ def test_a_profile_taken_within_the_launch_counter_is_blind() -> None:
     ) == [True, 0, False]
 
 
-def test_a_profile_with_a_planted_sync_shows_the_steps_alone() -> None:
+def test_a_profile_with_a_planted_sync_counts_only_the_steps() -> None:
     assert said(
         """
         prime_profiler()

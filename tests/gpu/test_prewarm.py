@@ -60,7 +60,7 @@ def test_a_skipped_part_of_the_prewarm_is_reported(fault: str, reason: str, tmp_
     assert (found.status, found.reason) == ("FAIL", reason), found.message
 
 
-def test_a_cold_cublas_finds_no_memory(tmp_path: Path) -> None:
+def test_a_step_with_a_cold_cublas_handle_fails_on_full_memory(tmp_path: Path) -> None:
     """The handle is late, and with memory full late is never: the step itself fails."""
     verdict(tmp_path, fault="cold_cublas")
     (records,) = (tmp_path / "reports").rglob("records.jsonl")

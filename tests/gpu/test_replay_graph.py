@@ -174,7 +174,7 @@ SYNC_IN_CAPTURE = """
 """
 
 
-def test_a_sync_inside_a_capture_fails_cleanly_and_the_process_goes_on() -> None:
+def test_a_sync_inside_a_capture_fails_and_the_process_continues() -> None:
     """In a process of its own: a failed capture leaves its memory pool behind."""
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(SYNC_IN_CAPTURE)],

@@ -55,9 +55,7 @@ def test_a_digest_is_the_same_on_the_host_on_the_device_and_in_a_graph(kind: str
 
 @pytest.mark.parametrize("last", [0, 2])
 @pytest.mark.parametrize("settings", [{}, {"capture": "backward"}, {"precision": "fp8"}, {"micro_batches": 2}])
-def test_the_reference_trainer_is_observed_in_its_own_bits(
-    settings: dict[str, object], last: int, tmp_path: Path
-) -> None:
+def test_observing_the_reference_trainer_keeps_its_bits(settings: dict[str, object], last: int, tmp_path: Path) -> None:
     run, steps = observed_steps(run_of_reference("cuda", **settings), tmp_path, last)  # type: ignore[arg-type]
     require_own_bits(run, steps)
     answer = answer_of(run, steps)
@@ -69,11 +67,11 @@ def test_the_reference_trainer_is_observed_in_its_own_bits(
 
 
 @pytest.mark.parametrize("example", ["plain_loop", "peft_lora", "transformers_trainer"])
-def test_a_captured_example_is_observed_in_its_own_bits(example: str, tmp_path: Path) -> None:
+def test_observing_a_captured_example_keeps_its_bits(example: str, tmp_path: Path) -> None:
     require_own_bits(*observed_steps(run_of_example(example, {}), tmp_path, 1))
 
 
-def test_an_example_that_repeats_no_bits_is_observed_under_deterministic_algorithms(tmp_path: Path) -> None:
+def test_a_nondeterministic_example_is_observed_under_deterministic_algorithms(tmp_path: Path) -> None:
     run = run_of_example("accelerate_loop", {"noise_floor": 9e-5})
     require_own_bits(*observed_steps(run, tmp_path, 1))
 
@@ -98,7 +96,7 @@ def test_a_triton_kernel_in_a_graph_is_an_operator() -> None:
     assert launched.reads[0].digest == digests({"a": a})["a"]
 
 
-def test_a_kernel_that_nobody_announces_is_counted() -> None:
+def test_an_unannounced_triton_kernel_is_counted_as_unseen() -> None:
     pytest.importorskip("triton")
     from scaling_kernel import scale
 

@@ -60,7 +60,7 @@ def run_directory(reports: Path = Path("harness-reports")) -> Path:
     return found
 
 
-def test_it_runs_from_a_source_tree(tmp_path: Path) -> None:
+def test_the_command_runs_from_a_source_tree(tmp_path: Path) -> None:
     """Without installation: only the tree on the path, and a folder of its own to work in."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = started(
@@ -290,7 +290,7 @@ def test_a_drill_prints_its_counts_and_is_stored_under_its_name(contracts: Path,
     assert [(row["fault"], row["seen"]["reason"]) for row in record["rows"]] == [("no_steps", "vacuous_steps")]
 
 
-def test_compare_and_history(contracts: Path, played: None) -> None:
+def test_compare_and_history_print_changes_and_write_a_page(contracts: Path, played: None) -> None:
     write_contract(contracts, "held")
     called("verify", contracts, "--reports", "before")
     write_contract(contracts, "held", "violated")

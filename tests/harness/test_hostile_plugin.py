@@ -67,9 +67,11 @@ def test_a_test_that_verifies_a_claim(pytester: pytest.Pytester, contracts: Path
     assert obeyed((pytester.path / "own.xml").read_text(encoding="utf-8")) == []
 
 
-def test_a_claim_that_nobody_has(pytester: pytest.Pytester, contracts: Path) -> None:
+def test_a_hostile_name_of_an_unknown_claim_is_escaped_under_pytest(pytester: pytest.Pytester, contracts: Path) -> None:
     (contracts / "c.yaml").write_text(hostile_contract(HOSTILE, "held"))
     pytester.makepyfile(f"def test_it(verify_contract):\n    verify_contract({HOSTILE!r})\n")
-    done = pytester.runpytest_inprocess("--tb=line", "test_a_claim_that_nobody_has.py")
+    done = pytester.runpytest_inprocess(
+        "--tb=line", "test_a_hostile_name_of_an_unknown_claim_is_escaped_under_pytest.py"
+    )
     assert obeyed(printed(done)) == []
     assert "no contract has this claim" in printed(done)

@@ -338,7 +338,7 @@ def test_resuming_a_complete_or_foreign_directory_is_refused(player: Player) -> 
         resumed(resume=Path("nowhere"))
 
 
-def test_two_at_once_are_refused_and_so_is_another_name(player: Player) -> None:
+def test_resuming_twice_at_once_or_under_a_new_name_is_refused(player: Player) -> None:
     interrupted(player, "held", "violated", at=2)
     with alone_in(DIRECTORY), pytest.raises(UsageError, match="one process at a time makes a run directory"):
         resumed()
@@ -360,7 +360,7 @@ def test_a_name_that_another_process_is_at_is_refused_before_anything_is_run(pla
     assert session.verify(CONTRACTS, options).run_directory == under_way.with_name("same[1]")
 
 
-def test_a_drill_goes_on_too(player: Player) -> None:
+def test_an_interrupted_drill_can_be_resumed(player: Player) -> None:
     write_contract("held")
     player.stop = 2
     with pytest.raises(SystemExit):
@@ -422,7 +422,7 @@ def never_killed(tmp_path_factory: pytest.TempPathFactory) -> tuple[int, object]
     "number", slow_but([signal.SIGKILL], [signal.SIGKILL, signal.SIGTERM]), ids=["SIGKILL", "SIGTERM"]
 )
 @pytest.mark.parametrize("awaited", slow_but([ENDED], [(), ENDED]), ids=["at its first line", "behind three ends"])
-def test_a_killed_gate_is_gone_on_with(
+def test_a_killed_gate_can_be_resumed_with_equal_verdicts(
     folder: Path, number: signal.Signals, awaited: tuple[str, ...], never_killed: tuple[int, object]
 ) -> None:
     """A real one, of which the last run waits: verdicts are those of a gate that nobody killed."""

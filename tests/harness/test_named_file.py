@@ -33,7 +33,7 @@ def test_a_path_that_cannot_be_written_is_a_usage_error_with_its_reason(tmp_path
 
 
 @pytest.mark.slow
-def test_history_and_badge_are_written_so(tmp_path: Path) -> None:
+def test_history_and_badge_files_are_written_with_their_folders(tmp_path: Path) -> None:
     from harness.cli.judge import print_verdicts
 
     page, badge = tmp_path / "new" / "history.html", tmp_path / "other" / "badge.json"

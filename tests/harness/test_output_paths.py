@@ -67,7 +67,7 @@ RUN, PUB = "runs/run", "published"
     ],
     ids=lambda value: "-".join(map(str, value)).replace("/", "_") if isinstance(value, list) else None,
 )
-def test_a_run_stays_as_it_was_sealed(within: str, words: Sequence[str | Path], runs: Path) -> None:
+def test_commands_refuse_to_write_into_a_sealed_run(within: str, words: Sequence[str | Path], runs: Path) -> None:
     (runs / "train.py").write_text(STEP)
     (runs / "upstream.yaml").write_text(UPSTREAM)
     before = {path: path.read_bytes() for path in runs.rglob("*") if path.is_file()}

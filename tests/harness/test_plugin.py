@@ -514,7 +514,7 @@ def test_a_test_verifies_a_claim(pytester: pytest.Pytester, project: Write) -> N
     run_test(pytester, "-m", "contract").assert_outcomes(passed=1)
 
 
-def test_its_own_system_is_verified(pytester: pytest.Pytester, project: Write) -> None:
+def test_a_system_given_to_the_fixture_replaces_the_contracts_system(pytester: pytest.Pytester, project: Write) -> None:
     """The contract's system cannot even be imported: the test's own takes its place."""
     folder = project("held")
     path = folder / "scripted-v1.yaml"

@@ -133,7 +133,7 @@ def test_a_redacted_run_has_no_name_anywhere_and_is_judged_the_same(contracts: P
     assert NOTE in (directory / "report.html").read_text()
 
 
-def test_a_run_that_is_not_redacted_has_them(contracts: Path) -> None:
+def test_a_run_that_is_not_redacted_contains_the_names(contracts: Path) -> None:
     directory = verified(contracts, redact=False)
     assert {"death.json", "run.json", "stderr.txt", "report.html"} <= set(names_in(directory))
     assert json.loads((directory / "run.json").read_text())["environment"]["redacted"] is None
@@ -157,7 +157,9 @@ def test_a_drill_is_redacted_and_rechecked_the_same(contracts: Path) -> None:
 
 
 @pytest.mark.parametrize("ci", ["", "true"])
-def test_pytest_follows_ci(contracts: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, ci: str) -> None:
+def test_pytest_redacts_runs_only_in_ci(
+    contracts: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, ci: str
+) -> None:
     monkeypatch.setenv("CI", ci)
     planned = plan_file(contracts / "scripted-v1.yaml", session.VerifyOptions())
     shared = SharedRuns(tmp_path / "shared")

@@ -58,7 +58,7 @@ def test_a_path_that_takes_nothing_is_usage(words: str, folder: Path, monkeypatc
     assert "what a command writes can be written at the path that is named; found " in error[0]
 
 
-def test_a_folder_that_takes_no_file_is_usage_too(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_cannot_be_written_is_a_usage_error(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(path: Path, _: str) -> None:
         raise PermissionError(errno.EACCES, "Permission denied", str(path))
 

@@ -223,7 +223,9 @@ def test_one_unit_under_two_versions_of_a_contract_is_shown_twice(shards: Shards
     ],
     ids=["a full folder", "a file", "inside a run"],
 )
-def test_where_no_page_is_written(shards: Shards, command: list[str], out: str, said: str) -> None:
+def test_invalid_output_folders_of_a_shared_page_are_refused(
+    shards: Shards, command: list[str], out: str, said: str
+) -> None:
     shards("held", "repeated")
     Path("full").mkdir()
     Path("full/kept.txt").write_text("kept")

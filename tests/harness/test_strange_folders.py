@@ -32,7 +32,9 @@ while words:
     ("name", "locale"), [("prøject".encode(), C), (b"pr\xffject", {"PYTHONUTF8": "1"})], ids=["C", "no UTF-8"]
 )
 @pytest.mark.usefixtures("scripted")
-def test_a_run_in_it_is_verified_judged_and_packed(name: bytes, locale: dict[str, str], tmp_path: Path) -> None:
+def test_a_run_in_a_folder_with_an_unusual_name_is_verified_judged_and_packed(
+    name: bytes, locale: dict[str, str], tmp_path: Path
+) -> None:
     from scripted_system import contract_text
 
     folder = tmp_path / os.fsdecode(name)

@@ -45,7 +45,7 @@ def said_of(name: str, folder: Path) -> str:
     return (STRANGE[name].found or "").format(path=folder / f"stranger_{name}.py")
 
 
-def test_check_has_an_error_for_each(contracts: Path) -> None:
+def test_check_reports_an_error_for_each_misbehaving_system(contracts: Path) -> None:
     done = run("harness", "check", *QUICK, "sound.yaml")
     assert done.returncode == 11, done.stderr
     for name in NAMES:
@@ -54,7 +54,7 @@ def test_check_has_an_error_for_each(contracts: Path) -> None:
         assert said_of(name, contracts) in line
 
 
-def test_a_gate_stays_shut_with_an_error_for_each_unit(contracts: Path) -> None:
+def test_a_gate_over_misbehaving_systems_is_closed_with_an_error_for_each(contracts: Path) -> None:
     done = run("harness", "verify", ".", "--gate", "--json", "--wall-limit", "2")
     assert done.returncode == 12, done.stderr
     units = {claim["contract"]: claim for claim in json.loads(done.stdout)["claims"]}
@@ -64,7 +64,7 @@ def test_a_gate_stays_shut_with_an_error_for_each_unit(contracts: Path) -> None:
         assert f"stranger_{name}:System" in unit["message"]
 
 
-def test_doctor_lists_each_as_broken(contracts: Path) -> None:
+def test_doctor_lists_each_misbehaving_system_as_broken(contracts: Path) -> None:
     done = run("harness", "doctor", *QUICK)
     assert done.returncode == 0, done.stderr
     broken = [line for line in done.stdout.splitlines() if line.startswith("BROKEN  ")]
@@ -79,7 +79,7 @@ def test_a_drill_needs_the_description(contracts: Path, name: str) -> None:
     assert said_of(name, contracts) in done.stderr
 
 
-def test_pytest_has_an_error_for_each_unit(contracts: Path) -> None:
+def test_pytest_reports_an_error_for_each_misbehaving_system(contracts: Path) -> None:
     (contracts / "pytest.ini").write_text("[pytest]\ncontract_paths = .\n")
     done = run("pytest", "exits_at_once.yaml", "raises.yaml")
     assert done.returncode == 12, done.stdout

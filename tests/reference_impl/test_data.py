@@ -52,7 +52,7 @@ def test_a_batch_depends_on_seed_and_index_only() -> None:
     assert not torch.equal(counting(seed=1).batch(7, 4, 10)[0], late)
 
 
-def test_bytes_are_tokens() -> None:
+def test_text_bytes_are_used_as_tokens() -> None:
     assert tokenize("né".encode(), None).tolist() == [110, 195, 169]
 
 

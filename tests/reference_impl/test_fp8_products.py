@@ -119,7 +119,7 @@ def along_the_weight(matrix: QuantizedMatrix) -> Tensor:
 
 @pytest.mark.parametrize("size", [1e-20, 1.0, 1e12])
 @pytest.mark.parametrize("aligned", [False, True])
-def test_no_row_is_beyond_its_bound(size: float, *, aligned: bool) -> None:
+def test_no_fp8_row_exceeds_its_bound(size: float, *, aligned: bool) -> None:
     mlp = Mlp(twice=aligned)  # gate and up alike: both factors are as large as they can be
     x = with_norm((along_the_weight(mlp.up) if aligned else random(T, H)) * size)
     gate_up, data, scale = mlp.forward(x)
@@ -213,7 +213,7 @@ def test_the_default_logit_chunk_in_fp8_is_twice_as_long() -> None:
     assert (config.chunk_tokens, fp8.chunk_tokens, replace(fp8, loss_chunk=96).chunk_tokens) == (512, 1024, 96)
 
 
-def test_limits_are_of_the_blocks_own_weights() -> None:
+def test_each_block_has_fp8_limits_from_its_own_weights() -> None:
     trainer = Trainer(TrainConfig.preset("tiny", device="cpu", dtype="float32", precision="fp8"))
     limits = {each.limits.forward.item() for each in trainer.model.blocks}  # type: ignore[attr-defined]
     assert len(limits) == len(trainer.model.blocks)

@@ -172,7 +172,7 @@ def test_the_ledger_separates_compiles_from_disk_hits_by_phase(tmp_path: Any, mo
     assert len(cache.ledger.as_evidence().events) == 2
 
 
-def test_a_key_whose_module_is_there_already_is_loaded_too(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_second_key_for_a_loaded_module_is_recorded_as_loaded(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The number of rows is the grid's alone: Triton has one kernel for both keys, and reports it once."""
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     stand_in = StandIn()

@@ -57,7 +57,7 @@ def restore(trainer: Trainer, saved: dict[str, Tensor]) -> None:
 
 
 @pytest.mark.parametrize("weights", ["nf4", "full"])
-def test_two_runs_of_one_seed_are_bitwise_equal(weights: str) -> None:
+def test_two_cpu_trainings_with_the_same_seed_are_bitwise_equal(weights: str) -> None:
     one, other = (Trainer(small_config(weights=weights)) for _ in range(2))
     assert losses(one, 5) == losses(other, 5)
     assert_same_state(one, other)

@@ -86,7 +86,7 @@ def test_a_restarted_reference_trains_like_one_opened_with_that_seed(reference: 
     assert first[0] != other[0]
 
 
-def test_it_starts_and_reads_as_the_trainer_does_with_every_seed(peer: PeerRun) -> None:
+def test_a_restarted_peer_starts_and_reads_like_the_trainer_with_every_seed(peer: PeerRun) -> None:
     for seed in (0, 7):
         peer.restart(seed)
         workload = WORKLOAD.model_copy(update={"seed": seed})

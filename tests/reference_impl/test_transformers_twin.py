@@ -86,7 +86,7 @@ def test_the_config_is_read_from_the_directory(tmp_path: Path) -> None:
     assert abs(losses[0] - losses[1]) > 1e-3
 
 
-def test_its_weights_are_read_from_the_directory(tmp_path: Path) -> None:
+def test_the_transformers_twin_reads_its_weights_from_the_directory(tmp_path: Path) -> None:
     shutil.copytree(TINY_CHECKPOINT, tmp_path / "model")
     weights = load_file(tmp_path / "model" / "model.safetensors")
     weights["model.layers.0.self_attn.v_proj.bias"] += 1
@@ -117,7 +117,7 @@ def test_a_schedule_of_lengths_is_refused() -> None:
         declared(WORKLOAD.model_copy(update={"seq_len": [32, 64]}), ARM, None, None)
 
 
-def test_without_transformers_it_is_not_available(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_transformers_twin_is_not_available_without_peft(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("reference_impl.transformers_twin.system.find_spec", lambda name: None if name == "peft" else 1)
     with pytest.raises(NotAvailable, match="needs the Python modules peft"):
         opened()

@@ -60,7 +60,7 @@ def test_each_death_is_named_and_fails_only_its_own_claim(outcomes: list[Outcome
 
 
 @pytest.mark.slow
-def test_each_is_an_error(outcomes: list[Outcome]) -> None:
+def test_each_planted_death_gives_an_error_verdict(outcomes: list[Outcome]) -> None:
     assert {str(outcome.verdict.status) for outcome in outcomes} == {"ERROR"}
 
 

@@ -41,7 +41,7 @@ def test_a_repeated_trial_replaces_only_its_own_result(results: Path) -> None:
     assert [kept[trial][0].status for trial in (BUGGY, *others)] == ["FAIL", "PASS", "PASS"]
 
 
-def test_results_kept_again_are_the_same_file(results: Path) -> None:
+def test_storing_the_same_results_again_changes_nothing(results: Path) -> None:
     keep_results({BUGGY: [HELD, FAILED]}, results)
     before = results.read_bytes()
     keep_results(read_results(results), results)

@@ -35,7 +35,7 @@ def absent_modules(workspace: Path, modules: set[str]) -> list[str]:
 
 
 @pytest.mark.slow
-def test_it_brings_the_command_and_every_module_that_a_contract_needs(tmp_path: Path) -> None:
+def test_the_install_step_installs_the_command_and_every_module_that_contracts_need(tmp_path: Path) -> None:
     """Nothing is installed before, and pip finds stand-ins in place of an index."""
     (tmp_path / "source").mkdir()
     variables = offline_checkout(ROOT, tmp_path / "source")

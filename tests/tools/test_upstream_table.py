@@ -138,7 +138,7 @@ def test_a_row_that_names_a_missing_test_is_an_error(test: str) -> None:
         table.checked("here", Outcome(state="refuted", tests=[test], why="So."), {})
 
 
-def test_a_claim_decides_once_a_run_of_it_is_published() -> None:
+def test_an_upstream_item_is_decided_once_a_run_of_its_claim_is_published() -> None:
     decided = Outcome(state="decided", by=["OLD-001", "NEW-001"])
     fresh = replace(OURS, published="not published yet")
     assert table.state_of(decided, {"OLD-001": fresh, "NEW-001": fresh}) == "decided, unpublished"

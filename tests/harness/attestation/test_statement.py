@@ -107,7 +107,7 @@ def test_verdicts_that_the_evidence_does_not_give_are_not_attested(folder: Path)
         statement_of(directory)
 
 
-def test_a_planted_fault_is_no_gate(folder: Path) -> None:
+def test_a_run_with_a_planted_fault_is_not_attested(folder: Path) -> None:
     with pytest.raises(EvidenceError, match="a shard of a gate plants no fault"):
         statement_of(verified("held", fault="nan_tail"))
 

@@ -52,14 +52,14 @@ def test_only_baseline_arms_run_from_the_baseline_commit() -> None:
     assert commits_of(run) == {"main": COMMIT, "here": None, "untrained": None}
 
 
-def test_an_arm_that_is_baseline_and_candidate_has_a_run_for_each() -> None:
+def test_an_arm_used_as_baseline_and_as_candidate_has_a_run_for_each() -> None:
     turned = {**SAME, "id": "TURNED", "candidate": "main", "baseline": "here"}
     first, second = runs_of(SAME, turned)
     assert (commits_of(first)["main"], commits_of(first)["here"]) == (COMMIT, None)
     assert (commits_of(second)["main"], commits_of(second)["here"]) == (None, COMMIT)
 
 
-def test_no_process_has_arms_of_two_commits_and_readers_wait() -> None:
+def test_each_process_has_arms_of_one_commit_and_readers_wait_for_the_baseline() -> None:
     [run] = runs_of(SAME, {**GRADIENTS, "id": "GRADIENTS", "steps": [0]})
     baseline, repetition, others = lanes(run)
     assert (list(baseline.arms), list(repetition.arms)) == (["main"], ["main"])

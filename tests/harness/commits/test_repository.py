@@ -99,7 +99,7 @@ def refusal(name: str, *systems: str) -> str:
     return str(refused.value)
 
 
-def test_an_unknown_commit(repository: UserRepository) -> None:
+def test_an_unknown_baseline_commit_is_refused_with_a_remedy(repository: UserRepository) -> None:
     assert "no commit `mian`; fetch it first (`git fetch origin mian`" in refusal("mian", "trainer:Trainer")
 
 

@@ -83,7 +83,7 @@ def _install_editable(
     exec((site / "sitecustomize.py").read_text(), {})  # noqa: S102 - what every child does at its start
 
 
-def test_equal_commits_hold(equal: Compared) -> None:
+def test_equal_commits_pass_the_comparison(equal: Compared) -> None:
     assert [(verdict.claim, verdict.status) for verdict in equal.judgement.verdicts] == [
         ("SAME", Status.PASS),
         ("GRADIENTS", Status.PASS),
@@ -100,7 +100,7 @@ def test_the_header_names_both_commits_and_the_dirty_tree(equal: Compared) -> No
 
 
 @pytest.mark.parametrize("page", ["report.html", "summary.md", "junit.xml"])
-def test_every_page_names_both(page: str, equal: Compared) -> None:
+def test_every_page_names_the_commit_and_the_uncommitted_changes(page: str, equal: Compared) -> None:
     text = (equal.directory / page).read_text().replace("\\", "")
     head = equal.repository.git("rev-parse", "HEAD")[:12]
     assert text.count(head) >= 2
@@ -116,7 +116,7 @@ def test_the_evidence_records_the_commit_that_each_process_trained(equal: Compar
     assert [_json(lane / "process.json")["trained"] for lane in lanes] == [[head]] * 3
 
 
-def test_the_verdicts_follow_from_the_evidence_alone(equal: Compared) -> None:
+def test_judging_a_commit_comparison_again_gives_the_same_verdicts(equal: Compared) -> None:
     assert rejudged(equal.directory).problems == []
 
 

@@ -59,7 +59,7 @@ def test_two_processes_that_take_turns_share_the_seconds_of_one_gpu() -> None:
     assert seen.gpu_by_kind == {Kind.IMPORTS: 2.0, Kind.TIMED_BLOCKS: 8.0}
 
 
-def test_where_all_are_stopped_nobody_holds_the_gpu() -> None:
+def test_time_while_every_process_is_stopped_costs_no_gpu_seconds() -> None:
     assert cost_of(held(stopped=((3.0, 5.0),))).gpu_seconds == 5.0
 
 

@@ -63,7 +63,7 @@ def test_killed_is_status_reason_and_every_figure() -> None:
     assert is_killed(DIFFERS, verdict(first_differing_step=1, steps_run=100))
 
 
-def test_another_right_reason_kills_with_the_declared_status_alone() -> None:
+def test_an_alternative_reason_kills_a_fault_only_with_the_declared_status() -> None:
     expected = replace(DIFFERS, or_reasons=("end_differs",))
     assert is_killed(expected, verdict("end_differs"))
     assert not is_killed(expected, verdict("end_differs", Status.INCONCLUSIVE))
@@ -82,7 +82,7 @@ def test_another_right_reason_kills_with_the_declared_status_alone() -> None:
         verdict("held", Status.PASS, first_differing_step=1),
     ],
 )
-def test_any_other_triple_is_a_survivor(seen: Verdict) -> None:
+def test_a_fault_with_an_unexpected_verdict_is_a_survivor(seen: Verdict) -> None:
     assert not is_killed(DIFFERS, seen)
 
 

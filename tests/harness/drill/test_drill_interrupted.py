@@ -66,7 +66,7 @@ UNPLANTED = "The run did not finish, 1 of 4 planned faults was never planted, so
 
 
 @pytest.mark.slow
-def test_wherever_it_is_read_the_faults_that_never_ran_were_not_killed(
+def test_faults_that_never_ran_in_an_interrupted_drill_do_not_count_as_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit):

@@ -49,7 +49,7 @@ def directory(recorded: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(recorded, tmp_path / "drilled"))
 
 
-def test_every_row_reads_its_lanes(directory: Path) -> None:
+def test_every_drill_row_is_judged_from_the_lanes_of_its_runs(directory: Path) -> None:
     record = read_record(directory / "drill.json")
     assert [control.status for control in record.controls] == ["PASS"]
     assert {row.fault: row.killed for row in record.rows} == {
@@ -62,7 +62,7 @@ def test_every_row_reads_its_lanes(directory: Path) -> None:
     assert folders == [f"{Path(CONTROL).name}/lane.{number}" for number in range(3)]
 
 
-def test_it_is_judged_again_in_a_folder_and_in_an_archive(
+def test_a_drill_with_lanes_is_judged_again_from_folder_and_archive(
     directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pack.published(directory, tmp_path / "published")
@@ -79,7 +79,7 @@ def test_a_lane_that_is_taken_away_is_missed(directory: Path) -> None:
     assert list(again.judgement.view.altered) == lost
 
 
-def test_a_lane_that_is_added_is_seen(directory: Path) -> None:
+def test_a_lane_added_to_a_drill_is_reported(directory: Path) -> None:
     shutil.copytree(directory / CONTROL / "lane.1", directory / CONTROL / "lane.3")
     again = rejudged(directory)
     assert [verdict.reason for verdict in again.judgement.verdicts] == ["worker_garbage"]

@@ -143,7 +143,7 @@ def drilled(run: Path, contract: str, folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("published", PUBLISHED)
-def test_a_text_that_only_people_read_makes_no_drill_old(published: str, tmp_path: Path) -> None:
+def test_an_edited_text_for_people_does_not_outdate_a_drill(published: str, tmp_path: Path) -> None:
     run, contract = PUBLISHED[published]
     path = drilled(run, contract, tmp_path)
     as_drilled = load_contract(path)

@@ -63,7 +63,7 @@ def test_a_faulted_arm_of_ranks_is_executed_together_with_its_one_process_baseli
     assert arms_to_execute(make(arms, compared=compared, fault="f", fault_arms=["plain"])) == {"plain"}
 
 
-def test_swapped_arms_and_other_probes_execute_whole() -> None:
+def test_swapped_arms_and_non_paired_probes_execute_all_arms() -> None:
     assert arms_to_execute(make(fault=SWAPPED_ARMS, fault_arms=["traced"])) == {"plain", "traced", "untrained"}
     assert arms_to_execute(make(fault="f", fault_arms=["traced"], probe="throughput")) == {
         "plain",
@@ -83,7 +83,7 @@ def test_a_run_of_one_arm_is_reused_only_from_an_equal_control_run() -> None:
     assert donor_for(traced.model_copy(update={"fault": "f", "fault_arms": ["traced"]}), [plain, traced]) is None
 
 
-def test_a_control_that_lacks_something_is_no_donor() -> None:
+def test_a_control_that_lacks_an_arm_or_comparison_is_not_reused() -> None:
     run = make(fault="f", fault_arms=["traced"])
     fewer = make({"plain": planned(), "traced": planned(), "untrained": planned()})
     other_arms = make({"plain": planned(replicas=2), "traced": planned()})

@@ -92,7 +92,7 @@ def test_the_workers_of_all_lanes_are_counted(run: Path) -> None:
     assert [worker.complete is None for worker in read_times(run)] == [True, False, False, False]
 
 
-def test_a_missing_lane_costs_its_arms(run: Path) -> None:
+def test_a_missing_lane_fails_its_arms(run: Path) -> None:
     shutil.rmtree(run / "lane.2")
     evidence = read(run)
     assert failures(evidence) == {"untrained": ("incomplete", "no lane has replica 0")}
@@ -100,7 +100,7 @@ def test_a_missing_lane_costs_its_arms(run: Path) -> None:
     assert not has_ended(run)
 
 
-def test_a_missing_repetition_costs_its_arm(run: Path) -> None:
+def test_a_missing_repetition_lane_fails_its_arm(run: Path) -> None:
     shutil.rmtree(run / "lane.1")
     assert failures(read(run)) == {"plain": ("incomplete", "no lane has replica 1")}
 
@@ -119,7 +119,7 @@ def test_a_lane_without_a_readable_run_fails_the_arm_that_no_other_lane_has(run:
     assert detail.startswith("no lane has replica 0; lane.2/run.json: ")
 
 
-def test_a_lane_that_was_cut_off_costs_its_arms(run: Path) -> None:
+def test_a_lane_that_was_cut_off_fails_its_arms(run: Path) -> None:
     cut_off(run / "lane.0")
     evidence = read(run)
     assert failures(evidence) == dict.fromkeys(("plain", "again"), ("incomplete", "the `complete` record is missing"))
@@ -128,7 +128,7 @@ def test_a_lane_that_was_cut_off_costs_its_arms(run: Path) -> None:
     assert not has_ended(run)
 
 
-def test_a_death_that_was_seen_is_an_end(run: Path) -> None:
+def test_a_lane_with_a_recorded_death_has_ended(run: Path) -> None:
     cut_off(run / "lane.2")
     death = Death(cause="signal", detail="SIGKILL", phase="untrained.0: steps", stack="")
     (run / "lane.2/death.json").write_text(death.model_dump_json())
@@ -136,7 +136,7 @@ def test_a_death_that_was_seen_is_an_end(run: Path) -> None:
     assert has_ended(run)
 
 
-def test_a_damaged_series_costs_its_lane(run: Path) -> None:
+def test_a_damaged_series_fails_only_its_lane(run: Path) -> None:
     (run / "lane.1/plain.1.csv").write_text("nonsense\n")
     evidence = read(run)
     assert {arm: cause for arm, (cause, _) in failures(evidence).items()} == {"plain": "garbage"}
@@ -183,7 +183,9 @@ def planted(run: Path) -> None:
         (planted, "lane.2/run.json is no part of this run"),
     ],
 )
-def test_lanes_that_are_no_parts_of_the_run(run: Path, change: Callable[[Path], None], told: str) -> None:
+def test_lanes_that_do_not_belong_to_the_run_are_a_garbage_death(
+    run: Path, change: Callable[[Path], None], told: str
+) -> None:
     change(run)
     evidence = read(run)
     assert evidence.death is not None

@@ -101,7 +101,7 @@ def write(directory: Path, *lines: RunRecord) -> None:
         recorder.write(Complete(seconds=1.0))
 
 
-def test_its_records_are_read_in_their_execution(install: Install, directory: Path) -> None:
+def test_records_of_a_package_are_read_in_their_execution(install: Install, directory: Path) -> None:
     drift = install(SOURCE)
     several = [drift(arm="plain", replica=0, step=step, size=0.5) for step in (0, 1)]
     write(directory, *several)
@@ -110,7 +110,7 @@ def test_its_records_are_read_in_their_execution(install: Install, directory: Pa
     assert evidence.arms["plain"][0].records(drift) == several
 
 
-def test_one_twice_is_a_garbage_death(install: Install, directory: Path) -> None:
+def test_a_package_record_written_twice_is_a_garbage_death(install: Install, directory: Path) -> None:
     drift = install(SOURCE)
     write(directory, *[drift(arm="plain", replica=0, step=1, size=size) for size in (0.5, 9.0)])
     death = read(directory).death
@@ -137,7 +137,7 @@ def test_a_judge_that_reads_a_part_that_failed_settles(install: Install, directo
     assert settled.value.reason == "worker_exception"
 
 
-def test_without_the_package_its_records_are_garbage(directory: Path) -> None:
+def test_records_of_an_uninstalled_package_are_a_garbage_death(directory: Path) -> None:
     write(directory)
     lines = (directory / "records.jsonl").read_text().splitlines(keepends=True)
     drift = '{"record":"drift","arm":"plain","replica":0,"step":0,"size":0.5}\n'

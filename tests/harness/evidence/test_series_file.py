@@ -115,7 +115,7 @@ def test_metrics_are_read_by_both_readers(tmp_path: Path, digests: list[str]) ->
 
 
 @pytest.mark.parametrize("column", ["loss", "norm,norm", "a b", ""])
-def test_a_header_with_no_name_of_a_metric_is_damage(tmp_path: Path, column: str) -> None:
+def test_a_series_header_with_an_invalid_metric_name_is_damage(tmp_path: Path, column: str) -> None:
     (tmp_path / "plain.0.csv").write_text(HEADER.strip() + f",{column}\n")
     with pytest.raises(Damaged, match="the header is not step,loss,batch_digest"):
         read_series(tmp_path / "plain.0.csv")

@@ -49,7 +49,7 @@ def test_a_record_that_reads_in_two_ways_is_damage(directory: Path, change: str)
     assert death.cause == "garbage"
 
 
-def test_a_name_in_one_form_is_no_damage(directory: Path) -> None:
+def test_a_decomposed_unicode_key_is_not_damage(directory: Path) -> None:
     path = recorded(directory, 0)
     path.write_text(compact(path.read_text()).replace('"layers":2', '"cafe\u0301":2'), encoding="utf-8")
     assert read(directory).death is None

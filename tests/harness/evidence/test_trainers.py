@@ -45,7 +45,7 @@ def commit_of(system: str) -> str | None:
     return trainers([system])[system].commit
 
 
-def test_a_trainer_in_a_repository_of_its_own(repository: Path) -> None:
+def test_a_trainer_in_its_own_repository_has_the_commit_of_that_repository(repository: Path) -> None:
     found = commit_of("a_trainers_package.system:Trainer")
     assert found == git(repository, "rev-parse", "HEAD")
     assert found != environment.checked_out_commit()

@@ -42,7 +42,7 @@ def test_worker_times_contain_only_phases_end_and_process_times(directory: Path)
     assert read.clocked
 
 
-def test_older_evidence_has_no_moments(directory: Path) -> None:
+def test_older_evidence_has_no_clock_times(directory: Path) -> None:
     lines = ['{"name":"start","record":"phase","seconds":0.25}', '{"record":"complete","seconds":2.0}']
     (directory / "records.jsonl").write_text("\n".join(lines) + "\n")
     [read] = read_times(directory)
@@ -62,7 +62,7 @@ def test_worker_times_without_process_times_are_not_clocked(directory: Path) -> 
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"started": 1.0}', '{"started": "soon", "ended": 2.0}', "[]"])
-def test_damaged_times_of_a_process_are_none(directory: Path, text: str) -> None:
+def test_damaged_process_times_are_read_as_none(directory: Path, text: str) -> None:
     (directory / "process.json").write_text(text)
     assert read_times(directory)[0].process is None
 

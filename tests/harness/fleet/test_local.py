@@ -297,7 +297,7 @@ def test_the_gpus_option_takes_all_gpus_or_the_named_gpus(monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("gpus", "places"), [([], [""]), ([Gpu("NVIDIA H200", name, "sm_90", 139.8) for name in "ab"], ["a", "b"])]
 )
-def test_this_machine_is_its_gpus_or_one_place_without(
+def test_the_local_engine_has_one_place_per_gpu_or_one_without(
     gpus: list[Gpu], places: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engines, "devices", lambda: Devices(tuple(gpus)))
@@ -429,7 +429,7 @@ def test_a_requeued_slurm_job_resumes_where_it_stopped(waiting: Path) -> None:
     assert resumption.executed == ["one+waits+paired"]
 
 
-def test_a_job_whose_time_is_over_is_put_back_as_it_was(tmp_path: Path) -> None:
+def test_a_job_at_its_time_limit_is_requeued_unchanged(tmp_path: Path) -> None:
     """submitit asks for this before a time limit; what has none is not put back."""
     job = ShardJob(shard("one"), ("harness",), tmp_path, ("--redact",), {"A": "b"}, owned=True)
     assert job.checkpoint().function == job

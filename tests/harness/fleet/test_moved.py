@@ -75,7 +75,7 @@ def test_another_node_does_not_go_on_with_the_directory(left: Path, monkeypatch:
         session.verify([Path("contract.yaml")], replace(OPTIONS, name=None, resume=left))
 
 
-def test_claims_that_had_wholly_ended_are_settled_and_the_rest_is_left(left: Path) -> None:
+def test_completed_claims_of_an_interrupted_shard_are_kept_and_the_rest_is_set_aside(left: Path) -> None:
     set_aside(left, FINAL, settled=True)
     assert (settled_claims(FINAL), left.exists(), left_unfinished(FINAL)) == ({"FIRST"}, False, None)
     assert sorted(path.name for path in Path("r").iterdir()) == ["shard.ended-1", "shard.left-1"]
@@ -102,7 +102,7 @@ def test_a_shard_without_an_ended_run_settles_no_claim(left: Path) -> None:
     assert (settled_claims(FINAL), [path.name for path in Path("r").iterdir()]) == (set(), ["shard.left-1"])
 
 
-def test_a_directory_that_is_being_made_is_not_set_aside(left: Path) -> None:
+def test_a_run_directory_in_use_is_not_set_aside(left: Path) -> None:
     with alone_in(left), pytest.raises(UsageError, match="another one is at work in it"):
         set_aside(left, FINAL, settled=True)
     assert read_bundle(left).path == left

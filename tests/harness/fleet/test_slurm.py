@@ -130,7 +130,7 @@ def test_a_refusal_by_slurm_is_a_usage_error(folder: Path, cluster: slurm_cluste
 
 
 @pytest.mark.slow
-def test_an_interrupted_gate_takes_its_jobs_back(folder: Path, cluster: slurm_cluster.Cluster) -> None:
+def test_an_interrupted_gate_cancels_its_slurm_jobs(folder: Path, cluster: slurm_cluster.Cluster) -> None:
     options = ["--on", ON, "--reports", str(GATE.parent), "--name", GATE.name]
     variables = {**os.environ, **cluster.variables}
     with subprocess.Popen(

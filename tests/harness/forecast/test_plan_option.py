@@ -76,7 +76,7 @@ def executed(name: str, seconds: float, waited: float = 1.0) -> Path:
     return directory
 
 
-def test_it_prints_units_runs_and_where_seconds_are_from(
+def test_the_plan_prints_units_runs_and_the_source_of_its_estimates(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_contract("held")

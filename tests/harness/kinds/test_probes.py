@@ -82,7 +82,7 @@ def test_an_incomplete_table_cannot_be_imported(tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("row", BUILT_IN.values(), ids=BUILT_IN)
-def test_every_name_in_a_row_is_there(row: Probe) -> None:
+def test_every_reference_in_the_probe_table_can_be_imported(row: Probe) -> None:
     if row.name != "throughput":  # its module looks for a device
         assert list(inspect.signature(resolve(row.execute)).parameters) == ["run", "recorder"]
     for reference in (row.steps, row.gpu_memory):

@@ -49,7 +49,7 @@ def test_the_package_is_small() -> None:
     assert sum(len(path.read_text(encoding="utf-8").splitlines()) for path in files) <= 120
 
 
-def test_a_contract_may_name_it(harness: Harness) -> None:
+def test_a_contract_may_use_the_kind_of_a_package(harness: Harness) -> None:
     ended = harness("check", "contracts")
     assert ended.stdout == "1 contract · 1 claim · 0 errors · 0 warnings\n"
     assert ended.stderr == f"contracts: 1 contract file ({RULE})\n"
@@ -67,7 +67,7 @@ def test_the_toy_kinds_judge_passes_a_sound_system(verified: Path) -> None:
     assert verdict["denominators"] == {"steps": 5}
 
 
-def test_it_is_judged_again_from_the_run_directory(harness: Harness, verified: Path) -> None:
+def test_a_verdict_of_the_toy_kind_is_judged_the_same_again(harness: Harness, verified: Path) -> None:
     ended = harness("judge", "--check", str(verified))
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert ended.stdout.startswith(f"same     {verified}: 1 planned · 1 held")

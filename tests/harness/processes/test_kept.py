@@ -97,7 +97,7 @@ def test_output_ends_with_the_command_though_its_keeper_lives() -> None:
         assert kept.poll() is None
 
 
-def test_a_command_finds_signals_as_the_system_has_them() -> None:
+def test_a_kept_command_starts_with_default_signal_handling() -> None:
     """Python ignores SIGPIPE, and what it ignores would be ignored by every command that it starts."""
     with KeptProcess(["sh", "-c", "grep SigIgn /proc/self/status"], stdout=subprocess.PIPE) as kept:
         assert kept.stdout is not None
@@ -127,7 +127,7 @@ def test_a_daemon_ends_when_the_command_is_killed(ids: Path) -> None:
         await_end_of(ids)
 
 
-def test_a_stopped_keeper_is_no_escape(ids: Path) -> None:
+def test_a_command_that_stops_its_keeper_is_still_killed(ids: Path) -> None:
     program = f"{DAEMON}{WAIT_FOR_IT}\nos.kill(os.getppid(), 19); time.sleep(600)"
     with KeptProcess(python(program, ids)) as kept:
         await_line(ids)

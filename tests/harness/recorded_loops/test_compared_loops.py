@@ -105,7 +105,7 @@ def test_a_changed_learning_rate_schedule_is_named_at_its_first_step(record: Rec
     assert noisy.judgement.message.startswith("optimizer.group0.lr of d and c differs at step 0")
 
 
-def test_a_baseline_without_repeating_batches_accuses_nobody(record: Record) -> None:
+def test_a_baseline_that_does_not_repeat_its_batches_is_undecided(record: Record) -> None:
     result = compare(record("a"), record("b", swapped_at=0), record("a2", swapped_at=0))
     assert (result.judgement.status, result.judgement.reason) == (Status.INCONCLUSIVE, "baseline_not_repeatable")
 
@@ -113,7 +113,7 @@ def test_a_baseline_without_repeating_batches_accuses_nobody(record: Record) -> 
 NOISE = {"noise": 1e-5, "given": ("start", "batch", "model")}
 
 
-def test_noise_of_one_repeat_accuses_nobody_and_a_setting_still_differs(record: Record) -> None:
+def test_one_noisy_repeat_is_undecided_but_a_shorter_run_still_fails(record: Record) -> None:
     baseline, repeat = record("a", **NOISE), record("a2", **NOISE)
     equal = compare(baseline, record("b", **NOISE), repeat)
     assert (equal.judgement.status, equal.judgement.reason) == (Status.INCONCLUSIVE, "too_few_processes")

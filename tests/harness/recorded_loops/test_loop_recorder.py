@@ -80,7 +80,7 @@ def test_batches_differ_by_bits_shapes_and_texts(tmp_path: Path) -> None:
     assert digests[-1] == ""
 
 
-def test_the_start_is_that_before_the_first_step_where_it_can_be(tmp_path: Path) -> None:
+def test_the_recorded_start_is_the_state_before_the_first_step_if_available(tmp_path: Path) -> None:
     model = nn.Linear(2, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with harness.record(tmp_path / "before", model=model, optimizer=optimizer) as recorder:

@@ -109,7 +109,7 @@ def noisy(kind: str, **more: Any) -> list[str]:
     return [write(f"{kind}{run}", list(LOSSES + 0.01 * drawn.random(4)), **more) for run in range(5)]
 
 
-def test_norms_that_are_not_finite_in_the_candidate_alone_fail_under_noise() -> None:
+def test_norms_that_are_non_finite_only_in_the_candidate_fail() -> None:
     drawn = np.random.default_rng(3)
     runs = [
         [write(f"{kind}{run}", list(LOSSES + 0.01 * drawn.random(4)), norms) for run in range(5)]
@@ -192,7 +192,7 @@ def test_repeats_beyond_the_maximum_of_the_noise_rule_are_left_out() -> None:
     assert "8 runs of" in result.judgement.message
 
 
-def test_a_rounding_that_grows_in_runs_without_noise_accuses_nobody() -> None:
+def test_rounding_that_grows_in_repeatable_runs_is_not_a_failure() -> None:
     """A fused kernel rounds otherwise, Adam amplifies it, and all runs of both repeat their bits."""
     start, rounding = ones(0.0), float(np.nextafter(np.float32(3), np.float32(4)))
     (baseline, *repeats), (candidate, *again) = (
@@ -229,7 +229,7 @@ def test_one_recording_given_under_two_paths_is_refused() -> None:
         compared(read_recording(Path("a")), read_recording(Path("a").absolute()))
 
 
-def test_a_rate_that_follows_noisy_losses_accuses_nobody() -> None:
+def test_a_learning_rate_that_follows_noisy_losses_is_undecided() -> None:
     """A plateau of the loss lowers the rate of one run, and in no repeat of the other."""
     weights = {"w": torch.zeros(1)}
     noisy = [[1.0 + noise, 0.9 + noise, 0.8] for noise in (0.0, 1e-4, 2e-4, 3e-4)]

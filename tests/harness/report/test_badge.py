@@ -42,6 +42,8 @@ def whole_drill() -> ReportView:
         (whole_drill_view(NOT_RUN, killed=[True]), "PARTLY DECIDED · 1 of 1 fault killed · a part", "red", True),
     ],
 )
-def test_words_and_colour(view: ReportView, message: str, colour: str, error: bool) -> None:
+def test_the_badge_has_the_words_and_the_colour_of_the_headline(
+    view: ReportView, message: str, colour: str, error: bool
+) -> None:
     expected = {"schemaVersion": 1, "label": "contracts", "message": message, "color": colour, "isError": error}
     assert json.loads(render_badge(view)) == expected

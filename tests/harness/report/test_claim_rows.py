@@ -36,7 +36,7 @@ def test_claim_rows_list_the_worst_units_first_and_omit_unrun_units() -> None:
     ]
 
 
-def test_workloads_that_ended_alike_share_a_row_and_each_has_its_anchor() -> None:
+def test_workloads_with_equal_results_share_a_row_with_an_anchor_each() -> None:
     alike: dict[str, Any] = {"denominators": {"processes": 8}, **ratio_of(1.43)}
     units = [verdict("F-GRAPH-BWD-003", workload, **alike) for workload in ("a", "b")]
     other = verdict("F-GRAPH-BWD-003", "c", **alike | ratio_of(2.0))

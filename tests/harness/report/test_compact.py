@@ -84,7 +84,7 @@ def test_a_round_mark_is_a_dot_of_its_own_width() -> None:
     assert list(looks.values()) == [f"fill:none;stroke:#010202;stroke-width:{4 * UNITS:.3g};stroke-linecap:round"]
 
 
-def test_letters_stand_over_lines_and_are_escaped() -> None:
+def test_plot_text_is_above_lines_and_escaped() -> None:
     place = 'x="3" y="3" transform="rotate(-0 3 3)"'
     letters = f'<text style="font-size: 9px; text-anchor: end" {place}>a &lt;b&gt; &amp; "c"</text>'
     drawn = body(letters + path("M 0 0 L 3 0"))

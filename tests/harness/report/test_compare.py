@@ -73,7 +73,7 @@ def test_a_changed_count_is_beyond_noise_and_a_figure_without_noise_is_unknown()
     assert {change.name: change.beyond_noise for change in changes} == {"nodes": True, "growth": None}
 
 
-def test_parts_of_a_composite_are_judged_by_their_own_bounds() -> None:
+def test_figures_of_composite_parts_are_compared_by_their_own_bounds() -> None:
     first = measured({"a.mean_ratio": 1.0, "a.lower_bound": 0.9, "a.upper_bound": 1.1, "b.lower_bound": 5.0})
     second = measured({"a.mean_ratio": 2.0, "a.lower_bound": 1.9, "a.upper_bound": 2.1, "b.lower_bound": 6.0})
     (change,) = figure_changes(first, second)
@@ -132,7 +132,7 @@ def test_a_fault_that_was_not_run_is_not_compared_as_killed() -> None:
     assert "  F-GRAPH-BWD-001, left0: not planned -> not run needs_cuda\n" in told
 
 
-def test_a_violation_that_is_signed_for_is_no_longer_the_same() -> None:
+def test_a_violation_that_was_waived_later_is_listed_as_changed() -> None:
     violated = verdict("F-GRAPH-BWD-001", "tiny", Status.FAIL, reason="differs")
     told = text_of(view_with(violated), view_with(violated, waivers=[waiver("tiny")]))
     assert "  F-GRAPH-BWD-001 on tiny: FAIL differs -> FAIL differs, waived\n" in told

@@ -45,7 +45,7 @@ def test_extremes_and_ends_always_stay(points: int, series: list[float]) -> None
 
 
 @pytest.mark.parametrize("points", [1, 2, 3, 4, 5])
-def test_of_few_points_the_extremes_are_kept(points: int) -> None:
+def test_decimating_to_few_points_keeps_the_extremes(points: int) -> None:
     values = np.sin(np.arange(50.0))
     at, shown = decimate(values, points)
     assert {float(values.min()), float(values.max())} <= set(shown.tolist())

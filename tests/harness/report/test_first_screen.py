@@ -164,7 +164,7 @@ def test_all_gpus_of_a_run_are_named(gpu: dict[str, Any], ranks: int, words: str
     assert dict(identity(replace(view, evidence={run.run_id: of_ranks})))["GPU"] == words
 
 
-def test_no_page_shows_how_a_header_marks_uncommitted_changes() -> None:
+def test_no_page_shows_the_internal_mark_of_uncommitted_changes() -> None:
     commit = f"{COMMIT}+changes"
     environment = {"git": {"commit": commit}, "trainers": {SYSTEM: {"commit": commit}}}
     view = small_view(header=header(environment=environment))

@@ -76,7 +76,7 @@ def test_altered_or_incomplete_evidence_never_passes(gate: bool, changes: dict[s
     assert found.sentence.endswith(why)
 
 
-def test_altered_evidence_of_a_drill_is_no_killed_fault() -> None:
+def test_altered_evidence_of_a_drill_is_an_error() -> None:
     view = replace(whole_drill_view(killed=[True, True]), altered=("a.csv: changed",))
     assert headline(view).code is ExitCode.ERROR
 
@@ -104,7 +104,7 @@ def test_the_headline_of_a_run_narrowed_to_many_claims_names_the_first_claims(co
     assert view.narrowed().endswith(f"A-{count - 1}")
 
 
-def test_a_gate_over_everything_names_no_part() -> None:
+def test_the_headline_of_a_complete_gate_mentions_no_part() -> None:
     sentence = headline(view_of(PASS, gate=True)).sentence
     assert sentence == "The gate is open: every planned unit was decided and held."
 

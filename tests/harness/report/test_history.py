@@ -322,7 +322,7 @@ def test_runs_with_a_different_name_source_trainer_or_contract_belong_to_a_diffe
     assert grouped(unlike) == [["gate-1"], ["gate-2"]]
 
 
-def test_a_unit_that_was_run_again_begins_another_gate() -> None:
+def test_a_unit_that_was_run_again_belongs_to_a_new_gate() -> None:
     first = parts("gate-1", "gate-2")
     again = parts("gate-3", "gate-4")
     assert grouped([*first, *again]) == [["gate-1", "gate-2"], ["gate-3", "gate-4"]]

@@ -45,7 +45,7 @@ def results(view: ReportView) -> list[str]:
         (True, ["passed", "failure", "failure", "failure", "error"]),
     ],
 )
-def test_each_status_becomes_its_element(gate: bool, expected: list[str]) -> None:
+def test_each_status_has_its_junit_element(gate: bool, expected: list[str]) -> None:
     assert results(view_of(*ALL, gate=gate)) == expected
 
 

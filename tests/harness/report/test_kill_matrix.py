@@ -187,7 +187,7 @@ def pairs(record: DrillRecord) -> list[tuple[str, str, str, str]]:
     return [*ended, *((each.contract, each.claim, each.fault, "not run") for each in record.not_run)]
 
 
-def test_the_contract_names_its_trainer() -> None:
+def test_the_kill_matrix_page_names_the_trainer_of_the_contract() -> None:
     assert contract().system in Page(render(drill_of(row(FIRST, "a")))).words()
 
 

@@ -53,7 +53,7 @@ def test_sentences_of_judges_use_the_singular_for_one() -> None:
     assert wrong == []
 
 
-def test_every_conclusion_is_worded_by_the_one_function() -> None:
+def test_every_judge_message_agrees_with_its_numbers() -> None:
     assert Sheet().conclude("held", "1 captures were made").message == "1 capture was made"
 
 

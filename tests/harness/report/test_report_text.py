@@ -84,7 +84,7 @@ def test_sizes_in_binary_units(count: int, shown: str) -> None:
     assert text.size(count) == shown
 
 
-def test_a_figures_unit_is_not_said_twice() -> None:
+def test_a_unit_that_repeats_the_name_of_its_figure_is_left_out() -> None:
     replays = Figure(value=0, unit="replays")
     assert text.rows({"replays": replays, "steps_run": Figure(value=40, unit="steps")}) == [
         ("replays", "0"),

@@ -45,7 +45,7 @@ def view(*, seeds_run: int = len(OFF), **claim: Any) -> ReportView:
     return small_view(contracts=[contract(claims=[CLAIM | claim])], evidence={run.run_id: run}, verdicts=[unit])
 
 
-def test_a_row_for_each_seed_and_one_plot() -> None:
+def test_the_seeds_section_has_a_row_for_each_seed_and_one_plot() -> None:
     section = seeds.section(view())
     assert section is not None
     [part] = section.parts

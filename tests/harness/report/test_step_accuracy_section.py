@@ -65,7 +65,7 @@ def part(*, unfinished: bool = False) -> Part:
     return found
 
 
-def test_gradients_by_kind_of_tensor_with_both_errors() -> None:
+def test_the_step_accuracy_section_lists_gradient_errors_by_kind_of_tensor() -> None:
     kinds = part().tables[0]
     assert kinds.columns[2:4] == ["median error of ungraphed", "median error of graphed"]
     assert kinds.rows == [

@@ -117,7 +117,7 @@ def test_results_go_to_stdout(capsys: pytest.CaptureFixture[str]) -> None:
         (1, "ms", "1 ms"),
     ],
 )
-def test_one_of_a_unit_is_in_the_singular(value: float, unit: str, shown: str) -> None:
+def test_a_figure_of_one_is_printed_in_the_singular(value: float, unit: str, shown: str) -> None:
     item = verdict("F-GRAPH-BWD-001", status=Status.FAIL, figures={"seen": Figure(value=value, unit=unit)})
     assert printed(view_with(item))[2] == f"           seen: {shown}"
 

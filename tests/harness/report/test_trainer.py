@@ -38,21 +38,21 @@ def view_of_system(
         (view_of_system(OWN, STRANGER, recorded={OWN: SECOND, STRANGER: THIRD}), f"{'2' * 12}, {'3' * 12}"),
     ],
 )
-def test_the_trainers_commit_is_its_own_repositorys(view: ReportView, commit: str) -> None:
+def test_the_commit_of_a_trainer_is_that_of_its_own_repository(view: ReportView, commit: str) -> None:
     assert trainer_commit(view) == commit
 
 
 @pytest.mark.parametrize(("changes", "end"), [(0, ""), (2, " with uncommitted changes")])
-def test_of_two_commits_it_is_the_candidates(changes: int, end: str) -> None:
+def test_the_trainer_commit_of_two_compared_commits_is_the_candidates(changes: int, end: str) -> None:
     facts = {"subject": "x", "changes": changes}
     commits = {"candidate": {"commit": SECOND, **facts}, "baseline": {"commit": THIRD, "subject": "y"}}
     assert trainer_commit(view_of_system(STRANGER, commits=commits)) == "2" * 12 + end
 
 
-def test_the_harness_has_its_own() -> None:
+def test_the_harness_commit_is_recorded_separately() -> None:
     assert harness_commit(view_of_system(STRANGER)) == "1" * 12
     assert harness_commit(view_of_system(STRANGER, git=None)) == NOT_RECORDED
 
 
-def test_each_trainer_is_named_once() -> None:
+def test_each_trainer_of_several_parts_is_named_once() -> None:
     assert trainers(view_of_system(OWN, STRANGER, OWN)) == [OWN, STRANGER]

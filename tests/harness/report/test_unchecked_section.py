@@ -23,7 +23,7 @@ def test_claims_without_an_executable_check_have_their_own_unjudged_section() ->
     ]
 
 
-def test_the_page_shows_each_as_text() -> None:
+def test_unchecked_claims_are_escaped_on_the_page() -> None:
     words = Page(render(small_view(contracts=[listing_two()]))).words()
     assert "G-2 Pretty <b>2</b> no number" in words
 

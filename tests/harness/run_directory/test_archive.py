@@ -73,13 +73,13 @@ def test_a_hostile_member_is_refused_by_name(tmp_path: Path, name: str) -> None:
     ],
     ids=["twice", "case", "folder's case", "below a file", "a folder as a file", "spelled otherwise"],
 )
-def test_one_path_is_written_once(tmp_path: Path, second: Member, got: str) -> None:
+def test_an_archive_that_names_a_path_twice_is_refused(tmp_path: Path, second: Member, got: str) -> None:
     message = refusal(archive_of(tmp_path / "run.tar.xz", FILE, second), Limits())
     assert "names each file once" in message
     assert got in message
 
 
-def test_names_that_differ_in_composition_only_are_one_name(tmp_path: Path) -> None:
+def test_archive_names_that_differ_only_in_unicode_composition_are_refused(tmp_path: Path) -> None:
     message = refusal(archive_of(tmp_path / "run.tar.xz", Member("run/\u00e9"), Member("run/e\u0301")))
     assert "differs from run/\\xe9 in case only" in message
 

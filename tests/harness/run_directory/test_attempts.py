@@ -100,7 +100,7 @@ def test_the_ci_attempt_comes_from_the_first_known_variable_that_is_set(tmp_path
     assert before(tmp_path, BUILDKITE_RETRY_COUNT="8", GITHUB_RUN_ATTEMPT="2").ci == 2
 
 
-def test_they_are_recorded_with_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_earlier_attempts_are_recorded_with_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GITHUB_RUN_ATTEMPT", "2")
     finished(tmp_path / "a", timing())
     bundle = finished(tmp_path / "b", with_earlier_runs(timing(), [], tmp_path))
@@ -108,7 +108,7 @@ def test_they_are_recorded_with_the_run(tmp_path: Path, monkeypatch: pytest.Monk
     assert (recorded.directories(UNIT), recorded.ci) == (["a"], 2)
 
 
-def test_a_header_of_before_has_none(tmp_path: Path) -> None:
+def test_an_older_header_has_no_attempts(tmp_path: Path) -> None:
     bundle = finished(tmp_path / "a", timing())
     path = bundle.path / "run.json"
     values = json.loads(path.read_text())
@@ -156,7 +156,7 @@ def having(view: ReportView, attempts: Attempts) -> ReportView:
 SAID = "3 attempts: also timed in morning, noon"
 
 
-def test_they_are_shown_wherever_verdicts_are(capsys: pytest.CaptureFixture[str]) -> None:
+def test_earlier_attempts_are_shown_wherever_verdicts_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
     view = full_view()
     verdict = view.verdicts[-1]
     attempts = tried("morning", "noon", ci=2, unit=(verdict.contract, verdict.claim, verdict.workload))

@@ -49,7 +49,7 @@ def test_judging_and_rendering_a_run_without_its_empty_folders_keeps_the_manifes
     assert read_manifest(uploaded) == before
 
 
-def test_published_it_is_the_same_evidence(uploaded: Path) -> None:
+def test_publishing_a_run_without_its_empty_folders_keeps_its_evidence(uploaded: Path) -> None:
     published(uploaded, Path("published"))
     assert rejudged(Path("published")).problems == []
     assert read_manifest(Path("published"))[0].seen == read_manifest(uploaded)[0].seen

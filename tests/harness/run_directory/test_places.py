@@ -188,7 +188,7 @@ def test_an_archive_replaced_by_another_archive_of_the_same_run_is_reported(run:
 
 
 @pytest.mark.parametrize(("name", "got"), [("evidence", "evidence beside it"), ("run.json", "run.json beside it")])
-def test_a_published_run_has_one_body_of_evidence(run: Path, name: str, got: str) -> None:
+def test_a_published_run_with_evidence_next_to_its_archive_is_refused(run: Path, name: str, got: str) -> None:
     published(run, Path("published"))
     copy = shutil.copytree if (run / name).is_dir() else shutil.copy
     copy(run / name, Path("published") / name)

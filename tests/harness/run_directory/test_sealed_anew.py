@@ -180,7 +180,7 @@ def test_a_published_run_without_a_manifest_is_sealed_next_to_its_archive(run: P
     assert read_manifest(Path("again"))[0].replaces == digest(folder)
 
 
-def test_a_forgery_is_caught_by_the_digest_that_was_kept(run: Path) -> None:
+def test_a_forged_run_is_refused_by_its_earlier_digest(run: Path) -> None:
     kept = digest(run)
     refuse_others([run], [kept])
     refuse_others([run], [f"sha256:{kept}"])

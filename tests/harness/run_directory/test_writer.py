@@ -53,7 +53,7 @@ def test_a_run_is_not_sealed_after_a_signal_that_something_swallowed(
     assert not writer.final.exists()
 
 
-def test_a_run_that_is_cut_off_right_behind_its_seal_is_given_up_as_a_whole(writer: BundleWriter) -> None:
+def test_a_run_abandoned_right_after_its_seal_becomes_incomplete(writer: BundleWriter) -> None:
     writer.finish()
     assert read_bundle(writer.final).complete
     assert writer.abandon() == writer.final
@@ -218,7 +218,7 @@ def planted(request: pytest.FixtureRequest, writer: BundleWriter, tmp_path: Path
     return name, str(outside)
 
 
-def test_in_a_lane_it_costs_the_lane(writer: BundleWriter) -> None:
+def test_a_special_file_left_in_a_lane_is_a_death_of_only_that_lane(writer: BundleWriter) -> None:
     in_a_lane(writer.evidence_directory(RUN_ID))
     writer.settle()
     assert (writer.evidence_directory(RUN_ID) / "lane.1" / "death.json").exists()

@@ -95,7 +95,7 @@ def test_a_step_trains_the_same_for_every_batch_structure(structure: str) -> Non
 
 
 @pytest.mark.parametrize("structure", STRUCTURES)
-def test_its_tensors_have_names(structure: str) -> None:
+def test_tensors_of_every_batch_structure_have_names(structure: str) -> None:
     with Regression(structure).open(WORKLOAD, Arm()) as run:
         assert set(run.inputs()) == STRUCTURES[structure][2]
 

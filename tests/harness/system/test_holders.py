@@ -46,7 +46,7 @@ def test_an_average_is_found_under_a_name_that_lasts(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [*REBOUND, *IN_PLACE])
-def test_a_trial_leaves_no_trace_in_it(name: str) -> None:
+def test_a_trial_step_leaves_rebound_or_changed_tensors_unchanged(name: str) -> None:
     step, read = (REBOUND | IN_PLACE)[name]()
     before = read()
     with StateGuard(dict, [step]) as guard:

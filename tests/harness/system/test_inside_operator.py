@@ -75,7 +75,7 @@ def test_an_operator_that_reads_nothing_on_the_host_is_recorded_without_a_sync(n
     assert not by_dispatch_mode(lambda: QUIET[name](weight), "cpu")
 
 
-def test_of_numbers_in_the_code_it_may_read() -> None:
+def test_an_operator_may_read_values_computed_from_constants() -> None:
     weight = torch.ones(2)
 
     def body() -> Tensor:

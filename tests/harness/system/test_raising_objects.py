@@ -179,7 +179,7 @@ def test_tensors_beside_a_raising_object_are_still_found(shy: Any) -> None:
     assert {average.data_ptr(), other.data_ptr()} <= {each.data_ptr() for each in loose}
 
 
-def test_a_trial_is_undone_next_to_it(shy: Any) -> None:
+def test_a_trial_step_is_undone_beside_a_raising_object(shy: Any) -> None:
     holder = Holder(shy, torch.zeros(2))
 
     def step() -> None:
@@ -196,7 +196,7 @@ def test_a_trial_is_undone_next_to_it(shy: Any) -> None:
     assert before.tolist() == [0.0, 0.0]
 
 
-def test_its_neighbour_is_seen_to_change(shy: Any) -> None:
+def test_a_change_beside_a_raising_object_is_found(shy: Any) -> None:
     holder = Holder(shy, torch.zeros(2))
     holder.count = 0  # type: ignore[attr-defined]
     step = lambda: holder
@@ -206,7 +206,7 @@ def test_its_neighbour_is_seen_to_change(shy: Any) -> None:
     assert not Snapshot(reach(step).places).changed()
 
 
-def test_a_training_with_it_is_captured(shy: Any) -> None:
+def test_a_training_with_a_raising_object_is_captured(shy: Any) -> None:
     holder = Holder(shy, torch.zeros(2))
 
     def step(batch: dict[str, Tensor]) -> Tensor:

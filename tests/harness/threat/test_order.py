@@ -73,7 +73,7 @@ def test_a_description_that_changes_the_contract_is_an_error(
     assert "while code of the project ran" in caught.value.got
 
 
-def test_a_description_that_writes_elsewhere_is_none(
+def test_a_description_that_writes_outside_the_contract_is_not_an_error(
     scripted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -60,7 +60,7 @@ def test_every_gradient_errs_by_more_than_rounding(fault: str) -> None:
     assert {name: change for name, change in changes(fault).items() if not change > least} == {}
 
 
-def test_a_product_in_eight_bits_is_lora_bs_alone() -> None:
+def test_the_lora_product_fault_changes_only_the_gradients_of_lora_b() -> None:
     found = changes("lora_product_in_fp8")
     assert all(change > 0.01 for name, change in found.items() if "lora_b" in name)
     assert {change for name, change in found.items() if "lora_b" not in name} == {0.0}
@@ -87,7 +87,7 @@ def test_swapped_projections_keep_their_gradients_places() -> None:
 
 
 @pytest.mark.parametrize("fault", OWN)
-def test_nobody_else_finds_the_changed_operators(fault: str) -> None:
+def test_an_operator_fault_changes_operators_only_in_its_own_run(fault: str) -> None:
     before = dict(vars(ops))
     with opened(fault) as run:
         assert dict(vars(ops)) == before

@@ -31,7 +31,7 @@ STEPS = 5
 
 
 @pytest.mark.parametrize("fault", slow_but(["labels_not_shifted", "zeroed_gradient"], SHOWN_FROM))
-def test_both_arms_are_wrong_alike(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plain_step_fault_changes_both_arms_equally(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plain_step, "RESET_STEP", 2)
     monkeypatch.setattr(plain_step, "ZEROED_FROM", 1)
     workload = Workload(model="tiny", batch_size=1, seq_len=8, steps=STEPS, needs=Needs(device="cpu"))
