@@ -192,7 +192,7 @@ def test_the_numbers_of_a_kind() -> None:
     assert "max_relative_error" not in numbers_of("kernel_match")  # a number for each data type
 
 
-def test_conditions_by_the_hundred_end_in_one_error(toy: Toy) -> None:
+def test_too_many_combined_conditions_of_a_claim_are_one_error(toy: Toy) -> None:
     claim = "  - id: TOY-002\n    title: t\n    kind: capture\n    candidate: fast\n"
     for field in ("nodes_at_least", "nodes_at_most", "kernels_per_layer_at_least", "skipped_steps_at_most"):
         cases = ", ".join(

@@ -36,7 +36,7 @@ def paths(model: type[BaseModel], stop: set[str], prefix: str = "") -> Iterator[
 
 
 @pytest.mark.parametrize("model", [part_model(kind) for kind in part_kinds()], ids=part_kinds())
-def test_no_field_of_a_kind_is_forgotten(model: type[Judged]) -> None:
+def test_every_field_of_a_kind_is_marked_as_a_demand_or_not(model: type[Judged]) -> None:
     none = marks(model, NoDemand)
     assert sorted([*marks(model, Demand), *none]) == sorted(set(paths(model, set(none))) - COMMON)
 

@@ -71,7 +71,7 @@ def test_run_directories_are_recognized_by_the_file_names_of_the_layout() -> Non
 
 
 @pytest.mark.parametrize("there", [["run.json"], ["manifest.json"], ["INCOMPLETE"], []])
-def test_a_folder_that_is_no_run_directory_is_entered(
+def test_a_folder_with_only_some_run_marks_is_searched_for_contracts(
     add: Callable[[str], Path], tmp_path: Path, there: list[str]
 ) -> None:
     """No contract is lost for a name alone."""

@@ -355,7 +355,7 @@ def test_a_system_that_cannot_be_described(toy: Toy) -> None:
     assert findings == [Finding("error", "toy.yaml:4:9", message), UNUSED_ARM]
 
 
-def test_an_arm_is_checked_against_its_own_system(toy: Toy) -> None:
+def test_arm_options_are_checked_against_the_arms_own_system(toy: Toy) -> None:
     other = dataclasses.replace(DESCRIPTION, arm_options={}, faults={})
     path = toy("plain: {capture: none}", "plain: {capture: none, system: 'a:B', wait: true}")
     findings = lint(load_contract(path), lambda name: other if name == "a:B" else DESCRIPTION)

@@ -74,7 +74,7 @@ def test_each_arm_of_a_memory_claim_has_its_own_run(claim: dict[str, Any], probe
     assert plan.units[0].runs == [run.id for run in runs]
 
 
-def test_a_peak_needs_cuda_and_a_replay_where_it_bounds_memory() -> None:
+def test_a_peak_claim_needs_cuda_and_a_long_replay_only_for_a_memory_bound() -> None:
     assert _obstacles(PEAK) == ["needs_cuda"]
     assert _obstacles(LONG) == [None]
     assert _obstacles(LONG | {"memory_growth_at_most_mib": 0.0}) == ["needs_cuda"]

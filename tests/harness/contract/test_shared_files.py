@@ -221,7 +221,7 @@ def test_shared_files_are_counted_where_a_folder_is_read(folder: Path) -> None:
     ]
 
 
-def test_a_shared_file_that_no_contract_uses_is_a_warning(folder: Path) -> None:
+def test_an_unused_shared_file_is_a_lint_warning(folder: Path) -> None:
     (folder / "below").mkdir()
     shutil.move(folder / "one.yaml", folder / "below" / "one.yaml")
     changed(folder / "below" / "one.yaml", "[shared.yaml]", "[../shared.yaml]")

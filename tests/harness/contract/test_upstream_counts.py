@@ -92,7 +92,7 @@ def test_every_claim_of_every_file_is_an_item(imported: list[Imported]) -> None:
         assert Counter(item.section for item in each.contract.items) == recount(each.contract.path), each.contract.path
 
 
-def test_an_item_is_executable_or_has_no_executable_check_and_never_both(imported: list[Imported]) -> None:
+def test_an_upstream_item_is_either_executable_or_unchecked(imported: list[Imported]) -> None:
     for each in imported:
         listed = [item.where for item, _ in [*each.executable, *each.unchecked]]
         assert sorted(listed) == sorted(item.where for item in each.contract.items)

@@ -38,7 +38,7 @@ def drilled(folder: Path, patch: pytest.MonkeyPatch, *, stop_at: str) -> fire_dr
 
 
 @pytest.mark.slow
-def test_the_rows_whose_runs_ended_are_kept(
+def test_an_interrupted_drill_keeps_the_rows_whose_runs_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as stopped:
@@ -88,7 +88,9 @@ def test_faults_that_never_ran_in_an_interrupted_drill_do_not_count_as_killed(
         pack.published(directory, tmp_path / "published")
 
 
-def test_without_its_control_no_row_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_drill_without_its_control_keeps_no_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(SystemExit) as stopped:
         drilled(tmp_path, monkeypatch, stop_at="+paired")
     assert "marked INCOMPLETE" in stopped.value.__notes__[0]

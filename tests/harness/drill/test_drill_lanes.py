@@ -86,7 +86,7 @@ def test_a_lane_added_to_a_drill_is_reported(directory: Path) -> None:
     assert f"drilled: {CONTROL}/lane.3/run.json: not recorded with the run" in again.judgement.view.altered
 
 
-def test_a_control_without_its_last_lane_has_not_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_drill_control_without_its_last_lane_is_incomplete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(SystemExit) as stopped:
         drilled(tmp_path, monkeypatch, stop_in="lane.1")
     assert "marked INCOMPLETE" in stopped.value.__notes__[0]

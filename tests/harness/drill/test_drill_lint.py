@@ -92,7 +92,7 @@ def test_a_survivor_that_the_claim_no_longer_lists_is_not_reported(loaded: Loade
     assert lint_drill(loaded, [record(loaded, killed=False, fault="nan_tail")]) == []
 
 
-def test_a_newer_record_takes_the_place_of_an_older_one(loaded: LoadedContract) -> None:
+def test_drill_lint_uses_the_newest_record(loaded: LoadedContract) -> None:
     assert lint_drill(loaded, [record(loaded, killed=False), record(loaded)]) == []
 
 
@@ -103,14 +103,14 @@ def test_a_contract_that_changed_since_its_drill_is_a_warning(loaded: LoadedCont
     assert finding.message.startswith("the contract has changed since its last drill")
 
 
-def test_a_newer_record_that_did_not_plant_a_fault_does_not_hide_its_survival(loaded: LoadedContract) -> None:
+def test_a_newer_record_without_the_fault_does_not_hide_its_survival(loaded: LoadedContract) -> None:
     survived = record(loaded, killed=False)
     other = record(loaded, fault="no_steps").model_copy(update={"recorded_at": "2026-01-02T00:00:00+00:00"})
     (finding,) = lint_drill(loaded, [survived, other])
     assert finding.message == "fault 'stale_batch' survived the last drill (2026-01-01T00:00:00+00:00) on short"
 
 
-def test_a_fault_killed_on_another_workload_survived_where_it_did(loaded: LoadedContract) -> None:
+def test_a_fault_killed_on_a_different_workload_still_survived(loaded: LoadedContract) -> None:
     elsewhere = record(loaded)
     elsewhere = elsewhere.model_copy(update={"rows": [elsewhere.rows[0].model_copy(update={"workload": "long"})]})
     assert [each.level for each in lint_drill(loaded, [record(loaded, killed=False), elsewhere])] == ["warning"]
@@ -165,7 +165,7 @@ def test_a_number_that_a_judge_reads_makes_a_drill_old(published: str, tmp_path:
     assert drilled_claims(records_below(run, [edited]), {contract: edited.digest}) == []
 
 
-def test_a_copy_of_a_contract_that_was_changed_later_makes_no_drill_new(tmp_path: Path) -> None:
+def test_an_edited_contract_copy_in_a_run_does_not_renew_its_drill(tmp_path: Path) -> None:
     run, contract = PUBLISHED["alone"]
     path = drilled(run, contract, tmp_path)
     path.write_text(path.read_text() + "# edited\n")

@@ -41,7 +41,7 @@ def test_a_faulted_gradient_comparison_runs_both_arms_once() -> None:
     assert reduced(run).baseline_of == {"traced": "plain"}
 
 
-def test_a_faulted_baseline_executes_the_candidates_that_are_compared_with_it() -> None:
+def test_a_fault_in_a_baseline_also_executes_its_compared_candidates() -> None:
     run = make(fault="f", fault_arms=["plain"], baseline_of={"traced": "plain"}, gradient_steps=[0])
     assert {name: arm.replicas for name, arm in reduced(run).arms.items()} == {"plain": 2, "traced": 1}
 
@@ -121,7 +121,7 @@ def test_merging_a_drill_keeps_for_each_rank_its_evidence_from_either_run() -> N
     assert other.arms["plain"] is control.ranks[0].arms["plain"]
 
 
-def test_the_death_of_either_run_is_the_death_of_both() -> None:
+def test_a_death_of_the_faulted_or_the_control_run_is_the_death_of_the_merged_run() -> None:
     death = Death(cause="signal", detail="SIGKILL", phase=None, stack="")
     run = make(fault="f", fault_arms=["traced"])
     alive, dead = paired(), paired(death=death)

@@ -62,14 +62,14 @@ def rows(plan: DrillPlan) -> list[tuple[str, str]]:
     return [(case.fault, case.unit.workload) for case in plan.cases]
 
 
-def test_a_row_for_every_fault_and_one_control_run_for_all() -> None:
+def test_a_drill_plans_a_row_for_every_fault_and_one_control_run() -> None:
     plan = planned("one", "both", "nan_tail")
     assert rows(plan) == [("one", "w"), ("both", "w"), ("nan_tail", "w")]
     assert [run.id for run in plan.controls.runs] == ["c+w+paired"]
     assert list(plan.faulted) == ["c+w+paired+one", "c+w+paired+both", "c+w+paired+nan_tail"]
 
 
-def test_unfaulted_arms_are_left_to_the_control() -> None:
+def test_unfaulted_arms_are_taken_from_the_control_run() -> None:
     plan = planned("one", "both")
     one, both = plan.faulted.values()
     assert one.executed is not None
@@ -93,7 +93,7 @@ def test_the_smallest_workload_that_this_machine_can_run() -> None:
     assert rows(planned("one", on={"big": BIG}, machine=H200)) == [("one", "big")]
 
 
-def test_a_fault_that_needs_a_gpu_takes_a_workload_on_it() -> None:
+def test_a_fault_that_needs_a_gpu_is_planned_on_a_cuda_workload() -> None:
     on = {"cpu": CPU, "long_cuda": {**CUDA, "steps": 500}}
     assert rows(planned("one", "gpu_only", on=on, machine=H200)) == [("one", "cpu"), ("gpu_only", "long_cuda")]
 
@@ -108,7 +108,7 @@ def test_a_fault_that_cannot_run_on_this_machine_is_listed_with_its_reason() -> 
     ]
 
 
-def test_one_run_serves_the_claims_whose_arms_are_faulted_alike() -> None:
+def test_claims_with_equally_faulted_arms_share_a_drill_run() -> None:
     claims: list[dict[str, Any]] = [
         {**TRAJECTORY, "id": "A", "falsified_by": ["one"]},
         {**TRAJECTORY, "id": "B", "falsified_by": ["one"], "max_abs_difference": 0.5},

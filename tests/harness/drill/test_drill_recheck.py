@@ -165,7 +165,7 @@ def test_changed_evidence_of_a_fault_differs(directory: Path, capsys: pytest.Cap
 
 
 @pytest.mark.parametrize("lost", [FAULTED, CONTROL])
-def test_lost_evidence_differs_the_controls_as_the_faults_own(
+def test_lost_evidence_of_fault_or_control_is_reported_as_a_difference(
     lost: str, directory: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shutil.rmtree(directory / "evidence" / lost)

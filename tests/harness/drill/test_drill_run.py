@@ -97,7 +97,7 @@ def test_a_copied_drill_directory_is_judged_the_same_and_its_page_shows_the_dril
     assert "the units are the controls" in (directory / "summary.md").read_text(encoding="utf-8")
 
 
-def test_a_drill_directory_is_no_gate(outcome: fire_drill.DrillResult) -> None:
+def test_a_drill_directory_is_refused_as_a_gate(outcome: fire_drill.DrillResult) -> None:
     assert outcome.run_directory is not None
     with pytest.raises(EvidenceError, match="a shard of a gate plants no fault"):
         judge.print_verdicts([outcome.run_directory], gate=True, as_json=False)

@@ -144,7 +144,7 @@ def test_a_plant_that_returns_no_step_function_is_refused() -> None:
     ("value", "found"),
     [("{'half': print}", "a builtin_function_or_method under 'half'"), ("['half']", "a list")],
 )
-def test_faults_that_are_none_are_refused_at_their_line(
+def test_invalid_faults_of_a_system_are_refused_at_their_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str, found: str
 ) -> None:
     module = f"own_faults_{len(value)}"

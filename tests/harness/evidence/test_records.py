@@ -64,7 +64,7 @@ def test_records_of_the_whole_run(directory: Path) -> None:
     assert evidence.obstacle == obstacle
 
 
-def test_telemetry_is_read_beside_the_records(directory: Path) -> None:
+def test_telemetry_is_read_together_with_the_records(directory: Path) -> None:
     sample = TelemetrySample(
         seconds=0.5,
         sm_clock_mhz=1980,
@@ -80,7 +80,7 @@ def test_telemetry_is_read_beside_the_records(directory: Path) -> None:
     assert telemetry.samples == [sample]
 
 
-def test_a_write_cut_off_by_death_is_left_out(directory: Path) -> None:
+def test_a_record_cut_off_by_the_death_of_its_process_is_left_out(directory: Path) -> None:
     with Recorder(directory) as recorder:
         recorder.phase("arm plain")
         recorder.write(start())

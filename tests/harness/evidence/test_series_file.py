@@ -79,7 +79,7 @@ def test_a_link_is_not_followed(directory: Path) -> None:
         read_series(directory / "plain.0.csv")
 
 
-def test_a_million_steps_are_read_without_a_call_for_each(tmp_path: Path) -> None:
+def test_a_million_steps_are_read_without_one_call_per_step(tmp_path: Path) -> None:
     losses = np.random.default_rng(0).normal(2.0, 1.0, 1_000_000).tolist()
     path = tmp_path / "plain.0.csv"
     path.write_text(HEADER + "".join(f"{step},{loss!r},b{step:016x},6,256\n" for step, loss in enumerate(losses)))
@@ -105,7 +105,7 @@ def test_every_bit_of_a_metric_survives_storing(directory: Path) -> None:
 
 
 @pytest.mark.parametrize("digests", [["d", "d"], ["d", "longer"]])  # by numpy's reader, and field by field
-def test_metrics_are_read_by_both_readers(tmp_path: Path, digests: list[str]) -> None:
+def test_the_fast_and_the_general_series_reader_read_metrics(tmp_path: Path, digests: list[str]) -> None:
     rows = [f"{step},1.5,{digest},0,8,0.25,NaN" for step, digest in enumerate(digests)]
     (tmp_path / "plain.0.csv").write_text("\n".join([HEADER.strip() + ",norm,rate", *rows]) + "\n")
     series = read_series(tmp_path / "plain.0.csv")

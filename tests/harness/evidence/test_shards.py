@@ -80,6 +80,6 @@ def test_shards_that_do_not_belong_together(tmp_path: Path, second: Header, load
         attempts(shards, [LOADED.contract])
 
 
-def test_a_drill_alone_can_be_judged_again(tmp_path: Path) -> None:
+def test_a_drill_can_be_judged_again_by_itself(tmp_path: Path) -> None:
     bundle = finished(tmp_path / "drill", header(fault="stale"))
     assert len(attempts([bundle], [LOADED.contract])) == 1

@@ -24,7 +24,9 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_a_source_without_end_is_refused_before_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_source_file_over_the_size_limit_is_refused_before_reading(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = package(tmp_path, monkeypatch)
     with (folder / "data.py").open("wb") as file:
         file.truncate(100 * 2**30)
@@ -103,7 +105,7 @@ def test_every_source_is_listed_by_path_and_changes_only_its_packages_digest(
     assert environment.collect(systems, before).source_digest != environment.collect(systems).source_digest
 
 
-def test_words_of_a_kernel_in_cuda_bring_no_module_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_import_statements_in_cuda_files_add_no_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = package(tmp_path, monkeypatch)
     (tmp_path / "of_the_users_own.py").write_text("x = 1\n")
     (folder / "kernel.cu").write_text("/*\nimport of_the_users_own\n*/\n")
@@ -236,7 +238,7 @@ def test_a_symlinked_package_is_classified_by_its_real_path(tmp_path: Path, monk
     assert set(sources.listed_sources(["our_adapter:System"])) == {"harness", "our_adapter", "our_package"}
 
 
-def test_words_after_import_in_a_text_bring_no_folder_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_import_words_in_a_docstring_add_no_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     put = "sys.path.append('.')"
@@ -276,7 +278,7 @@ def test_a_folder_that_a_source_puts_on_the_path_is_looked_in(
         "SourceFileLoader('train', './our train.py')",
     ],
 )
-def test_a_file_that_is_loaded_by_its_path_counts(load: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_loaded_by_its_path_is_a_source(load: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     write(tmp_path, our_adapter=f"def build():\n    {load}\n", our_losses="")

@@ -67,7 +67,7 @@ def test_damaged_process_times_are_read_as_none(directory: Path, text: str) -> N
     assert read_times(directory)[0].process is None
 
 
-def test_a_line_that_is_cut_off_or_damaged_is_left_out(directory: Path) -> None:
+def test_damaged_phase_records_are_left_out_of_the_worker_times(directory: Path) -> None:
     record(directory, PHASE)
     with (directory / "records.jsonl").open("a") as file:
         file.write('{"name":3,"record":"phase","seconds":1.0}\n{"name":"cut off","record":"phase","seco')
@@ -100,7 +100,7 @@ def test_a_run_directory_without_a_readable_run_has_no_worker_times(directory: P
     assert read_times(directory) == []
 
 
-def test_a_recorder_writes_one_clock(directory: Path) -> None:
+def test_all_times_of_a_recorder_come_from_one_clock(directory: Path) -> None:
     with Recorder(directory) as recorder:
         recorder.phase("start")
         recorder.phase("timed")

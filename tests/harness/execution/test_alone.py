@@ -24,7 +24,7 @@ from harness.processes.child import Child, pair
 pytestmark = pytest.mark.usefixtures("stand_in")
 
 
-def test_another_run_is_stopped_during_a_measurement_and_its_seconds_are_recorded(tmp_path: Path) -> None:
+def test_a_run_stopped_during_a_measurement_records_the_stopped_seconds(tmp_path: Path) -> None:
     moments_of, until_there = str(tmp_path / "moments"), str(tmp_path / "until")
     company = Company()
     # the limits count no second in which it was stopped
@@ -64,7 +64,7 @@ class Process:
 
 
 @pytest.mark.parametrize(("wall_limit_s", "heartbeat_s", "overrun"), [(9, 99, "wall_limit"), (99, 9, "heartbeat")])
-def test_a_limit_counts_no_second_in_which_a_worker_is_stopped(
+def test_time_while_a_worker_is_stopped_does_not_count_for_its_limits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wall_limit_s: float, heartbeat_s: float, overrun: str
 ) -> None:
     now = [0.0]

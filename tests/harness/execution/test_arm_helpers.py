@@ -185,7 +185,7 @@ def untimed_share(blocks: list[Block], arm: str) -> float:
     return sum(block.untimed_helper_seconds or 0.0 for block in of_arm) / sum(block.seconds for block in of_arm)
 
 
-def test_batches_that_an_arm_prepares_ahead_are_seen(tmp_path: Path) -> None:
+def test_batches_prepared_ahead_by_an_arm_count_as_untimed_work(tmp_path: Path) -> None:
     blocks = timed("PreparesAhead", tmp_path / "run")
     assert untimed_share(blocks, "ahead") > HELPERS_SHARE
     assert untimed_share(blocks, "plain") == 0

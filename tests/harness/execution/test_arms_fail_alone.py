@@ -176,7 +176,7 @@ def test_a_control_that_fails_costs_the_claims_with_that_control(raising: Outcom
     assert "arm untrained of run" in raising.verdicts["CONTROL"].message
 
 
-def test_a_baseline_of_gradients_that_fails_costs_its_comparison(raising: Outcome) -> None:
+def test_a_failing_gradient_baseline_fails_its_comparison(raising: Outcome) -> None:
     assert raising.verdicts["GRADIENTS"].reason == "worker_exception"
     assert "arm of_gradients of run" in raising.verdicts["GRADIENTS"].message
 

@@ -23,7 +23,7 @@ def waiting_step() -> TracedStep:
     return TracedStep(body, lambda: {"value": value})
 
 
-def test_a_traced_recording_that_fails_is_an_attempt_each_time() -> None:
+def test_each_failed_traced_recording_counts_as_a_capture_attempt() -> None:
     step = waiting_step()
     with CaptureAttempts() as attempts:
         for _ in range(2):
@@ -39,7 +39,7 @@ def test_a_cuda_graph_that_cannot_begin_counts_as_a_capture_attempt() -> None:
     assert attempts.count == 1
 
 
-def test_a_failure_that_somebody_catches_is_kept_with_the_users_line() -> None:
+def test_a_caught_capture_failure_is_recorded_with_the_users_line() -> None:
     step = waiting_step()
     with CaptureAttempts() as attempts, suppress(HostSyncError):
         step.record()

@@ -19,7 +19,7 @@ def test_node_types_are_cudas_names(kind: str, name: str) -> None:
     assert _type_name(getattr(runtime.cudaGraphNodeType, f"cudaGraphNodeType{kind}")) == name
 
 
-def test_the_first_known_table_among_the_arguments_counts() -> None:
+def test_the_clip_census_uses_the_first_known_table_among_the_arguments() -> None:
     tables = {0x1000: 168, 0x2000: 3}
     assert clipped_by(tables, [7, 0x1000, 0x2000]) == 168
     assert clipped_by(tables, [7, 8]) == 0

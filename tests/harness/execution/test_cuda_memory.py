@@ -30,7 +30,7 @@ def test_a_memory_reset_by_either_name_is_recorded_and_executed(name: str, monke
 
 
 @pytest.mark.parametrize("rank", [None, 1])
-def test_a_rank_asks_about_its_own_device(rank: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_samples_the_memory_of_its_own_device(rank: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory is sampled by a thread, whose current device is the first one."""
     asked: list[int] = []
 
@@ -58,7 +58,7 @@ def test_a_rank_asks_about_its_own_device(rank: int | None, monkeypatch: pytest.
     assert asked == [rank or 0] * 4
 
 
-def test_a_look_before_the_system_uses_the_device_is_no_first_use(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sampling_memory_does_not_initialize_cuda_before_the_system(monkeypatch: pytest.MonkeyPatch) -> None:
     """A system that sets the allocator up as it opens would come too late: the sampler looks every two milliseconds."""
 
     def current_device() -> int:

@@ -189,7 +189,7 @@ def test_an_arm_was_executed_as_the_contract_demands(change: dict[str, Any], sai
     assert str(first_difference(contract, claim, workload, [other])) == said
 
 
-def test_a_larger_measurement_does_not_stand_for_two() -> None:
+def test_one_large_measurement_does_not_replace_two_demanded_measurements() -> None:
     *_, (_, _, workload, made) = units(TRAJECTORY, {**THROUGHPUT, "processes": 12})
     [*_, (contract, claim, _, _)] = units(TRAJECTORY, {**THROUGHPUT, "processes": 6, "measurements": 2})
     found = str(first_difference(contract, claim, workload, made))

@@ -47,7 +47,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return made
 
 
-def test_with_cuda_a_rank_selects_its_device_and_waits_for_it(calls: list[str]) -> None:
+def test_a_rank_selects_and_synchronizes_its_own_cuda_device(calls: list[str]) -> None:
     assert device.select(1) == torch.device("cuda", 1)
     device.synchronize()
     assert calls == ["set_device cuda:1", "synchronize"]

@@ -94,7 +94,7 @@ def test_loss_noise_between_batches_does_not_count_as_training(seed: int, tmp_pa
     assert verdict.reason == "vacuous_training_effect", verdict.message
 
 
-def test_warm_ups_leave_no_trace_in_running_statistics(tmp_path: Path) -> None:
+def test_capture_warm_ups_do_not_change_running_statistics(tmp_path: Path) -> None:
     batches = {}
     for capture in ("none", "step"):
         system = Stateful()

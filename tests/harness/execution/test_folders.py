@@ -8,7 +8,7 @@ from pathlib import Path
 from harness.platform.paths import without_folders
 
 
-def test_module_roots_and_the_working_folder_are_left_out() -> None:
+def test_module_roots_and_the_working_folder_are_removed_from_texts() -> None:
     inside = f"{Path.cwd()}/package/module.py"
     installed = f"{sys.prefix}/lib/library.py"
     assert without_folders(f'File "{inside}", then {installed}') == 'File "package/module.py", then lib/library.py'

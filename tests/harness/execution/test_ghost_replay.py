@@ -49,7 +49,7 @@ def test_a_trajectory_with_a_decoy_graph_counts_as_not_captured(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("system", ["step_function_systems:Regression", "ghost_systems:EagerUpdate"])
-def test_the_fault_of_a_remembered_step_is_seen_in_any_system(system: str, tmp_path: Path) -> None:
+def test_the_remembered_step_fault_is_found_in_any_system(system: str, tmp_path: Path) -> None:
     assert verdict_on(system, tmp_path / "run", "remembered_step").reason == "output_not_from_replay"
 
 
@@ -113,9 +113,7 @@ def test_the_ghost_replay_sends_a_heartbeat_after_each_step(tmp_path: Path, monk
     assert "step" in moments
 
 
-def test_graphs_are_counted_before_the_look_whose_steps_may_drop_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_captures_are_counted_before_the_ghost_replay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     called = list[str]()
 
     def noting(name: str) -> Any:

@@ -160,7 +160,7 @@ def refusal() -> str:
 
 
 @pytest.mark.parametrize("number", [errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL, errno.EIO])
-def test_a_file_system_without_locks_is_named_and_nobody_waits(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+def test_a_file_system_without_locks_is_reported_without_waiting(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     def flock(*_: object) -> None:
         raise OSError(number, os.strerror(number))
 
@@ -189,14 +189,12 @@ def test_a_lock_without_permission_is_named(monkeypatch: pytest.MonkeyPatch, mod
 
 
 @pytest.mark.parametrize("make", [Path.mkdir, lambda path: path.symlink_to(path)], ids=["folder", "link"])
-def test_a_lock_that_is_no_file_is_named(make: Callable[[Path], object]) -> None:
+def test_an_unusable_lock_path_is_reported(make: Callable[[Path], object]) -> None:
     make(lock_path("GPU-a"))
     assert "the lock of a GPU is a file that this user can write and lock" in refusal()
 
 
-def test_a_folder_for_locks_that_is_a_file_or_has_no_parent_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unusable_folder_for_locks_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     directory = lock_path("GPU-a").parent
     directory.rmdir()
     directory.touch()

@@ -57,7 +57,7 @@ def test_both_detectors_count_the_same_syncs_of_a_waiting_step() -> None:
     assert observe(Waits()) == {"dispatch_mode": (10, 2, True), "fake_pass": (5, 1, True)}
 
 
-def test_a_masks_hidden_sync_is_counted_alike_by_both() -> None:
+def test_both_detectors_count_the_hidden_sync_of_boolean_indexing() -> None:
     assert observe(Chooses()) == {"dispatch_mode": (2, 2, True), "fake_pass": (1, 1, True)}
 
 
@@ -133,7 +133,7 @@ def test_operators_that_need_values(function: Callable[[Tensor], object], count:
     assert uses(function) == (count, count)
 
 
-def test_on_cuda_only_its_tensors_and_blocking_copies_count() -> None:
+def test_on_cuda_only_reads_of_cuda_tensors_and_blocking_copies_are_syncs() -> None:
     copy = torch.ops.aten.copy_.default
     host = torch.zeros(2)
     device = torch.zeros(2, device="meta")
@@ -166,7 +166,7 @@ def test_a_masked_write_on_cuda_waits_but_where_torch_fills(
         assert needs_value(torch.ops.aten.index_put.default, given, how, "cuda") is waits
 
 
-def test_a_masked_write_beside_another_index_waits() -> None:
+def test_a_masked_write_combined_with_a_second_index_is_a_sync() -> None:
     with FakeTensorMode():
         tensor, mask = torch.empty(6, 4, device="cuda"), torch.empty(6, device="cuda", dtype=torch.bool)
         numbers = torch.zeros(1, device="cuda", dtype=torch.int64)
@@ -277,7 +277,7 @@ def looks(
     return (reading.detector, reading.steps, reading.count, places, reading.sees_planted), executed
 
 
-def test_without_a_sync_nobody_looks_for_places(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_source_lines_are_looked_up_only_if_a_sync_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
     recorded, executed = looks(monkeypatch, 0, 5, sees_planted=True)
     assert recorded == ("profiler", 2, 0, [], True)
     assert executed == [
@@ -316,7 +316,7 @@ def test_a_copy_to_pageable_memory_waits_even_without_a_synchronizing_call() -> 
     assert list(syncs_of_profile([WINDOW, inside], WAITS)) == [(Place("?", 0), "cudaStreamSynchronize")]
 
 
-def test_a_runtime_call_without_a_parent_belongs_to_the_shortest_operator_around_it() -> None:
+def test_a_runtime_call_without_a_parent_belongs_to_its_innermost_operator() -> None:
     call = Event("cudaStreamSynchronize", 15, 16)
     outer = Event("aten::item", 11, 19, ["torch/nn/module.py(5): call", "outer.py(1): train"])
     inner = Event("aten::_local_scalar_dense", 14, 17, ["torch/_tensor.py(9): item", "inner.py(7): clip"])
@@ -330,7 +330,7 @@ def test_a_step_that_fails_on_fake_tensors_is_counted_until_the_failure() -> Non
     assert observe(DividesByWhatItReads()) == {"dispatch_mode": (2, 2, True), "fake_pass": (1, 1, True)}
 
 
-def test_a_pass_on_fake_tensors_that_fails_is_no_reading() -> None:
+def test_a_failed_pass_on_fake_tensors_gives_no_reading() -> None:
     evidence = observed(OwnOperator())
     assert [reading.detector for reading in evidence.readings] == ["dispatch_mode"]
     assert evidence.fake_tensors_error is not None

@@ -10,9 +10,7 @@ from harness.judging.registry import judge_unit
 from harness.judging.verdict import Status
 
 
-def test_a_number_that_a_later_step_compares_leaves_the_claim_open_until_the_contract_explains_it(
-    tmp_path: Path,
-) -> None:
+def test_a_counter_that_a_later_step_reads_is_undecided_until_explained(tmp_path: Path) -> None:
     contract = contract_of("stateful_systems:SlowsLater", CLAIM)
     [run] = planned_of(contract).runs
     evidence = [executed(run, tmp_path / run.id)]

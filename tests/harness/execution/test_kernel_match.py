@@ -124,7 +124,7 @@ def test_a_kernel_with_different_bits_in_its_second_call_is_not_repeatable() -> 
     assert (case.repeat_equal, case.error_vs_fp64) == (False, 0.0)
 
 
-def test_an_updated_output_starts_each_call_from_the_same_values() -> None:
+def test_an_updated_output_has_equal_start_values_in_each_kernel_call() -> None:
     def add(outputs: Mapping[str, Tensor]) -> None:
         outputs["y"].add_(VALUES)
 
@@ -145,7 +145,7 @@ def test_any_difference_from_a_zero_reference_is_an_infinite_error() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_poison_is_nan_and_no_nan_of_arithmetic(dtype: torch.dtype) -> None:
+def test_poison_values_differ_from_every_computed_nan(dtype: torch.dtype) -> None:
     poison = GuardedMemory().poisoned_like(torch.zeros(2, dtype=dtype))
     assert bool(poison.isnan().all())
     integer = torch.int32 if dtype == torch.float32 else torch.int16
@@ -305,7 +305,7 @@ def test_a_reference_of_zeros_is_counted() -> None:
 TERMS = {"y": torch.tensor([2.0, 16.0, 4.0], dtype=torch.float64)}
 
 
-def test_errors_are_relative_to_each_elements_own_terms() -> None:
+def test_kernel_errors_are_relative_to_each_elements_own_terms() -> None:
     case = compare(comparison(writing(2.0, -8.5, 4.25), writing(2.25, -8.0, 4.0), terms=lambda: TERMS))
     assert case.terms is not None
     assert {dtype: errors.model_dump() for dtype, errors in case.terms.items()} == {
@@ -314,7 +314,7 @@ def test_errors_are_relative_to_each_elements_own_terms() -> None:
     assert compare(comparison(doubling)).terms is None
 
 
-def test_an_element_without_terms_may_have_no_error() -> None:
+def test_an_element_with_zero_terms_must_be_exact() -> None:
     terms, exact = (torch.tensor([first, 1.0, 1.0], dtype=torch.float64) for first in (0.0, 0.0))
 
     def vs_fp64(first: float) -> float:
@@ -334,7 +334,7 @@ def test_terms_that_add_to_less_than_the_value_are_refused() -> None:
         compare(comparison(doubling, terms=lambda: small))
 
 
-def test_a_peer_is_compared_over_the_outputs_that_it_has() -> None:
+def test_a_peer_kernel_is_compared_on_the_outputs_that_it_has() -> None:
     two = {"written": {"y": torch.zeros(3), "z": torch.zeros(3)}}
     exact = {"y": 2 * VALUES.double(), "z": VALUES.double()}
 
@@ -359,7 +359,7 @@ def test_a_peer_without_a_comparable_output_is_refused(outputs: dict[str, Tensor
         compare(comparison(doubling, peer=("another", lambda: outputs)))
 
 
-def test_outputs_of_two_data_types_have_errors_of_their_own() -> None:
+def test_outputs_of_two_data_types_have_separate_errors() -> None:
     written = {"y": torch.zeros(3), "z": torch.zeros(3, dtype=torch.bfloat16)}
     exact = dict.fromkeys(written, 2 * VALUES.double())
 

@@ -178,7 +178,7 @@ def test_a_run_that_stays_whole(change: dict[str, Any]) -> None:
         (188, 2, [["plain", "again", "untrained"], ["plain"]]),
     ],
 )
-def test_without_a_gpu_each_lane_has_a_processor_and_enough_to_do(
+def test_lanes_without_a_gpu_depend_on_cores_and_steps(
     steps: int, processors: int, expected: list[list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """250 steps and more; repetitions have one of the processors."""
@@ -187,7 +187,7 @@ def test_without_a_gpu_each_lane_has_a_processor_and_enough_to_do(
     assert [[arm for arm, _ in lane.executions()] for lane in lanes(run)] == expected
 
 
-def test_without_a_gpu_a_candidate_stays_with_its_baseline(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_gpu_a_candidate_shares_its_baselines_lane(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lanes_module, "usable_cores", lambda: 4)
     _, run = planned(within(), device="cpu")
     assert apart(run) == [[("plain", 0), ("again", 0)], [("plain", 1)], [("untrained", 0)]]

@@ -106,7 +106,7 @@ def test_runtime_and_driver_graph_launches_are_counted_once_each() -> None:
     assert cupti.subscriptions == ["subscribed", "unsubscribed"]
 
 
-def test_only_graph_launches_call_back_and_of_one_domain() -> None:
+def test_the_launch_counter_enables_only_graph_launches_of_one_domain() -> None:
     cupti = Cupti()
     with LaunchCounter(cupti, cupti.replay):
         assert cupti.enabled == {(DRIVER, 514), (DRIVER, 515)}
@@ -183,7 +183,7 @@ def test_a_launch_counter_that_goes_blind_during_the_timing_reports_a_failure() 
     assert counter.failure == "the counter saw a planted graph launch before the timed blocks, and none after them"
 
 
-def test_an_exception_leaves_no_subscriber() -> None:
+def test_an_exception_within_a_launch_counter_removes_its_subscriber() -> None:
     cupti = Cupti()
     with pytest.raises(RuntimeError, match="a step failed"), LaunchCounter(cupti, cupti.replay):
         raise RuntimeError("a step failed")
@@ -218,6 +218,6 @@ MAPS = """\
 """
 
 
-def test_the_mapped_library_is_found_by_its_name() -> None:
+def test_the_loaded_cupti_library_is_found_in_the_memory_maps() -> None:
     assert mapped_cupti(MAPS) == "/opt/a folder/nvidia/cu13/lib/libcupti.so.13"
     assert mapped_cupti(re.sub("libcupti.so.13", "libother.so", MAPS)) is None

@@ -96,7 +96,7 @@ def test_an_arm_that_ends_before_the_other_arm_is_an_error(tmp_path: Path) -> No
     assert "candidate captured ended alone after 325 steps: " in verdict.message
 
 
-def test_a_training_that_ends_in_its_first_block_failed(tmp_path: Path) -> None:
+def test_a_training_that_ends_in_its_first_block_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no rate for update 8"):
         judged("step_function_systems:EndingAtOnce", tmp_path, CLAIM, steps=STEPS)
 
@@ -160,7 +160,7 @@ def test_a_long_replay_takes_turns_with_a_fresh_run(
     assert end.steps_called == 20  # what follows is no part of the training
 
 
-def test_turns_have_each_shape_as_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_replay_turns_use_each_input_shape_equally_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A long shape more in the old run's blocks would look like a slowdown."""
     made: list[int] = []
     block = TimedArm.block
@@ -202,7 +202,7 @@ def test_turns_end_within_the_limit_of_their_run(
     assert (replay.no_rounds is None) == (rounds is not None)
 
 
-def test_a_baseline_has_no_fresh_run(tmp_path: Path) -> None:
+def test_a_baseline_of_a_long_replay_has_no_fresh_run(tmp_path: Path) -> None:
     replay = executed(run_of("plain", 4, 2), tmp_path / "plain").arms["plain"][0].long_replay
     assert replay is not None
     assert (replay.rounds, replay.no_rounds) == (None, None)
@@ -242,7 +242,7 @@ def test_a_long_replay_block_stores_its_last_row_and_a_digest_of_all_rows(tmp_pa
     assert long.arms["plain"][0].end == short.arms["plain"][0].end  # blocks change nothing of the training
 
 
-def test_an_arm_has_a_process_to_itself_and_the_candidate_is_alone(
+def test_a_long_replay_candidate_is_timed_with_the_machine_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alone: list[str] = []
@@ -282,7 +282,7 @@ def block_of(losses: list[float], batches: list[str]) -> Any:
     return seen.block(1.0, 0.1)
 
 
-def test_any_loss_and_any_batch_changes_its_digest() -> None:
+def test_a_changed_loss_or_batch_changes_the_block_digest() -> None:
     first = block_of([1.0, 2.0, 3.0], ["a", "b", "c"])
     other_loss = block_of([1.0, 2.0000000000000004, 3.0], ["a", "b", "c"])
     other_batch = block_of([1.0, 2.0, 3.0], ["a", "a", "c"])

@@ -447,7 +447,7 @@ def test_a_tensor_read_only_by_the_evaluation_is_state() -> None:
     assert len(read) == LONG
 
 
-def test_a_training_whose_last_step_was_not_announced_has_no_roles() -> None:
+def test_loose_tensors_have_no_roles_if_the_last_step_was_unannounced() -> None:
     run = run_of(Trainer(late_average))
     watch = StateWatch(run, follows=True)
     watch.at_start()

@@ -41,7 +41,7 @@ def test_terms_count_without_their_signs(name: str) -> None:
     assert float(terms.size_of(found)) == pytest.approx(expected)
 
 
-def test_a_baseline_records_the_terms_of_its_losses(tmp_path: Path) -> None:
+def test_a_baseline_records_the_size_of_its_loss_terms(tmp_path: Path) -> None:
     [run] = planned_of(contract_of("step_function_systems:Regression", CLAIM)).runs
     evidence = executed(run, tmp_path / "run")
     ends = {arm: [each.end for each in executions] for arm, executions in evidence.arms.items()}

@@ -208,7 +208,7 @@ def test_gradients_of_the_step_before_are_not_this_steps() -> None:
     assert watch.written == set()
 
 
-def test_gradients_that_nobody_reads_are_not_copied() -> None:
+def test_gradients_that_no_claim_reads_are_not_copied() -> None:
     parameter = nn.Parameter(torch.ones(3))
     watch = MadeGradients({"p": parameter})
     watch.copying = False

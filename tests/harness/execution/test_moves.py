@@ -89,7 +89,7 @@ def test_integer_and_boolean_tensors_have_a_moved_distance() -> None:
     assert apart(flags[0], flags[0], flags).tensors == {COUNT: (1.0, 1.0, 0.0)}
 
 
-def test_a_copy_of_the_start_is_the_hosts_own() -> None:
+def test_the_copied_start_state_does_not_change_with_the_weights() -> None:
     weight = torch.ones(1)
     kept = copied({WEIGHT: weight})
     weight.add_(1)
@@ -102,7 +102,7 @@ def test_equal_infinities_have_no_movement_and_no_distance() -> None:
     assert apart({}, mask, ({}, mask)).tensors == {MEAN: (0.0, math.inf, math.inf)}
 
 
-def test_of_several_executions_of_an_arm_the_first_is_kept_and_a_failed_arm_is_forgotten() -> None:
+def test_the_first_execution_of_an_arm_is_kept_and_a_failed_arm_dropped() -> None:
     moves = Moves()
     for value in (1.0, 2.0):
         moves.keep(moved({}, tensors(weight=[value])), "plain")

@@ -104,7 +104,7 @@ def test_zeros_stay_and_buffers_are_not_touched() -> None:
     assert all(torch.equal(tensor, buffers[name]) for name, tensor in run.state()["buffers"].items())
 
 
-def test_two_processes_nudge_alike_and_no_random_number_is_spent() -> None:
+def test_two_processes_nudge_equally_without_drawing_random_numbers() -> None:
     one, other = opened(), opened()
     drawn = torch.get_rng_state()
     nudge(one)

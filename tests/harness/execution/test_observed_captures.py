@@ -179,7 +179,7 @@ def test_an_unobserved_graph_is_counted_and_its_parts_are_not_called_equal() -> 
 
 
 @pytest.mark.usefixtures("graphs")
-def test_beyond_its_limit_an_observer_looks_at_nothing() -> None:
+def test_an_observer_beyond_its_time_limit_records_nothing() -> None:
     observer = StepOperators(SiteFinder({}), until=0.0)
     with observer:
         torch.ones(2).add_(1)
@@ -220,7 +220,7 @@ def test_an_announced_launch_is_recorded_as_an_operator_at_its_calling_line() ->
     assert (added.reads[0].source, added.reads[0].digest) == (0, launched.leaves[1])
 
 
-def test_operators_within_a_launch_are_the_launch_s_own() -> None:
+def test_operators_within_an_announced_launch_belong_to_the_launch() -> None:
     out = torch.zeros(3)
     step = lambda: launches.announced("added", (out,), {}, lambda: out.add_(1))
     [launched] = observed(step, {"state out": out})
@@ -239,7 +239,7 @@ def test_a_tensor_written_by_an_unannounced_launch_has_no_known_source() -> None
     assert (added.reads[0].source, added.reads[0].name) == (None, None)
 
 
-def test_a_launch_writes_memory_that_had_no_value() -> None:
+def test_memory_never_written_before_a_launch_has_no_digest() -> None:
     def step() -> None:
         launch_kernel(torch.ones(3), torch.empty(3))
 

@@ -25,7 +25,7 @@ def attention(mask: Tensor | None) -> set[str]:
     return names
 
 
-def test_a_kernel_with_a_mask_is_another_one_than_without() -> None:
+def test_an_attention_kernel_with_a_mask_is_named_differently() -> None:
     flash = "aten._scaled_dot_product_flash_attention_for_cpu"
     assert attention(None) == {flash}
     assert f"{flash} with attn_mask" in attention(torch.zeros(4, 4))

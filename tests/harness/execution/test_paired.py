@@ -166,9 +166,7 @@ def test_host_syncs_are_observed_once_for_the_arms_that_ask(executed: Executed) 
         assert [(reading.count, reading.sees_planted) for reading in evidence.readings] == [(0, True)] * 2
 
 
-def test_losses_are_written_in_blocks_and_the_last_partial_one_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_losses_of_the_last_partial_block_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(series_block, "BLOCK_STEPS", 6)
     run = make_run(arms={"plain": PlannedArm(arm=Arm(), system=SYSTEM)}, baseline_of={}, gradient_steps=[])
     assert Executed(run, tmp_path / "run").losses("plain") == plain_losses(STEPS)
@@ -207,7 +205,7 @@ def test_a_stale_batch_shows_in_the_batch_digests(tmp_path: Path) -> None:
     assert stale == [fresh[0], *fresh[:-1]]
 
 
-def test_an_extra_sync_is_seen_by_both_detectors(tmp_path: Path) -> None:
+def test_both_detectors_find_a_planted_extra_sync(tmp_path: Path) -> None:
     (syncs,) = faulty(tmp_path, "extra_sync", ["captured"]).of(HostSyncEvidence, "captured")
     assert [(reading.detector, reading.count, reading.steps) for reading in syncs.readings] == [
         ("dispatch_mode", 2, 2),

@@ -117,7 +117,7 @@ def test_peak_memory_counts_memory_held_before_the_measurement_but_no_earlier_pe
     assert (peak.allocated_bytes, peak.reserved_bytes) == (60 * MIB, 900 * MIB)
 
 
-def test_a_reset_hides_no_peak_and_is_counted(device: Device) -> None:
+def test_a_reset_of_peak_statistics_is_counted_and_hides_no_peak(device: Device) -> None:
     def spike_and_reset() -> None:
         device.hold(700 * MIB)
         device.hold(100 * MIB)
@@ -136,7 +136,7 @@ def test_falling_memory_statistics_without_an_observed_reset_are_recorded(device
     assert (evidence.resets, evidence.lost_peaks) == (0, 1)
 
 
-def test_the_harness_own_reset_between_stretches_loses_nothing(device: Device) -> None:
+def test_the_harness_resets_peaks_between_phases_without_losing_any(device: Device) -> None:
     peaks: list[MemoryPeak] = []
     with PeakWatch(device) as watch:
         for size in (700, 100):

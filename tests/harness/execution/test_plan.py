@@ -87,7 +87,7 @@ def test_arms_are_executed_after_their_baselines_even_when_a_baseline_has_a_base
     assert list(run.arms) == ["synchronizing", "plain", "untrained", "graphed"]
 
 
-def test_throughput_runs_in_processes_of_its_own() -> None:
+def test_throughput_is_planned_in_separate_processes() -> None:
     result = planned(TRAJECTORY, THROUGHPUT, machine=H200)
     timings = [run for run in result.runs if run.probe == "throughput"]
     assert [run.id for run in timings] == [f"c+w+throughput+F+0+{process}" for process in range(6)]
@@ -98,7 +98,7 @@ def test_throughput_runs_in_processes_of_its_own() -> None:
     assert result.units[1].runs == [run.id for run in timings]
 
 
-def test_each_measurement_has_all_its_processes() -> None:
+def test_each_planned_measurement_has_all_its_processes() -> None:
     timings = planned(TRAJECTORY, {**THROUGHPUT, "measurements": 3}, machine=H200).runs[1:]
     assert [run.process for run in timings] == list(range(18))
     assert [run.measurement for run in timings] == [0] * 6 + [1] * 6 + [2] * 6
@@ -115,7 +115,7 @@ def test_composite_claims_plan_each_part() -> None:
     ]
 
 
-def test_kernel_probes_are_shared_when_they_ask_the_same() -> None:
+def test_kernel_probes_with_equal_settings_share_a_run() -> None:
     coverage = {"id": "K", "kind": "prewarm", "candidate": "graphed", "scope": "coverage", "target": "sm_90"}
     other_target = {**PTX, "id": "P2", "target": "sm_100"}
     result = planned(PTX, coverage, {**PTX, "id": "P1"}, other_target)
@@ -197,7 +197,7 @@ def test_a_near_miss_is_pointed_out() -> None:
         planned(claim, claims=["F-GRAPH-BWD-1"])
 
 
-def test_kernel_comparisons_that_differ_in_operations_and_bounds_alone_share_a_run() -> None:
+def test_kernel_comparisons_with_different_operations_and_bounds_share_a_run() -> None:
     match: dict[str, Any] = {"kind": "kernel_match", "candidate": "graphed", "max_relative_error": {"float32": 1e-5}}
     claims: list[dict[str, Any]] = [
         {"id": "A", **match, "operations": ["a", "both"]},

@@ -126,7 +126,7 @@ def test_a_system_without_process_groups_runs_nothing(monkeypatch: pytest.Monkey
     )
 
 
-def test_an_unreadable_gpu_goes_to_the_ptx_judge_and_not_to_not_run() -> None:
+def test_an_unreadable_gpu_is_left_to_the_ptx_judge() -> None:
     broken = replace(NO_GPU, gpu_unreadable=True)
     result = planned({**PTX, "target": "device"}, {**CAPTURE, "mechanism": "cuda_graph"}, machine=broken)
     assert [unit.obstacle is None for unit in result.units] == [True, False]
@@ -230,7 +230,7 @@ def broken(system: str) -> SystemDescription:
     raise SystemResolutionError("a system is described", where=system, got="nothing")
 
 
-def test_a_system_that_cannot_be_described_is_not_run_and_says_why() -> None:
+def test_a_system_that_cannot_be_described_is_an_obstacle_with_its_error() -> None:
     """Also where its worker would open it: without the description the unit would be another."""
     result = planned(CAPTURE, describe=broken)
     assert result.runs == []

@@ -169,12 +169,12 @@ def test_ledger_and_inventory_of_steps_in_full_memory(device: Device, tmp_path: 
 
 
 @pytest.mark.usefixtures("device")
-def test_a_step_that_finds_no_memory_is_evidence(tmp_path: Path) -> None:
+def test_running_out_of_memory_in_a_prewarmed_step_is_recorded(tmp_path: Path) -> None:
     found = records_of(make_run("Failing"), tmp_path / "run")["prewarm"]
     assert (found["steps_after_fill"], found["failure"]) == (1, "OutOfMemoryError: CUBLAS_STATUS_ALLOC_FAILED")
 
 
-def test_a_capture_that_failed_is_no_step_of_the_arm(device: Device, tmp_path: Path) -> None:
+def test_a_failed_capture_after_prewarming_is_recorded(device: Device, tmp_path: Path) -> None:
     device.kind = FailedCapture
     found = records_of(make_run("Healthy"), tmp_path / "run")["prewarm"]
     assert device.reserved == [MEMORY]
@@ -285,7 +285,7 @@ def test_memory_is_given_back_when_a_step_fails() -> None:
     assert driver.taken == {}
 
 
-def test_another_failure_of_the_driver_is_no_full_memory() -> None:
+def test_a_driver_error_while_filling_memory_is_raised() -> None:
     with (
         pytest.raises(DriverError, match="cuMemAlloc_v2 gave error 201"),
         device_memory.full(library=Driver(MIB, fails_with=201)),

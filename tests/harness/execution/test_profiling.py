@@ -79,7 +79,7 @@ def test_a_planted_sync_is_recognized_and_not_counted() -> None:
     assert busy_seconds(rest, ranks=1) == pytest.approx(35e-9)
 
 
-def test_a_range_that_a_library_records_is_no_kernel() -> None:
+def test_a_profiler_range_of_a_library_is_not_counted_as_a_kernel() -> None:
     step = [
         Event("harness.step", 0, 100, is_range=True),
         Event("Optimizer.step#AdamW.step", 60, 30, number=2, is_range=True),
@@ -121,7 +121,7 @@ def test_host_work_after_a_step_is_outside_the_step_though_the_device_still_comp
     assert device_work(events, 1, []).outside == []
 
 
-def test_a_graph_that_an_evaluation_replays_between_two_steps_is_no_launch_of_a_step() -> None:
+def test_a_graph_replayed_by_an_evaluation_is_not_a_launch_of_a_step() -> None:
     events = [
         *(Event("harness.step", start, 20, is_range=True) for start in (10, 100)),
         *(Event("cudaGraphLaunch", start + 2, 5, number=start) for start in (10, 50, 100)),
@@ -133,7 +133,7 @@ def test_a_graph_that_an_evaluation_replays_between_two_steps_is_no_launch_of_a_
     assert work.outside == []
 
 
-def test_an_operator_in_a_step_does_not_make_the_harness_own_copy_the_steps() -> None:
+def test_a_copy_by_the_harness_is_not_attributed_to_an_operator_of_the_step() -> None:
     """Operators are numbered by themselves: one may have the number of a call that the harness makes afterwards."""
     events = [
         Event("harness.step", 10, 20, number=2, is_range=True),

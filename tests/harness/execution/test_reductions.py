@@ -36,7 +36,7 @@ def digest(tensor: Tensor) -> int:
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("size", [1, 7, 8, 9, 131])
-def test_a_change_of_any_one_element_changes_the_digest(dtype: torch.dtype, size: int) -> None:
+def test_a_change_of_any_element_changes_the_digest(dtype: torch.dtype, size: int) -> None:
     tensor = (torch.arange(size) % 2).to(dtype)
     seen = {digest(tensor)}
     for position in range(size):
@@ -236,7 +236,7 @@ def test_sparse_gradients_reduce_like_their_dense_form() -> None:
 
 
 @pytest.mark.parametrize("conjugated", [False, True])
-def test_neither_part_of_complex_gradients_is_left_out(conjugated: bool) -> None:
+def test_complex_gradients_are_compared_in_real_and_imaginary_part(conjugated: bool) -> None:
     own = torch.tensor([1 + 2j, 3 - 4j])
     other = torch.tensor([1 + 2j, 3 - 6j])
     if conjugated:
@@ -247,7 +247,7 @@ def test_neither_part_of_complex_gradients_is_left_out(conjugated: bool) -> None
     assert norm.after == math.sqrt(30)
 
 
-def test_a_tensor_made_of_several_shows_a_change_in_each() -> None:
+def test_a_change_in_any_part_of_a_composed_tensor_changes_its_digest() -> None:
     """As torchao's weights are: codes and scales, of which an operator may answer by one alone."""
     one, other = torch.arange(4.0), torch.ones(4)
 
@@ -259,7 +259,7 @@ def test_a_tensor_made_of_several_shows_a_change_in_each() -> None:
     assert not_finite({"made": made(one, torch.full((4,), math.nan)), "fine": made(one, other)}) == {"made"}
 
 
-def test_a_cover_around_one_tensor_has_its_digest() -> None:
+def test_a_wrapper_around_one_tensor_has_the_digest_of_that_tensor() -> None:
     """As float8 training puts around a weight: an arm without it starts from equal parameters."""
     weight = torch.arange(4.0)
     covered = AsyncCollectiveTensor(weight)

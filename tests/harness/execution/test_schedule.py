@@ -84,13 +84,13 @@ def test_cpu_runs_get_every_core_without_a_gpu_and_three_of_four_cores_with_one(
     assert begun(*[run("cpu", None)] * 20, machine=WITH_GPU) == 12
 
 
-def test_timings_open_together_after_everything_else() -> None:
+def test_timing_processes_open_together_after_all_untimed_runs() -> None:
     timings = [run(probe="throughput")] * 8
     assert begun(*timings, run("cpu", None)) == 1
     assert begun(*timings) == 7  # 12.7 GiB each of 90
 
 
-def test_a_later_measurement_begins_when_the_earlier_one_is_over() -> None:
+def test_a_later_measurement_starts_after_the_earlier_measurement() -> None:
     first, second = (run(probe="throughput", measurement=number) for number in (0, 1))
     assert begun(*[second] * 3, *[first] * 2) == 2
     assert begun(*[second] * 3) == 3
@@ -168,7 +168,7 @@ def executed(
     return turn.asked, over
 
 
-def test_a_session_shares_the_gpu_until_it_times(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_session_shares_the_gpu_until_its_first_timing(monkeypatch: pytest.MonkeyPatch) -> None:
     runs = run(memory_gib=9.2), run(memory_gib=None), run(memory_gib=5.0, probe="throughput")
     asked, _ = executed(monkeypatch, lambda *_: None, *runs)
     assert asked == [0.25, 0.25, ALONE, -1.0]

@@ -106,7 +106,7 @@ def test_shapes_of_inputs_are_counted_over_all_blocks(tmp_path: Path, monkeypatc
     assert counts == [1, 2, 2, 2, 2]
 
 
-def test_batches_of_a_timed_block_have_their_own_digests() -> None:
+def test_each_batch_of_a_timed_block_has_its_own_digest() -> None:
     training, batches = Training(), []
     for index in range(5):
         training.step(index)
@@ -114,7 +114,7 @@ def test_batches_of_a_timed_block_have_their_own_digests() -> None:
     assert batch_digests(batches) == [as_hex(int(combine_on_device(batch))) for batch in batches]
 
 
-def test_memory_is_read_by_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_allocated_and_reserved_memory_are_read_by_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
     """The figures of `memory_allocated` and `memory_reserved`, which ask for the same table each."""
     counted = {
         "allocated_bytes": {"all": {"current": 5, "peak": 7}, "small_pool": {"current": 1}},
@@ -137,7 +137,7 @@ def test_memory_is_read_by_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(asked) == 1
 
 
-def test_before_cuda_is_used_no_memory_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_before_the_first_use_of_cuda_is_zero(monkeypatch: pytest.MonkeyPatch) -> None:
     assert device_memory.memory_sample(0) is None
     monkeypatch.setattr(device_memory, "has_cuda", lambda: True)
     monkeypatch.setattr(torch.cuda, "memory_stats_as_nested_dict", dict)
@@ -168,7 +168,7 @@ def block_of(directory: Path, training: Shows, steps: int) -> tuple[SeriesBlock,
     return block, [row.split(",")[2] for row in (directory / "only.0.csv").read_text().splitlines()[1:]]
 
 
-def test_a_step_that_shows_no_input_has_no_digest(tmp_path: Path) -> None:
+def test_a_step_without_visible_inputs_has_no_batch_digest(tmp_path: Path) -> None:
     some = {"tokens": torch.arange(4)}
     block, digests = block_of(tmp_path, Shows(some, {}), 4)
     assert digests == [*batch_digests([some]), ""] * 2

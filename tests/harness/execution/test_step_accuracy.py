@@ -191,7 +191,9 @@ def test_peer_and_reference_are_opened_once_and_all_read_the_checkpoint(
     assert not any(Path(folder or "").exists() for folder in folders)
 
 
-def test_a_gradient_that_an_arm_lacks_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gradient_missing_in_one_arm_is_left_out_of_step_errors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Without(Regression):
         def gradients(self) -> Mapping[str, Tensor]:
             return {}
@@ -208,7 +210,7 @@ def test_a_candidate_without_a_checkpoint_is_not_available(tmp_path: Path, monke
         executed(tmp_path / "run", monkeypatch, found)
 
 
-def test_a_reference_that_cannot_start_anew_is_not_available(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reference_that_cannot_restart_is_not_available(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Stubborn(Regression):
         evaluate = None  # type: ignore[assignment]
 

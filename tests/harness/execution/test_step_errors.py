@@ -77,7 +77,7 @@ def state(parameter: list[float], first: list[float], second: list[float]) -> Op
     return OptimizerState(*tensors)
 
 
-def test_an_update_is_compared_element_by_element_over_its_magnitude() -> None:
+def test_an_update_error_is_relative_to_the_updates_magnitude() -> None:
     after, expected = state([1.5, 2.0], [1.0, 1.0], [1.0, 1.25]), state([1.0, 2.0], [1.0, 1.0], [1.0, 1.0])
     found = readings(updated_errors(after, expected, state([-2.0, 1.0], [1.0, 1.0], [0.5, 0.5])))
     assert found == {"exp_avg": ("p", 0.0, None), "exp_avg_sq": ("p", 0.5, None), "parameters": ("p", 0.25, None)}
@@ -95,6 +95,6 @@ def test_magnitudes_add_up_absolute_values_in_an_update_that_subtracts() -> None
     assert [each.tolist() for each in values] == [[-1.0, -2.0], [3.0, 3.0], [4.0, 4.0], [5.0, 5.0]]
 
 
-def test_a_parameter_without_elements_has_no_error() -> None:
+def test_an_empty_parameter_has_a_zero_update_error() -> None:
     empty = state([], [], [])
     assert {each.error for each in updated_errors(empty, empty, empty)} == {0.0}

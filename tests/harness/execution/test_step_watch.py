@@ -46,7 +46,7 @@ def test_operations_after_the_step_are_counted_separately_from_the_step() -> Non
     assert (operations.fewest_operations, operations.most_operations, operations.most_after) == (1, 1, 3)
 
 
-def test_the_busiest_step_is_known_by_its_syncs() -> None:
+def test_the_step_with_the_most_syncs_is_reported() -> None:
     watch = SeriesWatch("cpu", captured=True, unwatched=1, captures=lambda: 1)
     value = torch.ones(3)
     for index, reads in enumerate([0, 1, 3, 0, 3]):
@@ -57,7 +57,7 @@ def test_the_busiest_step_is_known_by_its_syncs() -> None:
     assert (reading.count, reading.first_step, reading.most, reading.busiest_step) == (7, 1, 3, 2)
 
 
-def test_a_step_that_captured_is_left_out() -> None:
+def test_a_step_that_captured_is_left_out_of_the_operation_counts() -> None:
     captures = [1]
     watch = SeriesWatch("cpu", captured=True, unwatched=1, captures=lambda: captures[0])
     for index in range(4):

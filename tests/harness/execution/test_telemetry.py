@@ -153,14 +153,14 @@ def sampled(monkeypatch: pytest.MonkeyPatch, phases: list[str]) -> Telemetry:
     return sampler.telemetry()
 
 
-def test_only_the_timed_phase_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_telemetry_keeps_only_samples_of_the_timed_phase(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = sampled(monkeypatch, ["build", "warm up", "observe"])
     timed = sampled(monkeypatch, ["build", "timed", "timed round 2", "observe", "close"])
     assert len(whole.samples) >= 6
     assert len(timed.samples) == 4
 
 
-def test_an_arm_that_is_called_timed_is_not_timed_while_it_opens(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_arm_named_timed_does_not_count_as_the_timed_phase_while_opening(monkeypatch: pytest.MonkeyPatch) -> None:
     phases = ["timed: open", "timed-step: warm-up", "timed: wait to be alone", "timed", "timed: end"]
     assert len(sampled(monkeypatch, phases).samples) == len(sampled(monkeypatch, ["build", "timed", "end"]).samples)
 

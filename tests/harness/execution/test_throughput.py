@@ -183,7 +183,7 @@ def test_timed_seconds_are_those_of_the_steps_in_a_block(clock: Clock, tmp_path:
     assert {block.seconds for block in timing(execute(uncaptured(), tmp_path / "run")).blocks} == {3.0}
 
 
-def test_to_enqueue_a_step_is_timed_at_the_first_of_a_block_alone(
+def test_enqueue_time_is_measured_at_the_first_step_of_a_block(
     clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Waiting for the device moves the clock by 100 s."""
@@ -218,7 +218,7 @@ def test_swapped_arms_exchange_the_opened_systems(tmp_path: Path) -> None:
     assert (capture["arm"], capture["captured"]) == ("captured", False)
 
 
-def test_the_watch_of_an_arm_is_no_part_of_a_census(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_launches_are_watched_outside_the_census_phase(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     phases = []
     watch = timed_arm.TimedArm.watch_launches
 

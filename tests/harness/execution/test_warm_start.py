@@ -63,7 +63,7 @@ def parent_group_and_session(process: int) -> list[int]:
     return [int(word) for word in Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[1:4]]
 
 
-def test_a_worker_leads_its_session_below_its_own_keeper(waiting: Child) -> None:
+def test_a_warm_worker_leads_its_own_session_below_its_keeper(waiting: Child) -> None:
     process = cast("KeptProcess", waiting.process)
     keeper = process._keeper
     assert isinstance(keeper, Forked)

@@ -70,7 +70,7 @@ def test_blocks_that_overlap_by_a_millisecond() -> None:
     )
 
 
-def test_two_processes_on_one_device_at_once() -> None:
+def test_processes_that_overlap_on_one_device_are_not_judged() -> None:
     runs = in_turn()
     runs[5] = clocked(runs[5], 5, moments(runs[4])[2])
     verdict = timed(runs)

@@ -90,11 +90,11 @@ def test_a_clock_advantage_may_reach_its_limit(ours: float, reason: str) -> None
     assert judged(ours, 1024.0, limits=limits).reason == reason
 
 
-def test_samples_between_blocks_belong_to_no_arm() -> None:
+def test_clock_samples_between_blocks_count_for_no_arm() -> None:
     assert figures(judged(1700.0, 1710.0, between=1500.0))["clock_advantage"] == pytest.approx(1700 / 1710 - 1)
 
 
-def test_samples_at_a_blocks_ends_belong_to_it() -> None:
+def test_clock_samples_at_the_edges_of_a_block_count_for_its_arm() -> None:
     runs = [on_clocks(index, 1.2, 1700.0, 1900.0, 1980.0) for index in range(8)]
     for run in runs:
         assert run.timing is not None
@@ -120,7 +120,7 @@ def test_an_arm_without_clock_samples_leaves_the_ratio_undecided(unseen: str) ->
     )
 
 
-def test_a_clock_that_reads_zero_is_no_sample() -> None:
+def test_a_clock_of_zero_does_not_count_as_a_sample() -> None:
     limits = {"limits": {"sm_clock_spread": 1.0, "clock_advantage": 0.02}}
     assert judged(1980.0, 0.0, limits=limits).reason == "telemetry_missing"
 
@@ -167,11 +167,11 @@ def test_without_a_clock_advantage_limit_only_the_spread_decides() -> None:
     assert judged(1700.0, 1900.0, limits={}).reason == "limits_exceeded"
 
 
-def test_a_machine_without_a_clock_has_no_spread() -> None:
+def test_a_machine_without_clock_samples_has_no_clock_spread() -> None:
     assert clock_spread([sample(sm_clock_mhz=None)]) == 0.0
 
 
-def test_an_arm_without_blocks_has_no_idle_share() -> None:
+def test_an_arm_without_timed_blocks_has_no_idle_share() -> None:
     timing = timed_run(0).timing
     assert timing is not None
     assert idle_share(timing, "ungraphed", 0.0) == 0.0

@@ -45,7 +45,7 @@ def test_unequal_parameters_are_named_with_their_common_difference() -> None:
         assert message(ours, beginning(theirs, PLAIN)) == f"trainable parameters: {named} ({how})"
 
 
-def test_values_alone_are_named_by_their_tensors() -> None:
+def test_parameters_with_equal_forms_are_reported_by_name_only() -> None:
     ours, theirs = graphed(start="x", names=NAMES), arm("ungraphed", names=NAMES)
     named = "trainable parameters: parameters p0, parameters p1, parameters p2 and 1 more"
     assert message(beginning(ours, PLAIN), beginning(theirs, PLAIN)) == named
@@ -60,7 +60,7 @@ def test_older_evidence_shows_data_types_and_numbers_of_tensors() -> None:
     assert message(ours, arm("ungraphed")) == "trainable parameters: 3 tensors in ours, 2 in theirs"
 
 
-def test_frozen_parameters_differ_by_form_or_else_in_their_values() -> None:
+def test_unequal_frozen_parameters_are_reported_by_form_or_as_values() -> None:
     ours, theirs = graphed(frozen="x"), arm("ungraphed")
     assert message(ours, theirs) == "frozen parameters: their values differ"
     base = PLAIN | {"frozen w": "bfloat16 [8]"}

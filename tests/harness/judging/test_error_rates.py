@@ -84,11 +84,11 @@ def test_a_ratio_below_the_demanded_one_never_passes(deviation: float) -> None:
         ("one slow candidate", 0.01, ABOVE_9),
     ],
 )
-def test_a_ratio_well_above_the_demanded_one_is_found(name: str, deviation: float, ratio: float) -> None:
+def test_a_ratio_well_above_the_demanded_ratio_passes_in_95_percent(name: str, deviation: float, ratio: float) -> None:
     assert simulated(name, deviation, ratio).passed >= 0.95
 
 
-def test_an_outlier_hides_no_fail() -> None:
+def test_one_slow_baseline_process_does_not_hide_a_failing_ratio() -> None:
     assert simulated("one slow baseline", 0.01, 1.0).failed >= 0.95
 
 
@@ -112,7 +112,7 @@ def test_simulated_disturbances_have_the_requested_share_in_runs_of_four_blocks(
     assert (slow[:, :-1] & ~slow[:, 1:]).sum() / slow[:, :-1].sum() == pytest.approx(0.25, abs=0.02)
 
 
-def test_measurements_share_no_common_noise() -> None:
+def test_simulated_measurements_have_independent_common_noise() -> None:
     setting = Setting("common", "c", simulated_noise.common_to_a_measurement(0.1), 0.001, processes=5, measurements=2)
     baseline = setting.draw(3000, seed=0)[:, 1].mean(axis=(-1, -2))
     assert baseline[:, :5].std(axis=1).max() < 0.01

@@ -93,7 +93,7 @@ def test_a_planted_fault_is_located_at_its_line(fault: str, step: int, part: str
     assert line_of(fault) in {name.rpartition("/")[2] for name in named}
 
 
-def test_a_frozen_number_of_a_replay_is_named_with_both_values() -> None:
+def test_a_constant_frozen_in_a_replay_is_reported_with_both_values() -> None:
     answer = found(capture="step", fault="scaled")
     assert answer.places["other"].module == "1"
     assert "in `1` at" in located(answer)
@@ -146,9 +146,7 @@ def test_a_step_that_ends_in_different_bits_while_observed_is_not_located() -> N
     assert located(answer) == expected
 
 
-def test_a_step_that_repeats_no_bits_is_executed_under_deterministic_algorithms_where_the_verdict_saw_noise(
-    tmp_path: Path,
-) -> None:
+def test_a_noisy_step_is_located_under_deterministic_algorithms(tmp_path: Path) -> None:
     noisy = {"fault": "unrepeated"}
     unknown = locate(run_for(noisy), Executing(tmp_path / "unknown"))
     assert (unknown.found, unknown.why, unknown.deterministic) == ("not_seen", "observed", False)
@@ -160,7 +158,7 @@ def test_a_step_that_repeats_no_bits_is_executed_under_deterministic_algorithms_
     assert run_for(noisy, noise_floor=0.0).settings["deterministic"] is False
 
 
-def test_a_replay_whose_operators_nobody_sees_is_accused_of_no_missing_write() -> None:
+def test_a_replay_with_unseen_operators_is_not_blamed_for_a_missing_write() -> None:
     executing = executions(fault="skipped")
     run, steps = executing.runs[-1], list(executing.steps[-1])
     unseen = [each.model_copy(update={"operators": None}) if each.arm == "other" else each for each in steps]
@@ -188,7 +186,7 @@ def test_locating_that_runs_out_of_time_is_reported(tmp_path: Path) -> None:
     assert located(answer) == "not seen: the limit of time ended it before the step was reached in both arms"
 
 
-def test_no_arm_is_opened_behind_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_arm_is_opened_after_the_time_limit_of_locating(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened = list[object]()
     monkeypatch.setattr("harness.execution.probes.where.opened", lambda *given: opened.append(given))
     run = run_for({})
@@ -196,7 +194,7 @@ def test_no_arm_is_opened_behind_the_limit(tmp_path: Path, monkeypatch: pytest.M
     assert opened == []
 
 
-def test_one_limit_is_for_all_executions() -> None:
+def test_all_executions_of_locating_share_one_time_limit() -> None:
     limits = [float(str(run.settings["limit_s"])) for run in executions(fault="drawn").runs]
     assert len(limits) == 3
     assert sorted(limits, reverse=True) == limits
@@ -341,7 +339,7 @@ def observed_steps(*operators: Sequence[ObservedOperator], unseen: int = 0, **fi
     ]
 
 
-def test_an_operator_that_differs_in_a_step_with_equal_ends_is_no_difference() -> None:
+def test_a_differing_operator_in_steps_with_equal_ends_is_no_difference() -> None:
     steps = observed_steps(launch(None, "a"), launch(None, "b"), loss="same")
     answer = difference_of(*steps)
     assert (answer.found, answer.how) == ("does_not_repeat", None)

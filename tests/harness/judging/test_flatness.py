@@ -48,7 +48,7 @@ def test_a_slow_block_between_the_compared_quarters_is_no_slowdown() -> None:
 
 
 @pytest.mark.parametrize("count", [31, 28, 4, 0])
-def test_too_few_blocks_have_no_interval(count: int) -> None:
+def test_too_few_blocks_give_no_slowdown(count: int) -> None:
     assert slowdown(blocks([1.0] * count)) is None
 
 
@@ -108,7 +108,7 @@ def test_the_third_fastest_block_of_a_quarter_represents_its_fastest_steps() -> 
     assert found.fastest == pytest.approx(3.0 / 2.0 - 1)
 
 
-def test_an_early_disturbance_that_hides_slower_steps_leaves_them_in_the_fastest_blocks() -> None:
+def test_a_slowdown_hidden_by_an_early_disturbance_shows_in_the_fastest_blocks() -> None:
     times = [*[1.0] * 4, *[2.0] * 20, *[1.1] * 24, *[1.2] * 24, *[1.25] * 24]
     found = slowdown(blocks(times))
     assert found is not None

@@ -68,7 +68,7 @@ def test_a_verdict_is_written_and_read_back_and_does_not_depend_on_when(
 
 
 @given(pair=PAIR)
-def test_the_first_differing_step_is_the_first_with_other_bits(pair: tuple[list[float], list[float]]) -> None:
+def test_the_first_differing_step_is_the_first_step_with_unequal_bits(pair: tuple[list[float], list[float]]) -> None:
     ours, theirs = pair
     found = difference(np.array(ours, dtype=np.float64), np.array(theirs, dtype=np.float64), "every", Bounds(0.5))
     expected = [step for step, (a, b) in enumerate(zip(ours, theirs, strict=False)) if bits([a]) != bits([b])]
@@ -77,7 +77,7 @@ def test_the_first_differing_step_is_the_first_with_other_bits(pair: tuple[list[
 
 
 @given(st.lists(st.integers(0, 2**40), max_size=8))
-def test_memory_that_never_exceeds_its_warm_up_is_steady(sizes: list[int]) -> None:
+def test_memory_that_never_exceeds_its_warm_up_passes_as_steady(sizes: list[int]) -> None:
     peak = max(sizes, default=0)
     verdict = sampled([peak, peak, *([peak] * len(sizes))])
     assert verdict.reason == ("held" if peak and sizes else "vacuous_steps" if not sizes else "vacuous_no_memory")

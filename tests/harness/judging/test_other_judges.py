@@ -77,7 +77,7 @@ def test_growth_is_given_as_a_share() -> None:
     assert verdict.denominators == {"samples": 2}
 
 
-def test_growth_is_within_a_bound_it_equals() -> None:
+def test_memory_growth_equal_to_its_bound_passes() -> None:
     assert sampled([100, 200, 202]).reason == "held"
 
 
@@ -99,7 +99,7 @@ def test_a_prewarm_counts_planned_and_used_kernels() -> None:
     }  # fmt: skip
 
 
-def test_a_ratio_comes_with_its_bounds_and_every_process() -> None:
+def test_a_timing_verdict_reports_ratio_bounds_and_processes() -> None:
     verdict = timed(processes(1.2))
     assert value(verdict, "mean_ratio") == pytest.approx(1.2, rel=1e-3)
     # the lower quartile of the baseline's blocks
@@ -111,7 +111,7 @@ def test_a_ratio_comes_with_its_bounds_and_every_process() -> None:
     assert verdict.denominators == {"processes": 8, "blocks": 64, "telemetry_samples": 16, "state_tensors": 7}
 
 
-def test_timed_losses_are_held_to_the_trajectory_claims_own_bound() -> None:
+def test_timed_losses_must_meet_the_bound_of_the_trajectory_claim() -> None:
     runs = [timed_run(index, ours=graphed(LOSSES + 0.05)) for index in range(8)]
     within = TRAJECTORY | {"equality": "within"}
     assert verdict_of(FASTER, *runs, beside=[within]).reason == "held"
@@ -142,7 +142,7 @@ def test_a_composite_fails_with_its_worst_part() -> None:
     assert verdict.denominators["capture.nodes"] == 13
 
 
-def test_parts_of_one_kind_are_numbered() -> None:
+def test_composite_parts_of_the_same_kind_are_numbered() -> None:
     part = {key: item for key, item in TRAJECTORY.items() if key != "id"}
     capture = {"kind": "capture", "candidate": "graphed"}
     claim = contract_of({"id": "C", "kind": "composite", "parts": [part, capture, part]}).claims[0]

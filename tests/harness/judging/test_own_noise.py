@@ -121,7 +121,7 @@ def without_a_gradient(each: ArmEvidence) -> ArmEvidence:
     return replace(each, gradients=[first.model_copy(update={"tensors": first.tensors[1:]}), *others])
 
 
-def test_both_arms_run_five_times_in_one_process_and_are_sketched(noisy: Recorded) -> None:
+def test_an_own_noise_claim_runs_both_arms_five_times_with_sketches(noisy: Recorded) -> None:
     plain = noisy.planned.arms["plain"]
     assert {name: (arm.replicas, arm.sketches) for name, arm in noisy.planned.arms.items()} == {
         "plain": (5, True),

@@ -54,12 +54,12 @@ NO_EXCUSE = {
 
 
 @pytest.mark.parametrize("candidate", NO_EXCUSE.values(), ids=NO_EXCUSE)
-def test_equal_or_no_random_numbers_excuse_no_difference(candidate: ArmEvidence) -> None:
+def test_a_difference_without_differing_random_numbers_is_a_failure(candidate: ArmEvidence) -> None:
     verdict = trajectory(candidate, drew(arm("ungraphed"), MASK, PLAIN))
     assert (verdict.status, verdict.reason) == (Status.FAIL, "differs")
 
 
-def test_an_arm_that_draws_by_a_kernel_which_is_no_operator_leaves_equality_undecided() -> None:
+def test_random_numbers_drawn_by_an_unseen_kernel_leave_equality_undecided() -> None:
     verdict = trajectory(drew(wrong()), drew(arm("ungraphed"), MASK, PLAIN))
     assert verdict.reason == "other_random_numbers"
     assert "draws from torch.cpu by no operator that is seen" in verdict.message

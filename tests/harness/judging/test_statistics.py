@@ -49,7 +49,7 @@ def test_a_quartile_and_a_median_are_numpys_in_every_bit(blocks: int) -> None:
     assert np.array_equal(statistics.as_found(seconds), np.median(seconds, axis=-1))
 
 
-def test_an_arm_is_compared_with_itself_as_it_is_read() -> None:
+def test_the_self_ratio_of_an_arm_uses_the_same_quantiles_as_the_ratio() -> None:
     """First blocks 1, 2, 3, 4: lower quartile 1.75, median 2.5; second blocks 5, 6, 7, 8: 5.75 and 6.5."""
     cautious, generous = statistics.readings(3 * BLOCKS, BLOCKS)
     quartiles, medians = math.log(1.75 / 5.75), math.log(2.5 / 6.5)
@@ -122,7 +122,7 @@ def test_the_missed_bias_is_the_worst_end_of_either_arm() -> None:
     assert statistics.missed_bias(selves) == pytest.approx(-low)
 
 
-def test_the_missed_bias_is_each_experiments_own() -> None:
+def test_each_simulated_experiment_has_its_own_missed_bias() -> None:
     selves = np.stack([np.full((2, 8), 0.25), np.full((2, 8), -0.5)])
     assert statistics.missed_bias(selves).tolist() == [0.25, 0.5]
 
@@ -150,7 +150,7 @@ def test_processes_that_agree_decide_beyond_the_common_noise(above: float, answe
     assert decided(np.full(8, DEMANDED + above * COMMON_NOISE)) == answer
 
 
-def test_a_ratio_just_its_margin_above_is_proven_and_just_its_margin_below_is_not_refuted() -> None:
+def test_a_ratio_at_its_margin_is_proven_but_not_refuted() -> None:
     apart = read(np.full(8, 0.5), np.full((2, 8), 0.25))  # margin 0.25, without a rounding
     assert statistics.proves(apart, 0.25, 0.99)
     assert not statistics.refutes(apart, 0.75, 0.99)
@@ -266,7 +266,7 @@ def test_the_lower_bound_is_below_every_process_that_may_not_dissent() -> None:
     assert float(statistics.lower_bound(read(ratios, TWELVE), 0.99)) <= 0.3
 
 
-def test_a_pass_rests_on_the_cautious_reading_and_a_fail_on_the_generous_one() -> None:
+def test_a_pass_needs_the_cautious_reading_and_a_fail_the_generous_reading() -> None:
     low, high = (read(np.full(8, DEMANDED + sign * 0.1), QUIET) for sign in (-1, 1))
     assert statistics.decide(low, high, DEMANDED, 0.99) == 0
     assert statistics.decide(high, high, DEMANDED, 0.99) == 1
@@ -284,7 +284,7 @@ def test_a_bias_that_could_have_been_missed_is_taken_off() -> None:
 @pytest.mark.parametrize(
     ("first", "second", "answer"), [(1.2, 1.2, 1), (1.2, 1.1, 0), (1.1, 1.2, 0), (1.2, 1.0, 0), (1.0, 1.0, -1)]
 )
-def test_each_measurement_decides_by_itself(first: float, second: float, answer: int) -> None:
+def test_two_measurements_must_agree_for_a_decision(first: float, second: float, answer: int) -> None:
     ratios = np.repeat(np.log([first, second]), 8)
     assert decided(ratios, np.zeros((2, 16)), measurements=2) == answer
 
@@ -348,7 +348,7 @@ def _reach(confidence: float, processes: int) -> float:
     return float(scipy.stats.t.ppf(confidence, kept - 1)) * math.sqrt(processes) / kept
 
 
-def test_a_wide_spread_decides_a_fail_before_it_decides_a_pass() -> None:
+def test_a_fail_needs_fewer_estimated_processes_than_a_pass() -> None:
     """1.4 deviations away, of ten one lies on the other side with a chance of a half, and none may."""
     assert needed(DEMANDED - 0.07 + 0.05 * UNIT) == 10
     assert needed(DEMANDED + 0.07 + 0.05 * UNIT) == 11
@@ -360,16 +360,16 @@ def test_an_agreement_of_processes_can_decide_before_the_mean() -> None:
     assert 0.5 * _reach(0.99, 12) < 1.056 * 0.5 < 0.5 * _reach(0.99, 11)
 
 
-def test_no_number_is_named_when_the_spread_spans_the_demand() -> None:
+def test_no_process_estimate_exists_if_the_spread_includes_the_demand() -> None:
     assert needed(DEMANDED + np.array([-0.5, 0.5, -0.4, 0.4, 0.3, -0.3, 0.1, 0.0])) is None
 
 
-def test_no_number_is_named_exactly_at_the_demand() -> None:
+def test_no_process_estimate_exists_exactly_at_the_demand() -> None:
     assert needed(np.full(8, DEMANDED)) is None
 
 
 @pytest.mark.parametrize("side", [1, -1])
-def test_no_number_is_named_within_the_common_noise(side: int) -> None:
+def test_no_process_estimate_exists_within_the_common_noise(side: int) -> None:
     assert needed(np.full(8, DEMANDED + side * 0.999 * COMMON_NOISE)) is None
     assert needed(np.full(8, DEMANDED + side * 1.001 * COMMON_NOISE)) == 9
 
@@ -379,11 +379,11 @@ def test_no_process_estimate_exists_when_two_readings_disagree() -> None:
     assert statistics.processes_to_decide(low, high, DEMANDED, 0.99) is None
 
 
-def test_no_number_is_named_when_the_arms_are_biased() -> None:
+def test_no_process_estimate_exists_for_biased_arms() -> None:
     assert needed(LOGS, np.full((2, 8), 0.5)) is None
 
 
-def test_without_any_spread_unanimity_alone_sets_the_number() -> None:
+def test_without_spread_the_estimate_is_the_fewest_unanimous_processes() -> None:
     assert needed(np.full(3, 0.2), np.zeros((2, 3))) == 7
 
 

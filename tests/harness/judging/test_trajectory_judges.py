@@ -39,7 +39,7 @@ def test_a_passing_trajectory_verdict_states_its_steps_state_and_training_effect
     assert value(verdict, "final_parameters_equal") is True
 
 
-def test_a_difference_names_its_first_step_its_size_and_the_noise() -> None:
+def test_a_difference_is_reported_with_its_first_step_size_and_noise() -> None:
     losses = LOSSES.copy()
     losses[[3, 6]] += [0.01, 0.04]
     repetition = arm("ungraphed", LOSSES + 0.02, replica=1)
@@ -55,7 +55,7 @@ def test_a_difference_names_its_first_step_its_size_and_the_noise() -> None:
     assert "2 times the noise floor of 0.02" in verdict.message
 
 
-def test_upstreams_bound_alone_would_have_let_a_small_difference_pass() -> None:
+def test_a_small_difference_is_reported_as_within_upstreams_bound() -> None:
     assert value(trajectory(graphed(nudged(4))), "within_upstream_tolerance") is True
     assert value(trajectory(graphed(changed(4, 9.0))), "within_upstream_tolerance") is False
 
@@ -80,7 +80,7 @@ def test_multiples_of_a_noise_floor(largest: float, floor: float, multiple: floa
     assert multiple_of(largest, floor) == multiple
 
 
-def test_nan_is_no_multiple_of_a_zero_floor() -> None:
+def test_a_nan_difference_over_a_zero_noise_floor_is_nan() -> None:
     assert math.isnan(multiple_of(math.nan, 0.0))
 
 
@@ -110,7 +110,7 @@ def test_a_counter_that_only_one_arm_has_is_not_compared() -> None:
     assert verdict.reason == "held"
 
 
-def test_finite_losses_too_far_apart_for_a_double_exceed_every_bound() -> None:
+def test_a_loss_difference_that_overflows_exceeds_every_bound() -> None:
     verdict = trajectory(
         graphed(changed(4, 1.7e308)), arm("ungraphed", changed(4, -1.7e308)), claim={"equality": "within"}
     )
@@ -149,7 +149,7 @@ def test_nan_is_reported_before_another_start_and_that_before_batches() -> None:
     assert trajectory(graphed(nudged(4), batches=["b"] * STEPS)).reason == "unequal_batches"
 
 
-def test_unequal_batches_still_say_how_far_the_losses_went() -> None:
+def test_unequal_batches_also_report_the_first_differing_loss() -> None:
     verdict = trajectory(graphed(nudged(4), batches=["batch0", *["stale"] * 9]))
     assert (verdict.reason, value(verdict, "first_unequal_step")) == ("unequal_batches", 1)
     assert value(verdict, "first_differing_step") == 4

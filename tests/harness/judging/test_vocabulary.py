@@ -62,7 +62,7 @@ STATUSES = {
 
 
 @pytest.mark.parametrize("status", STATUSES)
-def test_a_status_has_these_codes_and_every_other_code_fails(status: Status) -> None:
+def test_each_reason_code_has_its_documented_status(status: Status) -> None:
     assert sorted(code for code, reason in reasons.REASONS.items() if reason.status is status) == (
         STATUSES[status].split()
     )

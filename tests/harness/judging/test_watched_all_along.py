@@ -61,7 +61,7 @@ def test_a_timing_without_clock_samples_is_undecided_as_telemetry_missing(second
     )
 
 
-def test_a_machine_without_a_gpu_is_watched_without_its_clock() -> None:
+def test_a_machine_without_a_gpu_needs_no_clock_samples() -> None:
     samples = [sample(seconds=12.0 + 2 * second, sm_clock_mhz=None) for second in range(3)]
     timing = {"blocks": back_to_back(), "observed_device_seconds": {}}
     run = timed_run(0, timing=timing, telemetry=Telemetry(samples=samples, began=SAMPLER_BEGAN))
@@ -109,6 +109,6 @@ def test_a_clock_of_zero_was_not_read() -> None:
 
 
 @pytest.mark.parametrize(("seconds", "reason"), [(0.25, "telemetry_missing"), (0.125, "held")])
-def test_a_short_timing_needs_one_sample(seconds: float, reason: str) -> None:
+def test_a_short_timing_needs_only_one_sample(seconds: float, reason: str) -> None:
     short = blocks([seconds] * 4, [seconds] * 4, steps=2)
     assert sampled_at([7], short, None).reason == reason
