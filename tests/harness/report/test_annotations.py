@@ -17,7 +17,7 @@ def test_errors_and_violations_are_annotated_the_worst_first() -> None:
     ]
 
 
-def test_under_the_gate_units_that_are_open_are_warnings_which_accuse_nobody() -> None:
+def test_open_units_of_a_gate_are_annotated_as_warnings() -> None:
     lines = github_annotations(view_of(Status.INCONCLUSIVE, Status.NOT_RUN, gate=True))
     assert lines == [
         "::warning title=F-GRAPH-BWD-001 on w0%3A undecided::message 0",
@@ -25,7 +25,7 @@ def test_under_the_gate_units_that_are_open_are_warnings_which_accuse_nobody() -
     ]
 
 
-def test_a_line_has_the_file_and_the_line_of_its_claim() -> None:
+def test_an_annotation_has_the_file_and_line_of_its_claim() -> None:
     view = view_of(Status.FAIL)
     [unit] = view.verdicts
     (line,) = github_annotations(replace(view, places={(unit.contract, unit.claim): ("a,b/c.yaml", 12)}))
@@ -71,7 +71,7 @@ def test_a_passing_unit_is_not_annotated() -> None:
     assert github_annotations(view_of(Status.PASS)) == []
 
 
-def test_with_the_headline_there_are_ten_lines_at_most_too() -> None:
+def test_at_most_ten_annotations_are_written_including_the_headline() -> None:
     lines = github_annotations(view_of(*[Status.FAIL] * 25, altered=("a.csv: changed",)))
     assert (len(lines), lines[0][:19]) == (10, "::error title=ERROR")
     assert lines[-1] == "::error title=More units::the report has 17 more units"

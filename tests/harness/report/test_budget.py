@@ -75,7 +75,7 @@ def test_a_page_beyond_its_budget_shortens_cards_and_folded_rows_of_passing_clai
     assert pages.brief
 
 
-def test_no_plot_is_left_out_however_large_a_page_is() -> None:
+def test_no_plot_is_left_out_of_an_oversized_page() -> None:
     pages = Pages()
     judged = Part("judged", runs=["run"], judged=[JudgedPlot(plot(2000), frozenset({("c", "claim", "w")}))])
     page_within(1500, [section("memory", judged, part("held", 3000)), section("jit", part("jit", 1000))], set(), pages)

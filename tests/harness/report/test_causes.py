@@ -60,7 +60,7 @@ def test_exactly_the_codes_that_need_a_cause_have_one() -> None:
 
 
 @pytest.mark.parametrize("field", ["cause", "remedy"])
-def test_no_two_codes_share_their_advice(field: str) -> None:
+def test_each_reason_code_has_its_own_advice(field: str) -> None:
     texts = sorted(getattr(each, field) for each in CAUSES.values())
     assert [one for one, other in itertools.pairwise(texts) if one == other] == []
 
@@ -73,7 +73,7 @@ def test_a_cause_is_sentences_and_has_a_next_step(code: str) -> None:
     assert known.remedy is not None
 
 
-def test_a_guard_or_a_broken_run_is_no_comparison_of_the_claim() -> None:
+def test_codes_of_guards_and_broken_runs_are_not_the_claims_own_comparison() -> None:
     own = {code for code, known in CAUSES.items() if known.own}
     assert {code for code in own if REASONS[code].status is not Status.FAIL or code.startswith("vacuous_")} == set()
 
@@ -104,7 +104,7 @@ def test_repeated_batches_are_explained_as_a_data_problem() -> None:
     assert labelled(found, "what the contract says") == []
 
 
-def test_a_code_of_an_installed_kind_has_its_claims_causes() -> None:
+def test_a_code_of_an_installed_kind_shows_the_causes_of_its_claim() -> None:
     found = told(view_of(verdict("F-GRAPH-BWD-001", status=Status.FAIL, reason="toy_too_loud")))
     assert labelled(found, "what usually causes this") == [IF_FAILS]
 
@@ -244,7 +244,7 @@ RAISED = """Traceback (most recent call last):
 
 
 @pytest.mark.parametrize("stack", [HANGS, RAISED])
-def test_the_innermost_line_of_the_systems_own_code_is_found_in_either_stack(stack: str) -> None:
+def test_the_innermost_line_of_the_systems_code_is_found_in_a_stack(stack: str) -> None:
     assert own_line(stack, ["reference_impl.system:QLoRASystem"]) == "reference_impl/trainer.py:31 in step"
     assert own_line(stack, ["elsewhere:System"]) is None
 
@@ -292,7 +292,7 @@ def test_the_command_has_the_names_of_the_unit_quoted_for_a_shell(code: str, ask
 
 
 @pytest.mark.parametrize(("command", "again"), [("verify", " --fault stale_batch"), ("drill", "")])
-def test_a_unit_in_which_a_fault_was_planted_is_repeated_with_it(command: str, again: str) -> None:
+def test_the_command_to_repeat_a_faulted_unit_includes_the_fault(command: str, again: str) -> None:
     """Without it, the unit would be another; those of a drill are its controls."""
     item = verdict("C", status=Status.ERROR, reason="worker_exception")
     found = command_for(item, ["harness", command, "contracts", "--fault", "stale_batch"])

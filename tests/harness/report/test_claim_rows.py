@@ -107,7 +107,7 @@ def test_a_claim_row_of_a_composite_claim_shows_the_part_that_failed() -> None:
         ([], 0, "no fault planted"),
     ],
 )
-def test_how_many_of_its_faults_were_killed(killed: list[bool], left: int, words: str) -> None:
+def test_a_claim_row_states_how_many_of_its_faults_were_killed(killed: list[bool], left: int, words: str) -> None:
     view = replace(view_of(Status.PASS), drill=drilled(killed=killed, not_run=left))
     assert [found.faults for found in claim_rows(view)] == [words]
 
@@ -125,7 +125,7 @@ def test_a_claim_row_shows_how_many_faults_the_last_drill_killed() -> None:
     assert [found.faults for found in rows] == ["3 of 4 faults killed", "no fault planted"]
 
 
-def test_a_ratio_has_a_dot_for_each_process_and_a_series_both_arms() -> None:
+def test_a_ratio_sparkline_has_a_dot_per_process_and_a_series_both_arms() -> None:
     dots = str(row(figures=RATIO).spark)
     assert dots.count("h0") == 8
     assert 'class="limit"' in dots

@@ -58,7 +58,7 @@ def test_compacted_filled_shapes_of_equal_style_keep_separate_paths() -> None:
     assert body(path("M 0 0 L 3 0 L 3 3 z", filled) * 2).count("<path") == 2
 
 
-def test_one_curve_in_two_looks_is_defined_once() -> None:
+def test_a_curve_drawn_in_two_styles_is_defined_once() -> None:
     zigzag = "M 0 0 " + " ".join(f"L {place} {place % 2 * 5}" for place in range(1, 40))
     markup = compact(image(path(zigzag) + path(zigzag, LINE.replace("#010201", "#010202"))))[1]
     assert markup.count(" d='") == 1
@@ -78,7 +78,7 @@ def test_a_plot_mark_keeps_its_position_when_compacted(name: str) -> None:
     assert f"d='{drawn}'" in body(f'<defs><path id="m1" d="{shape}" style="stroke: #010202"/></defs><g>{use}</g>')
 
 
-def test_a_round_mark_is_a_dot_of_its_own_width() -> None:
+def test_a_round_plot_mark_is_compacted_to_a_dot_of_its_width() -> None:
     use = f'<use xlink:href="#m1" x="10" y="6" style="{MARK}"/>'
     looks = compact(image(f'<defs><path id="m1" d="{MARKS["round"][0]}"/></defs>{use}'))[2]
     assert list(looks.values()) == [f"fill:none;stroke:#010202;stroke-width:{4 * UNITS:.3g};stroke-linecap:round"]

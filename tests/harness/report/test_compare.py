@@ -111,7 +111,7 @@ def test_a_figure_that_became_non_numeric_is_a_change_beyond_noise(figures: dict
     assert not list(figure_changes(measured(figures), measured(dict(figures))))
 
 
-def test_a_ratio_that_became_no_number_is_no_noise() -> None:
+def test_a_ratio_that_became_nan_is_a_change_beyond_noise() -> None:
     names = ("mean_ratio", "lower_bound", "upper_bound")
     before, after = (measured(dict.fromkeys(names, value)) for value in (1.3, math.nan))
     (change,) = figure_changes(before, after)
@@ -138,7 +138,7 @@ def test_a_violation_that_was_waived_later_is_listed_as_changed() -> None:
     assert "  F-GRAPH-BWD-001 on tiny: FAIL differs -> FAIL differs, waived\n" in told
 
 
-def test_the_commits_that_a_run_compared_and_its_part_are_of_the_environment() -> None:
+def test_compared_commits_and_narrowing_are_listed_as_environment() -> None:
     facts = {"candidate": {"commit": "a" * 40, "subject": "now"}, "baseline": {"commit": "b" * 40, "subject": "then"}}
     other = {**facts, "baseline": {"commit": "c" * 40, "subject": "then"}}
     assert f"  baseline.commit: {'b' * 40} -> {'c' * 40}\n" in text_of(
@@ -147,7 +147,7 @@ def test_the_commits_that_a_run_compared_and_its_part_are_of_the_environment() -
     assert "  claims: unknown -> A\n" in text_of(view_with(), view_with(narrowed={"claims": ["A"]}))
 
 
-def test_a_long_list_that_differs_at_its_end_is_not_the_same() -> None:
+def test_long_lists_that_differ_only_at_the_end_are_listed_as_changed() -> None:
     before, after = (view_with(narrowed={"claims": [f"C-{at}" for at in range(n)]}) for n in (30, 31))
     told = text_of(before, after).partition("Environment\n")[2].partition("\n\n")[0]
     assert told.startswith("  claims: ")

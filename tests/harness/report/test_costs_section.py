@@ -98,7 +98,7 @@ def test_many_runs_are_folded_behind_the_longest() -> None:
     assert ([row[0] for row in more.rows], more.folded, more.caption) == (["run1", "run0"], True, "2 more runs")
 
 
-def test_kinds_beyond_the_columns_stand_together() -> None:
+def test_rare_kinds_of_cost_share_the_last_column() -> None:
     names = ("plain: open", "plain: warm-up", "timed", "watch launches", "plain.0: census", "plain.0: steps")
     phases = [(name, 2.0 + (10 - place) * place) for place, name in enumerate(names)]
     [table] = shown(cost_of(clocked(*phases, end=36.5, ended=37.0))).parts[1].tables

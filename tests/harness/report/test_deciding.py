@@ -128,7 +128,7 @@ def test_the_deciding_figure_is_the_one_that_fits_the_reason(
     assert (found.figure if found else None) == figure
 
 
-def test_no_number_meets_a_demand_and_none_is_written_into_a_file() -> None:
+def test_a_nan_figure_never_meets_a_demand_and_is_not_stored() -> None:
     judgement = judged(growth(math.nan), reason=reasons.MEMORY_GROWS)
     assert judgement.decided is not None
     assert not judgement.decided.is_met
@@ -210,7 +210,7 @@ def test_a_unit_that_was_not_judged_has_no_deciding_figure(status: Status) -> No
     ],
     ids=["ratio", "demand", "difference", "percent", "computed", "no number"],
 )
-def test_rounding_takes_no_figure_over_its_demand(demanded: Demanded, text: str, sure: str | None) -> None:
+def test_rounding_never_shows_a_figure_beyond_its_demand(demanded: Demanded, text: str, sure: str | None) -> None:
     shown = told(demanded, {"processes": 8})
     assert shown is not None
     assert shown.text == text

@@ -22,7 +22,7 @@ def test_a_single_spike_in_a_million_steps_stays() -> None:
     assert len(steps) <= 600
 
 
-def test_steps_without_a_finite_value_are_left_out() -> None:
+def test_decimating_leaves_out_steps_without_a_finite_value() -> None:
     steps, values = decimate(np.array([np.nan, 1.0, np.inf, 2.0]))
     assert steps.tolist() == [1, 3]
     assert values.tolist() == [1, 2]

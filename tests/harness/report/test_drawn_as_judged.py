@@ -40,7 +40,7 @@ def figures_of(verdict: Verdict, name: str) -> set[str]:
 
 
 @pytest.mark.parametrize("name", slow_but(QUICK, PUBLISHED))
-def test_the_largest_distance_drawn_is_the_verdicts_figure(name: str, published: PublishedOf) -> None:
+def test_the_largest_plotted_distance_is_the_figure_of_the_verdict(name: str, published: PublishedOf) -> None:
     plots, view = published(REPORTS / name).plots, judged_run(REPORTS / name)
     verdicts = {(each.contract, each.claim, each.workload): each for each in view.verdicts}
     for plot in plots:
@@ -79,7 +79,7 @@ def the_first_plot_shows_the_worst_unit(view: ReportView, found: Course) -> None
         assert largest in figures_of(verdict, "max_abs_difference") or not figures_of(verdict, "max_abs_difference")
 
 
-def test_the_ranks_mean_is_drawn_and_not_the_first_ranks_loss() -> None:
+def test_the_plot_of_ranks_shows_the_mean_loss_of_all_ranks() -> None:
     high, low = (np.asarray(LOSSES) + apart for apart in (0.5, -0.5))
     run = run_of(rank_of(0, high), rank_of(1, low), beside=[arm("ungraphed", LOSSES)])
     [pair] = compared(RanksMatch.model_validate(MATCH), run)
@@ -94,7 +94,7 @@ def test_the_plotted_distance_is_that_of_the_judged_step() -> None:
     assert Compared("a", "b", ours, theirs).difference().largest == 4.0
 
 
-def test_equal_infinities_are_no_distance_that_a_bound_allows() -> None:
+def test_the_distance_of_equal_infinities_is_nan() -> None:
     both = np.array([1.0, math.inf])
     assert math.isnan(Compared("a", "b", both, both).distances[1])
 
@@ -104,7 +104,7 @@ def test_each_kind_with_a_difference_plot_names_its_compared_series() -> None:
     assert plotted - {name for name, kind in BUILT_IN.items() if kind.compares} == {"ranks_agree", "runs_differ"}
 
 
-def test_the_largest_gradient_drawn_is_the_judges_from_before_the_clip_too() -> None:
+def test_the_largest_plotted_gradient_is_that_of_the_judge() -> None:
     """Behind an active clip both arms' gradients are equal, and those from before it differ."""
     changed = [reduction("a", max_abs=4.0, max_abs_difference=2.0, digest="x", baseline_max_abs=4.0)]
     records = [gradients(0, made_norm=3.0), gradients(5, made=changed, made_norm=6.0, tensors=[A])]

@@ -87,7 +87,7 @@ def test_judged_memory_is_plotted_as_growth() -> None:
     ]
 
 
-def test_memory_that_no_claim_judges_is_a_row_of_a_table() -> None:
+def test_memory_without_a_claim_is_listed_only_in_a_table() -> None:
     [part] = the(capture.sections(of(run_with(memory=[growing(0)]))), "memory")
     assert (part.plots, part.judged) == ([], [])
     assert part.tables[0].rows[0][:2] == [f"{CONTRACT['id']} · tiny · graphed", "allocated"]
@@ -192,7 +192,7 @@ def test_facts_common_to_all_arms_are_listed_first_and_once() -> None:
     ]
 
 
-def test_equal_trajectories_are_said_to_be_equal() -> None:
+def test_the_report_states_that_equal_trajectories_are_equal() -> None:
     section = trajectories.section(small_view())
     assert section is not None
     assert "graphed against ungraphed: equal in every bit at all 100 steps." in section.parts[0].text
@@ -300,7 +300,7 @@ def gradients_of(tensors: dict[str, float], *claims: dict[str, Any]) -> Part:
     return part
 
 
-def test_two_claims_about_one_arm_have_both_bounds_on_their_plot() -> None:
+def test_two_claims_about_one_arm_plot_their_own_bounds() -> None:
     """The bound of the last one stood in the cards of both."""
     part = gradients_of({"layers.0.w": 0.25}, bounded("STRICT", 1e-5, 1.0), bounded("LOOSE", 0.5, 2.0))
     [drawn] = part.judged
@@ -339,7 +339,7 @@ def compared(ours: list[float], theirs: list[float], **claim: Any) -> Part:
     return part
 
 
-def test_a_difference_that_is_not_finite_is_on_the_plot_and_in_its_words() -> None:
+def test_a_non_finite_difference_is_shown_in_plot_and_text() -> None:
     drawn = compared([2.0, 1.5, math.nan, 1.0], [2.0, 1.0, 1.0, 1.0]).judged[-1].plot
     assert "largest 0.5, not finite at 1 step" in drawn.alt
     assert "not finite from step 2" in drawn.body
@@ -350,7 +350,7 @@ def test_equal_trajectories_of_unequal_length_are_not_equal_at_all_steps() -> No
     assert "graphed against ungraphed: equal in every bit at the 2 steps that both have, of 2 and 3." in part.text
 
 
-def test_a_relative_difference_is_not_rounded_to_its_bound() -> None:
+def test_a_relative_difference_is_not_rounded_down_to_its_bound() -> None:
     part = compared([2.0, 1.10004], [2.0, 1.0], equality="within", max_relative_difference=0.1, max_abs_difference=None)
     told = "graphed against ungraphed: apart by at most 0.10004 times the baseline's value; 0.1 times are allowed."
     assert told in part.text

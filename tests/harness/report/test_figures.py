@@ -44,14 +44,14 @@ def test_a_shared_plot_is_in_the_first_card_and_other_cards_link_to_it() -> None
     }
 
 
-def test_a_plot_that_no_card_has_stays_in_its_section() -> None:
+def test_a_plot_without_a_card_stays_in_its_section() -> None:
     found = placed_for(unit("GONE"))
     assert found.figures == {}
     [part] = found.sections[0].parts
     assert (part.plots, part.drawn_with) == ([PLOT], [])
 
 
-def test_every_plot_stands_once_on_the_page_inside_a_card_or_among_the_costs() -> None:
+def test_every_plot_is_on_the_page_once() -> None:
     page = render(full_view())
     inside = [len(re.findall('class="plot"', card)) for card in re.findall("<article.*?</article>", page, re.DOTALL)]
     assert sum(inside) == page.count('class="plot"') == 7

@@ -185,11 +185,11 @@ def test_a_page_mentions_units_not_run_only_if_there_are_any(others: Status, say
     assert ("units that were not run do not fail it" in render(view_of(Status.PASS, others))) is says
 
 
-def test_labels_that_would_overlap_are_left_out_and_the_demand_stays() -> None:
+def test_overlapping_axis_labels_are_left_out_except_the_demand() -> None:
     assert apart({1.1: 50.0, 1.09: 54.0, 1.32: 12.0}) == [1.1, 1.32]
 
 
-def test_a_capture_without_a_cuda_graph_is_said_to_be_replayed_by_the_harness() -> None:
+def test_a_traced_capture_is_described_as_replayed_by_the_harness() -> None:
     """Page, terminal and summary say so; a reader took `captured` for a CUDA graph."""
     view = full_view()
     assert dict(identity(view))["Captured"] == "CUDA graph"

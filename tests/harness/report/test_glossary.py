@@ -61,7 +61,7 @@ def unknown_words(name: str) -> set[str]:
 
 
 @pytest.mark.slow
-def test_every_figure_has_no_word_without_an_explanation() -> None:
+def test_every_word_of_a_figure_name_is_explained() -> None:
     names = emitted()
     assert {"missed_bias", "log_ratio_deviation", "noise_floor", "state_tensors"} <= names
     assert {name: unknown for name in sorted(names) if (unknown := unknown_words(name))} == {}
@@ -74,7 +74,7 @@ def test_an_explanation_is_one_sentence(term: str) -> None:
     assert len(glossary()[term]) <= 160
 
 
-def test_no_explanation_is_without_a_figure() -> None:
+def test_every_glossary_entry_is_used_by_a_figure() -> None:
     """An entry that nothing on a page could need is of a figure that went."""
     vocabulary = {"arm", "unit", "workload", "drill", "faults killed", "denominator", "waived", "host sync", "prewarm"}
     assert set(glossary()) - set(terms_in(map(words, emitted()))) - vocabulary == set()

@@ -124,7 +124,7 @@ def terminal(view: ReportView) -> str:
         ([["nan_tail"], ["nan_tail"]], ""),
     ],
 )
-def test_an_open_gate_says_how_many_claims_name_no_fault(falsified_by: list[list[str]], told: str) -> None:
+def test_an_open_gate_states_how_many_claims_name_no_fault(falsified_by: list[list[str]], told: str) -> None:
     claims = [
         {**CONTRACT["claims"][0], "id": f"C-{index}", "falsified_by": names} for index, names in enumerate(falsified_by)
     ]
@@ -224,7 +224,7 @@ def test_a_valid_waiver_removes_the_violation_and_is_counted_separately() -> Non
 @pytest.mark.parametrize(
     ("reason", "code"), [("undecided_ratio", ExitCode.HELD), ("limits_exceeded", ExitCode.UNDECIDED)]
 )
-def test_of_undecided_units_a_ratio_alone_can_be_waived(reason: str, code: ExitCode) -> None:
+def test_among_undecided_units_only_a_ratio_can_be_waived(reason: str, code: ExitCode) -> None:
     verdicts = [verdict("A", "w", PASS), verdict("B", "w", OPEN, reason=reason)]
     waived = {**waiver("w"), "claim": "B"}
     view = replace(view_of(PASS, header=header(waivers=[waived])), verdicts=verdicts, gate=True)
@@ -233,7 +233,7 @@ def test_of_undecided_units_a_ratio_alone_can_be_waived(reason: str, code: ExitC
     assert line in view.count_line()
 
 
-def test_a_waived_violation_beside_open_units_is_partly_decided() -> None:
+def test_a_waived_violation_with_open_units_is_partly_decided() -> None:
     found = headline(view_of(PASS, FAIL, NOT_RUN, header=header(waivers=[waiver("w1")])))
     assert str(found) == "PARTLY DECIDED: 1 of 3 planned units held (1 not run, 1 waived)."
 
@@ -258,7 +258,7 @@ def test_undecided_units_with_the_same_reason_share_one_entry_with_a_remedy() ->
     assert group.remedy == "run it on a machine with a CUDA device"
 
 
-def test_the_judges_own_estimate_of_processes_is_the_remedy() -> None:
+def test_the_process_estimate_of_the_judge_is_shown_as_the_remedy() -> None:
     figures = {"processes_to_decide": Figure(value=14)}
     (group,) = undecided(view_with(verdict("A", "w", OPEN, reason="undecided_ratio", figures=figures)))
     assert group.remedy == "about 14 processes would probably be enough"
@@ -278,6 +278,6 @@ def test_an_uncaptured_candidate_refers_to_the_runs_capture_claim(beside: tuple[
     assert group.remedy == remedy
 
 
-def test_a_header_without_units_has_no_evidence_for_a_verdict() -> None:
+def test_a_header_without_units_lists_no_runs_for_a_verdict() -> None:
     view = view_with(verdict("F-GRAPH-BWD-001"), contracts=[contract()])
     assert view.runs_of(CONTRACT["id"], "F-GRAPH-BWD-001", "tiny") == []

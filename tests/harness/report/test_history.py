@@ -338,7 +338,7 @@ def of_mechanism(day: int, status: Status, mechanism: str | None, ratio: float |
     return replace(run, view=replace(run.view, verdicts=[item.model_copy(update={"mechanism": mechanism})]))
 
 
-def test_a_unit_that_lost_its_mechanism_with_its_verdict_has_changed() -> None:
+def test_history_lists_a_changed_verdict_even_without_its_mechanism() -> None:
     """A worker that died says nothing of the mechanism that the arm would have had."""
     page = words(of_mechanism(1, Status.PASS, "cuda_graph"), of_mechanism(2, Status.ERROR, None))
     assert "PASS -> ERROR" in page

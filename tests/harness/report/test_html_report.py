@@ -73,7 +73,7 @@ def _style() -> str:
 # --- what the page says ------------------------------------------------------------------------------------
 
 
-def test_the_count_line_and_the_gate_stand_at_the_top(full: tuple[str, Page]) -> None:
+def test_unit_counts_and_gate_are_at_the_top_of_the_report(full: tuple[str, Page]) -> None:
     words = full[1].words()
     assert "7 units · 3 held · 1 violated · 1 undecided · 1 not run · 1 error" in words
     assert words.index("Judged as a gate") < words.index("Claims verdict claim") < words.index("1 not run: why")
@@ -116,7 +116,7 @@ def test_report_cards_list_errors_and_violations_first_and_unrun_units_last(full
     ]
 
 
-def test_a_card_links_to_the_evidence_of_its_own_kind(full: tuple[str, Page]) -> None:
+def test_a_report_card_links_to_the_evidence_of_its_kind(full: tuple[str, Page]) -> None:
     cards = re.findall(r'<h3 id="[^"]+-title">.*?</span> (\S+) <span[^>]*>([^<]+).*?</article>', full[0], re.DOTALL)
     links = re.findall(r'class="links">Evidence: (.*?)</p>', full[0])
     titles = [re.findall(r">([^<]+)</a>", found) for found in links]
@@ -198,7 +198,7 @@ def test_a_drill_is_marked_in_title_heading_and_banner() -> None:
     assert "Contract verification" not in words
 
 
-def test_a_whole_drill_leads_with_its_faults() -> None:
+def test_the_report_of_a_drill_begins_with_its_faults() -> None:
     words = Page(render(views.whole_drill_view(killed=[True, False]))).words()
     assert "VIOLATED 1 unit · 1 held 1 of 2 planted faults survived: those claims prove nothing." in words
     assert "2 faults planted on purpose, 1 survived; the units are the controls, run without a fault." in words
@@ -232,7 +232,7 @@ def test_the_report_states_that_the_plan_was_narrowed() -> None:
 # --- what the page is ------------------------------------------------------------------------------------------
 
 
-def test_every_tag_closes_in_its_place(full: tuple[str, Page]) -> None:
+def test_every_html_tag_of_the_report_is_closed(full: tuple[str, Page]) -> None:
     assert full[1].open == []
 
 

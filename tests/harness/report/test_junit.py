@@ -57,7 +57,7 @@ def test_counts_are_attributes_of_suite_and_whole() -> None:
     assert [suite.get("skipped") for suite in root.iter("testsuite")] == ["2"]
 
 
-def test_a_failure_says_status_reason_sentence_and_usual_causes() -> None:
+def test_a_junit_failure_states_status_reason_message_and_causes() -> None:
     (failure,) = parsed(view_of(Status.FAIL)).iter("failure")
     assert failure.get("message") == "FAIL reason_0: message 0"
     assert failure.get("type") == "reason_0"
@@ -132,7 +132,7 @@ def test_a_waived_violation_is_skipped_with_its_waiver() -> None:
     assert str(skipped.get("message")).startswith("waived by ada until 2027-01-01: known; FAIL reason_0")
 
 
-def test_a_drill_has_a_class_name_of_its_own() -> None:
+def test_junit_cases_of_a_drill_have_their_own_class_name() -> None:
     assert {case.get("classname") for case in parsed(drill_view()).iter("testcase")} == {f"drill.{CONTRACT['id']}"}
 
 
@@ -178,7 +178,7 @@ def test_junit_has_a_separate_case_for_a_headline_that_no_unit_shows(view: Repor
     assert results(view) == expected
 
 
-def test_the_headline_is_a_property_of_every_suite_and_the_message_of_its_case() -> None:
+def test_a_junit_suite_has_the_headline_as_a_property_and_a_case() -> None:
     view = view_of(Status.PASS, altered=("a.csv: changed",))
     said = "ERROR: Evidence differs from the digests recorded with it, so nothing here is proven."
     suites = list(parsed(view).iter("testsuite"))

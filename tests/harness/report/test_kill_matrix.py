@@ -76,7 +76,7 @@ def test_the_kill_matrix_shows_word_and_sign_for_each_fault_of_each_claim() -> N
     ]
 
 
-def test_it_is_a_table_with_headers_that_scrolls_inside_and_has_a_name() -> None:
+def test_the_kill_matrix_is_a_scrollable_table_with_headers_and_a_caption() -> None:
     page = render(drill_of(row(FIRST, "caught"), row(SECOND, "caught")))
     [table] = re.findall(r'<div class="scroll"[^>]*>\s*<table class="matrix">.*?</table>', page, re.DOTALL)
     assert table.startswith('<div class="scroll" tabindex="0" role="region" aria-label="Faults of F-GRAPH-BWD-001, CGB')
@@ -143,7 +143,7 @@ def test_the_kill_matrix_states_why_faults_were_not_run() -> None:
     assert [name for _, name, _ in found.legend] == ["not run"]
 
 
-def test_a_claim_whose_control_did_not_hold_shows_it() -> None:
+def test_the_kill_matrix_shows_a_control_that_did_not_pass() -> None:
     view = replace(drill_of(row(FIRST, "a")), verdicts=whole_drill_view(Status.ERROR, killed=[]).verdicts)
     assert table_rows(render(view))[1] == ["without a fault", "! error"]
 
@@ -160,7 +160,7 @@ def test_claims_with_equal_faults_share_a_table_in_the_kill_matrix() -> None:
     assert [[one.name for one in group] for group in groups(alike)] == [["a", "b"], ["other"]]
 
 
-def test_a_claim_that_would_leave_a_table_half_empty_has_its_own() -> None:
+def test_a_claim_with_few_common_faults_has_its_own_kill_table() -> None:
     """Its fault is known there, and 14 of 36 cells would be planned."""
     many = column("many", *(f"f{number}" for number in range(12)))
     found = groups([many, column("one", "f0"), column("two", "f1")])

@@ -55,7 +55,7 @@ def test_a_link_that_would_break_the_markdown_is_left_out() -> None:
     assert "a.example" not in render_markdown(view_of(Status.PASS, header=header(environment={"ci": ci})))
 
 
-def test_open_units_take_the_word_held_away() -> None:
+def test_the_markdown_headline_with_open_units_is_partly_decided() -> None:
     lines = render_markdown(view_of(Status.PASS, Status.NOT_RUN)).splitlines()
     assert lines[0] == "**PARTLY DECIDED**: 1 of 2 planned units held (1 not run)."
 

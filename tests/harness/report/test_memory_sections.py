@@ -88,7 +88,7 @@ def test_the_peak_memory_section_reports_what_may_hide_a_peak() -> None:
     assert part.tables[0].rows[1][4:] == ["–", "–"]
 
 
-def test_a_replay_has_its_plot_and_both_arms_blocks() -> None:
+def test_a_long_replay_section_has_a_plot_and_the_blocks_of_both_arms() -> None:
     part = long_part(**from_late(allocated_bytes=33 * MIB, seconds=20.0))
     assert part.runs == ["of-ungraphed", "of-graphed"]
     assert part.tables[0].rows == [
@@ -108,7 +108,7 @@ def test_a_long_replay_without_cuda_plots_no_memory() -> None:
     assert part.tables[0].rows[0][6:] == ["–", "–"]
 
 
-def test_ten_thousand_blocks_are_drawn_small() -> None:
+def test_a_plot_of_ten_thousand_blocks_stays_below_10_kb() -> None:
     noise = np.random.default_rng(0).random((10_000, 2)).tolist()
     blocks = [block(at, seconds=9 + one, yardstick_seconds=1 + other) for at, (one, other) in enumerate(noise)]
     page = render(long_view(blocks=blocks))

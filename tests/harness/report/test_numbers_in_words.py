@@ -97,7 +97,7 @@ def test_a_slowdown_is_not_explained_as_too_little_gain(ratio: float, words: str
     assert any(words in text for text in told), told
 
 
-def test_a_step_without_a_stated_size_is_shown_without_one() -> None:
+def test_a_workload_without_a_stated_size_is_shown_without_a_size() -> None:
     shape = {"tiny": {"model": "make_step", "batch_size": 1, "seq_len": 1, "steps": 43}}
     contracts = [views.contract(workloads=views.CONTRACT["workloads"] | shape)]
     view = small_view(header=small_view().header, contracts=contracts)

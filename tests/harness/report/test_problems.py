@@ -42,7 +42,7 @@ def test_a_file_has_cause_claim_figure_sight_and_command_in_this_order() -> None
     assert f"- To run it again: `{command}`" in lines
 
 
-def test_a_card_begins_with_the_cause() -> None:
+def test_a_report_card_of_a_violation_begins_with_the_cause() -> None:
     card = re.search(r'<article class="card violated".*?</article>', render(full_view()), re.DOTALL)
     assert card is not None
     paragraphs = re.findall(r'<p class="(\w+)"', card[0])
@@ -64,7 +64,7 @@ def test_a_waived_unit_has_no_file() -> None:
     assert problem_files(view_with(item, waivers=[waiver("tiny")])) == {}
 
 
-def test_units_whose_names_look_alike_in_a_file_name_have_a_file_each() -> None:
+def test_units_with_similar_names_have_separate_problem_files() -> None:
     alike = [verdict("F-GRAPH-BWD-001", name, Status.FAIL, reason="differs") for name in ("tiny.1", "tiny_1")]
     files = problem_files(view_with(*alike))
     assert [re.findall(r"on (\S+):", text)[0] for text in files.values()] == ["tiny.1", "tiny_1"]

@@ -100,7 +100,7 @@ def test_remaining_time_is_shown_immediately_from_recorded_durations() -> None:
     assert watch.parts()[1] == "about 2777 h 47 min to go"
 
 
-def test_a_look_up_that_fails_costs_the_estimate_alone() -> None:
+def test_a_failing_duration_lookup_only_removes_the_estimate() -> None:
     def fails(_: Sequence[Run]) -> Mapping[str, float]:
         raise OSError("unreadable")
 
@@ -138,7 +138,7 @@ def test_a_terminal_has_one_line_that_is_written_over(terminal: Terminal) -> Non
         (9, ""),
     ],
 )
-def test_a_narrow_terminal_gets_whole_parts_on_one_line(
+def test_a_narrow_terminal_shows_only_whole_parts_in_one_line(
     terminal: Terminal, monkeypatch: pytest.MonkeyPatch, columns: int, shown: str
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
@@ -169,5 +169,5 @@ def test_the_status_line_is_off_on_terminals_that_cannot_overwrite_and_in_ci(
     assert (status.live, terminal.getvalue()) == (False, "")
 
 
-def test_a_log_is_no_terminal() -> None:
+def test_a_log_file_gets_no_status_line() -> None:
     assert not StatusLine(io.StringIO()).live

@@ -29,7 +29,7 @@ def view(gpu: str) -> ReportView:
     return small_view(contracts=[contract()], gpus={UNIT: GpuFacts(name=gpu)})
 
 
-def test_a_unit_is_shown_with_the_bound_of_its_machine() -> None:
+def test_each_unit_is_shown_with_the_bound_for_its_gpu() -> None:
     found = [view(name).judged()[0][1][0].value_at("max_abs_difference") for name in ("NVIDIA H100", "NVIDIA A100")]
     assert found == [0.625, 0.375]
 

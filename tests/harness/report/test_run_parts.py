@@ -45,7 +45,7 @@ def test_a_fact_that_differs_from_most_parts_is_marked() -> None:
     assert notes(view)[1:] == ["The parts differ in GPU (2 of them), harness commit (2 of them)."]
 
 
-def test_where_no_two_parts_agree_each_is_marked() -> None:
+def test_when_all_parts_differ_each_part_is_marked() -> None:
     assert column(shared(on("aaaa"), on("bbbb")), "harness commit") == ["≠ aaaa", "≠ bbbb"]
 
 
@@ -117,7 +117,7 @@ def test_every_part_has_its_command_and_its_machine() -> None:
     assert "```\nharness verify contracts/\nharness verify other/\n```" in render_markdown(view)
 
 
-def test_a_unit_that_no_part_planned_has_no_part() -> None:
+def test_a_unit_that_no_part_planned_has_no_part_label() -> None:
     part = RunPart("a", on("aaaa"))
     [unit] = part.view.header.units
     [verdict] = part.view.verdicts

@@ -91,7 +91,7 @@ def test_losses_by_seed_and_of_all() -> None:
     ]
 
 
-def test_a_seed_that_an_arm_did_not_finish_is_left_out() -> None:
+def test_a_seed_that_one_arm_did_not_finish_is_left_out() -> None:
     assert [row[0] for row in part(unfinished=True).tables[2].rows] == ["0"]
 
 
@@ -110,7 +110,7 @@ def test_a_run_page_includes_the_step_accuracy_section() -> None:
     assert "layers.0.input_norm" in page
 
 
-def test_an_error_that_is_no_number_is_larger_than_any() -> None:
+def test_a_nan_error_is_listed_as_the_largest_error() -> None:
     shown = view()
     [run] = shown.evidence.values()
     [errors] = run.step_errors

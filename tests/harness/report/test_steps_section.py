@@ -39,7 +39,7 @@ def shown(*readings: dict[tuple[int, str], dict[str, object]]) -> Part:
     return part
 
 
-def test_a_quantity_shows_its_largest_error_and_the_yardsticks() -> None:
+def test_the_steps_section_shows_the_largest_error_and_the_yardsticks() -> None:
     part = shown(one("norms", 7, error=3e-6, tensor="layers.1"), one("norms", 2, yardstick=2e-6))
     rows = {row[0]: row[1:] for row in part.tables[0].rows}
     assert rows["norms"] == ["2", "3e-6", "7", "layers.1", "2e-6"]
@@ -50,6 +50,6 @@ def test_a_quantity_shows_its_largest_error_and_the_yardsticks() -> None:
     ]
 
 
-def test_an_error_that_is_no_number_is_the_largest() -> None:
+def test_a_nan_step_error_is_listed_as_the_largest_error() -> None:
     part = shown(one("loss", 4, error=math.nan), one("loss", 6, error=1.0))
     assert next(row for row in part.tables[0].rows if row[0] == "loss")[3] == "4"

@@ -34,7 +34,7 @@ def test_the_count_line_comes_first_and_the_outcome_last() -> None:
     assert lines[-1] == "ERROR: The harness, a worker, the system or the machine broke: no gate may trust this run."
 
 
-def test_open_units_take_the_word_held_away() -> None:
+def test_the_terminal_headline_with_open_units_is_partly_decided() -> None:
     assert printed(view_of(Status.PASS, Status.INCONCLUSIVE))[-1] == (
         "PARTLY DECIDED: 1 of 2 planned units held (1 undecided)."
     )
@@ -131,7 +131,7 @@ def test_a_remedy_common_to_several_units_is_printed_once() -> None:
     ]
 
 
-def test_colour_appears_only_where_it_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_colour_is_printed_with_force_color_and_not_with_no_color(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     assert any("\x1b[" in line for line in printed(view_of(Status.FAIL)))
     monkeypatch.setenv("NO_COLOR", "1")

@@ -51,7 +51,7 @@ def test_telemetry_samples_are_placed_at_their_time_relative_to_the_blocks() -> 
     assert [at for at, _ in found.samples] == [0.0, 1.0, 3.0]  # the one a minute later saw something else
 
 
-def test_without_recorded_moments_blocks_stand_end_to_end_from_the_first_sample_on() -> None:
+def test_blocks_without_recorded_times_are_plotted_end_to_end() -> None:
     seen = Telemetry(samples=[sample(seconds=second) for second in (40.0, 40.5, 46.5)])
     [found] = side_by_side([replace(slow_run(0), telemetry=seen)])
     assert not found.clocked
@@ -60,7 +60,7 @@ def test_without_recorded_moments_blocks_stand_end_to_end_from_the_first_sample_
     assert found.end == 6.5
 
 
-def test_processes_stand_side_by_side_by_their_number() -> None:
+def test_processes_are_plotted_next_to_each_other_by_number() -> None:
     second, first = side_by_side([slow_run(1), slow_run(0)])[::-1]
     assert (first.process, first.start, first.end) == (0, 0.0, 6.0)
     assert second.process == 1
@@ -74,7 +74,7 @@ def test_plotted_ratios_are_those_of_the_cautious_reading() -> None:
     assert found.baseline_aa == pytest.approx(0.04 / 0.02)
 
 
-def test_the_ratios_are_the_judges_own() -> None:
+def test_the_plotted_ratios_equal_those_of_the_judge() -> None:
     runs = [timed_run(index, [0.01, 0.011, 0.012, 0.014], [0.02, 0.021, 0.019, 0.024]) for index in range(8)]
     [*_, found] = side_by_side(runs)
     judged = timed(runs).figures
@@ -133,7 +133,7 @@ def test_recorded_moments_are_named_on_the_axis() -> None:
     assert alt.endswith("throttled: never.")
 
 
-def test_a_machine_without_clocks_has_no_empty_lanes() -> None:
+def test_a_machine_without_clocks_has_no_empty_plot_lanes() -> None:
     quiet = Telemetry(samples=[sample(sm_clock_mhz=None, power_w=None, temperature_c=None)])
     words, _ = drawn([replace(slow_run(0), telemetry=quiet)])
     assert not [word for word in words if "clock" in word or "throttled" in word]

@@ -42,12 +42,12 @@ def test_series_with_any_values_can_be_plotted(losses: dict[str, Any]) -> None:
         parsed(svg)
 
 
-def test_a_nan_that_both_arms_have_is_counted() -> None:
+def test_a_nan_loss_of_both_arms_is_counted_in_the_report() -> None:
     page = Page(render(with_losses(ungraphed=[1.0, np.nan, 2.0], graphed=[1.0, np.nan, 2.0])))
     assert "graphed against ungraphed 3 – 0 – 1 – 0.1" in page.words()
 
 
-def test_a_verdict_on_a_claim_that_the_contract_lost_still_has_its_card() -> None:
+def test_a_verdict_of_a_claim_removed_from_the_contract_has_a_card() -> None:
     view = small_view(verdicts=[verdict("GONE-001")])
     assert "This claim is not in the contract any more." in Page(render(view)).words()
 
