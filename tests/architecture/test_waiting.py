@@ -76,7 +76,7 @@ def _sleeping_lines(program: str) -> Iterator[str]:
         before = line
 
 
-def test_a_test_waits_for_events_and_for_no_time() -> None:
+def test_tests_wait_for_events_and_never_for_a_fixed_time() -> None:
     found = {
         name: list(hasty(path.read_text(encoding="utf-8"), loops=name.startswith("support/")))
         for path in TESTS.rglob("*.py")

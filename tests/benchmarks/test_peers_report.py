@@ -44,7 +44,7 @@ def test_a_loss_different_from_the_reference_is_reported_as_different_mathematic
     assert "**The mathematics differ**" in summary(with_arm(complete_run(), "hf_eager", loss_step_0=12.12))
 
 
-def test_each_bar_has_its_verdict() -> None:
+def test_the_report_shows_each_bar_with_its_verdict() -> None:
     text = summary(complete_run())
     assert "| faster than hf_eager | 4x512 | 4.000 | >= 3.5 | met |" in text
     assert "| times the products | 4x512 | 1.300 | <= 1.25 | **missed** |" in text

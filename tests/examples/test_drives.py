@@ -136,7 +136,7 @@ def made(**settings: Any) -> Trained:
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_a_made_trainer_trains_as_the_library_does(
+def test_a_transformers_trainer_made_by_an_adapter_trains_like_the_library(
     untouched: Callable[[str], Trained], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -165,7 +165,7 @@ def test_an_arm_can_change_the_arguments_of_a_trainer_or_undo_its_updates(
         ("optim=chosen", r"written as in a call, with names and literals"),
     ],
 )
-def test_arguments_that_nobody_takes_are_refused(
+def test_unknown_trainer_arguments_are_refused(
     arguments: str, found: str, untouched: Callable[[str], Trained], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

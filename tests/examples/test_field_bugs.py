@@ -46,7 +46,7 @@ def test_every_field_bug_is_found_or_explains_the_miss_and_fixed_forms_pass_unle
         assert held or entry.bug.trouble, entry.path.stem
 
 
-def test_no_thread_is_counted_twice() -> None:
+def test_each_field_bug_entry_belongs_to_a_different_issue_thread() -> None:
     threads = [bug.thread for bug in field_bugs.entries().values()]
     assert [thread for thread, times in Counter(threads).items() if times > 1] == []
 

@@ -97,7 +97,7 @@ def test_a_captured_launch_replays_with_the_current_tensor_values() -> None:
         assert blocks.item() == 2
 
 
-def test_a_prewarmed_kernel_is_captured_without_a_launch_before_and_loads_no_more(cache: KernelCache) -> None:
+def test_a_prewarmed_kernel_is_captured_without_a_launch_and_without_further_loads(cache: KernelCache) -> None:
     spec, x = scaled_copy_spec(104, 36, 0.7), random(104, 36)
     cache.ledger.phase("prewarm")
     cache.load(spec)

@@ -93,7 +93,7 @@ def test_an_fp8_product_equals_its_twin_within_its_last_rounding(terms: int, mos
     assert ((product.float() - exact).norm() / exact.norm()).item() < bound
 
 
-def test_a_product_repeats_its_bits() -> None:
+def test_an_fp8_product_repeats_its_bits() -> None:
     a, b = ScaledRows.of(random(512, 8960)), ScaledRows.of(random(1536, 8960, seed=1))
     products = Fp8Products(torch.bfloat16)
     first = products.multiply(a, b)

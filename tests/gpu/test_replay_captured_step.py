@@ -77,7 +77,7 @@ def train(tiny: Tiny, step: Callable[[], Tensor], steps: int = 20) -> list[float
     return [float(loss) for loss in losses]
 
 
-def test_a_captured_step_trains_bitwise_like_the_plain_one_from_step_zero() -> None:
+def test_a_captured_step_trains_bitwise_like_the_plain_step_from_step_zero() -> None:
     plain, other = Tiny(), Tiny()
     other.prepare(0)
     step = CapturedStep(other.body, other.state, other.static)
@@ -192,7 +192,7 @@ def test_both_detectors_agree_on_a_plain_arm(system: Regression, per_step: int) 
         assert all(Path(place.file).name == "step_function_systems.py" for place in reading.places)
 
 
-def test_a_replay_shows_no_sync_to_profiler_and_debug_mode() -> None:
+def test_the_profiler_and_the_debug_mode_find_no_sync_in_a_replay() -> None:
     opens = lambda: Regression().open(WORKLOAD, Arm(capture="step"))
     evidence = observe_syncs(opens, "arm", 0, announced=WORKLOAD.steps)
     assert evidence.replayed

@@ -29,7 +29,7 @@ def _errors(text: str) -> list[tuple[int | str, ...]]:
     return [error["loc"] for error in caught.value.errors()]
 
 
-def test_a_list_ends_with_its_first_wrong_item() -> None:
+def test_a_list_is_validated_only_to_its_first_wrong_item() -> None:
     assert _errors('{"items": [{"number": 1}, {}, {}, {}]}') == [("items", 1, "number")]
 
 
@@ -50,7 +50,7 @@ def test_mappings_in_mappings_and_lists_in_a_model_of_a_model_end_early_too() ->
     assert found[0] == ("nested", "a", "0", "number")
 
 
-def test_very_many_keys_are_one_error() -> None:
+def test_too_many_keys_of_a_mapping_are_one_error() -> None:
     text = ", ".join(f'"key {number}": 1' for number in range(MOST_KEYS + 1))
     with pytest.raises(ValidationError, match="101 keys, where at most 100 can be known"):
         _Item.model_validate_json(f"{{{text}}}")

@@ -53,9 +53,7 @@ def test_cache_variables_that_the_user_set_are_kept(tmp_path: Path) -> None:
     assert moved == {}
 
 
-def test_without_any_folder_for_temporary_files_libraries_are_left_to_themselves(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_temporary_folder_caches_are_not_moved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "nowhere"))
     assert moved_caches({"HOME": "~"}) == {}
 

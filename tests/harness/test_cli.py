@@ -121,7 +121,7 @@ def sleeps_alone() -> bool:
     return all(each.exists() and each.read_text().startswith("sleeps\n") for each in heartbeats)
 
 
-def test_workers_that_die_cost_only_their_own_verdict(contracts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_that_die_fail_only_their_own_units(contracts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The limit passes for the run that sleeps alone, however slow the others are."""
     monkeypatch.setattr("harness.execution.watched_worker.time", clock_ahead(sleeps_alone, 60.0))
     write_contract(contracts, *MISBEHAVIOURS, "held", "violated")

@@ -242,7 +242,7 @@ def test_a_wrapped_terminal_line_continues_below_its_text(monkeypatch: pytest.Mo
     ]
 
 
-def test_a_file_gets_each_line_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_line_printed_to_a_file_is_not_wrapped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "24")
     file = io.StringIO()
     print_line(("held  ", "green"), "as long as it may be " * 5, file=file)

@@ -88,7 +88,7 @@ def test_early_rows_of_a_drill_equal_the_rows_of_its_record(contracts: Path) -> 
     assert [row.fault for row in watch.rows] == ["nan_tail"]
 
 
-def test_a_log_has_no_unit_before_the_results(contracts: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_log_lists_no_unit_before_the_results(contracts: Path, capsys: pytest.CaptureFixture[str]) -> None:
     application(["verify"])(["verify", str(contracts), "--json"], standalone_mode=False)
     streams = capsys.readouterr()
     assert streams.out.startswith("{")

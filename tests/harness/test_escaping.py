@@ -58,7 +58,7 @@ def test_json_keeps_its_value_and_is_obeyed_by_nobody(value: object) -> None:
     assert obeyed(shown) == []
 
 
-def test_an_error_is_a_line_whatever_it_quotes() -> None:
+def test_an_error_with_hostile_quotes_is_one_escaped_line() -> None:
     error = HarnessError("a rule", where=HOSTILE, got=HOSTILE, remedy=HOSTILE)
     assert "\n" not in str(error)
     assert obeyed(str(error)) == []

@@ -160,7 +160,7 @@ def test_a_run_that_died_of_itself_stays_an_error(player: Player) -> None:
     assert death.read_bytes() == before
 
 
-def test_a_link_that_a_run_left_stays_an_error(player: Player, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_link_left_by_a_run_is_still_an_error_after_resuming(player: Player, monkeypatch: pytest.MonkeyPatch) -> None:
     """What no run directory holds is taken out at the end of the run: what is judged later is what was noted then."""
     import scripted_system
 
@@ -181,9 +181,7 @@ def test_a_link_that_a_run_left_stays_an_error(player: Player, monkeypatch: pyte
     assert player.executed == []
 
 
-def test_a_worker_that_dies_once_the_gate_was_asked_to_end_was_cut_off(
-    player: Player, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_killed_by_the_interruption_is_executed_again(player: Player, monkeypatch: pytest.MonkeyPatch) -> None:
     """A service that is stopped has all of its processes terminated, in whichever order."""
     monkeypatch.setattr("harness.api.execute.noted", [signal.SIGTERM])
     interrupted(player, "error", "held", "violated", at=3)

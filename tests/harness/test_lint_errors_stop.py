@@ -137,6 +137,6 @@ def test_a_sound_folder_is_collected_as_ever(folder: Path, pytester: pytest.Pyte
     assert result.ret == 0
 
 
-def test_a_test_that_cannot_be_collected_is_pytests_own_affair(folder: Path, pytester: pytest.Pytester) -> None:
+def test_a_test_file_that_cannot_be_imported_keeps_pytests_exit_code(folder: Path, pytester: pytest.Pytester) -> None:
     pytester.makepyfile("import no_such_module\n")
     assert pytester.runpytest_inprocess().ret == pytest.ExitCode.INTERRUPTED

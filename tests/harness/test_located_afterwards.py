@@ -102,7 +102,7 @@ def test_a_special_file_left_by_the_locating_run_drops_only_its_answer(
     assert rejudged(RUN).problems == []
 
 
-def test_an_interruption_while_it_is_added_leaves_the_run_whole(
+def test_an_interrupted_locating_run_leaves_the_recorded_run_unchanged(
     contracts: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = list[int]()

@@ -72,14 +72,14 @@ def test_a_unit_taken_from_the_header_was_not_planned(run: Path) -> None:
     assert outcome.exit_code is ExitCode.UNDECIDED
 
 
-def test_no_units_at_all_open_no_gate(run: Path) -> None:
+def test_a_header_without_units_keeps_the_gate_closed(run: Path) -> None:
     edit(lambda header: keep_units(header, lambda _unit: False))
     _, outcome = judged([run], gate=True)
     assert set(reasons(outcome).values()) == {"not_planned"}
     assert (len(outcome.verdicts), outcome.exit_code) == (3, ExitCode.UNDECIDED)
 
 
-def test_a_contract_taken_from_the_header_is_seen_by_its_copy(run: Path) -> None:
+def test_a_contract_removed_from_the_header_is_found_by_its_copy(run: Path) -> None:
     edit(drop_contract)
     _, outcome = judged([run], gate=True)
     assert reasons(outcome)["TWO-001", "held"] == "not_planned"
@@ -103,20 +103,20 @@ def test_a_claim_taken_from_the_copy_is_not_run(run: Path, folder: Path) -> None
     assert reasons(outcome)["TWO-002", "held"] == "not_planned"
 
 
-def test_shards_lose_no_unit_that_no_contract_has(run: Path, folder: Path) -> None:
+def test_shards_keep_units_that_no_given_contract_has(run: Path, folder: Path) -> None:
     session.verify([folder], session.VerifyOptions(name="again"))
     _, outcome = judged([run, Path("harness-reports/again")], Known([folder / "one.yaml"]), gate=True)
     assert reasons(outcome)["TWO-001", "held"] == "not_in_contract"
     assert outcome.exit_code is ExitCode.UNDECIDED
 
 
-def test_a_unit_listed_twice_is_no_header(run: Path) -> None:
+def test_a_unit_listed_twice_in_a_header_is_refused(run: Path) -> None:
     edit(lambda header: header["units"].append(header["units"][0]))
     with pytest.raises(EvidenceError, match=r"unit scripted-v1 / SCRIPT-001 / held is listed 2 times"):
         judged([run], gate=True)
 
 
-def test_a_narrowed_run_is_asked_for_its_part(folder: Path) -> None:
+def test_a_narrowed_run_is_judged_only_on_its_selection(folder: Path) -> None:
     session.verify([folder], session.VerifyOptions(name="run", workloads=("held",)))
     _, outcome = judged([RUN], gate=True)
     assert sorted(reasons(outcome)) == [("SCRIPT-001", "held"), ("TWO-001", "held")]

@@ -116,7 +116,7 @@ def test_contracts_train_where_somebody_asks_for_them_and_are_named_where_nobody
     assert result.ret == 0
 
 
-def test_a_gate_over_contracts_that_pytest_did_not_find_is_shut(pytester: pytest.Pytester, project: Write) -> None:
+def test_a_gate_over_contracts_that_pytest_did_not_collect_is_closed(pytester: pytest.Pytester, project: Write) -> None:
     """`testpaths` leads pytest past the contracts: nothing of them was judged."""
     project("held")
     pytester.mkdir("tests").joinpath("test_other.py").write_text("def test_other():\n    pass\n")
@@ -160,7 +160,7 @@ def test_a_pytest_gate_without_judged_units_is_closed(
 @pytest.mark.parametrize(
     "words", [["tests"], ["-k", "other"], ["--contract-gate", "--collect-only"], ["-m", "not contract"]]
 )
-def test_single_tests_need_no_contract_where_a_configuration_asks_for_the_gate(
+def test_single_tests_without_contracts_pass_under_a_configured_gate(
     pytester: pytest.Pytester, project: Write, words: list[str]
 ) -> None:
     project("held")
@@ -214,7 +214,7 @@ def pytest_runtest_setup(item):
         (("violated",), ["--contract-gate"], 10),
     ],
 )
-def test_a_unit_that_a_mark_skips_was_asked_for(
+def test_a_unit_skipped_by_a_mark_keeps_the_gate_closed(
     behaviours: tuple[str, ...], gate: list[str], code: int, pytester: pytest.Pytester, project: Write
 ) -> None:
     """A mark selects nothing: to call the rest a part would open the gate over what it hides."""
@@ -399,7 +399,7 @@ def test_a_tag_selects_a_part_of_a_gate(pytester: pytest.Pytester, project: Writ
     assert pytester.runpytest_inprocess("--contract-gate").ret == 0
 
 
-def test_a_tag_that_no_claim_has_is_an_error(pytester: pytest.Pytester, project: Write) -> None:
+def test_an_unknown_contract_tag_is_a_pytest_usage_error(pytester: pytest.Pytester, project: Write) -> None:
     tagged(project("held"), "quick")
     result = pytester.runpytest_inprocess("contracts", "--contract-tag", "quik")
     assert result.ret == pytest.ExitCode.USAGE_ERROR

@@ -42,7 +42,7 @@ def test_a_fault_may_have_any_name(fault: str, contract: Path, capsys: pytest.Ca
 
 
 @pytest.mark.parametrize("plan", [[], ["--plan"]])
-def test_a_gate_plants_no_fault(plan: list[str], contract: Path) -> None:
+def test_a_gate_with_a_planted_fault_is_refused(plan: list[str], contract: Path) -> None:
     """It was open where the fault had survived, over a directory that `judge --gate` refuses."""
     planted = CliRunner().invoke(application([]), ["verify", str(contract), "--gate", "--fault", "one_batch", *plan])
     assert isinstance(planted.exception, UsageError)

@@ -53,7 +53,7 @@ def test_redacting_json_keeps_every_other_character() -> None:
     assert REDACTION.json(before) == after
 
 
-def test_a_line_that_was_torn_has_no_name_either(tmp_path: Path) -> None:
+def test_a_cut_off_record_line_is_redacted(tmp_path: Path) -> None:
     whole, torn = json.dumps({"message": "on node-17"}), '{"message": "kimberly on node-'
     (tmp_path / "records.jsonl").write_text(f"{whole}\n{torn}17 and mo")
     Redaction(frozenset({"node-17"}), frozenset({"kimberly"})).directory(tmp_path)
@@ -192,7 +192,7 @@ def test_evidence_of_a_located_difference_is_redacted(contracts: Path) -> None:
     assert rejudged(directory).problems == []
 
 
-def test_a_search_that_was_cut_off_leaves_no_name(contracts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_search_for_names_leaves_no_name(contracts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     execute, folders = supervisor.execute, list[Path]()
 
     def interrupted(run: Run, directory: Path, *rest: object, **options: object) -> None:

@@ -110,7 +110,7 @@ def test_the_exit_code_is_the_gates(shards: Shards, behaviours: tuple[str, ...],
     assert (OUT / "report.html").exists()
 
 
-def test_the_terminal_has_a_line_for_each_part(shards: Shards) -> None:
+def test_the_terminal_prints_a_line_for_each_part(shards: Shards) -> None:
     shards("held", "violated")
     lines = [line for line in called("judge", "--gate", A, B).stdout.splitlines() if line.startswith("part ")]
     assert [line.partition(" · ")[0] for line in lines] == [
@@ -194,7 +194,7 @@ def test_runs_with_different_sources_on_one_page_never_count_as_a_passed_gate(sh
     assert (OUT / "summary.md").read_text().count("**HELD SEPARATELY**") == 1
 
 
-def test_one_unit_under_two_versions_of_a_contract_is_shown_twice(shards: Shards) -> None:
+def test_a_unit_under_two_versions_of_a_contract_is_shown_twice(shards: Shards) -> None:
     from scripted_system import contract_text
 
     shards("held", "violated")

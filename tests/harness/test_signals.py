@@ -95,7 +95,7 @@ def test_an_interrupt_during_pythons_own_start_is_recognized(code: int, printed:
 
 
 @pytest.mark.parametrize("number", CODES, ids=lambda number: number.name)
-def test_a_swallowed_signal_still_ends_the_command_with_its_code(number: signal.Signals) -> None:
+def test_a_signal_caught_by_user_code_still_sets_the_exit_code(number: signal.Signals) -> None:
     swallow = f"try:\n    os.kill(os.getpid(), {int(number)}); time.sleep(600)\nexcept BaseException: pass"
     program = f"{swallow}\nsys.exit(0)"
     assert ended(program) == (CODES[number], "")
@@ -120,7 +120,7 @@ def test_a_command_that_does_not_end_is_ended() -> None:
     assert ended(program, before="interruption._grace[0] = 0.3") == (143, "")
 
 
-def test_a_hangup_that_was_ignored_stays_so() -> None:
+def test_an_ignored_hangup_signal_stays_ignored() -> None:
     """`nohup harness verify …`"""
     ignored = "signal.signal(signal.SIGHUP, signal.SIG_IGN)"
     assert ended("os.kill(os.getpid(), 1); print('on')", before=ignored) == (0, "on\n")

@@ -71,7 +71,7 @@ PAIRS = [
 
 
 @pytest.mark.parametrize(("name", "reader"), PAIRS)
-def test_a_reader_who_is_gone_changes_no_exit_code(name: str, reader: str) -> None:
+def test_a_closed_output_pipe_does_not_change_the_exit_code(name: str, reader: str) -> None:
     arguments, code = ARGUMENTS[name]
     done = run(READERS[reader].format(command=f"{HARNESS} {arguments.format(run=published())}"))
     assert done.returncode == code

@@ -120,7 +120,7 @@ def test_another_directory_is_refused(signed: Path) -> None:
     assert "a statement about manifest.json" in refusal(other)
 
 
-def test_a_directory_that_was_sealed_anew_is_refused(signed: Path) -> None:
+def test_an_attestation_of_a_forged_and_resealed_directory_is_refused(signed: Path) -> None:
     forge(RUN / "run.json", lambda header: header["environment"]["gpu"].update(name="NVIDIA H200"))
     assert "a statement about manifest.json" in refusal()
 
@@ -207,7 +207,7 @@ def test_an_unusable_key_file_is_a_usage_error(signed: Path, key: Path) -> None:
         verify(RUN, FILE, KEY if key == PUBLIC else key)
 
 
-def test_an_attestation_does_not_break_the_seal_and_goes_with_the_directory(signed: Path) -> None:
+def test_an_attestation_can_be_moved_with_its_directory(signed: Path) -> None:
     shutil.copytree("harness-reports", "elsewhere")
     attested = verify(Path("elsewhere/run"), Path("elsewhere/run.intoto.json"), PUBLIC)
     assert attested.statement.predicate.result == "PASSED"

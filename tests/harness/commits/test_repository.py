@@ -25,7 +25,7 @@ def test_a_repository_owned_by_another_user_is_reported_with_gits_message(
         Repository.around(repository.root)
 
 
-def test_both_commits_are_named_with_their_subjects(repository: UserRepository) -> None:
+def test_a_checkout_names_both_commits_with_their_subjects(repository: UserRepository) -> None:
     first = repository.git("rev-parse", "HEAD")
     repository.git("checkout", "--quiet", "-b", "faster")
     second = repository.commit("Faster, they say")

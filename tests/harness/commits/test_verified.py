@@ -91,7 +91,7 @@ def test_equal_commits_pass_the_comparison(equal: Compared) -> None:
     assert "their parameters end up to 0 apart" in equal.judgement.verdicts[0].message
 
 
-def test_the_header_names_both_commits_and_the_dirty_tree(equal: Compared) -> None:
+def test_the_run_header_names_both_commits_and_the_uncommitted_changes(equal: Compared) -> None:
     commits = read_bundle(equal.directory).header.commits
     assert commits is not None
     head = equal.repository.git("rev-parse", "HEAD")
@@ -174,7 +174,7 @@ def test_end_states_are_compared_with_a_control_of_the_baseline_commit(repositor
     assert (verdict.status, verdict.reason) == (Status.FAIL, "ends_apart"), verdict.message
 
 
-def test_an_interruption_leaves_no_worktree(repository: UserRepository) -> None:
+def test_an_interrupted_comparison_of_commits_leaves_no_worktree(repository: UserRepository) -> None:
     class Interrupting(Progress):
         def moves(self, _run: Run, _phase: str, _seconds: float) -> None:
             assert repository.worktrees() == 2

@@ -42,7 +42,7 @@ def test_two_gpus_are_not_divided() -> None:
     assert (seen.wall_seconds, seen.gpu_seconds) == (7.0, 14.0)
 
 
-def test_a_run_without_a_gpu_costs_wall_time_alone() -> None:
+def test_a_run_without_a_gpu_adds_only_wall_time() -> None:
     seen = cost_of(held(), held(gpu=None, started=STARTED + 5.0))
     assert (seen.wall_seconds, seen.gpu_seconds) == (12.0, 7.0)
     assert seen.by_kind[Kind.JUDGED_TRAINING] == 8.0

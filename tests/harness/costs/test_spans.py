@@ -34,7 +34,7 @@ def test_a_control_arms_steps_are_the_controls() -> None:
     assert [span.kind for span in spans(worker, {"plain"})] == [Kind.IMPORTS, Kind.UNTRAINED_CONTROL]
 
 
-def test_an_interpreter_started_ahead_waits_and_so_does_a_run_without_a_gpu() -> None:
+def test_a_prestarted_interpreter_and_a_run_queued_for_a_gpu_count_as_waiting() -> None:
     worker = clocked(("start", 9.0), end=10.0, ended=10.0, asked_for_gpu=-4.0, ready=3.0, given_run=8.0, gpu="GPU-1")
     assert seen(worker) == [
         ("wait for the GPU", Kind.WAITING, 4.0),
@@ -83,12 +83,12 @@ def test_phases_without_start_times_are_sums_within_the_process() -> None:
     assert seen(worker) == [(OPEN, Kind.OPENING, 1.0), (STEPS, Kind.JUDGED_TRAINING, 2.0)]
 
 
-def test_a_process_that_died_spent_the_rest_in_its_last_phase() -> None:
+def test_the_last_phase_of_a_dead_process_ends_with_the_process() -> None:
     worker = clocked(("start", 2.0), (OPEN, 4.0), end=None, ended=9.0)
     assert seen(worker)[-1] == (OPEN, Kind.OPENING, 5.0)
 
 
-def test_a_process_that_died_before_its_first_record_was_starting() -> None:
+def test_a_process_that_died_before_its_first_record_counts_as_starting() -> None:
     assert seen(clocked(end=None, ended=1.25)) == [("start of the interpreter", Kind.IMPORTS, 1.25)]
 
 

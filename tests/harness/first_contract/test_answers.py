@@ -108,7 +108,7 @@ def test_a_source_line_that_waits_for_the_device_is_quoted_with_its_fix(code: st
     assert list(advice("held", [("step.py", 2)], [project])) == [quoted]
 
 
-def test_an_optimizer_without_fused_is_not_to_be_made_with_it(project: Path) -> None:
+def test_an_optimizer_without_a_fused_form_gets_no_advice_to_use_it(project: Path) -> None:
     (project / "step.py").write_text("optimizer.step()\n")
     message = "arm captured never replayed a capture: aten::item at step.py:1; Own has no form that reads nothing"
     _, mend = advice("candidate_not_captured", [("step.py", 1)], [project], "", message)
@@ -157,7 +157,7 @@ def test_reported_places_are_only_those_of_the_users_project(project: Path) -> N
     assert list(advice("held", [(f"{project}/train.py", 1)], [project])) == []
 
 
-def test_no_line_of_the_harness_or_of_a_library_in_the_project_is_the_users(project: Path) -> None:
+def test_lines_of_the_harness_and_of_libraries_are_not_reported_as_users_lines(project: Path) -> None:
     checkout = Path(harness.__file__).parents[1]
     frames = 'File "harness/api/session.py", line 1 in x\nFile "train.py", line 1 in y'
     assert places_in_stack(frames, [checkout, project]) == [("train.py", 1)]

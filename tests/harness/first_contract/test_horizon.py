@@ -62,7 +62,7 @@ def test_fewer_steps_are_named(draft: Draft) -> None:
 
 
 @pytest.mark.parametrize(("losses", "steps"), [([1, 2], 2), ([1, math.nan, 2], 3), ([1, math.nan, math.inf], 1)])
-def test_only_losses_that_stay_no_numbers_end_a_training(losses: list[float], steps: int) -> None:
+def test_a_training_ends_where_all_later_losses_are_non_finite(losses: list[float], steps: int) -> None:
     assert finite_steps(losses) == steps
 
 

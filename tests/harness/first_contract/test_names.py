@@ -64,7 +64,7 @@ def test_a_function_of_any_name_is_the_model(function: str, project: Path) -> No
     assert ([str(finding) for finding in findings], loaded.contract.workloads["small"].model) == ([], function)
 
 
-def test_a_stem_is_an_identifier_whatever_it_is_of() -> None:
+def test_the_stem_of_any_module_name_is_an_ascii_identifier() -> None:
     for number in range(0x3000):
         letter = chr(number)
         for module in (letter, f"{letter}_a", f"a{letter}", f"{letter}1"):
@@ -88,7 +88,7 @@ def test_a_module_name_that_python_cannot_import_is_refused(project: Path) -> No
 
 
 @pytest.mark.parametrize("part", ["adapter", "contract", "long_contract"])
-def test_a_template_that_is_wrong_leaves_no_file(part: str, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_draft_leaves_no_file(part: str, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     draft = drafted("train.py")
     monkeypatch.setattr(Draft, part, lambda *_: "id: é\n  :")
     with pytest.raises(HarnessError, match=r"train\.py:1: what is drafted .* a fault of the harness") as broken:

@@ -107,7 +107,7 @@ def test_a_step_that_trains_differently_from_its_baseline_is_reported(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("warm")
-def test_other_operators_are_compared_within_rounding(repository: Repository) -> None:
+def test_a_baseline_with_different_operators_is_compared_within_rounding(repository: Repository) -> None:
     """The commit's function takes no seed: its adapter is drafted from the commit."""
     project = repository()
     text = (project / "train.py").read_text().replace("def make_step(seed):", "def make_step():\n    seed = 0")
@@ -129,7 +129,7 @@ def test_other_operators_are_compared_within_rounding(repository: Repository) ->
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("warm")
-def test_a_script_in_a_folder_is_compared_next_to_an_adapter_that_was_kept(repository: Repository) -> None:
+def test_a_script_in_a_folder_can_be_compared_next_to_an_existing_adapter(repository: Repository) -> None:
     project = repository()
     (project / "lab").mkdir()
     (project / "train.py").rename(project / "lab" / "train.py")

@@ -109,7 +109,7 @@ def test_shards_start_longest_first_and_shards_of_unknown_duration_before_them(t
     ("places", "claims"),
     [(1, [("A-1", "A-2", "A-3", "A-4"), ("B-1",)]), (2, [("A-1", "A-2"), ("A-3", "A-4"), ("B-1",)])],
 )
-def test_a_contract_longer_than_its_fair_share_is_split_where_no_run_is_shared(
+def test_a_long_contract_is_split_into_shards_where_claims_share_no_run(
     places: int, claims: list[tuple[str, ...]], tmp_path: Path
 ) -> None:
     contracts = contracts_of(tmp_path, {"a": ["A-1", "A-2", "A-3", "A-4"], "b": ["B-1"]})
@@ -132,7 +132,7 @@ def test_times_side_by_side_count_once() -> None:
     assert busy_seconds([]) == 0.0
 
 
-def test_a_published_unit_is_found_in_its_newest_run(tmp_path: Path) -> None:
+def test_the_duration_of_a_published_unit_comes_from_its_newest_run(tmp_path: Path) -> None:
     unit = ("capture-cost-v1", "F-GRAPH-BWD-003-512", "tiny")
     found = busy_times([unit, ("absent", "A-1", "w")], [tmp_path, ROOT / "reports"])
     assert list(found) == [unit]
@@ -247,7 +247,7 @@ def two_alike(tmp_path: Path, scripted: Path) -> list[LoadedContract]:
 
 
 @pytest.mark.parametrize("plan", [gate_shards, drill_shards])
-def test_every_shard_has_a_name_of_its_own(
+def test_every_shard_has_a_unique_name(
     plan: Callable[[Sequence[LoadedContract]], list[Shard]], two_alike: list[LoadedContract]
 ) -> None:
     """What the first of a name had made was judged in the place of the second, which never ran."""

@@ -42,11 +42,11 @@ def test_a_quiet_machine_decides_all_but_the_demanded_ratio(true_ratio: float, p
 
 
 @pytest.mark.parametrize("ratio", [0.5, 1.0, 3.0])
-def test_the_chance_depends_on_the_true_ratio_and_not_on_the_recorded_one(ratio: float) -> None:
+def test_power_depends_on_the_true_ratio_and_not_on_the_recorded_ratio(ratio: float) -> None:
     assert recorded(NOISY, ratio).power(part(), 1.5) == pytest.approx(recorded(NOISY).power(part(), 1.5), abs=0.01)
 
 
-def test_noise_takes_power_and_processes_give_it_back() -> None:
+def test_noise_reduces_power_and_more_processes_restore_it() -> None:
     found = recorded(NOISY)
     few, many = found.power(part(), 1.5), found.power(part(processes=32), 1.5)
     assert few < 0.5 < many
@@ -56,7 +56,7 @@ def test_equal_evidence_gives_an_equal_chance() -> None:
     assert recorded(NOISY).power(part(), 1.5) == recorded(NOISY).power(part(), 1.5)
 
 
-def test_a_claim_of_longer_blocks_than_were_recorded_has_no_estimate() -> None:
+def test_power_is_unknown_for_longer_blocks_or_too_few_recorded_processes() -> None:
     runs = [timed_run(n, [0.01] * 4, [0.01] * 4) for n in range(8)]
     assert Recorded.of(part(block_steps=20), runs) is None
     assert Recorded.of(part(), runs[:6]) is None

@@ -158,7 +158,7 @@ def test_a_package_with_a_broken_probe_is_named(install: Install, source: str, p
     ],
     ids=["a probe that is not there", "settings for one that goes arm by arm"],
 )
-def test_a_kind_names_probes_that_can_be_given_its_settings(install: Install, source: str, entry_points: str) -> None:
+def test_a_kind_that_names_an_unknown_probe_is_refused(install: Install, source: str, entry_points: str) -> None:
     install(
         source.replace("probe_named(", "__import__('harness.kinds.probes').kinds.probes.BUILT_IN.get("), entry_points
     )

@@ -87,7 +87,7 @@ def test_a_kept_command_has_its_own_streams_session_and_known_id(tmp_path: Path)
     assert (tmp_path / "err").read_text() == "e\n"
 
 
-def test_output_ends_with_the_command_though_its_keeper_lives() -> None:
+def test_the_output_pipe_closes_with_the_command_while_the_keeper_lives() -> None:
     """A reader of the pipe would else wait for the keeper, and the keeper for what its reader does."""
     program = "import os, time; os.close(1); time.sleep(600)"
     with KeptProcess(python(program), stdout=subprocess.PIPE) as kept:

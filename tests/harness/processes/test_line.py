@@ -47,7 +47,9 @@ def test_the_receive_limit_covers_a_whole_line(
     assert ours.receive(4.5) is None
 
 
-def test_a_line_without_end_is_no_message(ends: tuple[Line, socket.socket], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_endless_line_is_refused_at_its_size_limit(
+    ends: tuple[Line, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
     ours, theirs = ends
     monkeypatch.setattr(child, "MOST_BYTES", 100)
     theirs.sendall(b"x" * 101)

@@ -20,7 +20,7 @@ def _nameless(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def test_a_user_without_a_name_is_lent_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_without_a_name_gets_a_generated_name(monkeypatch: pytest.MonkeyPatch) -> None:
     _nameless(monkeypatch)
     assert lent_name({}) == {"USER": f"user-{os.getuid()}"}
 
@@ -36,7 +36,7 @@ def test_a_name_that_the_machine_knows_is_not_set_again(monkeypatch: pytest.Monk
     assert lent_name({}) == {}
 
 
-def test_every_child_has_a_name_for_its_user(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_child_processes_of_a_nameless_user_get_a_user_name(monkeypatch: pytest.MonkeyPatch) -> None:
     _nameless(monkeypatch)
     asks = "import getpass; print(getpass.getuser())"
     with KeptProcess([sys.executable, "-c", asks], stdout=subprocess.PIPE) as child:

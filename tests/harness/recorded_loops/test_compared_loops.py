@@ -76,7 +76,7 @@ def test_recordings_with_only_losses_are_compared_by_losses(record: Record) -> N
         ({"seed": 1}, "unequal_start", -1, "start"),
     ],
 )
-def test_a_planted_change_is_named_by_its_step(
+def test_a_planted_change_of_a_recorded_loop_is_named_with_its_step(
     change: dict[str, Any], reason: str, step: int, quantity: str, record: Record
 ) -> None:
     same = {"given": change["given"]} if "given" in change else {}
@@ -90,7 +90,7 @@ def test_a_planted_change_is_named_by_its_step(
     assert (result.judgement.status, result.judgement.reason) == (Status.FAIL, reason), result.judgement.message
 
 
-def test_a_setting_is_named_with_its_values(record: Record) -> None:
+def test_a_differing_optimizer_setting_is_named_with_both_values(record: Record) -> None:
     result = compare(record("a"), record("b", learning_rate=0.11), record("a2"))
     assert "optimizer group0.lr (0.11 and 0.1)" in result.judgement.message
 
@@ -122,7 +122,7 @@ def test_one_noisy_repeat_is_undecided_but_a_shorter_run_still_fails(record: Rec
     assert (changed.judgement.status, changed.judgement.reason) == (Status.FAIL, "unequal_lengths")
 
 
-def test_five_runs_of_each_decide_within_noise(record: Record) -> None:
+def test_five_runs_of_each_loop_are_decided_within_noise(record: Record) -> None:
     baseline, *repeats = (record(f"a{index}", **NOISE) for index in range(5))
     candidate, *again = (record(f"b{index}", **NOISE) for index in range(5))
     equal = compare(baseline, candidate, *repeats, again=tuple(again))

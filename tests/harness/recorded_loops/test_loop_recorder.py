@@ -25,7 +25,7 @@ def only_rank(folder: Path) -> RankRecording:
     return found
 
 
-def test_losses_keep_their_bits_whatever_holds_them(tmp_path: Path) -> None:
+def test_recorded_losses_keep_their_bits_for_every_number_type(tmp_path: Path) -> None:
     losses: list[float | torch.Tensor] = [
         0.1,
         torch.tensor(0.1),
@@ -104,7 +104,7 @@ def test_a_folder_that_exists_is_refused(tmp_path: Path) -> None:
     assert [each.name for each in (tmp_path / "mine").iterdir()] == ["notes.txt"]
 
 
-def test_ranks_of_one_run_share_a_folder_and_another_run_does_not(
+def test_ranks_of_one_run_share_a_folder_and_a_second_run_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
@@ -246,7 +246,7 @@ def test_a_parameter_group_added_later_causes_no_warning(tmp_path: Path, recwarn
     assert not recwarn.list
 
 
-def test_an_exception_of_an_earlier_cell_interrupts_no_later_loop(
+def test_an_exception_in_an_earlier_notebook_cell_does_not_mark_a_later_loop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "last_value", ValueError("of another cell"), raising=False)

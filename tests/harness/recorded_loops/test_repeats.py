@@ -143,7 +143,7 @@ def test_repeats_with_different_starts_are_not_used_as_noise() -> None:
     assert said(result) == ("INCONCLUSIVE", "baseline_not_repeatable")
 
 
-def test_an_optimizer_that_one_recording_lacks_is_not_controlled() -> None:
+def test_an_optimizer_missing_in_one_recording_is_not_controlled() -> None:
     state: dict[str, Any] = {"losses": LOSSES, "start": ones(), "end": ones(2.0)}
     baseline, repeat = (write(name, **state, learning_rate=0.1) for name in ("a", "a2"))
     result = judge(baseline, write("b", **state), repeat)
@@ -247,7 +247,7 @@ def test_a_rate_that_differs_before_any_loss_does_accuses() -> None:
     assert judge("a", "b", "a2").judgement.reason == "differs"
 
 
-def test_a_shorter_run_that_its_process_closed_may_have_ended_early() -> None:
+def test_a_shorter_recording_closed_by_its_process_is_not_an_equal_run() -> None:
     for name in ("a", "a2"):
         write(name, [1.0, 0.9, 0.8])
     write("b", [1.0, 0.9], leaves=True)

@@ -104,7 +104,7 @@ def test_the_archive_itself_has_a_limit(tmp_path: Path) -> None:
     ("before", "kind"),
     [((), tarfile.XHDTYPE), ((), tarfile.XGLTYPE), ((), tarfile.GNUTYPE_LONGNAME), ((FILE,), tarfile.GNUTYPE_LONGNAME)],
 )
-def test_a_header_that_goes_on_and_on_is_not_read_into_memory(
+def test_an_endless_archive_header_is_refused_without_reading_it_into_memory(
     tmp_path: Path, before: tuple[Member, ...], kind: bytes
 ) -> None:
     """tarfile reads such a header whole: 24 MB here, out of 4 KB."""

@@ -64,7 +64,7 @@ def test_a_directory_of_different_units_is_not_counted_as_an_earlier_attempt(tmp
     assert before(tmp_path) == Attempts()
 
 
-def test_a_unit_that_was_not_run_is_no_attempt(tmp_path: Path) -> None:
+def test_a_unit_that_was_not_run_is_not_an_earlier_attempt(tmp_path: Path) -> None:
     finished(tmp_path / "a", timing(Unit(contract="c", claim="C", workload="w")))
     assert before(tmp_path) == Attempts()
 
@@ -129,7 +129,7 @@ def test_shards_of_different_units_are_not_attempts_at_each_other() -> None:
     assert joined_attempts({"a": timing(unit("C")), "b": timing(unit("D"))}) == Attempts()
 
 
-def test_a_gate_counts_the_attempts_among_its_directories(tmp_path: Path) -> None:
+def test_a_gate_counts_attempts_among_its_own_directories(tmp_path: Path) -> None:
     bundles = [
         finished(tmp_path / name, timing(started_at=f"2026-11-20T1{hour}:00:00Z")) for hour, name in enumerate("abc")
     ]

@@ -27,7 +27,7 @@ def test_an_unknown_format_version_is_refused_with_known_ones(run: Path, name: s
 
 
 @pytest.mark.parametrize("model", [Header, DrillRecord, VerdictFile], ids=lambda model: model.__name__)
-def test_each_older_version_has_a_reader(model: type[Versioned]) -> None:
+def test_every_older_format_version_has_a_reader(model: type[Versioned]) -> None:
     known = get_args(model.model_fields["format_version"].annotation)
     assert [*model.older, *known] == list(range(1, max(known) + 1))
 

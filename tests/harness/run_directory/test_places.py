@@ -109,7 +109,7 @@ def test_a_file_with_an_unknown_extension_is_refused_with_the_known_ones(tmp_pat
         read_bundle(tmp_path / "run.zip")
 
 
-def test_an_archive_alone_is_never_written(run: Path, temporary: Path) -> None:
+def test_no_command_writes_into_an_archive(run: Path, temporary: Path) -> None:
     archive = packed(run, Path("a.tar"), ".")
     before = archive.read_bytes()
     for command in (render, lambda path: judge_command.replace_recorded([path])):
@@ -196,7 +196,7 @@ def test_a_published_run_with_evidence_next_to_its_archive_is_refused(run: Path,
         read_bundle(Path("published"))
 
 
-def test_a_published_runs_archive_is_no_link(run: Path) -> None:
+def test_a_published_archive_that_is_a_link_is_refused(run: Path) -> None:
     published(run, Path("published"))
     Path("published/run.tar.xz").rename("elsewhere.tar.xz")
     Path("published/run.tar.xz").symlink_to(Path("elsewhere.tar.xz").absolute())

@@ -213,7 +213,7 @@ def test_a_file_without_end_is_noticed_and_not_read(run: Path) -> None:
     assert "summary.md: 107374182400 bytes, more than 536870912" in found(run)
 
 
-def test_a_file_that_its_owner_may_not_read_is_noticed(run: Path) -> None:
+def test_a_file_unreadable_by_its_owner_is_reported(run: Path) -> None:
     (run / "summary.md").chmod(0)
     assert found(run).startswith("1-run: summary.md: its owner may not read it")
 

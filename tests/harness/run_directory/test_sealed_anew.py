@@ -192,7 +192,7 @@ def test_a_forged_run_is_refused_by_its_earlier_digest(run: Path) -> None:
         refuse_others([run], [kept])
 
 
-def test_every_digest_is_a_directorys_and_every_directory_has_one(run: Path) -> None:
+def test_every_expected_digest_needs_a_directory_and_each_directory_a_digest(run: Path) -> None:
     with pytest.raises(EvidenceError, match=f"no directory with {'0' * 64}"):
         refuse_others([run], [digest(run), "0" * 64])
     with pytest.raises(UsageError, match="--digest takes the SHA-256 of a manifest"):
@@ -260,7 +260,7 @@ def test_a_header_that_contradicts_the_evidence_keeps_the_gate_closed(
     assert judgement.exit_code == 12
 
 
-def test_a_waiver_is_the_one_that_was_signed(run: Path) -> None:
+def test_an_edited_waiver_file_in_a_run_is_reported(run: Path) -> None:
     (run / "waivers").mkdir()
     waiver = (
         "schema: waivers/v1\nwaivers:\n  - {contract: scripted-v1, claim: SCRIPT-001, workload: violated, "

@@ -141,7 +141,7 @@ MEMBERS = [
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute")  # a warning of the compiler's own
 @pytest.mark.parametrize("make", MEMBERS)
-def test_compiled_code_is_watched_and_recorded_as_it_is_written(make: Callable[[], Training]) -> None:
+def test_compiled_code_is_watched_and_recorded_uncompiled(make: Callable[[], Training]) -> None:
     system = System(make)
     with system.open(WORKLOAD, Arm()) as run:
         plain = [run.step(index).item() for index in range(3)]
@@ -169,7 +169,7 @@ def test_observing_a_step_keeps_its_compiled_code_compiled(mode: TorchDispatchMo
         assert torch.equal(compiled(torch.sin)(torch.ones(2)), torch.ones(2).sin())
 
 
-def test_a_block_around_another_notes_the_calls_of_both() -> None:
+def test_nested_uncompiled_blocks_both_note_a_compiled_call() -> None:
     double = compiled(lambda x: x + x)
     with as_written() as outer, as_written() as inner:
         double(torch.ones(2))

@@ -49,7 +49,7 @@ def trained(**settings: Any) -> tuple[list[float], TrainingRun]:
     return [run.step(index).item() for index in range(STEPS)], run
 
 
-def test_a_captured_step_reads_each_rate_that_the_scheduler_sets() -> None:
+def test_a_captured_step_uses_each_learning_rate_of_the_scheduler() -> None:
     plain, _ = trained(learning_rate=0.1)
     captured, run = trained(capture="step")
     assert isinstance(run, HasCapture)
@@ -57,7 +57,7 @@ def test_a_captured_step_reads_each_rate_that_the_scheduler_sets() -> None:
     assert captured == plain
 
 
-def test_without_its_scheduler_a_captured_step_trains_differently() -> None:
+def test_a_captured_step_without_its_scheduler_trains_differently() -> None:
     plain, _ = trained(learning_rate=0.1)
     captured, _ = trained(capture="step", schedule=False)
     assert captured[:2] == plain[:2]

@@ -49,7 +49,7 @@ class Looking(StepFunctionSystem):
         return step, lambda index: {"x": (torch.arange(8) + index) % 4}, model
 
 
-def test_a_step_that_nobody_watches_calls_torch_itself() -> None:
+def test_an_unwatched_step_calls_torch_without_interception() -> None:
     system = Looking()
     with system.open(WORKLOAD, Arm()) as run:
         run.step(0)
@@ -65,7 +65,7 @@ def test_sync_and_operator_counts_on_cpu_run_the_step_as_on_a_device() -> None:
 
 
 @pytest.mark.parametrize("classes", [4, -1])
-def test_whoever_records_a_step_records_it_as_on_a_gpu(classes: int) -> None:
+def test_recording_a_step_on_cpu_refuses_what_a_gpu_would_refuse(classes: int) -> None:
     """Steps that capture themselves record without `StepFunctionRun`; a number of classes that is read waits."""
     marked = torch.arange(4)
     traced = TracedStep(lambda: nn.functional.one_hot(marked, classes).float().sum(), dict)
@@ -149,7 +149,7 @@ def test_reading_a_value_independent_of_the_step_is_no_sync(name: str) -> None:
     assert [loss.item() for loss in losses] == [12.0, 24.0]
 
 
-def test_a_step_that_records_itself_while_it_is_watched_may_read_constants() -> None:
+def test_recording_a_watched_step_that_reads_constants_is_no_sync() -> None:
     values = torch.ones(3)
     traced = TracedStep(lambda: (torch.arange(2).tolist(), values.mul_(2).sum())[1], lambda: {"values": values})
     assert not by_dispatch_mode(traced.record, "cpu")
@@ -189,7 +189,7 @@ def test_counters_of_an_optimizer_lie_on_the_host_and_cannot_be_recorded(optimiz
         assert not run.capture_record().captured
 
 
-def test_one_element_of_a_real_tensor_is_the_devices() -> None:
+def test_reading_one_element_of_a_real_tensor_is_a_sync() -> None:
     """torch computes it within a fake pass, which would have shown no wait."""
     weight = torch.ones(1)
     with pytest.raises(HostSyncError):

@@ -118,7 +118,7 @@ def test_a_failure_caused_by_an_earlier_system_does_not_fail_the_next_descriptio
     assert [type(answer) for answer in answers.values()] == [SystemDescription, SystemDescription]
 
 
-def test_a_system_is_asked_once(strange: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_system_is_described_only_once(strange: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = describe(system("prints"))
     with pytest.raises(SystemResolutionError):
         describe(system("raises"))
@@ -129,7 +129,7 @@ def test_a_system_is_asked_once(strange: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize("name", SHIPPED)
-def test_a_description_arrives_as_it_was_given(name: str) -> None:
+def test_a_system_description_arrives_unchanged(name: str) -> None:
     given = resolve(name).describe()
     assert describe(name) == given
     assert from_plain(to_plain(given)) == given

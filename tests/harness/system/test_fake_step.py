@@ -84,7 +84,7 @@ def test_nothing_is_executed_on_zeros_of_a_device(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize(("drawn", "replaced", "waits"), [(1, False, True), (1, True, True), (2, True, False)])
-def test_a_draw_that_looks_at_its_chances_is_a_wait(drawn: int, replaced: bool, waits: bool) -> None:
+def test_a_random_draw_that_reads_its_probabilities_is_a_sync(drawn: int, replaced: bool, waits: bool) -> None:
     """No tag of torch's says so, and on a GPU a capture fails of it."""
     chances = torch.ones(2, 3)
 

@@ -154,7 +154,9 @@ def scaling(kept: Kept) -> None:
         (scaling, "made into a Tensor"),
     ],
 )
-def test_a_number_that_a_later_step_needs_is_read_at_its_line(changes: Callable[[Kept], object], read: str) -> None:
+def test_a_number_that_a_later_step_reads_is_reported_with_its_line(
+    changes: Callable[[Kept], object], read: str
+) -> None:
     found = reading_of(changes)
     assert found is not None
     assert (found.startswith(f"{read} at "), THIS in found) == (True, True), found
@@ -205,7 +207,7 @@ def test_numbers_in_an_optimizers_state_are_followed() -> None:
     assert traced.host_numbers == [HostNumber(f"optimizer.state.{number}.step", None) for number in (0, 1)]
 
 
-def test_the_place_of_an_iterators_count_is_not_seen() -> None:
+def test_a_count_inside_an_iterator_is_not_followed() -> None:
     """Said in docs/what-a-verdict-proves.md."""
     count: Iterator[int] = itertools.count()
     traced, _ = recorded(lambda kept: setattr(kept, "rate", 0.01 if next(count) > 500 else 0.1))

@@ -75,7 +75,7 @@ def test_a_rebound_result_is_updated_after_each_replay(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", DATA)
-def test_a_trial_leaves_no_trace_in_data_without_tensors(name: str) -> None:
+def test_a_trial_step_leaves_data_without_tensors_unchanged(name: str) -> None:
     step, read = DATA[name]()
     before = read()
     with StateGuard(dict, [step]) as guard:
@@ -152,7 +152,7 @@ class Reads:
 
 
 @pytest.mark.parametrize("name", TABLE)
-def test_a_pass_on_fake_tensors_leaves_none_in_a_table(name: str) -> None:
+def test_a_fake_pass_leaves_no_fake_tensor_in_a_table(name: str) -> None:
     reads = Reads(TABLE[name])
     assert fake_pass(reads.step, dict, [reads.step]).created_state
     assert type(TABLE[name]()) is Tensor
@@ -179,7 +179,7 @@ def test_an_arm_starts_without_tables_created_by_the_previous_arm(name: str) -> 
     assert starts[0] == starts[1]
 
 
-def test_a_generators_last_batch_and_loss_are_no_state() -> None:
+def test_a_generators_last_batch_and_loss_are_not_state() -> None:
     """A replay executes no Python, so they would be those of the capture; what it began with is watched."""
     weight = nn.Parameter(torch.ones(2))
 
@@ -206,7 +206,7 @@ def test_a_generators_last_batch_and_loss_are_no_state() -> None:
         }
 
 
-def test_results_that_a_function_keeps_are_no_state() -> None:
+def test_results_cached_by_a_function_are_not_state() -> None:
     """They are what it would compute again; which of them are there depends on who asked before."""
     held_averages.bounded(2)
     step = TABLE["lru_cache"]
@@ -233,7 +233,7 @@ def test_a_library_keeps_the_objects_that_it_binds_in_its_own_modules(monkeypatc
     assert read().tolist() == [1.0, 1.0]
 
 
-def test_a_cache_of_which_nobody_knows_the_function_is_no_error() -> None:
+def test_a_cache_of_an_unknown_function_is_not_an_error() -> None:
     @functools.cache
     def table() -> Tensor:
         return torch.ones(2)

@@ -107,7 +107,7 @@ def test_memory_that_is_assigned_to_a_tensor_is_named() -> None:
         TracedStep(lambda: by_hand() + by_hand(), dict, roots=[by_hand]).record()
 
 
-def test_a_number_that_a_closure_counts_has_its_variables_name() -> None:
+def test_a_counter_in_a_closure_is_named_by_its_variable() -> None:
     weight, steps = torch.ones(2), 0
 
     def body() -> Tensor:

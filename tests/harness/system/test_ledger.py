@@ -96,7 +96,7 @@ def test_compiled_code_stays_compiled() -> None:
     assert compilations == [1]
 
 
-def test_a_failure_costs_the_ledger_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_inside_the_ledger_does_not_stop_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
     ledger = Ledger()
     monkeypatch.setattr(ledger, "_read", lambda _memory: 1 / 0)
     with ledger:
@@ -114,7 +114,7 @@ def test_an_error_of_the_step_is_the_steps() -> None:
 
 @pytest.mark.filterwarnings("ignore:Sparse CSR", "ignore:torch.quantize_per_tensor")
 @pytest.mark.parametrize("kind", ["sparse", "csr", "quantized", "nested", "fake", "meta", "complex", "empty"])
-def test_uncommon_tensors_are_no_failure(kind: str) -> None:
+def test_unusual_tensors_do_not_make_the_ledger_fail(kind: str) -> None:
     ledger = Ledger()
     with ledger:
         if kind == "sparse":
@@ -191,7 +191,7 @@ def test_the_ledger_marks_a_tensor_that_reaches_a_parameter_through_other_tensor
     assert read == [True, True, False]
 
 
-def test_memory_that_is_gone_is_forgotten() -> None:
+def test_the_ledger_forgets_freed_memory() -> None:
     ledger = Ledger()
     for _ in range(3):
         with ledger:

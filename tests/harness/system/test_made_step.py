@@ -74,7 +74,7 @@ def test_the_untrained_control_starts_like_the_plain_arm_and_never_changes() -> 
     assert ours[-1] > theirs[-1]
 
 
-def test_a_compiled_step_is_the_compilers_and_its_state_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_compiled_step_keeps_the_state_names_of_the_users_model(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
 
     def compiled(step: Callable[[Any], Tensor], **_options: Any) -> Callable[[Any], Tensor]:

@@ -32,7 +32,7 @@ def test_a_repeated_recording_reads_and_changes_the_original_tensors() -> None:
     assert repeated(recorded, 1) == [6.0]
 
 
-def test_a_tensor_of_numbers_in_the_code_is_made_anew() -> None:
+def test_a_tensor_of_constants_is_created_again_in_each_repetition() -> None:
     def count() -> list[Tensor]:
         return [torch.tensor(5.0).add_(1.0)]
 
@@ -143,7 +143,7 @@ class Living(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
 
-def test_a_result_is_let_go_after_its_last_use() -> None:
+def test_a_repetition_frees_each_result_after_its_last_use() -> None:
     """Else a replay would hold every intermediate value of the step at once."""
     weight = torch.ones(3)
     recorded = record(lambda: [weight.exp().sin().cos().sum()])
@@ -152,7 +152,7 @@ def test_a_result_is_let_go_after_its_last_use() -> None:
     assert living.seen == [0, 1, 1, 1]
 
 
-def test_a_cast_that_autocast_keeps_is_made_anew() -> None:
+def test_a_cast_cached_by_autocast_is_repeated() -> None:
     weight, x = torch.ones(2, 2, requires_grad=True), torch.ones(2, 2)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         x @ weight  # keeps a converted weight until the block ends
@@ -187,7 +187,7 @@ def test_a_repeated_recurrent_layer_saves_what_its_backward_kernel_needs(kind: C
     assert len(set(plain)) == 4
 
 
-def test_a_repetition_leaves_torchs_mode_as_it_was() -> None:
+def test_a_repetition_keeps_the_grad_mode() -> None:
     weight = torch.ones(2, requires_grad=True)
     recorded = record(lambda: [weight.mul(2.0).sum().detach()])
     for mode in (True, False):

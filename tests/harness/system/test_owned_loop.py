@@ -34,7 +34,7 @@ def test_an_owned_loop_runs_one_iteration_per_step_and_stops_in_between() -> Non
         assert trainer.logged == [0.0, 1.0, 3.0]
 
 
-def test_another_batch_than_its_own_is_handed_to_the_loop() -> None:
+def test_an_owned_loop_accepts_a_repeated_or_different_batch() -> None:
     """Faults ask for a step again, or for another one."""
     with run_of(CountingLoop(numbers(5))) as run:
         assert [run.step(index).item() for index in (0, 0, 2)] == [0.0, 100.0, 102.0]
@@ -78,7 +78,7 @@ def test_capturing_an_owned_loop_is_refused_with_the_lines_that_read_values() ->
     )
 
 
-def test_operations_of_the_loop_are_seen_by_who_watches_the_step() -> None:
+def test_operations_of_an_owned_loop_are_seen_by_watchers_of_the_step() -> None:
     from harness.execution.watchers.sync_detectors import by_dispatch_mode
 
     with run_of(CountingLoop(numbers(5))) as run:

@@ -98,7 +98,7 @@ def test_two_sharded_tensors_of_a_shape_are_two(alone: DeviceMesh) -> None:
     assert same(one) != same(other)
 
 
-def test_a_shard_that_moves_is_seen(alone: DeviceMesh) -> None:
+def test_a_moved_shard_is_reported(alone: DeviceMesh) -> None:
     held = {"p": spread(EIGHT.clone(), alone, "a part")}
     addresses = StaticAddresses(lambda: held)
     addresses.remember()
@@ -109,7 +109,7 @@ def test_a_shard_that_moves_is_seen(alone: DeviceMesh) -> None:
     assert addresses.moved == {"p"}
 
 
-def test_a_look_at_addresses_is_no_operation_of_the_step(alone: DeviceMesh) -> None:
+def test_checking_addresses_of_shards_is_not_an_operation_of_the_step(alone: DeviceMesh) -> None:
     held = {"p": nn.Parameter(spread(EIGHT.clone(), alone, "a part")), "b": EIGHT.clone()}
     addresses = StaticAddresses(lambda: held)
     addresses.remember()

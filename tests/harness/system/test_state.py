@@ -364,7 +364,7 @@ def test_state_of_two_modules_without_names_is_found() -> None:
     assert "group0.lr" in state["optimizer"]
 
 
-def test_a_long_name_that_is_anothers_short_one_hides_neither() -> None:
+def test_two_parameters_with_the_same_short_name_are_both_found() -> None:
     """`proj.weight` is the model's, and that of the trainer's own `proj`, whose short name its head has, too."""
     model = nn.Module()
     model.proj = nn.Linear(2, 2)

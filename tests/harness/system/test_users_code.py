@@ -110,7 +110,7 @@ def installed(folder: Path, name: str, source: str, into: str = "site-packages")
         sys.path.remove(str(place))
 
 
-def test_a_wait_in_a_library_names_its_line_and_the_users(tmp_path: Path) -> None:
+def test_a_sync_in_a_library_is_reported_with_the_users_line(tmp_path: Path) -> None:
     library = installed(tmp_path, "waiting_library", "def log(loss):\n    return loss.item()\n")
 
     weight = torch.ones(())

@@ -107,7 +107,7 @@ def while_it_runs(monkeypatch: pytest.MonkeyPatch, act: Callable[[Path], object]
     monkeypatch.setattr("harness.execution.supervisor.execute", played_run)
 
 
-def test_a_contract_that_changes_during_the_run_ends_it_with_evidence_kept(
+def test_a_contract_changed_during_the_run_stops_it_and_keeps_the_evidence(
     contracts: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = contracts / "scripted-v1.yaml"
@@ -179,7 +179,7 @@ def test_a_worker_that_edits_its_evidence_on_disk_is_detected(tmp_path: Path, na
 
 
 @pytest.mark.usefixtures("stand_in", "warm_commands")
-def test_a_worker_that_plans_itself_another_run_is_seen(tmp_path: Path) -> None:
+def test_a_worker_that_rewrites_its_run_file_is_detected(tmp_path: Path) -> None:
     directory = tmp_path / "report" / "evidence" / "c+w+edits_its_records"
     run = stand_in_run("edits_its_records", name=layout.RUN, old='"seed": 0', new='"seed": 1')
     death = execute(run, directory)
@@ -199,7 +199,7 @@ def test_a_sitecustomize_of_the_project_runs_in_no_child(tmp_path: Path, monkeyp
     assert not (tmp_path / "seen").exists()
 
 
-def test_a_child_starts_with_the_path_of_the_command_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_child_gets_only_the_python_path_of_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(VARIABLE, raising=False)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "first"))
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -209,7 +209,7 @@ def test_a_child_starts_with_the_path_of_the_command_alone(tmp_path: Path, monke
     assert str(tmp_path) not in given["PYTHONPATH"].split(os.pathsep)
 
 
-def test_a_stale_backport_next_to_an_installed_harness_is_in_no_child(
+def test_a_backport_next_to_an_installed_harness_is_not_imported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     venv.create(tmp_path / "env", symlinks=True)
