@@ -119,7 +119,7 @@ class Undivided(Accumulating):
 
 
 class MeanOfMeans(Accumulating):
-    """What transformers' Trainer did until October 2024."""
+    """Accumulate like transformers' Trainer until October 2024."""
 
     wrong = "mean of means"
 

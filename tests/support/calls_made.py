@@ -1,4 +1,4 @@
-"""What a piece of work costs in calls of functions: the same number on every machine, however fast or busy it is."""
+"""Count the function calls of a piece of work: the same number on every machine, however fast or busy."""
 
 from __future__ import annotations
 

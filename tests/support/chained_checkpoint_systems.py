@@ -103,7 +103,7 @@ class NextEpoch(WithLoader):
 
 
 class WritesInAThread(Right):
-    """Returns before it has written, and writes what the tensors hold when the next step has been made."""
+    """Return before writing, and write the tensor values that exist after the next step."""
 
     stepped: threading.Event
 
@@ -147,7 +147,7 @@ def _copied(value: Any) -> Any:
 
 
 class WritesWithTheNextStep(ByIndex):
-    """What is saved is written when the next step has been made."""
+    """Write the checkpoint only after the next step."""
 
     pending: Path | None = None
 
@@ -167,7 +167,7 @@ class WritesWithTheNextStep(ByIndex):
 
 
 class SavesWhatItLoadedFrom(Right):
-    """The load binds new averages, and the save goes on to write the ones that it was made with."""
+    """Bind new averages when loading, but keep saving the averages from the construction."""
 
     def build(self, workload: Workload, arm: Arm) -> StepFunction:
         function = super().build(workload, arm)

@@ -13,7 +13,7 @@ from harness.cli import application
 
 
 def called(*arguments: str | Path) -> tuple[int, str]:
-    """Its exit code, and what it said on stderr."""
+    """Return the exit code of a command and its text on stderr."""
     err = io.StringIO()
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(io.StringIO()), redirect_stderr(err):
         patch.setattr(sys, "argv", ["harness", *map(str, arguments)])

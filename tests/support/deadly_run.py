@@ -23,7 +23,7 @@ ALIVE = {"raise", "system_exit", "closed_output", "no_directory", "full_disk", "
 
 
 def opened(workload: Workload, arm: Arm, phase: str, cause: str, options: Mapping[str, Any]) -> TrainingRun:
-    """A run that trains, and dies in that phase; an empty one: it does not."""
+    """Return a run that trains and dies in the given phase; with an empty phase it does not die."""
     die = partial(misbehave, cause)
     if phase == "open" and (nonsense := die()) is not None:
         return cast("TrainingRun", nonsense)

@@ -47,7 +47,7 @@ class Block:
     note: str
 
     def noted(self, form: str) -> str | None:
-        """What its comment says after this form's words; None for another form, or no comment."""
+        """Return the comment's text after the words of this form; None for a different form or no comment."""
         return self.note.removeprefix(form).strip() if self.note.startswith(form) else None
 
 
@@ -88,7 +88,7 @@ def commands(block: Block) -> list[Command]:
 
 
 def shows(printed: list[str], shown: list[str]) -> bool:
-    """Whether lines are as the page shows them: `…` alone is any number of lines, in a line any text."""
+    """Return True if lines match the page: `…` alone stands for any lines, within a line for any text."""
     if not shown:
         return not printed
     if shown[0].strip() == "…":

@@ -1,4 +1,4 @@
-"""Every plot of a run's sections, whether it has room on a page or not."""
+"""Every plot of a run's sections, even if the page budget leaves it out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recorded evidence that is wrong in one respect: the ways in which it may be so, by shared check.
+"""Recorded evidence with one defect: the possible defects, by shared check.
 
 A change alters what was recorded, everywhere that a recorder would have written it. It builds no
 record (`recorded_only`).
@@ -158,7 +158,7 @@ def in_bits(base: Recorded, _place: Place, _execution: ArmEvidence) -> bool:
 
 
 def guarded(field: str) -> Callable[[Recorded, Place, ArmEvidence], bool]:
-    """Return what tells whether the claim has such a guard."""
+    """Return a function that returns True if the claim has this guard."""
 
     def has(base: Recorded, _place: Place, _execution: ArmEvidence) -> bool:
         found = [getattr(part, "guards", part) for part in parts_of(base.claim)]

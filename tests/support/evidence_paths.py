@@ -34,7 +34,7 @@ class Judged(NamedTuple):
 
 
 def recorded(case: Case, monkeypatch: pytest.MonkeyPatch) -> Judged | None:
-    """What a case has judged; None when it is no single unit."""
+    """Return the unit that a case judged; None if the case has not exactly one unit."""
     seen: list[Judged] = []
 
     def record(contract: Any, claim: Any, workload: str, evidence: Any, *rest: Any) -> Verdict:
@@ -48,7 +48,7 @@ def recorded(case: Case, monkeypatch: pytest.MonkeyPatch) -> Judged | None:
 
 
 def leaves(value: Any, path: Path = ()) -> Iterator[Path]:
-    """Paths to the floats; of a list only the first two entries and the last, which are alike."""
+    """Return paths to the floats; of a list only the first two entries and the last, because entries are alike."""
     if isinstance(value, float):
         yield path
     for key, entry in inside(value):
@@ -56,7 +56,7 @@ def leaves(value: Any, path: Path = ()) -> Iterator[Path]:
 
 
 def inside(value: Any) -> list[tuple[Any, Any]]:
-    """What a value holds, by attribute, key or index."""
+    """Return the parts of a value by attribute, key or index."""
     if isinstance(value, dict):
         return list(value.items())
     if isinstance(value, list | tuple) or (isinstance(value, np.ndarray) and value.dtype.kind == "f"):

@@ -47,7 +47,7 @@ class Reads:
 
 @contextmanager
 def reads_noted(monkeypatch: pytest.MonkeyPatch) -> Iterator[Reads]:
-    """What is read of evidence for as long as this is entered."""
+    """Record what is read from evidence while this block is open."""
     reads = Reads()
 
     def read(thing: object, name: str, note: Callable[[object, str], None] = reads.note) -> Any:

@@ -1,4 +1,4 @@
-"""A training system of which an arm fails as its setting `fails` says; an arm without it trains."""
+"""A training system whose arms fail in the way of their setting `fails`; an arm without it trains."""
 
 from __future__ import annotations
 

@@ -29,11 +29,11 @@ class Server:
         self._to, self._back = process.stdin, process.stdout
 
     def ask(self, entry: Path, form: str, *claims: str) -> list[Said]:
-        """What these claims, or all but the long run, say of a form of an entry."""
+        """Return the verdicts of the given claims, or of all claims except the long run, on a form of an entry."""
         return [Said(**each) for each in self._answer(entry, form, *claims)]
 
     def example(self, name: str) -> list[Said]:
-        """What the templates say of a shipped example."""
+        """Return the verdicts of the contract templates on a shipped example."""
         return [Said(**each) for each in self._answer("example", name)]
 
     def drill(self, entry: Path, form: str) -> tuple[list[str], list[dict[str, Any]]]:

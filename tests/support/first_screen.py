@@ -1,4 +1,4 @@
-"""What a reader sees of a page before scrolling, on a laptop and without JavaScript."""
+"""The text that a page shows before scrolling, on a laptop and without JavaScript."""
 
 from __future__ import annotations
 

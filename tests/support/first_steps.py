@@ -1,4 +1,4 @@
-"""A small step as a user writes it into a project, and the commands that are given there."""
+"""A small training step as a user writes it, and the commands that tests run in its project."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ class PreparesAhead(Regression):
 
 
 class WaitsForItsPool(Regression):
-    """A thread of each arm prepares the batch of a step within the step, which waits for it."""
+    """Prepare each batch in a thread within the step; the step waits for the thread."""
 
     arm_options: Mapping[str, Sequence[Scalar] | type] = MappingProxyType({"optimized": bool})
 

@@ -114,7 +114,7 @@ def unfollowed() -> Verdict:
 
 
 def old(execution: ArmEvidence) -> ArmEvidence:
-    """As it was recorded before states were."""
+    """Return the execution without states, as older recorders wrote it."""
     assert execution.end is not None
     return dataclasses.replace(
         execution,

@@ -222,7 +222,7 @@ def noisy_turns() -> dict[str, Any]:
 
 
 def noisy_and_late() -> Verdict:
-    """The whole process becomes slower, which noise in its blocks leaves open."""
+    """Make the whole process slower; noise in its blocks leaves this undecided."""
     return replayed(ours=turns(1.0) | timed(1.25, spread=0.5))
 
 

@@ -56,7 +56,7 @@ def noted(
     held: dict[str, tuple[int, int]] | None = None,
     generators: dict[str, list[str]] | None = None,
 ) -> RankSteps:
-    """What a rank did; in its first two steps it groups gradients."""
+    """Return the evidence of a rank that groups gradients in its first two steps."""
     read = [rows_of(rank, step) for step in range(STEPS)] if rows is None else rows
     return RankSteps(
         arm=name,
@@ -78,7 +78,7 @@ def rank_of(number: int, losses: Any = LOSSES, *, name: str = "ranked", **change
 
 
 def run_of(*ranks: ArmEvidence, beside: Sequence[ArmEvidence] = (), **changes: Any) -> RunEvidence:
-    """A run of several ranks; the first one's has the other arms as well, which every view shows."""
+    """Return a run of several ranks; the first rank also has the other arms, and every view shows them."""
     first, *others = [paired(*beside, each) for each in ranks]
     return dataclasses.replace(first, ranks=tuple(others), **changes)
 

@@ -22,7 +22,7 @@ SLOWER = 1.7  # a step beside a busy sibling of its processor
 
 
 def level(ratio: float, *others: float, of: int = 12) -> Verdict:
-    """Processes of steady blocks at a ratio, the last ones at others."""
+    """Return processes with steady blocks at one ratio; the last processes have different ratios."""
     each = [ratio] * (of - len(others)) + list(others)
     runs = [timed_run(index, [0.01] * 4, [0.01 * one] * 4) for index, one in enumerate(each)]
     return timed(runs, {"processes": of})

@@ -1,4 +1,4 @@
-"""Cases of who is who in trajectories and gradients: captured baselines, other systems, which run counts."""
+"""Cases about the roles of arms in trajectories and gradients: captured baselines, other systems, repetitions."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def repeated_with(second: ArmEvidence, third: ArmEvidence, *others: ArmEvidence,
 
 
 def unrepeated() -> RunEvidence:
-    """The baseline ran once, so nothing tells its noise."""
+    """Run the baseline once, so that its noise is unknown."""
     run = trajectory_run()
     return dataclasses.replace(run, arms=run.arms | {"ungraphed": run.arms["ungraphed"][:1]})
 

@@ -53,7 +53,7 @@ def compared(
     yardstick: ArmEvidence | None = None,
     **candidate: Any,
 ) -> Verdict:
-    """The verdict where the candidate's execution, or what was compared, differs from one that passes."""
+    """Return the verdict when the candidate's execution, or the comparison, differs from a passing one."""
     ours = arm("ungraphed", **candidate)
     ours.compared_steps.extend(steps(changes) if taken is None else taken)
     arms = {each.start.arm: [each] for each in (ours, yardstick or arm("same_system"), arm("other_system"))}

@@ -77,7 +77,7 @@ class LazyWithLostUpdate(Lazy):
 
 
 class LazyWithOtherWarmStep(LazyWithLostUpdate):
-    """Leaves something else after its plain step, which no replay did."""
+    """Leave different state after its plain step, although no replay did."""
 
     name = "lazy, with another warm step"
     lost = 1

@@ -1,4 +1,4 @@
-"""What training scripts leave in the place of a standard stream: none of it can be flushed."""
+"""Objects that training scripts put in place of a standard stream; none can be flushed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import io
 
 
 class Logger:
-    """As scripts have that print into a file: it writes, and has nothing else."""
+    """A stream like that of scripts that print into a file: it has only `write`."""
 
     def write(self, text: str) -> int:
         return len(text)

@@ -23,12 +23,12 @@ def flat(model: nn.Module) -> list[Tensor]:
 
 
 def same_type(model: nn.Module) -> list[Tensor]:
-    """As an optimizer has them that keeps its weights in the host's memory."""
+    """Hold master weights like an optimizer that keeps its weights in host memory."""
     return [each.detach().clone().requires_grad_() for each in model.parameters()]
 
 
 class Mastered(StepFunctionSystem):
-    """Trains a model in bfloat16 by masters, which the optimizer alone holds."""
+    """Train a bfloat16 model with master weights that only the optimizer holds."""
 
     made: Callable[[nn.Module], list[Tensor]]
 
@@ -84,7 +84,7 @@ class OfAnother(Mastered):
 
 
 class OfACopy(StepFunctionSystem):
-    """Trains a copy of the model that it names."""
+    """Train a copy of the model whose parameters it names."""
 
     def build(self, workload: Workload, arm: Arm) -> tuple[Any, Any, Any]:
         torch.manual_seed(workload.seed)

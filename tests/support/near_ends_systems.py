@@ -210,7 +210,7 @@ class AveragesSlowly(AveragesFaithfully):
 
 
 class RoundsCoarsely(AveragesFaithfully):
-    """The captured arm multiplies in bfloat16, as autocast does."""
+    """Multiply in bfloat16 in the captured arm, like autocast."""
 
     def model(self) -> nn.Module:
         return nn.Sequential(nn.Linear(6, 12), nn.Tanh(), nn.Linear(12, 1))

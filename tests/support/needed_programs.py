@@ -1,4 +1,4 @@
-"""What a test needs from its machine beside Python packages."""
+"""Programs that tests need on the machine in addition to Python packages."""
 
 from __future__ import annotations
 

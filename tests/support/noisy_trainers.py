@@ -131,7 +131,7 @@ class Noisier(Noisy):
 
 
 class Drowned(Noisy):
-    """The noise is ten times the gradient, so that the noise is what is trained."""
+    """Add noise of ten times the gradient, so that the training follows the noise."""
 
     noise = 10.0
 
@@ -143,7 +143,7 @@ class Quiet(Noisy):
 
 
 class OnGpu(Noisy):
-    """By its own noise where there is a GPU, by drawn noise elsewhere."""
+    """Use the GPU's own noise if there is a GPU, and drawn noise elsewhere."""
 
     @property
     def device(self) -> str:  # type: ignore[override]
@@ -192,7 +192,7 @@ class Table(nn.Module):
 
 
 class Scattering(OnGpu):
-    """A table under `index_add`, which adds atomically."""
+    """Train a table with `index_add`, which adds atomically."""
 
     name = "scattering"
 

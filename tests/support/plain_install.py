@@ -37,7 +37,7 @@ POSIX_SIGNALS = ("SIGALRM", "SIGHUP", "SIGKILL", "SIGUSR1", "pthread_sigmask", "
 
 
 class _Without(DistributionFinder):
-    """Finds nothing itself, and lets nobody behind it find `hidden` modules."""
+    """Find nothing, and prevent later finders from finding the `hidden` modules."""
 
     def __init__(self, hidden: tuple[str, ...]) -> None:
         self._hidden = hidden

@@ -48,7 +48,7 @@ def judged_run(directory: Path) -> ReportView:
 
 
 def published_in(shared: Path) -> PublishedOf:
-    """Gives a published run as it is shown; `shared` is a folder that the processes of a session have in common."""
+    """Give a published run as it is shown; `shared` is a folder that all processes of a test session use."""
 
     def published_of(directory: Path) -> Published:
         kept = shared / f"published-{'-'.join(directory.relative_to(REPORTS).parts)}"
@@ -65,7 +65,7 @@ def published_in(shared: Path) -> PublishedOf:
 
 @contextmanager
 def drawings_of(shared: Path) -> Iterator[None]:
-    """Within it no figure is drawn that a process of the session has drawn within it."""
+    """Reuse figures that a process of the test session has already drawn within this block."""
     (shared / "drawings").mkdir(exist_ok=True)
     with mock.patch.object(svg, "_drawn", _Drawings(shared / "drawings")):
         yield

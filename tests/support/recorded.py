@@ -1,4 +1,4 @@
-"""What a stand-in worker records of one arm, and reading it back."""
+"""Write the records of one arm like a worker, and read them back."""
 
 from __future__ import annotations
 

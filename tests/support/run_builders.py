@@ -30,7 +30,7 @@ def make_contract(
     workloads: dict[str, Any] | None = None,
     **fields: object,
 ) -> Contract:
-    """A contract of the given claims; each gets the fields that every claim must have, unless it names them."""
+    """Return a contract of the given claims; each claim gets the required fields that it does not state."""
     workload = {"model": "m", "batch_size": 4, "seq_len": 16, "steps": 3}
     texts = {"title": "t", "why": "w", "if_fails": "f"}
     return Contract.model_validate(

@@ -23,7 +23,7 @@ def batch(index: int) -> tuple[Tensor, Tensor]:
 
 
 class _Run:
-    """What both have: the weights of the regression, and what the last step left."""
+    """Hold the weights of the regression and the results of the last step."""
 
     def __init__(self, dtype: torch.dtype) -> None:
         self.weights = torch.linspace(-1, 1, FEATURES, dtype=dtype)
@@ -98,7 +98,7 @@ class TrainedRun(_Run):
 
 
 class CapturedRun(TrainedRun):
-    """Records its first step, and replays it with each batch."""
+    """Record the first step and replay it with each batch."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -135,7 +135,7 @@ class CapturedRun(TrainedRun):
 
 
 class ReferenceRun(_Run):
-    """torch's AdamW from a given state; it never trains by itself."""
+    """Apply torch's AdamW to a given state; it never trains by itself."""
 
     def step(self, index: int) -> Tensor:
         raise NotImplementedError

@@ -53,7 +53,7 @@ PartitionName=urgent Nodes=ALL PriorityTier=9 PreemptMode=OFF MaxTime=INFINITE S
 
 
 def missing_programs() -> list[str]:
-    """What of Slurm is not on this machine."""
+    """Return the programs of Slurm that this machine lacks."""
     return [name for name in PROGRAMS if shutil.which(name) is None]
 
 
@@ -125,12 +125,12 @@ class Cluster:
         return {number: (state, node) for number, state, node in (line.split("|") for line in lines)}
 
     def ask(self, *command: str) -> str:
-        """What a command of Slurm prints; nothing where it fails."""
+        """Return the standard output of a Slurm command."""
         variables = {**os.environ, **self.variables}
         return subprocess.run(command, env=variables, capture_output=True, text=True, check=False).stdout
 
     def until(self, holds: Callable[[], bool], what: str, seconds: float = 180.0) -> None:
-        """Wait for something that the cluster does; AssertionError, with the controller's log, if it does not."""
+        """Wait until the cluster reaches a state; raise AssertionError with the controller's log if it does not."""
         end = time.monotonic() + seconds
         while not holds():
             if time.monotonic() > end:

@@ -153,7 +153,7 @@ class BindsABuffer(Stateful):
 
 
 class ChangesItsBatch(Stateful):
-    """Normalizes its batch in place, by what it has learned so far."""
+    """Normalize the batch in place with the statistics learned so far."""
 
     def forward(self, built: Built, batch: dict[str, Tensor]) -> Tensor:
         first = next(built.model.parameters())
@@ -184,7 +184,7 @@ class NamesItsCheckpoint(Stateful):
 
 
 class Masked(Stateful):
-    """Holds a causal mask, which is infinite by design."""
+    """Hold a causal mask that is infinite by design."""
 
     def prepare(self, built: Built, arm: Arm) -> None:
         built.model.register_buffer("mask", torch.full((3, 3), -torch.inf).triu(1))
@@ -216,7 +216,7 @@ class Averages(Stateful):
 
 
 class AveragesACopy(Stateful):
-    """The average is a copy of the model, whose parameters have the trained ones' names."""
+    """Keep an average in a copy of the model; its parameters have the names of the trained parameters."""
 
     def prepare(self, built: Built, arm: Arm) -> None:
         built.more["average"] = copy.deepcopy(built.model)
@@ -291,7 +291,7 @@ class CapturesItself(Averages):
 
 
 class SaysItReplays(CapturesItself):
-    """Runs eagerly each time that it says it replays."""
+    """Run eagerly on each step that it reports as a replay."""
 
     def replay(self, recorded: TracedStep, eager: Callable[[], Tensor], number: int) -> Tensor:
         return eager()

@@ -1,4 +1,4 @@
-"""What workers did when, for tests of the account of seconds."""
+"""Recorded times of workers, for tests of the account of seconds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Adapters that are wrong, each by one change of a right one, and what its author is told of each."""
+"""Wrong adapters, each made by one change of a correct adapter, with the expected error message."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ _own_path = list(sys.path)
 
 
 def is_warm() -> bool:
-    """Whether this process is a fork of a server."""
+    """Return True if this process is a fork of a server."""
     return bool(_known)
 
 

@@ -79,7 +79,7 @@ def main() -> None:
 
 
 def _begun(connection: socket.socket) -> tuple[bytes, list[int]]:
-    """What a request begins with; less than a length where whoever asked is gone."""
+    """Return the length prefix of a request; it is shorter if the client has gone."""
     with suppress(OSError):
         length, descriptors, _, _ = socket.recv_fds(connection, len(LEASE), 64)
         return length, descriptors
@@ -158,7 +158,7 @@ def _forked(connection: socket.socket, length: bytes, descriptors: Sequence[int]
 
 
 def _rest(connection: socket.socket, length: bytes) -> bytes:
-    """The object of a request; nothing where it broke off."""
+    """Return the bytes of a request; empty bytes if the request was cut off."""
     if len(length) < len(LEASE):
         return b""
     left, text = int.from_bytes(length, "big"), b""

@@ -201,11 +201,11 @@ class ForkedHere:
             warm_fork.become(command)
 
     def poll(self) -> int | None:
-        """As `Popen.poll`."""
+        """Behave like `Popen.poll`."""
         return self._ended(os.WNOHANG)
 
     def wait(self, timeout: float | None = None) -> int:
-        """As `Popen.wait`."""
+        """Behave like `Popen.wait`."""
         until = None if timeout is None else time.monotonic() + timeout
         while (code := self._ended(0 if until is None else os.WNOHANG)) is None:
             if until is not None and time.monotonic() > until:
@@ -214,16 +214,16 @@ class ForkedHere:
         return code
 
     def send_signal(self, number: int) -> None:
-        """As `Popen.send_signal`."""
+        """Behave like `Popen.send_signal`."""
         if self.poll() is None:
             os.kill(self.pid, number)
 
     def terminate(self) -> None:
-        """As `Popen.terminate`."""
+        """Behave like `Popen.terminate`."""
         self.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """As `Popen.kill`."""
+        """Behave like `Popen.kill`."""
         self.send_signal(signal.SIGKILL)
 
     def _ended(self, options: int) -> int | None:
