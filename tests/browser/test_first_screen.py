@@ -197,9 +197,7 @@ def test_the_first_screen_of_a_published_run_shows_its_result(
     ],
     ids=["plain", "below", "hidden", "beside", "folded", "covered", "by-script"],
 )
-def test_first_screen_text_contains_only_visible_text(
-    browser: Browser, tmp_path: Path, markup: str, seen: bool
-) -> None:
+def test_first_screen_text_has_only_visible_words(browser: Browser, tmp_path: Path, markup: str, seen: bool) -> None:
     page = tmp_path / "page.html"
     page.write_text(f"<!DOCTYPE html><body style='margin: 0'>{markup}</body>", encoding="utf-8")
     assert ("read" in first_screen(browser, page)) is seen

@@ -76,9 +76,7 @@ def test_two_ddp_ranks_hold_equal_models_and_train_like_one_process(tmp_path: Pa
     ("fault", "claim", "reason"),
     [("skipped_reduction", "DDP-REPLICAS", "ranks_differ"), ("stale_rank", "DDP-ONE-RANK", "unequal_batches")],
 )
-def test_a_planted_rank_fault_is_reported_with_step_and_rank(
-    tmp_path: Path, fault: str, claim: str, reason: str
-) -> None:
+def test_a_planted_rank_fault_is_reported_with_its_rank(tmp_path: Path, fault: str, claim: str, reason: str) -> None:
     verdict = judged(tmp_path, fault, (claim,))[claim]
     assert verdict.reason == reason, verdict.message
     assert verdict.figures["rank"].value == 1

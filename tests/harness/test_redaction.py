@@ -157,7 +157,7 @@ def test_a_drill_is_redacted_and_rechecked_the_same(contracts: Path) -> None:
 
 
 @pytest.mark.parametrize("ci", ["", "true"])
-def test_pytest_redacts_runs_only_in_ci(
+def test_pytest_redacts_only_runs_in_ci(
     contracts: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, ci: str
 ) -> None:
     monkeypatch.setenv("CI", ci)

@@ -223,9 +223,7 @@ def test_a_unit_under_two_versions_of_a_contract_is_shown_twice(shards: Shards) 
     ],
     ids=["a full folder", "a file", "inside a run"],
 )
-def test_invalid_output_folders_of_a_shared_page_are_refused(
-    shards: Shards, command: list[str], out: str, said: str
-) -> None:
+def test_invalid_output_folders_of_a_page_are_refused(shards: Shards, command: list[str], out: str, said: str) -> None:
     shards("held", "repeated")
     Path("full").mkdir()
     Path("full/kept.txt").write_text("kept")
@@ -253,9 +251,7 @@ def test_an_empty_folder_is_written_into(shards: Shards) -> None:
     ],
     ids=["several without --out", "--check", "--write", "nothing there"],
 )
-def test_invalid_options_of_a_shared_page_are_usage_errors(
-    shards: Shards, arguments: list[str | Path], said: str
-) -> None:
+def test_invalid_options_of_shared_pages_are_refused(shards: Shards, arguments: list[str | Path], said: str) -> None:
     shards("held", "repeated")
     done = called(*arguments)
     assert (done.returncode, said in done.stderr) == (2, True), done.stderr
@@ -275,9 +271,7 @@ def test_invalid_options_of_a_shared_page_are_usage_errors(
     ],
     ids=["no run directory", "twice", "a drill"],
 )
-def test_a_run_that_cannot_be_part_of_a_gate_is_refused(
-    shards: Shards, command: list[str], second: str, said: str
-) -> None:
+def test_a_run_that_cannot_join_a_gate_is_refused(shards: Shards, command: list[str], second: str, said: str) -> None:
     shards("held", "repeated")
     called("verify", "contracts", "--fault", "nan_tail", "--workload", "held", "--name", "drill")
     done = called(*command, A, second, "--out", OUT)

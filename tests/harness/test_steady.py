@@ -109,9 +109,7 @@ def test_steady_without_a_gpu_is_a_usage_error(monkeypatch: pytest.MonkeyPatch) 
         steady.look(contracts(TRAJECTORY, THROUGHPUT), 8)
 
 
-def test_the_steady_probe_alternates_both_arms_without_timing_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_steady_probe_alternates_both_arms_untimed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same steps for both, in the order candidate, baseline, baseline, candidate; no record but the phases."""
     seen: list[int] = []
     monkeypatch.setattr(Regression, "before_update", lambda _system, _loss, model: seen.append(id(model)))

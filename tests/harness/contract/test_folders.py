@@ -118,9 +118,7 @@ def test_a_linked_folder_elsewhere_belongs_to_the_folder(add: Callable[[str], Pa
 
 
 @pytest.mark.parametrize("text", ["jobs: {}\n", "- a list\n"])
-def test_yaml_that_is_not_a_contract_is_refused_with_a_remedy(
-    add: Callable[[str], Path], tmp_path: Path, text: str
-) -> None:
+def test_yaml_that_is_not_a_contract_has_a_remedy(add: Callable[[str], Path], tmp_path: Path, text: str) -> None:
     add("first.yaml")
     add("sub/other.yml").write_text(text)
     with pytest.raises(ContractErrors, match="a file that is no contract lies in another folder, or in a hidden one"):

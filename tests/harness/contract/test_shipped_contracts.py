@@ -162,9 +162,7 @@ def test_reading_all_contracts_costs_few_calls_compared_with_importing_the_libra
     assert calls_of_program(code) < 5.5 * calls_of_program(LIBRARIES)
 
 
-def test_upstreams_canary_is_judged_at_its_original_shape(
-    contracts: list[LoadedContract], claims: dict[str, AnyClaim]
-) -> None:
+def test_upstreams_canary_is_judged_at_its_shape(contracts: list[LoadedContract], claims: dict[str, AnyClaim]) -> None:
     [backward] = [one.contract for one in contracts if one.contract.id == "cuda-graph-backward-v1"]
     assert "qwen2-1.5b-512" in claims["F-GRAPH-BWD-003-canary"].judged_on
     canary = backward.workloads["qwen2-1.5b-512"]

@@ -190,9 +190,7 @@ def test_no_error_message_says_found_did_or_found_could(tmp_path: Path, content:
     ],
     ids=["unknown keys", "unknown keys inside", "wrong types", "unknown names"],
 )
-def test_after_100_errors_in_a_file_only_the_number_of_the_rest_is_printed(
-    folder: Path, content: str, total: int
-) -> None:
+def test_after_100_errors_in_a_file_only_the_count_of_others_is_printed(folder: Path, content: str, total: int) -> None:
     path = folder / "one.yaml"
     path.write_text(content)
     lines = refusals(path)

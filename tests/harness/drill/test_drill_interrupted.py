@@ -88,9 +88,7 @@ def test_faults_that_never_ran_in_an_interrupted_drill_do_not_count_as_killed(
         pack.published(directory, tmp_path / "published")
 
 
-def test_an_interrupted_drill_without_its_control_keeps_no_rows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_drill_without_a_control_keeps_no_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(SystemExit) as stopped:
         drilled(tmp_path, monkeypatch, stop_at="+paired")
     assert "marked INCOMPLETE" in stopped.value.__notes__[0]

@@ -191,9 +191,7 @@ def nameless(record: dict[str, Any]) -> None:
     row_of(record, "doubled_step")["runs"] = []
 
 
-def test_a_drill_row_without_a_run_name_is_reported_and_counted(
-    directory: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_drill_row_without_a_run_is_reported_and_counted(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     change(directory / FILE, nameless)
     shutil.rmtree(directory / "evidence" / f"{CONTROL}+doubled_step")
     change(directory / "run.json", lambda header: header["runs"].pop(f"{CONTROL}+doubled_step"))

@@ -183,9 +183,7 @@ def planted(run: Path) -> None:
         (planted, "lane.2/run.json is no part of this run"),
     ],
 )
-def test_lanes_that_do_not_belong_to_the_run_are_a_garbage_death(
-    run: Path, change: Callable[[Path], None], told: str
-) -> None:
+def test_lanes_outside_the_run_are_a_garbage_death(run: Path, change: Callable[[Path], None], told: str) -> None:
     change(run)
     evidence = read(run)
     assert evidence.death is not None

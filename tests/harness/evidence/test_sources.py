@@ -24,9 +24,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_a_source_file_over_the_size_limit_is_refused_before_reading(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_oversized_source_file_is_refused_before_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = package(tmp_path, monkeypatch)
     with (folder / "data.py").open("wb") as file:
         file.truncate(100 * 2**30)

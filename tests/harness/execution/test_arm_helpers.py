@@ -149,9 +149,7 @@ def test_a_process_below_a_child_works_for_the_arm_that_began_the_child(
     assert helpers.begin("b") == 0
 
 
-def test_helper_time_is_none_on_platforms_without_thread_clocks(
-    monkeypatch: pytest.MonkeyPatch, helpers: Helpers
-) -> None:
+def test_helper_time_is_none_on_systems_without_clocks(monkeypatch: pytest.MonkeyPatch, helpers: Helpers) -> None:
     monkeypatch.setattr(sys, "platform", "darwin")
     helpers.note("a")
     assert helpers.begin("a") is None

@@ -69,9 +69,7 @@ def test_an_interrupted_start_waits_for_the_task_that_its_thread_has_begun(
     assert worker.noted == ["began", "ended"]
 
 
-def test_a_thread_begun_after_the_interruption_runs_no_task(
-    worker: Supervisor, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_thread_begun_after_an_interruption_runs_no_task(worker: Supervisor, monkeypatch: pytest.MonkeyPatch) -> None:
     arrived, over = threading.Event(), threading.Event()
     one = schedule.Schedule._one
 

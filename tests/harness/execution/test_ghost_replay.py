@@ -77,9 +77,7 @@ def execute_one(name: str, directory: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["Whole", "EagerUpdate", "RefusesMore"])
-def test_the_ghost_replay_leaves_parameters_unchanged(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_ghost_replay_restores_all_parameters(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     look, seen = ghost_replay.ghost_replay, list[dict[str, str]]()
 
     def between(training: Any, *given: Any) -> Any:

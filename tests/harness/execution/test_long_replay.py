@@ -140,7 +140,7 @@ def test_steps_that_become_slower_fail_the_long_replay_claim(
 
 
 @pytest.mark.parametrize("fault", ["slowing_steps", None])
-def test_a_long_replay_takes_turns_with_a_fresh_run(
+def test_a_long_replay_alternates_with_a_fresh_run(
     fault: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By a clock that every look moves by a millisecond: the old run's planted sleep alone makes a difference."""
@@ -242,9 +242,7 @@ def test_a_long_replay_block_stores_its_last_row_and_a_digest_of_all_rows(tmp_pa
     assert long.arms["plain"][0].end == short.arms["plain"][0].end  # blocks change nothing of the training
 
 
-def test_a_long_replay_candidate_is_timed_with_the_machine_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_long_replay_candidate_has_the_machine_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     alone: list[str] = []
     monkeypatch.setattr("harness.execution.recorder.Recorder.alone", lambda self: Alone(self.current_phase, alone))
     for arm in ("plain", "captured"):

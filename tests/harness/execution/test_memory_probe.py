@@ -177,9 +177,7 @@ def test_without_a_worker_nothing_is_measured(asking: Asking) -> None:
     assert asking.training.steps == []
 
 
-def test_an_exception_of_the_system_is_the_memory_process_answer(
-    asking: Asking, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_system_exception_is_the_memory_process_answer(asking: Asking, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(asking.training, "step", lambda _index: 1 / 0)
     with pytest.raises(Left):
         step_memory.main()

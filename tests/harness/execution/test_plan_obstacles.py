@@ -179,9 +179,7 @@ BASELINES = [
 
 
 @pytest.mark.parametrize(("claim", "reason"), BASELINES)
-def test_an_active_clip_guard_also_needs_gradient_norms_of_the_baseline(
-    claim: dict[str, Any], reason: str | None
-) -> None:
+def test_an_active_clip_guard_needs_gradient_norms_of_the_baseline(claim: dict[str, Any], reason: str | None) -> None:
     lacking = replace(describe(""), name="theirs", capabilities=frozenset(CAPABILITIES) - {"gradient_norms"})
     arms = {**ARMS, "plain": {"system": "their.system:Theirs"}}
     answers = {"their.system:Theirs": lacking}

@@ -254,9 +254,7 @@ def _changed(path: Path, change: dict[str, Any]) -> None:
         ({"more": 1}, "Extra inputs are not permitted"),
     ],
 )
-def test_a_changed_reference_to_a_shared_run_is_a_garbage_death(
-    tmp_path: Path, change: dict[str, Any], told: str
-) -> None:
+def test_a_changed_reference_to_a_shared_run_is_garbage(tmp_path: Path, change: dict[str, Any], told: str) -> None:
     [host] = shared(FIRST, SECOND)
     executed(host, tmp_path)
     _changed(tmp_path / "second+w+paired" / layout.SHARED, change)

@@ -342,9 +342,7 @@ def test_a_timing_process_that_counts_launches_only_runs_its_timed_blocks(tmp_pa
     assert order.count("profiled") == 0
 
 
-def test_a_launch_counter_failure_is_recorded(
-    tmp_path: Path, order: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_launch_counter_failure_is_stored(tmp_path: Path, order: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Counting, "sees_planted", False)
     monkeypatch.setattr(Counting, "failure", "no libcupti is loaded in this process")
     monkeypatch.setattr(Counting, "count", lambda _self: None)

@@ -46,9 +46,7 @@ def test_a_trajectory_passes_exactly_when_losses_agree_are_finite_and_move(
 
 
 @given(pair=PAIR, equality=EQUALITY)
-def test_a_non_finite_loss_is_always_reported_as_non_finite(
-    pair: tuple[list[float], list[float]], equality: str
-) -> None:
+def test_a_non_finite_loss_is_always_named_non_finite(pair: tuple[list[float], list[float]], equality: str) -> None:
     ours, theirs = pair
     steps = [step for losses in pair for step, loss in enumerate(losses) if not math.isfinite(loss)]
     verdict = judged(ours, theirs, equality)

@@ -91,9 +91,7 @@ def test_a_gpu_whose_clock_cannot_be_read_is_not_watched(blind: list[int], reaso
 @pytest.mark.parametrize("clock", [None, math.nan, math.inf])
 @pytest.mark.parametrize("whose", ["the sampler", "one block"])
 @pytest.mark.parametrize("seconds", [[4], [0, 2, 4], list(range(9))])
-def test_telemetry_without_a_common_clock_counts_as_missing(
-    seconds: list[float], whose: str, clock: float | None
-) -> None:
+def test_telemetry_without_a_common_clock_is_missing(seconds: list[float], whose: str, clock: float | None) -> None:
     made = back_to_back()
     began = clock if whose == "the sampler" else SAMPLER_BEGAN
     if whose == "one block":

@@ -29,9 +29,7 @@ def test_messages_are_received_one_at_a_time_and_a_partial_message_is_kept(ends:
     assert ours.receive(None) == ""
 
 
-def test_the_receive_limit_covers_a_whole_line(
-    ends: tuple[Line, socket.socket], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_receive_limit_covers_full_lines(ends: tuple[Line, socket.socket], monkeypatch: pytest.MonkeyPatch) -> None:
     """Each look finds another byte, and takes a second by this clock."""
     ours, theirs = ends
     now = [0.0]
@@ -47,7 +45,7 @@ def test_the_receive_limit_covers_a_whole_line(
     assert ours.receive(4.5) is None
 
 
-def test_an_endless_line_is_refused_at_its_size_limit(
+def test_endless_lines_are_refused_at_the_limit(
     ends: tuple[Line, socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ours, theirs = ends

@@ -104,7 +104,7 @@ def test_a_folder_that_exists_is_refused(tmp_path: Path) -> None:
     assert [each.name for each in (tmp_path / "mine").iterdir()] == ["notes.txt"]
 
 
-def test_ranks_of_one_run_share_a_folder_and_a_second_run_is_refused(
+def test_ranks_of_one_run_share_a_folder_but_a_second_run_does_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")

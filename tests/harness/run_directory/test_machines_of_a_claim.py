@@ -49,9 +49,7 @@ def rules(folder: Path, *headers: Header, first: int = 0) -> list[str]:
     ],
     ids=["the same kind", "another GPU", "no GPU", "another claim", "not timed", "a repeat, which decides nothing"],
 )
-def test_all_timings_of_a_claim_must_come_from_one_kind_of_machine(
-    tmp_path: Path, other: Header, found: list[str]
-) -> None:
+def test_timings_of_a_claim_must_come_from_one_kind_of_machine(tmp_path: Path, other: Header, found: list[str]) -> None:
     assert rules(tmp_path, timed("w", "H200"), other) == found
 
 

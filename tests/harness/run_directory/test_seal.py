@@ -265,9 +265,7 @@ def test_a_manifest_that_the_harness_cannot_have_written_is_refused(run: Path, i
 
 
 @pytest.mark.parametrize("as_archive", [False, True])
-def test_the_incomplete_mark_is_found_outside_and_inside_the_archive(
-    run: Path, unpacked: Path, *, as_archive: bool
-) -> None:
+def test_the_incomplete_mark_is_found_in_and_next_to_an_archive(run: Path, unpacked: Path, *, as_archive: bool) -> None:
     directory = unpacked if as_archive else Path("published")
     (directory / "INCOMPLETE").symlink_to("nowhere")  # though it leads to nothing
     assert not read_bundle(directory).complete

@@ -154,9 +154,7 @@ def scaling(kept: Kept) -> None:
         (scaling, "made into a Tensor"),
     ],
 )
-def test_a_number_that_a_later_step_reads_is_reported_with_its_line(
-    changes: Callable[[Kept], object], read: str
-) -> None:
+def test_a_number_that_a_later_step_reads_is_named_with_line(changes: Callable[[Kept], object], read: str) -> None:
     found = reading_of(changes)
     assert found is not None
     assert (found.startswith(f"{read} at "), THIS in found) == (True, True), found

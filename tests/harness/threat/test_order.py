@@ -209,9 +209,7 @@ def test_a_child_gets_only_the_python_path_of_the_command(tmp_path: Path, monkey
     assert str(tmp_path) not in given["PYTHONPATH"].split(os.pathsep)
 
 
-def test_a_backport_next_to_an_installed_harness_is_not_imported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_backport_next_to_an_installed_harness_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     venv.create(tmp_path / "env", symlinks=True)
     python = tmp_path / "env/bin/python"
     folder = Path(sysconfig.get_path("purelib", vars={"base": str(tmp_path / "env")}))
