@@ -23,7 +23,7 @@ def test_supported_python_versions_are_sorted_and_start_at_requires_python() -> 
     assert f"{sys.version_info.major}.{sys.version_info.minor}" in VERSIONS
 
 
-def test_the_tools_check_for_the_oldest() -> None:
+def test_the_tools_check_the_oldest_supported_python_version() -> None:
     tools = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]
     assert tools["mypy"]["python_version"] == OLDEST
     assert tools["ruff"]["target-version"] == f"py{OLDEST.replace('.', '')}"

@@ -83,5 +83,5 @@ def test_every_counted_noun_in_the_sources_agrees_with_its_number() -> None:
         ('f"{seconds:.1f} s"', []),
     ],
 )
-def test_a_plural_behind_any_number_is_found(source: str, found: list[str]) -> None:
+def test_a_plural_noun_after_a_placeholder_number_is_found(source: str, found: list[str]) -> None:
     assert list(uncounted(source)) == found

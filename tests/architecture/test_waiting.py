@@ -85,7 +85,7 @@ def test_tests_wait_for_events_and_never_for_a_fixed_time() -> None:
     assert {name: lines for name, lines in found.items() if lines} == {}
 
 
-def test_the_limit_of_a_wait_only_bounds_a_hang() -> None:
+def test_the_limit_for_waiting_tests_is_longer_than_any_planted_hang() -> None:
     assert LIMIT_S >= HANGS_S
 
 

@@ -27,7 +27,7 @@ SMALL = ModelConfig(
 )
 
 
-def test_operations_follow_from_the_parameters() -> None:
+def test_the_operation_count_follows_from_the_number_of_parameters() -> None:
     """Forward and backward are two products of two operations for each parameter of a matrix, tied head included."""
     config = MODEL_PRESETS["qwen2-1.5b"]
     vectors = config.num_layers * (config.qkv_dim + 2 * config.hidden_size) + config.hidden_size

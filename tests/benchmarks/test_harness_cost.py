@@ -11,7 +11,7 @@ from benchmarks.synthetic_run import CLAIM, write_run_directory
 from harness.execution.series_block import BLOCK_STEPS
 
 
-def test_windows_leave_out_the_first_and_the_ragged_last() -> None:
+def test_cost_windows_leave_out_the_first_and_the_partial_last_window() -> None:
     """The first window takes 9 s a step (a compilation), the others 2 ms; three steps more make no window."""
     slow = [9.0 * index for index in range(BLOCK_STEPS)]
     fast = [9.0 * BLOCK_STEPS + 0.002 * index for index in range(2 * BLOCK_STEPS + 3)]

@@ -58,7 +58,7 @@ def exact_weights() -> Tensor:
 @pytest.mark.parametrize(
     ("dtype", "digest"), [(torch.bfloat16, "bd47b7a7ed6668be"), (torch.float32, "748395ec693a7dbd")]
 )
-def test_torchao_quantizes_like_this(dtype: torch.dtype, digest: str) -> None:
+def test_the_torchao_quantization_has_the_recorded_digest(dtype: torch.dtype, digest: str) -> None:
     """The digest is of `to_nf4(weights).get_original_weight()` of torchao 0.15.0, torchtune's."""
     found = torchao_nf4(exact_weights().to(dtype))
     assert hashlib.sha256(found.view(torch.uint8).numpy().tobytes()).hexdigest()[:16] == digest
@@ -76,7 +76,7 @@ def test_torchao_nf4_of_bfloat16_loses_ten_times_the_error_of_double_quantizatio
     assert lost(torchao_nf4(weights)) == pytest.approx(0.023, rel=0.1)
 
 
-def test_the_benchmark_packs_the_torchao_of_the_digest() -> None:
+def test_the_benchmark_packs_the_torchao_version_of_the_recorded_digest() -> None:
     packed = (Path(__file__).parents[2] / "benchmarks" / "pack_peers.sh").read_text()
     assert "torchtune=(torchtune==0.6.1 torchao==0.15.0)" in packed
     assert "liger_kernel==0.8.5" in packed

@@ -48,7 +48,7 @@ def test_a_goal_and_a_bar_judge_the_same_figure() -> None:
 
 
 @pytest.mark.parametrize(("figure", "verdict"), [(1.28, "met"), (1.2801, "missed"), (float("nan"), "missed")])
-def test_a_bar_itself_is_met(figure: float, verdict: str) -> None:
+def test_a_figure_equal_to_its_bar_meets_the_bar(figure: float, verdict: str) -> None:
     assert Bar("times the products", Shape(4, 2048), figure, 1.28).verdict == verdict
 
 

@@ -63,7 +63,7 @@ def test_an_arm_that_needs_more_memory_than_available_is_tried_in_a_sitting_by_i
     assert ("hf_eager", Shape(4, 512)) in [sitting[0] for sitting in alone]
 
 
-def test_without_a_gpu_only_the_number_limits() -> None:
+def test_without_a_gpu_only_the_number_of_arms_limits_a_sitting() -> None:
     assert [len(sitting) for sitting in sittings(places("4x128", "4x512"), None, AT_ONCE)] == [16, 10]
 
 

@@ -55,7 +55,7 @@ def test_a_breach_of_the_content_policy_is_found(browser: Browser, tmp_path: Pat
     assert "Content Security Policy" in found[0]
 
 
-def test_a_request_is_found(browser: Browser, tmp_path: Path) -> None:
+def test_a_network_request_of_a_page_is_found(browser: Browser, tmp_path: Path) -> None:
     report = planted(tmp_path, "<link rel='prefetch' href='planted.css'>", policy=False)
     assert [found for found in check(browser, report, [LIGHT]) if "request: file:" in found and "planted.css" in found]
 

@@ -208,7 +208,9 @@ def seen(browser: Browser) -> tuple[list[str], list[str]]:
         ("Words", "SIGKILL", ["F-GRAPH-BWD-002"]),
     ],
 )
-def test_cards_and_rows_are_filtered_alike(opened: Browser, label: str, value: str, claims: list[str]) -> None:
+def test_one_choice_filters_cards_and_rows_of_claims(
+    opened: Browser, label: str, value: str, claims: list[str]
+) -> None:
     everything = seen(opened)
     choose(opened, label, value)
     listed = [] if value == "not run" else claims  # what was not run has no row, and its cards are folded

@@ -138,7 +138,7 @@ def parse(started: list[str]) -> None:
 
 
 @pytest.mark.parametrize("block", [one for one in ALL if one.language in {"python", "yaml", "toml"}], ids=name)
-def test_a_file_of_the_pages_can_be_read(block: Block, tmp_path: Path) -> None:
+def test_every_file_shown_on_a_page_can_be_parsed(block: Block, tmp_path: Path) -> None:
     if block.language == "python":
         ast.parse(block.text)
     elif block.language == "toml":

@@ -123,7 +123,7 @@ def test_gradient_clipping_keeps_its_epsilon_for_tiny_gradients(oracles: ModuleT
     assert_within_bounds(oracles.check_clip(CUDA, [[7, 2], [3]], 1e-6, scale=1e-6))
 
 
-def test_cross_entropy_of_very_negative_logits(oracles: ModuleType) -> None:
+def test_cross_entropy_of_very_negative_logits_is_within_its_bounds(oracles: ModuleType) -> None:
     assert_within_bounds(oracles.check_cross_entropy(CUDA, torch.float32, 3, 37, shift=-500.0))
 
 

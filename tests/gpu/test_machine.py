@@ -32,7 +32,7 @@ def test_the_fingerprint_names_gpu_driver_and_cuda() -> None:
     assert facts.versions["cuda"] == torch.version.cuda
 
 
-def test_telemetry_of_a_busy_gpu() -> None:
+def test_telemetry_of_a_busy_gpu_has_clock_power_and_temperature() -> None:
     matrix = torch.randn(4096, 4096, device="cuda")
     with Sampler(machine().gpus[0].uuid, {os.getsid(0)}, lambda: "timed") as sampler:
 

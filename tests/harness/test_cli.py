@@ -259,7 +259,7 @@ def test_a_finished_run_shows_no_warning_that_it_is_unfinished(contracts: Path, 
     assert "did not finish" not in (run_directory() / "report.html").read_text()
 
 
-def test_the_step_summary_and_annotations_under_github_actions(
+def test_verify_under_github_actions_writes_summary_and_annotations(
     contracts: Path, played: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
@@ -352,7 +352,7 @@ def test_each_command_error_has_its_exit_code_and_a_remedy(
     assert (done.returncode, said in done.stderr) == (code, True), done.stderr
 
 
-def test_a_system_that_exits_does_not_end_the_harness_in_green(contracts: Path) -> None:
+def test_a_system_that_exits_with_zero_is_an_error_of_the_command(contracts: Path) -> None:
     write_contract(contracts, "held")
     Path("leaves_early.py").write_text("raise SystemExit(0)\n")
     path = contracts / "scripted-v1.yaml"

@@ -140,7 +140,7 @@ def test_the_short_table_has_each_exit_code() -> None:
 
 
 @pytest.mark.parametrize("row", slow_but(SHORT_TABLE[2:3], TABLE if is_long() else SHORT_TABLE), ids=name_of)
-def test_pytest_in_two_processes(
+def test_pytest_in_two_processes_exits_by_the_table_of_exit_codes(
     row: Row, contract: Callable[[tuple[str, ...]], Path], pytester: pytest.Pytester
 ) -> None:
     verdicts, gate = row

@@ -29,7 +29,9 @@ def printed(done: pytest.RunResult) -> str:
 
 
 @pytest.mark.parametrize("options", [["-v", "-rx"], ["-rA", "--contract-gate"], ["-vv", "--color=yes", "--tb=long"]])
-def test_verdicts_failures_and_reasons(pytester: pytest.Pytester, contracts: Path, options: list[str]) -> None:
+def test_hostile_text_in_verdicts_and_reasons_is_escaped_by_pytest(
+    pytester: pytest.Pytester, contracts: Path, options: list[str]
+) -> None:
     (contracts / "c.yaml").write_text(hostile_contract(HOSTILE, *BEHAVIOURS))
     (contracts / "waivers.yaml").write_text(
         "schema: waivers/v1\nwaivers:\n  - {contract: scripted-v1, claim: SCRIPT-001, workload: violated, "
@@ -41,7 +43,7 @@ def test_verdicts_failures_and_reasons(pytester: pytest.Pytester, contracts: Pat
     assert r"a\n::error::b" in printed(done)
 
 
-def test_an_error_in_a_contract(pytester: pytest.Pytester, contracts: Path) -> None:
+def test_hostile_text_in_a_contract_error_is_escaped_by_pytest(pytester: pytest.Pytester, contracts: Path) -> None:
     text = hostile_contract(HOSTILE, "held").replace("kind: trajectory_match", 'kind: "x\\n::set-output a::b\\e[31m"')
     (contracts / "c.yaml").write_text(text)
     done = pytester.runpytest_inprocess("contracts")
@@ -49,7 +51,7 @@ def test_an_error_in_a_contract(pytester: pytest.Pytester, contracts: Path) -> N
     assert r"unknown kind; found 'x\n::set-output a::b\x1b[31m'" in printed(done)
 
 
-def test_the_name_of_a_contract_file(pytester: pytest.Pytester, contracts: Path) -> None:
+def test_a_hostile_contract_file_name_is_escaped_by_pytest(pytester: pytest.Pytester, contracts: Path) -> None:
     (contracts / "x\n::set-output a::b\x1b[31m.yaml").write_text(hostile_contract(HOSTILE, "held"))
     done = pytester.runpytest_inprocess("-v")
     assert done.ret == pytest.ExitCode.USAGE_ERROR
@@ -58,7 +60,9 @@ def test_the_name_of_a_contract_file(pytester: pytest.Pytester, contracts: Path)
 
 
 @pytest.mark.parametrize("behaviour", BEHAVIOURS[1:])
-def test_a_test_that_verifies_a_claim(pytester: pytest.Pytester, contracts: Path, behaviour: str) -> None:
+def test_hostile_text_in_a_test_that_verifies_a_claim_is_escaped(
+    pytester: pytest.Pytester, contracts: Path, behaviour: str
+) -> None:
     (contracts / "c.yaml").write_text(hostile_contract(HOSTILE, behaviour))
     pytester.makepyfile(f"def test_it(verify_contract):\n    verify_contract('SCRIPT-001', workload={behaviour!r})\n")
     done = pytester.runpytest_inprocess("-rA", "test_test_a_test_that_verifies_a_claim.py", "--junit-xml=own.xml")
@@ -69,9 +73,7 @@ def test_a_test_that_verifies_a_claim(pytester: pytest.Pytester, contracts: Path
 
 def test_a_hostile_name_of_an_unknown_claim_is_escaped_under_pytest(pytester: pytest.Pytester, contracts: Path) -> None:
     (contracts / "c.yaml").write_text(hostile_contract(HOSTILE, "held"))
-    pytester.makepyfile(f"def test_it(verify_contract):\n    verify_contract({HOSTILE!r})\n")
-    done = pytester.runpytest_inprocess(
-        "--tb=line", "test_a_hostile_name_of_an_unknown_claim_is_escaped_under_pytest.py"
-    )
+    file = pytester.makepyfile(f"def test_it(verify_contract):\n    verify_contract({HOSTILE!r})\n")
+    done = pytester.runpytest_inprocess("--tb=line", file.name)
     assert obeyed(printed(done)) == []
     assert "no contract has this claim" in printed(done)

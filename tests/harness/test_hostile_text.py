@@ -84,7 +84,7 @@ BROKEN_CONTRACTS = {
 
 @pytest.mark.parametrize("where", BROKEN_CONTRACTS)
 @pytest.mark.parametrize("command", [["check"], ["check", "--json"], ["verify"], ["drill"], ["doctor"]])
-def test_an_error_in_a_contract(called: Called, command: list[str], where: str) -> None:
+def test_hostile_text_in_a_contract_error_is_escaped(called: Called, command: list[str], where: str) -> None:
     from scripted_system import contract_text
 
     line = BROKEN_CONTRACTS[where]
@@ -95,7 +95,7 @@ def test_an_error_in_a_contract(called: Called, command: list[str], where: str) 
     harmless(called(*command, contract(text.replace(line, f"{key}: {value}"))), 11)
 
 
-def test_an_unknown_key_and_a_key_twice(called: Called) -> None:
+def test_a_hostile_unknown_or_duplicate_key_is_escaped(called: Called) -> None:
     from scripted_system import contract_text
 
     harmless(called("check", contract(contract_text("held") + f"{QUOTED}: 1\n")), 11)
@@ -103,7 +103,7 @@ def test_an_unknown_key_and_a_key_twice(called: Called) -> None:
 
 
 @pytest.mark.parametrize("place", ["2199-01-01", "expires", "scripted-v1", "schema", "waivers/v1"])
-def test_an_error_in_a_waiver(called: Called, place: str) -> None:
+def test_hostile_text_in_a_waiver_error_is_escaped(called: Called, place: str) -> None:
     folder = contract()
     (folder / "waivers.yaml").write_text(WAIVERS.replace(place, QUOTED))
     for arguments in (["check", folder], ["check", "--json", folder]):
@@ -121,7 +121,7 @@ def test_hostile_file_names_are_escaped_by_every_command(called: Called, command
     harmless(called(command, *given), 11 if command in {"check", "doctor", "verify", "drill", "explain"} else 12)
 
 
-def test_a_word_of_the_command_line(called: Called) -> None:
+def test_hostile_words_on_the_command_line_are_escaped(called: Called) -> None:
     harmless(called("check", "--set-output\n::set-output::a\x1b[31m", "contracts"), 2)
     harmless(called("explain", "set-output\n::set-output::a\x1b[31m", "--contracts", contract()), 2)
 
@@ -137,7 +137,7 @@ def test_a_word_of_the_command_line(called: Called) -> None:
     ids=["raises", "prints and ends", "is a text", "exits"],
 )
 @pytest.mark.parametrize("command", [["check"], ["check", "--json"], ["doctor"], ["doctor", "--json"]])
-def test_a_system_that_cannot_be_described(
+def test_hostile_text_of_a_system_that_cannot_be_described_is_escaped(
     called: Called, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, command: list[str], body: str, word: str
 ) -> None:
     from scripted_system import contract_text
@@ -204,7 +204,7 @@ def test_a_file_of_evidence_that_is_damaged(called: Called, run: Path) -> None:
     assert [*obeyed(printed[1]), *obeyed(printed[2])] == []
 
 
-def test_an_exception_of_the_harness_itself(called: Called, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hostile_text_in_an_internal_exception_is_escaped(called: Called, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object, **__: object) -> None:
         raise RuntimeError(HOSTILE)
 

@@ -310,7 +310,7 @@ def test_another_machine_or_harness_is_refused(player: Player, monkeypatch: pyte
     assert found in str(refused.value)
 
 
-def test_another_gpu_is_refused(player: Player, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resuming_on_a_different_gpu_is_refused(player: Player, monkeypatch: pytest.MonkeyPatch) -> None:
     from harness.evidence.environment_records import GpuFacts
 
     monkeypatch.setattr(environment, "gpu_facts", lambda: GpuFacts(name="H200", uuid="GPU-1"))
@@ -345,7 +345,7 @@ def test_resuming_twice_at_once_or_under_a_new_name_is_refused(player: Player) -
     assert resumed().run_directory == DIRECTORY
 
 
-def test_a_name_that_another_process_is_at_is_refused_before_anything_is_run(player: Player) -> None:
+def test_a_run_name_in_use_by_a_running_process_is_refused_before_any_run(player: Player) -> None:
     write_contract("held")
     under_way = Path("harness-reports/same[1].incomplete-at-random")
     under_way.mkdir(parents=True)

@@ -140,7 +140,7 @@ def test_only_differences_that_decided_a_claim_are_located(contracts: Path, monk
     assert len(asked) == 1
 
 
-def test_an_arm_that_ended_is_named(contracts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_arm_that_died_while_locating_is_named(contracts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def dies(folder: Path) -> None:
         death = Death(cause="signal", detail="SIGSEGV", phase="fast.0: steps", stack="")
         (folder / "death.json").write_text(death.model_dump_json())

@@ -275,7 +275,7 @@ def actions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("processes", [(), ("-p", "xdist.plugin", "-n", "2")], ids=["one", "two"])
-def test_annotations_and_a_summary_once_under_github_actions(
+def test_pytest_under_github_actions_annotates_and_summarizes_once(
     pytester: pytest.Pytester, project: Write, actions: Path, processes: tuple[str, ...]
 ) -> None:
     result = pytester.runpytest_inprocess(project("held", "violated"), *processes)
@@ -307,7 +307,7 @@ def test_an_error_names_how_the_worker_died(pytester: pytest.Pytester, project: 
     result.stdout.fnmatch_lines(["ERROR worker_signal: the worker of run * died in phase arm fast: SIGKILL"])
 
 
-def test_undecided_units_skip_with_their_reason(pytester: pytest.Pytester, project: Write) -> None:
+def test_undecided_units_are_skipped_by_pytest_with_their_reason(pytester: pytest.Pytester, project: Write) -> None:
     project("undecided", "not_run")
     result = pytester.runpytest_inprocess("contracts", "-rs")
     result.stdout.fnmatch_lines_random(
@@ -388,7 +388,7 @@ def test_a_tag_can_be_selected(pytester: pytest.Pytester, project: Write) -> Non
     assert json.loads((run / "run.json").read_text())["narrowed"]["tags"] == ["cpu"]
 
 
-def test_a_tag_selects_a_part_of_a_gate(pytester: pytest.Pytester, project: Write) -> None:
+def test_a_tag_selects_a_part_of_a_pytest_gate(pytester: pytest.Pytester, project: Write) -> None:
     """A contract without the tag is no more left out by mistake than with `-k` or `--contract-workload`."""
     from scripted_system import contract_text
 

@@ -121,7 +121,7 @@ def test_a_ptx_target_is_exact_only_for_its_own_device(target: str, device: str,
         ("sm_95", None),
     ],
 )
-def test_the_version_that_introduced_a_target(target: str, version: tuple[int, int] | None) -> None:
+def test_each_ptx_target_has_the_version_that_introduced_it(target: str, version: tuple[int, int] | None) -> None:
     assert introduced_in(parse_target(target)) == version
 
 
@@ -129,7 +129,7 @@ def test_the_version_that_introduced_a_target(target: str, version: tuple[int, i
     ("cuda", "version"),
     [((12, 6), (8, 5)), ((12, 8), (8, 7)), ((13, 0), (9, 0)), ((13, 9), (9, 1)), ((10, 2), None)],
 )
-def test_the_newest_version_of_a_driver(cuda: tuple[int, int], version: tuple[int, int] | None) -> None:
+def test_each_cuda_version_has_its_newest_ptx_version(cuda: tuple[int, int], version: tuple[int, int] | None) -> None:
     assert newest_version(cuda) == version
 
 

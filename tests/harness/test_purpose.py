@@ -60,7 +60,7 @@ def test_a_run_with_a_planted_fault_is_not_an_open_gate_in_json(command: list[st
     assert json.loads(judged.stdout)["gate"] == {"open": False}
 
 
-def test_a_drill_plants_a_fault_named_drill(contract: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_fault_named_drill_can_be_planted_by_a_drill(contract: Path, capsys: pytest.CaptureFixture[str]) -> None:
     drilled = CliRunner().invoke(application([]), ["drill", str(contract), "--name", "drilled"])
     assert drilled.exit_code == 0, drilled.output
     directory = Path("harness-reports/drilled")

@@ -66,7 +66,7 @@ def test_a_cut_off_record_line_is_redacted(tmp_path: Path) -> None:
     ("asked", "ci", "does"),
     [(None, "true", True), (None, "1", True), (None, "", False), (None, "false", False), (False, "true", False)],
 )
-def test_ci_redacts_unless_asked_not_to(
+def test_runs_are_redacted_in_ci_unless_the_option_says_otherwise(
     monkeypatch: pytest.MonkeyPatch, asked: bool | None, ci: str, *, does: bool
 ) -> None:
     monkeypatch.setenv("CI", ci)
@@ -74,7 +74,7 @@ def test_ci_redacts_unless_asked_not_to(
     assert wanted(True)
 
 
-def test_a_name_that_the_contract_uses_too_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_name_that_the_contract_uses_is_not_redacted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("socket.gethostname", lambda: "tiny")
     assert of_this_machine({"tiny"}).text("tiny") == "tiny"
     assert of_this_machine().text("tiny") == "<host>"

@@ -176,7 +176,7 @@ def test_a_run_whose_name_was_taken_keeps_no_finished_pages(contracts: Path, mon
     assert left == ["INCOMPLETE", "contracts", "evidence", "journal.json", "journal.lock", "run.json"]
 
 
-def test_json_is_the_published_object(contracts: Path) -> None:
+def test_the_printed_json_extends_the_stored_verdicts(contracts: Path) -> None:
     outcome = session.verify([contracts], session.VerifyOptions(name="run"))
     printed = json.loads(session.judgement_json(outcome))
     stored = json.loads(Path("harness-reports/run/verdicts.json").read_text())

@@ -107,7 +107,7 @@ def test_nothing_is_judged_after_a_swallowed_signal() -> None:
     assert ended(program) == (143, "")
 
 
-def test_a_second_signal_cuts_off_nothing() -> None:
+def test_a_second_signal_does_not_interrupt_the_cleanup() -> None:
     program = (
         "try:\n    os.kill(os.getpid(), 15); time.sleep(600)\n"
         "finally:\n    os.kill(os.getpid(), 15); os.kill(os.getpid(), 2); print('kept')"

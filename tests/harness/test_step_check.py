@@ -54,7 +54,7 @@ def run(pytester: pytest.Pytester, arguments: str, *options: str) -> tuple[dict[
         ([HELD, OPEN], ("--contract-gate",), "failed", "undecided  never waits for the device they disagree"),
     ],
 )
-def test_the_answers_decide_the_test(
+def test_the_verdicts_of_a_step_check_decide_the_test(
     verdicts: list[Verdict],
     options: tuple[str, ...],
     outcome: str,

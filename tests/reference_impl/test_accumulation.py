@@ -33,7 +33,7 @@ def test_accumulated_gradients_norms_and_loss_equal_those_of_one_batch() -> None
             assert float((gradient - theirs[name]).abs().max()) <= ROUNDING * largest, name
 
 
-def test_a_step_updates_once() -> None:
+def test_an_accumulating_step_updates_the_parameters_once() -> None:
     trainer = Trainer(config(4))
     for index in range(3):
         trainer.step(index)
@@ -73,7 +73,7 @@ def test_a_prewarm_plans_kernels_of_one_micro_batch() -> None:
 
 
 @pytest.mark.parametrize(("micro_batches", "remedy"), [(3, r"must divide batch_size \(8\)"), (0, "at least 1")])
-def test_micro_batches_that_cannot_be(micro_batches: int, remedy: str) -> None:
+def test_invalid_numbers_of_micro_batches_are_refused(micro_batches: int, remedy: str) -> None:
     with pytest.raises(ReferenceImplError, match=remedy):
         config(micro_batches)
 

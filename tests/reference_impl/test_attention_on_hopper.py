@@ -69,7 +69,7 @@ def test_data_types_and_heads_that_were_never_run_are_left_to_triton() -> None:
 
 
 @pytest.mark.parametrize("target", ["sm_80", "sm_100", "sm_120"])
-def test_another_architecture_has_kernels_of_triton(target: str) -> None:
+def test_attention_on_non_hopper_devices_uses_triton_kernels(target: str) -> None:
     with planning_for(target):
         assert backward(4, 2048) == OF_TRITON
 

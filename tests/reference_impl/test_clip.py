@@ -48,7 +48,7 @@ class ReadBacks(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_per_layer_norms_scales_and_gradients(mode: ClipMode) -> None:
+def test_per_layer_clipping_computes_norms_scales_and_gradients(mode: ClipMode) -> None:
     flat, clip = gradient(), make_clip(1.0, mode=mode)
     norms = torch.stack([torch.linalg.vector_norm(part.double()) for part in by_layer(flat)])
     expected = torch.cat([part.double() / (norm + EPS) for part, norm in zip(by_layer(flat), norms, strict=True)])

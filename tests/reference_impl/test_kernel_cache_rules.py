@@ -198,7 +198,7 @@ def test_the_ledger_keeps_the_first_time_of_a_handle_and_hears_of_loads() -> Non
     assert [(one.key, one.event, one.phase) for one in seen.events] == [("unplanned/kernel", "load", "train")]
 
 
-def test_listeners_of_two_ledgers_both_hear(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_watching_ledgers_both_record_a_kernel_event(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     ledgers = [Ledger(), Ledger()]
     for ledger in ledgers:

@@ -31,7 +31,7 @@ def assert_equal(got: Tensor, expected: Tensor) -> None:
     torch.testing.assert_close(got, expected, rtol=TIGHT, atol=TIGHT)
 
 
-def test_rms_norm_forward_and_backward() -> None:
+def test_naive_rms_norm_equals_torch_rms_norm_forward_and_backward() -> None:
     x, gain, grad = random(5, 12, grad=True), random(12, seed=1, grad=True), random(5, 12, seed=2)
     expected = functional.rms_norm(x, (12,), gain, EPS)
     expected_grads = torch.autograd.grad(expected, (x, gain), grad)
@@ -67,7 +67,7 @@ def test_backward_operators_write_into_a_given_output() -> None:
     assert_equal(gate_up, expected)
 
 
-def test_rms_norm_of_a_sum() -> None:
+def test_naive_rms_norm_of_a_sum_equals_torch_rms_norm() -> None:
     x, residual, gain = random(5, 12), random(5, 12, seed=1), random(12, seed=2)
     total, y, _ = rms_norm.add_forward(x, residual, gain, EPS)
     assert_equal(total, x + residual)
@@ -153,7 +153,7 @@ def test_naive_silu_equals_torch_silu() -> None:
     assert_equal(swiglu.silu_backward(grad, x.detach()), expected_grad)
 
 
-def test_cross_entropy_with_an_ignored_row() -> None:
+def test_naive_cross_entropy_ignores_a_masked_row() -> None:
     logits, targets = random(4, 9, grad=True), torch.tensor([3, -100, 0, 8])
     expected = functional.cross_entropy(logits, targets, reduction="none", ignore_index=-100)
     (expected_grad,) = torch.autograd.grad(expected.sum() * 0.25, logits)

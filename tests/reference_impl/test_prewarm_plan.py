@@ -71,7 +71,7 @@ def test_weight_matrices_that_cannot_be_joined_are_planned_separately() -> None:
     assert keys(plan(model, config, (64,))) == keys(recorded(model, config, (64,)))
 
 
-def test_keys_of_the_28_layer_shape() -> None:
+def test_the_28_layer_plan_contains_the_expected_kernel_keys() -> None:
     config = TrainConfig.preset("qwen2-1.5b", device="cpu", max_norm=1.0, loss_chunk=512)
     found = keys(plan(QWEN, config, (512,)))
     assert "rms_norm.add_forward/2048x1536/bf16/eps=1e-06/w4s1" in found

@@ -46,7 +46,7 @@ def test_heads_are_rotated_as_transformers_does(dtype: torch.dtype, bound: float
     assert (heads.rotated(qkv, cos, sin) - expected).abs().max().item() <= bound * expected.abs().max().item()
 
 
-def test_rotating_back_undoes_a_rotation() -> None:
+def test_rotating_heads_back_undoes_their_rotation() -> None:
     heads = Heads(2, 7, 4, 2, 6)
     qkv, angles = normal(heads.tokens, heads.width).double(), 3 * normal(7, 3).double()
     there = heads.rotated(qkv, angles.cos(), angles.sin())

@@ -135,7 +135,7 @@ def test_a_backward_pass_before_any_forward_pass_is_refused() -> None:
         Trainer(small_config()).backward_body()
 
 
-def test_restoring_the_state_tensors_undoes_steps() -> None:
+def test_restoring_the_state_tensors_of_a_trainer_undoes_its_steps() -> None:
     trainer = Trainer(small_config())
     trainer.step(0)
     saved = snapshot(trainer)
@@ -242,7 +242,7 @@ def test_an_empty_sequence_is_refused() -> None:
         Trainer(small_config()).set_shape(0)
 
 
-def test_a_returned_loss_outlives_the_next_step() -> None:
+def test_a_returned_loss_is_not_overwritten_by_the_next_step() -> None:
     trainer = Trainer(small_config())
     loss = trainer.step(0)
     value = loss.item()
@@ -256,7 +256,7 @@ def test_cuda_on_a_machine_without_it_is_refused() -> None:
         Trainer(small_config(device="cuda"))
 
 
-def test_bfloat16_gradients_follow_float32() -> None:
+def test_bfloat16_gradients_stay_close_to_float32_gradients() -> None:
     low, high = Trainer(small_config(dtype="bfloat16")), Trainer(small_config())
     low.step(0)
     high.step(0)

@@ -39,13 +39,13 @@ BAD_SHAPES: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("fields", "message"), BAD_TRAINING, ids=lambda value: next(iter(value)) if value else "")
-def test_bad_training_arguments(fields: dict[str, Any], message: str) -> None:
+def test_invalid_training_arguments_are_refused(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(ReferenceImplError, match=re.escape(message)):
         TrainConfig(**fields)
 
 
 @pytest.mark.parametrize(("fields", "message"), BAD_SHAPES, ids=lambda value: next(iter(value)) if value else "")
-def test_bad_model_shapes(fields: dict[str, Any], message: str) -> None:
+def test_invalid_model_shapes_are_refused(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(ReferenceImplError, match=re.escape(message)):
         dataclasses.replace(MODEL_PRESETS["tiny"], **fields)
 
@@ -80,10 +80,10 @@ def test_the_configuration_needs_no_torch() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_a_directory_is_a_model() -> None:
+def test_a_checkpoint_directory_is_accepted_as_a_model() -> None:
     assert TrainConfig(model=str(TINY_CHECKPOINT)).model == str(TINY_CHECKPOINT)
 
 
-def test_fused_width_of_grouped_queries() -> None:
+def test_the_fused_qkv_width_accounts_for_grouped_queries() -> None:
     shape = ModelConfig(64, 96, 1, 4, 2, 16, 256)
     assert shape.qkv_dim == (4 + 2 * 2) * 16

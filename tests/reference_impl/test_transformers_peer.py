@@ -130,6 +130,6 @@ def test_a_closed_peer_run_holds_no_model() -> None:
     assert (dict(run.parameters()), hasattr(run, "_model")) == ({}, False)
 
 
-def test_a_fault_is_refused() -> None:
+def test_the_transformers_peer_refuses_faults() -> None:
     with pytest.raises(ValueError, match="a transformers peer has no faults"):
         TransformersPeer().open(WORKLOAD, Arm(), fault="dropped_clip")

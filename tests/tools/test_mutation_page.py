@@ -43,7 +43,7 @@ def result(**changes: Any) -> dict[str, Any]:
     }
 
 
-def test_every_path_of_the_run_leads_somewhere() -> None:
+def test_every_path_configured_for_the_mutation_run_exists() -> None:
     """A pattern of a file that was moved would mutate nothing, or what is left out."""
     configured = mutation_run.CONFIGURED
     tests = [each.removeprefix("--ignore=") for each in configured["pytest_add_cli_args_test_selection"]]

@@ -128,7 +128,7 @@ def test_a_system_in_site_packages_has_no_commit_and_is_refused(repository: User
     assert f"its module in {packages}, which no commit holds" in refusal("main", "bought:System")
 
 
-def test_systems_of_two_repositories(repository: UserRepository, tmp_path: Path) -> None:
+def test_systems_of_two_repositories_are_refused_with_a_baseline(repository: UserRepository, tmp_path: Path) -> None:
     other = UserRepository.make(tmp_path / "other", package="other.")
     sys.path.insert(0, str(other.root))
     said = f"one repository; found trainer:Trainer in {repository.root}, other.trainer:Trainer in {other.root}"

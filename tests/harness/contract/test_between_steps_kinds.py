@@ -57,7 +57,7 @@ def test_save_steps_that_do_not_increase_are_refused(saves: Any, refused: int) -
 
 
 @pytest.mark.parametrize("saves", [[], [0, 3], list(range(1, 10)), 0])
-def test_saves_are_some_counts_of_steps(saves: Any) -> None:
+def test_invalid_save_steps_are_refused(saves: Any) -> None:
     with pytest.raises(ValidationError):
         resume(save_at=saves)
 
@@ -80,7 +80,7 @@ def test_bits_or_the_bound_decide() -> None:
         ({"steps": 11}, [(("steps",), "`steps` (11) is within the workload's steps")]),
     ],
 )
-def test_evaluations_fit_into_the_steps(changes: dict[str, Any], broken: list[Any]) -> None:
+def test_evaluations_must_fit_into_the_steps_of_the_workload(changes: dict[str, Any], broken: list[Any]) -> None:
     assert list(evaluation(**changes).beyond(10)) == broken
 
 

@@ -185,7 +185,7 @@ def test_only_numbers_that_can_break_a_claim_may_have_cases(toy: Toy, old: str, 
     assert "found a mapping" in refusal(toy(old, new))
 
 
-def test_the_numbers_of_a_kind() -> None:
+def test_conditional_numbers_of_a_kind_are_its_single_bounds() -> None:
     assert numbers_of("throughput_ratio") == ["at_least"]
     assert "candidate.at_most" in numbers_of("host_syncs")
     assert numbers_of("ptx_target") == []  # a policy, and what is compiled for
@@ -209,7 +209,7 @@ def test_explain_lists_every_case_of_a_conditional_bound(toy: Toy) -> None:
 
 
 @pytest.mark.parametrize(("name", "word"), [(H100, "H100"), (H100, "nvidia h100"), ("NVIDIA A100-SXM4-80GB", "A100")])
-def test_words_of_a_gpu(name: str, word: str) -> None:
+def test_a_gpu_name_matches_the_words_that_it_contains(name: str, word: str) -> None:
     assert is_gpu(name, word)
 
 

@@ -161,7 +161,7 @@ def test_a_guard_that_every_run_meets_is_a_warning(toy: Toy, guard: str, column:
     assert findings == [Finding("warning", f"toy.yaml:19:{column}", f"`guards.{guard}` {EVERY_RUN}")]
 
 
-def test_guards_that_some_run_may_fail(toy: Toy) -> None:
+def test_a_guard_that_some_run_may_fail_has_no_finding(toy: Toy) -> None:
     for guards in ("clip_active_steps: 1, distinct_batches: 2", "distinct_batches: {otherwise: 1, cases: [CASE]}"):
         path = toy("{steps: 10}\n", f"{{steps: 10, {guards.replace('CASE', '{gpu: H100, value: 2}')}}}\n")
         assert [each for each in _findings(path) if EVERY_RUN in each.message] == []
@@ -285,7 +285,7 @@ def test_an_arm_that_is_to_be_plain_and_captures(toy: Toy, claim: str, field: st
     assert path.read_text().splitlines()[line - 1][column - 1 :].startswith("other")
 
 
-def test_a_named_choice_fits(toy: Toy) -> None:
+def test_a_valid_choice_of_an_arm_option_has_no_finding(toy: Toy) -> None:
     assert _findings(toy("capture: step}", "capture: step, mode: fused}")) == []
 
 
@@ -294,7 +294,7 @@ def test_claims_without_a_baseline_have_no_findings(toy: Toy) -> None:
     assert _findings(path) == []
 
 
-def test_a_whole_number_fits_a_float_option(toy: Toy) -> None:
+def test_an_integer_for_a_float_option_has_no_finding(toy: Toy) -> None:
     assert _findings(toy("capture: step}", "capture: step, rate: 0}")) == []
 
 
@@ -333,7 +333,7 @@ def test_measurements_together_have_a_limited_number_of_processes(
     assert _findings(toy(claim=claim)) == ([] if together is None else [Finding("error", "toy.yaml:33:19", message)])
 
 
-def test_a_kind_without_a_judge(toy: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kind_without_a_judge_is_a_warning(toy: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("harness.lint.has_judge", lambda _: False)
     message = "judge_missing: nothing judges 'trajectory_match' yet, so 'TOY-001' will be NOT_RUN"
     assert _findings(toy()) == [Finding("warning", "toy.yaml:14:11", message)]
@@ -346,7 +346,7 @@ def test_a_judge_is_looked_for_in_the_module_that_the_table_names(monkeypatch: p
     assert not has_judge("capture")
 
 
-def test_a_system_that_cannot_be_described(toy: Toy) -> None:
+def test_lint_reports_a_system_that_cannot_be_described(toy: Toy) -> None:
     def describe(system: str) -> SystemDescription:
         raise SystemResolutionError("no such module", got=system, remedy="install it")
 
@@ -362,7 +362,7 @@ def test_arm_options_are_checked_against_the_arms_own_system(toy: Toy) -> None:
     assert findings == [Finding("error", "toy.yaml:9:47", "'a:B': unknown arm option 'wait'"), UNUSED_ARM]
 
 
-def test_a_finding_as_text() -> None:
+def test_a_finding_is_printed_with_place_level_and_message() -> None:
     assert str(UNUSED_ARM) == "toy.yaml:10:12: warning: arm 'waiting' is used by no claim"
 
 

@@ -330,7 +330,7 @@ def test_two_contract_files_with_one_id_are_refused(toy: Toy) -> None:
     )
 
 
-def test_a_directory_without_contracts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_directory_without_contracts_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("empty").mkdir()
     with pytest.raises(ContractErrors) as error:

@@ -93,13 +93,13 @@ def test_a_number_with_underscores_is_first_of_all_a_number(toy: Toy, text: str,
     assert str(error.value).endswith(f"found `{text}`, which YAML 1.1 reads otherwise; write {remedy}")
 
 
-def test_the_key_that_version_1_had(toy: Toy) -> None:
+def test_the_version_1_key_on_is_refused_with_its_replacement(toy: Toy) -> None:
     with pytest.raises(ContractError) as error:
         load_contract(toy("judged_on:", "on:"))
     assert str(error.value).endswith("found `on`, which YAML 1.1 reads otherwise; write `judged_on`")
 
 
-def test_a_key_that_is_quoted(toy: Toy) -> None:
+def test_a_quoted_version_1_key_is_unknown(toy: Toy) -> None:
     with pytest.raises(ContractErrors) as error:
         load_contract(toy("judged_on:", '"on":'))
     assert "unknown key; found 'on'" in str(error.value)

@@ -318,7 +318,7 @@ def test_a_broken_reference_in_an_added_claim_is_refused(toy: Toy, claim: str, m
     assert _message(toy(claim=claim)) == f"toy.yaml:{message}"
 
 
-def test_a_cuda_graph_claim_on_a_cpu_workload(toy: Toy) -> None:
+def test_a_cuda_graph_claim_on_a_cpu_workload_is_refused(toy: Toy) -> None:
     path = toy("steps: 10}\narms", "steps: 10, needs: {device: cpu}}\narms")
     path.write_text(path.read_text().replace("    baseline: plain", "    baseline: plain\n    mechanism: cuda_graph"))
     assert _message(path) == (

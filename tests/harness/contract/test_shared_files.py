@@ -141,7 +141,7 @@ def test_an_error_in_a_shared_file_is_reported_once_at_its_place(folder: Path) -
         ("workloads:", "workloads: [", "5:3: the file is well-formed YAML: did not find expected ',' or ']'"),
     ],
 )
-def test_a_wrong_shared_file(folder: Path, old: str, new: str, message: str) -> None:
+def test_an_invalid_shared_file_is_refused_at_its_position(folder: Path, old: str, new: str, message: str) -> None:
     changed(folder / "shared.yaml", old, new)
     assert f"contracts/shared.yaml:{message}" in refusals(folder)
 
@@ -252,7 +252,7 @@ def test_a_name_defined_in_contract_and_shared_file_is_refused(folder: Path) -> 
     ]
 
 
-def test_a_name_that_two_shared_files_define(folder: Path) -> None:
+def test_a_name_defined_in_two_shared_files_is_refused(folder: Path) -> None:
     (folder / "more.yaml").write_text("schema: shared/v2\narms:\n  fast: {capture: step}\n")
     path = changed(folder / "one.yaml", "[shared.yaml]", "[shared.yaml, more.yaml]")
     assert refusals(path) == [

@@ -130,7 +130,7 @@ def test_a_composite_claim_has_the_mechanism_of_its_parts(claims: dict[str, AnyC
             assert {part.mechanism for part in claim.parts} == {claim.mechanism}, claim.id
 
 
-def test_a_captured_trajectory_guards_against_showing_nothing(claims: dict[str, AnyClaim]) -> None:
+def test_captured_trajectory_claims_have_guards_against_vacuous_passes(claims: dict[str, AnyClaim]) -> None:
     for claim in claims.values():
         (part, *_) = parts_of(claim)
         if isinstance(part, TrajectoryMatch) and part.compare != "first":  # before any update there is no effect

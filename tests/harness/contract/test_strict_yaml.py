@@ -89,7 +89,7 @@ def test_merge_key_is_an_ordinary_key(parser: str) -> None:
     assert parse("<<: {a: 1}\n").value == {"<<": {"a": 1}}
 
 
-def test_positions_of_keys_and_values(parser: str) -> None:
+def test_a_document_knows_the_position_of_each_key_and_value(parser: str) -> None:
     document = parse("a:\n  - x\n  - {b: 7}\n")
     assert document.position(("a", 1, "b")) == (3, 9)
     assert document.position(("a", 1, "b"), of_key=True) == (3, 6)

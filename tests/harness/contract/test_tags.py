@@ -90,7 +90,7 @@ def test_an_unmatched_tag_is_refused(contracts: Path, tags: list[str], claims: l
     assert str(error.value) == message
 
 
-def test_who_answers_for_a_claim(contracts: Path) -> None:
+def test_a_claim_is_explained_with_its_owner_and_tags(contracts: Path) -> None:
     contract = load_contract(contracts).contract
     assert [contract.owner_of(claim) for claim in contract.claims] == [
         "the training team",

@@ -71,7 +71,7 @@ def checked(capsys: pytest.CaptureFixture[str], *paths: Path, waivers: Path | No
 # --- links ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_link_to_itself_among_contracts(folder: Path) -> None:
+def test_a_link_to_itself_among_contracts_is_an_error(folder: Path) -> None:
     (folder / "loop.yaml").symlink_to("loop.yaml")
     (folder / "to.yaml").symlink_to("fro.yaml")
     (folder / "fro.yaml").symlink_to("to.yaml")
@@ -80,7 +80,7 @@ def test_a_link_to_itself_among_contracts(folder: Path) -> None:
     assert refusals(folder / "loop.yaml") == [f"contracts/loop.yaml: {rule}"]
 
 
-def test_circles_of_folders_end(folder: Path) -> None:
+def test_circular_folder_links_are_searched_only_once(folder: Path) -> None:
     (folder / "again").symlink_to(folder.resolve())
     (folder / "self").symlink_to("self")
     assert [loaded.contract.id for loaded in load_contracts([folder])] == ["one-v1"]
@@ -126,7 +126,7 @@ def test_an_error_in_a_waiver_file_names_the_file(tmp_path: Path, content: bytes
     assert "contract" not in refused.value.rule
 
 
-def test_a_folder_as_a_waiver_file(tmp_path: Path) -> None:
+def test_a_folder_named_as_a_waiver_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ContractError, match="a waiver file is a file; found a directory"):
         load_waivers(tmp_path)
 

@@ -33,7 +33,7 @@ OURS = [file for name in ("contracts", "contracts-long", "examples") for file in
         ),
     ],
 )
-def test_errors_in_an_effect_of_version_1(toy: Toy, effect: str, message: str) -> None:
+def test_errors_in_a_version_1_training_effect_are_refused_with_a_place(toy: Toy, effect: str, message: str) -> None:
     guards = f"guards: {{steps: 10, training_effect: {{control: waiting, last: 2, {effect}}}}}"
     assert refusal(old(toy, "guards: {steps: 10}", guards)) == f"toy.yaml:{message}"
 

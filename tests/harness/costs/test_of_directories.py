@@ -109,7 +109,7 @@ def test_runs_without_evidence_or_outside_the_directory_cost_nothing(tmp_path: P
     assert list(seen.by_run) == [RUN_ID]
 
 
-def test_parts_of_a_gate_cost_together_in_json_and_never_in_verdicts(tmp_path: Path) -> None:
+def test_costs_of_gate_parts_are_summed_in_json_and_absent_from_verdicts(tmp_path: Path) -> None:
     bundles = [bundle(tmp_path / name, began=100.0) for name in ("a", "b")]
     judgement = session.judge_bundles(bundles, LOADED_CONTRACTS, gate=True)
     printed = json.loads(session.judgement_json(judgement))["costs"]

@@ -62,7 +62,7 @@ NAMED = [
 ]
 
 
-def test_the_sources_name_phases() -> None:
+def test_the_phase_names_in_the_sources_are_found() -> None:
     assert len(NAMED) >= 20
     assert {"start", "timed", "arm.0: open", "arm.0: steps", "import arm"} <= {one.name for one in NAMED}
 

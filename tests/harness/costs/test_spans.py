@@ -29,7 +29,7 @@ def test_the_whole_process_is_accounted_for() -> None:
     ]
 
 
-def test_a_control_arms_steps_are_the_controls() -> None:
+def test_steps_of_a_control_arm_cost_untrained_control_time() -> None:
     worker = clocked((STEPS, 2.0), end=3.0, ended=3.0)
     assert [span.kind for span in spans(worker, {"plain"})] == [Kind.IMPORTS, Kind.UNTRAINED_CONTROL]
 
@@ -73,7 +73,7 @@ def test_time_while_a_process_is_stopped_counts_as_waiting() -> None:
     assert on_gpu(worker, spans(worker)) == [span for span in spans(worker) if span.phase != "stopped"]
 
 
-def test_stops_may_come_in_any_order() -> None:
+def test_recorded_stops_may_come_in_any_order() -> None:
     worker = clocked((STEPS, 2.0), end=9.0, ended=9.0, stopped=[(6.0, 7.0), (3.0, 5.0)])
     assert [span.seconds for span in spans(worker)] == [2.0, 1.0, 2.0, 1.0, 1.0, 2.0]
 
@@ -100,7 +100,7 @@ def test_older_evidence_begins_at_its_first_phase_and_ends_at_its_last() -> None
     ]
 
 
-def test_of_an_old_death_the_last_phase_is_unknown() -> None:
+def test_the_last_phase_of_an_older_dead_process_has_no_duration() -> None:
     assert seen(old(("start", 0.0), (OPEN, 3.5), end=None)) == [("start", Kind.IMPORTS, 3.5)]
 
 

@@ -72,7 +72,7 @@ def test_a_drill_record_determines_the_exit_code(seen: DrillRecord, code: int) -
     assert DrillResult(seen).exit_code == code
 
 
-def test_the_first_line_counts() -> None:
+def test_the_first_line_of_a_drill_counts_faults_and_controls() -> None:
     seen = record(row(), row("b", killed=False), controls=(HELD, control("FAIL")), not_run=[NOT_RUN])
     assert count_line(seen) == ("2 faults planted · 1 killed · 1 survived · 1 of 2 controls held · 1 not run")
 
@@ -114,7 +114,7 @@ def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert read_record(tmp_path / FILE) == seen
 
 
-def test_another_version_is_refused(tmp_path: Path) -> None:
+def test_a_drill_record_of_an_unknown_version_is_refused(tmp_path: Path) -> None:
     text = record_text(record(row())).replace('"format_version": 2', '"format_version": 3')
     (tmp_path / FILE).write_text(text, encoding="utf-8")
     with pytest.raises(EvidenceError, match=r"drill\.json has format version 3, and this harness reads 1 to 2"):

@@ -58,7 +58,7 @@ def test_a_number_that_no_listed_fault_breaks_is_a_warning_with_a_remedy(tmp_pat
     )
 
 
-def test_a_number_in_a_part_of_a_composite_claim(tmp_path: Path) -> None:
+def test_an_unbroken_number_in_a_composite_part_is_a_warning(tmp_path: Path) -> None:
     loaded = changed(tmp_path, "traced-step-v1.yaml", "      - noisy_control\n", "")
     (finding,) = lint(loaded, describe)
     assert finding.message.startswith("no fault of 'TRACED-STEP-001' breaks `control.exactly` (6)")

@@ -58,7 +58,7 @@ def test_a_directory_is_written_once(tmp_path: Path) -> None:
         BundleWriter(tmp_path / "run", header(), [LOADED])
 
 
-def test_a_name_taken_meanwhile_loses_nothing(tmp_path: Path) -> None:
+def test_a_run_whose_name_was_taken_meanwhile_loses_no_evidence(tmp_path: Path) -> None:
     writer = BundleWriter(tmp_path / "run", header(), [LOADED])
     write_evidence(writer)
     (tmp_path / "run").mkdir()

@@ -37,7 +37,7 @@ def test_a_version_1_header_derives_its_purpose_from_its_fault(
     assert (read.format_version, read.purpose, read.fault) == (2, purpose, fault)
 
 
-def test_in_version_2_a_fault_may_be_named_drill(tmp_path: Path) -> None:
+def test_a_version_2_header_may_have_a_fault_named_drill(tmp_path: Path) -> None:
     read = read_bundle(finished(tmp_path / "run", header(fault="drill")).path).header
     assert (read.purpose, read.fault) == ("fault", "drill")
 

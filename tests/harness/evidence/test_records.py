@@ -44,7 +44,7 @@ def test_each_execution_has_the_rows_of_its_own_series_file(directory: Path) -> 
     assert again is first
 
 
-def test_records_of_the_whole_run(directory: Path) -> None:
+def test_records_of_a_complete_run_are_read_back(directory: Path) -> None:
     kernels = KernelsEvidence(
         arm="plain",
         device="sm_90",
@@ -144,7 +144,7 @@ def test_records_that_do_not_fit_together(directory: Path, records: list[ArmStar
     assert (death.cause, death.detail) == ("garbage", detail)
 
 
-def test_an_exception_outweighs_the_missing_end(directory: Path) -> None:
+def test_an_exception_is_the_cause_of_death_before_a_missing_end(directory: Path) -> None:
     with Recorder(directory) as recorder:
         recorder.write(Raised(error="ValueError: no", stack="in step"))
     death = read(directory).death

@@ -74,7 +74,9 @@ def test_a_dead_first_attempt_is_not_replaced_by_a_repeat(tmp_path: Path) -> Non
         ),
     ],
 )
-def test_shards_that_do_not_belong_together(tmp_path: Path, second: Header, loaded: Loaded, rule: str) -> None:
+def test_shards_with_different_headers_are_refused_together(
+    tmp_path: Path, second: Header, loaded: Loaded, rule: str
+) -> None:
     shards = [finished(tmp_path / "one", header()), finished(tmp_path / "two", second, loaded=loaded)]
     with pytest.raises(EvidenceError, match=rule):
         attempts(shards, [LOADED.contract])

@@ -169,7 +169,7 @@ def test_a_module_next_to_the_system_is_a_source_however_it_is_imported(
     assert [name for name in after if after[name] != before[name]] == ["our_train"]
 
 
-def test_imports_count_at_any_remove_and_a_package_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_indirect_imports_and_whole_packages_are_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
     write(
         tmp_path,
@@ -256,7 +256,7 @@ PATHS = {
 
 
 @pytest.mark.parametrize("how", PATHS)
-def test_a_folder_that_a_source_puts_on_the_path_is_looked_in(
+def test_modules_in_a_folder_that_a_source_adds_to_the_path_are_sources(
     how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -209,7 +209,7 @@ BY_DEATH = {
 
 
 @pytest.mark.parametrize("both", [("killed", "leaves"), ("hangs", "open+killed")], ids="+".join)
-def test_two_arms_that_end_their_process_cost_two_workers_more(
+def test_two_arms_that_end_their_process_cost_two_additional_workers(
     tmp_path: Path, both: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = clock_of_limits(tmp_path, "hangs.0: steps", HEARTBEAT_S)

@@ -110,7 +110,7 @@ def test_capture_warm_ups_do_not_change_running_statistics(tmp_path: Path) -> No
     assert batches["step"][0] == 5
 
 
-def test_values_of_counters_are_recorded_at_the_end(tmp_path: Path) -> None:
+def test_counter_values_are_recorded_at_the_end_of_an_arm(tmp_path: Path) -> None:
     run = Run.model_validate(
         {
             "id": "r",

@@ -154,7 +154,9 @@ def test_kernel_probes_with_equal_settings_share_a_run() -> None:
         ({"kind": "memory_steady", "per": "replay", "after": 2, "growth_at_most": 0.01}, "paired", {}),
     ],
 )
-def test_probe_and_settings_by_kind(claim: dict[str, Any], probe: str, settings: dict[str, Any]) -> None:
+def test_each_kind_is_planned_with_its_probe_and_settings(
+    claim: dict[str, Any], probe: str, settings: dict[str, Any]
+) -> None:
     [run] = planned({"id": "K", "candidate": "graphed", **claim}, machine=H200).runs
     assert (run.probe, run.settings, list(run.arms)) == (probe, settings, ["graphed"])
 

@@ -217,7 +217,7 @@ def test_a_missing_capability_blocks_only_claims_that_name_the_arm() -> None:
     assert "foreign" not in result.runs[0].arms
 
 
-def test_a_capture_scope_that_the_system_does_not_understand() -> None:
+def test_a_capture_scope_unknown_to_the_system_is_an_obstacle() -> None:
     plain = replace(describe(""), captures=frozenset({"none"}))
     [unit] = planned(CAPTURE, describe=lambda _system: plain).units
     assert unit.obstacle is not None

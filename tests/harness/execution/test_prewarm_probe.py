@@ -151,7 +151,7 @@ def test_the_kernel_inventory_is_compiled_while_the_machine_is_shared(
     assert device.happened[-3:] == ["beside others", "inventory", "the other process is over"]
 
 
-def test_ledger_and_inventory_of_steps_in_full_memory(device: Device, tmp_path: Path) -> None:
+def test_prewarmed_steps_in_full_memory_record_ledger_and_inventory(device: Device, tmp_path: Path) -> None:
     records = records_of(make_run("Healthy"), tmp_path / "run")
     assert device.reserved == [MEMORY]
     assert records["prewarm"] == {

@@ -82,14 +82,14 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Verdict]:
 
 
 @pytest.mark.parametrize("how", ENDS)
-def test_the_rank_that_ended_badly_is_named(how: str, ended: Callable[[str], Verdict]) -> None:
+def test_the_rank_that_failed_is_named_with_its_reason(how: str, ended: Callable[[str], Verdict]) -> None:
     reason, message = ENDS[how]
     verdict = ended(how)
     assert verdict.reason == reason, verdict.message
     assert message in verdict.message
 
 
-def test_an_arm_whose_ranks_train_is_judged_all_the_same(ended: Callable[[str], Verdict]) -> None:
+def test_an_arm_whose_ranks_train_passes(ended: Callable[[str], Verdict]) -> None:
     assert ended("trains").reason == "held", ended("trains").message
 
 

@@ -117,7 +117,7 @@ def test_the_expected_duration_of_a_kernel_comparison_grows_with_its_cases() -> 
     assert [task.run.workload.steps for task in order] == [350, 1, 250]
 
 
-def test_longest_first_and_timings_last() -> None:
+def test_runs_are_scheduled_longest_first_with_timings_last() -> None:
     small = run(memory_gib=2.0, steps=30)
     order = tasks(run(probe="throughput", steps=1000), run(memory_gib=None), small, run(steps=10), run(steps=20))
     found = [(task.order, task.run.workload.steps) for task in order]

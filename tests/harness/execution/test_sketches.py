@@ -62,7 +62,7 @@ def test_a_sketch_begins_with_epsilon_and_norm_and_integers_have_none() -> None:
     assert found["none"][1:] == (0.0,) * 5
 
 
-def test_where_a_number_is_infinite_shows_and_spoils_nothing() -> None:
+def test_sketches_distinguish_infinite_elements_and_stay_finite() -> None:
     masks = [torch.tensor([0.0, math.inf]), torch.tensor([math.inf, 0.0]), torch.tensor([0.0, -math.inf])]
     found = [sums(mask) for mask in masks]
     assert np.isfinite(found).all()

@@ -184,7 +184,7 @@ def test_exit_0_without_the_complete_record_is_a_death(tmp_path: Path) -> None:
     assert death.detail == "the `complete` record is missing"
 
 
-def test_another_exit_status_is_named(tmp_path: Path) -> None:
+def test_an_exit_status_of_a_worker_is_recorded_with_its_phase(tmp_path: Path) -> None:
     death = _execute(stand_in_run("exits_with_three"), tmp_path)
     assert (death.cause, death.detail, death.phase) == ("exit_code", "exit status 3", "half way")
 

@@ -88,7 +88,7 @@ def test_readings_have_their_units() -> None:
         (0x2 | 0x100, []),  # clocks set by the user
     ],
 )
-def test_throttle_reasons_by_name(bits: int, names: list[str]) -> None:
+def test_throttle_reasons_are_recorded_by_name(bits: int, names: list[str]) -> None:
     nvml = Nvml()
     nvml.reasons = bits
     assert Gpu("GPU-a", {SESSION}, nvml).read()["throttle_reasons"] == names

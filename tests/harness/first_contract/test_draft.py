@@ -114,7 +114,7 @@ def test_checkpoint_saves_are_at_least_four_steps_apart_and_one_step_number_is_p
 
 
 @pytest.mark.parametrize("steps", [43, 103, 250])
-def test_saves_end_epochs_of_many_lengths(steps: int) -> None:
+def test_saves_fall_on_the_ends_of_epochs_of_many_lengths(steps: int) -> None:
     ended = {length for save in saves_of(steps) for length in range(1, save + 1) if save % length == 0}
     assert ended >= {2, 3, 4, 5, 6, 8, 10, 12, 20, 24}
 

@@ -81,7 +81,7 @@ def test_a_step_that_ends_its_training_early_is_compared_over_its_available_step
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("warm")
-def test_a_budget_chooses_the_steps(tmp_path: Path) -> None:
+def test_a_time_budget_determines_the_steps_of_the_claims(tmp_path: Path) -> None:
     (tmp_path / "temporary").mkdir()
     written(tmp_path)
     code, printed, errors = called(tmp_path, "init", "train.py:make_step", "--no-compile", "--budget", "0.001s")

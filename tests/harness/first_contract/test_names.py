@@ -58,7 +58,7 @@ def test_drafted_files_of_unusual_names_have_no_findings(file: str, stem: str, a
 
 
 @pytest.mark.parametrize("function", ["null", "true", "No", "on", "y", "entraîner", "f" * 300])
-def test_a_function_of_any_name_is_the_model(function: str, project: Path) -> None:
+def test_the_workload_model_is_named_after_the_step_function(function: str, project: Path) -> None:
     _, contract, _ = keep(drafted("train.py", function), project, force=False)
     [loaded], findings = findings_of([contract])
     assert ([str(finding) for finding in findings], loaded.contract.workloads["small"].model) == ([], function)

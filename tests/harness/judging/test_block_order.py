@@ -59,7 +59,7 @@ def test_a_block_with_a_nan_start_time_is_not_judged() -> None:
     assert timed(runs).reason in {"evidence_inconsistent", "telemetry_missing"}
 
 
-def test_blocks_that_overlap_by_a_millisecond() -> None:
+def test_overlapping_blocks_of_a_process_are_inconsistent_evidence() -> None:
     runs = in_turn()
     there = moments(runs[7])
     runs[7] = begun(runs[7], [*there[:3], there[3] - 0.001, *there[4:]])

@@ -31,7 +31,7 @@ def faster(gpu: GpuFacts) -> Verdict:
     return verdict_of(claim, *processes(1.2), beside=[TRAJECTORY], gpu=gpu)
 
 
-def test_a_ratio_of_the_gpu() -> None:
+def test_a_speed_ratio_has_the_bound_of_its_gpu() -> None:
     here, there = faster(A100), faster(H100)
     assert (here.status, here.figures["at_least_bound"].value) == ("PASS", "1.1 (otherwise)")
     assert (there.reason, there.figures["at_least_bound"].value) == ("too_slow", "1.3 (gpu H100)")
@@ -39,7 +39,7 @@ def test_a_ratio_of_the_gpu() -> None:
 
 
 @pytest.mark.parametrize(("gpu", "reason"), [(H100, "node_count"), (A100, "held"), (GpuFacts(), "held")])
-def test_nodes_of_the_capability(gpu: GpuFacts, reason: str) -> None:
+def test_a_node_bound_depends_on_the_compute_capability(gpu: GpuFacts, reason: str) -> None:
     bound = cases(1, {"capability_at_least": "9.0", "value": 10_000})
     claim = CAPTURE | {"nodes_at_most": None, "nodes_at_least": bound}
     verdict = verdict_of(claim, trajectory_run(), gpu=gpu)
@@ -47,7 +47,7 @@ def test_nodes_of_the_capability(gpu: GpuFacts, reason: str) -> None:
 
 
 @pytest.mark.parametrize(("dtype", "reason"), [("bfloat16", "vacuous_training_effect"), ("float32", "held")])
-def test_an_effect_of_the_data_type(dtype: str, reason: str) -> None:
+def test_a_training_effect_bound_depends_on_the_data_type(dtype: str, reason: str) -> None:
     claim = TRAJECTORY | effect(cases(0.2, {"dtype": "bfloat16", "workload": "w", "value": 3.0}))
     candidate = graphed(facts={"layers": 2, "dtype": dtype})
     verdict = verdict_of(claim, trajectory_run(candidate))

@@ -22,7 +22,7 @@ from judge_cases_training import changed, nudged, repeated, trajectory
 from harness.evidence.arm_records import GroupNorm
 
 
-def test_a_trajectory_within_a_bound() -> None:
+def test_a_trajectory_within_its_bound_reports_its_figures() -> None:
     verdict = trajectory(
         graphed(changed(4, LOSSES[4] + 0.0625), active=[1] * 9 + [0]),
         arm("ungraphed", end="elsewhere"),
@@ -116,7 +116,7 @@ def test_one_equal_step_is_within_upstreams_bound() -> None:
     assert figures(verdict)["within_upstream_tolerance"] == (True, "")
 
 
-def test_series_without_a_step() -> None:
+def test_series_without_a_step_report_empty_denominators() -> None:
     verdict = trajectory(graphed([]), arm("ungraphed", []), untrained(losses=[]), arm("ungraphed", [], replica=1))
     assert verdict.denominators == {"steps": 0, "state_tensors": 7}
     assert figures(verdict) == {
@@ -155,7 +155,7 @@ def test_repeated_runs_report_their_largest_difference() -> None:
     }
 
 
-def test_gradients_within_a_bound() -> None:
+def test_gradients_within_their_bound_report_their_figures() -> None:
     early = gradients(0, tensors=[A, reduction("b"), reduction("c")], groups=[*norm(3.0, 0.5), *norm(2.0, 0.75)])
     late = gradients(
         5, tensors=[A, unlike(5e-4, baseline_max_abs=0.25), reduction("c", digest="other", max_abs_difference=4e-4)]
@@ -191,13 +191,13 @@ def test_differing_gradients_report_the_tensor_and_the_step() -> None:
     }
 
 
-def test_gradients_at_upstreams_bound() -> None:
+def test_gradients_equal_to_upstreams_bound_are_within_it() -> None:
     seen = figures(matched(A, unlike(1e-5)))
     assert seen["within_upstream_tolerance"] == (True, "")
 
 
 @pytest.mark.parametrize(("absolute", "relative"), [(0.0, 0.0), (1e-6, math.inf)])
-def test_gradients_over_a_baseline_of_zeros(absolute: float, relative: float) -> None:
+def test_gradients_over_a_zero_baseline_have_a_zero_or_infinite_ratio(absolute: float, relative: float) -> None:
     seen = figures(matched(A, unlike(absolute, max_abs=absolute, baseline_max_abs=0.0)))
     assert seen["max_relative_difference"] == (relative, "")
 

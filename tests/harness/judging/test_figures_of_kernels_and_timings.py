@@ -17,7 +17,7 @@ from harness.evidence.run_evidence import RunEvidence
 from harness.evidence.run_records import Telemetry
 
 
-def test_kernels_that_fit_a_device() -> None:
+def test_kernels_that_fit_the_device_report_their_counts() -> None:
     verdict = targeted(planned=[kernel(targets=["compute_80", "sm_90a"])], used=[kernel("clip"), kernel("norm")])
     assert verdict.denominators == {"kernels": 3}
     assert figures(verdict) == {
@@ -272,7 +272,7 @@ def test_processes_that_cannot_reach_the_confidence() -> None:
 
 
 @pytest.mark.parametrize(("slow", "needed"), [(1.1, 9), (0.8, None)])
-def test_processes_that_would_decide(slow: float, needed: int | None) -> None:
+def test_an_undecided_ratio_reports_the_processes_that_would_decide(slow: float, needed: int | None) -> None:
     """Two of eight are slow: just too many, or by too much."""
     verdict = timed(processes(1.2, [*SPREAD[:6], slow / 1.2, slow / 1.2]))
     assert (verdict.reason, figures(verdict)["processes_to_decide"]) == ("undecided_ratio", (needed, "processes"))

@@ -237,7 +237,7 @@ def test_an_operator_that_only_one_arm_has_aligns_with_no_operator() -> None:
     assert torch.is_grad_enabled()
 
 
-def test_operators_outside_of_a_graph_align_although_the_graph_calls_the_same_lines() -> None:
+def test_operators_outside_a_graph_align_though_the_graph_calls_the_same_lines() -> None:
     """A forward pass that runs twice, the first time to prepare, and a captured backward pass that computes it anew."""
     forward, backward = (found_operators(names) for names in (("aten.mul", "aten.add"), ("aten.mul", "aten.sub")))
     replayed = [each.model_copy(update={"replayed": True}) for each in backward]

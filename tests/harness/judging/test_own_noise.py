@@ -192,7 +192,7 @@ def test_fewer_runs_than_planned_decide_nothing(noisy: Recorded) -> None:
     assert found.reason == "evidence_missing", found.message
 
 
-def test_a_baseline_without_noise_explains_nothing(quiet: Recorded) -> None:
+def test_a_baseline_without_noise_excuses_no_difference(quiet: Recorded) -> None:
     assert quiet.verdict().reason == "held"
     rounding = quiet.verdict(loss_off(2.0**-23))
     assert (rounding.status, rounding.reason) == (Status.INCONCLUSIVE, "no_noise"), rounding.message
@@ -245,7 +245,7 @@ def test_at_most_two_divisions_of_the_same_runs_are_judged_beyond_noise(columns:
 
 
 @pytest.mark.parametrize("size", [1e-200, 1.0, 1e200])
-def test_the_size_of_the_numbers_decides_nothing(size: float) -> None:
+def test_scaling_all_numbers_does_not_change_the_noise_decision(size: float) -> None:
     values = np.random.default_rng(3).normal(size=(10, 24))
     values[:5, 8] += 50
     values[:, 12] = 0.0

@@ -89,7 +89,7 @@ def test_published_seed_error_rates_equal_those_of_the_script() -> None:
     assert len(rows) == len(seed_error_rates.PLACES)
 
 
-def test_the_figures_of_a_verdict() -> None:
+def test_a_not_worse_verdict_reports_its_figures() -> None:
     """Of five seeds that lie 0.1 off and up to 0.02 to either side, last of all and at the margin."""
     shown = figures(seeds(executions("ungraphed", worse=0.1)))
     assert shown["worse_by"] == (pytest.approx(0.1), "loss")

@@ -42,9 +42,7 @@ def by_all_seconds(candidate: Array, baseline: Array) -> Array:
 @pytest.mark.parametrize("processes", [8, 12])
 @pytest.mark.parametrize("rounds", [2, 4, 6])
 @pytest.mark.parametrize("longer", [1.5, 3.0, 10.0, 1000.0])
-def test_whatever_share_of_blocks_stalls_nothing_passes_below_the_demand(
-    longer: float, rounds: int, processes: int
-) -> None:
+def test_no_share_of_stalled_blocks_makes_a_slow_candidate_pass(longer: float, rounds: int, processes: int) -> None:
     below = 0
     for stalls in range(1, rounds):  # fewer than half of them, so that no median sees one
         candidate, baseline = drawn(stalls, processes, rounds, 1.5)
@@ -56,7 +54,7 @@ def test_whatever_share_of_blocks_stalls_nothing_passes_below_the_demand(
 
 
 @pytest.mark.parametrize("processes", [8, 12])
-def test_stalls_that_the_speed_pays_for_pass(processes: int) -> None:
+def test_a_candidate_fast_enough_to_make_up_for_stalls_passes(processes: int) -> None:
     candidate, baseline = drawn(0, processes, 4, 3.0)
     assert (decided(struck(0, candidate, 1, 10.0), baseline) == 1).all()
 

@@ -133,7 +133,7 @@ def test_the_margin_is_the_reach_and_the_missed_bias() -> None:
     assert float(statistics.margin(read(LOGS, np.full((2, 8), 0.5)), 0.99)) == pytest.approx(float(reach) + 0.5)
 
 
-def test_the_margin_allows_for_common_noise_even_where_all_processes_agree() -> None:
+def test_the_margin_includes_common_noise_even_if_all_processes_agree() -> None:
     assert float(statistics.margin(read(np.full(8, 0.3), QUIET), 0.99)) == pytest.approx(0.0275)
 
 
@@ -157,7 +157,7 @@ def test_a_ratio_at_its_margin_is_proven_but_not_refuted() -> None:
     assert statistics.refutes(apart, 0.75 + 1e-9, 0.99)
 
 
-def test_answers_are_small_integers() -> None:
+def test_decisions_are_returned_as_int8() -> None:
     assert statistics.decide(*same(LOGS), DEMANDED, 0.99).dtype == np.int8
 
 

@@ -76,7 +76,7 @@ def test_a_bit_over_an_exact_baseline_is_infinitely_many_noise_floors() -> None:
 @pytest.mark.parametrize(
     ("largest", "floor", "multiple"), [(0.0, 0.0, 0.0), (1.0, 0.0, math.inf), (1.0, 0.5, 2.0), (0.0, 0.5, 0.0)]
 )
-def test_multiples_of_a_noise_floor(largest: float, floor: float, multiple: float) -> None:
+def test_a_difference_is_a_multiple_of_the_noise_floor(largest: float, floor: float, multiple: float) -> None:
     assert multiple_of(largest, floor) == multiple
 
 

@@ -144,7 +144,7 @@ def test_a_list_of_state_ends_with_the_moments_of_an_optimizer() -> None:
 @pytest.mark.parametrize(
     ("captures", "graphs", "pieces"), [(1, 1, 1), (1, 2, 2), (3, 3, 1), (3, 6, 2), (2, 3, 1), (1, 0, 1), (0, 2, 1)]
 )
-def test_graphs_of_a_step(captures: int, graphs: int, pieces: int) -> None:
+def test_graphs_per_step_follow_from_captures_and_graphs(captures: int, graphs: int, pieces: int) -> None:
     assert graphs_per_step(cuda_graph(captures=captures, nodes=[graph()] * graphs)) == pieces
 
 

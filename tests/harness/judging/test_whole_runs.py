@@ -56,7 +56,7 @@ def test_a_probe_that_chooses_its_own_steps_is_not_checked_against_the_workload(
         assert with_steps(judged, 1).verdict().reason == "held"
 
 
-def test_re_captures_are_not_the_workloads_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recaptures_are_not_compared_with_the_steps_of_the_workload(monkeypatch: pytest.MonkeyPatch) -> None:
     again = [each for each in held("memory_steady", monkeypatch) if each.evidence[0].probe == "recapture"]
     assert again
     assert {with_steps(each, 1).verdict().reason for each in again} == {"held"}

@@ -45,7 +45,7 @@ def test_the_receive_limit_covers_full_lines(ends: tuple[Line, socket.socket], m
     assert ours.receive(4.5) is None
 
 
-def test_endless_lines_are_refused_at_the_limit(
+def test_an_endless_line_is_refused_at_a_limit(
     ends: tuple[Line, socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ours, theirs = ends

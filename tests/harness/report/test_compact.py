@@ -44,7 +44,7 @@ def test_a_step_back_on_a_straight_way_stays() -> None:
     assert "d='M0 0l0 24 0-16'" in body(path("M 0 0 L 0 9 L 0 3"))
 
 
-def test_a_closed_shape_stays_closed_and_a_new_start_stays_absolute() -> None:
+def test_compacting_keeps_closed_shapes_closed_and_new_starts_absolute() -> None:
     assert "d='M0 0l24 0 0 24zM3 3l8 0'" in body(path("M 0 0 L 9 0 L 9 9 z M 1 1 L 4 1"))
 
 
@@ -92,7 +92,7 @@ def test_plot_text_is_above_lines_and_escaped() -> None:
     assert """x='8' y='8'>a &lt;b&gt; &amp; "c"</text>""" in drawn
 
 
-def test_upright_letters_stay_turned() -> None:
+def test_vertical_plot_text_stays_rotated_when_compacted() -> None:
     letters = '<text style="font-size: 9px" x="3" y="6" transform="rotate(-90 3 6)">loss</text>'
     assert "transform='rotate(-90 8 16)'" in body(letters)
 

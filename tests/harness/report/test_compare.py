@@ -38,7 +38,7 @@ def test_a_comparison_of_runs_lists_environment_changes_before_verdicts() -> Non
     assert "evidence" not in text
 
 
-def test_a_verdict_that_changed_and_a_unit_that_came() -> None:
+def test_a_changed_verdict_and_a_new_unit_are_listed_by_a_comparison() -> None:
     old = view_with(verdict("A"))
     new = view_with(verdict("A", status=Status.FAIL, reason="differs"), verdict("B"))
     text = "\n".join(compare(old, new))

@@ -55,7 +55,7 @@ def test_the_costs_section_of_a_run_without_gpu_does_not_mention_gpus() -> None:
     assert drawn.parts[0].tables[0].columns == ["", "seconds of runs", "%"]
 
 
-def test_a_line_names_the_kinds_that_took_most() -> None:
+def test_the_costs_line_names_the_largest_kinds_and_sums_the_rest() -> None:
     names = ("plain: open", "plain: warm-up", "timed", "watch launches", "plain.0: census")
     phases = [(name, 2.0 + 10 * place) for place, name in enumerate(names)]
     assert summary(cost_of(clocked(*phases, end=55.0, ended=55.5))).endswith(
@@ -120,7 +120,7 @@ def test_the_section_is_folded_on_the_page_and_costs_little() -> None:
     assert len(render(small_view(costs=many))) - len(render(small_view())) < 20_000
 
 
-def test_two_run_directories_side_by_side() -> None:
+def test_a_comparison_lists_the_seconds_of_both_runs_by_kind() -> None:
     lines = compare(small_view(costs=OLD), small_view(costs=TWO))
     assert lines[lines.index("Seconds") + 1 :] == [
         "  before: sums over the runs, as if they had gone one after the other",

@@ -182,7 +182,9 @@ RATIO = Interval(1.489, 1.58, 0.99, "one-sided bounds", "processes")
     ],
     ids=["bits", "within", "ratio", "counted", "percent", "of-a-part"],
 )
-def test_a_demand_in_words(demanded: Demanded, denominators: dict[str, int], expected: Decided) -> None:
+def test_a_demand_is_described_in_words_with_its_confidence(
+    demanded: Demanded, denominators: dict[str, int], expected: Decided
+) -> None:
     assert told(demanded, denominators) == expected
 
 

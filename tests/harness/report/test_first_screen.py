@@ -173,7 +173,7 @@ def test_no_page_shows_the_internal_mark_of_uncommitted_changes() -> None:
         assert "with uncommitted changes" in shown
 
 
-def test_a_ci_job_is_a_link_of_the_first_screen() -> None:
+def test_the_first_screen_links_to_the_ci_job() -> None:
     ci = {"service": "Jenkins", "link": "https://ci.example/job/7?a&b", "author": "ada"}
     page = render(small_view(header=header(environment={"ci": ci})))
     assert '<dt>CI job</dt><dd><a href="https://ci.example/job/7?a&amp;b">Jenkins</a></dd>' in page

@@ -37,7 +37,7 @@ PASS, FAIL, OPEN, NOT_RUN, ERROR = Status.PASS, Status.FAIL, Status.INCONCLUSIVE
         ((), True, ExitCode.UNDECIDED, "NOT DECIDED"),
     ],
 )
-def test_the_first_row_of_the_table_that_applies(
+def test_the_headline_follows_the_first_matching_row_of_the_table(
     statuses: tuple[Status, ...], gate: bool, code: ExitCode, word: str
 ) -> None:
     found = headline(view_of(*statuses, gate=gate))

@@ -163,7 +163,7 @@ def test_two_trainers_never_share_a_label() -> None:
     assert "No unit changed its verdict" in turned
 
 
-def test_the_axis_has_the_trainers_commit() -> None:
+def test_the_history_axis_shows_the_trainers_commit() -> None:
     commits = {f"{digit * 40}": day for day, digit in enumerate("bc", start=1)}
     runs = [run_of(day, 1.0 + day, commit="a" * 40, system=OTHER) for day in commits.values()]
     recorded = [replace(run, view=_with_trainer(run, commit)) for run, commit in zip(runs, commits, strict=True)]

@@ -120,7 +120,7 @@ def test_the_kill_matrix_lists_contracts_with_survivors_first_and_unrun_faults_l
     assert [fault for fault, _ in found.contracts[0].groups[0].rows] == ["c", "b"]
 
 
-def test_a_fault_that_survived_once_survived() -> None:
+def test_a_fault_that_survived_in_one_of_two_drills_counts_as_survived() -> None:
     """As in records that were put together of several drills."""
     for order in ([True, False], [False, True]):
         found = matrix(drill_of(*(row(FIRST, "twice", killed=killed) for killed in order)))

@@ -74,7 +74,7 @@ def test_the_peak_memory_section_shows_both_arms_and_the_bound() -> None:
     ]
 
 
-def test_a_bound_of_a_ratio() -> None:
+def test_the_memory_section_states_a_bound_given_as_a_ratio() -> None:
     claim = {"at_most_gib": None, "at_most_ratio": 1.5, "of": "reserved", "over": "steps"}
     assert peak_part(claim).text == ["Allowed: 1.5 times the baseline's bytes reserved over the steps."]
 

@@ -80,7 +80,7 @@ def test_a_label_is_never_empty_and_has_only_characters_of_the_font(hostile: str
 @pytest.mark.parametrize(
     ("count", "shown"), [(10, "10 B"), (2048, "2 KiB"), (3 * 2**20, "3 MiB"), (5 * 2**30, "5 GiB")]
 )
-def test_sizes_in_binary_units(count: int, shown: str) -> None:
+def test_byte_sizes_are_printed_in_binary_units(count: int, shown: str) -> None:
     assert text.size(count) == shown
 
 

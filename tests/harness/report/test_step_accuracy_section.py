@@ -75,7 +75,7 @@ def test_the_step_accuracy_section_lists_gradient_errors_by_kind_of_tensor() -> 
     ]
 
 
-def test_tensors_the_largest_ratio_first() -> None:
+def test_the_step_accuracy_section_lists_tensors_by_descending_ratio() -> None:
     assert [row[0] for row in part().tables[1].rows] == [
         "layers.0.input_norm",
         "layers.1.lora_a_q",
@@ -83,7 +83,7 @@ def test_tensors_the_largest_ratio_first() -> None:
     ]
 
 
-def test_losses_by_seed_and_of_all() -> None:
+def test_the_step_accuracy_section_lists_losses_by_seed_and_overall() -> None:
     assert part().tables[2].rows == [
         ["0", "0.25", "0.5", "0.5"],
         ["3", "0.25", "0.5", "0.5"],

@@ -98,7 +98,7 @@ def test_long_messages_stay_on_their_line() -> None:
     assert len(printed(view_with(item))) == 3
 
 
-def test_results_go_to_stdout(capsys: pytest.CaptureFixture[str]) -> None:
+def test_results_are_printed_only_to_stdout(capsys: pytest.CaptureFixture[str]) -> None:
     print_results(view_of(Status.PASS))
     streams = capsys.readouterr()
     assert streams.out.startswith("1 unit")

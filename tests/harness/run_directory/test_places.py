@@ -88,7 +88,7 @@ def test_an_error_in_an_archived_contract_names_the_archive(run: Path, temporary
         judged([packed(run, Path("a.tar"), "1-run")])
 
 
-def test_a_contract_that_was_changed_is_nobodys_to_mend(run: Path, temporary: Path) -> None:
+def test_a_changed_contract_in_an_archive_is_reported_as_altered(run: Path, temporary: Path) -> None:
     [copy] = (run / "contracts").iterdir()
     copy.write_text("schema: contract/v9\n", encoding="utf-8")
     with pytest.raises(EvidenceError, match=rf"as they were recorded; found contracts/{copy.name}: changed"):

@@ -71,7 +71,7 @@ def test_a_fake_pass_that_cannot_run_a_custom_operator_raises_an_error() -> None
     assert by_fake_pass(lambda: doubled(weight).sum().item(), "cpu").total() == 1
 
 
-def test_nothing_is_executed_on_zeros_of_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fallback_kernels_are_executed_only_on_host_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
     executed = mock.Mock(side_effect=run_fallback_kernel)
     monkeypatch.setattr(fake_step, "run_fallback_kernel", executed)
     with FakeStepMode(), pytest.raises(RuntimeError, match="There was no fake impl registered"):

@@ -33,7 +33,7 @@ def as_in_a_new_process() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("name", [*REBOUND, *IN_PLACE])
-def test_an_average_is_found_under_a_name_that_lasts(name: str) -> None:
+def test_an_average_has_the_same_name_before_and_after_the_step(name: str) -> None:
     step, read = (REBOUND | IN_PLACE)[name]()
     names: list[str] = []
     for _ in range(2):
@@ -214,7 +214,7 @@ def test_results_cached_by_a_function_are_not_state() -> None:
     assert [each.tolist() for each in reach(step).memoized.values()] == [[1.0, 1.0]]
 
 
-def test_earlier_results_outlive_a_trial() -> None:
+def test_results_cached_before_a_trial_step_are_kept() -> None:
     earlier = held_averages.bounded(2)
     step: Callable[[], object] = lambda: held_averages.bounded(3)
     with StateGuard(dict, [step]) as guard:

@@ -89,7 +89,7 @@ def test_a_compiled_step_keeps_the_state_names_of_the_users_model(monkeypatch: p
     }
 
 
-def test_stopped_training_stops_in_the_middle() -> None:
+def test_the_stopped_training_fault_stops_in_the_middle() -> None:
     right, stopped = losses(opened({})), losses(opened({}, "stopped_training"))
     assert [a == b for a, b in zip(right, stopped, strict=True)] == [True] * 7 + [False] * 5
 

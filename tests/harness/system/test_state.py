@@ -74,7 +74,7 @@ def test_existing_state_returns_into_the_same_tensors() -> None:
         assert torch.equal(tensor, values)
 
 
-def test_the_random_numbers_go_on_as_if_nothing_was() -> None:
+def test_a_trial_step_does_not_advance_the_random_numbers() -> None:
     torch.manual_seed(0)
     expected = torch.rand(2)
     torch.manual_seed(0)

@@ -74,7 +74,7 @@ def test_random_numbers_drawn_by_a_failing_import_and_the_next_import_are_put_ba
     assert seen() == before
 
 
-def test_an_import_of_another_thread_puts_nothing_back(written: Written) -> None:
+def test_an_import_in_another_thread_restores_no_random_state(written: Written) -> None:
     """What it would put back is the state of before its import, whatever this thread has drawn or seeded since."""
     begun, seeded = threading.Event(), threading.Event()
 

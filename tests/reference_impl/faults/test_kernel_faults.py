@@ -141,12 +141,12 @@ def scale_of(name: str, norm: float, eps: float) -> float:
     return scales.item()
 
 
-def test_scales_of_the_wrong_norm() -> None:
+def test_the_wrong_norm_faults_compute_their_wrong_scales() -> None:
     assert scale_of("clip_fourth_power", 2.0, 1e-6) == pytest.approx(0.5 / 16)
     assert scale_of("clip_without_epsilon", 2.0, 2.0) == pytest.approx(0.25)
 
 
-def test_a_missing_tensor_and_the_last_layers_scale() -> None:
+def test_the_missing_tensor_and_last_layer_scale_faults_change_the_clip() -> None:
     starts, counts = torch.tensor([0, 2]), torch.tensor([2, 1], dtype=torch.int32)
     partials = faulty("clip_missing_tensor").squared_sum_partials(
         torch.tensor([1.0, 2.0, 3.0]), starts, counts, torch.empty(2)

@@ -55,7 +55,7 @@ def changes(fault: str) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("fault", [name for name in OWN if name != "lora_product_in_fp8"])
-def test_every_gradient_errs_by_more_than_rounding(fault: str) -> None:
+def test_an_operator_fault_changes_every_gradient_beyond_rounding(fault: str) -> None:
     least = LEAST.get(fault, 0.1)
     assert {name: change for name, change in changes(fault).items() if not change > least} == {}
 
