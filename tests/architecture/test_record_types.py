@@ -77,7 +77,7 @@ def test_every_record_type_is_in_the_registry() -> None:
 
 @pytest.mark.parametrize("evidence", [ArmEvidence, RunEvidence])
 def test_a_record_field_is_a_collection_exactly_when_its_key_allows_several_records(evidence: type) -> None:
-    """A single record where the key tells several apart would be the last of them."""
+    """A field for a single record would keep only the last record if the key allows several."""
     of_owner = ArmRecord.key if evidence is ArmEvidence else RunRecord.key
     single = {kind for kind, (_, shape) in _ROWS[evidence].items() if shape not in (list, dict, Mapping)}
     assert single == {kind for kind in _ROWS[evidence] if kind.key == of_owner}

@@ -50,7 +50,7 @@ def test_quick_arms_share_a_sitting_separate_from_slow_arms() -> None:
 
 @pytest.mark.parametrize("shapes", [("4x128", "4x512"), ("4x2048", "1x8192")])
 def test_the_captured_step_that_all_arms_are_compared_with_is_in_the_first_sitting(shapes: tuple[str, ...]) -> None:
-    """On an H100 a run of ten minutes ended without the captured step, which stood in its fourth sitting."""
+    """Regression: on an H100 a ten-minute run ended before its fourth sitting, which had the captured step."""
     plan = sittings(places(*shapes), H100, AT_ONCE)
     compared = {place for place in places(*shapes) if place[0] in ("graphed", "graphed_fp8")}
     assert compared <= set(plan[0])

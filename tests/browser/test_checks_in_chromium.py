@@ -88,7 +88,7 @@ def test_folded_parts_that_are_not_printed_are_found(browser: Browser, tmp_path:
 def test_each_browser_variant_reports_its_own_findings_even_when_loads_are_shared(
     browser: Browser, axe: str, tmp_path: Path, variants: tuple[Variant, ...], axe_in: tuple[str, ...]
 ) -> None:
-    """Whichever of them share a load: what axe has seen serves for no other."""
+    """Findings of axe in one variant are not reused for a different variant, even if both share a page load."""
     wide = "<svg width='500' height='9'><path d='M0 0h9v9z'/></svg><script>document.body.append('planted')</script>"
     report = planted(tmp_path, wide, policy=False, gone="--paper: #16191d;")
     unfolded = "content-visibility: visible; display: block; height: auto;"

@@ -163,7 +163,7 @@ def test_the_keyboard_reaches_values_and_zoom(opened: Browser) -> None:
 
 
 def test_the_chart_readout_shows_event_names_without_heights_and_no_bound_values(opened: Browser) -> None:
-    """Of moments no height is read, and no value of a line that is a bound."""
+    """Event marks have no height to read, and lines of bounds have no values to read."""
     selector = "svg[aria-label*='JIT events']"
     box = place(opened, selector)
     texts = []

@@ -174,7 +174,7 @@ def test_the_documented_workflow_grants_each_called_workflow_its_inputs_and_perm
 
 
 def test_the_ci_page_begins_with_a_workflow_for_contracts_written_by_init() -> None:
-    """Its contracts are where `init` writes them, and the step takes its inputs."""
+    """The workflow reads contracts where `init` writes them, and uses only inputs that the action has."""
     page = (ROOT / "docs" / "ci.md").read_text()
     first, block = re.findall(r"^(## .+?)$.*?```yaml\n(name:.*?)```", page, re.DOTALL | re.MULTILINE)[0]
     assert first == "## The workflow to copy"

@@ -591,7 +591,7 @@ def test_a_fixture_call_without_a_claim_explains_how_to_name_it(pytester: pytest
 
 
 def test_an_inner_pytest_session_unloads_only_its_own_modules(pytester: pytest.Pytester, project: Write) -> None:
-    """Those of libraries, imported again, would have other classes than their users hold on to."""
+    """Libraries must stay loaded, because importing them again would create different classes."""
     project("held")
     pytester.makepyfile(own="value = 1")
     pytester.makepyfile("def test_it():\n    import own\n    import wave\n")

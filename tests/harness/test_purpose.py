@@ -43,7 +43,7 @@ def test_a_fault_may_have_any_name(fault: str, contract: Path, capsys: pytest.Ca
 
 @pytest.mark.parametrize("plan", [[], ["--plan"]])
 def test_a_gate_with_a_planted_fault_is_refused(plan: list[str], contract: Path) -> None:
-    """It was open where the fault had survived, over a directory that `judge --gate` refuses."""
+    """Regression: the gate was open when the fault survived, although `judge --gate` refuses the directory."""
     planted = CliRunner().invoke(application([]), ["verify", str(contract), "--gate", "--fault", "one_batch", *plan])
     assert isinstance(planted.exception, UsageError)
     assert str(planted.exception) == "a gate plants no fault; found --fault one_batch; leave out --gate or --fault"

@@ -78,7 +78,7 @@ def project(tmp_path: Path) -> Path:
 def test_a_projects_own_faults_are_planted_and_killed_unless_they_change_nothing(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checked in a process that has only the harness, executed in this one: a drill in processes has its own test."""
+    """The contract is checked in a process with only the harness, and the drill is executed in this process."""
     checked = subprocess.run(
         [sys.executable, "-P", "-m", "harness", "check", "own-v1.yaml"],
         cwd=project,

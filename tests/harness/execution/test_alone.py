@@ -98,7 +98,7 @@ def test_a_worker_that_dies_while_timed_alone_releases_the_machine(tmp_path: Pat
 
 
 def test_an_arm_that_dies_while_waiting_to_be_alone_is_named(tmp_path: Path) -> None:
-    """What it enqueued before shows at the wait for a quiet device; other arms are executed without it."""
+    """Earlier enqueued work fails at the wait for a quiet device; the other arms are executed without this arm."""
     death = execute(stand_in_run("dies_as_it_waits"), tmp_path / "dead", company=Company())
     assert death is not None
     assert (death.phase, death.cause) == ("plain.0: wait to be alone", "signal")

@@ -161,7 +161,7 @@ def test_an_arm_that_raises_fails_only_the_claims_that_name_it(raising: Outcome,
 
 @pytest.mark.parametrize(("name", "arm"), [("raises", "raises"), ("LAST", "last")], ids=["the first arm", "the last"])
 def test_an_arm_that_raises_fails_its_claim_whether_first_or_last(raising: Outcome, name: str, arm: str) -> None:
-    """Baselines come first, so this one before the claim's candidate, and the candidate after its baseline."""
+    """Baselines are executed first: one arm fails before its claim's candidate, and one after its baseline."""
     assert raising.verdicts[name].reason == "worker_exception"
     assert raising.evidence.failed[arm].phase == f"{arm}.0: steps"
 
@@ -195,7 +195,7 @@ def test_a_missing_part_of_an_arms_system_leaves_only_that_arms_claim_not_run(ra
 
 
 def test_an_arm_needed_only_by_failed_claims_is_not_executed(raising: Outcome) -> None:
-    """`alone` was to be compared with a baseline that failed before."""
+    """Arm `alone` would be compared with a baseline that failed earlier."""
     failed = set(raising.evidence.failed)
     assert set(raising.evidence.arms) - failed == {"again", "plain"}
 
@@ -229,7 +229,7 @@ def test_two_arms_that_end_their_process_cost_two_additional_workers(
 
 
 def test_each_of_two_failed_arms_keeps_its_own_cause_of_failure(tmp_path: Path) -> None:
-    """No claim needs what remains, and each has a cause of its own."""
+    """No claim needs the remaining arm, and each failed arm has its own cause."""
     arms = {"plain": {}, "raises": {"fails": "raises"}, "killed": {"fails": "killed"}}
     contract, run = planned(arms, claim("RAISES", "raises", "plain"), claim("KILLED", "killed", "plain"))
     assert execute(run, tmp_path / "run") is None

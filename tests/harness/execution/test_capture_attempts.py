@@ -49,7 +49,7 @@ def test_a_caught_capture_failure_is_recorded_with_the_users_line() -> None:
 
 
 def test_a_capture_error_reports_the_exception_of_the_captured_code() -> None:
-    """A `with` that an exception leaves ends the capture; ending it fails, too, here for want of a graph."""
+    """An exception in a `with` block also ends the capture; here ending fails too, because there is no graph."""
     with CaptureAttempts() as attempts:
         with suppress(TypeError):
             torch.cuda.CUDAGraph.capture_begin()  # type: ignore[call-arg]
@@ -64,7 +64,7 @@ def test_a_capture_error_reports_the_exception_of_the_captured_code() -> None:
 
 
 def test_an_exception_raised_before_a_capture_is_not_a_capture_error() -> None:
-    """As where a capture is what an `except` tries instead."""
+    """The capture is tried in an `except` block."""
     with CaptureAttempts() as attempts:
         try:
             raise ValueError("something else")  # noqa: TRY301 - likewise

@@ -66,7 +66,7 @@ CAPTURES: dict[str, Any] = {
 def test_a_self_made_capture_counts_only_replays_that_were_observed(
     system: type[Stateful], same: str, captured: str, tmp_path: Path
 ) -> None:
-    """Whatever the record says: it says the same in all of them."""
+    """The capture record is equal in all of these systems."""
     assert verdict_on(name_of(system), tmp_path / "same").reason == same
     verdict = judged(name_of(system), tmp_path / "captured", CAPTURES)
     assert verdict.reason == captured, verdict.message

@@ -56,7 +56,7 @@ def test_end_states_without_buffers_have_no_buffer_distance() -> None:
 
 
 def test_end_differences_name_the_kept_execution() -> None:
-    """Of a resumed arm the second half is the first one that ends in this process."""
+    """In a resumed arm, the second half is the first execution that ends in this process."""
     ends = Ends()
     ends.keep(tensors({"weight": [1.0]}), "plain", 1)
     ends.keep(tensors({"weight": [9.0]}), "plain", 2)

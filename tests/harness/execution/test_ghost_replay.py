@@ -54,7 +54,7 @@ def test_the_remembered_step_fault_is_found_in_any_system(system: str, tmp_path:
 
 
 def test_the_ghost_replay_is_not_counted_in_the_arms_steps_and_replays(tmp_path: Path) -> None:
-    """Its steps and replays are none of the arm's, though they are made by it."""
+    """The ghost replay takes steps with the arm, but they must not be counted as the arm's."""
     [run] = planned_of(contract_of("ghost_systems:Whole", CAPTURE)).runs
     [arm] = executed(run, tmp_path / run.id).arms["captured"]
     assert arm.capture is not None

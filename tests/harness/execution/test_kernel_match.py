@@ -80,7 +80,7 @@ def test_a_kernel_that_returns_its_own_buffer_is_compared_with_its_repeated_call
     ids=["empty_strided", "new_empty_strided", "empty_permuted"],
 )
 def test_a_strided_kernel_output_is_poisoned_to_find_unwritten_elements(allocate: Callable[[], Tensor]) -> None:
-    """A wrapper that allocates its output so, and a kernel that leaves its last element out."""
+    """A wrapper allocates the output this way, and the kernel does not write its last element."""
 
     def leaves_one_out(_: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         out = allocate()

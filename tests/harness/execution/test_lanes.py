@@ -248,7 +248,7 @@ def test_lanes_together_give_the_evidence_and_verdicts_of_a_single_process(
 
 @pytest.mark.usefixtures("warm", "ends_alone")
 def test_a_dying_lane_fails_only_its_own_arms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A lane that loses its only arm is over; one that loses an arm of several goes on without it."""
+    """A lane that loses its only arm ends; a lane that loses one of several arms continues without it."""
     in_lanes(monkeypatch)
     arms = {**ARMS, "other": {"fails": "killed"}, "untrained": {"learning_rate": 0.0, "fails": "killed"}}
     sound = trajectory("again", id="SOUND", guards={"steps": 3}, equality="within")

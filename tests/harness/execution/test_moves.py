@@ -53,7 +53,7 @@ def test_a_tensor_that_starts_infinite_counts_as_moved_from_zero() -> None:
 
 
 def test_a_log_element_that_stays_nan_counts_as_not_moved() -> None:
-    """A log that begins as NaN and is written to from the front; what becomes NaN has moved, who knows where."""
+    """A log starts as NaN and is filled from the front; an element that becomes NaN moved by an unknown distance."""
     start = {"mean": [math.nan, math.nan, 1.0]}
     plain = tensors(**start), tensors(mean=[3.0, math.nan, 1.0])
     apart_by, moved_by, _ = apart(tensors(**start), tensors(mean=[4.0, math.nan, 1.0]), plain).tensors[MEAN]

@@ -176,7 +176,7 @@ def test_a_device_that_is_not_read_gives_nothing(device: Device) -> None:
 
 
 def test_a_gpu_is_not_read_before_the_process_uses_it(device: Device) -> None:
-    """The driver's answer would be of a process without a context."""
+    """The driver cannot describe a process that has no CUDA context yet."""
     device.in_context = False
 
     def begin() -> None:

@@ -102,5 +102,5 @@ def test_a_resume_claim_within_a_bound_needs_no_equal_bits(tmp_path: Path) -> No
 
 @pytest.mark.usefixtures("forked")
 def test_a_checkpoint_kept_only_in_module_memory_fails_in_a_new_process(tmp_path: Path) -> None:
-    """Within one process it would pass: nothing of it is in the checkpoint."""
+    """In one process the resume would pass, although the checkpoint does not contain the state."""
     assert resumed("InMemory", tmp_path).reason == "nothing_loaded"

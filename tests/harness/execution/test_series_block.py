@@ -195,7 +195,7 @@ def test_reordered_input_names_do_not_count_as_a_new_input_shape(tmp_path: Path)
 
 
 def test_memory_kept_for_rare_input_shapes_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A trainer whose batches have as many lengths as they please: each length has had its memory for ever."""
+    """Regression: with batches of many different lengths, the memory for each length was never freed."""
     monkeypatch.setattr(series_block, "KEPT_BYTES", 8 * 1000)
     given = [{"tokens": torch.arange(length)} for length in range(1, 101)]
     block, digests = block_of(tmp_path, Shows(*given), 200)

@@ -60,7 +60,7 @@ def test_a_candidate_fast_enough_to_make_up_for_stalls_passes(processes: int) ->
 
 
 def test_stalls_of_the_candidate_fail_nothing() -> None:
-    """Whose they were is not known: the machine's would be the candidate's fault."""
+    """The cause of stalls is unknown; stalls of the machine must not count against the candidate."""
     candidate, baseline = drawn(0, 8, 4, 1.5)
     assert (decided(struck(0, candidate, 1, 10.0), baseline) == 0).all()
 

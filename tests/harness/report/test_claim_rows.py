@@ -159,7 +159,7 @@ def test_a_claim_row_of_a_composite_claim_plots_the_ratios_of_one_part() -> None
 
 
 def test_a_claim_row_of_a_composite_shows_no_figure_of_a_passed_part() -> None:
-    """Where no figure says why a part is violated, the message does."""
+    """If no figure explains the violation of a part, the row shows the message."""
     series = {key: views.CONTRACT["claims"][0][key] for key in ("candidate", "baseline", "max_abs_difference")}
     parts: list[dict[str, Any]] = [{"kind": "capture", "candidate": "graphed"}]
     parts.append({"kind": "trajectory_match", **series, "equality": "bitwise", "guards": {"steps": 100}})

@@ -301,7 +301,7 @@ def gradients_of(tensors: dict[str, float], *claims: dict[str, Any]) -> Part:
 
 
 def test_two_claims_about_one_arm_plot_their_own_bounds() -> None:
-    """The bound of the last one stood in the cards of both."""
+    """Regression: the bound of the last claim was shown in the cards of both claims."""
     part = gradients_of({"layers.0.w": 0.25}, bounded("STRICT", 1e-5, 1.0), bounded("LOOSE", 0.5, 2.0))
     [drawn] = part.judged
     assert {claim for _, claim, _ in drawn.units} == {"STRICT", "LOOSE"}

@@ -187,7 +187,7 @@ def test_a_drill_whose_control_broke_is_an_error_whatever_survived() -> None:
 
 
 def test_a_drill_record_next_to_an_ordinary_run_does_not_change_its_headline() -> None:
-    """Reports show the last drill's rows with each claim."""
+    """Reports show the rows of the last drill next to each claim."""
     view = whole_drill_view(killed=[False])
     assert headline(replace(view, header=header())).code is ExitCode.HELD
 

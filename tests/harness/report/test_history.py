@@ -339,7 +339,7 @@ def of_mechanism(day: int, status: Status, mechanism: str | None, ratio: float |
 
 
 def test_history_lists_a_changed_verdict_even_without_its_mechanism() -> None:
-    """A worker that died says nothing of the mechanism that the arm would have had."""
+    """A worker that died records no mechanism for its arm."""
     page = words(of_mechanism(1, Status.PASS, "cuda_graph"), of_mechanism(2, Status.ERROR, None))
     assert "PASS -> ERROR" in page
 

@@ -190,7 +190,7 @@ def test_counters_of_an_optimizer_lie_on_the_host_and_cannot_be_recorded(optimiz
 
 
 def test_reading_one_element_of_a_real_tensor_is_a_sync() -> None:
-    """torch computes it within a fake pass, which would have shown no wait."""
+    """torch computes this value within a fake pass, so that the wait would not be seen."""
     weight = torch.ones(1)
     with pytest.raises(HostSyncError):
         fake_pass(lambda: torch.full((), (weight * 2).item()), dict)

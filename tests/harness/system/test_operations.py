@@ -144,7 +144,7 @@ class Living(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def test_a_repetition_frees_each_result_after_its_last_use() -> None:
-    """Else a replay would hold every intermediate value of the step at once."""
+    """Otherwise a replay would hold all intermediate values of the step at once."""
     weight = torch.ones(3)
     recorded = record(lambda: [weight.exp().sin().cos().sum()])
     with Living() as living:
