@@ -152,7 +152,7 @@ def test_hostile_text_of_a_system_that_cannot_be_described_is_escaped(
 
 
 @pytest.mark.parametrize("actions", ["", "true"])
-def test_hostile_text_in_a_run_is_escaped_in_every_command_and_page(
+def test_hostile_text_in_a_run_is_escaped_everywhere(
     called: Called, run: Path, monkeypatch: pytest.MonkeyPatch, actions: str
 ) -> None:
     monkeypatch.setenv("GITHUB_ACTIONS", actions)

@@ -65,7 +65,7 @@ def drop_contract(header: Any) -> None:
     del header["digests"]["contracts"]["two-v1"]
 
 
-def test_a_unit_taken_from_the_header_was_not_planned(run: Path) -> None:
+def test_a_unit_deleted_from_a_header_is_not_planned(run: Path) -> None:
     edit(drop_unit)
     _, outcome = judged([run], gate=True)
     assert reasons(outcome)["SCRIPT-001", "also_held"] == "not_planned"

@@ -143,7 +143,7 @@ def test_a_sound_contract_has_no_findings(toy: Toy) -> None:
         ),
     ],
 )
-def test_a_lint_finding_has_its_level_place_and_message(toy: Toy, old: str, new: str, finding: Finding) -> None:
+def test_a_lint_finding_has_its_place_and_message(toy: Toy, old: str, new: str, finding: Finding) -> None:
     path = toy(old, new)
     findings = lint(load_contract(path), _describe)
     assert finding in findings

@@ -34,16 +34,16 @@ def test_an_honest_self_made_capture_passes(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["Idle", "Playback", "OneBatchCaptured", "IdleOnOneBatch", "IdleAndScheduled"])
-def test_outputs_that_no_replay_computed_are_a_failure(name: str, tmp_path: Path) -> None:
+def test_outputs_that_no_replay_computed_fail(name: str, tmp_path: Path) -> None:
     assert verdict_on(f"ghost_systems:{name}", tmp_path / "run").reason == "output_not_from_replay"
 
 
 @pytest.mark.parametrize("name", ["HiddenTrainer", "CopiesThrough", "IdleAndOver", "UpdateOnOneBatch"])
-def test_values_that_are_not_proven_to_come_from_replays_are_undecided(name: str, tmp_path: Path) -> None:
+def test_values_without_a_proven_replay_are_undecided(name: str, tmp_path: Path) -> None:
     assert verdict_on(f"ghost_systems:{name}", tmp_path / "run").reason == "replay_unproven"
 
 
-def test_a_trajectory_with_a_decoy_graph_counts_as_not_captured(tmp_path: Path) -> None:
+def test_a_trajectory_with_a_decoy_graph_is_not_captured(tmp_path: Path) -> None:
     verdict = judged("ghost_systems:Idle", tmp_path / "run", CLAIM | {"mechanism": "traced", "guards": {"steps": 12}})
     assert verdict.reason == "candidate_not_captured"
 

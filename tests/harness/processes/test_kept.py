@@ -112,7 +112,7 @@ def test_a_command_that_cannot_start_is_an_error_with_its_name() -> None:
         KeptProcess(["no-such-command"])
 
 
-def test_a_daemon_left_by_a_command_ends_with_the_command(ids: Path) -> None:
+def test_a_daemon_ends_with_its_command(ids: Path) -> None:
     with KeptProcess(python(f"{DAEMON}{WAIT_FOR_IT}\nos._exit(3)", ids)) as kept:
         assert kept.wait(LIMIT_S) == 3
         await_end_of(ids)

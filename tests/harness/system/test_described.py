@@ -48,7 +48,7 @@ def found_in(name: str, folder: Path) -> str:
 QUICK = [name for name, one in STRANGE.items() if not one.hangs]
 
 
-def test_each_misbehaving_system_fails_only_its_own_description_with_the_cause(strange: Path) -> None:
+def test_a_misbehaving_system_fails_only_its_own_description(strange: Path) -> None:
     answers = describe_all([system(name) for name in QUICK])
     wrong = {}
     for name in QUICK:

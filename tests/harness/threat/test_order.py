@@ -73,7 +73,7 @@ def test_a_description_that_changes_the_contract_is_an_error(
     assert "while code of the project ran" in caught.value.got
 
 
-def test_a_description_that_writes_outside_the_contract_is_not_an_error(
+def test_a_description_may_write_unrelated_files(
     scripted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -107,9 +107,7 @@ def while_it_runs(monkeypatch: pytest.MonkeyPatch, act: Callable[[Path], object]
     monkeypatch.setattr("harness.execution.supervisor.execute", played_run)
 
 
-def test_a_contract_changed_during_the_run_stops_it_and_keeps_the_evidence(
-    contracts: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_contract_changed_in_a_run_stops_it_with_evidence(contracts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = contracts / "scripted-v1.yaml"
     loosened = file.read_text().replace("0.1", "9.1")
     while_it_runs(monkeypatch, lambda _: file.write_text(loosened))
@@ -143,7 +141,7 @@ def test_a_log_that_grows_during_the_run_changes_nothing(contracts: Path, monkey
     assert outcome.exit_code is ExitCode.HELD
 
 
-def test_a_run_whose_evidence_a_later_run_edits_is_not_judged(contracts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_evidence_edited_by_a_later_run_is_not_judged(contracts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ended: list[Path] = []
 
     def edit(directory: Path) -> None:
@@ -168,7 +166,7 @@ def test_a_run_whose_evidence_a_later_run_edits_is_not_judged(contracts: Path, m
         ("records.jsonl", "one thing", "one thing"),  # the honest twin: written anew, and the same
     ],
 )
-def test_a_worker_that_edits_its_evidence_on_disk_is_detected(tmp_path: Path, name: str, old: str, new: str) -> None:
+def test_a_worker_that_edits_its_evidence_is_detected(tmp_path: Path, name: str, old: str, new: str) -> None:
     directory = tmp_path / "report" / "evidence" / "c+w+edits_its_records"
     death = execute(stand_in_run("edits_its_records", name=name, old=old, new=new), directory)
     if old == new:
@@ -191,7 +189,7 @@ def test_a_worker_that_rewrites_its_run_file_is_detected(tmp_path: Path) -> None
 SITE = "import pathlib; pathlib.Path(__file__).with_name('seen').write_text('here')"
 
 
-def test_a_sitecustomize_of_the_project_runs_in_no_child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_child_runs_the_projects_sitecustomize(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "sitecustomize.py").write_text(SITE)
     (tmp_path / "found_later.py").write_text(SYSTEM.format(body=""))
@@ -232,7 +230,7 @@ def begun(arguments: list[str], at: Path, path: str) -> subprocess.CompletedProc
     return subprocess.run(command, cwd=at, env=environment, capture_output=True, text=True, check=False)
 
 
-def test_the_command_refuses_to_begin_behind_code_of_the_project(tmp_path: Path) -> None:
+def test_the_command_refuses_to_start_after_project_code(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(SITE)
     for path, code in ((str(tmp_path), ExitCode.ERROR), (".", ExitCode.ERROR), ("", 0)):
         ended = begun(["schema"], tmp_path, path)

@@ -54,7 +54,7 @@ def day(days: int) -> str:
     return f"{TODAY + timedelta(days=days)}T00:00:00+00:00"
 
 
-def test_a_waiver_that_exists_only_in_the_run_directory_does_not_open_the_gate(harness: Call) -> None:
+def test_a_waiver_only_in_the_run_directory_opens_no_gate(harness: Call) -> None:
     waiver(days=1)
     assert harness("verify", "contracts", "--gate", "--name", "run")[0] == 0
     assert harness("judge", "--gate", "--contracts", "contracts", RUN)[0] == 0  # the honest twin
@@ -63,7 +63,7 @@ def test_a_waiver_that_exists_only_in_the_run_directory_does_not_open_the_gate(h
     assert harness("judge", "--gate", "--contracts", "contracts", RUN)[0] == 1
 
 
-def test_a_header_that_is_dated_back_revives_no_waiver(harness: Call) -> None:
+def test_a_backdated_header_revives_no_waiver(harness: Call) -> None:
     waiver(days=-1)
     assert harness("verify", "contracts", "--gate", "--name", "run")[0] == 1
 
@@ -78,7 +78,7 @@ def test_a_header_that_is_dated_back_revives_no_waiver(harness: Call) -> None:
     assert "the run started at" in said
 
 
-def test_a_contract_that_was_loosened_in_the_directory_is_not_judged_by(harness: Call) -> None:
+def test_a_contract_loosened_in_the_run_directory_is_not_used(harness: Call) -> None:
     assert harness("verify", "contracts", "--gate", "--name", "run")[0] == 1
     copy = Path(RUN, "contracts/scripted-v1.yaml")
     copy.write_text(
@@ -104,7 +104,7 @@ def verified_at(harness: Call, monkeypatch: pytest.MonkeyPatch) -> Callable[[dic
 
 
 @pytest.mark.parametrize(("asked", "code"), [(ONE, 1), (ONE.upper(), 1), (OTHER, 12)])
-def test_a_run_of_a_different_commit_than_requested_is_refused(
+def test_a_run_of_a_different_commit_is_refused(
     harness: Call, verified_at: Callable[[dict[str, str | None]], None], asked: str, code: int
 ) -> None:
     verified_at({"train:Step": ONE})
@@ -142,7 +142,7 @@ def test_gate_options_are_refused_when_no_verdicts_are_printed(harness: Call, kn
     assert harness("judge", "--check", *known, RUN)[0] == 2
 
 
-def test_a_narrowing_forged_in_the_header_does_not_leave_out_a_unit(harness: Call) -> None:
+def test_a_narrowing_forged_in_a_header_drops_no_unit(harness: Call) -> None:
     """The units, runs and evidence that the forger takes away are none to the gate's own contracts."""
     assert harness("verify", "contracts", "--gate", "--name", "run")[0] == 1
 
