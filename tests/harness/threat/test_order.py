@@ -107,7 +107,7 @@ def while_it_runs(monkeypatch: pytest.MonkeyPatch, act: Callable[[Path], object]
     monkeypatch.setattr("harness.execution.supervisor.execute", played_run)
 
 
-def test_a_contract_changed_in_a_run_stops_it_with_evidence(contracts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_contract_changed_in_a_run_stops_the_run(contracts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = contracts / "scripted-v1.yaml"
     loosened = file.read_text().replace("0.1", "9.1")
     while_it_runs(monkeypatch, lambda _: file.write_text(loosened))
@@ -230,7 +230,7 @@ def begun(arguments: list[str], at: Path, path: str) -> subprocess.CompletedProc
     return subprocess.run(command, cwd=at, env=environment, capture_output=True, text=True, check=False)
 
 
-def test_the_command_refuses_to_start_after_project_code(tmp_path: Path) -> None:
+def test_no_command_starts_after_project_code(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(SITE)
     for path, code in ((str(tmp_path), ExitCode.ERROR), (".", ExitCode.ERROR), ("", 0)):
         ended = begun(["schema"], tmp_path, path)

@@ -78,7 +78,7 @@ def test_a_backdated_header_revives_no_waiver(harness: Call) -> None:
     assert "the run started at" in said
 
 
-def test_a_contract_loosened_in_the_run_directory_is_not_used(harness: Call) -> None:
+def test_a_contract_loosened_in_a_run_is_not_used(harness: Call) -> None:
     assert harness("verify", "contracts", "--gate", "--name", "run")[0] == 1
     copy = Path(RUN, "contracts/scripted-v1.yaml")
     copy.write_text(
