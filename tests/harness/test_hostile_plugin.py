@@ -64,8 +64,9 @@ def test_hostile_text_in_a_test_that_verifies_a_claim_is_escaped(
     pytester: pytest.Pytester, contracts: Path, behaviour: str
 ) -> None:
     (contracts / "c.yaml").write_text(hostile_contract(HOSTILE, behaviour))
-    pytester.makepyfile(f"def test_it(verify_contract):\n    verify_contract('SCRIPT-001', workload={behaviour!r})\n")
-    done = pytester.runpytest_inprocess("-rA", "test_test_a_test_that_verifies_a_claim.py", "--junit-xml=own.xml")
+    text = f"def test_it(verify_contract):\n    verify_contract('SCRIPT-001', workload={behaviour!r})\n"
+    done = pytester.runpytest_inprocess("-rA", pytester.makepyfile(text).name, "--junit-xml=own.xml")
+    assert sum(done.parseoutcomes().values()) == 1
     assert obeyed(printed(done)) == []
     ET.parse(pytester.path / "own.xml")  # noqa: S314
     assert obeyed((pytester.path / "own.xml").read_text(encoding="utf-8")) == []
