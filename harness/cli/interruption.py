@@ -60,7 +60,7 @@ def _end_now(number: int, _frame: object) -> None:
 
 @contextmanager
 def interruptible(grace_s: float = GRACE_S) -> Iterator[None]:
-    """If the block is interrupted, print the notes on kept files and exit with the signal's code within `grace_s`."""
+    """Print the notes on kept files if the block is interrupted, and exit with the signal's code within `grace_s`."""
     _grace.append(grace_s)
     try:
         yield

@@ -199,7 +199,7 @@ def _slurm(*command: str) -> str:
 
 @contextmanager
 def _as_jobs_begin() -> Iterator[None]:
-    """In the block, start processes with the command's own PYTHONPATH and with the terminal's signals blocked.
+    """Start processes in the block with the command's own PYTHONPATH and with the terminal's signals blocked.
 
     So only the submitter interrupts a job. Signals to this process are delivered after the block.
     """
