@@ -89,6 +89,9 @@ _NARROWS = ("--claim", "--tag")  # options that select what a drill plants
 _RUN = ("verify", "drill", "try")  # commands of `harness` that make a run
 
 
+MOST_CLAIMS = 8  # that a command names
+
+
 def repeats(view: ReportView) -> str | None:
     """Return the shell command that repeats the run, or one line for each of several run directories."""
     asked = [part.view.header.command for part in view.parts] or [view.header.command]
@@ -99,6 +102,20 @@ def repeats(view: ReportView) -> str | None:
 def repeats_unit(view: ReportView, verdict: Verdict) -> str | None:
     """Return the command that repeats one unit, derived from the command of the run directory that decides the unit."""
     return command_for(verdict, asked_of(view, verdict))
+
+
+def repeats_units(view: ReportView, units: Sequence[Verdict]) -> str | None:
+    """Return the command that repeats these units; that of the first unit's run if they are of several contracts or
+    have more than `MOST_CLAIMS` claims."""
+    claims = list(dict.fromkeys(unit.claim for unit in units))
+    asked = asked_of(view, units[0])
+    if len({unit.contract for unit in units}) > 1 or len(claims) > MOST_CLAIMS:
+        return whole(asked)
+    others = [word for claim in claims[1:] for word in ("--claim", claim)]
+    workloads = list(dict.fromkeys(unit.workload for unit in units))[1:]
+    others += [word for workload in workloads for word in ("--workload", workload)]
+    command = command_for(units[0], asked)
+    return command and shlex.join([*shlex.split(command), *others])
 
 
 def asked_of(view: ReportView, verdict: Verdict) -> Sequence[str]:

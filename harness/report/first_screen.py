@@ -19,7 +19,7 @@ from harness.report.charts.sparkline import Box, around, finite
 from harness.report.glance import Ratios, glance
 from harness.report.headline import HELD, headline
 from harness.report.text import clean, label, line, number, opening, several
-from harness.report.view import ReportView
+from harness.report.view import WORDS, ReportView
 from harness.report.what_now import Step, what_now
 
 if TYPE_CHECKING:
@@ -166,7 +166,11 @@ def claimed(view: ReportView, rows: Sequence[ClaimRow]) -> tuple[ClaimRow, str] 
     found = (replace(row, workloads=(each,)) for row in rows for each in row.workloads if each[1] == anchor)
     row = next(found, None)
     others = sum(row is not None and view.word(unit) == row.word for unit in view.verdicts) - 1
-    return (row, f"{counted(others, 'other unit')} {row.word}" if others else "") if row is not None else None
+    if row is None:
+        return None
+    unit = view.verdicts[(lead(view) or 1) - 1]
+    without = [f"{WORDS[unit.status]} without its waiver"] if view.waiver(unit) is not None else []
+    return row, "; ".join([*without, *([f"{counted(others, 'other unit')} {row.word}"] if others else [])])
 
 
 def course(view: ReportView) -> Course | None:

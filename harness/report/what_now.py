@@ -10,7 +10,7 @@ from harness.judging.sheet import some
 from harness.judging.verdict import Status
 from harness.numbers import counted
 from harness.report import cards
-from harness.report.advice import advice, asked_of, command_to_plant, repeats, repeats_unit, split, whole
+from harness.report.advice import advice, asked_of, command_to_plant, repeats, repeats_unit, repeats_units, split, whole
 from harness.report.headline import undecided
 from harness.report.sections.kill_matrix import survived
 from harness.report.text import line, sentence
@@ -71,9 +71,7 @@ def _open(view: ReportView, shown: Shown) -> Iterator[Step]:
         named = f"decide {shown(some(group.claims, FEW), 300)}, {counted(len(group.units), 'unit')}"
         seen = shown(group.message, 300)
         text = f"{named}: {shown(group.remedy, 300)} ({seen})" if group.remedy else f"{named}: {seen}"
-        first = group.units[0]
-        command = whole(asked_of(view, first)) if group.units[1:] else repeats_unit(view, first)
-        yield Step(text, command or "")
+        yield Step(text, repeats_units(view, group.units) or "")
 
 
 def _unplanted(view: ReportView) -> Iterator[Step]:
@@ -88,7 +86,7 @@ def _uncommitted(view: ReportView) -> Iterator[Step]:
     if view.changed():
         command = repeats(view) or ""
         by = " by the command at the end" if len(command) > LONG else ""
-        yield Step(f"commit what was run, and verify it again{by}: no commit holds it", "" if by else command)
+        yield Step(f"commit what was run, and verify it again{by}: no commit has these sources", "" if by else command)
 
 
 def _unproven(view: ReportView) -> Iterator[Step]:

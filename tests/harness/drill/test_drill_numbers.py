@@ -39,6 +39,12 @@ def test_every_number_of_the_shipped_claims_is_broken_by_a_listed_fault(loaded: 
     assert messages(loaded) == []
 
 
+def place_of(loaded: LoadedContract, line: str, value: str) -> str:
+    """Return `file:line:column` of a value in the first line of the contract that contains a text."""
+    number, text = next((n, each) for n, each in enumerate(loaded.text.splitlines(), 1) if line in each)
+    return f"{loaded.path}:{number}:{text.index(value, text.index(line)) + 1}"
+
+
 def test_emptied_demands_are_noticed(tmp_path: Path) -> None:
     loaded = changed(tmp_path, "gemm-backward-tiled-v1.yaml", "demands: {shared_memory_bytes: 2048, threads: 256}", "")
     left_out = "which 'C-TILE-BWD-001' does not demand: it will survive"
@@ -51,7 +57,7 @@ def test_emptied_demands_are_noticed(tmp_path: Path) -> None:
 def test_a_number_that_no_listed_fault_breaks_is_a_warning_with_a_remedy(tmp_path: Path) -> None:
     loaded = changed(tmp_path, "gemm-backward-tiled-v1.yaml", "more_stages, ", "")
     (finding,) = lint(loaded, describe)
-    assert (finding.level, finding.where) == ("warning", f"{loaded.path}:36:36")
+    assert (finding.level, finding.where) == ("warning", place_of(loaded, "demands: {", "2048"))
     assert finding.message == (
         "no fault of 'C-TILE-BWD-001' breaks `demands.shared_memory_bytes` (2048), so any other value would pass its "
         "drill: name one that expects `demand_unmet`, unmet_demand = shared_memory_bytes; offered: more_stages"
@@ -62,7 +68,7 @@ def test_an_unbroken_number_in_a_composite_part_is_a_warning(tmp_path: Path) -> 
     loaded = changed(tmp_path, "traced-step-v1.yaml", "      - noisy_control\n", "")
     (finding,) = lint(loaded, describe)
     assert finding.message.startswith("no fault of 'TRACED-STEP-001' breaks `control.exactly` (6)")
-    assert finding.where == f"{loaded.path}:37:48"
+    assert finding.where == place_of(loaded, "control: {", "6")
 
 
 def claim(contract: str, name: str) -> tuple[LoadedContract, AnyClaim]:

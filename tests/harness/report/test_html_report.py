@@ -48,7 +48,8 @@ def test_heading_and_title_have_the_word(view: ReportView, word: str, style: str
     [heading] = [item for item in page.all("p") if str(item.get("class")).startswith("headline")]
     assert heading["class"] == f"headline {style}"
     assert f"<title>{word} · cuda-graph-backward-v1</title>" in render(view)
-    assert f"{word} {view.count_line()} {headline(view).sentence}" in page.words()
+    counted = [] if view.altered or view.incomplete else [view.count_line()]  # nothing was proven to count
+    assert " ".join([word, *counted, headline(view).sentence]) in page.words()
 
 
 def test_only_a_passing_headline_has_the_passing_colour() -> None:

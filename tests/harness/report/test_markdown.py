@@ -33,7 +33,7 @@ def test_the_markdown_summary_lists_outcome_next_steps_and_facts_in_this_order()
         f"{unit} w1`",
         "- decide F-GRAPH-BWD-001, 1 unit: message 2",
         f"{unit} w2`",
-        "- commit what was run, and verify it again: no commit holds it",
+        "- commit what was run, and verify it again: no commit has these sources",
         "  `harness verify contracts/`",
         "- prove that F-GRAPH-BWD-001 can fail: no fault was planted, so nothing shows that a wrong step is noticed",
         "  `harness drill contracts/`",
