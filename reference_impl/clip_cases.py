@@ -53,7 +53,7 @@ def _clip(
     parts = torch.split(flat, [sum(layer) for layer in layers])
     for part in parts[2::2]:
         part.mul_(_SMALL_LAYER)
-    # Half the norm of the smallest layer that is not scaled down, so that those layers are clipped.
+    # Half the smallest norm of the layers left at full size, so that the full-size layers are clipped.
     max_norm = 0.5 * magnitude * math.sqrt(sum(layers[0]))
 
     def run(kernels: KernelTable, outputs: Mapping[str, Tensor]) -> None:

@@ -73,7 +73,7 @@ def _runs(bundle: Bundle) -> Iterator[str]:
     header = bundle.header
     read = {run for unit in header.units for run in unit.runs}
     yield from (f"run {shown(run)} is read by a unit, and was not planned" for run in sorted(read - set(header.runs)))
-    if header.purpose != "drill":  # in a drill, rows read runs too
+    if header.purpose != "drill":  # a drill also plans the faulted runs, which the rows of its record read
         yield from (f"run {shown(run)} was planned, and no unit reads it" for run in sorted(set(header.runs) - read))
     left: list[str] = []
     with suppress(OSError):  # the check of the seal reports a missing or unreadable folder

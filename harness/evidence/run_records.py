@@ -129,7 +129,7 @@ class PrewarmEvidence(RunRecord):
 
 
 class KernelErrors(Record):
-    """Largest errors among all elements of several outputs, relative to the sum of the element's absolute terms."""
+    """Largest errors over all elements of several outputs, each relative to the sum of its terms' absolute values."""
 
     vs_naive: Amount
     vs_fp64: Amount

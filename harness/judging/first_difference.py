@@ -399,9 +399,9 @@ def _counted(tokens: Iterable[Hashable]) -> Iterator[Hashable]:
 
 
 def _of_the_step(operators: Sequence[ObservedOperator], others: Sequence[ObservedOperator]) -> _Numbered:
-    """Return the operators that may align, with their numbers, the last one first.
+    """Return the operators that can be matched with the other arm's, each with its position, in reverse order.
 
-    If replays execute an operator, keep all replayed ones, and others only up to the number in the other arm.
+    If replays execute an operator, keep its replayed calls, and other calls only until the other arm has as many.
     """
     tokens, times = [*map(_token, operators)], Counter(_token(each) for each in others if each.phase != "between")
     replayed = Counter(token for token, each in zip(tokens, operators, strict=True) if each.replayed)

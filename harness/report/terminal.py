@@ -28,7 +28,7 @@ from harness.report.view import WORDS, ReportView
 from harness.run_directory.verdict_file import Row
 
 FAILED = ("violated", "error")
-FEW = 3  # claims to name for units that were not run for the same reason
+FEW = 3  # claims that a line names, at most, of units that were not run for the same reason
 STYLES = {
     "held": "green",
     "violated": "bold red",

@@ -332,7 +332,7 @@ class KernelLedger:
 
 
 class KernelRefusedError(RuntimeError):
-    """The system refused to load a kernel. Its inventory shows why, so a probe records it and does not fail."""
+    """The system refused to load a kernel. The inventory of kernels gives the reason, so the probe does not fail."""
 
 
 @runtime_checkable

@@ -137,7 +137,7 @@ def _round_to_fp8_as_a_gpu() -> None:
 
 
 def kernel(*unaligned: str) -> Callable[[Callable[..., Any]], TritonFunction]:
-    """`triton.jit` for a kernel; `unaligned` names the pointers whose alignment must not select another variant."""
+    """Compile a kernel by `triton.jit`, in one variant for any alignment of the pointers that `unaligned` names."""
     import triton
 
     if os.environ.get("TRITON_INTERPRET") == "1":

@@ -92,7 +92,7 @@ def main() -> int:
 
 
 def summed_up(names: Sequence[str], folder: Path, machine: str, seconds: float) -> int:
-    """Print what is not as it should be, and how many are; the exit code."""
+    """Print each entry whose result is wrong, and how many are right. Return the exit code."""
     wrong = [name for name in names if not is_right(folder / f"{name}.csv")]
     for name in wrong:
         text = folder / f"{name}.txt"

@@ -197,7 +197,7 @@ def shared_change(ours: Tensor, theirs: Tensor) -> float:
 
 
 def row(case: Case, seed: int, *, with_fault: bool) -> dict[str, Any]:
-    """Measure one case with one seed, and with the learning rate of the fault if asked."""
+    """Measure one case with one seed; if `with_fault`, also with the learning rate that the planted fault uses."""
     batches = case.batches(seed)
     found: dict[str, Any] = {
         "case": case.key,

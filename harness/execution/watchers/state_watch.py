@@ -169,8 +169,8 @@ ROUNDING = 1e-6  # relative to the largest buffer element: smaller differences a
 class StateWatch:
     """Reads the state of one execution before its first step, after its first step, and after its last step.
 
-    A loose tensor that existed before the first step is state. A loose tensor that the steps made is state if its role
-    in `loose` is; it is not recorded if no step was followed.
+    A loose tensor that existed before the first step is state. A loose tensor that the steps made is state
+    if `loose` gives it a role of state; it is not recorded if no step was followed.
     """
 
     def __init__(

@@ -90,7 +90,7 @@ class MadeTrainerSystem(DrivenTrainerSystem):
 
 
 def _library(trainer: object) -> str:
-    """Return the library whose Trainer an object is; "" if it is not a Trainer."""
+    """Return the name of the library that defines the object's Trainer class; "" if it is not a Trainer."""
     known = {"transformers": "transformers", "lightning": "lightning", "pytorch_lightning": "lightning"}
     for each in type(trainer).__mro__:
         if each.__name__ == "Trainer" and each.__module__.partition(".")[0] in known:

@@ -59,7 +59,7 @@ class Words:
 
 
 def _number_or_tolerance(words: Words) -> float | None:
-    """Return the matched bound, else the number after the word `tolerance`; None if there is neither."""
+    """Return the number that the pattern captured, else the one after the word `tolerance`; None without either."""
     tolerance = re.search(rf"tolerance {NUMBER}", words.text)
     bound = words.match["number"] or (tolerance and tolerance["number"])
     return float(bound) if bound else None

@@ -340,7 +340,7 @@ FEWEST_ROUNDS = 2  # undisturbed rounds (four blocks per arm) that suffice to le
 
 @dataclass(frozen=True)
 class Slowing:
-    """How much other work may have slowed each block of one timing. Its processes ran on one machine."""
+    """How much other work may have slowed each block of a timing whose processes ran on one machine."""
 
     timings: Sequence[TimingEvidence]
     least_pace: float

@@ -174,7 +174,7 @@ class HostChanges:
 
 
 def _memories(found: Reachable) -> list[np.ndarray[Any, Any]]:
-    """Return the memory [n bytes] of each loose tensor on the host."""
+    """Return the storage of each loose tensor on the host, as a view of its bytes [n], uint8."""
     strided = [each for each in found.tensors.values() if _is_of_host(each) and each.layout is torch.strided]
     storages = [each.untyped_storage() for each in strided]
     # by addresses: within a recorded step a call of torch would count as the step's

@@ -127,7 +127,7 @@ def transposed_spec(rows: int, cols: int) -> KernelSpec:
 
 
 def specializations(*, rows: int, cols: int) -> list[KernelSpec]:
-    """Both kernels for a weight [rows, cols]."""
+    """Return both kernels, by rows and transposed, for a weight [rows, cols]."""
     return [rows_spec(rows, cols), transposed_spec(rows, cols)]
 
 
