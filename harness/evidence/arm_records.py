@@ -127,7 +127,7 @@ class ArmEnd(ArmRecord):
     still: list[str] | None = None
     # loose tensors that the first step created and that contain a NaN only since a later step; None: not recorded
     spoiled: list[str] | None = None
-    input_names: list[str] | None = None  # names of the last step's inputs; None: the system does not show its inputs
+    input_names: list[str] | None = None  # names of the last step's inputs; None: not shown, or older
     input_shapes: Count | None = None  # number of different shapes and types among the steps' inputs; None: not shown
     # the different increases of the optimizers' own step counters; None: not recorded
     updates: list[Count] | None = None
@@ -306,13 +306,15 @@ class GhostReplay(Record):
     alone_reads: bool | None = None  # after a step on another batch, the replays alone gave other parameters
     # without its replays, a step did not change parameters, and its loss was the previous step's loss
     stays: bool | None = None
-    # if `stays` is not True: an output of the step depends on its batch; None: all steps had the same batch
+    # if `stays` is not True, or `alone_reads` is False: an output of the step depends on its batch; None: all steps had
+    # the same batch
     reads: bool | None = None
-    # if `stays` is not True: outputs that repeat in bits, depend on the batch, and are the same without the replays
+    # in the same test: outputs that repeat in bits, depend on the batch, and are the same without the replays
     outside: Count = 0
-    named: list[str] = Field(default_factory=list)  # names of the first `outside` outputs
-    unsure: Count = 0  # outputs that a step computes anew without its replays, and that do not repeat in bits
-    # if all steps had the same batch: number of parameters, if all of them are the same without the replays
+    named: list[str] = Field(default_factory=list)  # names of the first few outputs that `outside` counts
+    unsure: Count = 0  # likewise: outputs computed anew without the replays that do not repeat in bits
+    # if all steps had the same batch: number of parameters, if all are the same without the replays, though their
+    # gradients differ
     alike: Count = 0
 
 

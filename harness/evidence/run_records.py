@@ -299,7 +299,7 @@ class ObservedOperator(Record):
 class ObservedStep(RunRecord):
     """One step of one execution of an arm: digests of named tensors, and the operators if they were observed.
 
-    unseen: number of kernels in replayed graphs that belong to no operator, and of graphs without an operator.
+    unseen: number of kernels captured between operators, and of replays of graphs whose operators were not observed.
     seconds: from the opening of the arm to the end of the step. bytes: size of the digests kept during observation.
     """
 

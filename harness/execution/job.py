@@ -176,7 +176,7 @@ def checkpoint_path(directory: Path, steps: int) -> Path:
 
 
 def size_of(path: Path) -> tuple[int, int]:
-    """Return the number of files at and below `path` and their size in bytes. Symbolic links are not followed."""
+    """Return the number of files at and below `path` and their size in bytes. Symbolic links do not count."""
     found = [path, *(Path(folder, name) for folder, _, names in os.walk(path) for name in names)]
     sizes = [status.st_size for each in found if (status := _status(each)) and stat.S_ISREG(status.st_mode)]
     return len(sizes), sum(sizes)

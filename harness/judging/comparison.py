@@ -129,7 +129,7 @@ class Comparison:
             self._sheet.figure("warm_steps", max(self._warm.values()), "steps")
 
     def _require_explained(self, arm: str, capture: CaptureEvidence) -> None:
-        """Leave the claim open if a step reads an unexplained Python number that no replay changes."""
+        """Leave the claim open if a step, even a later one, reads an unexplained number that no replay changes."""
         numbers = capture.host_numbers or ()
         self._excused.counted |= {each.name for each in numbers if each.read is None}
         explained = self._context.contract.host_values

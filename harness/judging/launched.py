@@ -85,7 +85,8 @@ def uncounted(arm: str, capture: CaptureEvidence, bounds: Bounds, steps: JudgedS
 
 
 def unreplayed(arm: str, capture: CaptureEvidence, bounds: Bounds, steps: JudgedSteps | None) -> Finding | None:
-    """Return a finding unless the check with replays left out showed that the step's outputs depend on its replays.
+    """Return a finding if the check with replays left out did not show that the step's outputs depend on its replays;
+    None if the check showed it, or was not made.
 
     The loss need not depend on them if the claim allows more work outside the graphs than the default.
     """

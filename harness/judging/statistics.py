@@ -282,9 +282,10 @@ def processes_to_decide(cautious: Reading, generous: Reading, log_demanded: floa
 
 
 def _processes_to_clear(reading: Reading, distance: float, confidence: float, *, agreeing: bool) -> int | None:
-    """Return the fewest processes, more than there are, whose interval is shorter than the distance to the demand.
+    """Return the fewest processes, more than there are, that would probably decide, by the mean's bound or by agreement
+    alone; None if more than `MOST_PROCESSES` are needed.
 
-    agreeing: True if all processes except `may_dissent` of them must also be on the mean's side.
+    agreeing: True if the mean counts only if all processes except `may_dissent` of them are on its side, too.
     """
     ratio = Spread.of(reading.ratios)
     selves = [Spread.of(logs) for logs in reading.selves]

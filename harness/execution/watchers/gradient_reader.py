@@ -81,7 +81,9 @@ class GradientReader:
 
     @property
     def steps(self) -> list[int]:
-        """Return the steps whose gradients a claim reads. A baseline's repetition has none: it only shows noise."""
+        """Return the steps whose gradients a claim reads. A baseline's repetition has none if no sketches are recorded
+        and only named arms are read.
+        """
         arms, life = self._run.gradient_arms, self._life
         first = life.replica == 0 or life.arm not in self._run.baseline_of.values()
         are_read = arms is None or life.planned.sketches or (life.arm in arms and first)

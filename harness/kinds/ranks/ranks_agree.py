@@ -207,8 +207,8 @@ def _require_replicas(steps: Mapping[int, RankSteps], sheet: Sheet) -> None:
 def _require_shares(
     part: RanksAgree, executions: Mapping[int, ArmEvidence], steps: Mapping[int, RankSteps], sheet: Sheet
 ) -> str:
-    """Settle FAIL if a rank holds too large a share, or if every parameter is divided and no largest share is demanded.
-    Else return the end of a sentence: how many parameters are divided among ranks.
+    """Settle FAIL if a rank holds too large a share, or if every parameter is divided and no largest share is demanded;
+    settle ERROR if a demanded share was not recorded. Else return the end of a sentence: how many are divided.
     """
     of, in_parts = executions[0].start.trainable_tensors, min(noted.parts for noted in steps.values())
     if in_parts:

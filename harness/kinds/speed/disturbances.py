@@ -198,9 +198,9 @@ def require_unhindered_host(
 
 
 def idle_share(timing: TimingEvidence, arm: str, device: float) -> float | None:
-    """Return the share of a block in which neither processor nor device worked, as the median over an arm's blocks.
+    """Return the share of a block, at least 0, in which neither processor nor device worked: the median of its blocks.
 
-    device: the device's seconds in a step. Return None if a block's processor time is unknown.
+    device: the device's seconds in a step. Return None if a block's processor time is unknown, or without blocks.
     """
     shares = []
     for block in timing.blocks:

@@ -257,9 +257,9 @@ def _equal_bits(candidate: ArmEvidence, baseline: ArmEvidence) -> bool:
 
 
 def require_equal_clips(ours: str, candidate: ArmEvidence, theirs: str, baseline: ArmEvidence, sheet: Sheet) -> None:
-    """Leave the claim open if only one arm clips its gradients and the clip never changed a gradient.
+    """Leave the claim open if one arm clips its gradients without changing any, and the other is known not to clip.
 
-    A clip that changed gradients shows in the compared numbers.
+    A clip that changed gradients shows in the compared numbers, whatever was seen of the other arm.
     """
     clips = {ours: end_of(candidate).clip, theirs: end_of(baseline).clip}
     found = {name: clip for name, clip in clips.items() if clip is not None and clip.seen}

@@ -171,7 +171,7 @@ def clip_scale_reduce(
 
 
 def scale_apply_(flat: Tensor, scales: Tensor, starts: Tensor, counts: Tensor, groups: Tensor) -> None:
-    """Multiply P segments of flat f32 [n] in place, each by the scale of its group; `starts`, `counts`, `groups` i32 [P]."""
+    """Multiply P segments of flat f32 [n] in place, each by its group's scale; starts, counts, groups: i32 [P]."""
     partials = starts.numel()
     spec = scale_apply_spec(partials)
     require_shape(spec.op, "counts", counts, (partials,))
