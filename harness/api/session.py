@@ -45,7 +45,7 @@ from harness.run_directory.interrupted_run import Described, changed_since, made
 from harness.run_directory.shards import attempts_before
 from harness.run_directory.verdict_file import drilled_claims, records_below, write_verdicts
 from harness.run_directory.writer import KEPT, BundleWriter, require_place, write_problems
-from harness.system.described import LIMIT_S, describe_all
+from harness.system.described import LIMIT_S, describe_all, known_name
 from harness.system.described import describe as describe  # noqa: PLC0414
 
 if TYPE_CHECKING:
@@ -99,9 +99,9 @@ def header_of(
     """Return the content of `run.json`. The day on which the run starts decides which waivers have expired."""
     systems = sorted({system for loaded in contracts for system in loaded.contract.systems()})
     listed = sources.listed_sources(systems)
-    described, trained = describe_all(systems), trainers(systems)  # descriptions are cached
-    for system, facts in trained.items():
-        trained[system] = facts.model_copy(update={"name": getattr(described.get(system), "name", None)})
+    trained = {
+        system: facts.model_copy(update={"name": known_name(system)}) for system, facts in trainers(systems).items()
+    }
     collected = environment.collect(systems, listed).model_copy(update={"trainers": trained})
     header = Header(
         purpose="verify" if options.fault is None else "fault",

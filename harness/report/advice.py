@@ -82,10 +82,11 @@ def first_execution(runs: Sequence[RunEvidence], arm: str) -> ArmEvidence | None
 # These commands omit output options, because the run directory's name is already in use. There is no
 # command if one of its paths was redacted.
 
-_FLAGS = ("--gate", "--json", "--plan", "--redact", "--no-redact")
+FLAGS = ("--gate", "--json", "--no-where", "--plan", "--redact", "--no-redact")  # no value follows them
 _OUTPUT = ("--reports", "--name", "--write-contract")
 _KEPT = ("--baseline", "--data", "--model", "--wall-limit")  # options that define the unit
 _NARROWS = ("--claim", "--tag")  # options that select what a drill plants
+_NOT_DRILLED = ("--baseline", "--data", "--model")  # options that define a unit and that no drill has
 _RUN = ("verify", "drill", "try")  # commands of `harness` that make a run
 
 
@@ -109,7 +110,7 @@ def repeats_units(view: ReportView, units: Sequence[Verdict]) -> str | None:
     have more than `MOST_CLAIMS` claims."""
     claims = list(dict.fromkeys(unit.claim for unit in units))
     asked = asked_of(view, units[0])
-    if len({unit.contract for unit in units}) > 1 or len(claims) > MOST_CLAIMS:
+    if len({unit.contract for unit in units}) > 1 or len(claims) > MOST_CLAIMS or tuple(asked[1:2]) == ("try",):
         return whole(asked)
     others = [word for claim in claims[1:] for word in ("--claim", claim)]
     workloads = list(dict.fromkeys(unit.workload for unit in units))[1:]
@@ -135,7 +136,12 @@ def command_for(verdict: Verdict, asked: Sequence[str]) -> str | None:
 
 
 def command_to_plant(asked: Sequence[str], contract: str = "", claim: str = "", fault: str = "") -> str | None:
-    """Return a `harness drill` command for all faults of what `asked` ran, or for one fault; None if there is none."""
+    """Return a `harness drill` command for all faults of what `asked` ran, or for one fault; None if there is none.
+
+    A drill plants nothing in two commits, and trains on no data or model that only `verify` was given.
+    """
+    if any(word.partition("=")[0] in _NOT_DRILLED for word in asked):
+        return None
     one = ["--claim", claim, "--fault", fault] if fault else []
     return _of_contracts("drill", asked, () if fault else _NARROWS, one, contract)
 
@@ -178,7 +184,7 @@ def _words(asked: Sequence[str], keep: Sequence[str]) -> tuple[list[str], list[s
             paths.append(word)
             continue
         option, equals, value = word.partition("=")
-        if option not in _FLAGS and not equals:
+        if option not in FLAGS and not equals:
             value = next(words, "")
         if option in keep:
             kept += [option, value]

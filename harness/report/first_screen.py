@@ -97,17 +97,17 @@ def _trainers(views: Iterable[ReportView]) -> str:
 
     Trainers of one commit share a group with the commit at its end. No commit is named if two commits are compared.
     """
-    of_commit: dict[str, dict[str, None]] = {}
+    of_commit: dict[str, dict[str, str]] = {}
     for view in views:
         recorded = view.header.environment.trainers
         for system in dict.fromkeys(each for contract in view.contracts for each in contract.systems()):
             facts = recorded.get(system, TrainerFacts())
             # if two commits are compared, the page shows them next to the trainers
             commit = "" if view.header.commits else _commit(facts, recorded=system in recorded)
-            name = f"{facts.name} ({system})" if facts.name else system
-            of_commit.setdefault(commit, {})[name] = None
+            names = of_commit.setdefault(commit, {})  # a run that is older than recorded names has none
+            names[system] = f"{line(facts.name, 80)} ({system})" if facts.name else names.get(system, system)
     return "; ".join(
-        _few(names, ", ") + (f", {'each ' if len(names) > 1 else ''}{commit}" if commit else "")
+        _few(names.values(), ", ") + (f", {'each ' if len(names) > 1 else ''}{commit}" if commit else "")
         for commit, names in of_commit.items()
     )
 

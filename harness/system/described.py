@@ -218,6 +218,12 @@ def describe_all(
     return {name: _answers[_key(name, at)] for name in wanted}
 
 
+def known_name(system: str) -> str | None:
+    """Return the name that a system's latest description gives it; None if it was not described. Runs no user code."""
+    answers = (answer for (name, *_), answer in reversed(_answers.items()) if name == system)
+    return next((answer.name for answer in answers if isinstance(answer, SystemDescription)), None)
+
+
 def _key(name: str, at: ImportPath | None) -> tuple[str, ...]:
     """Return the cache key of an answer. What a name means depends on the working directory and the import path."""
     return (name, os.getcwd(), *sys.path) if at is None else (name, at.folder, *at.path)  # noqa: PTH109

@@ -10,21 +10,34 @@ import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
+import typer.main
 from evidence_builders import LOSSES, TRAJECTORY, contract_of, cuda_graph, graphed, paired, twice, untrained
 from judge_cases_between_steps import RESUME
 from pydantic import ValidationError
-from report_views import CONTRACT, contract, verdict, view_with
+from report_views import CONTRACT, contract, header, verdict, view_with
+from report_views import view_of as view_of_units
 
+from harness.cli.application import application
 from harness.contract.strict_yaml import read
 from harness.evidence.run_evidence import ArmEvidence, Death, RunEvidence
 from harness.judging.reasons import REASONS
 from harness.judging.registry import judge_unit
 from harness.judging.verdict import Figure, Status, Verdict
 from harness.report import wording
-from harness.report.advice import Advice, advice, advice_of, command_for, own_line, telling_figures
+from harness.report.advice import (
+    FLAGS,
+    Advice,
+    advice,
+    advice_of,
+    command_for,
+    command_to_plant,
+    own_line,
+    repeats_units,
+    telling_figures,
+)
 from harness.report.html import render
 from harness.report.junit import render_junit
 from harness.report.markdown import render_markdown
@@ -387,3 +400,32 @@ def test_a_loss_beyond_the_tolerance_is_not_reported_as_the_first_difference() -
     assert told.startswith("the first loss beyond what is allowed is that of step 5: ")
     assert "the losses differ from step 0 on" in told
     assert "agreed" not in told
+
+
+def test_every_flag_of_the_commands_that_run_takes_no_value() -> None:
+    """A flag that is not known to be one would swallow the word behind it: a contract's path, or an option."""
+    commands = cast("Any", typer.main.get_command(application([]))).commands
+    flags = [
+        option
+        for name in ("verify", "drill")
+        for parameter in commands[name].params
+        if getattr(parameter, "is_flag", False)
+        for option in (*parameter.opts, *parameter.secondary_opts)
+    ]
+    assert sorted({*flags} - {*FLAGS, "--help"}) == []
+    assert command_to_plant(shlex.split("harness verify --no-where contracts --claim X")) == (
+        "harness drill contracts --claim X"
+    )
+
+
+@pytest.mark.parametrize("option", ["--baseline main", "--data=text.txt", "--model model"])
+def test_no_drill_is_named_for_what_only_verify_takes(option: str) -> None:
+    assert command_to_plant(shlex.split(f"harness verify contracts {option}")) is None
+
+
+def test_one_command_repeats_several_units_of_a_contract() -> None:
+    units = [verdict(claim, status=Status.NOT_RUN, reason="needs_gpu") for claim in ("A", "B")]
+    view = view_of_units(Status.PASS, header=header(command=shlex.split("harness verify contracts --gate")))
+    assert repeats_units(view, units) == "harness verify contracts --claim A --workload tiny --claim B"
+    tried = view_of_units(Status.PASS, header=header(command=shlex.split("harness try train.py:make_step --steps 40")))
+    assert repeats_units(tried, units) == "harness try train.py:make_step --steps 40"

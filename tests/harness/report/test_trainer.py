@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from report_views import CONTRACT, contract, view_with
 
+from harness.report.first_screen import identity
 from harness.report.history import NOT_RECORDED, harness_commit, trainer_commit, trainers
-from harness.report.view import ReportView
+from harness.report.view import ReportView, RunPart
 
 OWN = CONTRACT["system"]
 STRANGER = "a_package.of_a_stranger:Trainer"
@@ -16,9 +18,13 @@ FIRST, SECOND, THIRD = ("1" * 40, "2" * 40, "3" * 40)
 
 
 def view_of_system(
-    *systems: str, git: str | None = FIRST, recorded: dict[str, str | None] | None = None, **header: Any
+    *systems: str,
+    git: str | None = FIRST,
+    recorded: dict[str, str | None] | None = None,
+    named: str | None = None,
+    **header: Any,
 ) -> ReportView:
-    known = {name: {"commit": commit} for name, commit in (recorded or {}).items()}
+    known = {name: {"commit": commit, "name": named} for name, commit in (recorded or {}).items()}
     contracts = [contract().model_copy(update={"system": system}) for system in systems]
     return view_with(contracts=contracts, environment={"git": {"commit": git}, "trainers": known}, **header)
 
@@ -56,3 +62,12 @@ def test_the_harness_commit_is_recorded_separately() -> None:
 
 def test_each_trainer_of_several_parts_is_named_once() -> None:
     assert trainers(view_of_system(OWN, STRANGER, OWN)) == [OWN, STRANGER]
+
+
+@pytest.mark.parametrize("names", [(None, "a trainer"), ("a trainer", None)])
+def test_a_trainer_is_shown_once_if_one_of_two_runs_recorded_its_name(
+    names: tuple[str | None, str | None],
+) -> None:
+    views = [view_of_system(STRANGER, recorded={STRANGER: SECOND}, named=named) for named in names]
+    page = replace(views[0], parts=[RunPart(name, view) for name, view in zip("ab", views, strict=True)])
+    assert dict(identity(page))["Trainer"] == f"a trainer ({STRANGER}), commit {'2' * 12}"

@@ -16,7 +16,7 @@ from waiting import LIMIT_S
 from harness.contract.load import load_contracts
 from harness.errors import SystemResolutionError
 from harness.system import described
-from harness.system.described import NotADescription, describe, describe_all, from_plain, to_plain
+from harness.system.described import NotADescription, describe, describe_all, from_plain, known_name, to_plain
 from harness.system.protocol import Expectation, FaultDescription, SystemDescription
 from harness.system.resolve import resolve
 
@@ -161,3 +161,13 @@ def test_an_answer_that_is_no_description_is_refused(change: dict[str, object]) 
     plain = to_plain(SystemDescription("a", "b", (), {}, {}, frozenset()))
     with pytest.raises(NotADescription):
         from_plain({**plain, **change})
+
+
+def test_a_known_name_is_the_last_answer_under_any_import_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """pytest changes `sys.path` between a plan and its run directory: no user code may run a second time."""
+    shipped = SHIPPED[0]
+    name = describe(shipped).name
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(described, "_ask", None)
+    assert known_name(shipped) == name
+    assert known_name("nobody:Asked") is None
