@@ -29,7 +29,10 @@ def options() -> dict[str, set[str]]:
     """The options of each command, and pytest's under `pytest`."""
     group = typer.main.get_command(application([]))
     assert isinstance(group, typer.core.TyperGroup)
-    found = {name: {each for one in command.params for each in one.opts} for name, command in group.commands.items()}
+    found = {
+        name: {each for one in command.params for each in (*one.opts, *one.secondary_opts)}
+        for name, command in group.commands.items()
+    }
     plugin = "".join(path.read_text() for path in (ROOT / "harness" / "pytest_plugin").glob("*.py"))
     return {**found, "pytest": set(OPTION.findall(plugin))}
 
