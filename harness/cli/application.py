@@ -173,7 +173,7 @@ def _behind_no_code_of_the_project(command: Callable[..., object]) -> Callable[.
 
 def _refuse_code_of_the_project() -> None:
     """Raise HarnessError if Python ran code at its start that PYTHONPATH led to in the working directory."""
-    from harness.evidence.sources import is_users
+    from harness.evidence.modules import is_users
 
     project, own = Path.cwd(), Path(__file__).resolve().parents[2]  # a checkout of the harness may have its own
     entries = {Path(entry).resolve() for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry}

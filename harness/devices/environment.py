@@ -16,7 +16,8 @@ from pathlib import Path
 
 from harness.devices.cuda_driver import Devices, Gpu, devices
 from harness.evidence.environment_records import CHANGES, CiFacts, CpuFacts, Environment, GitFacts, GpuFacts, JobFacts
-from harness.evidence.sources import git, module_installed, source_digest
+from harness.evidence.modules import module_installed
+from harness.evidence.sources import git, source_digest
 
 PACKAGES = ("torch", "triton", "numpy", "cuda-bindings", "pydantic", "transformers", "peft", "bitsandbytes")
 VARIABLES = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "PYTORCH_CUDA_ALLOC_CONF", "TRITON_INTERPRET")

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from harness.commits.checkout import in_use
+from harness.commits.import_path import in_use
 from harness.devices.torch_settings import deterministic_algorithms
 from harness.errors import UsageError
 from harness.evidence.plan_records import PlannedArm, Run

@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import monotonic, sleep
 
-from harness.commits.checkout import ImportPath
+from harness.commits.import_path import ImportPath
 from harness.evidence.plan_records import Run
 from harness.evidence.run_records import Raised, Unavailable
 from harness.execution.job import Job, end_process, leave_stacks

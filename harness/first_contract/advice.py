@@ -13,8 +13,8 @@ from typing import Any
 from harness.contract.strict_yaml import read
 from harness.devices import environment
 from harness.evidence.arm_records import OnAGpu
+from harness.evidence.modules import is_harness, is_library
 from harness.evidence.run_evidence import RunEvidence
-from harness.evidence.sources import is_harness, is_library
 
 _PLACE = re.compile(r"(?<![\w./-])([\w./-]+\.py):(\d+)")
 _FRAME = re.compile(r'File "([^"<]+)", line (\d+)')

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from harness.contract.strict_yaml import nearest
 from harness.errors import UsageError
-from harness.evidence.sources import module_spec
+from harness.evidence.modules import module_spec
 from harness.platform.paths import add_working_directory, require_existing
 
 LONGEST = 60  # an id with the longest claim name appended must be within 100 characters

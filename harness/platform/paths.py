@@ -12,9 +12,7 @@ import re
 import shlex
 import stat
 import sys
-import tempfile
 from collections.abc import Iterable, Mapping
-from importlib.metadata import PackageNotFoundError, requires
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -94,6 +92,8 @@ def _can_be_made(folder: Path) -> bool:
 
 def private_folder() -> Path:
     """Return this user's folder below TMPDIR; create it if missing. Raises HarnessError if another user owns it."""
+    import tempfile
+
     name = f"contract-harness-{os.getuid()}"
     directory = Path(name)
     try:
@@ -119,16 +119,18 @@ def unusable(path: Path, error: OSError) -> HarnessError:
     )
 
 
-_OF_EXTRA = re.compile(r"""\s*;\s*(?P<other>.*?)(?:\s+and\s+)?extra\s*==\s*["'](?P<extra>[\w-]+)["']\s*$""")
+_OF_EXTRA = r"""\s*;\s*(?P<other>.*?)(?:\s+and\s+)?extra\s*==\s*["'](?P<extra>[\w-]+)["']\s*$"""
 
 
 def command_for(extra: str) -> str:
     """Return the command that installs the packages of an extra next to the harness that is running."""
+    from importlib import metadata  # slow to import: every process that describes systems imports this module
+
     try:
-        listed = requires("contract-harness") or []
-    except PackageNotFoundError:  # the harness runs from a source tree
+        listed = metadata.requires("contract-harness") or []
+    except metadata.PackageNotFoundError:  # the harness runs from a source tree
         return f"pip install '.[{extra}]'"
-    found = [(text, match) for text in listed if (match := _OF_EXTRA.search(text)) and match["extra"] == extra]
+    found = [(text, match) for text in listed if (match := re.search(_OF_EXTRA, text)) and match["extra"] == extra]
     packages = [text[: match.start()] + (f"; {match['other']}" if match["other"] else "") for text, match in found]
     installer = ["pip"] if find_spec("pip") is not None else ["uv", "pip"]  # environments by uv have no pip
     return shlex.join([*installer, "install", *packages])

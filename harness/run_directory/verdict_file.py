@@ -270,12 +270,17 @@ def record_of(path: Path, contracts: Sequence[LoadedContract]) -> DrillRecord:
     changed = [one for one in contracts if record.contracts.get(one.contract.id, one.digest) != one.digest]
     if not changed:
         return record
-    with TemporaryDirectory(prefix="harness-drill-") as scratch:
-        copies = _copies(path.parent, Path(scratch))
-        same = {
-            one.contract.id: one.digest for one in changed if _demands(copies, one.contract.id, record) == one.demands()
-        }
+    drilled = {one.contract.id: record.contracts[one.contract.id] for one in changed}
+    unread = [contract for contract, digest in drilled.items() if not _known_demands.get(digest)]
+    if unread:  # another drill may have the copy that an earlier one lacked
+        with TemporaryDirectory(prefix="harness-drill-") as scratch:
+            copies = _copies(path.parent, Path(scratch))
+            _known_demands.update({drilled[contract]: _demands(copies, contract, record) for contract in unread})
+    same = {one.contract.id: one.digest for one in changed if _known_demands[drilled[one.contract.id]] == one.demands()}
     return record.model_copy(update={"contracts": {**record.contracts, **same}})
+
+
+_known_demands: dict[str, str] = {}  # by the digest of a drilled contract, which several drills may share
 
 
 def _copies(drill: Path, scratch: Path) -> Path:

@@ -25,9 +25,9 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
-from harness.commits.checkout import ImportPath
+from harness.commits.import_path import ImportPath
 from harness.errors import SystemResolutionError
-from harness.evidence.sources import is_harness, is_users
+from harness.evidence.modules import is_harness, is_users
 from harness.platform.paths import add_working_directory
 from harness.processes.child import Child, Ending, Line, start_child
 from harness.system.protocol import Expectation, FaultDescription, Scalar, SystemDescription

@@ -21,9 +21,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from harness.commits.checkout import ImportPath
+from harness.commits.import_path import ImportPath
 from harness.errors import HarnessError, SystemResolutionError
-from harness.evidence.sources import is_harness, is_users
+from harness.evidence.modules import is_harness, is_users
 from harness.processes.child import take_standard_input
 from harness.system.described import NotADescription, to_plain
 from harness.system.resolve import resolve

@@ -7,7 +7,7 @@ import importlib
 import sys
 from typing import Any, NoReturn, cast
 
-from harness.commits.checkout import in_use
+from harness.commits.import_path import in_use
 from harness.errors import SystemResolutionError
 from harness.platform.paths import add_working_directory
 from harness.system.protocol import NotAvailable, SystemDescription, TrainingSystem

@@ -16,13 +16,15 @@ import textwrap
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from harness.errors import HarnessError
-from harness.evidence.base import Obstacle
-from harness.evidence.sources import is_harness, is_installed, is_users
+from harness.evidence.modules import is_harness, is_installed, is_users
 from harness.platform.paths import without_folders
 from harness.system.protocol import NotAvailable
+
+if TYPE_CHECKING:
+    from harness.evidence.base import Obstacle
 
 
 def text_of(error: BaseException) -> str:
@@ -215,6 +217,8 @@ def stack_of(error: BaseException) -> str:
 
 def obstacle_of(error: NotAvailable) -> Obstacle:
     """Return the obstacle: what this machine lacks, in the system's words."""
+    from harness.evidence.base import Obstacle  # pydantic takes longer than all that a describing process imports
+
     return Obstacle(reason="not_available", message=_excerpt(text_of(error)))
 
 

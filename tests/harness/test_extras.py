@@ -25,7 +25,7 @@ LISTED = [
 def test_the_install_command_lists_the_packages_of_the_extra_for_the_available_installer(
     pip: bool, program: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(extras, "requires", lambda _: LISTED)
+    monkeypatch.setattr("importlib.metadata.requires", lambda _: LISTED)
     monkeypatch.setattr(extras, "find_spec", lambda _: object() if pip else None)
     packages = ["cuda-bindings>=12.9; sys_platform == 'linux'", "torch>=2.11"]
     assert shlex.split(extras.command_for("run")) == [*program, "install", *packages]
@@ -36,7 +36,7 @@ def test_a_source_tree_that_was_never_installed_is_installed_itself(monkeypatch:
     def missing(name: str) -> list[str]:
         raise PackageNotFoundError(name)
 
-    monkeypatch.setattr(extras, "requires", missing)
+    monkeypatch.setattr("importlib.metadata.requires", missing)
     assert extras.command_for("run") == "pip install '.[run]'"
 
 

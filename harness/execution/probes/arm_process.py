@@ -9,7 +9,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import Literal
 
-from harness.commits.checkout import ImportPath
+from harness.commits.import_path import ImportPath
 from harness.devices.telemetry import wait_for_quiet_device
 from harness.evidence.base import Record
 from harness.evidence.plan_records import Run

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from contextlib import ExitStack
 
-from harness.commits.checkout import ImportPath
+from harness.commits.import_path import ImportPath
 from harness.evidence.environment_records import SHORT
 from harness.evidence.plan_records import Run
 from harness.evidence.run_records import TIMED_PHASE, Block, TimingEvidence, disturbed

@@ -36,7 +36,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from harness.evidence.sources import is_users as is_users_code
+from harness.evidence.modules import is_users as is_users_code
 
 # In a key: an address, a hash or a time.
 _OF_A_PROCESS = re.compile(r"(?<![.\d])\d{10,}|0x[0-9a-f]{8,}", re.IGNORECASE)

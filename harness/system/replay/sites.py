@@ -21,7 +21,7 @@ import torch
 from torch import nn
 from torch.autograd import graph
 
-from harness.evidence.sources import is_harness, is_users
+from harness.evidence.modules import is_harness, is_users
 from harness.system.users_code import innermost_frame, own_frame_of_stack, relative
 
 _TORCH = str(Path(torch.__file__).parent)

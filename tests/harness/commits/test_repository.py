@@ -10,7 +10,8 @@ import pytest
 from installed_packages import record_installed
 from two_commits import UserRepository
 
-from harness.commits.checkout import Repository, checked_out, rebased
+from harness.commits.checkout import Repository, checked_out
+from harness.commits.import_path import rebased
 from harness.errors import UsageError
 
 REPORTS = Path("harness-reports")

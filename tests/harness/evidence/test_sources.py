@@ -11,7 +11,8 @@ from installed_packages import record_installed
 from harness.devices import environment
 from harness.errors import HarnessError
 from harness.evidence import sources
-from harness.evidence.sources import module_installed, module_spec, source_digest
+from harness.evidence.modules import module_installed, module_spec
+from harness.evidence.sources import source_digest
 from harness.first_contract.draft import Arms, Draft
 from harness.first_contract.step_source import find_step_source
 

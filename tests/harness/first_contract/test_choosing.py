@@ -191,7 +191,7 @@ def dropped(found, wanted):
 def test_a_capture_that_draws_different_random_numbers_stays_undecided(frozen: dict[str, str], project: Path) -> None:
     line, contract = init(project, "pass", at_import=DRAWN + DROPPED, loss="dropped", **frozen)
     compares, _, undecided = line.partition("; undecided: ")
-    assert compares.startswith("compares: within rounding, since arm captured ran aten.lt, aten.rand, and arm plain ")
+    assert compares.startswith("compares: within rounding, since arm captured alone ran aten.lt, aten.rand, and ")
     assert undecided.startswith("TRAIN-SAME, since operator 1 that draws in a step is aten.rand of ")
     assert "dropout 0 decides it" in undecided
     equality = {claim.id: claim.value_at("equality") for claim in contract.claims if claim.kind != "capture"}
@@ -275,7 +275,7 @@ def test_a_correct_step_that_cannot_be_captured_is_undecided(project: Path) -> N
     assert (code, left_out.partition(",")[0]) == (0, "left out: TRAIN-CAPTURES")
     assert "train.py:17: " in left_out
     code, printed = verified(project)
-    assert (code, "0 violated" in printed) == (10, True)
+    assert (code, "violated" in printed) == (10, False)
 
 
 LAZY = """class FromTheFirst(torch.optim.Optimizer):

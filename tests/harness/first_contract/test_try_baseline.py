@@ -121,7 +121,7 @@ def test_a_baseline_with_different_operators_is_compared_within_rounding(reposit
     changes = [json.loads((project / "runs" / run / "run.json").read_text())["commits"]["candidate"]["changes"]
                for run in ("first", "first-chosen")]  # fmt: skip
     assert changes == [1, 1]  # earlier runs make no tree dirty
-    assert "compares: within rounding, since arm plain ran aten." in printed
+    assert "compares: within rounding, since arm plain alone ran aten." in printed
     assert answers(printed)["trains as the baseline"][-1].startswith("yes: ")
     assert answers(printed)["leaves the same gradients"][-1].startswith("yes: ")
     assert code == 0

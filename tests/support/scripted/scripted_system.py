@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from harness.commits.checkout import ImportPath
+from harness.commits.import_path import ImportPath
 from harness.evidence.arm_records import ArmEnd, ArmStart, CaptureEvidence, State, StepWatch
 from harness.evidence.plan_records import Run
 from harness.evidence.run_evidence import Death
