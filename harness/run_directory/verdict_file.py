@@ -262,25 +262,25 @@ def read_record(path: Path, shown: Path | None = None) -> DrillRecord:
         raise EvidenceError("a drill record can be read", where=str(shown or path), got=str(damage)) from damage
 
 
-def record_of(path: Path, contracts: Sequence[LoadedContract]) -> DrillRecord:
+def record_of(path: Path, contracts: Sequence[LoadedContract], known: dict[str, str] | None = None) -> DrillRecord:
     """Return a drill record. If a drilled contract differs from a given one only in texts that neither a judge nor a
     runner reads, replace its digest by the given contract's, so that it stays valid. Raises as `read_record` does.
+
+    known: demands of drilled contracts by digest, which drills of one command share; those read here are added.
     """
     record = read_record(path)
     changed = [one for one in contracts if record.contracts.get(one.contract.id, one.digest) != one.digest]
     if not changed:
         return record
     drilled = {one.contract.id: record.contracts[one.contract.id] for one in changed}
-    unread = [contract for contract, digest in drilled.items() if not _known_demands.get(digest)]
+    known = {} if known is None else known
+    unread = [contract for contract, digest in drilled.items() if not known.get(digest)]
     if unread:  # another drill may have the copy that an earlier one lacked
         with TemporaryDirectory(prefix="harness-drill-") as scratch:
             copies = _copies(path.parent, Path(scratch))
-            _known_demands.update({drilled[contract]: _demands(copies, contract, record) for contract in unread})
-    same = {one.contract.id: one.digest for one in changed if _known_demands[drilled[one.contract.id]] == one.demands()}
+            known.update({drilled[contract]: _demands(copies, contract, record) for contract in unread})
+    same = {one.contract.id: one.digest for one in changed if known[drilled[one.contract.id]] == one.demands()}
     return record.model_copy(update={"contracts": {**record.contracts, **same}})
-
-
-_known_demands: dict[str, str] = {}  # by the digest of a drilled contract, which several drills may share
 
 
 def _copies(drill: Path, scratch: Path) -> Path:
@@ -313,10 +313,10 @@ def _demands(copies: Path, contract: str, record: DrillRecord) -> str:
 def records_below(folder: Path, contracts: Sequence[LoadedContract]) -> list[DrillRecord]:
     """Return every drill record below a folder, oldest first, each read by `record_of` with these contracts. Ignore
     files that cannot be read."""
-    records = []
+    records, known = [], dict[str, str]()
     for path in sorted(folder.rglob(FILE)):
         try:
-            records.append(record_of(path, contracts))
+            records.append(record_of(path, contracts, known))
         except EvidenceError:
             continue
     return sorted(records, key=lambda record: record.recorded_at)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from two_commits import UserRepository
 
-from harness.commits import checkout as import_path
+from harness.commits import import_path
 from harness.commits.checkout import checked_out
 from harness.contract.schema import Arm, Workload
 from harness.errors import SystemResolutionError, UsageError

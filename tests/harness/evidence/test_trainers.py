@@ -16,6 +16,7 @@ from harness.devices import environment
 from harness.evidence.sources import trainers
 from harness.planning.plan import Plan
 from harness.report.first_screen import identity
+from harness.system.described import describe_all
 
 
 def git(folder: Path, *arguments: str) -> str:
@@ -108,6 +109,7 @@ def test_a_run_records_the_commit_of_every_system_that_its_contracts_name() -> N
 def test_a_run_records_the_name_that_a_wrapped_trainer_gives_itself() -> None:
     """Regression: a drill page named the wrapper `with_faults:Faulty`, which no user knows."""
     contract = load_contract(Path(__file__).parents[3] / "examples" / "ranks" / "fsdp2" / "contract.yaml")
+    describe_all(contract.contract.systems())  # as the plan does; a header asks no system itself
     header = header_of([contract], Plan([], []), VerifyOptions(), datetime(2026, 11, 22, tzinfo=UTC))
     [(system, facts)] = header.environment.trainers.items()
     assert (system, facts.name) == ("examples.ranks.fsdp2.with_faults:Faulty", "fsdp2")
