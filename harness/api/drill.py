@@ -113,7 +113,7 @@ MESSAGE = "the drill was ended before all runs of this row had"
 
 @dataclass(frozen=True)
 class DrillOptions:
-    """What to drill. Empty `claims`, `tags` and `faults` mean all."""
+    """Options of a drill. Empty `claims`, `tags` and `faults` mean all."""
 
     claims: tuple[str, ...] = ()
     tags: tuple[str, ...] = ()

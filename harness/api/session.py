@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class VerifyOptions:
-    """What to verify, and how. Empty `claims`, `workloads` and `tags` mean all."""
+    """Options of a verification. Empty `claims`, `workloads` and `tags` mean all."""
 
     claims: tuple[str, ...] = ()
     workloads: tuple[str, ...] = ()

@@ -155,7 +155,7 @@ class MicroBatches(ArmRecord):
 
 
 class RankSteps(ArmRecord):
-    """What one rank did in every step of one execution. Data-parallel training is judged by these records."""
+    """Work of one rank in every step of one execution. Data-parallel training is judged by these records."""
 
     record: Literal["rank_steps"] = "rank_steps"
     parameters: list[str]  # digest of all trainable parameters before the first step, and after each step
@@ -259,7 +259,7 @@ class OutsideWork(Record):
 
 
 class DeviceWork(Record):
-    """What the profiler saw the device do in some steps that were expected to be replays."""
+    """Device work that the profiler saw in some steps that were expected to be replays."""
 
     steps: Count
     launched: list[Launched]

@@ -41,7 +41,7 @@ class RunRecord(Record):
 
 
 class ArmRecord(RunRecord):
-    """What was seen in one execution of one arm."""
+    """A record of one execution of one arm."""
 
     key: ClassVar[tuple[str, ...]] = ("arm", "replica")
     arm: str

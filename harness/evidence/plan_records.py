@@ -37,7 +37,7 @@ class PlannedArm(Record):
 
 
 class Run(Record):
-    """What one fresh process executes. `arms` are executed in order, baselines first."""
+    """Work of one fresh process. `arms` are executed in order, baselines first."""
 
     id: str
     contract: str

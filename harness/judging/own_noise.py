@@ -133,7 +133,7 @@ def separation(groups: Sequence[Features]) -> Separation:
 
 @dataclass(frozen=True)
 class OwnNoise:
-    """What was compared in the runs of both arms, and the largest differences that the noise would have hidden."""
+    """Quantities compared in the runs of both arms, and the largest differences that the noise would have hidden."""
 
     separation: Separation
     groups: list[Features]

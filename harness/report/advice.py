@@ -100,14 +100,11 @@ def repeats(view: ReportView) -> str | None:
     return "\n".join(clean(command, 2000) for command in found) or None
 
 
-def repeats_unit(view: ReportView, verdict: Verdict) -> str | None:
-    """Return the command that repeats one unit, derived from the command of the run directory that decides the unit."""
-    return command_for(verdict, asked_of(view, verdict))
-
-
 def repeats_units(view: ReportView, units: Sequence[Verdict]) -> str | None:
-    """Return the command that repeats these units; that of the first unit's run if they are of several contracts or
-    have more than `MOST_CLAIMS` claims."""
+    """Return the command that repeats these units, derived from that of the run directory which decides the first one.
+
+    It is that whole command for units of several contracts, and for more than `MOST_CLAIMS` claims.
+    """
     claims = list(dict.fromkeys(unit.claim for unit in units))
     asked = asked_of(view, units[0])
     if len({unit.contract for unit in units}) > 1 or len(claims) > MOST_CLAIMS or tuple(asked[1:2]) == ("try",):

@@ -10,7 +10,7 @@ from harness.judging.sheet import some
 from harness.judging.verdict import Status
 from harness.numbers import counted
 from harness.report import cards
-from harness.report.advice import advice, asked_of, command_to_plant, repeats, repeats_unit, repeats_units, split, whole
+from harness.report.advice import advice, asked_of, command_to_plant, repeats, repeats_units, split, whole
 from harness.report.headline import undecided
 from harness.report.sections.kill_matrix import survived
 from harness.report.text import line, sentence
@@ -55,7 +55,7 @@ def _broken(view: ReportView, shown: Shown) -> Iterator[Step]:
             causes = split(advice(view, unit))[0]
             why = shown(causes[0].text if causes else sentence(unit.message), 300)
             text = f"fix {shown(unit.claim, 100)} on {shown(unit.workload, 100)}: {why}"
-            yield Step(text, repeats_unit(view, unit) or "")
+            yield Step(text, repeats_units(view, [unit]) or "")
 
 
 def _survived(view: ReportView, shown: Shown) -> Iterator[Step]:

@@ -31,7 +31,7 @@ DETECTORS = {
 
 @dataclass(frozen=True)
 class Counted:
-    """What the detectors counted in one arm. Each reading has a count and the number of steps that it covers."""
+    """Counts of the detectors in one arm. Each reading has a count and the number of steps that it covers."""
 
     demand: SyncCount
     bound: int  # host syncs in one step
