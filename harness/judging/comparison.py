@@ -44,17 +44,17 @@ Executions = Mapping[str, ArmEvidence]  # by the names that messages use
 
 @dataclass(frozen=True)
 class Group:
-    """Executions, each of which is compared with the first one.
+    """Executions that are compared with the first of them.
 
-    roles: by name, the role (`ROLES`) of each execution that has one.
-    apart: parts of executions, such as halves of a training. Only their frozen tensors and finite ends are checked.
+    roles: the role (`ROLES`) of each execution that has one, by the execution's name.
+    apart: parts of executions, such as halves of a training. Of these, only frozen tensors and finite ends are checked.
     own: shared checks that the judge makes itself.
     same_system: True if one system trains all executions.
     same_formats: True if all executions store frozen tensors and other state in the same format.
     rounded: True if trainable parameters are compared after rounding to the coarser of two data types.
-    more_in: the name of an execution that may start with tensors that the others lack.
-    bits: True if the end states must be equal.
-    run: the run with the guards' control.
+    more_in: the name of an execution that may start with tensors that the other executions lack.
+    bits: True if the end states must be equal in bits.
+    run: the run that contains the control which the guards name.
     """
 
     executions: Executions
@@ -71,7 +71,7 @@ class Group:
 
 
 class Comparison:
-    """The shared checks of one claim. Each group that `begin` was called with must be given to `end` before `held`."""
+    """Run the shared checks of one claim. Pass each group to `begin`, then to `end`, before `held` is called."""
 
     def __init__(self, part: AnyPart, context: Context, sheet: Sheet) -> None:
         self._part, self._context, self._sheet = part, context, sheet
@@ -92,13 +92,13 @@ class Comparison:
         throughout: bool = True,
         of_replays: bool = False,
     ) -> None:
-        """Settle INCONCLUSIVE if an arm that must replay a capture did not do so in every step.
+        """Raise INCONCLUSIVE if an arm that must replay a capture did not do so in every step.
 
         An arm must replay a capture if it declares one, or is the candidate of a claim that names a mechanism.
         watched: True if the device work of replays is compared with the nodes of the captured graphs.
         throughout: False if the judge itself checks for steps outside the capture.
-        of_replays: True if the judge's own check is about replays. Other checks can fail in spite of work outside the
-        graphs, so such work only leaves their claim open.
+        of_replays: True if the judge's own check is about replays. Otherwise work outside the graphs only leaves the
+        claim undecided, because the judge's check can still find a violation.
         """
         demanded = self._context.mechanism(self._part)
         for execution in executions:
@@ -129,7 +129,7 @@ class Comparison:
             self._sheet.figure("warm_steps", max(self._warm.values()), "steps")
 
     def _require_explained(self, arm: str, capture: CaptureEvidence) -> None:
-        """Leave the claim open if a step, even a later one, reads an unexplained number that no replay changes."""
+        """Leave the claim undecided if a step reads a host number that no replay changes and no contract explains."""
         numbers = capture.host_numbers or ()
         self._excused.counted |= {each.name for each in numbers if each.read is None}
         explained = self._context.contract.host_values
@@ -158,17 +158,17 @@ class Comparison:
             say(found.reason if known else reasons.CANDIDATE_NOT_CAPTURED, found.message)
 
     def named_alike(self, group: Group) -> None:
-        """Settle if parameters have different names, before the judge looks them up by name."""
+        """Raise FAIL if executions name their parameters differently. Call it before looking up parameters by name."""
         require_same_parameters(group.executions)
 
     def finite_ends(self, executions: Executions) -> None:
-        """Settle FAIL if an execution ended NaN or infinite, before the judge reads the ends."""
+        """Raise FAIL if an execution ended NaN or infinite. Call it before reading end states."""
         require_finite_end(executions, self._sheet)
 
     def begin(self, group: Group) -> None:
-        """Settle unless losses are finite, and all executions start equal and did the same work.
+        """Raise `Settled` unless losses are finite, and all executions started equal and did the same work.
 
-        If only a repetition starts or works differently, settle INCONCLUSIVE: the baseline does not repeat itself.
+        If only a repetition of the baseline differs, raise INCONCLUSIVE, because the baseline does not repeat itself.
         """
         self._begun += 1
         require_finite(self._asked("finite", group), self._sheet, group.metric)
@@ -198,7 +198,7 @@ class Comparison:
                 require_equal_start_state(name, execution, *_first(state), group.more_in)
 
     def end(self, group: Group, skipped_at_most: int = 0) -> None:
-        """Settle unless the guards hold, all executions trained, and ends are finite and, if `bits`, equal."""
+        """Raise `Settled` unless the guards hold, all executions trained, and end states are finite (`bits`: equal)."""
         trained, part, control = self._asked("trained", group), self._part, dict[str, ArmEvidence]()
         if isinstance(part, Guarding) and group.run is not None:
             trained = _candidate_first(part, trained)
@@ -219,7 +219,7 @@ class Comparison:
         self._ended.append({**group.apart, **self._asked("recorded", group), **control})
 
     def held(self, message: str) -> Judgement:
-        """Return PASS; settle INCONCLUSIVE if states were not recorded."""
+        """Return PASS; raise INCONCLUSIVE if states were not recorded."""
         if not self._ended or len(self._ended) != self._begun:
             raise ValueError(f"{self._begun} groups began, and {len(self._ended)} ended")
         for executions in self._ended:
@@ -228,11 +228,11 @@ class Comparison:
         return self._sheet.held(f"{message}{warm}{self._excused.sentence(self._sheet)}{self._unread}")
 
     def equal_but_for(self, noisy: Collection[str], executions: Executions, *, same_system: bool) -> None:
-        """Settle FAIL if two executions end with a different tensor that is not in `noisy` (`require_equal_ends`)."""
+        """Raise FAIL if executions end with different values of a tensor outside of `noisy` (`require_equal_ends`)."""
         require_equal_ends(executions, self._sheet, same_system=same_system, noisy=noisy, excused=self._excused)
 
     def _asked(self, check: str, group: Group) -> Executions:
-        """Return the executions that a shared check applies to; none if the judge makes the check itself."""
+        """Return the executions that a shared check applies to. Return none if the judge makes this check itself."""
         if check in group.own:
             return {}
         return {
@@ -247,7 +247,7 @@ def _but_repetitions(group: Group) -> Executions:
 
 
 def require_control(name: str, execution: ArmEvidence, theirs: str, baseline: ArmEvidence, sheet: Sheet) -> None:
-    """Settle unless a control did the baseline's work and has a recorded, finite end."""
+    """Raise `Settled` unless a control did the baseline's work and has a recorded, finite end."""
     control = {name: execution}
     require_finite(control, sheet)
     require_same_work({theirs: baseline, **control}, sheet)
@@ -256,7 +256,7 @@ def require_control(name: str, execution: ArmEvidence, theirs: str, baseline: Ar
 
 
 def _require_throughout(arm: str, capture: CaptureEvidence, steps: JudgedSteps) -> None:
-    """Settle INCONCLUSIVE if steps ran outside the capture, or more steps lack a replay than those that captured."""
+    """Raise INCONCLUSIVE if steps ran outside the capture, or if more steps lack a replay than made a capture."""
     if steps.uncaptured or capture.replays < steps.called - steps.unseen:
         settle(
             reasons.CANDIDATE_NOT_CAPTURED,
@@ -266,7 +266,7 @@ def _require_throughout(arm: str, capture: CaptureEvidence, steps: JudgedSteps) 
 
 
 def _age(capture: CaptureEvidence) -> str:
-    """Return the role "older" if the execution was recorded before its probe watched steps, else ""."""
+    """Return the role "older" if the evidence is from a version whose probe did not watch steps, else ""."""
     return "older" if capture.every_step is None and capture.device_work is None else ""
 
 
@@ -275,6 +275,6 @@ def _first(executions: Executions) -> tuple[str, ArmEvidence]:
 
 
 def _candidate_first(part: AnyPart, executions: Executions) -> Executions:
-    """Return the executions with the candidate first, because guards check batches and training effect of the first."""
+    """Return the executions, candidate first, because guards check the first execution's batches and training."""
     candidate = part.arms()[part.candidate_path]
     return dict(sorted(executions.items(), key=lambda entry: entry[1].start.arm != candidate))

@@ -1,6 +1,6 @@
 """Provide all that a judge may read: the contract, the claim, and the evidence of its runs.
 
-The functions settle the judgement if evidence is missing, so a judge that gets a value can rely on it.
+The functions raise `Settled` if evidence is missing, so a judge can rely on each value that they return.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ LAST_LOSSES = 5  # if so many last losses are equal, training stands still; the 
 
 @dataclass(frozen=True)
 class Context:
-    """All that is known of one unit. `runs`: the evidence of the unit's runs, in the order of planning. `gpu`: the
-    facts about the machine's GPU from the header of the run directory.
+    """All that is known about one unit. `runs`: the evidence of the unit's runs, in planned order. `gpu`: the facts
+    about the machine's GPU from the header of the run directory.
     """
 
     contract: Contract
@@ -69,9 +69,10 @@ class Context:
     def plain_arms(self, part: AnyPart) -> set[str]:
         """Return the arms of the part that must not capture: declared uncaptured, and compared with a captured arm.
 
-        Any claim of the contract may make the comparison, or require an arm without a capture (`plain_path`). If the
-        part judges one arm alone, the comparison is with its twin, an arm that differs only in `capture`. Other arms
-        may capture by themselves, as compiled code does, and so may the candidate of a claim that names a mechanism.
+        The comparison may be in any claim of the contract. Any claim may also require an arm without a capture
+        (`plain_path`). An arm that the part judges alone is compared with its twin, an arm that differs only in
+        `capture`. All other arms may capture by themselves, as compiled code does. So may the candidate of a claim that
+        names a mechanism.
         """
         arms, named = self.contract.arms, {*part.arms().values()}
         # not by `model_dump`: threads judge, and a model that is first built in one crashed Python 3.13.0
@@ -92,7 +93,7 @@ class Context:
         return [each for each in judged if isinstance(each, Capture)]
 
     def judged_steps(self, execution: ArmEvidence) -> JudgedSteps:
-        """Return the numbers of an execution's judged steps, and of those among them that watchers cannot observe."""
+        """Return which steps of an execution are judged, and which of these steps watchers cannot observe."""
         capture = execution.capture
         captures, made = (0, 0) if capture is None else (capture.captures, capture.warm_steps)
         warm = min(made, self.contract.arms[execution.start.arm].warm_steps)
@@ -117,14 +118,14 @@ class Context:
         return len(systems) == 1
 
     def only_run(self, probe: ProbeName) -> RunEvidence:
-        """Return the first run of a probe; settle if there is none or it is not sound. Later attempts do not count."""
+        """Return the first run of a probe, not a later attempt. Raise `Settled` if no run exists or it is unsound."""
         runs = self.sound_runs(probe)
         if not runs:
             settle(reasons.EVIDENCE_MISSING, f"there is no evidence of a `{probe}` run")
         return runs[0]
 
     def run_of(self, probe: ProbeName, arm: str) -> RunEvidence:
-        """Return the first run of a probe that executed an arm; settle as `only_run` does."""
+        """Return the first run of a probe that executed an arm. Raise `Settled` as `only_run` does."""
         runs = self.sound_runs(probe)
         found = next((run for run in runs if arm in run.arms or arm in run.failed), None)
         if found is None:
@@ -132,7 +133,7 @@ class Context:
         return found
 
     def sound_runs(self, probe: ProbeName) -> list[RunEvidence]:
-        """Return all runs of a probe; settle ERROR if a worker died, NOT_RUN if the machine cannot execute a run."""
+        """Return all runs of a probe. Raise ERROR if a worker died, NOT_RUN if the machine cannot execute a run."""
         runs = [run for run in self.runs if run.probe == probe]
         for run in runs:
             if run.death is not None:
@@ -166,7 +167,7 @@ def obstacle_reason(obstacle: Obstacle) -> str:
 
 
 def replicas(run: RunEvidence, arm: str, number: int) -> list[ArmEvidence]:
-    """Return the first `number` executions of an arm; settle ERROR if one is missing, unfinished or inconsistent."""
+    """Return the first `number` executions of an arm. Raise ERROR if one is missing, unfinished or inconsistent."""
     _require_alive(run, arm)
     executions = run.arms.get(arm, [])
     if not executions:  # an arm is not executed if an arm that it needs failed
@@ -183,7 +184,7 @@ def replicas(run: RunEvidence, arm: str, number: int) -> list[ArmEvidence]:
 
 
 class _Partial(ArmEvidence):
-    """An execution in which some parts of the recording failed. Reading such a part settles the judgement."""
+    """An execution in which some parts of the recording failed. Reading such a part raises `Settled`."""
 
     _run_id: str
 
@@ -206,14 +207,14 @@ class _Partial(ArmEvidence):
 
 
 def _require_alive(run: RunEvidence, arm: str) -> None:
-    """Settle if the arm failed before its end."""
+    """Raise `Settled` if the arm failed before its end."""
     failure = run.failed.get(arm)
     if failure is not None:
         _settle_failed(f"arm {arm}", run.run_id, failure)
 
 
 def _settle_failed(what: str, run_id: str, failure: ArmFailed | PartFailed) -> NoReturn:
-    """Settle NOT_RUN if the system reports that this machine lacks something, else ERROR."""
+    """Raise NOT_RUN if the system reports that this machine lacks something, else ERROR."""
     if failure.obstacle is not None:
         settle(obstacle_reason(failure.obstacle), f"{what}: {failure.obstacle.message}")
     where = f" in phase {failure.phase}" if failure.phase else ""
@@ -221,12 +222,12 @@ def _settle_failed(what: str, run_id: str, failure: ArmFailed | PartFailed) -> N
 
 
 def executed(run: RunEvidence, arm: str) -> ArmEvidence:
-    """Return the first execution of an arm; settle as `replicas` does."""
+    """Return the first execution of an arm. Raise `Settled` as `replicas` does."""
     return replicas(run, arm, 1)[0]
 
 
 def end_of(execution: ArmEvidence) -> ArmEnd:
-    """Return the record of an execution's end; settle ERROR if there is none."""
+    """Return the record of an execution's end; raise ERROR if there is none."""
     if execution.end is None:
         settle(reasons.EVIDENCE_MISSING, f"there is no end of arm {execution.start.arm}")
     return execution.end
@@ -251,7 +252,7 @@ def _require_sound(run: RunEvidence, arm: str, execution: ArmEvidence) -> None:
 
 
 def capture_of(arm: str, execution: ArmEvidence, demanded: str | None, sheet: Sheet) -> CaptureEvidence:
-    """Return an arm's capture record; settle if there is none or its mechanism is not the demanded one."""
+    """Return an arm's capture record. Raise `Settled` if it is missing or names another mechanism than `demanded`."""
     capture = execution.capture
     if capture is None:
         settle(reasons.EVIDENCE_MISSING, f"there is no capture record of arm {arm}")
@@ -276,7 +277,7 @@ def capture_of(arm: str, execution: ArmEvidence, demanded: str | None, sheet: Sh
 
 
 def require_uncaptured(part: AnyPart, context: Context) -> None:
-    """Settle FAIL if an arm of the part that must be uncaptured captured: two captured arms would be compared.
+    """Raise FAIL if an arm that must be uncaptured did capture. Otherwise two captured arms would be compared.
 
     The harness itself counts captures, in the record of every arm's end. Older evidence may lack the count.
     """

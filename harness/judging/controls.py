@@ -1,4 +1,4 @@
-"""Measure by controls how much rounding alone makes two arms differ, and if the baseline repeats its own bits."""
+"""Measure with controls how much two arms differ by rounding alone, and whether a baseline repeats its own bits."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ SAME_IN_CONTROL = ("buffers", "generators")  # state that is not nudged; other t
 
 
 def moved_by_rounding(control: ArmEvidence, baseline: ArmEvidence, metric: str) -> Losses:
-    """Return how much rounding may change a series [steps]: a multiple of the control's largest distance so far.
+    """Return how much rounding may change a series at each step: a multiple of the control's largest distance so far.
 
-    metric: the series, such as the loss. The distance is that between control and baseline.
+    metric: the name of the series, such as the loss. The control's distance is its distance from the baseline.
     """
     ours, theirs = values(control, metric), values(baseline, metric)
     steps = min(len(ours), len(theirs))
@@ -45,7 +45,8 @@ def moved_by_rounding(control: ArmEvidence, baseline: ArmEvidence, metric: str) 
 
 
 class Distance(Protocol):
-    """Distances of one tensor: `apart` between arms, `control` between control and baseline, `moved` by both arms."""
+    """Distances of one tensor: `apart` between both arms' ends, `control` between the control's end and the baseline's,
+    `moved` between start and end."""
 
     @property
     def apart(self) -> float: ...
@@ -56,10 +57,11 @@ class Distance(Protocol):
 
 
 class Rounding(NamedTuple):
-    """How much a candidate's rounding changes most of its tensors.
+    """How much the candidate's rounding changes most of its tensors.
 
-    ratio: the median tensor's distance as a multiple of the control's distance; at least 1.
-    share: the median tensor's distance in the control, as a share of `moved`.
+    ratio: the median over tensors of (distance between the arms / distance of the control from the baseline); at least
+    1.
+    share: the median over tensors of (distance of the control from the baseline / `moved`).
     """
 
     ratio: float
@@ -68,19 +70,19 @@ class Rounding(NamedTuple):
     def capped(self, at_most: float) -> float:
         """Return the ratio up to which rounding excuses a tensor that exceeds the bound `at_most`.
 
-        It is at most `MORE_ROUNDING`, because larger distances of all tensors are not rounding. Nor does it excuse a
-        distance above `at_most` in a tensor with the control's median share.
+        The ratio is at most `MORE_ROUNDING`, because larger distances in all tensors are not rounding. It is also so
+        small that a tensor whose control has the median share gets no excuse beyond `at_most`.
         """
         typical = at_most / (AS_ROUNDING * self.share) if self.share else math.inf
         return max(1.0, min(self.ratio, MORE_ROUNDING, typical))
 
     def reach(self, each: Distance) -> float:
-        """Return the largest distance that rounding explains, from the tensor's control or from most tensors."""
+        """Return the largest distance that rounding explains, by the tensor's own control or that of most tensors."""
         return AS_ROUNDING * self.ratio * max(each.control, self.share * each.moved)
 
 
 def measured_rounding(distances: Sequence[Distance]) -> Rounding:
-    """Return how coarsely the candidate rounds, from the tensors that differ between control and baseline."""
+    """Measure how coarsely the candidate rounds, from the tensors that differ between control and baseline."""
     seen = [each for each in distances if _is_measured(each)]
     if not seen:
         return Rounding(1.0, 0.0)
@@ -93,7 +95,7 @@ def _is_measured(each: Distance) -> bool:
 
 
 def require_nudged_alone(control: ArmEvidence, theirs: str, baseline: ArmEvidence, sheet: Sheet) -> None:
-    """Settle unless the control did the baseline's work to its end, and started differently only in parameters."""
+    """Raise `Settled` unless the control did all of the baseline's work, and only parameters differed at the start."""
     name = f"control {control.start.arm}"
     require_control(name, control, theirs, baseline, sheet)
     apart = [str(each) for each in start_differences(control, baseline) if each.category in SAME_IN_CONTROL]
@@ -120,8 +122,8 @@ REMEDY = (
 
 
 def accused_by_bits(judgement: Judgement, part: AnyPart, context: Context) -> Judgement:
-    """Return the judgement. If it fails because of different bits, make it INCONCLUSIVE if the baseline does not repeat
-    its own bits; else add the operators that only one arm ran.
+    """Return the judgement, changed if it fails because of different bits. It becomes INCONCLUSIVE if the baseline does
+    not repeat its own bits. Otherwise the operators that only one arm ran are added.
     """
     arms = compared_arms(part)
     if judgement.reason not in OF_BITS or getattr(part, "equality", None) == "within" or arms is None:

@@ -1,4 +1,4 @@
-"""Check the state that training ends with: finite in every claim, equal wherever bits are demanded."""
+"""Check the state that training ends with: finite in every claim, and equal where a claim requires equal bits."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ EXCUSED_ENDS, IDLE_EXCUSES = "excused_ends", "idle_excuses"  # names of figures
 
 
 def own_name(path: str) -> str:
-    """Return the end of the name under which an optimizer's number is compared, given the number's path: its group and
-    name, or `.` and its name in each parameter's state. Return "" for any other path.
+    """Return the name by which an optimizer's number is compared, from the number's path: group and name, or `.` and
+    its name in a parameter's state. Return "" if the path is not an optimizer's.
     """
     group, state = OF_GROUP.search(path), _OF_STATE.search(path)
     return group[1] if group else state[1] if state else ""
 
 
 class ExcusedEnds:
-    """The tensors that a claim excuses if they end differently, by `category name`.
+    """The tensors (`category name`) that a claim excuses if they end with different values.
 
-    Only counts are excused, which are whole numbers in every record, so that no tensor that training reads is excused.
+    Only counts, which are whole numbers in every record, are excused. So no tensor that training reads is excused.
     counted: paths of Python numbers that captured steps count and never read.
     """
 
     def __init__(self, own: Mapping[str, str], others: Iterable[str], host_values: Collection[str]) -> None:
-        """Take the excuses of the judged claim (`own`) and of a claim that it names (`others`), which may be unused.
+        """Store the excuses of the judged claim (`own`) and of a claim that it names (`others`, which may stay unused).
 
         host_values: paths of numbers that no replay needs to change, as the contract declares.
         """
@@ -46,7 +46,7 @@ class ExcusedEnds:
         self._compared = False
 
     def excuses(self, name: str, *ends: State | None) -> bool:
-        """Return True if a tensor that ends differently is an excused count in every state that has it."""
+        """Return True if a tensor with unequal ends is an excused count in every state that contains the tensor."""
         category, _, tensor = name.partition(" ")
         holders = [each for each in ends if each is not None and tensor in each.digests.get(category, {})]
         values = [(each.numbers or {}).get(name) for each in holders]
@@ -56,7 +56,7 @@ class ExcusedEnds:
         return excused
 
     def paths_of(self, apart: Iterable[str]) -> list[str]:
-        """Return the paths of counted numbers that are among the tensors that ended differently (`apart`)."""
+        """Return the paths of counted numbers among the tensors that ended with different values (`apart`)."""
         names = {each.split(" (")[0].removeprefix("optimizer ") for each in apart if each.startswith("optimizer ")}
         found = ((path, own_name(path)) for path in sorted(self.counted))
         return [
@@ -66,7 +66,7 @@ class ExcusedEnds:
         ]
 
     def are_counted(self, apart: Collection[str]) -> bool:
-        """Return True if all tensors that ended differently are counted numbers."""
+        """Return True if all tensors that ended with different values are counted numbers."""
         return all(self.paths_of([each]) for each in apart)
 
     def compared(self) -> None:
@@ -104,7 +104,7 @@ def note_watched(executions: Mapping[str, ArmEvidence], sheet: Sheet) -> None:
 
 
 def require_recorded(executions: Mapping[str, ArmEvidence]) -> None:
-    """Settle INCONCLUSIVE if states were not recorded, as in older evidence. This is the last check before PASS."""
+    """Raise INCONCLUSIVE if states were not recorded, as in older evidence. This is the last check before PASS."""
     for name, execution in executions.items():
         if execution.start.state is None or end_of(execution).state is None:
             settle(
@@ -121,9 +121,9 @@ def require_recorded(executions: Mapping[str, ArmEvidence]) -> None:
 
 
 def require_finite_end(executions: Mapping[str, ArmEvidence], sheet: Sheet) -> None:
-    """Settle FAIL if a tensor ended NaN or infinite. This does not apply to a buffer that is unchanged since the start,
-    such as a mask, nor to a loose tensor that started not finite, such as a log that is filled from the front.
-    """
+    """Raise FAIL if a tensor ended NaN or infinite. This does not apply to a buffer that is unchanged since the start,
+    such as a mask, nor to a loose tensor that started with NaN or infinity, such as a log that is filled from the
+    front."""
     for name, execution in executions.items():
         end = end_of(execution).state
         if end is None:
@@ -139,7 +139,7 @@ def require_finite_end(executions: Mapping[str, ArmEvidence], sheet: Sheet) -> N
 
 
 def _not_finite(start: State | None, end: State, spoiled: Collection[str]) -> list[str]:
-    """Return the tensors that ended NaN or infinite and must not. spoiled: late loose tensors that once were finite."""
+    """Return the tensors that ended NaN or infinite wrongly. spoiled: late loose tensors that were finite once."""
     found = []
     for category, tensors in end.digests.items():
         before = {} if start is None else start.digests.get(category, {})
@@ -154,7 +154,7 @@ def _not_finite(start: State | None, end: State, spoiled: Collection[str]) -> li
 
 
 def _require_roles(name: str, end: ArmEnd) -> None:
-    """Settle ERROR if the role or the digest of a loose tensor is missing."""
+    """Raise ERROR if the role or the digest of a loose tensor is missing."""
     if end.loose is not None and end.loose.lent and end.loose.roles is None:
         return
     named, unread = roles_of(end), set() if end.loose is None else end.loose.unread.keys()
@@ -169,7 +169,7 @@ def _require_roles(name: str, end: ArmEnd) -> None:
 
 
 def _require_whole(role: str, execution: ArmEvidence, state: State) -> None:
-    """Settle ERROR if entries of a state are missing, because a missing tensor may be the wrong one."""
+    """Raise ERROR if entries of a state are missing, because a missing tensor may be one with wrong values."""
     recorded = sum(len(tensors) for tensors in state.digests.values())
     if recorded != state.tensors or not state.digests.get("generators"):
         settle(reasons.EVIDENCE_INCONSISTENT, f"{recorded} of {state.tensors} tensors of {role} are recorded")
@@ -189,11 +189,11 @@ def require_equal_ends(
     noisy: Collection[str] | None = None,
     excused: ExcusedEnds,
 ) -> None:
-    """Settle FAIL unless all executions end equal in bits to the first one. If not `same_system`, compare only the
+    """Raise FAIL unless all executions end with the same bits as the first one. If not `same_system`, compare only the
     parameters, because other state has different names.
 
     noisy: tensors, by `category name`, that noise may change but both executions must have. All others must be equal.
-    excused: the counts that may end differently.
+    excused: the counts that may end with different values.
     """
     reference_name, reference = next(iter(executions.items()))
     excused.compared()
@@ -230,8 +230,8 @@ def require_equal_ends(
 
 
 def _is_of_a_capture(entry: Apart, execution: ArmEvidence, reference: ArmEvidence) -> bool:
-    """Return True for a static buffer: a loose tensor that a step created, and that only executions have that captured
-    by themselves. A tensor that a plain arm has, too, is state.
+    """Return True for a static buffer: a loose tensor that a step created, and that only executions with captures of
+    their own contain. A tensor that a plain arm contains as well is state.
     """
     both = [execution, reference]
     holders = both if not entry.only_one_has_it else both[:1] if entry.ours else both[1:]
@@ -241,8 +241,8 @@ def _is_of_a_capture(entry: Apart, execution: ArmEvidence, reference: ArmEvidenc
 
 
 def _renamed(found: Sequence[Apart], execution: ArmEvidence, reference: ArmEvidence) -> set[Apart]:
-    """Return loose tensors of one execution that steps created and that equal such a tensor of the other in bits, if
-    one execution captured by itself: a tensor has another name once a capture also holds it.
+    """Return loose tensors of one execution that steps created and that equal such a tensor of the other execution in
+    bits. Return none unless one execution captured by itself: a capture that holds a tensor changes the tensor's name.
     """
     if not any(each.start.facts.get(CAPTURES_ITSELF) is True for each in (execution, reference)):
         return set()
@@ -263,11 +263,12 @@ def _had_from_the_start(entry: Apart, execution: ArmEvidence) -> bool:
 
 
 def require_equal_counts(ours: str, candidate: ArmEvidence, theirs: str, baseline: ArmEvidence, bound: float) -> None:
-    """Settle FAIL if BatchNorm counted different numbers of batches, and a buffer ends with a difference of more than
+    """Raise FAIL if BatchNorm counted different numbers of batches, and a buffer ends with a difference of more than
     `bound` times the baseline's largest element. If that difference was not recorded, counts alone decide.
 
-    Buffers alone do not show a fault: under Adam, rounding can move a bias before a norm, and the running mean with it,
-    without changing a prediction. Counts alone do not either: a recomputation may update twice with the same effect.
+    Different buffers alone do not show a fault: under Adam, rounding can change a bias before a norm, and with it the
+    running mean, without changing a prediction. Nor do counts alone: a recomputation may update buffers twice with the
+    same effect.
     """
     apart = counts_apart(candidate, baseline)
     if not apart:
@@ -326,9 +327,9 @@ def differing(ours: State, theirs: State) -> list[Apart]:
 
 
 def ends_differing(execution: ArmEvidence, reference: ArmEvidence) -> list[Apart]:
-    """Return the tensors that differ between the ends of two executions. A loose tensor counts if either compares it.
+    """Return the tensors that differ between two end states. A loose tensor counts if either execution compares it.
 
-    Leave out a table that only one execution made: the other does not need it, and no loss or state differs.
+    Leave out a table of constants that only one execution made, because the other execution does not need it.
     """
     ours, theirs = end_of(execution), end_of(reference)
     if ours.state is None or theirs.state is None:
@@ -350,7 +351,7 @@ def roles_known(execution: ArmEvidence) -> bool:
 
 
 def _with_unread(state: State, end: ArmEnd, other: ArmEnd) -> State:
-    """Return the state with the loose tensors that this execution does not read and the other end compares."""
+    """Return the state plus the loose tensors that this execution does not read but the other end state compares."""
     if end.loose is None or other.state is None:
         return state
     compared = other.state.digests.get(LOOSE, {})
@@ -373,14 +374,14 @@ def note_distance(candidate: ArmEvidence, baseline: ArmEvidence, sheet: Sheet) -
 
 
 def require_distance(name: str, candidate: ArmEvidence, baseline: ArmEvidence) -> None:
-    """Settle INCONCLUSIVE unless the distance between the ends is known, for a claim within a bound."""
+    """Raise INCONCLUSIVE unless the distance between the ends is known, for a claim within a bound."""
     found = _difference_from(candidate, baseline)
     if found is None or found.largest is None or not math.isfinite(found.largest):
         settle(reasons.END_STATE_UNRECORDED, f"how far {name} ended from {baseline.start.arm} was not recorded")
 
 
 def distance(candidate: ArmEvidence, baseline: ArmEvidence) -> str:
-    """Return the end of a sentence with the largest difference of parameters at the end, for a claim within a bound."""
+    """Return the end of a sentence: the largest difference of parameters at the end. For claims within a bound."""
     found = _difference_from(candidate, baseline)
     if found is None or found.largest is None:
         return ""

@@ -18,7 +18,7 @@ _MAY_COME_LATER = ("optimizer",)
 def require_equal_start(
     kind: str, name: str, execution: ArmEvidence, reference_name: str, reference: ArmEvidence
 ) -> None:
-    """Settle FAIL if two executions start from different parameters of a kind: `trainable`, `frozen` or `rounded`."""
+    """Raise FAIL if two executions start from different parameters of a kind: `trainable`, `frozen` or `rounded`."""
     ours, theirs = (getattr(each.start, f"{kind}_digest") for each in (execution, reference))
     if ours is None or theirs is None:
         settle(reasons.EVIDENCE_MISSING, f"the rounded start of {name if ours is None else reference_name} is missing")
@@ -56,7 +56,7 @@ def _parameters_apart(kind: str, execution: ArmEvidence, reference: ArmEvidence)
 
 
 def _forms_of_frozen(state: State) -> State:
-    """Return the types and shapes of frozen parameters as a state, because only one digest of all is recorded."""
+    """Return the types and shapes of frozen parameters as a state. Their values have only one joint digest."""
     found = {
         name.partition(" ")[2]: form for name, form in (state.forms or {}).items() if name.startswith(f"{FROZEN} ")
     }
@@ -66,7 +66,7 @@ def _forms_of_frozen(state: State) -> State:
 def require_equal_start_state(
     name: str, execution: ArmEvidence, reference_name: str, reference: ArmEvidence, more_in: str | None = None
 ) -> None:
-    """Settle FAIL if two executions start from different buffers, generators or other state. The execution `more_in`
+    """Raise FAIL if two executions start from different buffers, generators or other state. The execution `more_in`
     may have tensors that the other lacks, such as copies that an optimization makes. The other execution may have
     additional loose tensors only if they repeat tensors that both have.
     """
@@ -95,7 +95,7 @@ def _is_named_again(entry: Apart, state: State | None, apart: list[Apart]) -> bo
 
 
 def start_differences(execution: ArmEvidence, reference: ArmEvidence) -> list[Apart]:
-    """Return the tensors that differ at the start of two executions; none if a state is missing, as `held` reports."""
+    """Return the tensors that differ between two starts. Return none if a state is missing, which `held` reports."""
     ours, theirs = execution.start.state, reference.start.state
     if ours is None or theirs is None:
         return []
@@ -103,7 +103,7 @@ def start_differences(execution: ArmEvidence, reference: ArmEvidence) -> list[Ap
 
 
 def _may_come_later(entry: Apart) -> bool:
-    """Return True if the tensor may be missing at the start. A CUDA generator exists only after its first use."""
+    """Return True if the tensor may be missing at the start, as a CUDA generator is before its first use."""
     return entry.category in _MAY_COME_LATER or (
         entry.category == "generators" and entry.name.startswith("torch.cuda:")
     )
@@ -112,7 +112,7 @@ def _may_come_later(entry: Apart) -> bool:
 def in_words(
     apart: Sequence[Apart], name: str, execution: ArmEvidence, reference_name: str, reference: ArmEvidence
 ) -> str:
-    """Return text with the differing tensors, and their values, types and shapes, or the execution that has them."""
+    """Return text with each differing tensor, and its values, types and shapes, or the only execution that has it."""
     alike: dict[str, list[str]] = {}
     for entry in sorted(apart, key=lambda each: weight(str(each))):
         if entry.only_one_has_it:

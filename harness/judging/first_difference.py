@@ -1,9 +1,10 @@
 """Find the first difference between one step of two arms, as a pure function of both arms' observed operators.
 
-Operators of both arms are aligned, which means paired, in three rounds. First by name, types and shapes of inputs,
-module, line of code, and the digests of inputs from before the step: in order, or in any order if such an input
-identifies an operator. Between these pairs, then without the digests, and last without the line, if both arms have an
-operator equally often. An operator without a partner is reported only as the maker of a value.
+The operators of both arms are aligned (paired) in three rounds. The first round pairs operators with equal name, types
+and shapes of inputs, module, line of code, and digests of inputs from before the step. These pairs are in order, unless
+such an input identifies an operator. Between these pairs, the second round ignores the digests, and the third also
+ignores the line. The third pairs only operators that both arms have equally often. An operator without a partner is
+reported only if it computed a differing value.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class PathRow(Record):
 
 
 class Place(Record):
-    """Where an arm computes what differs: the operator, its module and line, and the lines that made its input."""
+    """Where an arm computes the differing value: its operator, module and line, and the lines that made its input."""
 
     operator: str
     module: str
@@ -55,8 +56,8 @@ class Place(Record):
 
 
 class FirstDifference(Record):
-    """The first difference. `how`: an operator has other `numbers` as arguments, `reads` a different tensor, gives a
-    different `result` from equal inputs, or `writes` different state. None if no operator shows the difference.
+    """The first difference. `how`: an operator gets other `numbers` as arguments, `reads` a different tensor, returns
+    another `result` for equal inputs, or `writes` different state. None if no operator shows the difference.
     """
 
     found: Literal["found", "does_not_repeat", "not_seen"]
@@ -83,7 +84,7 @@ class FirstDifference(Record):
 
 
 def first_differing(candidate: Iterable[ObservedStep], baseline: Iterable[ObservedStep]) -> int | None:
-    """Return the first step in which anything that both arms have differs, or None if all steps are equal."""
+    """Return the first step with a difference in a value that both arms recorded, or None if all steps are equal."""
     others, late = {each.step: each for each in baseline}, list[int]()
     for step in sorted(candidate, key=lambda each: each.step):
         other = others.get(step.step)
@@ -113,7 +114,7 @@ def _differences(candidate: ObservedStep, baseline: ObservedStep) -> dict[str, l
 
 
 def unequal(digests: Mapping[str, str], others: Mapping[str, str]) -> list[str]:
-    """Return the names that both have with different digests."""
+    """Return the names that both mappings have with different digests."""
     return [name for name, digest in digests.items() if others.get(name, digest) != digest]
 
 
@@ -198,7 +199,7 @@ def answer_of(run: Run, steps: Sequence[ObservedStep], deaths: Sequence[Death] =
 
 
 def _ended(death: Death, run: Run) -> tuple[str, str]:
-    """Return the arm in whose execution a worker died ("" if none had begun), and how it died."""
+    """Return the arm in whose execution a worker died ("" if no execution had begun), and how the worker died."""
     arm = (death.phase or "").partition(": ")[0].rpartition(".")[0]
     return arm if arm in (run.settings["candidate"], run.settings["baseline"]) else "", death.detail
 
@@ -209,7 +210,7 @@ def _bits(step: ObservedStep) -> ObservedStep:
 
 
 def kept_results(run: Run, steps: Sequence[ObservedStep]) -> dict[str, list[int]]:
-    """Return by arm the operators whose results must be kept, because equal inputs gave different results."""
+    """Return, by arm, the operators whose results must be kept, because equal inputs gave different results."""
     observed = {each.arm: each for each in steps if each.operators is not None}
     arms = [str(run.settings[role]) for role in ("candidate", "baseline")]
     if not set(arms) <= observed.keys():
@@ -229,13 +230,13 @@ def kept_results(run: Run, steps: Sequence[ObservedStep]) -> dict[str, list[int]
 def _first_pair(
     ours: Sequence[ObservedOperator], theirs: Sequence[ObservedOperator], pairs: Sequence[Pair]
 ) -> Told | None:
-    """Return the first differing pair that user code calls or, if there is none, one of the harness's own copies."""
+    """Return the first differing pair that user code calls or, without one, the harness's own first copy."""
     changes = [each for pair in pairs if (each := _differing(ours[pair[0]], theirs[pair[1]], pair)) is not None]
     return next((each for each in changes if ours[each[1][0] or 0].line), changes[0] if changes else None)
 
 
 def _differing(mine: ObservedOperator, other: ObservedOperator, pair: Pair) -> Told | None:
-    """Return how two operators differ, or None if their results are equal, whatever they read."""
+    """Return how two operators differ, or None if their results are equal, even if their inputs differ."""
     made = all(None in each or each[0] == each[1] for each in zip(mine.makes, other.makes, strict=False))
     if made and _left_alike(mine, other):
         return None
@@ -251,10 +252,10 @@ def _differing(mine: ObservedOperator, other: ObservedOperator, pair: Pair) -> T
 
 
 def _left_alike(mine: ObservedOperator, other: ObservedOperator) -> bool:
-    """Return True if two operators leave equal contents in each tensor that they are given.
+    """Return True if two operators leave equal contents in all tensors that they get as inputs.
 
-    If only one arm changes a tensor, the other's may hold the same result before, in memory that is reused. One arm may
-    also pass the memory of a result twice, once as an input that is no longer needed.
+    If only one arm changes a tensor, the other arm's tensor may contain that result already, in reused memory. One arm
+    may also pass the memory of a result twice, once as an input that is no longer needed.
     """
     ours, theirs = mine.leaves, other.leaves
     if len(ours) != len(theirs):
@@ -274,8 +275,8 @@ def _held_after(operator: ObservedOperator) -> list[str | None]:
 
 
 def _fills(mine: ObservedOperator, other: ObservedOperator, number: int) -> bool:
-    """Return True if an operator writes to this input, whose content before does not belong to the step, as a kernel
-    writes to the tensor that it is given for its result.
+    """Return True if this input is only memory for a result: the operator writes it, and its content before the
+    operator does not come from the step.
     """
     both = mine.reads[number], other.reads[number]
     writes = any(number < len(each.leaves) and each.leaves[number] is not None for each in (mine, other))
@@ -285,7 +286,7 @@ def _fills(mine: ObservedOperator, other: ObservedOperator, number: int) -> bool
 def _first_write(
     ours: Sequence[ObservedOperator], theirs: Sequence[ObservedOperator], names: Sequence[str]
 ) -> Told | None:
-    """Return the first of these names that an operator writes, with the last operator of each arm that writes it."""
+    """Return the first of the names that any operator writes, with the last operator of each arm that writes it."""
     for name in names:
         writers = tuple(
             max((number for number, each in enumerate(operators) if name in each.writes), default=None)
@@ -299,7 +300,7 @@ def _first_write(
 def _written_between(
     ours: Sequence[ObservedOperator], theirs: Sequence[ObservedOperator], names: Sequence[str]
 ) -> list[str]:
-    """Return the last line of each arm that wrote one of these names between steps."""
+    """Return, for each arm, the last line of code that wrote one of these names between steps."""
     last = [
         next((each.line for each in reversed(operators) if each.phase == "between" and {*each.writes} & {*names}), "")
         for operators in (ours, theirs)
@@ -308,10 +309,9 @@ def _written_between(
 
 
 def aligned(ours: Sequence[ObservedOperator], theirs: Sequence[ObservedOperator]) -> list[Pair]:
-    """Return the aligned pairs of a step's operators, in their order.
+    """Return the aligned pairs of a step's operators, in order.
 
-    If an arm executes an operator more often, its last executions count, and replays before others, because warm-ups
-    precede the step.
+    If one arm executes an operator more often, pair its replays first, then its last executions. Warm-ups come earlier.
     """
     mine, other = _of_the_step(ours, theirs), _of_the_step(theirs, ours)
     moved = _moved(mine, other)
@@ -320,7 +320,7 @@ def aligned(ours: Sequence[ObservedOperator], theirs: Sequence[ObservedOperator]
 
 
 def _moved(mine: _Numbered, other: _Numbered) -> dict[int, int]:
-    """Return pairs of operators that are in another order, as on a second stream, but read equal inputs from before."""
+    """Return pairs of operators that read equal inputs from before the step in another order, as on two streams."""
     in_order, left = _paired(mine, other, (_fed,)), list[dict[Hashable, list[int]]]()
     for side, operators in enumerate((mine, other)):
         paired = {pair[side] for pair in in_order}
@@ -333,7 +333,7 @@ def _moved(mine: _Numbered, other: _Numbered) -> dict[int, int]:
 
 
 def _paired(mine: _Numbered, other: _Numbered, keys: Sequence[Callable[[ObservedOperator], Hashable]]) -> list[Pair]:
-    """Return the pairs with equal first key in one order, and between these pairs those by the next keys.
+    """Return the pairs with an equal first key, in one order. Between these pairs, pair by the further keys.
 
     By the last key, pair only operators that both arms have equally often.
     """
@@ -355,7 +355,7 @@ def _paired(mine: _Numbered, other: _Numbered, keys: Sequence[Callable[[Observed
 
 
 def _in_order(ours: Sequence[Hashable], theirs: Sequence[Hashable]) -> list[Pair]:
-    """Return the places of equal tokens in one order: the longest rising pairs, then again between these pairs."""
+    """Return index pairs of equal tokens that rise on both sides: the longest sequence, then more between its pairs."""
     pairs: list[Pair] = []
     waiting = [((0, len(ours)), (0, len(theirs)))]
     while waiting:
@@ -373,7 +373,7 @@ def _in_order(ours: Sequence[Hashable], theirs: Sequence[Hashable]) -> list[Pair
 
 
 def _rising(ours: Iterable[Hashable], theirs: Iterable[Hashable]) -> list[Pair]:
-    """Return the longest sequence of pairs that rises on both sides. The k-th equal tokens of both sides pair."""
+    """Return the longest sequence of index pairs that rises on both sides. Only k-th occurrences of a token pair."""
     places = {token: place for place, token in enumerate(_counted(theirs))}
     found = [(mine, places[token]) for mine, token in enumerate(_counted(ours)) if token in places]
     ends: list[int] = []  # for each length, the place in which the best sequence ends,
@@ -401,7 +401,7 @@ def _counted(tokens: Iterable[Hashable]) -> Iterator[Hashable]:
 def _of_the_step(operators: Sequence[ObservedOperator], others: Sequence[ObservedOperator]) -> _Numbered:
     """Return the operators that can be matched with the other arm's, each with its position, in reverse order.
 
-    If replays execute an operator, keep its replayed calls, and other calls only until the other arm has as many.
+    If replays execute an operator, keep the replayed calls. Add its other calls until the other arm has no more.
     """
     tokens, times = [*map(_token, operators)], Counter(_token(each) for each in others if each.phase != "between")
     replayed = Counter(token for token, each in zip(tokens, operators, strict=True) if each.replayed)
@@ -432,7 +432,7 @@ def _fed(operator: ObservedOperator) -> tuple[object, ...]:
 
 
 def _inputs(operator: ObservedOperator) -> list[str]:
-    """Return the digests of tensors from before the step that an operator reads and does not change."""
+    """Return the digests of the inputs that existed before the step and that the operator does not change."""
     leaves = [*operator.leaves, *[None] * len(operator.reads)]
     reads = [read for read, left in zip(operator.reads, leaves, strict=False) if left is None]
     return [each.digest for each in reads if each.source is None and each.digest is not None and each.number is None]
@@ -504,7 +504,7 @@ def _place(operators: Sequence[ObservedOperator], number: int, read: ReadTensor 
 
 
 def _makers(operators: Sequence[ObservedOperator], read: ReadTensor | None, matched: set[int]) -> list[int]:
-    """Return the operators without a partner that made a tensor, directly or through others, in their order."""
+    """Return, in order, the operators without a partner that computed a tensor, directly or through other operators."""
     found: set[int] = set()
     waiting = [read.source] if read is not None else []
     while waiting:
@@ -516,7 +516,7 @@ def _makers(operators: Sequence[ObservedOperator], read: ReadTensor | None, matc
 
 
 def _apart(mine: ObservedOperator, other: ObservedOperator) -> dict[str, object]:
-    """Return how many elements of the first differing result differ, of how many, and the largest difference."""
+    """Return how many elements of the first differing result differ, its size, and the largest difference."""
     for values, others in zip(mine.values or [], other.values or [], strict=False):
         apart = [abs(a - b) for a, b in zip(values, others, strict=False) if a != b]
         if apart and len(values) == len(others):

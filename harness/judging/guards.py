@@ -38,7 +38,7 @@ STANDARD_ERRORS = 4.0
 
 
 def require_guards(part: Guarding, executions: Mapping[str, ArmEvidence], run: RunEvidence, sheet: Sheet) -> None:
-    """Settle unless every guard of `part` holds for all executions. The first execution is the candidate."""
+    """Raise `Settled` unless every guard of `part` holds for all executions. The first execution is the candidate."""
     guards = part.guards
     candidate = next(iter(executions.values()))
     require_steps(len(candidate.series.loss), guards.steps, sheet)
@@ -55,7 +55,7 @@ def require_guards(part: Guarding, executions: Mapping[str, ArmEvidence], run: R
 
 
 def _of_the_beginning(part: Guarding) -> Bounds:
-    """Return the bounds on the difference of candidate and control in their first loss."""
+    """Return the bounds on the difference between the first losses of candidate and control."""
     if not isinstance(part, Guarded) or part.equality == "bitwise":
         return EXACT
     if isinstance(part, TrajectoryMatch) and part.metric != LOSS:
@@ -64,13 +64,13 @@ def _of_the_beginning(part: Guarding) -> Bounds:
 
 
 def control_of(guards: Guards, run: RunEvidence) -> dict[str, ArmEvidence]:
-    """Return the untrained control by the name that messages use; empty if no guard names a control."""
+    """Return the untrained control by its name in messages. Return an empty dict if no guard names a control."""
     return {f"control {arm}": executed(run, arm) for arm in guards.controls().values()}
 
 
 def require_trained(name: str, execution: ArmEvidence, skipped_at_most: int = 0, *, zero_loss: bool = False) -> None:
-    """Settle unless frozen tensors did not change, trainable tensors and the loss did, and at most `skipped_at_most`
-    updates were left out. zero_loss: True if the loss may be 0 at all steps."""
+    """Raise `Settled` unless trainable tensors and the loss changed, frozen tensors did not, and at most
+    `skipped_at_most` updates were left out. zero_loss: True if the loss may be 0 at all steps."""
     start, end = execution.start, end_of(execution)
     require_frozen(name, execution)
     if start.trainable_tensors == 0 or start.trainable_digest == end.trainable_digest:
@@ -87,7 +87,7 @@ def require_trained(name: str, execution: ArmEvidence, skipped_at_most: int = 0,
 
 
 def require_frozen(name: str, execution: ArmEvidence) -> None:
-    """Settle FAIL if frozen tensors changed."""
+    """Raise FAIL if frozen tensors changed."""
     end = end_of(execution)
     if execution.start.frozen_digest != end.frozen_digest:
         settle(reasons.FROZEN_CHANGED, f"the frozen tensors of {name} changed during its {end.steps_called} steps")
@@ -99,7 +99,7 @@ def _require_movement(name: str, series: Losses, where: str = "") -> None:
 
 
 def require_moving(executions: Mapping[str, ArmEvidence], metric: str) -> None:
-    """Settle FAIL if a metric is constant over an execution's steps. `require_trained` checks the loss."""
+    """Raise FAIL if a metric is constant over an execution's steps. `require_trained` checks the loss."""
     for name, execution in executions.items() if metric != LOSS else ():
         series = values(execution, metric)
         if len(series) > 1 and (series == series[0]).all():
@@ -121,7 +121,7 @@ def _require_distinct_batches(guards: Guards, candidate: ArmEvidence, sheet: She
 
 
 def require_active_clip(name: str, execution: ArmEvidence, demanded: int, sheet: Sheet) -> None:
-    """Settle unless the clip was active (a group above the threshold) in at least `demanded` steps."""
+    """Raise `Settled` unless the clip was active (a group's norm exceeded the threshold) in `demanded` steps."""
     active = np.asarray(execution.series.clip_active_groups)
     if demanded > 0 and len(active) and (active < 0).all():
         settle(reasons.CAPABILITY_MISSING, f"the system of {name} does not offer `gradient_norms`")
@@ -138,7 +138,7 @@ def require_active_clip(name: str, execution: ArmEvidence, demanded: int, sheet:
 def _require_training_effect(
     effect: TrainingEffect, beginning: Bounds, candidate: ArmEvidence, run: RunEvidence, sheet: Sheet
 ) -> None:
-    """Settle FAIL unless the candidate's loss ends below the control's on the same batches by the demanded amount."""
+    """Raise FAIL unless the candidate's loss ends below the control's, on the same batches, by the demanded amount."""
     control = executed(run, effect.control)
     if problem := _control_problem(control, candidate):
         settle(
@@ -165,7 +165,7 @@ def _require_training_effect(
 
 
 def _require_one_beginning(name: str, ours: Losses, theirs: Losses, bounds: Bounds) -> None:
-    """Settle FAIL unless the first losses agree, because the first loss precedes any update."""
+    """Raise FAIL unless the first losses agree. No update precedes the first loss, so training cannot change it."""
     first = difference(ours[:1], theirs[:1], "every", bounds)
     apart = first.first_differing if bounds == EXACT else first.first_exceeding
     if apart is not None:
@@ -177,8 +177,8 @@ def _require_one_beginning(name: str, ours: Losses, theirs: Losses, bounds: Boun
 
 
 def _require_more_than_noise(effect: TrainingEffect, ours: Losses, theirs: Losses, sheet: Sheet) -> None:
-    """Settle FAIL if noise of batches may explain the training effect. It does not if the candidate ends below every
-    loss of the control by the demanded amount, or if its loss follows the control's from batch to batch."""
+    """Raise FAIL if noise of batches may explain the training effect. Noise does not explain it if the candidate ends
+    below every loss of the control by the demanded amount, or if its loss follows the control's from batch to batch."""
     beyond = float(theirs.min() - np.mean(ours[-effect.last :]))
     share, error = _shared_change(ours, theirs)
     sheet.figure("below_any_control_loss", beyond, "loss")
@@ -193,7 +193,7 @@ def _require_more_than_noise(effect: TrainingEffect, ours: Losses, theirs: Losse
 
 
 def _shared_change(ours: Losses, theirs: Losses) -> tuple[float, float]:
-    """Return the slope of our step-to-step changes on theirs, by a regression through the origin, and its error.
+    """Return slope and error of a regression, through the origin, of our step-to-step changes on theirs.
 
     Changes are compared because a decrease over many steps must not count as following the control.
     """
@@ -207,10 +207,10 @@ def _shared_change(ours: Losses, theirs: Losses) -> tuple[float, float]:
 
 
 def _require_floor(floor: Floor, candidate: ArmEvidence, control: ArmEvidence, sheet: Sheet) -> None:
-    """Settle INCONCLUSIVE unless parameters moved enough, or the loss ended clearly below the control's.
+    """Raise INCONCLUSIVE unless parameters changed enough, or the loss ended clearly below the control's.
 
-    The standard error is that of two independent series. The difference of losses on the same batch would be too
-    sensitive: it shows even updates of a millionth.
+    The standard error is that of two independent series. Differences of losses on the same batch would be too
+    sensitive, because they show even updates of a millionth.
     """
     moved = end_of(candidate).moved
     sheet.figure("moved", moved, "of a parameter's size")
@@ -244,7 +244,7 @@ def _standard_error(*series: Losses) -> float:
 
 
 def _control_problem(control: ArmEvidence, candidate: ArmEvidence) -> str:
-    """Return why the control is no untrained run of the candidate's start and batches; "" if it is."""
+    """Return why the control is not an untrained run from the candidate's start and batches; "" if it is one."""
     problem = ""
     if control.start.trainable_digest != candidate.start.trainable_digest:
         ours, theirs = control.start.trainable_names, candidate.start.trainable_names

@@ -1,4 +1,4 @@
-"""Check that the launched graphs are the counted ones, and that they did nearly all device work of the steps.
+"""Check that the graphs whose nodes were counted are launched, and do nearly all device work of the steps.
 
 The number of launches alone proves little, because an eager training could launch a small graph in each step.
 """
@@ -43,9 +43,9 @@ class Finding(NamedTuple):
 
 
 class JudgedSteps(NamedTuple):
-    """Numbers of an arm's steps that are judged.
+    """The numbers of an arm's judged steps, by kind.
 
-    called: all steps without `warm`, the plain steps that the contract allows before the capture.
+    called: all steps except `warm`, the plain steps that the contract allows before the capture.
     unseen: steps that watchers cannot observe: those that capture, and the first step of each shape.
     uncaptured: steps that ran outside the capture, including plain steps beyond the allowed number.
     still: True if the last losses are all equal, so that they do not show whether a step reads its batch.
@@ -85,10 +85,10 @@ def uncounted(arm: str, capture: CaptureEvidence, bounds: Bounds, steps: JudgedS
 
 
 def unreplayed(arm: str, capture: CaptureEvidence, bounds: Bounds, steps: JudgedSteps | None) -> Finding | None:
-    """Return a finding if the check with replays left out did not show that the step's outputs depend on its replays;
-    None if the check showed it, or was not made.
+    """Return a finding if a trial without replays did not show that a step's outputs depend on its replays. Return None
+    if the trial showed it or was not made.
 
-    The loss need not depend on them if the claim allows more work outside the graphs than the default.
+    The loss need not depend on replays if the claim allows more work outside the graphs than the default.
     """
     ghost = capture.ghost
     if ghost is None:  # older evidence, or several ranks: the check was not made
@@ -142,7 +142,7 @@ def blind(arm: str, capture: CaptureEvidence) -> Finding | None:
 def outside_share(work: DeviceWork, after: float = 0.0) -> float:
     """Return the share of the watched replays' device time in kernels outside the graphs; NaN if a time is not finite.
 
-    after: seconds of kernels after the step, to include them.
+    after: seconds of kernels after the step, to be counted as outside.
     """
     outside = work.outside_kernel_seconds + after
     total = work.launched_seconds + outside
@@ -172,9 +172,9 @@ def _launched(arm: str, work: DeviceWork, capture: CaptureEvidence) -> Finding |
 
 
 def _unevenly(arm: str, work: DeviceWork, capture: CaptureEvidence) -> Finding | None:
-    """Return a finding unless each piece of a step (`graphs_per_step`) was launched once in each step, of any capture.
+    """Return a finding unless each step launched each of its pieces (`graphs_per_step`) once, from any capture.
 
-    A second launch of a piece does not replace another piece. Pieces with equal work are counted together.
+    A second launch of one piece does not replace another piece. Pieces with equal work are counted together.
     """
     pieces, places = graphs_per_step(capture), defaultdict[_Content, set[int]](set)
     for index, graph in enumerate(capture.nodes):
@@ -276,8 +276,8 @@ def _busiest(arm: str, capture: CaptureEvidence, bounds: Bounds, steps: JudgedSt
 def _after(arm: str, capture: CaptureEvidence, bounds: Bounds) -> Finding | None:
     """Return a finding if operations outside the replay, including those after the step, exceed the bound.
 
-    For a traced replay, a claim's own bound counts only if the replays alone train: without device times, nothing else
-    shows how much of the work the replays do.
+    For a traced replay, a claim's own bound counts only if the replays alone train. There are no device times, so
+    nothing else shows how much of the work the replays do.
     """
     watch, seen = capture.every_step, capture.observed_replayed_operations
     if watch is None or not watch.most_after:

@@ -1,10 +1,11 @@
-"""Check that both arms move every tensor alike from start to end, within a bound, except for rounding.
+"""Check that both arms change every tensor alike from start to end, within a bound, except for rounding.
 
 Losses do not show averaged weights, running statistics, parameters that few batches use, or the last update. But a
-distance alone proves nothing: if an optimizer divides by a tiny size, as Adam does for a bias before a norm, rounding
-moves a tensor as far as a gradient. The control, a baseline whose start was changed by a rounding, measures this. It
-excuses tensors beyond the bound. A tensor within the bound must still be no further apart than rounding takes most
-parameters, because an average that is updated a step late also moves little."""
+distance alone proves nothing: where an optimizer divides by a tiny size, as Adam does for a bias before a norm,
+rounding changes a tensor as much as a gradient does. A control, which is a baseline whose start was changed by one
+rounding, measures this. It excuses tensors beyond the bound. A tensor within the bound may still differ by no more than
+rounding changes most parameters, because an average that is updated one step late also differs little.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ FLOATING = ("float", "bfloat", "complex")  # prefixes of the names of floating-p
 
 
 class Tensor(NamedTuple):
-    """L2 norms of a tensor: distance of the arms' ends, the baseline's movement and size, the control's distance."""
+    """L2 norms of a tensor: distance of the arms' ends, the baseline's change and size, the control's distance."""
 
     name: str
     apart: float
@@ -39,7 +40,8 @@ class Tensor(NamedTuple):
 
     @property
     def share(self) -> float:
-        """Return the distance of the ends divided by the baseline's movement; infinite if it did not move finitely."""
+        """Return the distance of the ends divided by the baseline's change. If that is 0 or not finite, return
+        infinity, or 0 for no distance."""
         return self.apart / self.moved if 0 < self.moved < math.inf else (math.inf if self.apart else 0.0)
 
     def rounding(self, ratio: float) -> float:
@@ -47,7 +49,7 @@ class Tensor(NamedTuple):
         return _largest_finite(AS_ROUNDING * ratio * self.control, OF_SIZE * self.size)
 
     def is_explained(self, rounding: Rounding, steps: int) -> bool:
-        """Return True if rounding explains the distance: most parameters are as far apart, or rounding in each step."""
+        """Return True if the distance is like that of most parameters, or at most a rounding in each step."""
         floor = max(OF_SIZE, OF_STEP * steps) * self.size
         return self.apart <= _largest_finite(rounding.reach(self), floor)
 
@@ -68,9 +70,9 @@ def require_near_ends(
     *,
     same_system: bool = True,
 ) -> str:
-    """Return the end of a sentence: tensors that rounding may have moved, and tensors without a counterpart.
+    """Return the end of a sentence: tensors that rounding may have changed, and tensors without a counterpart.
 
-    Settle FAIL if a tensor is moved differently. Settle INCONCLUSIVE if rounding moves every parameter as far as
+    Raise FAIL if a tensor changes differently. Raise INCONCLUSIVE if rounding changes every parameter as much as
     training does, or if the baseline has state that the candidate lacks.
     """
     arm = baseline.start.arm
@@ -126,7 +128,7 @@ def require_near_ends(
 def _of_counts(execution: ArmEvidence) -> set[str]:
     """Return the names of tensors with several integers or flags, such as the number of tokens of each expert.
 
-    Rounding changes them by whole numbers or not at all, so distances do not measure it.
+    Rounding changes integers by whole numbers or not at all, so distances do not measure rounding.
     """
     forms = (execution.start.state and execution.start.state.forms) or {}
     return {
@@ -170,7 +172,7 @@ def _of(execution: ArmEvidence, arm: str) -> MovedApart:
 
 
 def _require_all(ours: str, candidate: ArmEvidence, made: MovedApart) -> None:
-    """Settle ERROR if a tensor of the end is neither compared nor listed as uncompared, or no parameter is compared."""
+    """Raise ERROR if a tensor of the end is neither compared nor listed as uncompared, or no parameter is compared."""
     state = end_of(candidate).state
     named = {f"{category} {name}" for category, found in (state.digests if state else {}).items() for name in found}
     lost = {name for name in named if not name.startswith(NOT_READ)} - {*made.tensors, *made.uncompared}
@@ -195,7 +197,7 @@ def require_all_compared(
 ) -> str:
     """Return the end of a sentence with the tensors that had no counterpart; "" if older evidence did not record them.
 
-    Settle INCONCLUSIVE if the baseline has state that the candidate lacks, unless two systems have different names.
+    Raise INCONCLUSIVE if the baseline has state that the candidate lacks, unless two systems have different names.
     """
     if made.missing is None:
         return ""
@@ -218,7 +220,7 @@ def require_all_compared(
 def _require_nothing_derived(
     ours: str, candidate: ArmEvidence, theirs: str, baseline: ArmEvidence, left: Sequence[str]
 ) -> None:
-    """Settle FAIL if the baseline made averages or copies of its parameters, and the candidate made no additional
+    """Raise FAIL if the baseline made averages or copies of its parameters, and the candidate made no additional
     tensor that could be such an average under another name.
     """
     derived = [name for name in left if roles_of(end_of(baseline)).get(name.removeprefix(LOOSE)) == "derived"]
@@ -231,7 +233,7 @@ def _require_nothing_derived(
 
 
 def _is_told_otherwise(name: str, candidate: ArmEvidence, baseline: ArmEvidence, made: MovedApart) -> bool:
-    """Return True if a tensor needs no counterpart: a moment in another format, an unchanged or a repeated tensor."""
+    """Return True if a tensor needs no counterpart: a moment in another format, or an unchanged or repeated tensor."""
     if name.startswith(OPTIMIZER):
         return _is_of_another_format(name, candidate, made)
     start, end = _digests(baseline.start.state), _digests(end_of(baseline).state)
@@ -260,7 +262,7 @@ def _is_of_another_format(name: str, candidate: ArmEvidence, made: MovedApart) -
 
 
 def require_equal_updates(ours: str, candidate: ArmEvidence, theirs: str, baseline: ArmEvidence) -> None:
-    """Settle FAIL if the optimizers of the arms counted different numbers of updates."""
+    """Raise FAIL if the optimizers of the arms counted different numbers of updates."""
     apart = sorted(_updates_apart(candidate, baseline))
     if apart:
         settle(

@@ -55,7 +55,7 @@ class Features:
     floor: Floats
 
     def separations(self, halves: NDArray[np.bool_]) -> tuple[Floats, Floats]:
-        """Return shift and noise [D, features] of divisions [D, 2n], True for the first half; above 1 may fail."""
+        """Return shift and noise [D, features] of D divisions (above 1 may fail). halves [D, 2n]: True in the first."""
         ours, theirs = halves / (halves.sum(axis=1, keepdims=True)), ~halves / ((~halves).sum(axis=1, keepdims=True))
         runs = halves.shape[1] // 2
         centred, floor = self._scaled()
@@ -91,7 +91,7 @@ class Features:
 
 @dataclass(frozen=True)
 class Separation:
-    """How far the two arms are apart (`actual`), and the most for any other division (`others`). Above 1 may fail."""
+    """The separation of the arms (`actual`), and the largest of all other divisions (`others`). Above 1 may fail."""
 
     actual: float
     others: float
@@ -100,17 +100,17 @@ class Separation:
 
     @property
     def beyond(self) -> float:
-        """Return the arms' separation divided by the needed one. Above 1 the arms are unequal."""
+        """Return the arms' separation divided by `needed`. Above 1 the arms are unequal."""
         return self.actual / self.needed
 
     @property
     def needed(self) -> float:
-        """Return the separation that unequal arms exceed."""
+        """Return the separation above which arms count as unequal."""
         return max(1.0, self.others)
 
 
 def separation(groups: Sequence[Features]) -> Separation:
-    """Return the separation of the arms, which are the two halves of all rows, and the most of all other divisions."""
+    """Return the separation of the arms (the two halves of all rows), and the largest one of all other divisions."""
     runs = len(groups[0].values) // 2
     chosen = list(combinations(range(2 * runs), runs))
     halves = np.zeros((len(chosen), 2 * runs), dtype=np.bool_)
@@ -154,7 +154,7 @@ def require_within_noise(
     sheet: Sheet,
     ends: Callable[[Collection[str], Mapping[str, ArmEvidence]], None],
 ) -> OwnNoise:
-    """Settle FAIL if the arms are separated further than any other halves, or differ in state that noise cannot change.
+    """Raise FAIL if the arms are separated further than any other halves, or differ in state that noise cannot change.
 
     ends: a function that compares the ends of two runs, except tensors that noise may change.
     """
@@ -168,7 +168,7 @@ def require_within_noise(
 
 
 def require_unseparated(groups: list[Features], start: Mapping[str, Sketch], ours: str, sheet: Sheet) -> OwnNoise:
-    """Settle FAIL if the first half of the rows, the candidate's runs, is separated further than any other half.
+    """Raise FAIL if the first half of the rows, the candidate's runs, is separated further than any other half.
 
     start: sketches of the baseline's initial tensors, by `category name`.
     """
@@ -188,9 +188,9 @@ def require_unseparated(groups: list[Features], start: Mapping[str, Sketch], our
 def require_timed_within_noise(
     candidates: Sequence[ArmEvidence], baselines: Sequence[ArmEvidence], ours: str, theirs: str
 ) -> None:
-    """Settle FAIL if the timed losses of the two arms are separated further than any other halves of their processes.
+    """Raise FAIL if the timed losses of the two arms are separated further than any other halves of their processes.
 
-    Compare the timed steps that all processes made, of at most the first `MOST_TIMED` processes.
+    Compare only the steps that all processes timed. Use at most the first `MOST_TIMED` processes.
     """
     runs = [losses(each) for each in (*candidates[:MOST_TIMED], *baselines[:MOST_TIMED])]
     if len(runs) < 2 * RUNS:
@@ -213,7 +213,7 @@ def require_decided(
     baselines: Mapping[str, ArmEvidence],
     run: RunEvidence,
 ) -> str:
-    """Settle INCONCLUSIVE if there is no noise or it hides everything; else return the end of a sentence about it."""
+    """Raise INCONCLUSIVE if there is no noise, or if noise hides everything. Return the end of a sentence."""
     ours, theirs = next(iter(candidates)), next(iter(baselines))
     bits = {_bits(each) for each in baselines.values()}
     if len(bits) == 1 and not bits >= {_bits(each) for each in candidates.values()}:
@@ -296,7 +296,7 @@ def _sketches(execution: ArmEvidence) -> dict[str, Sketch]:
 
 
 def _require_same_gradients(ours: Sequence[Mapping[str, Sketch]], theirs: Sequence[Mapping[str, Sketch]]) -> None:
-    """Settle FAIL if a candidate's run has another set of gradients than the baseline: noise creates no gradient."""
+    """Raise FAIL if a candidate's run has another set of gradients than the baseline: noise creates no gradient."""
     known = [{name for name in each if name.startswith("gradient ")} for each in theirs]
     for each in ours:
         found = {name for name in each if name.startswith("gradient ")}

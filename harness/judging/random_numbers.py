@@ -1,8 +1,8 @@
 """Find arms that draw different random numbers. Both may be right, and no bound on rounding covers their difference.
 
-A library may use another kernel when it is captured or compiled, and that kernel may drop other elements. The operators
-of a step that draw, with their shapes, show which numbers the step drew. Such arms each have an operator that the other
-lacks. If one arm only draws more than the other, it may be wrong, so its numbers decide.
+A library may use another kernel when it is captured or compiled, and that kernel may drop other elements. The drawing
+operators of a step, with their shapes, show which numbers the step drew. Arms with different random numbers each have a
+drawing operator that the other arm lacks. If one arm only draws more, it may be wrong, so its numbers decide.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _BYTES = {"float64": 8, "int64": 8, "float32": 4, "int32": 4, "float16": 2, "bfl
 
 
 def with_other_numbers(judgement: Judgement, part: AnyPart, context: Context) -> Judgement:
-    """Return the judgement; make it INCONCLUSIVE if it fails by numbers and the arms draw different random numbers."""
+    """Return the judgement. Make it INCONCLUSIVE if numbers differ and the arms draw different random numbers."""
     drew = drew_otherwise(judgement.reason, part, context)
     if drew is None:
         return judgement
@@ -48,8 +48,8 @@ def with_other_numbers(judgement: Judgement, part: AnyPart, context: Context) ->
 
 
 def drew_otherwise(reason: str, part: AnyPart, context: Context) -> str | None:
-    """Return how the random numbers of the part's arms differ. Return None if they are equal as far as was recorded, or
-    if the reason code is not about numbers of two arms.
+    """Return how the random numbers of the part's arms differ. Return None if the recorded ones are equal, or if the
+    reason code is not about numbers of two arms.
     """
     arms = compared_arms(part)
     if reason not in OF_NUMBERS or arms is None:
@@ -64,7 +64,7 @@ def _recorded(executions: Sequence[ArmEvidence]) -> list[Draws]:
 
 
 class _Step(NamedTuple):
-    """The operators by which one step may have drawn. Their order is unknown if a graph and the host both drew."""
+    """The operators with which one step may have drawn. Their order is unknown if both a graph and the host drew."""
 
     operators: list[str]
     in_order: bool
@@ -76,13 +76,13 @@ class _Step(NamedTuple):
         return all(each in ours for each in other.operators)
 
     def common(self, other: _Step) -> int:
-        """Count the leading operators that both steps have in common."""
+        """Return how many operators both steps have in common before the first different one."""
         pairs = zip(self.operators, other.operators, strict=False)
         return len(list(takewhile(lambda pair: pair[0] == pair[1], pairs)))
 
 
 def _steps(draws: Draws) -> list[_Step]:
-    """Return every possible list of a step's drawing operators: consecutive captures may be pieces of one step."""
+    """Return every possible list of a step's drawing operators: consecutive captures may be parts of one step."""
     captured = [each for each in draws.captured if each]
     places = [(first, until) for first in range(len(captured)) for until in range(first + 1, len(captured) + 1)]
     pieces = [[name for each in captured[first:until] for name in each] for first, until in places]
@@ -108,7 +108,7 @@ def _differ(ours: str, made: Draws, theirs: str, plain: Draws) -> str | None:
 
 
 def _by_unseen_operators(ours: str, made: Draws, theirs: str, plain: Draws) -> str | None:
-    """Return a sentence if only one arm moves torch's generator without a visible operator, as a custom kernel does."""
+    """Return a sentence if only one arm advances torch's generator without a visible operator (custom kernels)."""
     (unseen, hides), (seen, shows) = sorted([(ours, made), (theirs, plain)], key=lambda each: _is_seen(each[1]))
     moved = [name for name in hides.generators if name.startswith("torch.")]
     if not moved or _is_seen(hides) or not _is_seen(shows):
@@ -121,7 +121,7 @@ def _is_seen(draws: Draws) -> bool:
 
 
 def with_other_precision(judgement: Judgement, part: AnyPart, context: Context) -> Judgement:
-    """Return the judgement; make it INCONCLUSIVE if numbers fail and the candidate's optimizer keeps fewer bits."""
+    """Return the judgement. Make it INCONCLUSIVE if numbers differ and the candidate's optimizer stores fewer bits."""
     arms = compared_arms(part)
     if judgement.reason not in OF_NUMBERS or arms is None:
         return judgement

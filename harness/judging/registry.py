@@ -29,7 +29,7 @@ from harness.kinds.steps.model import StepAccuracy
 
 
 def require_whole_runs(part: AnyPart, context: Context) -> None:
-    """Settle ERROR if, at any rank, an arm of the part was called for fewer or more steps than its workload has."""
+    """Raise ERROR if, at any rank, an arm of the part executed fewer or more steps than its workload has."""
     steps = context.contract.workloads[context.workload].steps
     probe = probe_of(part)
     found = [run for run in context.runs if run.probe == probe.name and probe.trainings != "none"]
@@ -80,7 +80,8 @@ def judge_unit(
     """Return the verdict of one unit, as a pure function of its contract, the evidence of its runs, and its obstacle.
 
     runs: the evidence of the unit's runs in their planned order. Missing evidence is ERROR.
-    obstacle: why this machine or system cannot run the unit: NOT_RUN, or ERROR if the system could not be described.
+    obstacle: why this machine or system cannot run the unit. It gives NOT_RUN, or ERROR if the system was not
+    described.
     gpu: facts about the machine's GPU from the evidence's header, for bounds that depend on them.
     A composite claim gets the verdict of its worst part.
     """
@@ -106,7 +107,7 @@ def _if_whole(judgement: Judgement, claim: AnyClaim, context: Context) -> Judgem
 
 
 def _if_still(judgement: Judgement, check: Callable[[], None]) -> Judgement:
-    """Return the judgement, or, if the check settles, the check's result with the judgement's figures."""
+    """Return the judgement. If the check raises `Settled`, return the check's result with the judgement's figures."""
 
     def checked(_: Sheet) -> Judgement:
         check()
@@ -119,12 +120,12 @@ def _if_still(judgement: Judgement, check: Callable[[], None]) -> Judgement:
 
 
 def _is_undecided_but_captured(judgement: Judgement) -> bool:
-    """Return True if undecided for another reason than an uncaptured arm, which swapped arms would also cause."""
+    """Return True if the judgement is undecided, but not because of an uncaptured arm (as swapped arms are)."""
     return judgement.status is Status.INCONCLUSIVE and judgement.reason != reasons.CANDIDATE_NOT_CAPTURED
 
 
 def not_in_contract(contract: str, claim: str, workload: str) -> Verdict:
-    """Return the verdict of a unit that was run under another contract and is missing from the one that judges."""
+    """Return the verdict of a unit that was run under another contract and is missing from the judging contract."""
     judgement = Sheet().conclude(reasons.NOT_IN_CONTRACT, "the contract that it is judged by has no such unit")
     return Verdict(contract=contract, claim=claim, workload=workload, **dict(judgement))
 
@@ -188,7 +189,7 @@ def _by_its_bounds(part: AnyPart, context: Context, sheet: Sheet) -> AnyPart:
     """Return the part with the bounds that apply here. Note the case that decided, unless it depends only on the
     workload.
 
-    Settle if a case depends on the candidate's data type and its system does not state one.
+    Raise `Settled` if a case depends on the candidate's data type and its system does not state one.
     """
     situation = context.situation(part)
     for path, bound in part.bounds().items():
@@ -201,7 +202,7 @@ def _by_its_bounds(part: AnyPart, context: Context, sheet: Sheet) -> AnyPart:
 
 
 def _settle_without_dtype(path: str, candidate: str, context: Context) -> NoReturn:
-    """Settle because of the candidate's unsound runs or, if they are sound, because none states its data type."""
+    """Raise `Settled`, because the candidate's runs are unsound or no sound run states its data type."""
     for probe in dict.fromkeys(run.probe for run in context.runs):
         context.sound_runs(probe)
     run = next((run for run in context.runs if candidate in run.arms or candidate in run.failed), None)
@@ -244,7 +245,7 @@ def _composite(claim: CompositeClaim, context: Context) -> Judgement:
 
 
 def _of_part(prefix: str, judgement: Judgement) -> Judgement:
-    """Return the judgement with the part's prefix in its demands."""
+    """Return the judgement with the part's prefix in the names of its demands."""
     demands = tuple(replace(each, part=prefix) for each in judgement.demands)
     decided = judgement.decided and replace(judgement.decided, part=prefix)
     return judgement.model_copy(update={"demands": demands, "decided": decided})

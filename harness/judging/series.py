@@ -28,8 +28,8 @@ LOSS = "loss"
 class Bounds:
     """The largest allowed difference from the baseline's value at a step. None means unbounded. Both bounds must hold.
 
-    relative: relative to the baseline's absolute value at that step. If that is 0, the candidate's must be 0, too.
-    floor, rounding [steps]: differences up to these may be rounding, and exceed no relative bound.
+    relative: divided by the baseline's absolute value at that step. If that value is 0, the candidate's must be 0, too.
+    floor, rounding [steps]: differences up to these values may be rounding, and exceed no relative bound.
     """
 
     absolute: float | None
@@ -71,7 +71,7 @@ def losses(execution: ArmEvidence) -> Losses:
 
 
 def rounding_of(baseline: ArmEvidence) -> float:
-    """Return the rounding of the baseline's largest loss, or of larger terms that add up to a small loss.
+    """Return the rounding of the baseline's largest loss, or of the larger terms of which a small loss is the sum.
 
     Return 0 if the terms were not recorded.
     """
@@ -80,7 +80,7 @@ def rounding_of(baseline: ArmEvidence) -> float:
 
 
 def values(execution: ArmEvidence, metric: str) -> Losses:
-    """Return the metric [steps] as float64; settle NOT_RUN if the system does not report it."""
+    """Return the metric [steps] as float64; raise NOT_RUN if the system does not report it."""
     if metric == LOSS:
         return losses(execution)
     reported = execution.series.metrics
@@ -99,7 +99,7 @@ def first_true(mask: NDArray[np.bool_]) -> int | None:
 
 
 def judged_steps(candidate: Losses, baseline: Losses, compare: Compare) -> tuple[Losses, Losses, int]:
-    """Return both series over their common steps, or at the first or last one, and the first returned step's number."""
+    """Return both series over all common steps, or at the first or last one, and the number of the first step."""
     steps = min(len(candidate), len(baseline))
     steps = min(steps, 1) if compare == "first" else steps
     offset = max(steps - 1, 0) if compare == "final" else 0
@@ -157,7 +157,7 @@ def difference(candidate: Losses, baseline: Losses, compare: Compare, bounds: Bo
 
 
 def require_finite(executions: Mapping[str, ArmEvidence], sheet: Sheet, metric: str = LOSS) -> None:
-    """Settle FAIL at the first step at which the loss, or the metric, of an execution is NaN or infinite."""
+    """Raise FAIL at the first step at which the loss, or the metric, of an execution is NaN or infinite."""
     found: list[tuple[int, str, str, float]] = []
     for what in dict.fromkeys((LOSS, metric)):
         for name, execution in executions.items():
@@ -172,7 +172,7 @@ def require_finite(executions: Mapping[str, ArmEvidence], sheet: Sheet, metric: 
 
 
 def require_same_work(executions: Mapping[str, ArmEvidence], sheet: Sheet) -> None:
-    """Settle FAIL unless all executions made as many steps as the first execution, on the same batches."""
+    """Raise FAIL unless all executions made as many steps as the first execution, on the same batches."""
     reference_name, reference = next(iter(executions.items()))
     others = list(executions.items())[1:]
     for name, execution in others:
@@ -184,7 +184,7 @@ def require_same_work(executions: Mapping[str, ArmEvidence], sheet: Sheet) -> No
 
 
 def require_same_code(executions: Mapping[str, ArmEvidence]) -> None:
-    """Settle INCONCLUSIVE if arms are compared and one of them replays uncompiled operators instead of compiled code.
+    """Raise INCONCLUSIVE if arms are compared and one of them replays uncompiled operators instead of compiled code.
 
     Compiled code computes different bits, draws different random numbers, and may have defects of its own.
     """
@@ -203,7 +203,7 @@ def require_same_code(executions: Mapping[str, ArmEvidence]) -> None:
 
 
 def require_same_parameters(executions: Mapping[str, ArmEvidence]) -> None:
-    """Settle FAIL if the trainable parameters of an execution have other names than those of the first execution."""
+    """Raise FAIL if the trainable parameters of an execution have other names than those of the first execution."""
     reference_name, reference = next(iter(executions.items()))
     for name, execution in list(executions.items())[1:]:
         ours, theirs = execution.start.trainable_names, reference.start.trainable_names
@@ -273,7 +273,7 @@ def note_difference(sheet: Sheet, found: Difference, equality: str, bounds: Boun
 
 
 def called(metric: str) -> str:
-    """Return what messages call the values of a series."""
+    """Return the word that messages use for the values of a series."""
     return "losses" if metric == LOSS else f"values of `{metric}`"
 
 
@@ -288,7 +288,7 @@ def require_equal(
     *,
     beside: bool = False,
 ) -> None:
-    """Settle FAIL if the series differ in bits (`bitwise`), or at any step by more than a bound (`within`)."""
+    """Raise FAIL if the series differ in bits (`bitwise`), or at any step by more than a bound (`within`)."""
     if equality == "bitwise" and not sheet.meets(
         "steps_differing", found.differing, "none", noun="steps differ", of=found.steps, beside=beside
     ):
@@ -355,7 +355,7 @@ class Compared:
 
 
 def of_two_arms(part: AnyPart, run: RunEvidence) -> list[Compared]:
-    """Return the losses of the candidate and of its baseline; settle ERROR if an arm is missing."""
+    """Return the losses of the candidate and of its baseline; raise ERROR if an arm is missing."""
     candidate, baseline = (part.arms()[path] for path in (part.candidate_path, part.baseline_path))
     return [Compared(candidate, baseline, losses(executed(run, candidate)), losses(executed(run, baseline)))]
 

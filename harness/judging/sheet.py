@@ -1,7 +1,7 @@
 """Collect the figures, denominators and demands of a judge, and turn them into a judgement.
 
-A check that settles the judgement raises `Settled`, and `concluded` catches it. Only `Sheet.held` returns PASS, and it
-refuses if nothing was counted.
+A check ends the judgement by raising `Settled`, which `concluded` catches. In docstrings, "raise FAIL" means: raise
+`Settled` with a reason code of this status. Only `Sheet.held` returns PASS, and only if something was counted.
 """
 
 from __future__ import annotations
@@ -40,9 +40,10 @@ class Sheet:
         self._open: Judgement | None = None
 
     def leave_open(self, reason: str, message: str) -> None:
-        """Note why the claim cannot pass, and let the judge continue: a violation that it finds later still counts.
+        """Note why the claim cannot pass, and let the judge continue, because a violation that it finds later still
+        counts.
 
-        Only the first call counts, with the figures so far. Call it only if later checks remain valid.
+        Only the first call counts, with the figures so far. Call this function only if later checks remain valid.
         """
         noted = self.conclude(reason, message)
         so_far = {"figures": dict(self.figures), "denominators": dict(self.denominators)}
@@ -70,11 +71,11 @@ class Sheet:
         interval: Interval | None = None,
         beside: bool = False,
     ) -> bool:
-        """Return True if a figure meets its demand, given with the arguments of `Demanded`."""
+        """Return True if a figure meets its demand. The arguments are the fields of `Demanded`."""
         return self.holds(Demanded(figure, value, relation, bound, noun, of, percent, interval, beside))
 
     def holds(self, demanded: Demanded) -> bool:
-        """Note the demand and return True if it is met. If not, the judge must settle, and this demand decided."""
+        """Note the demand and return True if it is met. If not, the judge must raise `Settled`: this demand decided."""
         self.note(demanded)
         self._unmet = None if demanded.is_met else demanded
         return demanded.is_met
@@ -106,13 +107,13 @@ class Sheet:
         return tightest([each for each in self._demands if status is Status.PASS or (each.is_open and not each.beside)])
 
     def decided(self, judgement: Judgement) -> Judgement:
-        """Return what `leave_open` noted instead of a PASS or INCONCLUSIVE judgement; else the judgement."""
+        """Return the judgement. If it is PASS or INCONCLUSIVE, return instead what `leave_open` noted, if anything."""
         if self._open is None or judgement.status not in (Status.PASS, Status.INCONCLUSIVE):
             return judgement
         return self._open
 
     def held(self, message: str) -> Judgement:
-        """Return PASS, or the judgement left open. Settle FAIL `vacuous_nothing_compared` if nothing was counted."""
+        """Return PASS, or what `leave_open` noted. Raise FAIL `vacuous_nothing_compared` if nothing was counted."""
         if self._open is not None:  # before the denominators, which may be 0 for the same reason
             return self._open
         empty = sorted(name for name, number in self.denominators.items() if number <= 0)
@@ -130,7 +131,7 @@ def instead(judgement: Judgement, reason: str, message: str, **figures: str) -> 
 
 
 def require_steps(steps: int, demanded: int, sheet: Sheet, message: str = "") -> None:
-    """Note how many steps were run; settle FAIL if they are fewer than demanded."""
+    """Note how many steps were run; raise FAIL if they are fewer than demanded."""
     sheet.figure("steps_run", steps, "steps")
     if not sheet.meets("steps_run", steps, "at least", demanded, "steps", beside=True):
         settle(reasons.VACUOUS_STEPS, message or f"{steps} steps were compared, {demanded} are demanded")

@@ -31,16 +31,16 @@ PROBABLY = 0.5  # smallest probability of deciding that "would probably decide" 
 
 @dataclass(frozen=True)
 class Reading:
-    """Log ratios of each process. ratios [..., P]: above 0 if the candidate is faster. selves [..., 2, P]: of each arm
-    to itself, the candidate first. whole [..., P]: of the undisturbed baseline to the mean of all blocks of the
-    candidate, equal in both readings."""
+    """Log ratios of each process. ratios [..., P]: above 0 if the candidate is faster. selves [..., 2, P]: each arm's
+    A/A ratio, the candidate's first. whole [..., P]: undisturbed baseline to the mean of all blocks of the candidate,
+    equal in both readings."""
 
     ratios: Array
     selves: Array
     whole: Array
 
     def of_measurements(self, measurements: int | Sequence[int]) -> list[Reading]:
-        """Return a reading for each measurement: for so many parts of equal size, or for parts of these sizes."""
+        """Return a reading for each measurement. measurements: the number of equal parts, or the size of each part."""
         parts = measurements if isinstance(measurements, int) else np.cumsum(measurements)[:-1]
         fields = (np.split(values, parts, axis=-1) for values in (self.ratios, self.selves, self.whole))
         return [Reading(*each) for each in zip(*fields, strict=True)]
@@ -53,7 +53,7 @@ def readings(
 
     The undisturbed step is the lower quartile of an arm's blocks, and the measured step is their median. The cautious
     reading compares the baseline's undisturbed with the candidate's measured step, and the generous reading vice versa.
-    free_*: the least that the blocks would have taken undisturbed, if that is known to be less.
+    free_*: the shortest times that the blocks would have taken undisturbed, if known to be shorter.
     """
     free_candidate = candidate if free_candidate is None else free_candidate
     free_baseline = baseline if free_baseline is None else free_baseline
@@ -73,7 +73,7 @@ def undisturbed(seconds: Array) -> Array:
 
 
 def as_found(seconds: Array) -> Array:
-    """Return the median of finite step times [..., B], bit for bit as `np.median`, in a sixth of its time."""
+    """Return the median of finite step times [..., B], bit for bit as `np.median`, but six times as fast."""
     ordered, blocks = np.sort(seconds, axis=-1), seconds.shape[-1]
     return np.asarray((ordered[..., (blocks - 1) // 2] + ordered[..., blocks // 2]) / 2)
 
@@ -106,8 +106,9 @@ def left_out(processes: int) -> int:
 def trimmed(logs: Array, confidence: float) -> tuple[Array, Array]:
     """Return the trimmed mean of `logs` [..., P], and the distance of its one-sided bound from it. Shapes [...].
 
-    As in Tukey and McLaughlin (1963): the mean without the outermost values on each side, its standard error from the
-    winsorized deviation, and Student's t, whose degrees of freedom are the remaining processes minus one.
+    The method is that of Tukey and McLaughlin (1963): the mean without the outermost values on each side, its standard
+    error from the winsorized deviation, and Student's t, whose degrees of freedom are the remaining processes minus
+    one.
     """
     processes = logs.shape[-1]
     cut = left_out(processes)
@@ -126,7 +127,7 @@ def self_intervals(logs: Array) -> tuple[Array, Array]:
 
 
 def missed_bias(selves: Array) -> Array:
-    """Return the largest bias that a measurement could have missed, by A/A intervals: [..., 2, P] -> [...]."""
+    """Return the largest bias [...] that the A/A intervals of both arms could have missed. selves: [..., 2, P]."""
     low, high = self_intervals(selves)
     worst: Array = np.maximum(np.abs(low), np.abs(high)).max(axis=-1)
     return worst
@@ -135,8 +136,8 @@ def missed_bias(selves: Array) -> Array:
 def margin(reading: Reading, confidence: float) -> Array:
     """Return by how much the trimmed mean must exceed the demanded log ratio: [...].
 
-    This is the reach of the mean's interval plus the bias that could have been missed, and at least the reach combined
-    with common noise, which is independent of the reach.
+    This is the half-width of the mean's interval plus the bias that could have been missed. It is at least the
+    half-width combined with the noise that all processes share, which is independent of it.
     """
     _, reach = trimmed(reading.ratios, confidence)
     return _allowed_for(reach, missed_bias(reading.selves))
@@ -148,10 +149,10 @@ def _allowed_for(reach: Array | float, bias: Array | float) -> Array:
 
 @cache
 def may_dissent(processes: int, confidence: float) -> int:
-    """Return how many processes may disagree: at a confidence of 0.99, 0 of 8 (0.4 %) and 1 of 12 (0.3 %).
+    """Return how many processes may disagree. At confidence 0.99: 0 of 8 (error 0.4 %) or 1 of 12 (0.3 %).
 
-    If the true median is the demanded ratio, the probability that so few processes are below it is at most
-    1 - confidence, for any distribution of the noise.
+    If the true median is the demanded ratio, the probability that so few processes are below it is at most 1 -
+    confidence, for any distribution of the noise.
     """
     from scipy.special import bdtr
 
@@ -165,26 +166,27 @@ def _shared(reading: Reading) -> Array:
 
 
 def sustained(cautious: Reading, confidence: float) -> Array:
-    """Return the log ratio of a measurement by all of the candidate's seconds: [...].
+    """Return the log ratio [...] of a measurement that counts all of the candidate's time.
 
-    The candidate's seconds for the work that the undisturbed baseline does in one second are averaged over processes,
-    without as many of the slowest as `may_dissent`. A median ignores slow blocks if they are fewer than half, but a
-    candidate's stalls are its own time. With this mean, a baseline that is slow in one process gains only one share."""
+    The time that the candidate needs for one second of the undisturbed baseline's work is averaged over processes,
+    without the `may_dissent` slowest ones. A median would ignore slow blocks if they are fewer than half, but stalls
+    are the candidate's own time. A baseline that is slow in one process changes only that process's share of the mean.
+    """
     dissenting = may_dissent(cautious.ratios.shape[-1], confidence)
     agreeing = np.argsort(cautious.ratios, axis=-1)[..., dissenting:]
     return np.asarray(-np.log(np.exp(-np.take_along_axis(cautious.whole, agreeing, axis=-1)).mean(axis=-1)))
 
 
 def lower_bound(cautious: Reading, confidence: float) -> Array:
-    """Return the largest log ratio that a measurement proves, by typical blocks and by all blocks together: [...]."""
+    """Return the largest log ratio [...] that a measurement proves by both its typical blocks and all its blocks."""
     return np.minimum(typical_bound(cautious, confidence), sustained(cautious, confidence))
 
 
 def typical_bound(cautious: Reading, confidence: float) -> Array:
-    """Return the largest log ratio that the candidate's typical block proves: [...].
+    """Return the largest log ratio [...] that the candidate's typical blocks prove.
 
-    All processes except `may_dissent` of them must reach it. In addition, either the trimmed mean must exceed it by its
-    margin, or those processes must exceed it by the error that they may share.
+    All processes except `may_dissent` of them must reach this ratio. In addition, either the trimmed mean must exceed
+    it by its margin, or those processes must exceed it by the error that they may share.
     """
     mean, _ = trimmed(cautious.ratios, confidence)
     dissenting = may_dissent(cautious.ratios.shape[-1], confidence)
@@ -193,7 +195,7 @@ def typical_bound(cautious: Reading, confidence: float) -> Array:
 
 
 def upper_bound(generous: Reading, confidence: float) -> Array:
-    """Return the log ratio above which a measurement refutes every ratio: [...]. Processes need not all agree."""
+    """Return the log ratio [...] above which a measurement refutes every ratio. Not all processes need to agree."""
     mean, _ = trimmed(generous.ratios, confidence)
     dissenting = may_dissent(generous.ratios.shape[-1], confidence)
     reached = np.sort(generous.ratios, axis=-1)[..., -1 - dissenting]
@@ -201,12 +203,12 @@ def upper_bound(generous: Reading, confidence: float) -> Array:
 
 
 def proves(cautious: Reading, log_demanded: float, confidence: float) -> NDArray[np.bool_]:
-    """Return True if one measurement proves the demanded ratio: [...]."""
+    """Return an array [...], True where one measurement proves the demanded ratio."""
     return np.asarray(lower_bound(cautious, confidence) >= log_demanded)
 
 
 def refutes(generous: Reading, log_demanded: float, confidence: float) -> NDArray[np.bool_]:
-    """Return True if one measurement refutes the demanded ratio: [...]."""
+    """Return an array [...], True where one measurement refutes the demanded ratio."""
     return np.asarray(upper_bound(generous, confidence) < log_demanded)
 
 
@@ -217,7 +219,7 @@ def decide(
     confidence: float,
     measurements: int | Sequence[int] = 1,
 ) -> NDArray[np.int8]:
-    """Return 1 if each measurement proves the demanded ratio, -1 if each refutes it, else 0: [...]."""
+    """Return an array [...]: 1 if each measurement proves the demanded ratio, -1 if each refutes it, else 0."""
     proven = np.all([proves(one, log_demanded, confidence) for one in cautious.of_measurements(measurements)], axis=0)
     refuted = np.all([refutes(one, log_demanded, confidence) for one in generous.of_measurements(measurements)], axis=0)
     return np.asarray(proven.astype(np.int8) - refuted.astype(np.int8), dtype=np.int8)
@@ -226,7 +228,7 @@ def decide(
 def stalls(
     cautious: Reading, log_demanded: float, confidence: float, measurements: int | Sequence[int] = 1
 ) -> NDArray[np.bool_]:
-    """Return True if typical blocks prove the demanded ratio and the candidate's slow blocks prevent PASS: [...]."""
+    """Return an array [...]: True where typical blocks prove the demanded ratio, but slow blocks prevent PASS."""
     parts = cautious.of_measurements(measurements)
     typical = np.all([typical_bound(one, confidence) >= log_demanded for one in parts], axis=0)
     return np.asarray(typical & np.any([sustained(one, confidence) < log_demanded for one in parts], axis=0))
@@ -268,8 +270,8 @@ class Spread:
 
 
 def processes_to_decide(cautious: Reading, generous: Reading, log_demanded: float, confidence: float) -> int | None:
-    """Estimate how many processes, more than it had, a measurement of this spread needs to decide; None if none
-    suffice.
+    """Estimate how many processes a measurement with this spread needs to decide, if more than it had. Return None if
+    no number suffices.
 
     The estimate uses a normal approximation. Both readings must be on one side of the demanded ratio, and a bound on
     that side must be reached.
@@ -283,9 +285,9 @@ def processes_to_decide(cautious: Reading, generous: Reading, log_demanded: floa
 
 def _processes_to_clear(reading: Reading, distance: float, confidence: float, *, agreeing: bool) -> int | None:
     """Return the fewest processes, more than there are, that would probably decide, by the mean's bound or by agreement
-    alone; None if more than `MOST_PROCESSES` are needed.
+    alone. Return None if more than `MOST_PROCESSES` are needed.
 
-    agreeing: True if the mean counts only if all processes except `may_dissent` of them are on its side, too.
+    agreeing: True if the mean counts only if all processes except `may_dissent` agree with it.
     """
     ratio = Spread.of(reading.ratios)
     selves = [Spread.of(logs) for logs in reading.selves]

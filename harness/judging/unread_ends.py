@@ -1,4 +1,4 @@
-"""Compare tensors that steps made and no step reads. A missing log is reported; others may leave a claim open."""
+"""Compare tensors that steps created and no step reads. A missing log is reported; others may leave a claim open."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _WORDS: dict[Role, str] = {"log": "log", "mixed": "tensor", "unseen": "tensor"}
 def unread_apart(executions: Mapping[str, ArmEvidence], sheet: Sheet, *, kind: str, bits: bool) -> str:
     """Return the end of a sentence: the unread tensors in which executions differ from the first execution.
 
-    Leave the claim open if only one has a tensor that is made of parameters and batches, unless one of the two replays,
-    because no replay appends to a list. Leave it open also if it is unknown what an unequal tensor is made of.
-    bits: True if values are compared, too.
+    Leave the claim undecided if only one execution has a tensor that is computed from parameters and batches, unless
+    one of the two replays, because no replay appends to a list. Do the same if an unequal tensor has an unknown origin.
+    bits: True if values are compared as well.
     """
     (reference_name, reference), *others = executions.items()
     said, number = list[str](), 0
@@ -80,7 +80,7 @@ def _holders(names: Iterable[str]) -> list[str]:
 
 
 def _role(name: str, *ends: ArmEnd) -> Role | None:
-    """Return the role of a loose tensor, if an end knows it; None if an end compares the tensor's values."""
+    """Return the role of a loose tensor if an end state records it; None if an end state compares its values."""
     if any(end.state is not None and name in end.state.digests.get(LOOSE, {}) for end in ends):
         return None
     found = {roles_of(end).get(name) for end in ends}

@@ -35,8 +35,8 @@ class Interval:
 class Demanded:
     """A figure and the demand on it.
 
-    noun: the figure's unit. For the relation `none`, what none of the `of` things may do.
-    beside: True for guards and defaults, which do not represent the claim if it has other demands.
+    noun: the figure's unit. For the relation `none`: what none of the `of` things may do.
+    beside: True for guards and defaults. These do not represent the claim if the claim has other demands.
     part: the prefix of figures' names if the claim is part of a composite claim.
     """
 
@@ -60,7 +60,7 @@ class Demanded:
 
     @property
     def is_open(self) -> bool:
-        """Return True if the demand is unmet at an end of the interval, so that it is undecided or violated."""
+        """Return True if the demand is unmet at one end of the interval, so the demand is undecided or violated."""
         ends = (self.interval.low, self.interval.high) if self.interval is not None else (self.value,)
         return not all(replace(self, value=end).is_met for end in ends)
 
@@ -121,8 +121,8 @@ class UnitFacts(Facts):
 class Judgement(Facts):
     """A judge's answer for one claim or part, before it belongs to a unit.
 
-    message: one sentence, whose words may change between versions. demands: all demands that the judge compared.
-    decided: the violated demand of a FAIL, else the one closest to its bound. Files do not store demands.
+    message: one sentence, whose words may change between versions. demands: all demands that the judge checked.
+    decided: the violated demand of a FAIL, else the demand closest to its bound. Files do not store demands.
     """
 
     message: str
@@ -140,7 +140,7 @@ class Verdict(Judgement, UnitFacts):
 
 
 class Counts(BoundedModel):
-    """The numbers of the count line, by status."""
+    """The number of verdicts with each status, as in the count line."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
