@@ -33,7 +33,7 @@ def names_of(check: str, role: str) -> frozenset[str]:
 
 
 def left_out(name: str) -> str:
-    """Return the name if it names a check, a role or both (`trained.control`); raise ValueError otherwise."""
+    """Return the name if it names a check, a role or both (`trained.control`). Otherwise raise ValueError."""
     check, _, role = name.partition(".")
     if name not in ROLES and not (check in SHARED_CHECKS and (not role or role in ROLES)):
         raise ValueError(f"no shared check or role is named '{name}'")

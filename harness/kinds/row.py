@@ -1,5 +1,5 @@
 """Define a row of one of the harness's tables. Creating a row checks its fields. A row names objects of other layers as
-`module:attribute`, and they are imported only when they are used."""
+`module:attribute`. These objects are imported only when they are used."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Sentence = Annotated[str, Field(pattern=r"\.$")]  # which ends with a full stop
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """A row of a table; a field that is missing or malformed is a `KindError`."""
+    """A row of a table. A missing or malformed field raises `KindError`."""
 
     called: ClassVar[str]
     name: Name
@@ -48,7 +48,7 @@ class Row:
 
 @cache
 def _model(row: type[Row]) -> type[BaseModel]:
-    """Return a pydantic model of a row's fields: one model is much faster than one type adapter per field."""
+    """Return one pydantic model of all fields of a row, because this is much faster than one type adapter per field."""
     types = get_type_hints(row, include_extras=True)
     config = ConfigDict(strict=True, arbitrary_types_allowed=True)
     typed: dict[str, Any] = {field.name: (types[field.name], ...) for field in fields(row)}

@@ -1,4 +1,4 @@
-"""Judge `evaluation`: an arm that is evaluated between its steps trains, in every bit, as it does without evaluations.
+"""Judge `evaluation`: evaluations between its steps do not change any bit of an arm's training.
 
 The numbers that evaluations return are compared with a plain arm's, because an evaluation of an old graph, or of
 weights that were not averaged, returns wrong numbers without changing the training.
@@ -77,18 +77,18 @@ def judge(part: Evaluation, context: Context, sheet: Sheet) -> Judgement:
 
 
 def compared(part: Evaluation, run: RunEvidence) -> list[Compared]:
-    """Return the losses of the arm with and without evaluations; settle ERROR if an execution is missing."""
+    """Return the losses of the arm with and without evaluations; raise ERROR if an execution is missing."""
     return evaluated_and_not(replicas(run, part.candidate, 2))
 
 
 def evaluated_and_not(executions: Sequence[ArmEvidence]) -> list[Compared]:
-    """Return the losses of an arm's second execution, which has evaluations, next to those of its first."""
+    """Return the losses of an arm's second execution, with evaluations, paired with those of its first execution."""
     without, evaluated = (losses(each) for each in executions[:2])
     return [Compared("with evaluations", "without evaluations", evaluated, without)]
 
 
 def _require_values(part: Evaluation, evaluations: Sequence[Evaluated], plain: ArmEvidence, sheet: Sheet) -> str:
-    """Settle FAIL if most evaluations return other numbers than the plain arm's; else return the end of a sentence."""
+    """Raise FAIL if most evaluations return other numbers than the plain arm's. Return the end of a sentence."""
     bound = part.max_relative_difference or 0.0
     theirs = _require_evaluations(part, plain)
     named = {name for each in evaluations for name in each.values}
@@ -122,7 +122,7 @@ def _shown(evaluation: Evaluated, name: str) -> str:
 
 
 def _apart(name: str, ours: Sequence[Evaluated], theirs: Sequence[Evaluated]) -> Iterator[float]:
-    """Yield each evaluation's difference relative to the plain arm's number; infinite if only one arm returned one."""
+    """Yield each evaluation's difference relative to the plain arm's number; infinity if only one arm has a number."""
     for one, other in zip(ours, theirs, strict=True):
         mine, plain = one.values.get(name), other.values.get(name)
         if mine is None or plain is None:
@@ -134,7 +134,7 @@ def _apart(name: str, ours: Sequence[Evaluated], theirs: Sequence[Evaluated]) ->
 
 
 def showing(evaluations: Sequence[Evaluated]) -> int:
-    """Return how many evaluations returned a number different from the evaluation before."""
+    """Return how many evaluations returned another number than the evaluation before."""
     before: dict[str, float] = {}
     shown = 0
     for each in evaluations:
@@ -144,7 +144,7 @@ def showing(evaluations: Sequence[Evaluated]) -> int:
 
 
 def _require_evaluations(part: Evaluation, execution: ArmEvidence) -> list[Evaluated]:
-    """Return the evaluations; settle ERROR if one is missing or its state was not recorded before and after."""
+    """Return the evaluations. Raise ERROR if one is missing or lacks the state before or after it."""
     found = execution.evaluations
     due = list(range(part.every, len(execution.series.loss) + 1, part.every))
     if [each.steps for each in found] != due:

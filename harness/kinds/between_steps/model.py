@@ -55,7 +55,7 @@ class Resume(Judged):
 
     @property
     def saves(self) -> list[int]:
-        """Return after how many steps the training is saved, in the order of the saves."""
+        """Return the numbers of steps after which the training is saved, in order."""
         return self.save_at if isinstance(self.save_at, list) else [self.save_at]
 
     def contradictions(self) -> Iterator[Problem]:

@@ -1,7 +1,7 @@
 """Judge `resume`: training saved and loaded by other processes equals the uninterrupted one, in bits or within a bound.
 
 The parts are joined to one execution, which is judged like any other. If it differs, the state right after each load is
-compared with the saved state. What differs there was not saved or not loaded.
+compared with the saved state. Tensors that differ there were not saved or not loaded.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LOOSE = "tensors"  # category of tensors for which it is unknown whether a step 
 
 
 class Joint(NamedTuple):
-    """A save and its load, with the part of the training before the save and the part after the load."""
+    """A save and its load (a joint), with the parts of the training before the save and after the load."""
 
     first: ArmEvidence
     second: ArmEvidence
@@ -40,7 +40,7 @@ class Joint(NamedTuple):
 
     @property
     def lost(self) -> list[tuple[str, str]]:
-        """Return category and name of each saved tensor that is not the same right after the load."""
+        """Return category and name of each saved tensor that differs right after the load."""
         saved: State | None = end_of(self.first).state
         after = self.loaded.after.digests
         return [
@@ -59,11 +59,11 @@ class Chain(NamedTuple):
 
     @property
     def worst(self) -> Joint:
-        """Return the first joint at which most tensors were lost."""
+        """Return the joint at which most tensors were lost; the first one if several are equal."""
         return max(self.joints, key=lambda joint: len(joint.lost))
 
     def lost_before(self, step: int | None) -> Joint | None:
-        """Return the last joint before this step at which a tensor was lost. None as step means the end."""
+        """Return the last joint before this step at which a tensor was lost. `step` None stands for the end."""
         losing = [each for each in self.joints if each.lost and (step is None or each.saved.steps <= step)]
         return losing[-1] if losing else None
 
@@ -79,7 +79,7 @@ def joints_of(parts: Sequence[ArmEvidence]) -> list[Joint] | None:
 
 
 def join(arm: str, parts: Sequence[ArmEvidence], *, saves: Sequence[int], steps_before_load: int) -> Chain:
-    """Return the parts of an arm joined to one execution; settle ERROR if saves or loads differ from the claim."""
+    """Return the parts of an arm joined to one execution. Raise ERROR if saves or loads are not those of the claim."""
     joints = joints_of(parts)
     if joints is None:
         what = "save" if any(part.saved is None for part in parts[:-1]) else "load"
@@ -118,7 +118,7 @@ def as_one(parts: Sequence[ArmEvidence]) -> ArmEvidence:
 
 
 def in_processes(arm: str, chain: Chain) -> dict[str, ArmEvidence]:
-    """Return an execution for each process, and one more for each load that starts from the state right after it."""
+    """Return one execution for each process, plus one for each load that starts from the state right after it."""
     found = {f"{arm} up to the save": chain.joints[0].first}
     for joint in chain.joints:
         of_several = f" at step {joint.saved.steps}" if len(chain.joints) > 1 else ""
@@ -139,7 +139,7 @@ def note_checkpoint(joint: Joint, sheet: Sheet) -> None:
 
 
 def require_checkpoints(chain: Chain) -> None:
-    """Settle unless each load was made by a new process and changed its parameters to ones that had been trained."""
+    """Raise `Settled` unless each load was in a new process and replaced its initial parameters by trained ones."""
     for joint in chain.joints:
         saved, loaded, first = joint.saved, joint.loaded, joint.first
         if saved.process == loaded.process:
@@ -160,7 +160,7 @@ def require_checkpoints(chain: Chain) -> None:
 
 
 def in_words(joint: Joint | None, *, of_several: bool) -> str:
-    """Return the end of a message: the tensors that a load restored wrongly. joint: None if each load restored all."""
+    """Return the end of a message: the tensors that a load did not restore. joint: None if every load restored all."""
     if joint is None:
         which = "each" if of_several else "the"
         return f"; right after {which} load its state was the one that was saved"
@@ -236,7 +236,7 @@ def _require_steps(part: Resume, second: ArmEvidence, sheet: Sheet) -> None:
 
 
 def _require_equal(part: Resume, found: Difference, chain: Chain, names: str, sheet: Sheet) -> None:
-    """Settle FAIL if the losses differ. The reason is `not_restored` if bits are demanded and a load lost a tensor."""
+    """Raise FAIL if losses differ. The reason is `not_restored` if equal bits are required and a load lost a tensor."""
     losing = chain.lost_before(found.first_differing)
     words = in_words(losing or chain.lost_before(None), of_several=len(chain.joints) > 1)
     try:
@@ -248,7 +248,7 @@ def _require_equal(part: Resume, found: Difference, chain: Chain, names: str, sh
 
 
 def _end(comparison: Comparison, group: Group, chain: Chain) -> None:
-    """End the comparison. If the end states differ and a load lost a tensor, settle FAIL `not_restored`."""
+    """End the comparison. If the end states differ and a load lost a tensor, raise FAIL `not_restored`."""
     try:
         comparison.end(group)
     except Settled as settled:

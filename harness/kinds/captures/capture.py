@@ -26,7 +26,7 @@ _KNOWN = _FORBIDDEN | {"kernel", "memcpy", "memset", "graph", "empty", "waiteven
 
 
 def judge(part: Capture, context: Context, sheet: Sheet) -> Judgement:
-    """Judge in this order: captured at all, holds something, holds nothing forbidden, replayed once a step, bounds."""
+    """Judge in this order: captured, not empty, nothing forbidden in it, one replay per step, bounds."""
     execution = executed(context.only_run("paired"), part.candidate)
     capture = capture_of(part.candidate, execution, context.mechanism(part), sheet)
     counts = _node_counts(capture)
@@ -66,7 +66,7 @@ def judge(part: Capture, context: Context, sheet: Sheet) -> Judgement:
 
 
 def _require_captured(arm: str, capture: CaptureEvidence, execution: ArmEvidence) -> None:
-    """Settle FAIL if nothing was captured. If the trainer reports no failure, say what the harness itself observed."""
+    """Raise FAIL if nothing was captured. If the trainer reports no failure, add what the harness itself observed."""
     if capture.captured and not capture.failure and capture.captures:
         return
     end = end_of(execution)
@@ -81,7 +81,8 @@ def _require_captured(arm: str, capture: CaptureEvidence, execution: ArmEvidence
 
 
 def _require_number(part: Capture, capture: CaptureEvidence, execution: ArmEvidence, sheet: Sheet) -> None:
-    """Settle FAIL unless captures are as many as demanded; per shape, at most as many, and fewer than steps."""
+    """Raise FAIL unless the demanded number of captures was made. Per shape, that number is an upper bound; captures
+    must be fewer than steps."""
     of_graph = any(demand > TRIVIAL for demand in _of_graph(part) if demand is not None)
     beside = of_graph or "captures" not in part.model_fields_set
     if not part.per_shape:
@@ -116,7 +117,7 @@ def _of_graph(part: Capture) -> Iterator[int | None]:
 
 
 def _captures(capture: CaptureEvidence) -> list[list[GraphNodes]]:
-    """Return the graphs of each capture. A capture has one shape, and its pieces are consecutive in the record."""
+    """Return the graphs of each capture. A capture has one shape, and its graphs are consecutive in the record."""
     pieces = graphs_per_step(capture)
     return [capture.nodes[first : first + pieces] for first in range(0, len(capture.nodes), pieces)]
 
@@ -155,7 +156,7 @@ def _require_contents(capture: CaptureEvidence, nodes: int) -> None:
 
 
 def _require_census(capture: CaptureEvidence) -> None:
-    """Settle ERROR if the nodes of a graph were not counted: all captures have equally many pieces."""
+    """Raise ERROR if the nodes of a graph were not counted. All captures must have the same number of graphs."""
     if len(capture.nodes) % capture.captures:  # a traced capture has no graphs
         settle(
             reasons.EVIDENCE_INCONSISTENT,
@@ -176,7 +177,7 @@ def _require_device_work(graph: GraphNodes) -> None:
 
 
 def _require_every_step(capture: CaptureEvidence, judged: JudgedSteps, sheet: Sheet) -> None:
-    """Settle FAIL unless each step was replayed once, also a step that was recorded: recording executes nothing."""
+    """Raise FAIL unless each step was replayed once, even a captured step, because capture executes nothing."""
     steps = judged.called
     sheet.count("steps", steps)
     if judged.uncaptured:
@@ -295,9 +296,9 @@ def _require_per_layer(part: Capture, capture: CaptureEvidence, execution: ArmEv
 
 
 def _require_every_layer(demanded: int, captures: list[list[GraphNodes]], layers: int, sheet: Sheet) -> None:
-    """Settle FAIL if fewer kernels than demanded can be in every layer.
+    """Raise FAIL if fewer kernels than demanded can be in every layer.
 
-    Nodes are counted by name, not by layer. Every `layers` launches of one name may be one kernel in every layer.
+    Nodes are counted by name, not by layer. So every `layers` launches of one name may be one kernel in every layer.
     """
     fewest = min(_in_every_layer(graphs, layers) for graphs in captures)
     sheet.figure("kernels_in_every_layer", fewest, "kernels")
@@ -333,7 +334,7 @@ def _require_clipped_tensors(needed: int, captures: list[list[GraphNodes]], shee
 
 
 def judge_fallback(part: CaptureFallback, context: Context, sheet: Sheet) -> Judgement:
-    """Judge in this order: steps, the capture record, the captures that the harness saw begin, the training in bits."""
+    """Judge in this order: steps, the capture record, attempted captures, equality of the training in bits."""
     run = context.only_run("paired")
     candidate, baseline = executed(run, part.candidate), executed(run, part.baseline)
     require_steps(len(candidate.series.loss), part.steps, sheet)
@@ -357,7 +358,7 @@ def judge_fallback(part: CaptureFallback, context: Context, sheet: Sheet) -> Jud
 
 
 def _require_reported(arm: str, capture: CaptureEvidence, steps: JudgedSteps) -> None:
-    """Settle FAIL unless the record states that nothing was captured, the reason, and that no step was captured."""
+    """Raise FAIL unless the record states that nothing was captured, the reason, and that no step was captured."""
     if capture.captured or capture.replays:
         settle(
             reasons.VACUOUS_CAPTURED,
@@ -373,7 +374,7 @@ def _require_reported(arm: str, capture: CaptureEvidence, steps: JudgedSteps) ->
 
 
 def _require_attempts(part: CaptureFallback, candidate: ArmEvidence, baseline: ArmEvidence, sheet: Sheet) -> None:
-    """Settle FAIL unless the harness saw the demanded number of captures begin."""
+    """Raise FAIL unless the harness observed the demanded number of attempts to capture."""
     ours, theirs = end_of(candidate).capture_attempts, end_of(baseline).capture_attempts
     if ours is None or theirs is None:
         settle(reasons.EVIDENCE_MISSING, "how often a capture began was not watched; run it again")

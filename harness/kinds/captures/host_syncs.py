@@ -1,4 +1,4 @@
-"""Judge `host_syncs`: the candidate waits for the device as often as demanded; a control shows that waits are seen.
+"""Judge `host_syncs`: the candidate waits for the device as often as demanded. A control shows that waits are detected.
 
 Two independent detectors count. The larger count is judged; INCONCLUSIVE if they disagree within the bound.
 """
@@ -149,7 +149,7 @@ def _counted(demand: SyncCount, execution: ArmEvidence, mechanism: str | None) -
 def _require_every_step(
     candidate: Counted, execution: ArmEvidence, steps: JudgedSteps, mechanism: str | None, sheet: Sheet
 ) -> None:
-    """Settle unless every judged step keeps the count, not only the few steps that two detectors watched."""
+    """Raise `Settled` unless every judged step meets the count, not only the few steps that two detectors watched."""
     every_step = execution.syncs.every_step if execution.syncs is not None else []
     watched = min((reading.steps for reading in every_step), default=0)
     if mechanism is None and not every_step:  # then its steps were executed again under a detector
@@ -172,7 +172,7 @@ def _require_every_step(
 
 
 def _require_seeing_profiler(counted: Counted) -> None:
-    """Settle INCONCLUSIVE if the profiler missed the planted sync, unless it still saw more syncs than the bound."""
+    """Raise INCONCLUSIVE if the profiler missed the planted sync, unless it still saw more syncs than the bound."""
     blind = any(reading.detector == "profiler" and not reading.sees_planted for reading in counted.readings)
     if blind and not any(reading.count > counted.bound * reading.steps for reading in counted.readings):
         settle(
@@ -191,7 +191,7 @@ def _places(counted: Counted) -> str:
 
 
 def _require_busiest_step(judged: Counted, sheet: Sheet) -> None:
-    """Settle if a single step exceeds the bound or may exceed it, because the bound holds for every step."""
+    """Raise `Settled` if a step exceeds the bound or may exceed it. The bound holds for every single step."""
     for reading in judged.readings:
         if reading.count <= judged.bound:
             continue

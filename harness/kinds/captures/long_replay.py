@@ -1,8 +1,8 @@
 """Judge `long_replay`: many captured steps train in bits like plain ones, and neither memory nor a step's time grows.
 
-Every step is compared by two digests of each block, of its losses and of its batches. The series keeps one row for the
-last step of a block. Memory is compared with its size after the warm-up. The time of a step of the old run is compared
-with that of a fresh run, taking turns; older evidence has only late and early blocks (`slowdown`).
+Every step is compared, by two digests of each block: of its losses and of its batches. The series has one row for the
+last step of each block. Memory is compared with its size after the warm-up. The step time of the old run is compared
+with that of a fresh run while both take turns; older evidence has only late and early blocks (`slowdown`).
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def judge(part: LongReplay, context: Context, sheet: Sheet) -> Judgement:
 
 def _ended(named: Mapping[str, ArmEvidence]) -> str | None:
     """Return what the baseline raised if both arms ended early after equally many steps; None if no arm ended early.
-    Settle ERROR if the arms ended differently, because the machine may have ended one.
+    Raise ERROR if the arms ended differently, because something on the machine may have stopped one of them.
     """
     raised = {name: each.long_replay.ended if each.long_replay else None for name, each in named.items()}
     steps = {name: end_of(each).steps_called for name, each in named.items()}
@@ -91,7 +91,7 @@ def _ended(named: Mapping[str, ArmEvidence]) -> str | None:
 
 
 def _seen(part: LongReplay, name: str, execution: ArmEvidence) -> LongReplayEvidence:
-    """Return the record of an arm's blocks; settle ERROR unless they cover all steps and each block has a row."""
+    """Return the record of an arm's blocks; raise ERROR unless they cover all steps and each block has a row."""
     seen = execution.long_replay
     if seen is None:
         settle(reasons.EVIDENCE_MISSING, f"the blocks of {name} were not recorded")
@@ -174,7 +174,7 @@ def _steps(block: ReplayBlock) -> str:
 
 
 def _require_replayed(part: LongReplay, candidate: ArmEvidence, context: Context) -> None:
-    """Settle FAIL if steps ran outside the capture: a capture at the start proves nothing about late steps."""
+    """Raise FAIL if steps ran outside the capture, because a capture at the start proves nothing about late steps."""
     capture = candidate.capture
     if capture is None:
         settle(reasons.EVIDENCE_MISSING, f"there is no capture record of arm {part.candidate}")
@@ -197,7 +197,7 @@ def _require_distinct_batches(part: LongReplay, candidate: LongReplayEvidence, s
 
 
 def _flat_memory(part: LongReplay, candidate: LongReplayEvidence, sheet: Sheet) -> list[str]:
-    """Settle FAIL if memory grew too much; else return a sentence about it, or nothing if the claim has no bound."""
+    """Raise FAIL if memory grew too much. Return a sentence about memory, or nothing if the claim has no bound."""
     if part.memory_growth_at_most_mib is None:
         return []
     growths = {}
@@ -217,10 +217,11 @@ def _flat_memory(part: LongReplay, candidate: LongReplayEvidence, sheet: Sheet) 
 
 
 def _growth(sizes: list[int], after: int) -> int:
-    """Return the larger of two growths of memory after the warm-up, in bytes.
+    """Return the growth of memory after the warm-up in bytes: the larger one of two measures.
 
     First: the peak minus the last warm-up block, which may be a peak itself. Second: the peak of the second half minus
-    the median of the first half's peaks, one for each `after` blocks, which cover one round of a schedule of shapes."""
+    the median of the first half's peaks, one for each `after` blocks (a round of a schedule of shapes).
+    """
     later = sizes[after:]
     growth = max(later) - sizes[after - 1]
     half = len(later) // 2
@@ -269,10 +270,11 @@ def _longer(slowdown: float) -> str:
 def _flat_next_to_a_fresh_run(
     part: LongReplay, rounds: Sequence[ReplayRound], early_to_late: Slowdown, sheet: Sheet
 ) -> list[str]:
-    """Settle if the old run's steps are slower than a fresh run's, which took turns; else return a sentence.
+    """Raise `Settled` if steps are slower in the old run than in a fresh run that took turns with it. Return a
+    sentence.
 
-    If late steps are slower than early ones although old and fresh run are equally fast, settle INCONCLUSIVE: the
-    machine became slower, or something slows the whole process and with it the fresh run.
+    If late steps are slower than early ones, but old and fresh run are equally fast, raise INCONCLUSIVE: the machine
+    became slower, or something slows the whole process and with it the fresh run.
     """
     allowed = part.slowdown_at_most or 0.0
     sheet.count("rounds", len(rounds))
@@ -348,7 +350,7 @@ def slowdown(blocks: Sequence[ReplayBlock]) -> Slowdown | None:
 
 
 def _fast(blocks: Sequence[ReplayBlock]) -> float:
-    """Return the seconds of a step in the slowest of the FASTEST blocks."""
+    """Return the seconds per step of the slowest block among the FASTEST fastest ones."""
     return sorted(each.seconds / each.steps for each in blocks)[FASTEST - 1]
 
 
@@ -368,8 +370,8 @@ def _median(values: Sequence[float]) -> float:
 
 
 def _rank(count: int) -> int | None:
-    """Return the largest k, from 0, so that the median is between the k-th smallest and the k-th largest of `count`
-    values except with a probability of at most OUTSIDE. Return None if even k = 0 is too uncertain."""
+    """Return the largest k for which the median lies between the k-th smallest and the k-th largest of `count` values,
+    counted from 0, except with a probability of at most OUTSIDE. Return None if even k = 0 is too uncertain."""
     beyond, found = 0, None
     for k in range(count // 2):
         beyond += comb(count, k)  # the median is below the k-th smallest if at most k values are below the median

@@ -28,7 +28,7 @@ from harness.contract.base import (
 
 
 class Capture(Judged):
-    """The step was captured completely, and every replay did the work of one step."""
+    """A step was captured completely, and every replay did the work of one step."""
 
     kind: Literal["capture"]
     """Judges that a step was captured and replayed."""
@@ -58,7 +58,7 @@ class Capture(Judged):
     `StepFunction(…, after=…)`, and only if the claim sets it."""
 
     def asks_the_device(self) -> bool:
-        """Return True if the claim is about kernels or clipped tensors, which are counted in a CUDA graph."""
+        """Return True if the claim is about kernels or clipped tensors, which can be counted only in a CUDA graph."""
         counted = (self.kernels_per_layer_at_least, self.kernels_in_every_layer, self.clipped_tensors_per_layer)
         return any(demand is not None for demand in counted)
 
@@ -81,7 +81,7 @@ class Capture(Judged):
 class CaptureFallback(Judged):
     """A capture that fails is reported, is not tried again, and does not change the training.
 
-    The baseline, which asks for no capture, begins none.
+    The baseline does not request a capture and must not begin one.
     """
 
     kind: Literal["capture_fallback"]
@@ -110,7 +110,7 @@ class CaptureFallback(Judged):
 
 
 class SyncCount(Strict):
-    """The demanded host syncs in one step of one arm: an exact count or an upper bound, if wanted per layer."""
+    """The demanded host syncs in one step of one arm: an exact count or an upper bound, optionally per layer."""
 
     arm: ArmName
     """The arm whose host syncs are counted."""
@@ -129,7 +129,7 @@ class SyncCount(Strict):
 
 
 class SyncControl(SyncCount):
-    """The exact count of host syncs in one step of a synchronizing arm, which proves that syncs are seen."""
+    """The exact number of host syncs in a step of an arm that syncs on purpose. It proves that syncs are detected."""
 
     exactly: Annotated[Natural | None, Demand("control_sync_count", "vacuous_control_no_sync")] = None
     """The exact count in one step."""
@@ -138,7 +138,7 @@ class SyncControl(SyncCount):
 
 
 class HostSyncs(Judged):
-    """The candidate waits for the device as often as demanded, and a control shows that the harness sees waits."""
+    """The candidate waits for the device as often as demanded. A control shows that the harness detects waits."""
 
     kind: Literal["host_syncs"]
     """Judges how often a step waits for the device."""
@@ -173,8 +173,8 @@ FEWEST_BLOCKS = 8  # in a quarter; the median of fewer blocks has no interval of
 class LongReplay(Judged):
     """Many captured steps train in bits like plain ones, and neither memory nor the time of a step grows.
 
-    Steps are made in blocks of `every`. The evidence of a block is one row, and digests of the losses and batches of
-    all its steps, so that every step is compared. Each arm has a process to itself.
+    Steps are made in blocks of `every` steps. The evidence of a block is one row, and digests of the losses and batches
+    of all its steps, so that every step is compared. Each arm has its own process.
     """
 
     kind: Literal["long_replay"]

@@ -29,7 +29,7 @@ KERNELS = 12  # shown of each graph, the most launched first; the run directory 
 
 
 def sections(view: ReportView) -> list[Section]:
-    """Return the sections of captured work, host syncs and memory, without those that no evidence is about."""
+    """Return the sections about captured work, host syncs and memory for which there is evidence."""
     captured: list[Part] = []
     synced: list[Part] = []
     for title, run_id, arm in _arms(view):
@@ -214,7 +214,7 @@ def _part(judged: JudgedPart[LongReplay], seen: Mapping[str, LongReplayEvidence]
 
 
 def _times(replay: LongReplayEvidence) -> tuple[Doubles, Doubles, Doubles]:
-    """Return each block's first step, its seconds a step, and the yardstick's seconds."""
+    """Return for each block: its first step, its seconds per step, and the yardstick's seconds."""
     steps = np.array([block.first_step for block in replay.blocks], dtype=np.float64)
     times = np.array([block.seconds / max(block.steps, 1) for block in replay.blocks], dtype=np.float64)
     return steps, times, np.array([block.yardstick_seconds for block in replay.blocks], dtype=np.float64)

@@ -30,7 +30,7 @@ from harness.kinds.gradients.model import Accumulation
 
 
 class Apart(NamedTuple):
-    """The relative difference of one quantity of a step from the same quantity of the arm with one batch."""
+    """The relative difference of one quantity of a step from the same quantity in the arm that takes one batch."""
 
     step: int
     quantity: str  # loss, norms or gradients; they are judged in this order, which puts causes before effects
@@ -42,7 +42,7 @@ _ORDER = ("loss", "norms", "gradients")
 
 
 def judge(part: Accumulation, context: Context, sheet: Sheet) -> Judgement:
-    """Judge in this order: capture, finiteness, equal start and work, micro-batches, updates, one batch, training."""
+    """Judge in this order: capture, finiteness, equal start and work, micro-batches, updates, gradients, training."""
     run = context.only_run("paired")
     candidate, baseline = executed(run, part.candidate), executed(run, part.baseline)
     named = {f"baseline {part.baseline}": baseline, f"candidate {part.candidate}": candidate}

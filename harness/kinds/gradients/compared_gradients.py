@@ -20,7 +20,7 @@ from harness.kinds.gradients.model import Accumulation, GradientMatch
 class Compared:
     """The difference of one tensor's gradient from the baseline's at one step.
 
-    absolute, size: largest difference, and the baseline's largest element; if `made`, scaled by the baseline's clip.
+    absolute, size: largest difference, baseline's largest element; if `made`, both scaled by the baseline's clip.
     rounded: True if rounding alone can explain the difference.
     made: True if the gradient is from before the clip.
     room: the difference that rounding may cause, as a control shows.
@@ -38,7 +38,7 @@ class Compared:
 
 
 def records_of(part: GradientMatch | Accumulation, candidate: ArmEvidence) -> list[Gradients]:
-    """Return the candidate's gradients at the steps that the part names; settle ERROR if some are missing."""
+    """Return the candidate's gradients at the steps that the part names; raise ERROR if some are missing."""
     by_step = {record.step: record for record in candidate.gradients}
     missing = [str(step) for step in part.steps if step not in by_step]
     if missing:
@@ -57,12 +57,12 @@ def records_of(part: GradientMatch | Accumulation, candidate: ArmEvidence) -> li
 def compared_tensors(
     part: GradientMatch | Accumulation, records: list[Gradients], baseline: ArmEvidence, *, of_control: bool = False
 ) -> Iterator[Compared]:
-    """Yield the difference of each tensor at each step from the baseline's; settle ERROR if one was not compared.
+    """Yield each tensor's difference from the baseline at each step. Raise ERROR if a tensor was not compared.
 
     of_control: True if the arm may have gradients of tensors that have none in the baseline.
 
     A gradient of zeros is left out if the baseline's tensor has no gradient, because an arm that keeps all gradients in
-    one buffer holds zeros there. An update that this hides shows in the parameters.
+    one buffer has zeros there. If this hides an update, the parameters show the update.
     """
     theirs = {record.step: record for record in baseline.gradients}
     for record in records:
@@ -94,7 +94,7 @@ class _Distance(NamedTuple):
 def beside_control(
     part: GradientMatch, compared: list[Compared], control: ArmEvidence, baseline: ArmEvidence
 ) -> list[Compared]:
-    """Return the tensors, each with its `room`, from how far the control's gradients are from the baseline's."""
+    """Return the tensors with `room`, computed from the distance of the control's gradients from the baseline's."""
     steps = list(dict.fromkeys(entry.step for entry in compared))
     nudged = part.model_copy(update={"candidate": control.start.arm, "steps": steps})
     theirs: dict[tuple[int, str], dict[bool, float]] = {}
@@ -122,7 +122,8 @@ def _compared(
     *,
     of_control: bool = False,
 ) -> Iterator[Compared]:
-    """Yield each tensor's difference. of_left: the baseline's largest element after the clip; None after the clip."""
+    """Yield each tensor's difference. of_left: the baseline's largest element after the clip, if `tensors` are from
+    before it."""
     largest = _largest(tensors)
     let_through = 1.0 if of_left is None or not 0 < of_left < largest else of_left / largest
     for tensor in tensors:
@@ -167,14 +168,14 @@ def _largest(tensors: Sequence[TensorReduction]) -> float:
 
 
 def norms_of(records: list[Gradients], baseline: ArmEvidence) -> dict[int, tuple[float, float]]:
-    """Return by step the norm of all gradients before the clip, of candidate and baseline, where both were recorded."""
+    """Return by step the norms of all gradients before the clip, of candidate and baseline, if both were recorded."""
     theirs = {record.step: record.made_norm for record in baseline.gradients}
     pairs = ((record.step, record.made_norm, theirs.get(record.step)) for record in records)
     return {step: (ours, other) for step, ours, other in pairs if ours is not None and other is not None}
 
 
 def _relative(absolute: float, scale: float) -> float:
-    """Return the relative difference. If the baseline is zero, return 0 for no difference, else infinity."""
+    """Return the relative difference. If the baseline is zero, return 0 for equal values and infinity for others."""
     if scale == 0:
         return 0.0 if absolute == 0 else math.inf
     return absolute / scale
@@ -197,7 +198,7 @@ class OfTensor(Protocol):
 
 
 def require_most_compared(compared: Sequence[OfTensor], bound: float | None) -> None:
-    """Settle INCONCLUSIVE if most tensors of a step exceed the relative bound and are excused as rounding.
+    """Raise INCONCLUSIVE if most tensors of a step exceed the relative bound and are excused as rounding.
 
     A difference is excused if it is small next to the step's largest gradient. One very large gradient, such as that of
     a tensor that diverges, would therefore excuse all other tensors, whatever their differences are.

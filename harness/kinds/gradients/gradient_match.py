@@ -6,7 +6,7 @@ gradients are zero except for rounding, such as that of a bias before BatchNorm 
 difference below `ROUNDING` times the step's largest gradient is excused. If most are excused, nothing is decided.
 
 If a step changes gradients before it ends, they are also compared as the backward pass made them, because a clip hides
-how large they were. Gradients that an optimizer overwrote in either arm are compared only as the backward made them.
+their size. Gradients that an optimizer overwrote in either arm are compared only as the backward pass made them.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def judged_records(part: GradientMatch, candidate: ArmEvidence, baseline: ArmEvi
 
 
 def _unseen(part: GradientMatch, records: list[Gradients], baseline: ArmEvidence) -> str:
-    """Return the end of a sentence if gradients from before a clip were recorded in only one arm, else ""."""
+    """Return the end of a sentence if only one arm recorded gradients from before a clip, else ""."""
     seen = {part.candidate: {record.step for record in records if record.made_norm is not None}}
     seen[part.baseline or ""] = {record.step for record in baseline.gradients if record.made_norm is not None}
     compared = {record.step for record in records}
@@ -123,8 +123,8 @@ def _unseen(part: GradientMatch, records: list[Gradients], baseline: ArmEvidence
 def _skipped_together(records: list[Gradients], *arms: ArmEvidence) -> set[int]:
     """Return the steps whose update both arms skipped because gradients overflowed under a dynamic loss scale.
 
-    Return no step unless each arm's counters of updates confirm the skips, most of its steps updated, and the last
-    compared step did not overflow. Settle INCONCLUSIVE if an arm has no counter.
+    Return no step unless each arm's counters of updates confirm the skips, the arm updated in most steps, and the last
+    compared step did not overflow. Raise INCONCLUSIVE if an arm has no counter.
     """
     overflowed = {
         record.step
@@ -150,7 +150,7 @@ def _skipped_together(records: list[Gradients], *arms: ArmEvidence) -> set[int]:
 
 
 def _require_some_left(candidate: ArmEvidence, baseline: ArmEvidence) -> None:
-    """Settle NOT_RUN if no gradient can be read after the steps of an arm. Such a loop ends with
+    """Raise NOT_RUN if no gradient can be read after the steps of an arm. Such a loop ends with
     `optimizer.zero_grad()`, frees each gradient after its parameter's update, or differentiates a function and never
     sets `.grad`.
 
@@ -182,7 +182,7 @@ def _require_some_left(candidate: ArmEvidence, baseline: ArmEvidence) -> None:
 
 
 def _says_none(arm: ArmEvidence) -> bool:
-    """Return True if the arm reports at each recorded step that no trainable tensor has a gradient."""
+    """Return True if the arm recorded at each step that no trainable tensor has a gradient."""
     trained = arm.start.trainable_tensors
     return trained > 0 and arm.gradients != [] and all(len(record.without) == trained for record in arm.gradients)
 
@@ -215,7 +215,7 @@ def _rounded(part: GradientMatch, compared: list[Compared]) -> set[str]:
 
 
 def require_finite_gradients(records: list[Gradients], sheet: Sheet) -> None:
-    """Settle FAIL at the first gradient or norm that is NaN or infinite."""
+    """Raise FAIL at the first gradient or norm that is NaN or infinite."""
     for record in records:
         for tensor in record.tensors:
             values = _values(tensor)
@@ -276,7 +276,7 @@ def _require_agreement(
 
 
 class _Size(NamedTuple):
-    """The largest difference that a bound applies to, the bound, and the tensor with that difference."""
+    """The largest difference among those that share a bound, the bound, and the tensor with that difference."""
 
     figure: str
     value: float
@@ -322,7 +322,7 @@ def _is_within(entry: Compared, absolute: float, relative: float) -> bool:
 
 
 def _as_control(part: GradientMatch, compared: list[Compared]) -> list[Compared]:
-    """Return the tensors that exceed a bound, but by no more than rounding explains, as the control shows."""
+    """Return the tensors that exceed a bound, but by no more than rounding explains according to the control."""
     absolute, relative = (math.inf if each is None else each for each in _bounds(part))
     return [entry for entry in compared if not _is_within(entry, absolute, relative) and entry.absolute <= entry.room]
 
@@ -332,7 +332,7 @@ def _bounds(part: GradientMatch) -> tuple[float | None, float | None]:
 
 
 def _require_told_from_rounding(part: GradientMatch, compared: list[Compared]) -> None:
-    """Settle INCONCLUSIVE if rounding at a step may change every gradient by as much as the gradient's own size."""
+    """Raise INCONCLUSIVE if at a step rounding may change every gradient by as much as its own size."""
     for step in dict.fromkeys(entry.step for entry in _as_control(part, compared)):
         if not any(entry.room < entry.size for entry in compared if entry.step == step):
             settle(
@@ -354,7 +354,7 @@ def _require_same_groups(records: list[Gradients]) -> None:
 
 
 def _require_groups_of(baseline: ArmEvidence, records: list[Gradients]) -> None:
-    """Settle ERROR if the arms have different groups at a step: a missing group could not exceed the threshold."""
+    """Raise ERROR if the arms have different groups at a step, because a missing group cannot exceed the threshold."""
     theirs = {record.step: {group.group for group in record.groups} for record in baseline.gradients if record.groups}
     for record in records:
         other = theirs.get(record.step, set()) ^ {group.group for group in record.groups}
@@ -400,17 +400,17 @@ def _require_clips(part: GradientMatch, named: dict[str, ArmEvidence], records: 
 
 
 def require_gradients(records: list[Gradients]) -> None:
-    """Settle FAIL where every gradient is zero."""
+    """Raise FAIL if every gradient of a step is zero."""
     largest = max((max(_values(tensor)) for record in records for tensor in record.tensors), default=None)
     if largest == 0:
         settle(reasons.VACUOUS_GRADIENTS_ZERO, "every compared gradient is zero")
 
 
 def require_every_tensor(candidate: ArmEvidence, records: list[Gradients], baseline: ArmEvidence) -> None:
-    """Settle FAIL if a trainable tensor had no gradient at a recorded step.
+    """Raise FAIL if a trainable tensor had no gradient at a recorded step.
 
-    This does not apply to a tensor without a gradient in both arms that trains in other steps: the step did not use it,
-    like an expert that no token was routed to.
+    This does not apply to a tensor that has no gradient in either arm at this step but trains in other steps. Such a
+    step did not use the tensor, like an expert to which no token was routed.
     """
     names, trainable = candidate.start.trainable_names, candidate.start.trainable_tensors
     theirs = {record.step: set(record.without) for record in baseline.gradients}

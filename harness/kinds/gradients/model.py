@@ -1,4 +1,4 @@
-"""Define judgements about gradients: against a baseline's, and of a step that takes its batch in micro-batches."""
+"""Define the claims about gradients: agreement with a baseline's, and steps that take their batch in micro-batches."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from harness.contract.guards import bites_by_equality
 
 
 class Accumulation(Judged):
-    """A step reads its batch in k different micro-batches, and makes one update as a step on the whole batch does."""
+    """A step reads its batch as k different micro-batches, and makes one update, equal to that of the whole batch."""
 
     kind: Literal["accumulation"]
     """Judges gradients that are accumulated over micro-batches."""
@@ -67,7 +67,7 @@ class ClippedNorm(Strict):
 
 class GradientMatch(Judged):
     """Gradients of every trainable tensor agree at the chosen steps, and clipped norms keep the threshold. A tensor
-    that has no gradient at a step in either arm, and trains in other steps, is not compared at that step.
+    that has no gradient at a step in either arm but trains in other steps is not compared at that step.
     """
 
     kind: Literal["gradient_match"]

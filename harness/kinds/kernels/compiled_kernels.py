@@ -21,9 +21,9 @@ from harness.kinds.kernels.model import Prewarm, PtxTarget
 
 
 def run_with_inventory(context: Context, part: PtxTarget | Prewarm, probes: Sequence[ProbeName]) -> RunEvidence:
-    """Return a sound run with an inventory of the arm's kernels; settle ERROR if there is none.
+    """Return a sound run with an inventory of the arm's kernels. Raise ERROR if there is none.
 
-    Prefer a run that compiled for the claim's target, then one that used kernels, because others read only a plan.
+    Prefer a run that compiled for the claim's target, then a run that used kernels, because others only read a plan.
     """
     arm = part.candidate
     found = [run for probe in probes for run in context.sound_runs(probe) if arm in run.kernels]
@@ -36,7 +36,7 @@ def run_with_inventory(context: Context, part: PtxTarget | Prewarm, probes: Sequ
 def required_target(part: PtxTarget | Prewarm, inventory: KernelsEvidence) -> Target:
     """Return the device's architecture for `target: device`, else the named architecture.
 
-    Settle ERROR if the kernels were compiled for another target. For `target: device`, settle NOT_RUN if there is no
+    Raise ERROR if the kernels were compiled for another target. For `target: device`, raise NOT_RUN if there is no
     device or the kernels were cross-compiled, and FAIL if the device's architecture cannot be read.
     """
     if part.target != "device":
@@ -60,7 +60,7 @@ def required_target(part: PtxTarget | Prewarm, inventory: KernelsEvidence) -> Ta
 
 
 def by_key(records: Sequence[KernelRecord], what: str) -> dict[str, KernelRecord]:
-    """Return the kernels by key; settle FAIL if two kernels with different names or PTX have the same key."""
+    """Return the kernels by key. Raise FAIL if two kernels with different names or PTX share a key."""
     found: dict[str, KernelRecord] = {}
     for record in records:
         other = found.setdefault(record.key, record)
@@ -84,7 +84,7 @@ _PHASES = ("prewarm", "upload", "train")
 
 
 def judge_prewarm(part: Prewarm, context: Context, sheet: Sheet) -> Judgement:
-    """Judge in this order: keys and PTX, then the ledger, the handles, and the filled memory."""
+    """Judge in this order: keys and PTX, the ledger, the handles, then the memory filled at the end."""
     run = run_with_inventory(context, part, ("prewarm", "kernels"))
     inventory = run.kernels[part.candidate]
     required_target(part, inventory)
@@ -156,7 +156,7 @@ def _require_no_late_jit(ledger: PrewarmEvidence, keys: list[str], sheet: Sheet)
 
 
 def _require_finite_times(ledger: PrewarmEvidence) -> None:
-    """Settle ERROR if a time is not finite, because a NaN never compares as late."""
+    """Raise ERROR if a time is not finite. A NaN would never compare as too late."""
     times = [(f"phase {name}", time) for name, time in ledger.phases.items()]
     times += [(f"handle {name}", time) for name, time in ledger.handles.items()]
     times += [(f"{event.event} of {event.key}", event.seconds) for event in ledger.events]

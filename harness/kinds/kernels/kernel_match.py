@@ -1,7 +1,7 @@
 """Judge `kernel_match`: kernels agree with naive twins and an fp64 reference over a grid of shapes and magnitudes.
 
-Errors are relative to the reference's largest absolute value. If the claim asks for it, the error of each element is
-relative to the sum of its terms' absolute values instead. A case is one operation, data type, shape and magnitude. A
+Errors are relative to the reference's largest absolute value. If the claim requires it, each element's error is instead
+relative to the sum of the absolute values of its terms. A case is one operation, data type, shape and magnitude. A
 kernel may have a peer, which is another project's kernel for the same operation.
 """
 
@@ -96,7 +96,7 @@ def _require_whole(part: KernelMatch, case: KernelCase, sheet: Sheet) -> None:
 
 
 def _require_finite(case: KernelCase, errors: Collection[float], sheet: Sheet, *, where_infinite: str) -> None:
-    """Settle FAIL if an output is not finite, or if an error is infinite because the scale of its output is zero."""
+    """Raise FAIL if an output is not finite, or if an error is infinite because its output's scale is zero."""
     if not case.finite or not all(math.isfinite(error) or error == math.inf for error in errors):
         sheet.figure("first_non_finite_case", _name(case))
         settle(reasons.NON_FINITE, f"{_name(case)} gave a value that is not finite")
@@ -105,7 +105,7 @@ def _require_finite(case: KernelCase, errors: Collection[float], sheet: Sheet, *
 
 
 def _require_terms(case: KernelCase, sheet: Sheet) -> None:
-    """Settle ERROR unless the case has errors relative to terms, of every output and of its peer, and other checks."""
+    """Raise ERROR unless the case has errors relative to terms, for every output and for its peer, and other checks."""
     if case.terms is None or case.outputs is None or None in (case.overwritten, case.zero_references):
         settle(reasons.EVIDENCE_MISSING, f"{_name(case)} has no errors relative to its terms, or nothing beside them")
     errors = [each for several in case.terms.values() for each in (several.vs_naive, several.vs_fp64)]
@@ -121,7 +121,7 @@ def _require_terms(case: KernelCase, sheet: Sheet) -> None:
 
 
 def _errors(part: KernelMatch, case: KernelCase) -> dict[str, KernelErrors]:
-    """Return errors by data type, relative to what the claim names: by types of outputs, or all by the case's type."""
+    """Return errors by data type, relative to what the claim names: by type of output, or all by the case's type."""
     if part.relative_to == "terms" and case.terms is not None:
         return case.terms
     return {
@@ -132,7 +132,7 @@ def _errors(part: KernelMatch, case: KernelCase) -> dict[str, KernelErrors]:
 
 
 def _require_agreement(part: KernelMatch, cases: list[KernelCase], bounds: Mapping[str, float], sheet: Sheet) -> None:
-    """Settle FAIL unless each output keeps the bound of its own data type or, without one, of the case's."""
+    """Raise FAIL unless each output keeps the bound of its own data type or, if there is none, of the case's."""
     found: dict[str, list[tuple[str, KernelErrors]]] = {}
     for case in cases:
         for dtype, errors in _errors(part, case).items():  # outputs of two types may have one bound
@@ -163,7 +163,7 @@ def _larger(errors: KernelErrors) -> float:
 def _require_as_good_as_peer(
     part: KernelMatch, cases: list[KernelCase], bounds: Mapping[str, float], sheet: Sheet
 ) -> None:
-    """Settle FAIL if, for any types of inputs and outputs, an operation's worst error is too many times its peer's."""
+    """Raise FAIL if an operation's worst error, for any types of inputs and outputs, is too many times its peer's."""
     beside: dict[tuple[str, str, str], list[PeerErrors]] = {}
     for case in cases:
         if case.peer is None and part.over_peer_at_most is not None:
@@ -192,7 +192,7 @@ def _require_as_good_as_peer(
 def _require_peers_that_bound(
     factor: float, beside: Collection[tuple[str, str, str]], bounds: Mapping[str, float]
 ) -> None:
-    """Settle FAIL if an operation's bound from its peer can never be stricter than any of its outputs' tolerances."""
+    """Raise FAIL if an operation's bound from its peer is never stricter than the tolerance of any output."""
     for operation, several in groupby(sorted(beside), key=itemgetter(0)):
         allowed = [(bounds[dtype if dtype in bounds else inputs], dtype) for _, inputs, dtype in several]
         if all(factor * UNIT_ROUNDOFF.get(dtype, 0.0) >= bound for bound, dtype in allowed):
@@ -205,8 +205,8 @@ def _require_peers_that_bound(
 
 
 def _over_peer(operation: str, dtype: str, several: list[PeerErrors]) -> float:
-    """Return the kernel's largest error divided by its peer's, which counts as at least the type's unit roundoff. For a
-    type that does not round, return infinity if only the peer has no error.
+    """Return the kernel's largest error divided by max(peer's largest error, unit roundoff of the type). For a type
+    that does not round, return infinity if only the peer has no error.
 
     Leave out cases in which the peer's result is not finite.
     """

@@ -22,7 +22,7 @@ from harness.report.view import ReportView
 
 
 def sections(view: ReportView) -> list[Section]:
-    """Return the sections of JIT timeline, PTX targets and kernel errors, without those that no evidence is about."""
+    """Return the sections about JIT timeline, PTX targets and kernel errors for which there is evidence."""
     prewarms: list[Part] = []
     matches: list[Part] = []
     for run_id, run in view.evidence.items():
@@ -131,7 +131,7 @@ def _kernels(records: list[tuple[str, KernelsEvidence]]) -> Table:
 
 
 def _of_an_arm(seen: KernelsEvidence) -> Iterator[tuple[str, ...]]:
-    """Yield a row for each kernel, or two if its target in the plan is not its target in the run."""
+    """Yield one row for each kernel, or two rows if the plan and the run give it different targets."""
     found: dict[tuple[str, str, str], list[str]] = {}
     routes: dict[tuple[str, str, str], str] = {}
     for where, kernels in (("plan", seen.planned), ("run", seen.used)):

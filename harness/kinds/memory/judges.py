@@ -1,4 +1,4 @@
-"""Judge device memory: `memory_steady`, it does not grow; and `peak_memory`, an arm's peak keeps a bound."""
+"""Judge device memory: `memory_steady` (it does not grow) and `peak_memory` (an arm's peak stays within a bound)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from harness.kinds.trajectory.repeatability import named_trajectory, require_equ
 
 
 def judge_steady(part: MemorySteady, context: Context, sheet: Sheet) -> Judgement:
-    """Judge that allocated and reserved bytes, or only reserved, grow by at most `growth_at_most` (0.01 is 1 %)."""
+    """Judge that allocated and reserved bytes (or only reserved) grow by at most `growth_at_most` (0.01 is 1 %)."""
     run = context.only_run(part.chosen_probe())
     execution = executed(run, part.candidate)
     watched = part.per == "replay"
@@ -78,7 +78,7 @@ def _samples(part: MemorySteady, memory: list[MemoryEvidence]) -> list[MemorySam
 
 
 def _require_every_step(part: MemorySteady, samples: list[MemorySample], steps: int) -> None:
-    """Settle ERROR unless each step has one sample, in order: memory may have grown where a sample is missing."""
+    """Raise ERROR unless each step has one sample, in order. Memory may have grown where a sample is missing."""
     if [sample.step for sample in samples] != list(range(steps)):
         settle(
             reasons.EVIDENCE_MISSING,
@@ -192,7 +192,7 @@ def _require_little_outside(part: PeakMemory, name: str, peaks: PeakMemoryEviden
 
 
 def _bounded(part: PeakMemory, ours: PeakMemoryEvidence, theirs: PeakMemoryEvidence, sheet: Sheet) -> str:
-    """Settle FAIL if the peak exceeds its bound; else return a sentence about it."""
+    """Raise FAIL if the peak exceeds its bound. Return a sentence about the peak."""
     peak, other = (_bytes(peaks, part.of, part.over) for peaks in (ours, theirs))
     ratio = peak / other
     sheet.figure("ratio", ratio)
@@ -215,7 +215,7 @@ def _bounded(part: PeakMemory, ours: PeakMemoryEvidence, theirs: PeakMemoryEvide
 
 
 def _require_known(name: str, peaks: PeakMemoryEvidence) -> None:
-    """Settle INCONCLUSIVE if a peak may have been higher than recorded."""
+    """Raise INCONCLUSIVE if a peak may have been higher than recorded."""
     if peaks.lost_peaks:
         settle(
             reasons.PEAK_UNKNOWN,

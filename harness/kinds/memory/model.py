@@ -12,7 +12,7 @@ from harness.kinds.speed.model import trajectory_problems
 
 
 class PeakMemory(Judged):
-    """The candidate's peak of device memory is at most so many GiB, or at most so many times the baseline's.
+    """The candidate's peak of device memory is at most a number of GiB, or at most a multiple of the baseline's peak.
 
     Each arm has a process and the GPU to itself. A claim has one bound, so that a drill can break each bound alone.
     """

@@ -1,4 +1,4 @@
-"""Show both arms' peaks of device memory, over the opening and over the steps, by torch's and by the driver's count."""
+"""Show both arms' peaks of device memory while opening and while stepping, as torch and the driver count them."""
 
 from __future__ import annotations
 

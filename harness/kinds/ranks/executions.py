@@ -1,4 +1,4 @@
-"""Provide what both judges of ranks need: an arm's executions by rank, what each rank did, and checks of its rows."""
+"""Provide what both judges of ranks need: executions by rank, the record of each rank's steps, and checks of rows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FEWEST_SHARES = 0.5  # of the different shares that the rank with the most diffe
 
 
 def of_ranks(run: RunEvidence, arm: str, ranks: int) -> dict[int, ArmEvidence]:
-    """Return an arm's first execution in each rank; settle ERROR if the evidence of a rank is missing or unsound."""
+    """Return an arm's first execution in each rank; raise ERROR if the evidence of a rank is missing or unsound."""
     views = (run, *run.ranks)
     if len(views) < ranks:
         settle(reasons.EVIDENCE_MISSING, f"there is evidence of {len(views)} ranks, and arm {arm} has {ranks}")
@@ -30,7 +30,7 @@ def of_ranks(run: RunEvidence, arm: str, ranks: int) -> dict[int, ArmEvidence]:
 
 
 def rank_steps(executions: Mapping[int, ArmEvidence]) -> dict[int, RankSteps]:
-    """Return the record of what each rank did in every step; settle ERROR if a record is missing or incomplete."""
+    """Return the record of what each rank did in every step; raise ERROR if a record is missing or incomplete."""
     found = {}
     for rank, execution in executions.items():
         noted, steps = execution.rank_steps, len(execution.series.loss)
@@ -49,7 +49,7 @@ def named(executions: Mapping[int, ArmEvidence]) -> dict[str, ArmEvidence]:
 
 
 def buffers_apart(executions: Mapping[int, ArmEvidence], sheet: Sheet) -> str:
-    """Return the names of buffers that differ between ranks at the end, as running statistics may; "" if none."""
+    """Return the names of buffers that differ between ranks at the end, as running statistics may. "" if none."""
     first, *others = (end_of(execution).state for execution in executions.values())
     found = {
         each.name
@@ -64,13 +64,13 @@ def buffers_apart(executions: Mapping[int, ArmEvidence], sheet: Sheet) -> str:
 
 
 def odd_one(digests: Sequence[str]) -> int | None:
-    """Return the last rank without the most frequent digest (in a tie, rank 0's counts), or None if all are equal."""
+    """Return the last rank without the most frequent digest, or None if all are equal. In a tie, rank 0's counts."""
     common = max(digests, key=lambda digest: (digests.count(digest), digest == digests[0]))
     return next((rank for rank in reversed(range(len(digests))) if digests[rank] != common), None)
 
 
 def readers(steps: Mapping[int, RankSteps], model_parallel: int, sheet: Sheet) -> dict[int, RankSteps]:
-    """Return the record of the first of every `model_parallel` ranks; settle FAIL if one of them read other rows."""
+    """Return the record of the first rank of each `model_parallel` ranks. Raise FAIL if another one read other rows."""
     first = {rank: noted for rank, noted in steps.items() if rank % model_parallel == 0}
     for rank, noted in steps.items():
         reader = rank - rank % model_parallel
@@ -94,7 +94,7 @@ def readers(steps: Mapping[int, RankSteps], model_parallel: int, sheet: Sheet) -
 
 
 def require_own_rows(steps: Mapping[int, RankSteps], sheet: Sheet) -> None:
-    """Settle FAIL if two ranks read the same row in one step."""
+    """Raise FAIL if two ranks read the same row in one step."""
     for step, rows in enumerate(zip(*(noted.rows for noted in steps.values()), strict=True)):
         readers: dict[str, int] = {}
         for rank, read in enumerate(rows):
@@ -111,8 +111,8 @@ def require_own_rows(steps: Mapping[int, RankSteps], sheet: Sheet) -> None:
 
 
 def require_whole_shares(steps: Mapping[int, RankSteps], batch_size: int, sheet: Sheet) -> None:
-    """Settle FAIL if a rank read too few or too many rows, repeated rows within steps, or repeated the same rows in all
-    steps. Leave the claim open if too few steps show whole shares of a batch.
+    """Raise FAIL if a rank read too few or too many rows, repeated rows within steps, or read the same rows in all
+    steps. Leave the claim undecided if too few steps show whole shares of a batch.
     """
     _require_counts(steps, batch_size, sheet)
     for rank, noted in steps.items():
@@ -137,8 +137,8 @@ def require_whole_shares(steps: Mapping[int, RankSteps], batch_size: int, sheet:
 
 
 def _require_counts(steps: Mapping[int, RankSteps], batch_size: int, sheet: Sheet) -> None:
-    """Settle FAIL if a rank read too few or too many rows. A batch may be smaller or larger than the workload's if it
-    is so for all ranks. If most are smaller, leave the claim open: rows packed into one look like missing rows."""
+    """Raise FAIL if a rank read too few or too many rows. All ranks together may have smaller or larger batches than
+    the workload. If most are smaller, leave the claim undecided: rows packed into one look like missing rows."""
     fewest, most = batch_size // len(steps), -(-batch_size // len(steps))
     whole, made = 0, 0
     for step, rows in enumerate(zip(*(noted.rows for noted in steps.values()), strict=True)):
@@ -164,8 +164,8 @@ def _require_counts(steps: Mapping[int, RankSteps], batch_size: int, sheet: Shee
 
 
 def _different(steps: Sequence[Sequence[str]]) -> tuple[float, float, float]:
-    """Return the mean number of different rows in a step, the number that random draws from all the rank's rows would
-    give, and the standard deviation of the latter.
+    """Return the mean number of different rows in a step, the number expected if the rows were drawn at random from all
+    of the rank's rows, and the standard deviation of the random draws.
 
     Of n draws from v rows, v (1 - (1 - 1/v)^n) are expected to be different. The variance is at most n/4 (Efron-Stein),
     because one draw changes the number by at most 1.

@@ -38,8 +38,8 @@ class OverRanks(Judged):
 class RanksAgree(OverRanks):
     """Ranks stay one model: their parameters are equal in bits after every step, and each rank reads different rows.
 
-    Parameters that are divided among ranks (DTensor) are gathered first. A part exists in one rank only, so this claim
-    cannot show that the rank updated the part correctly; `ranks_match` can.
+    Parameters that are divided among ranks (DTensor) are gathered first. Each part of such a parameter exists in only
+    one rank, so this claim cannot show that the rank updated it correctly; `ranks_match` can.
     """
 
     kind: Literal["ranks_agree"]

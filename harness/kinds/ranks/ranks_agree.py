@@ -35,16 +35,16 @@ from harness.kinds.ranks.model import RandomNumbers, RanksAgree
 
 @dataclass(frozen=True)
 class _Draws:
-    """What the ranks drew from one generator, in `steps` steps in which at least one rank drew. alike: by step, a rank
-    that drew the same as an earlier rank. apart: by step, a rank whose state differed before or after the step.
-    """
+    """The random numbers that ranks drew from one generator, in `steps` steps in which at least one rank drew. alike:
+    by step, a rank that drew the same numbers as an earlier rank. apart: by step, a rank with another generator state
+    before or after."""
 
     steps: int
     alike: Mapping[int, int]
     apart: Mapping[int, int]
 
     def describe(self) -> str:
-        """Return `separate` or `shared`, the contract's words, or in how many steps random numbers were shared."""
+        """Return `separate` or `shared`, the contract's words, or in how many steps ranks drew equal random numbers."""
         if not self.alike:
             return "separate"
         return "shared" if not self.apart else f"shared in {len(self.alike)} of {self.steps} steps"
@@ -53,7 +53,7 @@ class _Draws:
 def require_draws(
     steps: Mapping[int, RankSteps], demanded: RandomNumbers | Mapping[str, RandomNumbers] | None, sheet: Sheet
 ) -> str:
-    """Settle FAIL if ranks drew other random numbers than the contract demands; else return the end of a sentence.
+    """Raise FAIL if ranks drew random numbers otherwise than the contract demands. Return the end of a sentence.
 
     Without a demand nothing fails, because shared random numbers may be intended.
     """
@@ -90,8 +90,8 @@ def require_draws(
 def _draws(ranks: list[list[str]], made: int) -> _Draws:
     """Return what the ranks drew from one generator in `made` steps, given the generator's states in each rank.
 
-    Two ranks drew alike if their states were equal before and after the step. If the states were equal only before it,
-    one rank drew more or seeded the generator.
+    Two ranks drew the same if their states were equal before and after the step. If the states were equal only before
+    the step, one rank drew more numbers or seeded the generator.
     """
     columns = [states if len(states) > 1 else states * (made + 1) for states in ranks]
     drawn = 0
@@ -182,7 +182,7 @@ def _require_lengths(executions: Mapping[int, ArmEvidence]) -> None:
 
 
 def _require_replicas(steps: Mapping[int, RankSteps], sheet: Sheet) -> None:
-    """Settle FAIL at the first step after which a rank's parameters differ."""
+    """Raise FAIL at the first step after which parameters differ between ranks."""
     columns = list(zip(*(noted.parameters for noted in steps.values()), strict=True))
     odd = [odd_one(column) for column in columns]
     differ = [index for index, rank in enumerate(odd) if rank is not None]
@@ -207,8 +207,8 @@ def _require_replicas(steps: Mapping[int, RankSteps], sheet: Sheet) -> None:
 def _require_shares(
     part: RanksAgree, executions: Mapping[int, ArmEvidence], steps: Mapping[int, RankSteps], sheet: Sheet
 ) -> str:
-    """Settle FAIL if a rank holds too large a share, or if every parameter is divided and no largest share is demanded;
-    settle ERROR if a demanded share was not recorded. Else return the end of a sentence: how many are divided.
+    """Raise FAIL if a rank holds too large a share, or if every parameter is divided and no largest share is demanded.
+    Raise ERROR if a demanded share was not recorded. Return the end of a sentence: how many parameters are divided.
     """
     of, in_parts = executions[0].start.trainable_tensors, min(noted.parts for noted in steps.values())
     if in_parts:
@@ -246,8 +246,8 @@ def _require_collectives(
     steps: Mapping[int, RankSteps],
     sheet: Sheet,
 ) -> None:
-    """Note the collectives that the host began in a step and those in the graph. Settle FAIL if a rank has none, if the
-    graph has too few, or if the host began too many."""
+    """Note the collectives that the host started in a step and those in the graph. Raise FAIL if a rank has none, if
+    the graph has too few, or if the host started too many."""
     captured = context.contract.arms[part.candidate].capture != "none"
     in_graph = dict.fromkeys(executions, 0)
     for rank, execution in executions.items() if captured else ():
@@ -291,7 +291,7 @@ def _require_collectives(
 
 
 def _in_graphs(capture: CaptureEvidence) -> int:
-    """Return the smallest number of NCCL kernels in any capture, over all its graphs: a step replays one capture."""
+    """Return the smallest number of NCCL kernels in any capture, summed over its graphs. A step replays one capture."""
     if capture.captures and len(capture.nodes) % capture.captures:
         settle(
             reasons.EVIDENCE_INCONSISTENT,
@@ -308,13 +308,13 @@ def _collectives(graph: GraphNodes) -> int:
 
 
 def _settled(noted: RankSteps, capture: CaptureEvidence | None) -> Sequence[int]:
-    """Return the number of collectives in each step, without the first steps, which capture and group gradients."""
+    """Return the number of collectives in each step, without the first steps: these capture and group gradients."""
     captures = capture.captures if capture is not None and capture.captured else 0
     return noted.collectives[max(captures, SETTLING_STEPS) :]
 
 
 def _require_equal_ends(executions: Mapping[int, ArmEvidence], sheet: Sheet) -> None:
-    """Settle FAIL if a rank's parameters or optimizer state differ from the first rank's at the end."""
+    """Raise FAIL if a rank's parameters or optimizer state differ from the first rank's at the end."""
     reference = end_of(executions[0]).state
     for rank, execution in executions.items():
         ours = end_of(execution).state

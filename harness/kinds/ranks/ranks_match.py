@@ -23,7 +23,7 @@ from harness.numbers import counted
 
 
 def judge(part: RanksMatch, context: Context, sheet: Sheet) -> Judgement:
-    """Judge in this order: capture, finiteness, equal start and batches, losses, that both trained, the ends."""
+    """Judge in this order: capture, finiteness, equal start and batches, losses, training of both, the ends."""
     run = context.only_run("paired")
     arm = context.contract.arms[part.candidate]
     executions = of_ranks(run, part.candidate, arm.ranks)
@@ -77,7 +77,7 @@ def judge(part: RanksMatch, context: Context, sheet: Sheet) -> Judgement:
 
 
 def compared(part: RanksMatch, run: RunEvidence) -> list[Compared]:
-    """Return the ranks' mean loss and the baseline's loss; settle ERROR if a rank's evidence is missing."""
+    """Return the ranks' mean loss and the baseline's loss; raise ERROR if a rank's evidence is missing."""
     ranks = [view for view in (run, *run.ranks) if part.candidate in view.arms]
     each = [losses(execution) for execution in of_ranks(run, part.candidate, len(ranks)).values()]
     mean = np.mean([series[: min(map(len, each))] for series in each], axis=0)
@@ -86,7 +86,7 @@ def compared(part: RanksMatch, run: RunEvidence) -> list[Compared]:
 
 
 def _require_as_many(everything: Mapping[str, ArmEvidence], reference_name: str) -> None:
-    """Settle FAIL unless all executions made as many steps as the reference."""
+    """Raise FAIL unless all executions made as many steps as the reference."""
     reference = everything[reference_name]
     for name, execution in everything.items():
         ours, theirs = len(execution.series.loss), len(reference.series.loss)
@@ -95,7 +95,7 @@ def _require_as_many(everything: Mapping[str, ArmEvidence], reference_name: str)
 
 
 def _require_joined(ranks: Mapping[int, RankSteps], one: RankSteps, sheet: Sheet) -> None:
-    """Settle FAIL at the first step in which the joined rows of all ranks are not the baseline's rows."""
+    """Raise FAIL at the first step in which the joined rows of all ranks are not the baseline's rows."""
     for step, whole in enumerate(one.rows):
         if not whole:
             settle(reasons.CAPABILITY_MISSING, "the inputs of the baseline have no rows")
@@ -119,7 +119,7 @@ def _settle_unequal(sheet: Sheet, step: int, rank: int | None, what: str) -> Non
 
 
 def _require_end(part: RanksMatch, execution: ArmEvidence, baseline: ArmEvidence, sheet: Sheet) -> float:
-    """Return the largest difference of the parameters at the end; settle FAIL if it exceeds the claim's bound."""
+    """Return the largest difference of parameters at the end. Raise FAIL if it exceeds the claim's bound."""
     require_distance(part.candidate, execution, baseline)
     [found] = [each for each in end_of(execution).differences or [] if each.arm == part.baseline]
     largest = float(found.largest or 0.0)
@@ -136,9 +136,9 @@ def _require_end(part: RanksMatch, execution: ArmEvidence, baseline: ArmEvidence
 
 
 def _require_equal_ends(executions: Mapping[int, ArmEvidence], sheet: Sheet) -> None:
-    """Settle FAIL if a rank ended with other parameters than rank 0, whose distance to the baseline is reported.
+    """Raise FAIL if a rank ended with other parameters than rank 0, whose distance from the baseline is reported.
 
-    An earlier difference would show in the losses, so this finds a difference that only the last update made.
+    A difference from an earlier step would show in the losses. This check finds a difference of the last update.
     """
     first = end_of(executions[0]).trainable_digest
     for rank, execution in executions.items():
@@ -151,7 +151,7 @@ def _require_equal_ends(executions: Mapping[int, ArmEvidence], sheet: Sheet) -> 
 
 
 def _require_in_turn(executions: Mapping[int, ArmEvidence], in_turn: ArmEvidence, sheet: Sheet) -> None:
-    """Settle FAIL if a rank's parameters, after any step or at the end, differ in bits from those of the one process
+    """Raise FAIL if a rank's parameters, after any step or at the end, differ in bits from those of the single process
     that takes the ranks' shares in turn."""
     [ours] = rank_steps({0: in_turn}).values()
     name, steps = in_turn.start.arm, len(ours.parameters) - 1

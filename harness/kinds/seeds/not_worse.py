@@ -30,7 +30,7 @@ from harness.kinds.trajectory.trajectory_match import require_precisions
 
 
 def require_steps_after_load(part: NotWorse, run: RunEvidence, sheet: Sheet) -> None:
-    """Settle FAIL if too few steps were trained after a load; do nothing without `save_at`."""
+    """Raise FAIL if too few steps were trained after a load; do nothing without `save_at`."""
     if part.save_at is None:
         return
     executions = replicas(run, part.candidate, 2 * len(part.seeds))
@@ -48,7 +48,7 @@ def require_steps_after_load(part: NotWorse, run: RunEvidence, sheet: Sheet) -> 
 def joined(part: NotWorse, run: RunEvidence) -> tuple[RunEvidence, list[Chain]]:
     """Return the run with the candidate's two halves joined to one execution for each seed, and the chains of halves.
 
-    Without `save_at` return the run unchanged, and no chains. Settle ERROR if a half is missing or wrong.
+    Without `save_at`, return the run unchanged and no chains. Raise ERROR if a half is missing or wrong.
     """
     if part.save_at is None:
         return run, []
@@ -59,7 +59,7 @@ def joined(part: NotWorse, run: RunEvidence) -> tuple[RunEvidence, list[Chain]]:
 
 
 def _of_seed(arm: str, seed: int, save_at: int, first: ArmEvidence, second: ArmEvidence) -> Chain:
-    """Return both halves as a chain; settle ERROR if the second half has another seed."""
+    """Return both halves as a chain; raise ERROR if the second half has another seed."""
     there = second.start.facts.get("seed")
     if there != seed:
         settle(reasons.EVIDENCE_INCONSISTENT, f"arm {arm} went on with seed {there} where {seed} is demanded")
@@ -67,7 +67,7 @@ def _of_seed(arm: str, seed: int, save_at: int, first: ArmEvidence, second: ArmE
 
 
 def require_chains(arm: str, comparison: Comparison, chains: list[Chain]) -> None:
-    """Settle unless, for each seed, a new process loaded what the first had trained, and both captured if required."""
+    """Raise `Settled` unless, for each seed, a new process loaded the trained state, and both captured if required."""
     for chain in chains:
         for joint in chain.joints:
             comparison.captured(joint.first, joint.second, role="half")
@@ -90,23 +90,23 @@ def note_chains(chains: list[Chain], sheet: Sheet) -> None:
 
 
 def excesses(candidate: Array, baseline: Array, margin: Array | float, *, lower_is_better: bool) -> Array:
-    """Return by how much more than the margin the candidate's values [..., N] are worse than the baseline's: [..., N].
-    An excess of at most 0 is within the margin."""
+    """Return how much worse than the baseline the candidate is, minus the margin, for values [..., N]. A result of at
+    most 0 is within the margin."""
     worse = candidate - baseline if lower_is_better else baseline - candidate
     return np.asarray(worse - margin)
 
 
 def interval(excess: Array, confidence: float) -> tuple[Array, Array]:
-    """Return lower and upper bound of the trimmed mean over seeds, each one-sided at this confidence: [...]."""
+    """Return the lower and upper bounds [...] of the trimmed mean over seeds, each one-sided at this confidence."""
     mean, reach = trimmed(excess, confidence)
     return mean - reach, mean + reach
 
 
 def decide(excess: Array, confidence: float) -> NDArray[np.int8]:
-    """Return 1 if the candidate is not worse by more than the margin, -1 if it is, and 0 if undecided: [...].
+    """Return an array [...]: 1 if the candidate is not worse by more than the margin, -1 if it is, 0 if undecided.
 
-    1 needs the upper bound at or below 0, and nearly all seeds as well, because a count of seeds has a known error
-    probability for any distribution of noise. -1 needs only the lower bound above 0.
+    1 requires that the upper bound is at most 0, and that nearly all seeds agree, because a count of seeds has a known
+    error probability for any distribution of noise. -1 requires only that the lower bound is above 0.
     """
     low, high = interval(excess, confidence)
     dissenting = may_dissent(excess.shape[-1], confidence)
@@ -116,7 +116,7 @@ def decide(excess: Array, confidence: float) -> NDArray[np.int8]:
 
 
 def seeds_to_decide(excess: Array, confidence: float) -> int | None:
-    """Estimate the number of seeds that would probably decide, from the spread of these [N]; None if no number would.
+    """Estimate how many seeds would probably decide, from the spread of `excess` [N]. Return None if no number would.
 
     The estimate is larger than N and uses a normal approximation.
     """
@@ -151,7 +151,7 @@ class Pairs:
 
 def judge(part: NotWorse, context: Context, sheet: Sheet) -> Judgement:
     """Judge in this order: steps after a load, capture, steps, finiteness, precisions, equal starts and batches of each
-    seed, different seeds, a worse candidate, guards, the ends, then an undecided difference.
+    seed, differences between seeds, a worse candidate, guards, the ends, then an undecided difference.
     """
     run = context.only_run(part.chosen_probe())
     require_steps_after_load(part, run, sheet)
@@ -203,7 +203,7 @@ def _named(part: NotWorse, seed: int, executions: Mapping[str, ArmEvidence]) -> 
 
 
 def _require_unequal_seeds(part: NotWorse, by_seed: Mapping[int, Mapping[str, ArmEvidence]]) -> None:
-    """Settle FAIL if two seeds give the same series or change nothing: one measurement would count twice."""
+    """Raise FAIL if two seeds give the same series or change nothing, because one measurement would count twice."""
     for arm in (part.candidate, part.baseline):
         seen: dict[bytes, int] = {}
         for seed, executions in by_seed.items():
@@ -227,7 +227,7 @@ def pairs_of(part: NotWorse, by_seed: Mapping[int, Mapping[str, ArmEvidence]]) -
 
 
 def _answer(part: NotWorse, pairs: Pairs, sheet: Sheet) -> int:
-    """Return 1 if the candidate is not worse, 0 if undecided; settle FAIL if it is worse."""
+    """Return 1 if the candidate is not worse, 0 if this is undecided. Raise FAIL if it is worse."""
     _note(part, pairs, sheet)
     fewest = fewest_processes(part.confidence)
     if len(part.seeds) < fewest:

@@ -1,7 +1,7 @@
-"""Group executions by seed, and find two seeds that changed neither the start nor the batches of a run.
+"""Group executions by seed, and find two seeds with the same start and the same batches of a run.
 
-Losses do not show whether a seed had an effect, because two runs of one seed may differ in their last bits if sums are
-added in another order.
+Losses do not show whether a seed had an effect: two runs of one seed may differ in their last bits if sums are added in
+another order.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from harness.judging.sheet import Sheet, require_steps, settle
 def executions_by_seed(
     run: RunEvidence, arms: Collection[str], seeds: Sequence[int]
 ) -> dict[int, dict[str, ArmEvidence]]:
-    """Return each arm's execution by seed and arm; settle ERROR if one is missing or ran with another seed."""
+    """Return each arm's execution by seed and arm; raise ERROR if one is missing or ran with another seed."""
     found: dict[int, dict[str, ArmEvidence]] = {seed: {} for seed in seeds}
     for arm in arms:
         for seed, execution in zip(seeds, replicas(run, arm, len(seeds)), strict=False):
@@ -31,7 +31,7 @@ def executions_by_seed(
 
 
 def require_steps_with_each(steps: Mapping[int, int], demanded: int, sheet: Sheet) -> None:
-    """Settle FAIL if fewer steps than demanded were run with any seed."""
+    """Raise FAIL if fewer steps than demanded were run with any seed."""
     sheet.count("steps", sum(steps.values()))
     seed, fewest = next(((seed, seen) for seed, seen in steps.items() if seen < demanded), min(steps.items()))
     message = f"{fewest} steps were run with seed {seed}, {demanded} are demanded"
@@ -39,10 +39,10 @@ def require_steps_with_each(steps: Mapping[int, int], demanded: int, sheet: Shee
 
 
 def require_unequal_seeds(arm: str, by_seed: Mapping[int, ArmEvidence]) -> None:
-    """Settle FAIL if an arm has equal starts and reads equal batches with two seeds.
+    """Raise FAIL if an arm has equal starts and reads equal batches with two seeds.
 
-    Seeds may share the start (a checkpoint) or the batches, but not both. Different states of a generator at the start
-    suffice as a difference if training draws from that generator, as dropout does.
+    Seeds may share the start (a checkpoint) or the batches, but not both. Different initial states of a generator count
+    as a difference if training draws from that generator, as dropout does.
     """
     for (first, one), (second, other) in combinations(by_seed.items(), 2):
         if _start(one) != _start(other) or not _one_draw(one, other):
@@ -57,7 +57,7 @@ def require_unequal_seeds(arm: str, by_seed: Mapping[int, ArmEvidence]) -> None:
 
 
 def _start(execution: ArmEvidence) -> tuple[object, ...]:
-    """Return the state before the first step without generators."""
+    """Return the state before the first step, without the states of generators."""
     state = execution.start.state
     found = {} if state is None else {name: each for name, each in state.digests.items() if name != "generators"}
     return execution.start.trainable_digest, execution.start.frozen_digest, found

@@ -1,8 +1,8 @@
 """Check whether something besides the arms decided a timing: a clock, an idle baseline, a busy machine.
 
-Under a power cap the arm that draws more power runs at a lower clock. This matters only if the faster arm had the
+Under a power cap, the arm that draws more power runs at a lower clock. This matters only if the faster arm had the
 higher clock, because its speed may then come from the clock. Time in which neither host nor device worked is not
-training, so a baseline with much of it was slowed. Telemetry is compared with the limits of the claim.
+training, so a baseline with much idle time was slowed. Telemetry is compared with the limits of the claim.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ UNACCOUNTED_SHARE = 0.5  # recording a step can take as long as a step that is s
 
 
 def require_no_clock_advantage(winner: str, loser: str, limit: float, timed: Sequence[Timed], sheet: Sheet) -> None:
-    """Settle INCONCLUSIVE if the winner's mean SM clock was above the loser's by more than the share `limit`.
+    """Raise INCONCLUSIVE if the winner's mean SM clock was above the loser's by more than the share `limit`.
 
-    An arm's mean clock is the mean over processes of the samples taken during its timed blocks. Also settle
-    INCONCLUSIVE if an arm has no sample in a process.
+    An arm's mean clock is the mean over processes of the samples taken during its timed blocks. Raise INCONCLUSIVE also
+    if an arm has no sample in a process.
     """
     means = {arm: fmean(_mean_clock(arm, *each) for each in timed) for arm in (winner, loser)}
     for arm, clock in means.items():
@@ -78,7 +78,7 @@ def _mean_clock(arm: str, timing: TimingEvidence, telemetry: Telemetry) -> float
 
 
 def require_sound_clock(timed: Sequence[tuple[TimingEvidence, Telemetry | None]]) -> None:
-    """Settle INCONCLUSIVE if another clock contradicts the seconds that a process timed."""
+    """Raise INCONCLUSIVE if another clock contradicts the seconds that a process measured."""
     timings = [timing for timing, _ in timed]
     for timing, telemetry in timed:
         _require_time_for_the_work(timing, timings)
@@ -105,7 +105,7 @@ def _require_time_for_the_work(timing: TimingEvidence, timings: Sequence[TimingE
 
 
 def _require_seconds_that_passed(timing: TimingEvidence, telemetry: Telemetry | None) -> None:
-    """Settle INCONCLUSIVE unless the seconds of all blocks roughly equal the timed phase by the supervisor's clock."""
+    """Raise INCONCLUSIVE unless all blocks together took about as long as the timing by the supervisor's clock."""
     if telemetry is None or telemetry.timed_seconds is None:
         return
     reported, passed = sum(block.seconds for block in timing.blocks), telemetry.timed_seconds
@@ -122,10 +122,10 @@ HELPERS_SHARE = 0.02  # of the timed seconds of the faster arm
 
 
 def require_no_untimed_work(timings: Sequence[TimingEvidence], sheet: Sheet) -> None:
-    """Settle INCONCLUSIVE if an arm's threads or child processes worked outside of the arm's own blocks.
+    """Raise INCONCLUSIVE if an arm's threads or child processes worked outside of the arm's own blocks.
 
-    No timed second of the arm counts such work, and it disturbs the other arm, so no contract can allow it. Do nothing
-    if the evidence has no processor time of threads (not Linux, or older evidence).
+    The arm's timed seconds do not contain such work, and the work disturbs the other arm, so no contract can allow it.
+    Do nothing if the evidence has no processor time of threads (not Linux, or older evidence).
     """
     if all(block.untimed_helper_seconds is None for timing in timings for block in timing.blocks):
         return
@@ -155,7 +155,7 @@ def require_no_untimed_work(timings: Sequence[TimingEvidence], sheet: Sheet) -> 
 
 
 def require_busy_baseline(timings: Sequence[TimingEvidence], baseline: str, limit: float, sheet: Sheet) -> None:
-    """Settle INCONCLUSIVE if the baseline's idle share (`idle_share`) exceeds `limit` in any process."""
+    """Raise INCONCLUSIVE if the baseline's idle share (`idle_share`) exceeds `limit` in any process."""
     worst = 0.0
     for timing in timings:
         device = timing.observed_device_seconds.get(baseline)
@@ -183,9 +183,9 @@ def require_busy_baseline(timings: Sequence[TimingEvidence], baseline: str, limi
 def require_unhindered_host(
     timings: Sequence[TimingEvidence], baseline: str, enqueue_seconds: float, sheet: Sheet
 ) -> None:
-    """Settle INCONCLUSIVE if the device works longer in a step of the baseline than the host takes to enqueue the step.
+    """Raise INCONCLUSIVE if the device works longer in a baseline step than the host takes to enqueue the step.
 
-    Then the device's queue may have been full, and the enqueue time may include waiting.
+    The device's queue may then have been full, so that the enqueue time may include waiting.
     """
     device = max(device_seconds(timing, timings, baseline) for timing in timings)
     sheet.figure("baseline_device_ms", 1000 * device, "ms")
@@ -198,9 +198,9 @@ def require_unhindered_host(
 
 
 def idle_share(timing: TimingEvidence, arm: str, device: float) -> float | None:
-    """Return the share of a block, at least 0, in which neither processor nor device worked: the median of its blocks.
+    """Return the share of a block, at least 0, in which neither processor nor device worked: the median over blocks.
 
-    device: the device's seconds in a step. Return None if a block's processor time is unknown, or without blocks.
+    device: the device's seconds in a step. Return None if there are no blocks or a block's processor time is unknown.
     """
     shares = []
     for block in timing.blocks:
@@ -218,7 +218,7 @@ LONGEST_UNSEEN_S = 2.0
 
 
 def require_quiet_machine(limits: Limits, timed: Sequence[tuple[RunEvidence, TimingEvidence]], sheet: Sheet) -> float:
-    """Settle INCONCLUSIVE if a limit was exceeded in any process, or if telemetry of a process is missing or has gaps.
+    """Raise INCONCLUSIVE if a limit was exceeded in any process, or if telemetry of a process is missing or has gaps.
 
     Return the largest spread of the SM clock within a process.
     """
@@ -245,7 +245,7 @@ def require_quiet_machine(limits: Limits, timed: Sequence[tuple[RunEvidence, Tim
 
 
 def _watched(run: RunEvidence, timing: TimingEvidence, *, clocked: bool) -> list[TelemetrySample]:
-    """Return a process's telemetry samples; settle INCONCLUSIVE if there are gaps or a reading is missing.
+    """Return a process's telemetry samples; raise INCONCLUSIVE if there are gaps or a reading is missing.
 
     clocked: True if a GPU worked in the timed steps, so that its clock must have been sampled.
     """
@@ -273,8 +273,8 @@ def _watched(run: RunEvidence, timing: TimingEvidence, *, clocked: bool) -> list
 def _longest_unseen(blocks: list[Block], samples: list[TelemetrySample], began: float | None) -> float:
     """Return the longest time within the timed blocks without a sample, in s. `began`: the sampler's start, if known.
 
-    If blocks and samples have no common clock, return the seconds of all blocks, because missing evidence must never
-    count in favour of a claim.
+    If blocks and samples have no common clock, return the seconds of all blocks together, because missing evidence must
+    never count in favour of a claim.
     """
     begins = [math.nan if block.began is None else block.began for block in blocks]
     if began is None or not all(math.isfinite(moment) for moment in (began, *begins)):
@@ -300,7 +300,7 @@ def _power_capped_share(samples: list[TelemetrySample]) -> float:
 
 
 def clock_spread(samples: list[TelemetrySample]) -> float:
-    """Return (highest - lowest) / median SM clock under load: 0 if no clock was read, NaN if one is not valid."""
+    """Return (highest - lowest) / median of the SM clock under load; 0 if no clock was read, NaN if one is invalid."""
     clocks = [sample.sm_clock_mhz for sample in samples if sample.sm_clock_mhz is not None]
     if not all(math.isfinite(clock) for clock in clocks):
         return math.nan

@@ -1,4 +1,4 @@
-"""Define the claim about speed, and the limits of disturbances beyond which it is not decided."""
+"""Define the claim about speed, and the limits of disturbances above which the claim is undecided."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ MOST_PROCESSES = 64
 
 
 class Limits(Strict):
-    """Limits of disturbances. Outside of them a timing is INCONCLUSIVE, because the arms may not be the cause."""
+    """Limits of disturbances. If one is exceeded, a timing is INCONCLUSIVE, because the arms may not be the cause."""
 
     foreign_gpu_processes: Natural = 0
     """Largest number of other processes on the GPU."""
@@ -132,7 +132,7 @@ def trajectory_problems(
 ) -> Iterator[Problem]:
     """Yield a problem if the field `trajectory` names no claim that compares the losses of measured steps.
 
-    several_runs: True if several processes measure each arm, which shows the arm's own noise.
+    several_runs: True if several processes measure each arm, so that the arm's own noise is known.
     """
     valid = [
         name
@@ -152,5 +152,5 @@ def trajectory_problems(
 
 
 def compares_timed_steps(part: Judged) -> bool:
-    """Return True if the part can show that measured steps trained alike."""
+    """Return True if the part can show that both arms trained alike in the measured steps."""
     return isinstance(part, TrajectoryMatch) and part.compare != "first" and part.metric == "loss"

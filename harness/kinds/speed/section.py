@@ -30,10 +30,10 @@ GAP = 0.04  # between two processes, as a share of the seconds of all processes
 def side_by_side(
     runs: Sequence[RunEvidence], measure: Literal["step", "enqueue"] = "step", judged: Mapping[int, float] | None = None
 ) -> list[ProcessTiming]:
-    """Return the processes in order, each right after the one before, because the time between them was not timed.
+    """Return the processes in order, one right after the other: the time between processes was not timed.
 
     Leave out a process without blocks of both arms or without the measured times. judged: the judge's ratio of each
-    process that it counted, by number; None if all processes count, with the ratios read here.
+    counted process, by the process's number; None if all processes count, with the ratios computed here.
     """
     timed = [(run.timing, run.telemetry) for run in runs if run.timing]
     ordered = sorted(timed, key=lambda pair: pair[0].process)
@@ -94,7 +94,7 @@ def _times(blocks: Sequence[Block], arm: str) -> Array:
 
 
 def _begins(blocks: Sequence[Block]) -> list[float]:
-    """Return each block's beginning in seconds after the first block's; without recorded times, put them end to end."""
+    """Return each block's start in seconds after the first block's. Without recorded times, put blocks end to end."""
     began = [block.began for block in blocks]
     if None not in began:
         return [float(at) - float(began[0]) for at in began if at is not None and began[0] is not None]
@@ -104,7 +104,7 @@ def _begins(blocks: Sequence[Block]) -> list[float]:
 def _samples(telemetry: Telemetry | None, first: float | None, end: float) -> list[tuple[float, TelemetrySample]]:
     """Return samples with their seconds after the first block began, from 1 s before it to 1 s after the last block.
 
-    If no clock was recorded, put the first sample at the first block and keep all, because sampling began with it.
+    If no common clock was recorded, put the first sample at the first block and keep all. Sampling began there.
     """
     samples = telemetry.samples if telemetry else []
     if telemetry is None or telemetry.began is None or first is None:
@@ -120,7 +120,7 @@ def _moved(item: ProcessTiming, by: float) -> ProcessTiming:
 
 
 def _self_ratio(blocks: Sequence[Block], arm: str, step: Callable[[Array], Array]) -> float:
-    """Return an arm's step time in the first blocks of rounds over that in the second; NaN without second blocks."""
+    """Return an arm's step time in first blocks of rounds divided by that in second blocks; NaN without the latter."""
     rounds: dict[int, list[float]] = {}
     for block in sorted(blocks, key=lambda block: (block.round, block.position)):
         if block.arm == arm:

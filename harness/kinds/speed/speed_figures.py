@@ -1,6 +1,7 @@
-"""Turn the measurements of a timing's processes into two readings, a verdict's figures and its sentence.
+"""Compute two readings, a verdict's figures and its sentence from the measurements of a timing's processes.
 
-The cautious reading can prove the demanded ratio, the generous one can refute it (`statistics.readings`)."""
+The cautious one can prove the demanded ratio, the generous one can refute it (`statistics.readings`).
+"""
 
 from __future__ import annotations
 
@@ -46,7 +47,7 @@ def _of_as_many_rounds(times: Sequence[StepTimes]) -> tuple[Reading, Reading]:
 
 
 def require_apart(part: ThroughputRatio, timings: Sequence[TimingEvidence]) -> None:
-    """Settle unless each measurement began after the one before ended, because overlapping ones share their noise."""
+    """Raise `Settled` unless measurements ran one after the other, because overlapping ones share their noise."""
     if part.measurements == 1:
         return
     spans: list[tuple[float, float]] = []
@@ -90,7 +91,7 @@ def note_ratios(part: ThroughputRatio, timed: Counted, cautious: Reading, genero
 
 
 def note_processes(timed: Counted, reading: Reading, sheet: Sheet) -> None:
-    """Note each process's ratio by the reading that decides, for the charts."""
+    """Note each process's ratio, from the reading that decides, for the charts."""
     for process, value in zip(timed.processes, reading.ratios, strict=True):
         sheet.figure(f"ratio.process_{process.timing.process}", math.exp(value), "x")
 
@@ -105,7 +106,7 @@ def ratio_demanded(part: ThroughputRatio, figure: str, cautious: Reading, genero
 
 
 def median_seconds(timed: Counted, arm: Literal["candidate", "baseline"]) -> float:
-    """Return the median over processes of an arm's median block, in seconds per step."""
+    """Return the median over processes of the median of an arm's blocks, in seconds per step."""
     return float(np.median([np.median(getattr(each, arm)) for each in timed.times]))
 
 
@@ -125,7 +126,7 @@ def measured(part: ThroughputRatio, timed: Counted, reading: Reading) -> str:
 
 
 def undecided(part: ThroughputRatio, timed: Counted, cautious: Reading, generous: Reading) -> str:
-    """Return a sentence with the ratio and that it is too close to decide, or with both readings if they disagree."""
+    """Return a sentence with the ratio, which is too close to decide, or with both readings if they disagree."""
     low, high = _mean(part, cautious), _mean(part, generous)
     if low < part.at_least <= high and high - low > READ_ALIKE * low:
         return (
@@ -152,7 +153,7 @@ def _to_enqueue(part: ThroughputRatio) -> str:
 
 
 def _apart(timed: Counted) -> str:
-    """Return the part of a sentence that each arm had processes of its own, as arms of two commits have, or ""."""
+    """Return a phrase that each arm had its own processes, as arms of two commits have; "" if not."""
     return ", each arm in one of its own" if any(each.timing.own_processes for each in timed.processes) else ""
 
 
@@ -182,7 +183,7 @@ class Recorded:
     def of(cls, part: ThroughputRatio, runs: Sequence[RunEvidence]) -> Recorded | None:
         """Return the processes of a claim's runs, or None if the runs have too few timings that fit the claim.
 
-        The claim may have changed since the runs, also in its number of processes.
+        The claim may have changed after the runs, for example in its number of processes.
         """
         found: dict[int, Process] = {}
         for run in runs:
@@ -223,7 +224,7 @@ class Recorded:
 
 @dataclass(frozen=True)
 class LastTiming:
-    """The last run that timed a claim on a workload. run: the run's name. part: the claim as it is now."""
+    """The last run in which a claim was timed on a workload. run: the run's name. part: the claim as it is now."""
 
     contract: str
     claim: str

@@ -94,7 +94,7 @@ def judge(part: ThroughputRatio, context: Context, sheet: Sheet) -> Judgement:
 
 
 def _noted_ratios(part: ThroughputRatio, processes: list[Process], sheet: Sheet) -> tuple[Counted, Reading, Reading]:
-    """Return the counted processes and both readings of their times; note the ratios."""
+    """Return the counted processes and both readings of their times. Note the ratios."""
     require_profiled(part, processes, sheet)
     timed = counted(part, processes, sheet)
     sheet.count("blocks", sum(each.candidate.size + each.baseline.size for each in timed.times))
@@ -104,7 +104,7 @@ def _noted_ratios(part: ThroughputRatio, processes: list[Process], sheet: Sheet)
 
 
 def _processes(part: ThroughputRatio, context: Context) -> list[Process]:
-    """Return the first run of each process by number; settle ERROR if a demanded process was not timed."""
+    """Return the first run of each process, in order of number. Raise ERROR if a demanded process was not timed."""
     found: dict[int, Process] = {}
     for run in context.sound_runs("throughput"):
         timing = run.timing
@@ -127,7 +127,7 @@ def _require_equal_training(
     comparison: Comparison,
     sheet: Sheet,
 ) -> None:
-    """Settle unless both arms of a process had equal starts, work and losses, and captured steps launched graphs."""
+    """Raise `Settled` unless a process's arms had equal starts, work and losses, and captured steps launched graphs."""
     run, timing = process
     candidate, baseline = executed(run, part.candidate), executed(run, part.baseline)
     require_launches(part, context, process, candidate, sheet)
@@ -147,7 +147,7 @@ def _require_equal_training(
 
 
 def _answer(part: ThroughputRatio, timed: Counted, cautious: Reading, generous: Reading, sheet: Sheet) -> int:
-    """Return 1 if the ratios prove the demanded ratio, -1 if they refute it; else settle INCONCLUSIVE."""
+    """Return 1 if the ratios prove the demanded ratio, -1 if they refute it. Otherwise raise INCONCLUSIVE."""
     demanded = math.log(part.at_least)
     fewest = statistics.fewest_processes(part.confidence)
     if part.processes < fewest:
@@ -164,7 +164,7 @@ def _answer(part: ThroughputRatio, timed: Counted, cautious: Reading, generous: 
 
 
 def _require_no_stalls(part: ThroughputRatio, timed: Counted, cautious: Reading, demanded: float, sheet: Sheet) -> None:
-    """Settle INCONCLUSIVE if the typical block proves the ratio, but all blocks together do not reach it.
+    """Raise INCONCLUSIVE if typical blocks prove the ratio, but all blocks together do not reach it.
 
     Slow blocks count as the candidate's own time unless a slow processor explains them. Without such an explanation the
     cause of a stall is unknown, so stalls do not refute the ratio either.
@@ -184,7 +184,7 @@ def _require_no_stalls(part: ThroughputRatio, timed: Counted, cautious: Reading,
 def _settle_undecided(
     part: ThroughputRatio, timed: Counted, cautious: Reading, generous: Reading, demanded: float, sheet: Sheet
 ) -> NoReturn:
-    """Settle INCONCLUSIVE with the result of each measurement; note how many processes would probably decide."""
+    """Raise INCONCLUSIVE with each measurement's result. Note how many processes would probably decide."""
     parts = (each.of_measurements(timed.sizes) for each in (cautious, generous))
     needed: list[int | None] = []
     answers = []

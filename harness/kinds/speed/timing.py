@@ -33,8 +33,8 @@ ROUNDING_S = 1e-6
 class StepTimes:
     """Seconds per step of each block, by arm: [R, 2], the first and second block of the arm in each of R ABBA rounds.
 
-    candidate, baseline: as measured. free_candidate, free_baseline: the least that they would have taken undisturbed.
-    excused: the same least for the candidate's blocks in rounds that were left out: [B].
+    candidate, baseline: as measured. free_candidate, free_baseline: the shortest times possible without disturbance.
+    excused: the shortest possible times of the candidate's blocks in rounds that were left out: [B].
     """
 
     candidate: Array
@@ -45,9 +45,9 @@ class StepTimes:
 
     @property
     def stalled(self) -> float:
-        """Return how many times longer the candidate's mean block is if blocks that were left out count, too, where a
-        slow pace does not explain their time: those of at least `STALLED` times a typical block. 1 without any.
-        """
+        """Return by which factor the candidate's mean block grows if left-out blocks with unexplained stalls count as
+        well: those of at least `STALLED` times a typical block, even after correction for a slow pace. 1 if there are
+        none."""
         stalls = self.excused[self.excused >= STALLED * np.median(self.free_candidate)]
         kept, mean = self.free_candidate.size, float(self.free_candidate.mean())
         usual = kept + self.excused.size - stalls.size
@@ -55,7 +55,7 @@ class StepTimes:
 
 
 def device_seconds(timing: TimingEvidence, timings: Sequence[TimingEvidence], arm: str) -> float:
-    """Return the device's seconds in a step: this process's if it was profiled, else the median of profiled ones."""
+    """Return the device's seconds in a step: of this process if profiled, else the median of profiled processes."""
     profiled = [timing] if timing.observed_steps else [each for each in timings if each.observed_steps]
     return float(median(each.observed_device_seconds.get(arm, 0.0) for each in profiled)) if profiled else 0.0
 
@@ -66,9 +66,9 @@ def step_times(
     left_out: Collection[int] = (),
     slowed: Callable[[Block], float] = lambda _block: 1.0,
 ) -> StepTimes:
-    """Return the step times of the rounds not in `left_out`; settle ERROR if blocks are invalid, too short or missing.
+    """Return the step times of the rounds not in `left_out`. Raise ERROR if blocks are invalid, too short or missing.
 
-    slowed: a function that returns how many times longer a block may have taken because of a disturbance.
+    slowed: a function that returns by which factor a disturbance may have lengthened a block.
     """
     for block in timing.blocks:
         if not (math.isfinite(block.seconds) and block.seconds > 0) or block.steps < 1:
@@ -131,7 +131,7 @@ def _step_seconds(block: Block, part: ThroughputRatio) -> float:
 
 
 def _round(timing: TimingEvidence, part: ThroughputRatio, group: Iterable[Block]) -> dict[str, list[Block]]:
-    """Return the two blocks of each arm in one round; settle ERROR unless their order is ABBA or BAAB."""
+    """Return the two blocks of each arm in one round. Raise ERROR unless their order is ABBA or BAAB."""
     blocks = list(group)
     arms = [block.arm for block in blocks]
     interleaved = [block.position for block in blocks] == [0, 1, 2, 3] and arms == arms[::-1]
@@ -147,9 +147,9 @@ def _round(timing: TimingEvidence, part: ThroughputRatio, group: Iterable[Block]
 
 
 def require_one_after_another(timings: Sequence[TimingEvidence]) -> None:
-    """Settle ERROR if a block began before the block before it ended, or if two processes were timed at the same time.
+    """Raise ERROR if a block began before the previous one ended, or if two processes were timed at the same time.
 
-    Ignore blocks without a recorded beginning; checks that need it report them (`disturbances`, `speed_figures`).
+    Ignore blocks without a recorded start. `disturbances` and `speed_figures` report them if they need the start.
     """
     spans = []
     for timing in timings:
@@ -210,7 +210,7 @@ class _Look(NamedTuple):
 def require_launches(
     part: ThroughputRatio, context: Context, process: Process, candidate: ArmEvidence, sheet: Sheet
 ) -> None:
-    """Settle unless the harness saw a captured candidate launch its graphs once in each step."""
+    """Raise `Settled` unless the harness saw a captured candidate launch its graphs once in each step."""
     demanded, capture = context.mechanism(part), candidate.capture
     if capture is not None and capture.mechanism == "traced":
         settle(reasons.MECHANISM_MISSING, "a traced replay decides nothing about speed")
@@ -242,8 +242,8 @@ def require_launches(
 
 
 def require_declared_baseline(part: ThroughputRatio, context: Context, process: Process, baseline: ArmEvidence) -> None:
-    """Settle unless a baseline that is declared uncaptured launched no graph, and a captured one launched its graphs
-    once in each step: otherwise it would be slower than declared. Its work outside graphs is not limited.
+    """Raise `Settled` unless a baseline that is declared uncaptured launched no graph, and a captured one launched its
+    graphs once in each step. Otherwise it would be slower than declared. Its work outside graphs is not limited.
     """
     named = f"{part.baseline} in {process.name}"
     looks = _looks(process, part.baseline)
@@ -265,7 +265,7 @@ def require_declared_baseline(part: ThroughputRatio, context: Context, process: 
 
 
 def require_profiled(part: ThroughputRatio, processes: Sequence[Process], sheet: Sheet) -> None:
-    """Settle unless a working profiler watched at least one process, and the others captured the same graphs."""
+    """Raise `Settled` unless a working profiler watched a process, and the other processes captured the same graphs."""
     profiled = [process for process in processes if process.profiled]
     counted = [process for process in processes if not process.profiled]
     if not profiled:
@@ -289,7 +289,7 @@ def require_profiled(part: ThroughputRatio, processes: Sequence[Process], sheet:
 
 
 def _require_device_time(process: Process, arm: str) -> None:
-    """Settle unless the device worked in a step: its time is needed to check the process's clock (`disturbances`)."""
+    """Raise `Settled` unless the device worked in a step. `disturbances` checks the process's clock by its time."""
     seconds = process.timing.observed_device_seconds.get(arm, 0.0)
     if not math.isfinite(seconds):
         settle(reasons.TELEMETRY_MISSING, f"{process.name} saw the device work for {seconds} s in a step of {arm}")
@@ -301,7 +301,7 @@ def _require_device_time(process: Process, arm: str) -> None:
 
 
 def _looks(process: Process, arm: str) -> list[_Look]:
-    """Return an arm's observed launches; settle INCONCLUSIVE if profiler or counter missed a planted event."""
+    """Return an arm's observed launches. Raise INCONCLUSIVE if profiler or counter missed a planted event."""
     timing = process.timing
     if process.profiled:
         if timing.profiler_sees_planted is False:  # None: recorded before a sync was planted
@@ -353,13 +353,13 @@ class Slowing:
 
     @property
     def is_known(self) -> bool:
-        """Return True if any pace was measured. Evidence from before 2026-11-22 has none."""
+        """Return True if any pace was measured. Evidence from before 2026-11-22 has no pace."""
         return math.isfinite(self.least_pace)
 
     def factor(self, timing: TimingEvidence, block: Block) -> float:
-        """Return how many times longer than undisturbed the block may have taken; 1 if there is no disturbance.
+        """Return by which factor a disturbance may have lengthened the block; 1 without a disturbance.
 
-        The factor is how much slower the pace was, but no more than would leave the device no idle time.
+        The factor is how much slower the pace was, but at most the factor that leaves the device no idle time.
         """
         if block.pace is None or block.steps < 1 or not disturbed(block.pace, self.least_pace):
             return 1.0
@@ -376,7 +376,7 @@ class Slowing:
         return {block.round for block in timing.blocks if self.factor(timing, block) > 1}
 
     def left_out(self, timing: TimingEvidence) -> set[int] | None:
-        """Return the disturbed rounds if there are enough other rounds, else None."""
+        """Return the disturbed rounds, which are left out, if there are enough other rounds; else None."""
         rounds = self.disturbed_rounds(timing)
         others = {block.round for block in timing.blocks} - rounds
         return rounds if not rounds or len(others) >= FEWEST_ROUNDS else None
@@ -397,7 +397,7 @@ class Counted(NamedTuple):
 def counted(part: ThroughputRatio, processes: Sequence[Process], sheet: Sheet) -> Counted:
     """Return the step times of the processes with enough undisturbed rounds, or of all if such processes are too few.
 
-    A process without enough undisturbed rounds then counts with all rounds. Settle as `step_times` does.
+    A process without enough undisturbed rounds then counts with all rounds. Raise `Settled` as `step_times` does.
     """
     timings = [process.timing for process in processes]
     for timing in timings:

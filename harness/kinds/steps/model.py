@@ -1,4 +1,4 @@
-"""Define the claims about single steps: each equals a reference's step, or errs no more than a peer's."""
+"""Define the claims about single steps: each equals a reference's step, or its errors do not exceed a peer's."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ Seeds = Annotated[list[Natural], Field(min_length=1)]
 
 
 class StepAccuracy(Judged):
-    """Against a reference in higher precision, a step errs no more than a peer in the step's own precision."""
+    """Against a reference in higher precision, a step's errors do not exceed a peer's in the step's own precision."""
 
     kind: Literal["step_accuracy"]
     """Judges a step's errors against a reference, as multiples of a peer's errors."""

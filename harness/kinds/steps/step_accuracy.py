@@ -1,4 +1,4 @@
-"""Judge `step_accuracy`: against a reference in higher precision the candidate errs no more than a peer does.
+"""Judge `step_accuracy`: against a reference in higher precision, the candidate's errors do not exceed a peer's.
 
 Gradients are compared at the candidate's parameters and on its batches, losses along each arm's own trajectory.
 docs/step-accuracy.md gives the reasons.
@@ -33,7 +33,7 @@ from harness.kinds.steps.model import StepAccuracy
 class Errors:
     """The errors of candidate and peer, in one unit. name: the quantity or tensor.
 
-    floor: the error of the format's rounding alone. It replaces a smaller error of the peer in the ratio.
+    floor: the error that rounding to the format alone causes. The ratio uses it instead of a smaller error of the peer.
     """
 
     name: str
@@ -51,8 +51,8 @@ class Errors:
 
 
 def gradient_errors(records: Iterable[StepErrors], floor: float = 0.0) -> list[Errors]:
-    """Return each trained tensor's error: |gradient - reference's| / |reference's| in L2 norms, as the root mean square
-    over seeds and steps. Leave out gradients that are zero in all arms.
+    """Return the error of each trained tensor: the root mean square, over seeds and steps, of |gradient - reference's|
+    / |reference's| in L2 norms. Leave out gradients that are zero in all arms.
     """
     relative: dict[str, list[tuple[float, float]]] = {}
     for record in records:
@@ -72,7 +72,7 @@ def gradient_errors(records: Iterable[StepErrors], floor: float = 0.0) -> list[E
 
 
 def is_zero(tensor: TensorErrors) -> bool:
-    """Return True if the gradient is zero in all arms, as that of LoRA's A is while B is zero."""
+    """Return True if the gradient is zero in all arms, like the gradient of LoRA's A while B is zero."""
     return tensor.reference_norm == tensor.candidate_error == tensor.peer_error == 0
 
 
@@ -89,7 +89,7 @@ def _root_mean_square(values: Sequence[float]) -> float:
 def loss_errors(name: str, series: Iterable[Sequence[Losses]]) -> Errors:
     """Return the mean absolute differences from the reference's losses, over all steps of several runs.
 
-    series: for each run the losses [steps] of candidate, peer and reference. Raises ValueError if there is no step.
+    series: for each run, the losses [steps] of candidate, peer and reference. Raises ValueError if there is no step.
     """
     differences = [(np.abs(ours - exact), np.abs(theirs - exact), np.abs(exact)) for ours, theirs, exact in series]
     candidate, peer, size = (np.concatenate(arm) for arm in zip(*differences, strict=True))
@@ -169,7 +169,7 @@ def _groups(part: StepAccuracy, seed: int, executions: Executions) -> list[Group
 
 
 def _records(part: StepAccuracy, run: RunEvidence, by_seed: Mapping[int, Executions]) -> list[StepErrors]:
-    """Return a record for each seed and step; settle unless each has all three arms and every trained tensor."""
+    """Return each seed's and step's record. Raise `Settled` unless each has three arms and every trained tensor."""
     wanted = sorted(product(part.gradient_seeds, part.gradient_steps))
     by_place = {(record.seed, record.step): record for record in run.step_errors}
     missing = [f"seed {seed} step {step}" for seed, step in wanted if (seed, step) not in by_place]
@@ -210,7 +210,7 @@ def _require_finite(part: StepAccuracy, records: list[StepErrors], sheet: Sheet)
 
 
 def _require_precisions(part: StepAccuracy, executions: Executions) -> None:
-    """Settle FAIL unless candidate and peer compute in one precision, and the reference in a higher one."""
+    """Raise FAIL unless candidate and peer compute in one precision, and the reference in a higher one."""
     precisions = {arm: str(each.start.facts.get("dtype")) for arm, each in executions.items()}
     ours, theirs, finest = (precisions[arm] for arm in (part.candidate, part.peer, part.reference))
     if theirs != ours:
@@ -225,7 +225,7 @@ def _require_precisions(part: StepAccuracy, executions: Executions) -> None:
 
 
 def _require_alike(part: StepAccuracy, records: list[StepErrors], sheet: Sheet) -> None:
-    """Settle FAIL unless all arms have equal batches and parameters at each comparison of gradients."""
+    """Raise FAIL unless all arms have equal batches and parameters at each comparison of gradients."""
     others = (part.peer, part.reference)
     for record in records:
         for arm in others:
@@ -288,7 +288,7 @@ def _require_gradients(part: StepAccuracy, gradients: list[Errors], sheet: Sheet
 
 
 def _require_distinct_batches(part: StepAccuracy, by_seed: Mapping[int, Executions], sheet: Sheet) -> None:
-    """Settle FAIL if a batch repeats within one seed."""
+    """Raise FAIL if a batch repeats within one seed."""
     seen = {seed: executions[part.candidate].series.batch_digest for seed, executions in by_seed.items()}
     sheet.figure("distinct_batches", distinct([digest for batches in seen.values() for digest in batches]), "batches")
     for seed, batches in seen.items():

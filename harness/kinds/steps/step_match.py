@@ -76,7 +76,7 @@ def judge(part: StepMatch, context: Context, sheet: Sheet) -> Judgement:
 
 
 def _held(part: StepMatch, steps: Sequence[ComparedStep]) -> Iterator[Held]:
-    """Yield each error with its bound. The bound of loss, norms and gradients grows with the yardstick's errors."""
+    """Yield each error with its bound. The bounds of loss, norms and gradients grow with the yardstick's errors."""
     seen: dict[str, float] = {}
     for step in steps:
         if (step.reference, step.yardstick) != (part.reference, part.yardstick):
@@ -116,10 +116,10 @@ def _note(part: StepMatch, candidate: ArmEvidence, held: Sequence[Held], sheet: 
 
 
 def _require_every_tensor(candidate: ArmEvidence) -> None:
-    """Settle unless each quantity of each step was compared, for every trainable tensor if it has one per tensor.
+    """Raise `Settled` unless each quantity of each step was compared, and for every tensor if it is one per tensor.
 
-    An error of zero over no tensors would keep any bound. There are no exceptions, because the reference can only
-    follow a step that has a gradient and both moments for every parameter.
+    An error of zero over no tensors would keep any bound. There are no exceptions: the reference can follow only a step
+    that has a gradient and both moments for every parameter.
     """
     trained = candidate.start.trainable_tensors
     for step in candidate.compared_steps:

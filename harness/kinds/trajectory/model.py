@@ -100,7 +100,7 @@ class TrajectoryMatch(Bounded):
         return super().candidate_capabilities() | frozenset({"metrics"} if self.metric != "loss" else ())
 
     def demanded(self) -> dict[str, Demand]:
-        """Return the demands, with only the reason code that the chosen equality gives for unequal arms."""
+        """Return the demands with only one reason code for unequal arms: the one that the chosen equality gives."""
         found = super().demanded()
         if "equality" in found:
             found["equality"] = Demand("beyond_noise" if self.equality == "noise" else "differs")
@@ -131,7 +131,7 @@ class TrajectoryMatch(Bounded):
             yield Problem(("parameter_dtypes",), rule, found, "name float32 or float64 as one of them")
 
     def _noise_contradictions(self) -> Iterator[Problem]:
-        """Yield a problem for each setting that contradicts `equality: noise`, under which only runs decide."""
+        """Yield a problem for each setting that contradicts `equality: noise`, by which only repeated runs decide."""
         if self.equality != "noise":
             if self.runs is not None:
                 yield Problem(("runs",), "`runs` is for `equality: noise`", str(self.runs), "leave `runs` out")

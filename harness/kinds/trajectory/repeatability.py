@@ -33,10 +33,10 @@ from harness.kinds.trajectory.trajectory_match import require_precisions
 
 
 def named_trajectory(claim_id: str, context: Context) -> TrajectoryMatch:
-    """Return the trajectory_match part of the contract's claim with this id; settle ERROR if there is none.
+    """Return the trajectory_match part of the contract's claim with this id. Raise ERROR if there is none.
 
-    If there are several, return the first that compares losses of later steps: a bound on another metric, or on the
-    first step alone, would let different losses pass.
+    If there are several, return the first that compares losses of later steps. A bound on another metric, or on only
+    the first step, would let different losses pass.
     """
     named = [claim for claim in context.contract.claims if claim.id == claim_id]
     found = [each for claim in named for each in parts_of(claim) if isinstance(each, TrajectoryMatch)]
@@ -56,10 +56,10 @@ def require_equal_training(
     nothing: str,
     same_system: bool,
 ) -> None:
-    """Settle unless the measured steps of both arms trained and satisfy `trajectory`, as its own judge would.
+    """Raise `Settled` unless the measured steps of both arms trained and satisfy `trajectory`, as its own judge checks.
 
-    `named`: the baseline, then the candidate. `nothing`: the message if no step was recorded. `same_system`: True if
-    one system trains both.
+    named: the baseline, then the candidate. nothing: the message if no step was recorded. same_system: True if one
+    system trains both.
     """
     (theirs, baseline), (ours, candidate) = named.items()
     require_precisions(trajectory, candidate, baseline)
@@ -82,7 +82,7 @@ def require_equal_training(
 
 
 def judge(part: Repeatability, context: Context, sheet: Sheet) -> Judgement:
-    """Judge every repetition against the first run, by the worst difference."""
+    """Judge every repetition against the first run. The worst difference decides."""
     run = context.only_run("paired")
     executions = replicas(run, part.candidate, part.runs)
     comparison = Comparison(part, context, sheet)
@@ -113,7 +113,7 @@ def judge(part: Repeatability, context: Context, sheet: Sheet) -> Judgement:
 
 
 def compared(part: Repeatability, run: RunEvidence) -> list[Compared]:
-    """Return the losses of each repetition with those of the first run; settle ERROR if a run is missing."""
+    """Return the losses of each repetition with those of the first run; raise ERROR if a run is missing."""
     first, *others = (losses(each) for each in replicas(run, part.candidate, part.runs))
     names = [f"{part.candidate}, run {place}" for place in range(part.runs)]
     return [Compared(name, names[0], each, first) for name, each in zip(names[1:], others, strict=True)]

@@ -87,7 +87,7 @@ def _note(seen: Seen, part: AnyPart, run: RunEvidence, unit: Unit, pairs: Sequen
 
 
 def _curves(arms: Mapping[str, str], metric: str, run: RunEvidence, pairs: Sequence[Compared]) -> Iterator[plots.Curve]:
-    """Yield the compared curves, then those of the claim's other arms. An arm compared with itself is drawn by runs."""
+    """Yield the compared curves, then those of the claim's other arms. Draw an arm compared with itself by runs."""
     for pair in pairs:
         yield plots.Curve(pair.baseline, Role.BASELINE, pair.theirs)
         yield plots.Curve(pair.candidate, Role.CANDIDATE if "baseline" in arms else Role.REPLICA, pair.ours)
@@ -135,7 +135,7 @@ def _part(title: str, run: RunEvidence, seen: Seen) -> Part:
 
 
 def _compared(part: Part, item: Comparison) -> Iterator[list[object]]:
-    """Yield the table row of a comparison, and add its text and plot to the part; equal series need no plot."""
+    """Yield the table row of a comparison. Add its text and plot to the part; equal series need no plot."""
     pair, values, found = item.pair, item.pair.distances, item.pair.difference()
     if not len(values):
         return
@@ -159,7 +159,7 @@ def _compared(part: Part, item: Comparison) -> Iterator[list[object]]:
 
 
 def _steps(pair: Compared) -> str:
-    """Return a phrase for the compared steps, which also states if some steps were not judged."""
+    """Return a phrase for the compared steps, which also says if some steps were not judged."""
     ours, theirs = len(pair.ours), len(pair.theirs)
     if pair.compare != "every":
         return f"the {pair.compare} step"

@@ -1,8 +1,8 @@
 """Judge `trajectory_match`: two arms' losses, or another metric, agree in bits, within a bound or within noise.
 
-Under `bitwise` the end states must also be equal. Under `within` the distance of the parameters at the end is reported.
-Under `noise` (`own_noise`) several runs of both arms are compared, with their gradients and end states. The noise floor
-is the largest absolute difference between the baseline and its own repetition.
+Under `bitwise`, the end states must also be equal. Under `within`, the distance of the parameters at the end is also
+reported. Under `noise` (`own_noise`), several runs of both arms are compared, with their gradients and end states. The
+noise floor is the largest absolute difference between the baseline and its own repetition.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def judge(part: TrajectoryMatch, context: Context, sheet: Sheet) -> Judgement:
 
 
 def compared(part: TrajectoryMatch, run: RunEvidence) -> list[Compared]:
-    """Return the metric of both arms and of the baseline's repetitions; settle ERROR if an arm is missing."""
+    """Return the metric of both arms and of the baseline's repetitions; raise ERROR if an arm is missing."""
     baselines = replicas(run, part.baseline, 1) and run.arms[part.baseline][: _repetitions(part, run)]
     ours, theirs, *again = (values(each, part.metric) for each in (executed(run, part.candidate), *baselines))
     return [Compared(part.candidate, part.baseline, ours, theirs, part.metric, part.compare, tuple(again))]
@@ -140,7 +140,7 @@ def _repetitions(part: TrajectoryMatch, run: RunEvidence) -> int:
 
 
 def _judge_by_noise(part: TrajectoryMatch, context: Context, sheet: Sheet) -> Judgement:
-    """Judge all runs of both arms under `noise`, in the order of `judge`, with the ends as part of the difference."""
+    """Judge all runs of both arms under `noise`, in the order of `judge`. The ends are part of the difference."""
     run = context.only_run("paired")
     ours, theirs = f"candidate {part.candidate}", f"baseline {part.baseline}"
     comparison = Comparison(part, context, sheet)
@@ -177,7 +177,7 @@ def _judge_by_noise(part: TrajectoryMatch, context: Context, sheet: Sheet) -> Ju
 
 
 def require_precisions(part: TrajectoryMatch | NotWorse, candidate: ArmEvidence, baseline: ArmEvidence) -> None:
-    """Settle FAIL unless both arms compute in the precisions that the claim compares."""
+    """Raise FAIL unless both arms compute in the precisions that the claim compares."""
     if part.precisions is None:
         return
     for demanded, execution in ((part.precisions.candidate, candidate), (part.precisions.baseline, baseline)):
@@ -187,7 +187,7 @@ def require_precisions(part: TrajectoryMatch | NotWorse, candidate: ArmEvidence,
 
 
 def require_parameter_dtypes(part: TrajectoryMatch, candidate: ArmEvidence, baseline: ArmEvidence) -> None:
-    """Settle FAIL unless every trainable tensor of both arms has the data type that the claim compares."""
+    """Raise FAIL unless every trainable tensor of both arms has the data type that the claim compares."""
     if part.parameter_dtypes is None:
         return
     types = part.parameter_dtypes
@@ -203,7 +203,8 @@ def require_parameter_dtypes(part: TrajectoryMatch, candidate: ArmEvidence, base
 
 
 def multiple_of(largest: float, floor: float) -> float:
-    """Return a difference as a multiple of the noise floor; if the floor is 0, 0 for no difference, else infinity."""
+    """Return a difference as a multiple of the noise floor. For a floor of 0: 0 if there is no difference, else
+    infinity."""
     if floor == 0:
         return 0.0 if largest == 0 else math.inf if largest > 0 else math.nan
     return largest / floor
@@ -231,9 +232,9 @@ def _note_ends(sheet: Sheet, candidate: ArmEvidence, baseline: ArmEvidence, metr
 def note_same_step(
     part: TrajectoryMatch, context: Context, candidate: ArmEvidence, baseline: ArmEvidence, sheet: Sheet
 ) -> str:
-    """Return the end of a sentence if the candidate's step is no different from the baseline's, else "".
+    """Return the end of a sentence if the candidate's step does the same as the baseline's, else "".
 
-    Leave the claim open if it requires a different step.
+    Leave the claim undecided if it requires a different step.
     """
     ours, theirs = end_of(candidate).step_form, end_of(baseline).step_form
     equal = _equal_bits(candidate, baseline)
@@ -257,9 +258,9 @@ def _equal_bits(candidate: ArmEvidence, baseline: ArmEvidence) -> bool:
 
 
 def require_equal_clips(ours: str, candidate: ArmEvidence, theirs: str, baseline: ArmEvidence, sheet: Sheet) -> None:
-    """Leave the claim open if one arm clips its gradients without changing any, and the other is known not to clip.
+    """Leave the claim undecided if one arm clips gradients without changing any, and the other is known not to clip.
 
-    A clip that changed gradients shows in the compared numbers, whatever was seen of the other arm.
+    A clip that changes gradients shows in the compared numbers, whatever was seen of the other arm.
     """
     clips = {ours: end_of(candidate).clip, theirs: end_of(baseline).clip}
     found = {name: clip for name, clip in clips.items() if clip is not None and clip.seen}
