@@ -34,7 +34,7 @@ TRAINED_APART = (*ENDS_APART, "end_differs", "beyond_noise")
 
 
 def failing_part(verdict: Verdict, claim: AnyClaim | None) -> tuple[str, AnyPart] | None:
-    """Return name and part that gave a claim its status ("" names a simple claim's part); None if it is unknown."""
+    """Return name and part that gave a claim its status; None if unknown. A simple claim's part has the name ""."""
     if claim is None:
         return None
     if not isinstance(claim, CompositeClaim):
@@ -54,7 +54,7 @@ def left_to_the_host(verdict: Verdict, claim: AnyClaim | None, runs: Sequence[Ru
 
 
 def asked_of_a_capture(verdict: Verdict, claim: AnyClaim | None, runs: Sequence[RunEvidence]) -> Iterator[str]:
-    """Yield where captured steps queried whether a capture is under way, if the claim's arms trained differently."""
+    """Yield where captured steps queried whether they are being captured, if the claim's arms trained differently."""
     for name, capture in _captures(verdict, claim, runs):
         if capture.asked_whether_captured:
             asked = some(capture.asked_whether_captured, 3)
@@ -103,7 +103,7 @@ def repeats(view: ReportView) -> str | None:
 def repeats_units(view: ReportView, units: Sequence[Verdict]) -> str | None:
     """Return the command that repeats these units, derived from that of the run directory which decides the first one.
 
-    It is that whole command for units of several contracts, and for more than `MOST_CLAIMS` claims.
+    For units of several contracts, or of more than `MOST_CLAIMS` claims, return that command unchanged.
     """
     claims = list(dict.fromkeys(unit.claim for unit in units))
     asked = asked_of(view, units[0])
@@ -117,14 +117,14 @@ def repeats_units(view: ReportView, units: Sequence[Verdict]) -> str | None:
 
 
 def asked_of(view: ReportView, verdict: Verdict) -> Sequence[str]:
-    """Return the command that made the run directory which decides this verdict."""
+    """Return the command that created the run directory from which this verdict is decided."""
     origin = view.origins.get((verdict.contract, verdict.claim, verdict.workload))
     part = next((part for part in view.parts if part.name == origin), None)
     return (part.view if part is not None else view).header.command
 
 
 def command_for(verdict: Verdict, asked: Sequence[str]) -> str | None:
-    """Return the command that repeats one unit; None if `asked` cannot be repeated or a path was redacted."""
+    """Return the command that repeats one unit. Return None if `asked` cannot be repeated or a path was redacted."""
     if tuple(asked[:2]) == ("harness", "try"):
         return whole(asked)
     kept = (*_KEPT, "--fault") if tuple(asked[1:2]) == ("verify",) else _KEPT
@@ -133,9 +133,9 @@ def command_for(verdict: Verdict, asked: Sequence[str]) -> str | None:
 
 
 def command_to_plant(asked: Sequence[str], contract: str = "", claim: str = "", fault: str = "") -> str | None:
-    """Return a `harness drill` command for all faults of what `asked` ran, or for one fault; None if there is none.
+    """Return a `harness drill` command for one fault, or for all faults of what `asked` ran; None if it is impossible.
 
-    A drill plants nothing in two commits, and trains on no data or model that only `verify` was given.
+    A drill cannot plant faults in two commits, or train on data or a model that only `verify` was given.
     """
     if any(word.partition("=")[0] in _NOT_DRILLED for word in asked):
         return None
@@ -170,7 +170,7 @@ def _redacted(words: Sequence[str]) -> bool:
 
 
 def _words(asked: Sequence[str], keep: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the contracts in a `harness verify` or `harness drill` command, and its options that `keep` lists."""
+    """Return the contracts in a `harness verify` or `harness drill` command, and those of its options in `keep`."""
     if len(asked) < 2 or asked[0] != "harness" or asked[1] not in {"verify", "drill"}:
         return [], []
     paths: list[str] = []
@@ -231,7 +231,7 @@ def advice_of(
 
     asked: the command that made the run; systems: the contract's systems, as `module:attribute`.
 
-    The next step of an undecided unit is left out, since it is printed once for all units of the same reason.
+    The next step for an undecided unit is left out, because it is printed only once for all units with the same reason.
     """
     if verdict.status not in {Status.FAIL, Status.ERROR, Status.INCONCLUSIVE}:
         return []
@@ -255,7 +255,7 @@ def advice_of(
 
 
 def split(told: list[Advice]) -> tuple[list[Advice], list[Advice]]:
-    """Return the first piece of advice if it is a cause, and the others."""
+    """Return the first piece of advice if it is a cause (else nothing), and the rest."""
     first = 1 if told and told[0].is_cause else 0
     return told[:first], told[first:]
 
@@ -314,7 +314,7 @@ def _named(when: str, names: Sequence[str]) -> Iterator[str]:
 
 
 def _counted_otherwise(arms: Mapping[str, str], ours: ArmEvidence, theirs: ArmEvidence) -> Iterator[str]:
-    """Yield numbers of the state, such as step counters, that ended differently; their gap can show extra steps."""
+    """Yield numbers of the state, such as step counters, that ended unequal. Their difference can show extra steps."""
     one, other = _end(ours), _end(theirs)
     mine, their = (one.numbers if one else None) or {}, (other.numbers if other else None) or {}
     unequal = [name for name, value in mine.items() if their.get(name, value) != value]
@@ -324,7 +324,7 @@ def _counted_otherwise(arms: Mapping[str, str], ours: ArmEvidence, theirs: ArmEv
 
 
 def _never_changed(arms: Mapping[str, str], ours: ArmEvidence, theirs: ArmEvidence) -> Iterator[str]:
-    """Yield the tensors that the baseline's training changed and the candidate's training did not."""
+    """Yield the tensors that training changed in the baseline but not in the candidate."""
     mine, other = _changed(ours), _changed(theirs)
     still = [name for name, changed in other.items() if changed and mine.get(name) is False]
     if still:
@@ -333,7 +333,7 @@ def _never_changed(arms: Mapping[str, str], ours: ArmEvidence, theirs: ArmEviden
 
 
 def _changed(execution: ArmEvidence) -> dict[str, bool]:
-    """Return for each tensor that the state has both at the start and at the end whether training changed it."""
+    """Return whether training changed each tensor that the state has both at the start and at the end."""
     start, end = execution.start.state, _end(execution)
     if start is None or end is None:
         return {}

@@ -1,6 +1,6 @@
 """Write a badge as JSON for shields.io, with the headline's word, how many units held, and a colour.
 
-Green only means that complete contracts were run and every unit was decided and held.
+Green means that complete contracts were run, and that every unit was decided and held.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ GREEN, YELLOW, RED, GREY = "brightgreen", "yellow", "red", "lightgrey"
 
 
 def render_badge(view: ReportView) -> str:
-    """Return version 1 of https://shields.io/badges/endpoint-badge. With `isError` no page overrides the colour."""
+    """Return JSON for https://shields.io/badges/endpoint-badge. With `isError`, no page overrides the colour."""
     result = headline(view)
     fields = {
         "schemaVersion": 1,

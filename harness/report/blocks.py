@@ -15,9 +15,9 @@ Unit = tuple[str, str, str]  # contract, claim, workload
 
 @dataclass(frozen=True)
 class Table:
-    """A table with a caption. `numeric` names the columns set right-aligned; `folded` collapses it.
+    """A table with a caption. numeric: the right-aligned columns. folded: True if the table is collapsed at first.
 
-    The style knows the first ten columns.
+    The style sheet has rules for only the first ten columns.
     """
 
     caption: str
@@ -31,7 +31,7 @@ class Table:
 
 @dataclass(frozen=True)
 class JudgedPlot:
-    """A plot of data that units are judged on; the card of one of these units shows it."""
+    """A plot of data on which units are judged. The card of one of these units shows the plot."""
 
     plot: Plot
     units: frozenset[Unit]
@@ -41,7 +41,7 @@ class JudgedPlot:
 class Part:
     """One observation: sentences, plots, tables and a verbatim listing under a heading.
 
-    `plots` have no judged data; `drawn_with` has anchor and title of each card that shows a plot of this part.
+    `plots` show no judged data. `drawn_with`: anchor and title of each card that shows a plot of this part.
     """
 
     title: str
@@ -56,7 +56,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the report with a heading; `lead` explains how to read it, and is what a `folded` section shows."""
+    """A part of the report with a heading. `lead` explains how to read it. A `folded` section shows only its lead."""
 
     anchor: str
     title: str

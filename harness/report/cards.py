@@ -1,4 +1,4 @@
-"""Make the cards of the report, one for each unit or for units that ended alike, and sort verdicts for a reader."""
+"""Make the cards of the report, one for each unit or for units with equal results, and sort verdicts for a reader."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class Card:
-    """Everything the report shows about one unit, or about units of one claim that ended alike."""
+    """All that the report shows about one unit, or about the units of one claim that share a result."""
 
     word: str  # held, violated, undecided, not run, error, waived
     status: str
@@ -92,7 +92,7 @@ class Card:
 
     @property
     def figures(self) -> list[tuple[str, list[str]]]:
-        """Return each figure's name, with its value on each workload."""
+        """Return each figure's name with its values, one for each workload."""
         return _rows([unit.figures for unit in self.units])
 
     @property
@@ -113,7 +113,7 @@ def worst_first(verdicts: Iterable[Verdict]) -> list[Verdict]:
 def cards(view: ReportView, sections: list[Section]) -> list[Card]:
     """Return the cards: broken, violated, undecided, held, not run; cards of one status keep the planned order.
 
-    Every verdict has its own card, except that held or not-run units of a claim with the same reason share one.
+    Each verdict has its own card, but units of one claim that held, or were not run, for the same reason share a card.
     """
     places = [
         (f"{section.anchor}-{at}", section.title, set(part.runs))
@@ -210,7 +210,7 @@ def _owner(view: ReportView, contract: str, claim: AnyClaim | None) -> str | Non
 
 
 def explanation(reason: str) -> str | None:
-    """Return what a reason code means, in one line."""
+    """Return the meaning of a reason code in one line."""
     known = reason_of(reason)
     return (known.explanation if known else None) or reason_text(reason).meaning
 
@@ -223,7 +223,7 @@ def _drill(view: ReportView, verdict: Verdict) -> list[str]:
 
 
 def waiver_line(view: ReportView, verdict: Verdict) -> str | None:
-    """Return the owner, end date and reason of a unit's waiver, also after that date; None without a waiver."""
+    """Return the owner, end date and reason of a unit's waiver, even if it has expired; None without a waiver."""
     waiver = view.waiver(verdict) or view.expired_waiver(verdict)
     if waiver is None:
         return None
@@ -235,14 +235,14 @@ def waiver_line(view: ReportView, verdict: Verdict) -> str | None:
 
 @dataclass(frozen=True)
 class CardTerms:
-    """The terms of a card; `elsewhere` is the anchor of the card that explains them, empty for this one."""
+    """The glossary terms of a card. `elsewhere`: the anchor of the card that explains them, empty for this card."""
 
     terms: dict[str, str]
     elsewhere: str = ""
 
 
 def card_terms(cards: Iterable[Card]) -> dict[str, CardTerms]:
-    """Return the terms of each card by the anchor of its first unit; a card without a term is left out."""
+    """Return the terms of each card, by the anchor of its first unit. Leave out cards without terms."""
     first: dict[tuple[str, ...], str] = {}
     found = {}
     for card in cards:
@@ -264,7 +264,7 @@ MOST_ROWS = 30  # with more rows, the first screen leaves out units that held
 
 @dataclass(frozen=True)
 class ClaimRow:
-    """A claim's units that ended alike. to_decide: what would decide an undecided unit, or who signed its waiver."""
+    """Units of one claim with equal results. to_decide: what would decide an undecided unit, or who signed a waiver."""
 
     contract: str
     word: str
@@ -290,7 +290,7 @@ class ClaimRow:
 
 
 def lead(view: ReportView) -> int | None:
-    """Return the number of the unit that a page begins with; None if none was run.
+    """Return the number of the unit with which a page begins; None if no unit was run.
 
     Prefer claims with a surviving fault, then the worst status, then claims about trajectories, then the planned order.
     """
@@ -306,7 +306,7 @@ def lead(view: ReportView) -> int | None:
 
 
 def claim_rows(view: ReportView) -> list[ClaimRow]:
-    """Return a row for each unit that was run, the worst first; units of a claim with equal cells share a row."""
+    """Return a row for each unit that was run, the worst first. Units of one claim with equal cells share a row."""
     judged = [
         (verdict, _row(view, f"unit-{place}", verdict, parts, runs))
         for place, (verdict, parts, runs) in enumerate(view.judged(), start=1)
@@ -320,7 +320,7 @@ def claim_rows(view: ReportView) -> list[ClaimRow]:
 
 
 def by_contract(view: ReportView, rows: Sequence[ClaimRow]) -> list[tuple[str, str, list[ClaimRow]]]:
-    """Return the rows of each contract, with its name and how many of its units held; the worst contract first.
+    """Return for each contract its name, how many units held, and its rows; the worst contract first.
 
     If there are more than `MOST_ROWS` rows, leave out units that held, because the cards show the same figures.
     """
@@ -370,7 +370,7 @@ def _figure_name(told: Decided | None, parts: int) -> str:
 def _to_decide(view: ReportView, verdict: Verdict, *, told: bool) -> str:
     """Return what would decide an undecided unit, or the waiver of a unit that did not hold; else "".
 
-    told: True if the row shows a figure; then the judge's message of an undecided unit comes first.
+    told: True if the row already shows a figure. Then the judge's message of an undecided unit comes first.
     """
     signed = waiver_line(view, verdict) or ""
     if verdict.status is not Status.INCONCLUSIVE or view.waiver(verdict) is not None:
@@ -381,14 +381,14 @@ def _to_decide(view: ReportView, verdict: Verdict, *, told: bool) -> str:
 
 
 def faults_of(view: ReportView, verdict: Verdict) -> ClaimDrilled | None:
-    """Return what the page's drill, or else the last drill next to the run, planted in a claim; None if nothing."""
+    """Return the faults that the page's own drill, or else the last drill next to the run, planted in a claim."""
     record = view.drill
     known = drilled_claims([record], record.contracts) if record is not None else view.header.drilled
     return next((one for one in known if (one.contract, one.claim) == (verdict.contract, verdict.claim)), None)
 
 
 def faults_killed(view: ReportView, verdict: Verdict) -> str:
-    """Return `3 of 4 faults killed`, or `no fault planted`."""
+    """Return a phrase such as `3 of 4 faults killed`, or `no fault planted`."""
     found = faults_of(view, verdict)
     if found is None:
         return "no fault planted"

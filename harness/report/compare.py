@@ -56,7 +56,7 @@ def compare(before: ReportView, after: ReportView) -> list[str]:
 
 
 def figure_changes(before: ReportView, after: ReportView) -> Iterator[Change]:
-    """Yield the figures that differ in units that both runs have, in the order of the later run."""
+    """Yield the figures that differ in units of both runs, in the order of the later run."""
     old = _by_unit(before)
     for unit, new in _by_unit(after).items():
         if unit not in old:
@@ -74,7 +74,7 @@ def _same(left: Figure | None, right: Figure | None) -> bool:
 
 
 def _bound(name: str) -> bool:
-    """Return True if a figure is a noise floor or an end of an interval of another figure, so not listed by itself."""
+    """Return True if a figure is not listed by itself: a noise floor, or an end of another figure's interval."""
     tail = name.rpartition(".")[2]
     return tail in set(_FLOORS.values()) or any(tail in bounds for bounds in _INTERVALS.values())
 
@@ -114,7 +114,7 @@ def _by_unit(view: ReportView) -> dict[Unit, Verdict]:
 
 
 def _environment(before: ReportView, after: ReportView) -> list[str]:
-    """Return a line for each fact that differs; a fact that one run directory lacks is shown as unknown."""
+    """Return a line for each fact that differs. A fact that only one run directory has is unknown in the other."""
     old, new = _facts(before.header), _facts(after.header)
     return [
         f"  {line(path, 80)}: {line(old.get(path, 'unknown'), 80)} -> {line(new.get(path, 'unknown'), 80)}"
@@ -148,14 +148,14 @@ def _ended(view: ReportView, verdict: Verdict | None) -> str:
 
 
 def _faults(before: ReportView, after: ReportView, name: _Names) -> list[str]:
-    """Return the planted faults that ended differently in two whole drills, a line each."""
+    """Return a line for each planted fault with different outcomes in two whole drills."""
     old, new = _by_fault(before, name), _by_fault(after, name)
     ends = [(fault, old.get(fault, NOT_PLANNED), new.get(fault, NOT_PLANNED)) for fault in dict.fromkeys([*new, *old])]
     return [f"  {fault}: {line(first, 100)} -> {line(second, 100)}" for fault, first, second in ends if first != second]
 
 
 def _by_fault(view: ReportView, name: _Names) -> dict[str, str]:
-    """Return how each fault of a drill ended, by claim, workload and fault."""
+    """Return the outcome of each fault of a drill, by claim, workload and fault."""
     if view.drill is None:
         return {}
     ended = {
@@ -173,7 +173,7 @@ def _by_fault(view: ReportView, name: _Names) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class _Names:
-    """Names of claims and units, with their contract if several contracts have a claim of that name."""
+    """Names of claims and units. A name that claims of several contracts share is shown with the contract."""
 
     shared: frozenset[str]  # names of claims that several contracts have
 

@@ -1,4 +1,4 @@
-"""Word briefly which figure decided a verdict, and its demand; the judge names both (`harness.judging.verdict`)."""
+"""Describe briefly which figure decided a verdict, and its demand. `harness.judging.verdict` defines both."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def decided(verdict: Verdict) -> Decided | None:
 
 
 def demand(found: Demanded) -> str:
-    """Return the demand in words, such as `at least 1.1x` or `none may`."""
+    """Return the demand in words, such as `at least 1.1x`, or `none may` if nothing is allowed."""
     if found.relation == "none":
         return "none may"
     unit, percent = found.noun if found.noun == "x" else "", found.percent
@@ -62,7 +62,7 @@ def _number(
 ) -> str:
     """Return a number with its unit: `1.531x` (three decimals), `0.07 %`, `12 steps` (three digits).
 
-    outward: rounds the last decimal of an end of a ratio's interval away from the interval's middle.
+    outward: a function that rounds the last decimal of an interval's end away from the middle of the interval.
 
     beside: a bound. The number gets extra digits until the rounded number is on the same side of the bound as the
     value, so that rounding never makes a value meet its demand.
@@ -82,7 +82,7 @@ def _decimals(value: float, places: int, outward: Callable[[float], int] | None)
 
 
 def _short(value: float, written: Callable[[int], str], beside: float | None, scale: int = 1) -> str:
-    """Return the shortest text on the value's side of the bound. `written` takes the number of extra digits."""
+    """Return the shortest text on the value's side of the bound. written: makes a text with that many extra digits."""
     if not math.isfinite(value):
         return number(value)
     texts = map(written, range(15))
@@ -97,7 +97,7 @@ def _side(value: float, bound: float) -> int:
 
 
 def _confidence(found: Demanded, verdict: Verdict) -> str:
-    """Return the interval with its name; without an interval, return over how many items was counted or measured."""
+    """Return the interval with its name. Without an interval, return how many items were counted or measured."""
     interval = found.interval
     if interval is not None:
         low = _number(interval.low, found.noun, percent=found.percent, beside=found.bound, outward=math.floor)

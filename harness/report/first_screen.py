@@ -32,7 +32,7 @@ POINTS = 160
 
 
 def now(view: ReportView) -> list[Step]:
-    """Return what to do next, the first step shortened for the first screen; one step `nothing` if every unit held."""
+    """Return what to do next, with the first step shortened for the first screen; only `nothing` if every unit held."""
     first, *others = what_now(view) or [Step("")]
     if first.text:
         return [replace(first, text=opening(first.text, 230)), *others]
@@ -68,14 +68,14 @@ def _authors(views: Iterable[ReportView]) -> Iterator[str]:
 
 
 def ci_jobs(view: ReportView) -> list[tuple[str, str]]:
-    """Return service and address of the CI jobs in which the page's run directories were made, at most `SHOWN`."""
+    """Return service and address of the CI jobs that made the page's run directories, at most `SHOWN` jobs."""
     views = [part.view for part in view.parts] or [view]
     jobs = dict.fromkeys((each.header.environment.ci.service, each.header.environment.ci.page) for each in views)
     return [(line(service or "job", 60), page) for service, page in jobs if page][:SHOWN]
 
 
 def machine(view: ReportView) -> list[tuple[str, str]]:
-    """Return other facts that tell two runs apart at a glance; unknown facts are left out."""
+    """Return other facts by which a reader can distinguish two runs. Leave out unknown facts."""
     collected = view.header.environment
     facts = {
         "driver": collected.gpu.driver,
@@ -95,7 +95,7 @@ def machine(view: ReportView) -> list[tuple[str, str]]:
 def _trainers(views: Iterable[ReportView]) -> str:
     """Return the trainers, each by its recorded name and the system that the contracts name.
 
-    Trainers of one commit share a group with the commit at its end. No commit is named if two commits are compared.
+    Trainers of one commit form a group, followed by the commit. If two commits are compared, no commit is named.
     """
     of_commit: dict[str, dict[str, str]] = {}
     for view in views:
@@ -120,7 +120,7 @@ def _commit(facts: GitFacts, *, recorded: bool = False) -> str:
 
 
 def _workloads(view: ReportView) -> list[str]:
-    """Return the workloads of the units that were run, or of all units if none was run."""
+    """Return the workloads of the units that were run. If none was run, return those of all units."""
     names = dict.fromkeys((unit.contract, unit.workload) for unit in view.header.units if unit.runs)
     names = names or dict.fromkeys((verdict.contract, verdict.workload) for verdict in view.verdicts)
     found = [(name, view.workload(contract, name)) for contract, name in names]
@@ -143,7 +143,7 @@ def _few(texts: Iterable[str], between: str = "; ") -> str:
 
 @dataclass(frozen=True)
 class Course:
-    """A small plot of what the leading unit's judge compared: two series over each other, or ratios of processes.
+    """A small plot of what the judge of the page's first unit compared: two series in one plot, or ratios of processes.
 
     outcome: the largest difference of the series, or the range of the ratios. demanded: the minimum ratio; "" for
     series. anchor: the unit's.
@@ -161,7 +161,7 @@ class Course:
 
 
 def claimed(view: ReportView, rows: Sequence[ClaimRow]) -> tuple[ClaimRow, str] | None:
-    """Return the row of the unit that leads the page, reduced to this unit, and how many other units ended alike."""
+    """Return the row of the page's first unit, reduced to this unit, and how many other units share its result."""
     anchor = f"unit-{lead(view)}"
     found = (replace(row, workloads=(each,)) for row in rows for each in row.workloads if each[1] == anchor)
     row = next(found, None)
@@ -174,7 +174,7 @@ def claimed(view: ReportView, rows: Sequence[ClaimRow]) -> tuple[ClaimRow, str] 
 
 
 def course(view: ReportView) -> Course | None:
-    """Return the course of the unit that leads the page; None if it cannot be drawn, since another would mislead."""
+    """Return the course of the page's first unit. None if it cannot be drawn: another unit's course would mislead."""
     place = lead(view)
     if place is None:
         return None
@@ -183,7 +183,7 @@ def course(view: ReportView) -> Course | None:
 
 
 def _course(anchor: str, verdict: Verdict, found: Compared | Ratios | None) -> Course | None:
-    """Draw what was compared; None if two series differ in length, or there is too little to draw."""
+    """Draw what was compared. Return None if two series differ in length, or if there is too little to draw."""
     if isinstance(found, Ratios):
         image, metric, demanded = _image_of_ratios(found), "", f"{found.demanded:g}x"
         low, high = min(found.by_process.values()), max(found.by_process.values())
@@ -210,7 +210,7 @@ def _outcome(pair: Compared) -> str:
 
 
 def _image_of_ratios(ratios: Ratios) -> Markup | None:
-    """Draw a dot for each process and a line at the demanded ratio; at the left, label demand, minimum and maximum."""
+    """Draw a dot for each process and a line at the demanded ratio. Label demand, minimum and maximum at the left."""
     from markupsafe import Markup
 
     values = list(ratios.by_process.values())
@@ -226,7 +226,7 @@ def _image_of_ratios(ratios: Ratios) -> Markup | None:
 
 
 def apart(places: Mapping[float, float]) -> list[float]:
-    """Return the values whose labels do not overlap an earlier kept label. places: the height of each value's label."""
+    """Return the values whose labels do not overlap a previous kept label. places: each value's label height."""
     kept: list[float] = []
     for value, at in places.items():
         if all(abs(at - places[other]) >= LABEL for other in kept):
@@ -235,7 +235,7 @@ def apart(places: Mapping[float, float]) -> list[float]:
 
 
 def _image(pair: Compared) -> Markup | None:
-    """Draw the series above and their absolute difference below, with the largest and smallest value at the left."""
+    """Draw the series, and below them their absolute difference. Label the largest and smallest value at the left."""
     from markupsafe import Markup
 
     ours, theirs, apart = pair.ours, pair.theirs, pair.distances

@@ -21,10 +21,10 @@ AT_MOST = 10
 
 
 def github_annotations(view: ReportView) -> list[str]:
-    """Return lines for the log of a GitHub job: broken and violated units, and under the gate undecided ones.
+    """Return lines for the log of a GitHub job: broken and violated units, and if the run is a gate, undecided ones.
 
     Only broken and violated units are errors. Each line has the file and the line number of its claim if these are
-    known. The headline comes first if it contains more than the lines of the units do.
+    known. The headline comes first if it says more than the lines of the units.
     """
     result = headline(view)
     wanted = {Status.ERROR, Status.FAIL} | ({Status.INCONCLUSIVE, Status.NOT_RUN} if view.gate else set())
@@ -50,7 +50,7 @@ def github_annotations(view: ReportView) -> list[str]:
 
 
 def _untold(view: ReportView, units: Sequence[Verdict]) -> bool:
-    """Return True if the headline has information that the lines of these units lack."""
+    """Return True if the headline contains information that is not in the lines of these units."""
     result = headline(view)
     if of_the_whole(view, result):
         return True
@@ -72,7 +72,7 @@ def _data(text: str) -> str:
 
 
 def _property(text: str) -> str:
-    """Escape a property of a workflow command: as a message, and also the characters that end a property."""
+    """Escape a property of a workflow command, like a message, plus the characters that end a property."""
     return _data(line(text, 200)).replace(":", "%3A").replace(",", "%2C")
 
 
@@ -86,9 +86,9 @@ def annotate(view: ReportView, write: Callable[[str], object]) -> None:
 
 
 def append_step_summary(view: ReportView) -> None:
-    """Append the run's Markdown to the step's summary; do nothing outside of GitHub Actions.
+    """Append the run's Markdown to the step's summary. Do nothing outside of GitHub Actions.
 
-    GitHub drops a summary that is too large, so the Markdown is limited to the bytes that earlier texts left.
+    GitHub drops a summary that is too large, so the Markdown may use only the bytes that earlier texts left free.
     """
     place = os.environ.get("GITHUB_STEP_SUMMARY")
     if not _here() or not place:

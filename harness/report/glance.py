@@ -31,7 +31,7 @@ class Ratios:
 
 
 def named_parts(view: ReportView, verdict: Verdict, parts: Sequence[AnyPart]) -> list[tuple[AnyPart, str]]:
-    """Return each part with the prefix of its figures' names; in a composite claim the worst part comes first."""
+    """Return each part with the prefix of its figures' names. The worst part of a composite claim comes first."""
     claim = view.claim(verdict.contract, verdict.claim)
     if not isinstance(claim, CompositeClaim):
         return [(part, "") for part in parts]
@@ -64,7 +64,7 @@ class JudgedPart(Generic[Claim]):
         return values if len(values) == len(names) else []
 
     def drawn(self, plot: Plot) -> JudgedPlot:
-        """Return the plot, marked as one of data that this unit is judged on."""
+        """Return the plot, marked as a plot of data on which this unit is judged."""
         return JudgedPlot(plot, frozenset({self.unit}))
 
 
@@ -95,7 +95,7 @@ def counted_ratios(verdict: Verdict, prefix: str) -> dict[int, float]:
 def glance(
     view: ReportView, verdict: Verdict, parts: Sequence[AnyPart], runs: Sequence[RunEvidence]
 ) -> Compared | Ratios | None:
-    """Return the data of a unit's small image: that of its worst part with data; the pair of series furthest apart."""
+    """Return data for a unit's small image: the ratios, or the series that differ most, of its worst part with data."""
     for part, prefix in named_parts(view, verdict, parts):
         ratios, demanded = counted_ratios(verdict, prefix), part.value_at("at_least")
         if ratios and isinstance(demanded, float):

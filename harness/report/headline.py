@@ -43,7 +43,7 @@ class Headline:
 
 
 def headline(view: ReportView) -> Headline:
-    """Return the headline by the first exit-code row that applies; if only a part was planned, name the part."""
+    """Return the headline, by the first applicable row of exit codes. If only a part was planned, name the part."""
     result, part = _of_all(view), view.narrowed(MOST_NAMED)
     only = f" Only a part of the contracts was planned: {part}." if part else ""
     if view.apart and result.word.startswith(HELD):  # no run judged all units together
@@ -53,7 +53,7 @@ def headline(view: ReportView) -> Headline:
 
 
 def _unfalsified(view: ReportView, result: Headline) -> str:
-    """Return a sentence on how many claims of an open gate name no fault that would break them; "" if none."""
+    """Return how many claims of an open gate name no fault that would break them, as a sentence; "" if none."""
     opened = view.gate and not view.is_drill and result.word.startswith(HELD)
     number = len(view.without_fault()) if opened else 0
     name = "claim names" if number == 1 else "claims name"
@@ -80,7 +80,7 @@ def _of_all(view: ReportView) -> Headline:
 
 
 def not_whole(view: ReportView) -> str:
-    """Return why a directory decides nothing regardless of its verdicts; "" if the directory is whole."""
+    """Return why a directory decides nothing, whatever its verdicts are. Return "" if the directory is complete."""
     if view.altered:
         return "evidence differs from the digests recorded with it"
     if view.incomplete:
@@ -92,7 +92,7 @@ def not_whole(view: ReportView) -> str:
 
 
 def _failure(statuses: Sequence[str], survivors: str = "") -> Headline | None:
-    """Return the headline of a run in which something broke, is violated, or survived; None for any other run."""
+    """Return the headline of a run with a broken or violated unit or a surviving fault; None for any other run."""
     if Status.ERROR in statuses:
         return Headline(ExitCode.ERROR, ERROR, _BROKE)
     if survivors or Status.FAIL in statuses:
@@ -125,7 +125,7 @@ def _without_failures(statuses: Sequence[Status], *, waived: int, gate: bool) ->
 
 
 def of_drill(record: DrillRecord, controls: Sequence[str]) -> Headline:
-    """Return the headline of a whole drill. `controls`: statuses of units run without a fault, which must be PASS."""
+    """Return the headline of a whole drill. controls: the statuses of units run without a fault. They must be PASS."""
     survived, planned, cut = len(record.survivors), record.planned, len(record.interrupted)
     if cut:  # a fault that was never planted was not killed
         dead = len(record.rows) - survived
@@ -180,7 +180,7 @@ def not_run(view: ReportView) -> list[Undecided]:
 
 
 def remedy_of(verdict: Verdict, view: ReportView) -> str | None:
-    """Return what would decide a unit: more processes or seeds by the judge's estimate, or the reason code's remedy."""
+    """Return what would decide a unit: more processes or seeds, as the judge estimates, or the reason code's remedy."""
     for name, figure in verdict.figures.items():
         prefix, _, ending = name.rpartition(".")
         noun = ending.removesuffix("_to_decide")
@@ -198,7 +198,7 @@ def enough(needed: object, noun: str, run: int, counted: int) -> str:
     """Return in words how many processes or seeds would decide a unit.
 
     needed: the judge's estimate of how many must count. run: how many were run; counted: how many of these count. The
-    answer is scaled by run / counted, and is always more than `run`, since `run` of them decided nothing.
+    result is `needed` scaled by run / counted, and always more than `run`, because `run` of them decided nothing.
     """
     if not isinstance(needed, int | float):
         return f"no number of {noun} would be enough"
@@ -209,7 +209,7 @@ def enough(needed: object, noun: str, run: int, counted: int) -> str:
 
 
 def _capture_claims(verdict: Verdict, view: ReportView) -> list[str]:
-    """Return the other claims of the run that judge the capture of one of this unit's arms, on its workload."""
+    """Return the other claims of the run about the capture of one of this unit's arms, on the unit's workload."""
     own = view.claim(verdict.contract, verdict.claim)
     if own is None:
         return []

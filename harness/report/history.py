@@ -39,10 +39,10 @@ def trainers(view: ReportView) -> list[str]:
 
 
 def trainer_commit(view: ReportView) -> str:
-    """Return the short commits of the trainers, each once and marked if it had uncommitted changes.
+    """Return the short commits of the trainers, each once, and marked if a trainer had uncommitted changes.
 
-    With `--baseline`, return the candidate's commit. An old run recorded only the harness's commit; this is also the
-    trainer's commit if both are in one repository. Otherwise return `NOT_RECORDED`.
+    With `--baseline`, return the candidate's commit. An old run recorded only the harness's commit, which is also the
+    trainer's if both are in one repository. If neither is known, return `NOT_RECORDED`.
     """
     commits = view.header.commits
     if commits is not None:
@@ -82,9 +82,9 @@ def history(runs: Sequence[HistoryRun]) -> DataFrame:
     """Return a row for each figure of each unit of each run, in the order of the runs.
 
     Columns: `COLUMNS`. `judged` marks a figure that decides the claim. Such a figure has its `demand`, the number in it
-    as `bound`, and `low` and `high` if it has an interval; for others these are empty or NaN. A unit without figures
-    has one row with an empty `figure` and NaN as `value`. `machine` is GPU (or CPU), driver and torch, `trainer` the
-    system as `module:Class`: only rows that agree in both may be joined by a line.
+    as `bound`, and `low` and `high` if it has an interval. For other figures these are empty or NaN. A unit without
+    figures has one row with an empty `figure` and NaN as `value`. `machine` is GPU (or CPU), driver and torch,
+    `trainer` the system as `module:Class`. A plot may join only rows with equal machine and trainer by a line.
     """
     from pandas import DataFrame
 
@@ -113,7 +113,7 @@ def _judged(one: Demanded) -> list[object]:
 
 
 def changes(frame: DataFrame) -> Part:
-    """Return a row for each unit whose verdict differs from that of the previous run on a machine of the same kind.
+    """Return a row for each unit whose verdict differs from that of the previous run on the same kind of machine.
 
     The capture mechanism is not compared, because it is unknown if an arm broke.
     """
@@ -135,7 +135,7 @@ def changes(frame: DataFrame) -> Part:
 
 
 def figures(frame: DataFrame) -> list[Section]:
-    """Return a section for each trainer: its judged figures as a table, and as plots over its runs."""
+    """Return a section for each trainer: its judged figures, in a table and as plots over its runs."""
     sections, left = [], [PLOTS, BYTES]
     for place, (trainer, group) in enumerate(frame.groupby("trainer", sort=True), start=1):
         keys = ["contract", "claim", "workload", "mechanism", "figure"]
@@ -165,7 +165,7 @@ def _unit(claim: str, workload: str, mechanism: str) -> str:
 
 
 def _latest(judged: Sequence[DataFrame], group: DataFrame) -> Table:
-    """Return a table of each judged figure's last value; name its run if later runs of the unit lack the figure."""
+    """Return a table of each judged figure's last value. Name the run if later runs of the unit lack the figure."""
     rows = []
     last_run = {key: one["run"].iloc[-1] for key, one in group.groupby(_NAMED, sort=False)}
     for one in judged:
@@ -216,7 +216,7 @@ def _part(one: DataFrame) -> Part:
 
 
 def _others(group: DataFrame) -> Part | None:
-    """Return the figures that decide nothing and changed between runs on like machines; None if there are none."""
+    """Return the figures that decide nothing but changed between runs on equal machines; None if there are none."""
     rows = []
     plain = group[~group["judged"] & (group["figure"] != "")]
     keys = ["contract", "claim", "workload", "mechanism", "figure", "unit", "machine"]
@@ -256,7 +256,7 @@ def plot(one: DataFrame) -> Plot:
 
 
 def _near(one: DataFrame) -> bool:
-    """Return True if the demand can be drawn on the figures' own scale."""
+    """Return True if the demand is near enough to the figures to be drawn on their scale."""
     bound, values = float(one.iloc[-1]["bound"]), [abs(float(value)) for value in one["value"]]
     return not math.isnan(bound) and max(values) / NEAR <= abs(bound) <= max(values) * NEAR
 
@@ -270,9 +270,9 @@ def _tick(one: DataFrame, run: str) -> str:
 
 @dataclass(frozen=True)
 class HistoryRun:
-    """A run directory in a history. link: the relative address of its page, from the history's page.
+    """A run directory in a history. link: address of its page, relative to the history's page.
 
-    left_out: why its figures are not drawn; "" for a verified run, and for a fire drill, which is only listed.
+    left_out: why its figures are not drawn. It is "" for a verified run, and for a fire drill, which is only listed.
     """
 
     name: str
@@ -282,7 +282,7 @@ class HistoryRun:
 
     @property
     def drawn(self) -> bool:
-        """Return True if its figures are drawn: it was read, not left out, and no fault was planted in it."""
+        """Return True if its figures are drawn: it was read and not left out, and no fault was planted."""
         return self.view is not None and not self.view.is_drill and not self.left_out
 
     @property
@@ -291,9 +291,10 @@ class HistoryRun:
 
     @property
     def gate(self) -> str:
-        """Return the name that the parts of one gate share: the run's name without its number, claim or contract.
+        """Return the name that all parts of one gate share: the run's name without its number, claim or contract.
 
-        If the part's name is only a claim or contract, return its folder's name."""
+        If the part's name is only a claim or contract, return its folder's name.
+        """
         folder, _, own = self.name.rpartition("/")
         if self.view is None:
             return self.name
@@ -322,7 +323,7 @@ SHOWN = 3  # trainers of a run to name; the others are only counted
 class Row:
     """A row for a run or a gate. link: address of the run's page; parts: names and addresses of a gate's parts.
 
-    about: start time and machines; harness: the harness's commit, "" if the trainer has the same commit.
+    about: start time and machines; harness: the harness's commit, "" if it is also the trainer's.
     """
 
     name: str
@@ -357,13 +358,13 @@ def render_history(runs: Sequence[HistoryRun]) -> str:
 
 
 def _count_line(runs: int, verified: int, drills: int, left_out: int) -> str:
-    """Return `14 runs: 9 verified, 3 fire drills, 2 left out`; each part of a gate counts as a run."""
+    """Return a line such as `14 runs: 9 verified, 3 fire drills, 2 left out`. Each part of a gate counts as a run."""
     kinds = [f"{verified} verified", counted(drills, "fire drill"), f"{left_out} left out"]
     return f"{counted(runs, 'run')}: " + ", ".join(kind for kind in kinds if not kind.startswith("0 "))
 
 
 def _row(parts: Sequence[HistoryRun], cells: Sequence[object]) -> Row:
-    """Return the row of a run, or of the parts of a gate, which share trainer and commit but not always the machine."""
+    """Return the row of a run, or of a gate's parts, which have one trainer and commit but perhaps several machines."""
     views = [part.view for part in parts if part.view is not None]
     named = trainers(views[0])
     more = f" and {len(named) - SHOWN} more" if len(named) > SHOWN else ""

@@ -1,4 +1,4 @@
-"""Render the report as one HTML file that loads nothing from elsewhere and is complete without its script."""
+"""Render the report as a single HTML file that loads nothing else and is complete even without its script."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ Render = Callable[[Sequence[Section], bool], str]  # True: shorten cards of unit
 
 
 def page_within(size: int, sections: Sequence[Section], in_question: AbstractSet[str], render: Render) -> str:
-    """Return the page of these sections. While it has more than `size` bytes, shrink it in up to three steps.
+    """Return the page of these sections. If it has more than `size` bytes, shrink it in up to three steps.
 
-    1. Folded tables keep `ROWS` rows. 2. Folded tables lose all rows, and cards of units that held omit what is also in
-    the contract and in `verdicts.json`. 3. Other tables lose their rows, the largest table first. Steps 2 and 3 keep
-    the tables of runs `in_question` (runs of units that did not hold).
+    1. Folded tables keep `ROWS` rows. 2. Folded tables lose all rows, and cards of units that held leave out what the
+    contract and `verdicts.json` also contain. 3. Other tables lose their rows, the largest table first. Steps 2 and 3
+    keep the tables of runs `in_question` (runs of units that did not hold).
     """
     page, brief = render(sections, False), False
     if len(page.encode()) > size:
@@ -108,7 +108,7 @@ _OF_KINDS = tuple(imported(name) for name in SECTIONS)
 
 
 def render(view: ReportView) -> str:
-    """Return the whole report of a view as a self-contained HTML page. Pure: equal views give equal bytes."""
+    """Return the whole report of a view as a self-contained HTML page. Equal views give equal bytes."""
     sections = evidence(view)
     rows, cards = claim_rows(view), unit_cards.cards(view, sections)
     values: dict[str, Any] = {
@@ -166,14 +166,14 @@ def evidence(view: ReportView) -> list[Section]:
 
 
 def _of_kinds(view: ReportView) -> Iterator[Section | None]:
-    """Call each section function that the kinds of claims name, and yield the sections it makes."""
+    """Call each section function that a kind of claim names, and yield the returned sections."""
     for section in _OF_KINDS:
         drawn = section(view)
         yield from drawn if isinstance(drawn, list) else [drawn]
 
 
 def _parts(view: ReportView) -> Table | None:
-    """Return a table with machine, commit and page link of each of several run directories; None for a single one."""
+    """Return a table of run directories with machine, commit and page link; None if there is only one."""
     if not view.parts:
         return None
     names, cells = rows(view)
@@ -198,14 +198,14 @@ class Figure:
 
 @dataclass(frozen=True)
 class Placed:
-    """Sections without the plots that moved to cards, and each card's figures by the anchor of its first unit."""
+    """The sections without the plots that moved to cards, and each card's figures, by the anchor of its first unit."""
 
     sections: list[Section]
     figures: dict[str, list[Figure]] = field(default_factory=dict)
 
 
 def placed(sections: Sequence[Section], cards: Sequence[Card]) -> Placed:
-    """Move every judged plot to the first card with a unit that it judges; without such a card, leave the plot."""
+    """Move every judged plot to the first card of a unit judged on it. If no card has one, leave the plot."""
     figures: dict[str, list[Figure]] = {}
     number = 0
     left: list[Section] = []

@@ -32,10 +32,10 @@ FIGURES = 60  # maximum figures in a case
 def render_junit(view: ReportView) -> str:
     """Return the verdicts as JUnit XML. Facts and figures of a unit are the standard output of its case.
 
-    A violated unit is a failure, a broken unit an error. Undecided and not-run units are skipped, or failures under the
-    gate. A waived violation is skipped, with its waiver as the message. Each suite has the headline, and what was
-    judged where, as properties. A headline that no unit shows (altered evidence, a surviving fault) gets its own case.
-    A run's seconds are divided among the units that are judged from the run.
+    A violated unit is a failure, a broken unit an error. Undecided and not-run units are skipped, or are failures if
+    the run is a gate. A waived violation is skipped, with its waiver as the message. Each suite has the headline, and
+    what was judged where, as properties. A headline that no unit shows (altered evidence, a surviving fault) gets its
+    own case. A run's seconds are divided among the units that are judged from the run.
     """
     result = headline(view)
     root = ET.Element("testsuites", name="contracts")
@@ -55,7 +55,7 @@ def render_junit(view: ReportView) -> str:
 
 
 def _seconds(view: ReportView) -> dict[tuple[str, str, str], float]:
-    """Return the seconds of each unit: the seconds of each of its runs, divided by the number of units of the run."""
+    """Return the seconds of each unit: the sum over its runs of a run's seconds / number of units of the run."""
     serving = Counter(run for unit in view.header.units for run in unit.runs)
     took = {name: sum(phase.seconds for phase in phases) for name, phases in view.costs.by_run.items()}
     return {name_of(unit): sum(took.get(run, 0.0) / serving[run] for run in unit.runs) for unit in view.header.units}
@@ -82,7 +82,7 @@ def _suite(root: ET.Element, view: ReportView, name: str, result: Headline) -> E
 
 
 def _show(root: ET.Element, view: ReportView, result: Headline) -> None:
-    """Add a case for a run that did not hold, unless a unit's case already has the same outcome as the run."""
+    """Add a case for a run that did not hold, unless the case of a unit already has the same outcome."""
     if result.word == HELD:
         return
     tag = {ExitCode.ERROR: "error", ExitCode.VIOLATED: "failure"}.get(result.code, "skipped")
@@ -139,7 +139,7 @@ def _result(case: ET.Element, view: ReportView, verdict: Verdict) -> None:
 
 
 def _tag(status: Status, *, gate: bool, waived: bool) -> str | None:
-    """Return the name of the XML element for a status; None for a case that passed."""
+    """Return the name of the XML element that represents a status; None for a case that passed."""
     if status is Status.PASS:
         return None
     if status is Status.ERROR:

@@ -1,4 +1,4 @@
-"""Describe the first difference of two arms: as a sentence, and as table rows for the parts of the step."""
+"""Describe the first difference between two arms: as a sentence, and as table rows for the parts of the step."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _DIFFER = ("differs", "exceeds_tolerance")
 def first_difference(
     reason: str, part: AnyPart, figures: dict[str, Figure], candidate: ArmEvidence, baseline: ArmEvidence
 ) -> Iterator[str]:
-    """Yield at most one sentence: the first differing loss, and where to look. figures: those of the verdict's part."""
+    """Yield at most one sentence: the first differing loss, and where to look. figures: those of the part's verdict."""
     if reason not in _DIFFER or part.kind not in ("trajectory_match", "gradient_match"):
         return
     found = figures.get("first_exceeding_step", figures.get("first_differing_step"))
@@ -44,7 +44,7 @@ def first_difference(
 
 
 def after_a_load(reason: str, part: AnyPart) -> Iterator[str]:
-    """Yield advice on a resumed training that differs although every known tensor was restored."""
+    """Yield advice on a resumed training that differs although each known tensor was restored."""
     if part.kind == "resume" and reason in ("differs", "end_differs"):
         yield (
             "right after the load every tensor that is found was as it was saved: look for what training reads and no "
@@ -65,7 +65,7 @@ def _seen(step: int, ours: float, theirs: float, earlier: int | None) -> str:
 
 
 def _look_at(step: int, *, near: bool) -> str:
-    """Return where to look. near: True if losses before `step` were within the tolerance, but not equal."""
+    """Return where to look. near: True if the losses before `step` were unequal but within the tolerance."""
     agreed = "came near enough" if near else "agreed"
     if step == 0:
         return "nothing was updated before it, so look at the forward pass, and at what the loss is divided by"
@@ -174,7 +174,7 @@ def _elements(found: FirstDifference) -> str:
 
 
 def path_rows(found: FirstDifference) -> list[tuple[str, str, str]]:
-    """Return a row for each part of the step: its name, if both arms are equal there, and what differs."""
+    """Return a row for each part of the step: its name, whether both arms are equal in it, and what differs."""
     return [(_part(found, row), _ANSWERS[row.answer], _what(row)) for row in found.path]
 
 

@@ -30,7 +30,7 @@ _SIGNIFICANT = re.compile(
 
 
 def escape(text: object, limit: int = 300) -> str:
-    """Return one line of text that Markdown and its HTML cannot read as markup, a mention or a link."""
+    """Return one line of text in which Markdown and its HTML see no markup, mention or link."""
     return (
         _SIGNIFICANT.sub(r"\\\1", line(text, limit))
         .replace("\\<", "&lt;")
@@ -85,13 +85,13 @@ def _advised(each: Advice) -> str:
 
 
 def _code(command: str) -> str:
-    """Return a command as inline code, delimited by more backquotes than the command has in a row."""
+    """Return a command as inline code, between more backquotes than occur in a row within the command."""
     fence, blank = "`" * (1 + longest_row(command)), " " if "`" in command else ""
     return f"{fence}{blank}{command}{blank}{fence}"
 
 
 def longest_row(text: str) -> int:
-    """Return the length of the longest row of backquotes."""
+    """Return how many backquotes the text has in a row at most."""
     return max((len(quotes) for quotes in re.findall("`+", text)), default=0)
 
 
@@ -133,7 +133,7 @@ def _head(view: ReportView, room: int) -> str:
 
 
 def _claimed(view: ReportView) -> str:
-    """Return the claim that leads the page, what decided it, its confidence, and how many of its faults were killed."""
+    """Return the page's first claim, what decided it, its confidence, and how many of its faults were killed."""
     found = claimed(view, cards.claim_rows(view))
     if found is None:
         return ""
@@ -151,7 +151,7 @@ def _whose(view: ReportView) -> list[str]:
 
 
 def _parts(view: ReportView) -> str:
-    """Return notes and a table of several run directories with their machines and commits; "" for a single one."""
+    """Return notes on several run directories and a table with their machines and commits; "" for a single one."""
     if not view.parts:
         return ""
     names, cells = rows(view)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def render_page(template: str, sections: Sequence[Section], drawn: Sequence[Plot] = (), **values: Any) -> str:
-    """Render a template of this package; `drawn` are plots that stand outside the sections.
+    """Render a template of this package. drawn: plots outside of the sections.
 
     Raises `jinja2.UndefinedError` for a name in the template that has no value.
     """
@@ -31,18 +31,18 @@ def render_page(template: str, sections: Sequence[Section], drawn: Sequence[Plot
 
 @cache
 def script() -> str:
-    """Return the script that every page holds."""
+    """Return the script that every page contains."""
     return _bare(_template_text("script.js"))
 
 
 def _bare(code: str) -> str:
-    """Return the code without indentation and comment lines, which are for readers of the templates."""
+    """Return the code without indentation and comment lines, which only readers of the templates need."""
     lines = (line.strip() for line in code.splitlines())
     return "\n".join(line for line in lines if line and not re.match(r"//|/\*.*\*/$", line)) + "\n"
 
 
 def _digest(text: str) -> str:
-    """Return the digest by which a content policy names a text that may stand inline."""
+    """Return the digest with which a content security policy allows an inline text."""
     return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
@@ -68,7 +68,7 @@ def _environment() -> Environment:
 
 
 def _fit(value: object) -> object:
-    """Clean and shorten whatever text a section let through: the last gate before the page."""
+    """Clean and shorten any text that a section did not clean: the last check before the page."""
     from markupsafe import Markup
 
     return value if isinstance(value, Markup) or not isinstance(value, str) else listing(value)

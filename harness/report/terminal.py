@@ -42,7 +42,7 @@ STYLES = {
 def print_results(view: ReportView, stream: TextIO | None = None) -> None:
     """Print the count line, a line for each unit (worst first), advice on failures, and what would decide the rest.
 
-    Units that were not run for the same reason share a line; without a GPU these are most units.
+    Units that were not run for the same reason share a line, because without a GPU most units are not run.
     """
     out = stream or sys.stdout
     print_line((view.count_line(), "bold"), file=out)
@@ -110,7 +110,7 @@ def verdict_line(verdict: Verdict) -> str:
 
 
 def _print_together(out: TextIO, group: Undecided) -> None:
-    """Print how many units were not run, a few of their claims, and why."""
+    """Print how many units were not run for one reason, a few of their claims, and the reason."""
     claims = some([line(claim, 80) for claim in group.claims], FEW)
     reason = f"{counted(len(group.units), 'unit')} ({claims}): {line(group.message, 400)}"
     print_line((f"{'not run':>9}  ", STYLES["not run"]), reason, file=out, hang=11)
@@ -128,7 +128,7 @@ QUIET_S = 300.0  # seconds between lines in a log; some CI services end a job af
 class Progress:
     """Show a session's progress within a `with` block. Several threads call its methods.
 
-    recorded: called once, in the thread `lookup`, while the first runs execute.
+    recorded: a function that is called once, in the thread `lookup`, while the first runs execute.
     """
 
     def __init__(self, recorded: Recorded | None = None, stream: TextIO | None = None) -> None:
@@ -178,14 +178,14 @@ class Progress:
 
     @contextmanager
     def out_of_the_way(self) -> Iterator[None]:
-        """Clear the terminal's status line while the block prints, and show it again after the block."""
+        """Remove the terminal's status line while the block prints, and show it again after the block."""
         with self._lock:
             self._status.clear()
             yield
             self._show()
 
     def _has_begun(self, name: str) -> bool:
-        """Return True for a planned run of the session; later executions do not count in `n of m runs`."""
+        """Return True for a planned run of the session. Later executions do not count in `n of m runs`."""
         return any(run.id == name for run in self._to_go.runs)
 
     def _time_to_go(self) -> str:
@@ -208,7 +208,7 @@ class Progress:
         return [part for part in known if part]
 
     def _show(self) -> None:
-        """Show the status line; print it to a log only every `QUIET_S` seconds, as a sign of progress."""
+        """Show the status line. In a log, print it only every `QUIET_S` seconds, as a sign of progress."""
         parts = self.parts()
         if parts and self._status.live:
             self._status.show(parts)
@@ -234,10 +234,10 @@ class Progress:
 
 @dataclass
 class TimeToGo:
-    """Estimate the time that one session still takes.
+    """Estimate the remaining time of one session.
 
-    recorded: seconds that equal runs took before, by run id. For a run that was never recorded, the
-    mean of ended runs with the same probe is used instead.
+    recorded: by run id, the seconds that an equal run took before. For a run that was never recorded, use the mean of
+    completed runs with the same probe.
     """
 
     runs: Sequence[Run]
@@ -251,7 +251,7 @@ class TimeToGo:
         (self.ended if over else self.under_way)[run] = seconds
 
     def seconds(self, elapsed: float) -> float | None:
-        """Return the remaining seconds, `elapsed` seconds after the first run began; None if they are unknown.
+        """Return the remaining seconds at `elapsed` seconds after the first run began; None if they are unknown.
 
         Runs execute in parallel, so their remaining seconds are divided by the run seconds per elapsed second so far.
         Timings begin together but take turns, so together they take the sum of their seconds.
@@ -281,7 +281,7 @@ def _timed(run: Run) -> bool:
 
 
 def in_words(seconds: float) -> str:
-    """Return `about 40 s to go`, `about 3 min to go` or `about 1 h 20 min to go`, rounded up."""
+    """Return a phrase such as `about 40 s to go`, `about 3 min to go` or `about 1 h 20 min to go`, rounded up."""
     if seconds < 55:
         return f"about {max(5, -int(-seconds // 5) * 5)} s to go"
     minutes = -int(-seconds // 60)

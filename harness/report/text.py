@@ -13,12 +13,12 @@ from harness.judging.verdict import Figure
 
 
 def clean(value: object, limit: int = 2000) -> str:
-    """Return escaped text with its line breaks and tabs, cut to `limit` characters; state how many were cut out."""
+    """Return escaped text (line breaks and tabs too), cut to `limit` characters, with how many were cut out."""
     return _lines(value, limit, escaped)
 
 
 def listing(value: object, limit: int = 6000) -> str:
-    """Return text as `clean` does, but lines keep their leading characters (a stack's carets). Only for pages."""
+    """Return text as `clean` does, but keep the start of lines (a stack's carets need it). Only for pages."""
     return _lines(value, limit, printable)
 
 
@@ -30,7 +30,7 @@ def _lines(value: object, limit: int, made_fit: Callable[[object], str]) -> str:
 
 
 def _bounded(text: str, limit: int) -> str:
-    """Cut the middle out of a long text, because long names differ at their ends."""
+    """Cut the middle out of a long text, because long names often differ only at their ends."""
     if len(text) <= limit:
         return text
     tail = limit // 4
@@ -46,9 +46,9 @@ def line(value: object, limit: int = 200) -> str:
 
 
 def opening(value: object, limit: int) -> str:
-    """Return text on one line; if it is longer than `limit`, end it after the last full stop, semicolon or colon.
+    """Return text on one line. If it is longer than `limit`, end it after the last full stop, semicolon or colon.
 
-    If this would leave less than half of `limit`, end it after a whole word.
+    If less than half of `limit` would remain, end it after a whole word instead.
     """
     text = line(value, 8 * limit)
     if len(text) <= limit:
@@ -59,7 +59,7 @@ def opening(value: object, limit: int) -> str:
 
 
 def label(value: object, limit: int = 36) -> str:
-    """Return a label for a plot: one line of characters the plot's font has, never empty, no leading underscore."""
+    """Return one line as a label for a plot: never empty, no leading underscore, only characters of the plot's font."""
     text = "".join(sign if " " <= sign <= "~" or "\xa1" <= sign <= "\xff" else "?" for sign in line(value, 400))
     text = text.replace("\xad", "?").lstrip("_ ")
     return (text if len(text) <= limit else f"{text[: limit - 13]}...{text[-10:]}") or "unnamed"
@@ -87,19 +87,19 @@ def larger(value: float) -> tuple[bool, float]:
 
 
 def several(count: int, noun: str, ending: str = "s") -> str:
-    """Return `1 step` or `1,200 steps`: as `numbers.counted`, with thousands grouped."""
+    """Return text such as `1 step` or `1,200 steps`, like `numbers.counted` but with thousands grouped."""
     return f"{count:,} {noun if count == 1 else f'{noun}{ending}'}"
 
 
 def figure(value: Figure, name: str = "") -> str:
-    """Return a figure with its unit, without the unit for a step's number or if the name contains the unit."""
+    """Return a figure with its unit. Leave out the unit `step`, or a unit that the name already contains."""
     known = value.unit == "step" or value.value is None or value.unit in words(name).split()
     unit = "" if known else line(value.unit, 40)
     return f"{number(value.value)} {of_count(unit, value.value)}".rstrip()
 
 
 def of_count(unit: str, count: object) -> str:
-    """Return a unit in the singular after 1: `step`, not `steps`. `s`, `ms` and `loss` stay unchanged."""
+    """Return the unit for a count: `step`, not `steps`, for 1. `s`, `ms` and `loss` stay unchanged."""
     if count != 1 or len(unit) < 4 or not unit.endswith("s") or unit.endswith("ss"):
         return unit
     return unit.removesuffix("es") if unit.endswith(("ches", "sses", "shes")) else unit.removesuffix("s")

@@ -29,7 +29,7 @@ UNKNOWN = "–"
 
 
 def facts(view: ReportView) -> dict[str, str]:
-    """Return the facts that must be equal in runs of one gate on one kind of machine; `UNKNOWN` if not recorded."""
+    """Return the facts that must be equal in all runs of one gate on one kind of machine; `UNKNOWN` if not recorded."""
     header = view.header
     collected = header.environment
     known: dict[str, str | None] = {
@@ -44,9 +44,9 @@ def facts(view: ReportView) -> dict[str, str]:
 
 
 def columns(view: ReportView) -> dict[str, list[str]]:
-    """Return each fact's name with its value in each part; a value is marked if most parts have another value.
+    """Return each fact's name with its value in each part. Mark a value that most parts do not have.
 
-    A fact that is unknown in every part is left out.
+    Leave out a fact that is unknown in every part.
     """
     of_parts = [facts(part.view) for part in view.parts]
     found = {name: [each[name] for each in of_parts] for name in (of_parts[0] if of_parts else ())}
@@ -54,14 +54,14 @@ def columns(view: ReportView) -> dict[str, list[str]]:
 
 
 def differences(view: ReportView) -> str:
-    """Return a sentence on which facts differ between the parts, with their number of values; "" if none differs."""
+    """Return a sentence on which facts differ between the parts, with how many values each has; "" if none differs."""
     found = {name: {value.removeprefix(DIFFERS) for value in values} for name, values in columns(view).items()}
     several = [f"{name} ({len(values)} of them)" for name, values in found.items() if len(values) > 1]
     return f"The parts differ in {', '.join(several)}." if several else ""
 
 
 def notes(view: ReportView) -> list[str]:
-    """Return notes on several parts: why they are not one gate, what differs, which units were judged differently."""
+    """Return notes on several parts: why they are not one gate, what differs, which units got several verdicts."""
     if not view.parts:
         return []
     apart = f"Not one gate ({'; '.join(view.apart)}): each run is judged by itself." if view.apart else ""
@@ -95,7 +95,7 @@ def part_lines(view: ReportView) -> list[str]:
 
 
 def of_each_part(view: ReportView, facts_of: Callable[[ReportView], list[tuple[str, str]]]) -> list[tuple[str, str]]:
-    """Return `facts_of` each part by name, for the top of a page: each distinct value once, at most `FEW` values."""
+    """Return the facts that `facts_of` gives for all parts: each distinct value once, at most `FEW` values per name."""
     found: dict[str, list[str]] = {}
     for one in [part.view for part in view.parts] or [view]:
         for name, value in facts_of(one):
@@ -109,7 +109,7 @@ def _few(values: list[str]) -> str:
 
 
 def _minute(moment: str) -> str:
-    """Return a time of a header to the minute: `2026-11-22 16:16`."""
+    """Return the time of a header without seconds, such as `2026-11-22 16:16`."""
     return line(moment, 60)[:16].replace("T", " ")
 
 
@@ -128,7 +128,7 @@ def _trainers(header: Header) -> str | None:
 
 @dataclass(frozen=True)
 class JudgedUnit:
-    """A unit with its verdict, and the part whose evidence decides it; part is None if no part planned the unit."""
+    """A unit with its verdict, and the part whose evidence decides it. part: None if no part planned the unit."""
 
     unit: Unit
     verdict: Verdict
@@ -142,7 +142,7 @@ class JudgedUnit:
 def together(
     parts: Sequence[RunPart], units: Sequence[JudgedUnit], contracts: Sequence[Contract], apart: Sequence[str] = ()
 ) -> ReportView:
-    """Return one view of these units. Run names are prefixed with the name of their part: `gate-1/tiny-paired`."""
+    """Return one view of these units. The name of a part becomes the prefix of its runs: `gate-1/tiny-paired`."""
     by_start = sorted(parts, key=lambda part: (part.view.header.started_at, part.name))
     views = [part.view for part in by_start]
     evidence: dict[str, RunEvidence] = {}
@@ -174,7 +174,7 @@ def together(
 def side_by_side(parts: Sequence[RunPart], apart: Sequence[str]) -> ReportView:
     """Return one view of run directories that are not one gate, with the units and verdicts of each.
 
-    apart: why they are not one gate. The name of a contract in several parts is extended by the part's name.
+    apart: why they are not one gate. If several parts have a contract of the same name, the part's name is added to it.
     """
     often = Counter(contract.id for part in parts for contract in part.view.contracts)
     named = [
@@ -192,7 +192,7 @@ def side_by_side(parts: Sequence[RunPart], apart: Sequence[str]) -> ReportView:
 
 
 def _named(one: JudgedUnit) -> Unit:
-    """Return the unit with the names that its runs have in the joined view."""
+    """Return the unit with the names of its runs in the joined view."""
     if one.part is None:
         return one.unit
     return one.unit.model_copy(update={"runs": [f"{one.part.name}/{run}" for run in one.unit.runs]})

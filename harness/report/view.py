@@ -40,7 +40,7 @@ REPLAYED = {
 
 @dataclass(frozen=True)
 class RunPart:
-    """One of several run directories that share a page. view: that of this directory only.
+    """One of several run directories that share a page. view: the view of this directory alone.
 
     name: the folder's name, extended by its parent folders if two folders have the same name. page: the relative path
     from the shared page to the directory's own page.
@@ -89,11 +89,12 @@ class ReportView:
 
     @property
     def of_controls(self) -> bool:
-        """Return True for a whole fire drill, whose units are the controls without a fault; `drill` has the faults."""
+        """Return True for a whole fire drill. Its units are the controls without a fault; `drill` has the faults."""
         return self.header.purpose == "drill"
 
     def narrowed(self, most: int | None = None) -> str:
-        """Return which part of the contracts was requested, with at most `most` names of a kind; "" for all of it."""
+        """Return which part of the contracts was requested, with at most `most` names of each kind; "" for all of it.
+        """
         if self.apart:
             of_parts = [(part.name, part.view.narrowed(most)) for part in self.parts]
             return "; ".join(f"in {line(name, 200)} {asked}" for name, asked in of_parts if asked)
@@ -104,7 +105,7 @@ class ReportView:
         return "; ".join([*parts, *([f"faults: {planned} of {named}"] if planned < named else [])])
 
     def _drilled(self) -> tuple[int, int, int]:
-        """Return how many faults a whole fire drill planted, how many of them survived, how many were not run."""
+        """Return how many faults a whole fire drill planted, how many of these survived, and how many were not run."""
         if self.drill is None or not self.of_controls:
             return 0, 0, 0
         return len(self.drill.rows), len(self.drill.survivors), len(self.drill.not_run)
@@ -117,13 +118,13 @@ class ReportView:
         return planted + not_run, sum(len(claim.falsified_by) for claim in claims) if self.of_controls else 0
 
     def without_fault(self) -> list[str]:
-        """Return the ids of judged claims that name no fault, so that nothing shows that they can fail."""
+        """Return the ids of judged claims without any named fault. Nothing shows that such a claim can fail."""
         judged = dict.fromkeys((verdict.contract, verdict.claim) for verdict in self.verdicts)
         found = [self.claim(*names) for names in judged]
         return [claim.id for claim in found if claim is not None and not claim.falsified_by]
 
     def drill_sentence(self) -> str:
-        """Return a sentence on what was planted on purpose, and what the verdicts therefore mean."""
+        """Return a sentence on the faults that were planted on purpose, and on what the verdicts therefore mean."""
         if self.of_controls:
             planted, survived, not_run = self._drilled()
             left = f", {not_run} not run" if not_run else ""
@@ -138,7 +139,7 @@ class ReportView:
         return found + ([("Fire drill", self.drill_sentence())] if self.is_drill else [])
 
     def changed_sentence(self) -> str:
-        """Return a sentence on whose sources had uncommitted changes, for outputs without commits; "" for nobody's."""
+        """Return a sentence on whose sources had uncommitted changes, for outputs without commits; "" if nobody's."""
         changed = " and ".join(f"the {who}" for who in self.changed())
         return f"Uncommitted changes: the sources of {changed} differed from their commit." if changed else ""
 
@@ -178,7 +179,7 @@ class ReportView:
         return known.workloads.get(name) if known else None
 
     def runs_of(self, contract: str, claim: str, workload: str) -> list[RunEvidence]:
-        """Return the evidence that a unit was judged on, in the order of the plan."""
+        """Return the evidence from which a unit was judged, in the order of the plan."""
         names = self._runs_by_unit.get((contract, claim, workload), [])
         return [self.evidence[name] for name in names if name in self.evidence]
 
@@ -200,18 +201,18 @@ class ReportView:
         return " · ".join([unit.contract, unit.workload, *own])
 
     def again(self, verdict: Verdict) -> list[tuple[str, Verdict]]:
-        """Return the unit's verdicts in parts that do not decide it, with the parts' names; NOT_RUN is left out."""
+        """Return the unit's verdicts in parts that do not decide it, with the parts' names. Leave out NOT_RUN."""
         unit = (verdict.contract, verdict.claim, verdict.workload)
         others = [part for part in self.parts if part.name != self.origins.get(unit)]
         made = [(part.name, one) for part in others for one in part.view.verdicts if one.status is not Status.NOT_RUN]
         return [(name, one) for name, one in made if (one.contract, one.claim, one.workload) == unit]
 
     def contradictory(self) -> list[Verdict]:
-        """Return the verdicts of units that have another status in a part that does not decide them."""
+        """Return the verdicts of units that have another status in a part which does not decide them."""
         return [unit for unit in self.verdicts if any(one.status is not unit.status for _, one in self.again(unit))]
 
     def waiver(self, verdict: Verdict) -> WaiverRecord | None:
-        """Return the waiver of a unit that is in force; None if there is none, or the unit cannot be waived."""
+        """Return the waiver that is in force for a unit; None if there is none, or if the unit cannot be waived."""
         return next((waiver for waiver in self._waivers_of(verdict) if not waiver.expired), None)
 
     def expired_waiver(self, verdict: Verdict) -> WaiverRecord | None:
@@ -225,7 +226,7 @@ class ReportView:
         return [waiver for waiver in self.header.waivers if (waiver.contract, waiver.claim, waiver.workload) == unit]
 
     def tried(self, verdict: Verdict) -> str | None:
-        """Return in words how often and where a unit was timed or judged more than once; None if only once."""
+        """Return in words how often and where a unit was timed or judged; None if only once."""
         unit = (verdict.contract, verdict.claim, verdict.workload)
         others = self.header.attempts.directories(unit)
         timed = {run.run_id for run in self.runs_of(*unit) if probe_named(run.probe).timed}
@@ -243,12 +244,12 @@ class ReportView:
         return "; ".join(told) or None
 
     def repeated_job(self) -> str:
-        """Return a sentence on which attempt of its CI job this is; "" for the first or an unknown attempt."""
+        """Return a sentence with the attempt number of the CI job; "" for a first or unknown attempt."""
         attempt = self.header.attempts.ci
         return f"Attempt {attempt} of its CI job." if attempt is not None and attempt > 1 else ""
 
     def resumed_sentence(self) -> str:
-        """Return a sentence on how often the run was resumed, when last, and with how many runs left; "" if never."""
+        """Return a sentence on how often the run was resumed, when last, and how many runs were left; "" if never."""
         resumed = self.header.resumed
         if not resumed:
             return ""
@@ -258,7 +259,7 @@ class ReportView:
         return f"Resumed {often}, {last}; cut off and begun again: {counted(cut_off, 'run')}."
 
     def commit_lines(self) -> dict[str, str]:
-        """Return a line for the candidate's and the baseline's commit by name; empty unless two are compared."""
+        """Return a line for the candidate's and the baseline's commit, by name. Empty unless two are compared."""
         commits = self.header.commits
         return {} if commits is None else {name: line(text, 300) for name, text in commits.lines().items()}
 
@@ -282,7 +283,7 @@ class ReportView:
         return warnings
 
     def warnings(self) -> list[str]:
-        """Return the warnings of a page: `doubts`, and excuses under `may_end_apart` that nothing needed."""
+        """Return the warnings of a page: `doubts`, and excuses under `may_end_apart` that no unit needed."""
         return self.doubts() + [
             f"Idle excuse: nothing needed `{line(str(figure.value), 200)}` under `may_end_apart` of "
             f"{line(verdict.claim, 80)} on {line(verdict.workload, 60)}; take it out."
@@ -292,7 +293,7 @@ class ReportView:
         ]
 
     def excused_sentence(self) -> str:
-        """Return a sentence on how many excuses for different ends contracts have, and how many units needed one."""
+        """Return a sentence on how many excuses for unequal ends the contracts have, and how many units needed one."""
         excuses = sum(len(claim.may_end_apart) for contract in self.contracts for claim in contract.claims)
         if not excuses:
             return ""
@@ -312,12 +313,12 @@ class ReportView:
         return f"{listed} no executable check." if number else ""
 
     def judged(self) -> Sequence[tuple[Verdict, list[AnyPart], list[RunEvidence]]]:
-        """Return each verdict with its claim's parts (bounds resolved) and the runs that it was judged on."""
+        """Return each verdict with its claim's parts (bounds resolved) and the runs from which it was judged."""
         return self._judged
 
     @cached_property
     def _judged(self) -> Sequence[tuple[Verdict, list[AnyPart], list[RunEvidence]]]:
-        """Compute `judged` only once, because every section needs it for each of its runs."""
+        """Compute `judged` only once, because every section reads it for each of its runs."""
         rows = []
         for verdict in self.verdicts:
             claim = self.claim(verdict.contract, verdict.claim)
@@ -330,7 +331,7 @@ class ReportView:
         return rows
 
     def units_judged_by(self, run_id: str, section: str, candidate: str = "") -> frozenset[tuple[str, str, str]]:
-        """Return units (contract, claim, workload) judged on the run by a kind whose card links to this section.
+        """Return units (contract, claim, workload) judged from the run by a kind whose card links to this section.
 
         candidate: if given, only claims whose candidate is this arm.
         """
@@ -355,6 +356,6 @@ class ReportView:
 
 
 def _listed(names: Sequence[str], most: int | None) -> str:
-    """Return the names joined by commas; of more than `most` names, the first ones and the number of the others."""
+    """Return the names joined by commas. Of more than `most`, return the first names and the number of the rest."""
     left = 0 if most is None else len(names) - most
     return f"{', '.join(names[:most])} and {left} more" if left > 0 else ", ".join(names)

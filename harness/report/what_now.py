@@ -25,16 +25,16 @@ Shown = Callable[[object, int], str]
 
 @dataclass(frozen=True)
 class Step:
-    """Something to do. command: shell command for it, in the folder where the run was started; "" if there is none."""
+    """Something to do. command: its shell command, for the folder in which the run was started; "" if there is none."""
 
     text: str
     command: str = ""
 
 
 def what_now(view: ReportView, shown: Shown = line) -> list[Step]:
-    """Return the steps, the most urgent first; none if all is decided, committed, and proven able to fail.
+    """Return the steps, the most urgent first; none if all claims are decided, committed, and proven able to fail.
 
-    shown: escapes a text for the output format and cuts it to a number of characters.
+    shown: a function that escapes a text for the output format and cuts it to a number of characters.
     """
     kinds = [_broken(view, shown), _survived(view, shown), _open(view, shown), _unplanted(view)]
     steps = []

@@ -1,6 +1,6 @@
 """Read the texts that explain verdicts from data files.
 
-Texts of a reason code that only one family of kinds uses are in the folder of that family.
+If only one family of kinds uses a reason code, its texts are in the folder of that family.
 """
 
 from __future__ import annotations
@@ -63,13 +63,13 @@ def reasons() -> Mapping[str, ReasonText]:
 
 
 def reason_files() -> list[Path]:
-    """Return the files of reason codes: the shared file, then the file of each family that has one."""
+    """Return the files with reason codes: the shared file, then the file of each family that has its own."""
     return [TEXTS / "reasons.yaml", *sorted(KINDS.glob("*/reasons.yaml"))]
 
 
 @cache
 def glossary() -> Mapping[str, str]:
-    """Return what each term means, in the order of the file."""
+    """Return the meaning of each term, in the order of the file."""
     terms: dict[str, str] = TypeAdapter(dict[str, Sentence]).validate_python(_data(TEXTS / "glossary.yaml"))
     return terms
 
@@ -81,7 +81,7 @@ def _data(path: Path) -> Any:
 def terms_in(texts: Iterable[str]) -> dict[str, str]:
     """Return the terms that occur in any of these texts, with their explanations, in the glossary's order.
 
-    A plural counts too. A term that occurs only inside a longer term (`sync` in `host sync`) does not count.
+    A plural counts as well. A term that is only part of a longer term (`sync` in `host sync`) does not count.
     """
     joined = "\n".join(texts).replace("_", " ").casefold()
     found = set()

@@ -1,7 +1,7 @@
-"""Rewrite matplotlib's SVG to be small inside a page: a flat list of shapes, classes for looks, relative paths.
+"""Rewrite matplotlib's SVG to be small inside a page: a flat list of shapes, classes for styles, relative paths.
 
-A report has dozens of images and must stay small enough to mail. Most of matplotlib's output is nesting, names
-that nothing refers to, and digits beyond the resolution of a screen.
+A report has dozens of images and must stay small enough to mail. Most of matplotlib's output is nesting, names without
+references, and digits beyond the resolution of a screen.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _scaled(rule: str) -> str:
 
 @dataclass
 class _Ids:
-    """Short ids, given out in order of first use."""
+    """Short ids, numbered in order of first use."""
 
     given: dict[str, str] = field(default_factory=dict)
 
@@ -73,7 +73,7 @@ class _Leaf:
 
 @dataclass(frozen=True)
 class Scale:
-    """Axes of an image: left and upper end in points, and attributes that map positions to values."""
+    """The axes of an image: left and upper end in points, and the attributes with which positions become values."""
 
     left: float
     top: float
@@ -81,11 +81,11 @@ class Scale:
 
 
 def compact(svg: str, scales: Sequence[Scale] = ()) -> tuple[str, str, dict[str, str]]:
-    """Return view box, content of the `svg` element, and styles by class of an image by matplotlib.
+    """Return, for an image by matplotlib: its view box, the content of the `svg` element, and styles by class.
 
-    Attributes are in single quotes, and ids begin with `ID`. Metadata is removed, because it has the date and equal
-    runs must give equal bytes. Data for the page's script is kept: names of series (`data-s`) and other marks
-    (`data-n`), tick labels of the horizontal axis (`data-t`), and the scale of each axes' clipping rectangle.
+    Attributes are in single quotes, and ids begin with `ID`. Metadata is removed, because it contains the date and
+    equal runs must give equal bytes. Data for the page's script is kept: names of series (`data-s`) and other marks
+    (`data-n`), tick labels of the horizontal axis (`data-t`), and the scale at the clipping rectangle of each axes.
     """
     root = ET.fromstring(svg)  # noqa: S314 - matplotlib's own output
     looks, ids = _Looks(), _Ids()
@@ -136,7 +136,7 @@ def _attributes(node: ET.Element, looks: _Looks, ids: _Ids) -> dict[str, str]:
 
 
 def _named(group: str) -> dict[str, str]:
-    """Return the attributes that a group's id gives to all shapes in the group."""
+    """Return the attributes that the id of a group gives to all shapes in the group."""
     if group.startswith(("xtick", ALONG)):
         return {"data-t": ""}
     return {name: _quoted(group.removeprefix(begins)) for begins, name in _NAMES.items() if group.startswith(begins)}
@@ -148,7 +148,7 @@ def _quoted(text: str) -> str:
 
 
 def _placed(leaf: _Leaf, marks: Mapping[str, str], looks: _Looks) -> _Leaf:
-    """Replace a reference to a marker by a path at its place; a round marker becomes a dot with a round stroke."""
+    """Replace a reference to a marker by a path at its position. A round marker becomes a dot with a round stroke."""
     if leaf.tag != "use":
         return leaf
     mark, rule = marks[leaf.attributes["href"]], looks.rules[leaf.attributes.get("class", "")]
@@ -195,7 +195,7 @@ def _joined(shapes: list[_Leaf]) -> list[_Leaf]:
 
 
 def _once(shapes: list[_Leaf], ids: _Ids) -> tuple[list[str], list[_Leaf]]:
-    """Define a repeated path once and draw it by reference, because arms that train alike have the same curve."""
+    """Define a repeated path only once and draw it by reference, because arms that train alike have equal curves."""
     times = Counter(leaf.attributes.get("d", "") for leaf in shapes)
     often = {path: ids.of(path) for path, count in times.items() if count > 1 and len(path) > _LONG}
     drawn = [
@@ -208,7 +208,7 @@ def _once(shapes: list[_Leaf], ids: _Ids) -> tuple[list[str], list[_Leaf]]:
 
 
 def _grouped(leaves: list[_Leaf]) -> Iterator[str]:
-    """Yield the shapes; put neighbours of the same style into a group that has the style."""
+    """Yield the shapes. Put consecutive shapes of the same style into one group with that style."""
     for look, run in itertools.groupby(leaves, key=lambda leaf: leaf.look):
         members = list(run)
         if len(members) == 1:
@@ -252,7 +252,7 @@ def _path(text: str) -> str:
 
 
 def _steps(points: list[tuple[int, int]]) -> str:
-    """Return `M` to the first point, then relative steps, without points on the line between their neighbours."""
+    """Return `M` to the first point, then relative steps. Leave out points on the line between their neighbours."""
     steps: list[tuple[int, int]] = []
     for (x, y), (next_x, next_y) in itertools.pairwise(points):
         right, down = next_x - x, next_y - y

@@ -48,7 +48,7 @@ Doubles = NDArray[np.float64]
 def decimate(values: Doubles, points: int = 400) -> tuple[Doubles, Doubles]:
     """Return indices and values of at most max(points, 4) finite values: minimum and maximum of each bucket, in order.
 
-    values: [T], by step. A series of at most `points` finite values is returned completely.
+    values: [T], by step. Return all values of a series with at most `points` finite values.
     """
     index = np.flatnonzero(np.isfinite(values))
     finite = values[index]
@@ -177,7 +177,7 @@ def _height(value: float, bottom: float, beyond: float) -> float:
 
 
 def _of_few_kinds(points: Sequence[tuple[int, str, float]]) -> list[tuple[int, str, float]]:
-    """Return the points; if there are more kinds than styles, the kinds that differ least get one common name."""
+    """Return the points. If there are more kinds than styles, the kinds that differ least get one common name."""
     worst: dict[str, float] = {}
     for _, kind, value in points:
         worst[kind] = max(worst.get(kind, 0.0), value)
@@ -209,7 +209,7 @@ def memory(arm: str, levels: Mapping[str, Doubles], *, per: str) -> Plot:
 
 
 def _whole_numbers(axis: Axes) -> None:
-    """Set ticks at whole steps or layers only."""
+    """Set axis ticks only at whole numbers of steps or layers."""
     from matplotlib.ticker import MaxNLocator
 
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -222,7 +222,7 @@ def _ticks(axis: Axes) -> None:
 
 
 def _decades(axis: Axes, bottom: float, top: float, beyond: float | None = None) -> None:
-    """Label the vertical axis in powers of ten, with a line for zero at the bottom and for non-finite at the top."""
+    """Label the vertical axis in powers of ten, with one line for zero (bottom) and one for non-finite values (top)."""
     highest = math.ceil((top if beyond is None else beyond - 1) + 1e-9)
     stride = max(1, round((highest - bottom) / 7))
     ticks = [*range(highest, int(bottom), -stride)]
@@ -289,7 +289,7 @@ _LINES: Mapping[Role, Mapping[str, Any]] = {
 
 
 def line_of(role: Role) -> dict[str, Any]:
-    """Return the style of a line; the baseline's is below all others, so that an equal arm is visible too."""
+    """Return the style of a line. The baseline's line is drawn below all others, so an equal arm is visible as well."""
     return {"color": COLOURS[role], **_LINES[role]}
 
 
@@ -348,7 +348,7 @@ def seed_differences(
     interval: Sequence[float],
     metric: str,
 ) -> Plot:
-    """Plot for each seed by how much the candidate is worse, with the margin; and the mean with its interval."""
+    """Plot how much worse the candidate is for each seed, with the margin, and the mean with its interval."""
 
     def paint(axes: list[Axes]) -> None:
         axis, places = axes[0], range(len(seeds))
@@ -371,7 +371,7 @@ def seed_differences(
 
 @drawn_once
 def long_replay(steps: Doubles, seconds: Doubles, yardstick: Doubles, memory: Mapping[str, Doubles]) -> Plot:
-    """Plot ms a step [blocks] and the yardstick relative to its median; below them, growth of memory in MiB."""
+    """Plot, by block, ms per step and the yardstick relative to its median; below, the growth of memory in MiB."""
     scaled = yardstick / np.nanmedian(yardstick) * np.nanmedian(seconds)
 
     def paint(axes: list[Axes]) -> None:
@@ -417,7 +417,7 @@ READINGS: dict[str, Reading] = {
 
 
 class TimedBlock(NamedTuple):
-    """A timed block: start and end in seconds on the axis, and milliseconds a step."""
+    """A timed block: start and end in seconds on the axis, and milliseconds per step."""
 
     arm: str  # candidate or baseline
     start: float
@@ -454,8 +454,8 @@ def timing(
 ) -> Plot:
     """Plot each process's ratio, A/A ratios and blocks, and the machine's clocks and throttle reasons, in one figure.
 
-    demanded: the minimum ratio that the claim allows; interval: that of the mean ratio; shares_clock: True if blocks
-    recorded when they began, so that the time axis shows gaps too.
+    demanded: the smallest ratio that the claim allows; interval: that of the mean ratio; shares_clock: True if the
+    start of each block was recorded, so that the time axis also shows gaps.
     """
     samples = [pair for item in processes for pair in item.samples]
     reasons = sorted({reason for _, sample in samples for reason in sample.throttle_reasons})
@@ -523,7 +523,7 @@ def _selves(axis: Axes, processes: Sequence[ProcessTiming]) -> None:
 
 
 def _blocks(axis: Axes, processes: Sequence[ProcessTiming]) -> None:
-    """Plot every block as a line from its start to its end, at the height of its milliseconds a step."""
+    """Plot every block as a line from its start to its end, at the height of its milliseconds per step."""
     for role, width in ((Role.BASELINE, BROAD), (Role.CANDIDATE, 1.8)):
         blocks = [block for item in processes for block in item.blocks if block.arm == role]
         spans = [(block.start, block.end, block.step_ms) for block in blocks]
@@ -562,7 +562,7 @@ def _throttled(axis: Axes, processes: Sequence[ProcessTiming], reasons: Sequence
 
 
 def _stretches(item: ProcessTiming, reason: str, least: float) -> list[tuple[float, float]]:
-    """Return start and end of each row of samples with the reason, at least `least` seconds long."""
+    """Return start and end of each unbroken series of samples with the reason that lasts at least `least` seconds."""
     stretches = []
     for given, run in itertools.groupby(item.samples, key=lambda pair: reason in pair[1].throttle_reasons):
         moments = [at for at, _ in run]
@@ -572,7 +572,7 @@ def _stretches(item: ProcessTiming, reason: str, least: float) -> list[tuple[flo
 
 
 def _spans(axis: Axes, spans: Sequence[tuple[float, float, float]], colour: str, width: float, name: str) -> None:
-    """Plot horizontal strokes (start, end, height) as one line with gaps."""
+    """Plot horizontal strokes (start, end, height) as a single line with gaps."""
     across = list(itertools.chain(*((start, end, math.nan) for start, end, _ in spans)))
     heights = list(itertools.chain(*((height, height, math.nan) for _, _, height in spans)))
     axis.plot(across, heights, color=colour, lw=width, solid_capstyle="butt", label=name)
@@ -582,7 +582,7 @@ def _spans(axis: Axes, spans: Sequence[tuple[float, float, float]], colour: str,
 
 
 class MachineRuns(NamedTuple):
-    """Runs of one machine: each run's place on the horizontal axis, value, and ends of the interval (or NaN)."""
+    """Runs on one machine: each run's place on the horizontal axis, value, and ends of the interval (or NaN)."""
 
     name: str
     joined: bool  # True if a line joins the runs
@@ -594,7 +594,7 @@ class MachineRuns(NamedTuple):
 def over_runs(
     machines: Sequence[MachineRuns], ticks: Mapping[int, str], demand: tuple[float, str] | None, unit: str, alt: str
 ) -> Plot:
-    """Plot a figure over runs with its intervals, in one colour for each machine, and the labelled demand."""
+    """Plot a figure over several runs with its intervals, one colour for each machine, and the labelled demand."""
 
     def paint(axes: list[Axes]) -> None:
         for place, one in enumerate(machines):

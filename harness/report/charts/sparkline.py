@@ -52,14 +52,14 @@ def of_series(baseline: Doubles | None, candidate: Doubles) -> Markup | None:
 
 
 def of_ratios(ratios: Mapping[int, float], demanded: float) -> Markup | None:
-    """Draw a dot for each process's ratio and a line at the demanded ratio; None if there are fewer than two."""
+    """Draw a dot for each process's ratio and a line at the demanded ratio. None if there are fewer than two ratios."""
     values = np.array([*ratios.values(), demanded])
     body = dots(ratios, demanded, around([values], Box(3, 3, WIDTH - 6, HEIGHT - 6))) if finite(values) else None
     return None if body is None else _image(body)
 
 
 def dots(ratios: Mapping[int, float], demanded: float, box: Box) -> str | None:
-    """Draw the ratio of each process, by its number, and a line at the demanded ratio; None for fewer than two.
+    """Draw each process's ratio at the process's number, and a line at the demanded ratio. None for fewer than two.
 
     A process without a ratio leaves a gap.
     """
@@ -85,7 +85,7 @@ def around(series: Sequence[Doubles], box: Box) -> Box:
 
 
 def _image(body: str) -> Markup:
-    """Return the image, hidden from screen readers because the text next to it has the same content."""
+    """Return the image, hidden from screen readers, because the text next to the image has the same content."""
     from markupsafe import Markup
 
     return Markup(f'<svg class="spark" aria-hidden="true" viewBox="0 0 {WIDTH} {HEIGHT}">{body}</svg>')  # noqa: S704

@@ -1,6 +1,6 @@
 """Draw matplotlib figures as small, deterministic SVG inside the page, in the page's colour scheme.
 
-The drawing code uses the placeholder colours of `INK`, `SERIES` and so on, which become CSS variables here.
+The drawing code uses placeholder colours, such as `INK` and `SERIES`. This module replaces them by CSS variables.
 """
 
 from __future__ import annotations
@@ -136,20 +136,20 @@ def legend(axis: Axes, *, columns: int = 2) -> None:
 
 
 def named(mark: Artist, name: str) -> None:
-    """Name a mark that is not in the legend itself, because a mark of the same style is there under this name."""
+    """Name a mark that is not in the legend itself. The legend has a mark of the same style with this name."""
     mark.set_gid(f"mark:{name}")
 
 
 def reads_as(axis: Axes, kind: Literal["whole", "named", "events"], *, zero: float | None = None) -> None:
     """Record how the page's script reads the horizontal axis: whole numbers, tick labels, events, or else seconds.
 
-    zero: the height of 0 on a vertical axis in powers of ten.
+    zero: the position of 0 on a vertical axis in powers of ten.
     """
     axis.set_gid(f"{kind} {'' if zero is None else f'{zero:g}'}")
 
 
 def _name_marks(axis: Axes) -> None:
-    """Give the marks the names of the legend; a line with values along the horizontal axis is a series."""
+    """Give the marks the names of the legend. A line with values along the horizontal axis is named as a series."""
     for mark in (*axis.lines, *axis.patches):
         name = str(mark.get_label())
         if mark.get_gid() is None and not name.startswith("_"):
@@ -158,7 +158,7 @@ def _name_marks(axis: Axes) -> None:
 
 
 def _scale(axis: Axes, width: float, height: float) -> Scale:
-    """Return the values at the ends of the axes, for the page's script. width, height: of the image, in points."""
+    """Return the values at the ends of the axes, for the page's script. width, height: size of the image in points."""
     place = axis.get_position()
     kind, _, zero = str(axis.get_gid() or "").partition(" ")
     attributes = {
@@ -172,9 +172,9 @@ def _scale(axis: Axes, width: float, height: float) -> Scale:
 
 
 def drawn_once(function: Callable[Given, Plot]) -> Callable[Given, Plot]:
-    """Return `function` with a cache: equal arguments (plain values and arrays) are drawn only once.
+    """Return `function` with a cache, so that equal arguments (plain values and arrays) are drawn only once.
 
-    Drawing takes 0.1 to 0.2 s, and figures of claims that hold in bits are often equal (13 of 67 in one gate).
+    Drawing takes 0.1 to 0.2 s, and figures of claims that hold in bits are often equal (13 of 67 figures in one gate).
     """
 
     @wraps(function)
@@ -196,7 +196,7 @@ def forget() -> None:
 
 
 def stylesheet(plots: Iterable[Plot]) -> str:
-    """Return the CSS for the images of a page: a light and a dark value for each colour, and all classes."""
+    """Return the CSS for the images of a page: the light and dark value of each colour, and all classes."""
     looks = {name: rule for plot in plots for name, rule in plot.looks.items()}
     if not looks:
         return ""
@@ -210,10 +210,10 @@ def stylesheet(plots: Iterable[Plot]) -> str:
 
 
 def decade(value: float, _position: float = 0) -> str:
-    """Return `1e-3` for a tick at -3 of an axis in powers of ten, because matplotlib's label would need math text."""
+    """Return `1e-3` for a tick at -3 on an axis in powers of ten. matplotlib's own label would need math text."""
     return f"1e{value:.0f}" if not -2 < value < 4 else f"{10**value:g}"
 
 
 def plain(value: float, _position: float = 0) -> str:
-    """Return a tick's number without math text or offsets."""
+    """Return a tick's number as text, without math text or offsets."""
     return f"{value:.6g}"

@@ -19,7 +19,7 @@ NAMES = 6000  # maximum characters of a narrowed run's claims, workloads or tags
 
 
 def unchecked(view: ReportView) -> Section | None:
-    """Return a section of listed claims without an executable check, with the reasons; None if there are none."""
+    """Return a section about listed claims without an executable check, with the reasons; None if there are none."""
     parts = []
     for contract in view.contracts:
         if contract.unchecked:
@@ -32,7 +32,7 @@ def unchecked(view: ReportView) -> Section | None:
 
 
 def deaths(view: ReportView) -> Section | None:
-    """Return a section of workers, arms and parts of evidence that did not complete, with their last Python stacks."""
+    """Return a section about workers, arms and parts of evidence that did not complete, with their last stacks."""
     parts = []
     for run in view.evidence.values():
         broken: list[tuple[str, Death | ArmFailed | PartFailed]] = []
@@ -52,9 +52,9 @@ def deaths(view: ReportView) -> Section | None:
 
 
 def environment(view: ReportView) -> Section | None:
-    """Return a section of what `run.json` records of machine, software and digests, and of facts stated by systems.
+    """Return a section with the machine, software and digests of `run.json`, and with facts that systems state.
 
-    Each of several run directories gets a folded part.
+    If there are several run directories, each gets a folded part.
     """
     parts = [Part(part.name, tables=_fingerprint(part.view.header, folded=True)) for part in view.parts]
     parts = parts or [Part("Fingerprint", tables=_fingerprint(view.header))]
@@ -78,7 +78,7 @@ def _fingerprint(header: Header, *, folded: bool = False) -> list[Table]:
 
 
 def _stated(view: ReportView) -> list[list[object]]:
-    """Return rows (fact, value, arms) of what systems state of themselves; values common to all arms come first."""
+    """Return rows (fact, value, arms) of what systems state about themselves. Values common to all arms come first."""
     speakers: dict[tuple[str, str], list[str]] = {}
     arms = [(run, arm, items[0]) for run in view.evidence.values() for arm, items in run.arms.items() if items]
     for run, arm, item in arms:
@@ -98,7 +98,7 @@ def _named(speakers: list[str], of: int) -> str:
 
 
 def flatten(record: BaseModel) -> dict[str, Scalar]:
-    """Return a record's values by path. A list is one value; empty and unknown values are left out."""
+    """Return a record's values by path. A list is one value. Leave out empty and unknown values."""
     return dict(_leaves(record.model_dump(), ""))
 
 

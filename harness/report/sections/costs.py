@@ -60,7 +60,7 @@ def summary(costs: Costs) -> str:
 
 
 def changes(before: Costs, after: Costs) -> Iterator[str]:
-    """Yield lines that compare the seconds of two run directories; none if one of them recorded no times."""
+    """Yield lines that compare the seconds of two run directories. Yield none if a directory has no recorded times."""
     if not before.by_kind or not after.by_kind:
         return
     for name, costs in (("before", before), ("after", after)):
@@ -138,7 +138,7 @@ def _tenths(value: float) -> str:
 
 
 def bars(spent: Mapping[Kind, float], of_gpus: Mapping[Kind, float]) -> Plot:
-    """Draw a bar of each kind's run seconds, filled up to its GPU seconds; completely filled if no GPU was used."""
+    """Draw a bar for the run seconds of each kind, filled up to its GPU seconds; fully filled if no GPU was used."""
     scale = (WIDTH - LABELS - VALUES) / max(spent.values())
     filled = of_gpus or spent
     names = ("seconds of runs", "of these, seconds of GPUs" if of_gpus else "")
@@ -158,7 +158,7 @@ def _of_a_gpu(took: float) -> str:
 
 
 def _legend(names: tuple[str, str]) -> str:
-    """Draw the legend: a sample and a name of each part of a bar."""
+    """Draw the legend: a sample and the name of each of a bar's two parts."""
     of_runs, of_gpus = names
     first = f'<rect class="{"cost" if of_gpus else "cost-gpu"}" x="4" y="4" width="24" height="{LINE - 8}"/>'
     second = (

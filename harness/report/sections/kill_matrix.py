@@ -34,7 +34,7 @@ _UPSTREAM = {True: "would pass it", False: "catches it", None: "–"}
 
 @dataclass(frozen=True)
 class Cell:
-    """One fault in one claim. slips: upstream's bound alone would have passed it; link: to what the judge found."""
+    """One fault in one claim. slips: upstream's bound alone would have passed the fault; link: to its judgement."""
 
     word: str
     slips: bool = False
@@ -47,9 +47,9 @@ class Cell:
 
 @dataclass(frozen=True)
 class Column:
-    """A claim, its title, and the outcome of each of its faults by name.
+    """A claim, its title, and the outcome of each of its faults, by the fault's name.
 
-    control: word and sign of the claim's verdict without a fault; anchor: that of the control's card.
+    control: word and sign of the claim's verdict without a fault; anchor: that of the card with this verdict.
     slipped: how many faults upstream's bound alone would have passed, such as `5 of 8`; "" without such a bound.
     """
 
@@ -67,7 +67,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Group:
-    """Claims that share faults, as one table with a row for each fault."""
+    """Claims that share faults: one table, with a row for each fault."""
 
     columns: list[Column]
     rows: list[tuple[str, list[Cell]]]
@@ -79,7 +79,7 @@ class Group:
 
 @dataclass(frozen=True)
 class OfContract:
-    """The faults of one contract. upstream: a table of the faults that upstream's bounds alone would have passed."""
+    """The faults of one contract. upstream: a table of the faults that pass if only upstream's bounds are checked."""
 
     name: str
     system: str
@@ -105,7 +105,7 @@ class KillMatrix:
 
 
 def kill_matrix(view: ReportView) -> KillMatrix | None:
-    """Return the matrix of a whole drill; None for another run, or if no fault was planned."""
+    """Return the matrix of a whole drill. None if the run is not one, or if no fault was planned."""
     record = view.drill
     if record is None or not view.of_controls or not record.planned:
         return None
@@ -156,7 +156,7 @@ def _contracts(view: ReportView, record: DrillRecord) -> list[OfContract]:
 
 
 def _cells(record: DrillRecord) -> dict[tuple[str, str], dict[str, Cell]]:
-    """Return each fault's cell by contract and claim. A fault that was planted twice survived if it survived once."""
+    """Return each fault's cell by contract and claim. A fault planted twice counts as survived if it survived once."""
     survivors = {id(row): f"survivor-{at}" for at, row in enumerate(record.survivors[:LISTED], start=1)}
     cells: dict[tuple[str, str], dict[str, Cell]] = {}
     items: list[Row | NotDrilled] = [*record.not_run, *sorted(record.rows, key=lambda row: not row.killed)]
@@ -219,7 +219,7 @@ def _share(columns: Sequence[Column]) -> float:
 
 
 def _group(columns: Sequence[Column]) -> Group:
-    """Return a table: survivors first, then faults shared by most claims; faults of the same claims are neighbours."""
+    """Return a table: survivors first, then faults that most claims share. Faults with equal claims are neighbours."""
     faults = dict.fromkeys(fault for column in columns for fault in column.cells)
     rows = [(fault, [column.cells.get(fault, Cell(NOT_PLANNED)) for column in columns]) for fault in faults]
 
@@ -257,12 +257,12 @@ def _left_out(record: DrillRecord) -> list[str]:
 
 
 def _meaning(reason: str) -> str:
-    """Return what a reason code means. Messages in `drill.json` are not shown, because no check verifies them."""
+    """Return the meaning of a reason code. Messages in `drill.json` are not shown, because no check verifies them."""
     return "The drill ended before." if reason == INTERRUPTED else explanation(reason) or ""
 
 
 def _upstream(view: ReportView, contract: str, rows: Sequence[Row]) -> Table | None:
-    """Return a table by claim: what upstream demands, and which faults this demand alone would have passed."""
+    """Return a table by claim: what upstream demands, and which faults would pass if only this were checked."""
     listed = []
     for claim in dict.fromkeys(row.claim for row in rows if row.upstream_alone_passes is not None):
         own = [row for row in rows if row.claim == claim and row.upstream_alone_passes is not None]
