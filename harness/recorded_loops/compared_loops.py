@@ -149,7 +149,7 @@ def _series(
 ) -> dict[str, own_noise.Floats | None]:
     """Return series [runs, steps] by name and rank; None for a series that a run lacks or that has non-finite numbers.
 
-    Settle FAIL if a candidate's number is NaN or infinite at a step at which those of all baselines are finite.
+    Raise FAIL if a candidate's number is NaN or infinite at a step at which those of all baselines are finite.
     """
     runs, found = [*candidates, *baselines], dict[str, own_noise.Floats | None]()
     steps = common_steps(*(each for run in runs for each in run.ranks.values()))

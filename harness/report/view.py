@@ -93,8 +93,7 @@ class ReportView:
         return self.header.purpose == "drill"
 
     def narrowed(self, most: int | None = None) -> str:
-        """Return which part of the contracts was requested, with at most `most` names of each kind; "" for all of it.
-        """
+        """Return which part of the contracts was requested, with at most `most` names of each kind; "" for all."""
         if self.apart:
             of_parts = [(part.name, part.view.narrowed(most)) for part in self.parts]
             return "; ".join(f"in {line(name, 200)} {asked}" for name, asked in of_parts if asked)
