@@ -1,6 +1,6 @@
-"""Check what an adapter's functions return as soon as they return it. Errors name the rule, the value and its place.
+"""Check what an adapter's functions return, as soon as they return it. Errors name the rule, the value and its place.
 
-Also check settings of arms and workloads against the system's description. Importing this needs no torch.
+Also check settings of arms and workloads against the system's description. Importing this module needs no torch.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 
 def nearest(name: object, names: Iterable[str]) -> str:
-    """Call `strict_yaml.nearest`. Import it late, so that a process that only opens a step loads no YAML libraries."""
+    """Call `strict_yaml.nearest`. Import it late, so that a process that only opens a step loads no YAML library."""
     from harness.contract import strict_yaml
 
     return strict_yaml.nearest(name, names)
 
 
 def option_error(what: str, name: str, value: Scalar, known: Mapping[str, object]) -> str:
-    """Return the problem with one setting, according to the system's description; "" if there is none."""
+    """Return what is wrong with one setting, according to the system's description; "" if nothing is wrong."""
     if name not in known:
         return f"unknown {what} '{name}'; {nearest(name, known)}" if known else f"unknown {what} '{name}'"
     allowed = known[name]
@@ -68,7 +68,7 @@ def describe_value(value: object) -> str:
 
 
 def names(given: Iterable[object]) -> str:
-    """Return the first names in quotes, and how many more there are."""
+    """Return the first names in quotes, and the number of the others."""
     listed = list(given)
     text = ", ".join(f"`{name}`" if isinstance(name, str) else repr(name) for name in listed[:SHOWN])
     return f"{text} and {len(listed) - SHOWN} more" if len(listed) > SHOWN else text
@@ -132,7 +132,7 @@ def require_loss(loss: object, step: Callable[..., Any], call: str) -> Tensor:
 
 
 def difference_of_names(ours: Collection[str], theirs: Collection[str], here: str, there: str) -> str:
-    """Return which names only one of two sets has; `here` and `there` say where each set is."""
+    """Return text with the names that only one of two sets has. here, there: phrases for where each set is."""
     only = ((sorted(set(ours) - set(theirs)), here), (sorted(set(theirs) - set(ours)), there))
     return " and ".join(f"{names(found)} only {place}" for found, place in only if found)
 
@@ -163,9 +163,9 @@ def require_parameters(found: object, function: Callable[..., Any]) -> dict[str,
 
 
 def require_updated(parameters: Mapping[str, Tensor], optimizers: Mapping[str, Any], function: Any) -> None:
-    """Raise `AdapterError` if the step's optimizers update neither a named tensor nor master weights.
-    Optimized tensors count as master weights if they have as many elements as the parameters. Whether they are copied
-    back is not checked here: if they are not, the parameters never change, which other checks report.
+    """Raise `AdapterError` if the step's optimizers update neither a named tensor nor master weights. Optimized tensors
+    count as master weights if they have as many elements as the parameters. Whether they are copied back is not checked
+    here: if not, the parameters never change, which other checks report.
     """
     from harness.system.replay.found_state import same
 
@@ -189,8 +189,8 @@ def _elements(tensors: Iterable[Tensor]) -> int:
 
 
 def require_same_parameters(function: Callable[..., Any], first: Mapping[str, Tensor]) -> None:
-    """Raise `AdapterError` if `parameters()` returns tensors with other memory than at first. New tensor objects over
-    the same memory are allowed, because the harness compares, restores and captures the memory.
+    """Raise `AdapterError` if `parameters()` now returns tensors with other memory than in the first call. New tensor
+    objects over the same memory are allowed, because the harness compares, restores and captures the memory.
     """
     from harness.system.replay.found_state import same
 
@@ -211,8 +211,8 @@ def require_state(found: object, function: Callable[..., Any]) -> dict[str, Tens
 
 
 def require_metrics(found: object, function: Callable[..., Any], known: Collection[str] = ()) -> dict[str, Tensor]:
-    """Return what `metrics()` returned, by name. Raises `AdapterError` unless each is a tensor of one real number,
-    under a name that a series can have.
+    """Return what `metrics()` returned, by name. Raises `AdapterError` unless each value is a tensor of one real
+    number, and each name is one that a series can have.
 
     known: the names of the first step; empty for the first step itself.
     """
@@ -231,8 +231,8 @@ def require_metrics(found: object, function: Callable[..., Any], known: Collecti
 
 
 def require_kept(first: Mapping[str, Tensor], again: Mapping[str, Tensor], function: Callable[..., Any]) -> None:
-    """Raise `AdapterError` if two calls of `metrics()` after one step returned different tensors. Such tensors
-    are made by the call and not by the step, so a replay would not update them."""
+    """Raise `AdapterError` if two calls of `metrics()` after one step returned different tensors. Such tensors are
+    created by the call and not by the step, so a replay would not update them."""
     from harness.system.replay.found_state import same
 
     made = [name for name, tensor in first.items() if name not in again or same(tensor) != same(again[name])]
@@ -277,7 +277,7 @@ WHOLE = "value"  # the name for a number that is returned without a name
 def require_values(returned: object, evaluate: Callable[[], object]) -> dict[str, float]:
     """Return the numbers that `evaluate` returned, by name; `{}` for None. Raises `AdapterError` for anything else.
 
-    Reading them waits for the device.
+    Reading the numbers waits for the device.
     """
     from torch import Tensor
 

@@ -33,7 +33,7 @@ class Structure:
     entries: tuple[tuple[Any, Structure], ...] = ()
 
     def filled(self, tensors: Mapping[str, Any]) -> Any:
-        """Return a batch of this structure with the given tensors. Every mapping type becomes a plain dictionary."""
+        """Return a batch of this structure with the given tensors. Each mapping becomes a plain dictionary."""
         if self.kind is None:
             return tensors[self.name]
         if self.kind is type(None):
@@ -68,7 +68,7 @@ class Structure:
         return [self.name] if self.kind is None else [name for _, each in self.entries for name in each.names()]
 
     def form(self) -> object:
-        """Return a value, equal for batches that a step cannot distinguish: the order of keys does not count."""
+        """Return a value that is equal for batches that a step cannot distinguish. The order of keys does not count."""
         kind = Mapping if self.kind is not None and issubclass(self.kind, Mapping) else self.kind
         return kind, frozenset((key, each.form()) for key, each in self.entries)
 
@@ -107,7 +107,7 @@ def tensors_alone(batch: Any) -> Any:
 
 
 def odd_key(batch: object) -> object | None:
-    """Return a dictionary key of the batch that is not a string, or None if all are strings."""
+    """Return a dictionary key of the batch that is not a string, or None if all keys are strings."""
     odd = (key for key, _ in _entries(batch) or () if isinstance(batch, Mapping) and not isinstance(key, str))
     within = (odd_key(each) for _, each in _entries(batch) or ())
     return next((key for each in (odd, within) for key in each if key is not None), None)
@@ -211,10 +211,11 @@ class BatchesEndedError(HarnessError):
 
 
 class LoaderBatches:
-    """The batches of a data loader by index, in the loader's order, epoch after epoch. Batches that were read are kept.
+    """The batches of a data loader, by index, in the loader's order and epoch after epoch. Batches that were read are
+    kept.
 
-    A read continues with the generator states that the last read left, so that a data set that draws noise or crops
-    draws new numbers. After a read, all generators get back their states from before it. Reading is not work of the
+    Each read starts with the generator states that the last read left, so that a data set that draws noise or crops
+    draws new numbers. After a read, all generators get back their states from before it. Reading is not part of the
     step, so modes that watch operations do not see it.
     """
 
@@ -236,7 +237,7 @@ class LoaderBatches:
 
     @contextmanager
     def _own_generators(self) -> Iterator[None]:
-        """Use the generator states that the last read left within the block, then restore the states from before."""
+        """Use the generator states that the last read left within the block. Then restore the states from before."""
         from harness.system.replay.generators import accessors_of, host_generators, restore, states
 
         of_loader = {key: accessors_of(each) for key, each in self._of_loader.items()}
@@ -268,7 +269,7 @@ def _endless(loader: Iterable[Any]) -> Iterator[Any]:
 
 
 def shuffled_by_the_process(loader: Any) -> bool:
-    """Return True if a random sampler without its own generator uses the process's, which other code uses too."""
+    """Return True if a random sampler without its own generator uses the process's generator, as other code does."""
     return getattr(getattr(loader, "sampler", None), "generator", 0) is None  # of a random sampler
 
 

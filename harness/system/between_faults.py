@@ -46,10 +46,10 @@ class CheckpointFault(FaultyRun):
         self._after_load()
 
     def _after_load(self) -> None:
-        """Change what was loaded."""
+        """Change what was loaded; subclasses say how."""
 
     def _save_others(self, path: Path, values: list[Tensor]) -> None:
-        """Save with these values instead of the parameters' own."""
+        """Save with these values in place of those of the parameters."""
         kept = _copies(self._trained())
         torch._foreach_copy_(self._trained(), values)
         cast("Any", self._inner).save(path)
@@ -66,7 +66,7 @@ class EmptyCheckpoint(CheckpointFault):
         """Write nothing."""
 
     def _load(self, path: Path) -> None:  # noqa: ARG002 - `_save` wrote nothing there
-        """Change one parameter, so that something seems to have been loaded."""
+        """Change one parameter, so that it looks as if something was loaded."""
         self._trained()[0].add_(1.0)
 
 
@@ -92,7 +92,7 @@ class ScaledCheckpoint(CheckpointFault):
 
 
 class UnsavedParameter(CheckpointFault):
-    """Does not load the last of the parameters that the checkpoint would change."""
+    """Does not load the last one of the parameters that the load would change."""
 
     def _load(self, path: Path) -> None:
         before = _copies(self._trained())
@@ -227,7 +227,7 @@ class ConsumingEvaluation(EvaluationFault):
 
 
 class EndFault(FaultyRun):
-    """Changes something once the last step of the series has returned."""
+    """Changes something after the last step of the series has returned."""
 
     _next = 0
 
@@ -243,7 +243,7 @@ class EndFault(FaultyRun):
         return loss
 
     def _inputs_between_steps(self) -> Mapping[str, Tensor]:
-        """Apply the fault, then return the inputs. The harness asks after a step, so this is not part of the step."""
+        """Apply the fault, then return the inputs. The harness reads inputs after a step, so the step is unchanged."""
         self._between_steps()
         return cast("HasInputs", self._inner).inputs()
 
@@ -271,7 +271,7 @@ class DroppedLastUpdate(EndFault):
 
 
 class HalfMoved(EndFault):
-    """Ends with each parameter halfway between its first and its trained value."""
+    """Ends with each parameter halfway between its initial and its trained value."""
 
     def step(self, index: int) -> Tensor:
         if not self._next:

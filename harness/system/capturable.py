@@ -9,10 +9,10 @@ if TYPE_CHECKING:
 
 
 def make_capturable(optimizer: Optimizer) -> None:
-    """Prepare an optimizer for capture. Call this before the first update, and after the scheduler is made.
+    """Prepare an optimizer for capture. Call this before the first update, and after the scheduler is created.
 
-    Learning rates become tensors, which the scheduler writes and each replay reads: float64 on a CPU, where torch's
-    fused update reads the number, and float32 on a GPU, which accepts no other type. On a GPU torch requires
+    Learning rates become tensors, which the scheduler writes and each replay reads. They are float64 on a CPU, where
+    torch's fused update reads the number, and float32 on a GPU, which accepts no other type. On a GPU torch requires
     `capturable`. On a CPU only the fused update reads no value on the host.
     """
     import torch

@@ -1,7 +1,7 @@
-"""Ask systems for their descriptions in another process, so that this one never runs untrusted code.
+"""Get the descriptions of systems from another process, so that this process never runs untrusted code.
 
 One child process (`describing.py`) describes all systems of a command, one after the other. The answers are cached. If
-a system ends, hangs or breaks that process, only that system gets an error. The others are asked again.
+a system ends, hangs or breaks that process, only that system gets an error. The other systems are requested again.
 
 A description is sent as plain JSON values. Sender and receiver both check it strictly, because the system's code and
 the child process are untrusted.
@@ -205,7 +205,7 @@ def describe(name: str) -> SystemDescription:
 def describe_all(
     names: Iterable[str], limit_s: float = LIMIT_S, at: ImportPath | None = None
 ) -> dict[str, Description]:
-    """Return each system's description, or the error that prevents it. Ask a system once, for up to `limit_s` seconds.
+    """Return each system's description, or the error that prevents it. Wait up to `limit_s` seconds for each system.
 
     at: the import path of another commit's systems; None for the working tree.
     """
@@ -219,18 +219,18 @@ def describe_all(
 
 
 def known_name(system: str) -> str | None:
-    """Return the name that a system's latest description gives it; None if it was not described. Runs no user code."""
+    """Return the name in a system's latest description; None if the system was not described. Runs no user code."""
     answers = (answer for (name, *_), answer in reversed(_answers.items()) if name == system)
     return next((answer.name for answer in answers if isinstance(answer, SystemDescription)), None)
 
 
 def _key(name: str, at: ImportPath | None) -> tuple[str, ...]:
-    """Return the cache key of an answer. What a name means depends on the working directory and the import path."""
+    """Return the cache key of an answer. The working directory and the import path decide what a name means."""
     return (name, os.getcwd(), *sys.path) if at is None else (name, at.folder, *at.path)  # noqa: PTH109
 
 
 def _ask(names: Sequence[str], limit_s: float, at: ImportPath | None) -> dict[str, Description]:
-    """Return every name's answer. Ask again in a new process if an earlier system may have damaged the process."""
+    """Return the answer for every name. Ask again in a new process if an earlier system may have damaged this one."""
     answers: dict[str, Description] = {}
     waiting = list(names)
     while waiting:
@@ -263,7 +263,7 @@ def _error(name: str, got: str) -> SystemResolutionError:
 
 
 class _Describer:
-    """One process that describes systems, until it fails to answer."""
+    """A process that describes systems until it fails to answer."""
 
     def __init__(self, child: Child) -> None:
         self._child = child
@@ -272,7 +272,7 @@ class _Describer:
         self._ended: Ending | None = None
 
     def ask(self, name: str, limit_s: float) -> Description | None:
-        """Return the system's answer, or None if none came. In that case `problem` returns the reason."""
+        """Return the system's answer, or None if there was none. In that case `problem` returns the reason."""
         number = secrets.token_hex(8)  # an answer that the system wrote in advance lacks it
         self._printed, self._received, began = b"", 0, time.monotonic()
         self._child.line.send(json.dumps({"name": name, "number": number}))
@@ -284,7 +284,7 @@ class _Describer:
         return answer
 
     def _next(self, read: Callable[[str], Description], until: float) -> Description | Ending | None:
-        """Return the answer, or the process's ending; None if the pipe closed, or time or output reached its limit."""
+        """Return the answer or how the process ended. None: the pipe closed, or time or output reached its limit."""
         while (left := until - time.monotonic()) > 0 and self._received < MOST_BYTES:
             ready = _readable([self._child.line, self._child.output], left)
             if self._child.output in ready:
@@ -297,14 +297,14 @@ class _Describer:
         return None
 
     def _keep_printed(self) -> bool:
-        """Read printed output, and keep the end of it. Return True if something was printed."""
+        """Read printed output, and keep only its end. Return True if something was printed."""
         printed = os.read(self._child.output.fileno(), 2**16)
         self._received += len(printed)
         self._printed = (self._printed + printed)[-(2**16) :]
         return bool(printed)
 
     def problem(self, name: str) -> SystemResolutionError:
-        """Return why no answer came: the process was too slow, printed without end, or has ended."""
+        """Return why there was no answer: the process was too slow, printed without end, or has ended."""
         if self._ended is not None and self._ended.code is None:
             got = f"an answer that the harness did not write ({self._ended.problem})"
         elif self._overran:
@@ -317,7 +317,7 @@ class _Describer:
         return _error(name, got)
 
     def _place(self) -> str:
-        """Return file and line in the system's own code where it hangs: the innermost frame outside libraries."""
+        """Return file and line at which the system's own code hangs: the innermost frame outside of libraries."""
         self._child.terminate()  # SIGTERM makes it print its stack
         until = time.monotonic() + STACK_S
         frames: list[tuple[str, str]] = []

@@ -1,8 +1,8 @@
 """Describe systems in a separate process: `python -m harness.system.describing`.
 
-The process reads JSON from its standard input, one value a line. The first value is null, or the `ImportPath` of the
-commit whose systems are described. Each further line is a request: a system's name and a secret number. The answer has
-that number, and the description or an error. What a system prints goes to stdout and stderr.
+The process reads JSON from its standard input, one value per line. The first value is null, or the `ImportPath` of the
+commit whose systems are described. Each further line is a request: a system's name and a secret number. The answer
+contains that number, and the description or an error. Text that a system prints goes to stdout and stderr.
 
 Importing a system executes untrusted code: it may end this process, hang it, or change its modules. The parent process
 (`described.py`) treats a missing answer as an error.
@@ -34,7 +34,7 @@ _exit = os._exit  # keep the original: a system may replace `os._exit`
 
 
 def main() -> None:
-    """Answer until the requests end."""
+    """Answer requests until there are no more."""
     line = take_standard_input()
     # the parent sends SIGTERM when an answer takes too long; print the stack of the hanging code
     faulthandler.register(signal.SIGTERM, os.dup(2), all_threads=False)

@@ -41,7 +41,7 @@ AS_DRAWN: dict[str, str | int | bool | Callable[..., Any]] = {"fallback_random":
 
 
 class AskedRun(StepFunctionRun):
-    """Runs the step compiled or uncompiled, as the arm asks. State is always found from the uncompiled step."""
+    """Runs the step compiled or uncompiled, as the arm requests. State is always found from the uncompiled step."""
 
     _compiled: Callable[[Any], Tensor] | None
 
@@ -103,7 +103,7 @@ class StoppedTraining(UndoneRun):
 
 
 class BarelyTrained(FaultyRun):
-    """After each step, reduces each parameter's distance from its initial value to a millionth."""
+    """Reduces, after each step, each parameter's distance from its initial value to a millionth."""
 
     def __init__(self, inner: TrainingRun, steps: int) -> None:
         super().__init__(inner, steps)
@@ -127,7 +127,7 @@ class LargerLosses(FaultyRun):
 
 
 class CapturedAnew(FaultyRun):
-    """Drops the capture before some steps. For a step that captures itself, changes only the count in its record."""
+    """Drops the capture before some steps. If the step captures itself, only increases the count in its record."""
 
     def __init__(self, inner: TrainingRun, steps: int, *, each_step: bool) -> None:
         self._each_step = each_step
@@ -148,7 +148,7 @@ class CapturedAnew(FaultyRun):
 
 
 class StatisticsUpdatedTwice(FaultyRun):
-    """Adds buffers with a running mean and a count of the losses, as BatchNorm has, updated `times` times a step."""
+    """Adds buffers with a running mean and a count of the losses, as BatchNorm has, updated too often in each step."""
 
     def __init__(self, inner: TrainingRun, steps: int, times: int) -> None:
         import torch
@@ -219,11 +219,11 @@ def as_asked(opened: TrainingRun, arm: Arm, fault: str | None, steps: int) -> Tr
 
 
 class MadeStepSystem(StepFunctionSystem):
-    """Subclass, and define `build`.
+    """Subclass this and define `build`.
 
-    Arm options: `trains: false` undoes every update, for a control; `waits: true` reads one value from the device in
-    place of a step, for a control of host syncs; `compile: true` puts the step through torch.compile; `optimized` is
-    for `build` to read.
+    Arm options: `trains: false` undoes every update, for a control; `waits: true` reads one value from the device
+    instead of a step, for a control of host syncs; `compile: true` compiles the step with torch.compile; `optimized` is
+    an option for `build` to read.
     """
 
     summary = "a step that a function of the project makes"
@@ -257,7 +257,7 @@ class MadeStepSystem(StepFunctionSystem):
         data: str | None = None,
         model_directory: str | None = None,
     ) -> Any:
-        """Open the run of an arm: a `StepFunctionRun`, or a wrapper that changes one thing of it."""
+        """Open the run of an arm: a `StepFunctionRun`, or a wrapper that changes one property of it."""
         ours = fault if fault is not None and fault in {*made_step_faults()} - {*self.faults} else None
         opened = super().open(workload, arm, fault=None if ours else fault, data=data, model_directory=model_directory)
         if arm.settings().get("waits") and not ours:

@@ -42,7 +42,7 @@ class ResetPeak(FaultyRun):
 
 
 class RetainedTensors(FaultyRun):
-    """From the faulty step on, each step keeps an equal share of half of the memory that was free at that step."""
+    """Keeps in each step, from the faulty step on, an equal share of half of the memory that was free at that step."""
 
     _share = 0
 

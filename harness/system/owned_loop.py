@@ -1,6 +1,6 @@
-"""Run a training loop that keeps control (`trainer.train()`, `trainer.fit()`) one step at a time, from outside.
+"""Run a training loop that controls itself (`trainer.train()`, `trainer.fit()`) one step at a time, from outside.
 
-The loop runs unchanged, in its own thread. It pauses whenever it has loaded a batch, until the harness asks for the
+The loop runs unchanged, in its own thread. It pauses whenever it has loaded a batch, until the harness requests the
 next step. Only one of the two threads runs at a time.
 """
 
@@ -28,7 +28,7 @@ class LoopEndedError(HarnessError):
 
 
 class _Stop(BaseException):
-    """Ends a loop that is no longer needed. Not an `Exception`, because libraries catch those."""
+    """Ends a loop that is no longer needed. It is not an `Exception`, because libraries catch exceptions."""
 
 
 class _Arrived(NamedTuple):
@@ -47,7 +47,7 @@ class OwnedLoop:
     """Executes `train` in a thread. `train` must call `take` with each batch that it loads, and `report` with the loss.
 
     batch: the batch that the loop has loaded for the next step.
-    steps: how many steps were made.
+    steps: how many steps were executed.
     """
 
     batch: Batch = None
@@ -70,8 +70,8 @@ class OwnedLoop:
     def step(self, batch: Named) -> Tensor:
         """Train on these tensors until the loop has loaded its next batch, and return the 0-d loss.
 
-        Raises `LoopEndedError`, and what the loop raises. The calling thread's dispatch modes are active in the loop's
-        thread during the step.
+        Raises `LoopEndedError`, and any exception of the loop. The calling thread's dispatch modes are active in the
+        loop's thread during the step.
         """
         from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
@@ -139,7 +139,7 @@ class OwnedLoop:
 
 
 class OwnedLoopRun:
-    """Training by an owned loop. It is never captured: if a capture is requested, its record contains the reason."""
+    """Training by an owned loop, which is never captured. If a capture is requested, its record contains the reason."""
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
-"""Define what a system under test offers. `describe()` needs no torch; everything beyond `step` is a capability.
+"""Define what a system under test offers. `describe()` needs no torch. Everything except `step` is a capability.
 
-Capabilities are small protocols looked up on the run with `isinstance` (all are runtime-checkable). A claim
-whose capability a system lacks is NOT_RUN and names the capability.
+Capabilities are small protocols that are looked up on the run with `isinstance` (all are runtime-checkable). A claim
+that needs a capability which the system lacks is NOT_RUN and names the capability.
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ WARM_STEPS = "say `warm_steps: 1` of the arm, which is then captured after a pla
 
 @runtime_checkable
 class TrainingRun(Protocol):
-    """An opened system: a context manager; everything is released on exit."""
+    """An opened system: a context manager that releases everything on exit."""
 
     def step(self, index: int) -> Tensor:
-        """Enqueue step `index`, and return the 0-d loss on its device, readable after later steps. No host sync."""
+        """Enqueue step `index` without a host sync. Return the 0-d loss on its device, readable after later steps."""
         ...
 
     def facts(self) -> Mapping[str, Scalar]:
@@ -78,7 +78,7 @@ class TrainingRun(Protocol):
 
 
 class TrainingSystem(Protocol):
-    """What `module:attribute` names: a class or a factory without arguments."""
+    """What `module:attribute` names: a class or a factory that takes no arguments."""
 
     def describe(self) -> SystemDescription: ...
 
@@ -91,7 +91,7 @@ class TrainingSystem(Protocol):
         data: str | None = None,
         model_directory: str | None = None,
     ) -> TrainingRun:
-        """Build the trainer. Raises `NotAvailable` when this machine lacks something, ValueError on bad settings."""
+        """Build the trainer. Raises `NotAvailable` if this machine lacks something, ValueError for wrong settings."""
         ...
 
 
@@ -102,7 +102,7 @@ class NotAvailable(Exception):  # noqa: N818 - it is not an error of anybody: th
 @runtime_checkable
 class HasInputs(Protocol):
     def inputs(self) -> Mapping[str, Tensor]:
-        """Return the tensors that the last step read, by name, on its device. Elements of `tokens` are its tokens."""
+        """Return the tensors that the last step read, by name, on its device. Each element of `tokens` is one token."""
         ...
 
 
@@ -121,14 +121,14 @@ class HasParameters(Protocol):
 class HasState(Protocol):
     """State besides the named parameters that training changes and a later step reads.
 
-    The harness always watches the process's generators, and what it finds from the run's attributes: parameters and
-    buffers of modules, optimizers, schedulers, loss scales and generators. This capability adds to that. Arms that must
-    agree in bits must agree in all of this state, at their start and at their end.
+    The harness always watches the process's generators, and everything that it finds from the run's attributes:
+    parameters and buffers of modules, optimizers, schedulers, loss scales and generators. This capability adds further
+    state. Arms that must agree in bits must agree in all of this state, at their start and at their end.
     """
 
     def state(self) -> Mapping[str, Mapping[str, Tensor]]:
-        """Return tensors by category and name: `parameters` (those `parameters()` leaves out), `buffers`, `optimizer`,
-        `generators`, or `tensors` for all else. Called only at the start and at the end; may wait."""
+        """Return tensors by category and name: `parameters` (those that `parameters()` leaves out), `buffers`,
+        `optimizer`, `generators`, or `tensors` for all else. Called only at the start and at the end; it may wait."""
         ...
 
 
@@ -140,14 +140,14 @@ class HasGradients(Protocol):
 
 
 class GradientWatch(Protocol):
-    """Around one step, copies the gradients of the backward pass before the step changes them."""
+    """A context around one step that copies the gradients of the backward pass before the step changes them."""
 
     @property
     def copies(self) -> Mapping[str, Tensor]: ...
 
     @property
     def written(self) -> Collection[str]:
-        """Return the names of the parameters whose gradients the optimizer wrote into."""
+        """Return the names of the parameters whose gradients the optimizer overwrote."""
         ...
 
     def __enter__(self) -> Self: ...
@@ -160,18 +160,18 @@ class GradientWatch(Protocol):
 @runtime_checkable
 class RecordsUnderWatch(Protocol):
     def record_under(self, watch: Callable[[Mapping[str, Tensor]], GradientWatch]) -> None:
-        """Set the watch to put around the recorded step. Called before the first step."""
+        """Set the watch that surrounds the recorded step. Called before the first step."""
         ...
 
     def made_gradients(self) -> tuple[Mapping[str, Tensor], Collection[str]] | None:
-        """Return the watch's `copies` and `written` for the last step; None if the watch is not sure of them."""
+        """Return the watch's `copies` and `written` for the last step; None if the watch does not know them surely."""
         ...
 
 
 @runtime_checkable
 class HasGradientNorms(Protocol):
     def gradient_norms(self) -> Mapping[str, Tensor]:
-        """Return L2 norms [G] before clipping as `before`, and the threshold, a 0-d tensor, as `max_norm`."""
+        """Return L2 norms [G] of the groups before clipping as `before`, and the 0-d threshold as `max_norm`."""
         ...
 
     def gradient_groups(self) -> Mapping[str, Sequence[str]]:
@@ -183,8 +183,8 @@ class HasGradientNorms(Protocol):
 class HasMetrics(Protocol):
     def metrics(self) -> Mapping[str, Tensor]:
         """Return numbers of the last step besides its loss, by name, each as a tensor of one number. Return the same
-        names at every step, of letters, digits, `_`, `.` and `-`. Names of the harness's own columns, such as `loss`
-        and `step`, are refused. Do not wait for the device."""
+        names at every step, made of letters, digits, `_`, `.` and `-`. Names of the harness's own columns, such as
+        `loss` and `step`, are refused. Do not wait for the device."""
         ...
 
 
@@ -211,18 +211,18 @@ class MakesSingleSteps(Protocol):
     def evaluate(self, index: int, parameters: Mapping[str, Tensor]) -> Tensor:
         """Return the 0-d loss of batch `index` at these parameters. Gradients, norms and inputs are then of this call.
 
-        It copies the parameters' values, and changes nothing else of its own state.
+        The reference copies the parameters' values, and changes nothing else of its own state.
         """
         ...
 
     def update(self, index: int, before: OptimizerState, gradients: Mapping[str, Tensor]) -> OptimizerState:
-        """Return the state after optimizer step `index`, at the reference's learning rate and dtype, in new tensors."""
+        """Return the state after optimizer step `index`, in new tensors, at the reference's learning rate and dtype."""
         ...
 
 
 @dataclass(frozen=True)
 class CaptureRecord:
-    """What a system reports about its capture. `graphs` are raw `cudaGraph_t` handles by label, for the census."""
+    """A system's report about its capture. `graphs`: raw `cudaGraph_t` handles by label, whose nodes are counted."""
 
     mechanism: Literal["cuda_graph", "traced"] | None
     requested: bool
@@ -253,7 +253,7 @@ class HasCapture(Protocol):
 
 @runtime_checkable
 class HasStepBody(Protocol):
-    """For the fake pass: the device work of one step, without the host's part, and the tensors it changes."""
+    """For the fake pass: the device work of one step, without the host's part, and the tensors that it changes."""
 
     def step_body(self) -> Callable[[], Tensor]: ...
 
@@ -263,7 +263,7 @@ class HasStepBody(Protocol):
 @runtime_checkable
 class HasStateRoots(Protocol):
     def state_roots(self) -> Sequence[object]:
-        """Return objects that lead to everything that a step changes. Without this method, the run is searched."""
+        """Return objects from which everything that a step changes can be reached. By default, the run is searched."""
         ...
 
 
@@ -277,24 +277,24 @@ class CountsSkippedSteps(Protocol):
 @runtime_checkable
 class CanRecapture(Protocol):
     def forget_captures(self) -> None:
-        """Drop every capture and what it holds; the next step of any shape is captured again."""
+        """Drop every capture and what it holds, so that the next step of any shape is captured again."""
         ...
 
 
 @runtime_checkable
 class CountsClippedTensors(Protocol):
     def clip_kernels(self) -> Mapping[str, Mapping[int, int]]:
-        """Return, for the census, the kernels that scale clipped gradients.
+        """Return, for the count of graph nodes, the kernels that scale clipped gradients.
 
-        Name (as CUDA knows it) -> address of the kernel's table of tensors -> how many tensors that table covers.
-        A kernel node counts for a table whose address is among the node's arguments.
+        Kernel name (as CUDA knows it) -> address of the kernel's table of tensors -> number of tensors in that table. A
+        kernel node counts for a table whose address is among the node's arguments.
         """
         ...
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """One compiled kernel: the key it is kept under, its function's name, and its PTX as text."""
+    """One compiled kernel: the key under which it is stored, its function's name, and its PTX as text."""
 
     key: str
     name: str
@@ -306,7 +306,7 @@ class Kernel:
 
 @dataclass(frozen=True)
 class KernelInventory:
-    """Kernels that a prewarm plans, and kernels that the steps ask for. One key named twice is listed twice."""
+    """Kernels that a prewarm plans, and kernels that the steps request. A key that is named twice is listed twice."""
 
     planned: Sequence[Kernel]
     used: Sequence[Kernel]
@@ -324,7 +324,7 @@ class KernelEvent:
 
 @dataclass(frozen=True)
 class KernelLedger:
-    """What happened to kernels since the run began to open, in seconds since then."""
+    """The events of kernels since the run began to open, with their times in seconds since then."""
 
     events: Sequence[KernelEvent]
     phases: Mapping[str, float]  # prewarm, upload, train -> when it began
@@ -337,36 +337,36 @@ class KernelRefusedError(RuntimeError):
 
 @runtime_checkable
 class Resumes(Protocol):
-    """Capability `resume`: another process continues a saved training, as if it had never stopped."""
+    """Capability `resume`: another process continues a saved training as if it had never been interrupted."""
 
     def save(self, path: Path) -> None:
         """Write the training to `path`, a file or a folder that does not exist yet.
 
-        After the return, only non-daemon threads may still write, and no later step may change what they write.
+        After the return, only non-daemon threads may still write. No later step may change what they write.
         """
         ...
 
     def load(self, path: Path) -> None:
-        """Resume from what `save` wrote. Called before the first step, or after some steps, of which nothing remains.
+        """Resume from what `save` wrote. Called before the first step, or after some steps, which then have no effect.
 
-        On return the parameters are those that were saved. An existing capture replays what was loaded.
+        On return, the parameters are those that were saved. An existing capture replays with the loaded values.
         """
         ...
 
 
 @runtime_checkable
 class Evaluates(Protocol):
-    """Capability `evaluate`: the model is evaluated between two steps, and its training does not notice."""
+    """Capability `evaluate`: the model is evaluated between two steps, without any effect on its training."""
 
     def evaluate(self) -> Tensor | float | Mapping[str, Tensor | float]:
-        """Return a number, a tensor of one number, or several by name. It may wait for the device."""
+        """Return a number, a tensor of one number, or several by name. May wait for the device."""
         ...
 
 
 @runtime_checkable
 class HasKernels(Protocol):
     def kernel_inventory(self) -> KernelInventory:
-        """Return this device's kernels: planned ones, and those that launches requested. May compile, loads nothing."""
+        """Return this device's kernels: planned ones, and those that launches requested. May compile; loads nothing."""
         ...
 
     def kernel_ledger(self) -> KernelLedger: ...
@@ -387,7 +387,7 @@ class CrossCompiles(Protocol):
         data: str | None = None,
         model_directory: str | None = None,
     ) -> KernelInventory:
-        """Return kernels of `target` (`sm_90`): those a prewarm plans and, `with_used`, those the arm's step needs."""
+        """Return kernels for `target` (`sm_90`): those a prewarm plans and, `with_used`, those the arm's step needs."""
         ...
 
 
@@ -396,21 +396,21 @@ class HasCheckpoint(Protocol):
     """A capability of the system, not of a run: another framework can read its frozen weights."""
 
     def checkpoint(self, workload: Workload, folder: Path, *, model_directory: str | None = None) -> Path:
-        """Return a directory in the Hugging Face layout with the workload's frozen weights, written below `folder` if
-        there is none yet. A run opened with it as `model_directory` trains from those weights."""
+        """Return a directory in the Hugging Face layout with the workload's frozen weights. Write it below `folder` if
+        it does not exist yet. A run opened with it as `model_directory` trains from those weights."""
         ...
 
 
 @runtime_checkable
 class ServesAsPeer(Protocol):
-    """A run that repeats another system's training from what a contract declares. `step` is its own training."""
+    """A run that repeats another system's training from the declarations of a contract. `step` is its own training."""
 
     def restart(self, seed: int) -> None:
         """Restart as a new run of this seed: initial parameters, optimizer, schedule and order of the batches."""
         ...
 
     def evaluate(self, index: int, parameters: Mapping[str, Tensor]) -> Tensor:
-        """Return the 0-d loss of batch `index` at these parameters. Gradients and inputs are then of this call.
+        """Return the 0-d loss of batch `index` at these parameters. Gradients and inputs are then those of this call.
 
         Its own training does not continue afterwards: the next call is `restart` or `evaluate`.
         """
@@ -418,10 +418,10 @@ class ServesAsPeer(Protocol):
 
 
 class KernelCall(Protocol):
-    """One call of a kernel, with its inputs bound."""
+    """One call of a kernel, whose inputs are already bound."""
 
     def __call__(self, outputs: Mapping[str, Tensor], /) -> Mapping[str, Tensor] | None:
-        """Take the allocated outputs by name, and return those that it allocated itself."""
+        """Write to the allocated outputs, given by name. Return the outputs that the kernel allocated itself."""
         ...
 
 
@@ -429,10 +429,10 @@ class KernelCall(Protocol):
 class KernelComparison:
     """One kernel call to compare with its naive twin and with an fp64 reference, on the same inputs.
 
-    A call takes its outputs by name and writes them all. The harness allocates them: filled with NaN for those of
-    `written`, which names shape, dtype and device; copies for those of `updated`, which are read too (a sum that is
-    added to, a gradient that is scaled). A call returns by name the outputs that it allocates itself, through torch:
-    these are filled with NaN like the harness's own, and replace them.
+    A call takes its outputs by name and writes all of them. The harness allocates the outputs. Those of `written`,
+    which names shape, dtype and device, are filled with NaN. Those of `updated`, which the kernel also reads (a sum
+    that is added to, a gradient that is scaled), are copies. A call returns, by name, the outputs that it allocates
+    itself through torch. These are filled with NaN as well, and replace the harness's own.
     """
 
     operation: str
@@ -451,16 +451,16 @@ class KernelComparison:
 
 
 class KernelCases(Protocol):
-    """What a system offers for comparison in one arm."""
+    """The kernels that a system offers for comparison in one arm."""
 
     def comparisons(
         self, operations: Sequence[str], dtypes: Sequence[str], magnitudes: Sequence[float]
     ) -> Iterator[KernelComparison]:
-        """Yield at least one comparison per operation, dtype, magnitude. Raises ValueError on unknown operations."""
+        """Yield at least one comparison per operation, dtype and magnitude. Raises ValueError on unknown operations."""
         ...
 
     def compiled(self) -> Sequence[Kernel]:
-        """Return the kernels that the comparisons launched, and those that a prewarm plans for their shapes."""
+        """Return the kernels that the comparisons launched, and the kernels that a prewarm plans for their shapes."""
         ...
 
     def constants(self) -> Mapping[str, int]:

@@ -1,4 +1,4 @@
-"""Plant faults in one or all of the ranks that train together, for any system, by a wrapper around each rank's run."""
+"""Plant faults in one or all of the ranks that train together. A wrapper around each rank's run fits any system."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def _is_last() -> bool:
 
 class RanksFault(FaultyRun):
     def _held(self) -> list[Tensor]:
-        """Return this rank's part of each parameter, without empty parts."""
+        """Return this rank's part of each parameter. Leave out empty parts."""
         return [part for part in self._trained() if part.numel()]
 
 
 class MovedRanks(RanksFault):
-    """Changes one parameter in the same way on every rank: the replicas stay equal, but train wrongly."""
+    """Changes one parameter in the same way on every rank, so that the replicas stay equal but train wrongly."""
 
     def step(self, index: int) -> Tensor:
         loss = self._inner.step(index)
@@ -134,7 +134,7 @@ _SCATTERING = ("reduce_scatter_tensor", "reduce_scatter_single")  # the latter s
 
 
 def _leave_alone(*_: object, **__: object) -> None:
-    """Do nothing instead of an `all_reduce`: every rank keeps what it has."""
+    """Do nothing instead of an `all_reduce`, so that every rank keeps its own values."""
 
 
 def _keep_own_part(output: Tensor, input: Tensor, *_: object, **__: object) -> None:  # noqa: A002 - torch's names

@@ -1,6 +1,6 @@
 """Give a system access to its ranks, the processes that train one model together. Importing this needs no torch.
 
-The harness starts them, with the environment that `torchrun` gives its processes, and joins them in torch's default
+The harness starts the ranks with the environment that `torchrun` gives its processes, and joins them in torch's default
 process group before it opens an arm with `ranks: N`. A step function needs one line: `model = data_parallel(model)`.
 """
 
@@ -23,7 +23,7 @@ _read_for: int | None = None  # set by a fault: the rank whose rows this rank re
 
 
 def world_size() -> int:
-    """Return how many ranks train together; 1 outside an arm with several."""
+    """Return how many ranks train together; 1 if the arm does not have several ranks."""
     group = _group()
     return 1 if group is None else group.get_world_size()
 
@@ -35,8 +35,8 @@ def rank() -> int:
 
 
 def share(length: int) -> slice:
-    """Return this rank's slice of `length` rows: contiguous blocks in the order of ranks. Ranks that hold one
-    model together (`model_parallel`) have the same rows. Raises ValueError if the ranks cannot share the batch equally.
+    """Return this rank's slice of `length` rows. The ranks get contiguous blocks in order. Ranks that hold one model
+    together (`model_parallel`) get the same rows. Raises ValueError if the batch cannot be shared equally.
     """
     shares = world_size() // _model_parallel
     if length % shares:
@@ -57,7 +57,7 @@ def data_parallel(model: nn.Module) -> nn.Module:
 
 def shared(batch: Callable[[int], Batch], batch_size: int) -> Callable[[int], Batch]:
     """Return a function that returns this rank's rows of each batch. It splits the tensors with `batch_size` rows or,
-    if there are none, those as long as the first tensor by name. Other tensors stay whole on every rank.
+    if there are none, those with as many rows as the first tensor by name. Other tensors stay whole on every rank.
     """
     if world_size() == 1:
         return batch
@@ -82,7 +82,7 @@ def hold_together(ranks: int) -> None:
 
 @contextmanager
 def reading_for(other: int) -> Iterator[None]:
-    """Make `share` give the rows of another rank within the block: a fault."""
+    """Make `share` return the rows of another rank within the block. This plants a fault."""
     global _read_for  # noqa: PLW0603 - a process has one rank
     before, _read_for = _read_for, other
     try:

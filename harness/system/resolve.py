@@ -15,7 +15,7 @@ from harness.system.users_code import definition, named, relative
 
 
 class RetiredSystem:
-    """A system that contracts of published runs name, but that no longer trains. It had no faults of its own."""
+    """A system that published contracts name but that no longer trains. It had no faults of its own."""
 
     def describe(self) -> SystemDescription:
         return SystemDescription("a retired system", "trains no more", (), {}, {}, frozenset())

@@ -1,8 +1,8 @@
-"""Read torch's DTensor, of which each rank holds a part. FSDP2 makes parameters, gradients and moments DTensors.
+"""Read torch's DTensor, of which each rank holds a part. FSDP2 turns parameters, gradients and moments into DTensors.
 
-A placement says for each dimension of the mesh of ranks whether its ranks hold parts (`Shard`, `Partial`) or the same
-elements (`Replicate`). Replicated elements can be compared between ranks. A part exists only once, so it must
-be gathered before a comparison. Importing this needs no torch, and no function here imports DTensor.
+A placement states, for each dimension of the mesh of ranks, whether its ranks hold parts (`Shard`, `Partial`) or the
+same elements (`Replicate`). Replicated elements can be compared between ranks. A part exists only once, so it must be
+gathered before a comparison. Importing this needs no torch, and no function here imports DTensor.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def is_distributed(tensor: Tensor) -> bool:
 
 
 def is_replicated(tensor: Tensor) -> bool:
-    """Return True if another rank holds the same elements as this one; a plain tensor counts as replicated."""
+    """Return True if another rank holds the same elements as this rank. A plain tensor counts as replicated."""
     if not is_distributed(tensor):
         return True
     spread: Any = tensor
@@ -31,7 +31,7 @@ def is_replicated(tensor: Tensor) -> bool:
 
 
 def local(tensor: Tensor) -> Tensor:
-    """Return this rank's part, in the same memory, or a plain tensor itself. No communication, no host sync."""
+    """Return this rank's part, in the same memory, or a plain tensor unchanged. No communication, no host sync."""
     if not is_distributed(tensor):
         return tensor
     spread: Any = tensor.detach()
@@ -40,8 +40,8 @@ def local(tensor: Tensor) -> Tensor:
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """Return all elements, gathered from the ranks; a plain tensor is returned itself. Every rank of the mesh must call
-    this, in the same order. Ranks that hold the same part each use their own copy.
+    """Return all elements, gathered from the ranks, or a plain tensor unchanged. Every rank of the mesh must call this,
+    in the same order. Ranks that hold the same part each use their own copy.
     """
     if not is_distributed(tensor):
         return tensor
@@ -51,6 +51,6 @@ def whole(tensor: Tensor) -> Tensor:
 
 
 def elements(tensors: Iterable[Tensor]) -> tuple[int, int]:
-    """Return how many elements of the tensors this rank holds, and how many there are on all ranks."""
+    """Return how many elements of the tensors this rank holds, and how many all ranks hold together."""
     each = [(local(tensor).numel(), tensor.numel()) for tensor in tensors]
     return sum(held for held, _ in each), sum(number for _, number in each)

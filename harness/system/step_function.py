@@ -54,7 +54,7 @@ _BETWEEN_STEPS = ("resume", "evaluate")  # capabilities of a step function with 
 
 
 class StepFunctionSystem:
-    """Subclass, set the attributes, define `build`."""
+    """Subclass this, set the attributes, and define `build`."""
 
     name = "step function"
     summary = "a plain step function, captured by the harness"
@@ -65,7 +65,7 @@ class StepFunctionSystem:
     faults: Mapping[str, PlantedFault] = {}  # faults that the system defines, by the name in a claim's `falsified_by`
 
     def build(self, workload: Workload, arm: Arm) -> StepFunction | tuple[Any, ...]:
-        """Return step, batch and parameters of one arm, and maybe more state, as `StepFunction` describes."""
+        """Return step, batch and parameters of one arm, and optionally more, as `StepFunction` describes."""
         raise NotImplementedError
 
     def describe(self) -> SystemDescription:

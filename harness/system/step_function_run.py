@@ -1,4 +1,4 @@
-"""Train by a step function, plain or captured."""
+"""Train with a step function, plain or captured."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ class StepFunctionRun:
     """Plain or captured training of a step function: a traced replay on a CPU, a CUDA graph on a GPU."""
 
     def __init__(self, function: StepFunction, *, capture: str, layers: int, warm_steps: int = 0) -> None:
-        """Start a run of built functions. warm_steps: plain steps before a capture. Raises `NotAvailable` if there are
-        warm steps and the step captures itself.
+        """Start a run from built functions. warm_steps: plain steps before a capture. Raises `NotAvailable` if there
+        are warm steps and the step captures itself.
         """
         self._requested, self._layers, self._warm_steps = capture != "none", layers, warm_steps
         if warm_steps and function.captured is not None:
@@ -112,8 +112,8 @@ class StepFunctionRun:
         return as_on_a_device() if self._device.type == "cpu" else nullcontext()
 
     def _uncaptured_step(self) -> Tensor:
-        """Execute a step without a capture, and return its loss. Its exception gets a note if an earlier capture failed
-        for another reason, because a failed capture may leave a library half set up.
+        """Execute a step without a capture, and return its loss. If an earlier capture failed for another reason, an
+        exception gets a note about it, because a failed capture may leave a library half set up.
         """
         try:
             return self.step_body()().detach().clone()
@@ -125,7 +125,7 @@ class StepFunctionRun:
             raise
 
     def _is_told_by(self, failure: str, error: Exception) -> bool:
-        """Return True if both have the same message or, on a CPU, the same line: fake tensors raise other messages."""
+        """Return True if both have the same message or, on a CPU, the same line: fake tensors cause other messages."""
         frame = innermost_frame(error)
         at_its_line = frame is not None and f"{Path(frame.file).name}:{frame.line}" in failure
         return (at_its_line and self._device.type == "cpu") or str(error).strip().partition("\n")[0] in failure
@@ -148,7 +148,7 @@ class StepFunctionRun:
         return require_values(evaluate(), evaluate)
 
     def _batch(self, index: int) -> dict[str, Tensor]:
-        """Return the batch of a step. Making the batch does not count as work of the step."""
+        """Return the batch of a step. Creating the batch does not count as work of the step."""
         from harness.devices.host_waits import not_of_the_step
 
         with not_of_the_step():
@@ -166,8 +166,8 @@ class StepFunctionRun:
         return body
 
     def _copied_batch(self) -> Callable[[], Any]:
-        """Return a function that makes the batch for a step, in the structure of `batch(index)`. Its tensors are copies
-        of the current static buffers, so that changes in place by the step do not reach the buffers.
+        """Return a function that creates the batch for a step, in the structure of `batch(index)`. Its tensors are
+        copies of the static buffers, so that the step cannot change the buffers in place.
         """
         static, structure, asked = self._current.static, self._structure, self._current.require_gradients
         if not asked:
@@ -207,7 +207,7 @@ class StepFunctionRun:
         return require_state(self._function.state(), self._function.state)
 
     def state(self) -> Mapping[str, Mapping[str, Tensor]]:
-        """Return the state that is found from the step, and what `build` named in addition."""
+        """Return the state found from the step, and the state that `build` named in addition."""
         from harness.system.replay.found_state import state_of
         from harness.system.replay.holders import LOCALS
         from harness.system.replay.reachable import reach
@@ -229,7 +229,7 @@ class StepFunctionRun:
         return _of_kind(GRADIENTS, current.captured.outputs) or current.gradients
 
     def record_under(self, watch: Callable[[Mapping[str, Tensor]], GradientWatch]) -> None:
-        """Set the watch for a traced recording. A CUDA graph has none: the watch's copies would become part of it."""
+        """Set the watch for a traced recording. A CUDA graph has none, because the graph would contain its copies."""
         self._watch_of = watch
 
     def made_gradients(self) -> tuple[Mapping[str, Tensor], Collection[str]] | None:
@@ -240,12 +240,12 @@ class StepFunctionRun:
         return _of_kind(MADE, captured.outputs), watch.written
 
     def metrics(self) -> Mapping[str, Tensor]:
-        """Return the metrics of the last step. A replay writes to the metric tensors of the captured step."""
+        """Return the metrics of the last step. A replay writes into the metric tensors of the captured step."""
         captured = self._current.captured
         return self._named_metrics() if captured is None else _of_kind(METRICS, captured.outputs)
 
     def forget_captures(self) -> None:
-        """Drop every capture; the next step of any shape is captured again."""
+        """Drop every capture, so that the next step of any shape is captured again."""
         for shape in self._shapes.values():
             getattr(shape.captured, "release", lambda: None)()
             if shape.gradients:  # they are in the graph's memory pool, and would keep it alive
@@ -310,7 +310,7 @@ class StepFunctionRun:
 
     def _kept_results(self) -> Callable[[], Mapping[str, Tensor]]:
         """Return a function that, called after a step, returns what the step left for others to read: metric tensors,
-        and tensors that the step newly bound as registered buffers or instead of existing optimizer state. After a
+        and tensors that the step newly bound as registered buffers or in place of existing optimizer state. After a
         capture these names stay bound, and each replay writes to the tensors.
         """
         before, kept = self._registered_buffers(), self._kept_by_optimizers()
@@ -404,8 +404,8 @@ def _of_kind(kind: str, outputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _trained_parameters(function: StepFunction) -> dict[str, Tensor]:
-    """Return the named parameters that are trained: no registered buffers, which only a forward pass changes, and no
-    frozen tensors if others require gradients. The tensors left out are watched as state.
+    """Return the named parameters that are trained. Leave out registered buffers, which only a forward pass changes,
+    and frozen tensors if other tensors require gradients. The tensors left out are watched as state.
     """
     from harness.system.replay.found_state import same
     from harness.system.replay.reachable import reach

@@ -1,4 +1,4 @@
-"""Find where in user code something is defined, returned or raised: the place that an error about an adapter names.
+"""Find where in user code something is defined, returned or raised. Errors about an adapter name this place.
 
 Also return what evidence keeps of an exception: its message, its stack, and the obstacle that it names.
 """
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def text_of(error: BaseException) -> str:
-    """Return the exception's message. Raise nothing, even if untrusted code raises when asked for it."""
+    """Return the exception's message. Never raise, even if untrusted code raises while it makes the message."""
     try:
         return str(error)
     except BaseException as another:
@@ -72,7 +72,7 @@ class Frame(NamedTuple):
 
 
 def relative(file: str) -> str:
-    """Return a file relative to the import path, else its name: evidence must not contain a machine's paths."""
+    """Return a file relative to the import path, else its name. Evidence must not contain the paths of a machine."""
     roots = sorted((root for root in {*sys.path, str(Path.cwd())} if root), key=len, reverse=True)
     for root in roots:
         if file.startswith(root.rstrip("/") + "/"):
@@ -81,7 +81,7 @@ def relative(file: str) -> str:
 
 
 def innermost_frame(error: BaseException) -> Frame | None:
-    """Return the innermost frame of an exception outside libraries, or None if there is none.
+    """Return the innermost frame of an exception outside of libraries, or None if there is none.
 
     A trainer may be installed like a library. If all frames are of libraries, return the last called by the harness.
     """
@@ -106,7 +106,7 @@ def own_frame_of_stack() -> Frame | None:
 
 
 def _frames(error: BaseException) -> Iterator[Frame]:
-    """Yield the frames of an exception, outermost first; the place of a syntax error comes last."""
+    """Yield the frames of an exception, outermost first. The place of a syntax error comes last."""
     for frame, line in traceback.walk_tb(error.__traceback__):
         yield Frame(frame.f_code.co_filename, line, frame.f_code.co_name)
     if isinstance(error, SyntaxError) and error.filename:
@@ -129,7 +129,7 @@ def definition(thing: Any) -> str:
 
 
 def return_place(thing: Any) -> str:
-    """Return `file:line` of a function's only `return`, or of its definition if it has none or several."""
+    """Return `file:line` of a function's only `return`. If there is none or several, return that of its definition."""
     try:
         function = _function(thing)
         lines, first = inspect.getsourcelines(function)
@@ -143,7 +143,7 @@ def return_place(thing: Any) -> str:
 
 
 def attribute_place(kind: type, *names: str) -> str:
-    """Return `file:line` where a user's class, or a base class, sets the first of `names`, else where it is defined."""
+    """Return `file:line` where a user's class or base class sets the first of `names`, or else is defined."""
     for name in names:
         for each in kind.__mro__:
             if name in vars(each) and (place := _set_in(each, name)):
@@ -195,7 +195,7 @@ _STACK_LIMIT = 20_000
 
 
 def message_of(error: BaseException) -> str:
-    """Return where in user code an exception came from, its type and its message, in one short text.
+    """Return a short text: where in user code an exception was raised, its type and its message.
 
     The place comes first, so that it is never cut off. An error of the harness names its own place.
     """

@@ -1,7 +1,7 @@
-"""Plant the harness's own faults in one arm, by a wrapper that passes each call to the run and changes one thing.
+"""Plant the harness's own faults in one arm, by a wrapper that passes each call on to the run and changes one thing.
 
-`faults.yaml` lists the faults, each with the verdict that it must cause, by kind of claim, since these faults fit any
-contract. Importing this needs no torch.
+`faults.yaml` lists the faults. For each kind of claim it names the verdict that the fault must cause, because these
+faults fit any contract. Importing this needs no torch.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def wrapped_faults(group: str) -> list[str]:
 
 
 def planted(training: TrainingRun, group: str, fault: str, steps: int) -> FaultyRun:
-    """Return the run in the wrapper that plants a fault. steps: how many steps the run will make."""
+    """Return the run inside the wrapper that plants a fault. steps: how many steps the run will make."""
     row = _table()[group][fault]
     module, _, name = row["wrapper"].partition(":")
     wrapper: type[FaultyRun] = getattr(import_module(f"harness.system.{module}"), name)
@@ -85,10 +85,10 @@ def _expectation(said: str | Mapping[str, Any]) -> Expectation:
 
 
 class FaultyRun:
-    """Passes everything through to the wrapped run; subclasses change one thing.
+    """Passes everything on to the wrapped run. Subclasses change one thing.
 
-    Capabilities are copied as bound methods, since `isinstance` with a runtime-checkable protocol looks at
-    attributes that are there and not at `__getattr__`.
+    Capabilities are copied as bound methods, because `isinstance` with a runtime-checkable protocol checks for existing
+    attributes and does not call `__getattr__`.
     """
 
     def __init__(self, inner: TrainingRun, steps: int) -> None:
@@ -103,7 +103,7 @@ class FaultyRun:
         self._replace_capabilities()
 
     def _replace_capabilities(self) -> None:
-        """Replace a method of the wrapped run, if it has that method: for faults in a capability."""
+        """Replace a method of the wrapped run, if the run has it. Faults in a capability override this."""
 
     @property
     def _faulty_step(self) -> int:
@@ -122,7 +122,7 @@ class FaultyRun:
         return [local(parameter).detach() for parameter in parameters]
 
     def _of_optimizer(self, begins: tuple[str, ...]) -> list[Tensor]:
-        """Return the tensors of the optimizer's state whose own names begin with one of these texts."""
+        """Return the tensors of the optimizer's state whose own names begin with one of the texts in `begins`."""
         state = self._inner.state().get("optimizer", {}) if isinstance(self._inner, HasState) else {}
         return [local(tensor).detach() for name, tensor in state.items() if name.rpartition(".")[2].startswith(begins)]
 
@@ -158,7 +158,7 @@ class ConstantLoss(FaultyRun):
 
 
 class FlatLoss(FaultyRun):
-    """Reduces each loss's distance from the first loss to a millionth, in float64 so that it is not rounded away."""
+    """Reduces each loss's distance from the first loss to a millionth, in float64 so that it does not round to 0."""
 
     _first: Tensor | None = None
 
@@ -234,7 +234,7 @@ class BusyStep(FaultyRun):
 
 
 class DecoyGraph(FaultyRun):
-    """Trains uncaptured, replays a graph of one addition after each step, and reports that graph as its capture."""
+    """Trains uncaptured, replays a graph with one addition after each step, and reports that graph as its capture."""
 
     _replays = 0
     _graph: Any = None
@@ -338,7 +338,7 @@ HARNESS_FAULTS: dict[str, FaultDescription] = described_faults(_GROUP)
 
 
 def wrap(training: TrainingRun, fault: str, *, steps: int) -> TrainingRun:
-    """Return `training` with the harness's own `fault` planted; `steps` is the length of the run it will make."""
+    """Return `training` with the harness's own `fault` planted. steps: how many steps the run will make."""
     known = wrapped_faults(_GROUP)
     if fault not in known:
         raise UsageError(

@@ -1,7 +1,7 @@
 """Capture a training step's body into CUDA graphs over static buffers, and replay it.
 
-A captured arm must start from the state of the uncaptured arm: warm-up steps are undone, capturing executes nothing,
-and the first replay is step 0. A failed capture is ended, reports its reason, and leaves the state as before.
+A captured arm must start from the state of the uncaptured arm. Therefore warm-up steps are undone, capturing executes
+nothing, and the first replay is step 0. A failed capture is ended, reports its reason, and leaves the former state.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Body = Callable[[], Tensor | None]
 
 
 class CaptureFailedError(HarnessError):
-    """The step could not be captured; `reason` is the error of CUDA or of the body. The state is as before."""
+    """The step could not be captured. `reason`: the error of CUDA or of the body. The former state was restored."""
 
     def __init__(self, stage: str, error: BaseException) -> None:
         place = of_traceback(error.__traceback__)
@@ -42,13 +42,13 @@ class CaptureFailedError(HarnessError):
 
 
 class CapturedStep:
-    """One training step as one graph, or as several that share a memory pool and are replayed in order.
+    """One training step as one graph, or as several graphs that share a memory pool and are replayed in order.
 
-    `bodies`: the step's body, or several by label (`forward`, `backward`); the last tensor that one returns is the
-    0-d loss. `state` names tensors that they change; tensors reachable from `roots` need no name (see `StateGuard`).
-    `static` names the buffers whose addresses the graphs hold. `stream` lives as long as the graphs. Captures that
-    follow each other should share it, because each new stream leaves cuBLAS workspaces of 64 MiB behind. `outputs` is
-    called once the bodies are captured. Each replay writes the tensors that it returned, such as metrics. They are in
+    `bodies`: the step's body, or several by label (`forward`, `backward`). The last tensor that one of them returns is
+    the 0-d loss. `state`: tensors that the bodies change; tensors reachable from `roots` need no name (see
+    `StateGuard`). `static`: the buffers whose addresses the graphs contain. `stream`: exists as long as the graphs.
+    Consecutive captures should share it, because each new stream leaves cuBLAS workspaces of 64 MiB behind. `outputs`:
+    called after the bodies are captured. Each replay writes the tensors that it returned, such as metrics. These are in
     `self.outputs`, and wherever the step itself keeps them.
     """
 
@@ -103,7 +103,7 @@ class CapturedStep:
         self.buffers.remember()
 
     def _warm_up(self) -> StateGuard:
-        """Run the warm-up and undo it. Return the guard, which holds the state from before."""
+        """Run the warm-up and undo it. Return the guard, which still has the state from before the warm-up."""
         with StateGuard(self._state, self._roots) as guard:
             with guard.first_execution():
                 warm_up(self.stream, self._run_bodies, min(1, self.warmup_steps))
@@ -113,7 +113,7 @@ class CapturedStep:
         return guard
 
     def replay(self) -> Tensor:
-        """Execute one step on the current stream, and return the 0-d loss in its own storage. No host sync."""
+        """Execute one step on the current stream without a host sync. Return a copy of the 0-d loss."""
         self.buffers.check()
         for graph in self._graphs.values():
             graph.replay()
@@ -124,11 +124,11 @@ class CapturedStep:
         return self._loss.clone()
 
     def raw_graphs(self) -> dict[str, int]:
-        """Return the raw `cudaGraph_t` handles by label, for a census."""
+        """Return the raw `cudaGraph_t` handles by label, so that their nodes can be counted."""
         return {label: graph.raw() for label, graph in self._graphs.items()}
 
     def release(self) -> None:
-        """Drop the graphs and what they hold; the stream stays with its owner."""
+        """Drop the graphs and what they hold. The stream stays with its owner."""
         for graph in self._graphs.values():
             graph.reset()
         self._graphs.clear()
@@ -139,7 +139,7 @@ class CapturedStep:
             body()
 
     def _follow_numbers(self) -> None:
-        """Run the bodies as a later step would, and again to follow the Python numbers that they change."""
+        """Run the bodies as a later step would, then again while following the Python numbers that they change."""
         if can_follow():
             self.host_numbers = follow(self._run_bodies, self._roots, of_device=True)
         else:

@@ -1,4 +1,4 @@
-"""Treat a CPU as a device: which tensors it would hold, where a call puts its result, which reads would wait.
+"""Treat a CPU as a device: which tensors a device would hold, where a call puts its result, which reads would wait.
 
 Reads of values on the host are found while a step executes on real tensors.
 """
@@ -33,10 +33,10 @@ LIFT = torch.ops.aten.lift_fresh.default
 
 
 class HostMade:
-    """The memory that a watched step created from numbers in its code alone, and did not move to the device.
+    """The memory that a watched step created only from numbers in its code, and did not move to the device.
 
-    All other memory counts as the device's: batches, parameters, state, and what was computed from them.
-    recorded: the step is recorded. Its counters then count as the device's, because replays must repeat them.
+    All other memory counts as the device's: batches, parameters, state, and everything computed from them.
+    recorded: True if the step is recorded. Its counters then count as the device's, because replays must repeat them.
     """
 
     def __init__(self, *, recorded: bool = False) -> None:
@@ -56,14 +56,14 @@ class HostMade:
             self._known.pop(_reference(tensor).cdata, None)
 
     def alone(self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-        """Return True if the operator computes a tensor of the host from the host's memory alone."""
+        """Return True if the operator computes a tensor on the host, from the host's memory only."""
         device = kwargs.get("device")
         if device is not None and torch.device(device).type != "cpu":
             return False
         return func is LIFT or all(map(self.has, tensors_in([*args, *kwargs.values()])))
 
     def note(self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], returned: Any) -> None:
-        """Update what the host holds after an operator was executed."""
+        """Update which memory is the host's after an operator was executed."""
         if self.alone(func, args, kwargs):
             for tensor in tensors_in(returned):
                 self.add(tensor)
@@ -79,7 +79,7 @@ def _reference(tensor: Tensor) -> StorageWeakRef:
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:
-    """Yield the tensors in an operator's arguments, also within lists."""
+    """Yield the tensors in an operator's arguments, including those in lists."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, tuple | list):
@@ -97,9 +97,9 @@ def names_a_device(
     frame: FrameType,
     is_on_device: Callable[[Tensor], bool | None],
 ) -> bool | None:
-    """Return True if a call puts its result on the device, False for the host, None where it names neither.
+    """Return True if a call puts its result on the device, False for the host, None if it names neither.
 
-    frame: the caller's. is_on_device: called if the call names another tensor instead of a device.
+    frame: the caller's frame. is_on_device: a function, called if the call names another tensor instead of a device.
     """
     if func is Tensor.cuda:
         return True
@@ -114,7 +114,7 @@ def names_a_device(
 
 
 def caller() -> FrameType:
-    """Return the frame that called a torch function. Skip frames of function modes that passed the call on."""
+    """Return the frame that called a torch function. Skip frames of function modes that passed on the call."""
     frame = sys._getframe(2)
     while (back := frame.f_back) is not None and "__torch_function__" in _names(frame, back):
         frame = back
@@ -133,7 +133,7 @@ def is_of_an_optimizer(frame: FrameType) -> bool:
 
 
 def _means_the_host(device: object, frame: FrameType) -> bool:
-    """Return True for a literal "cpu". A variable that is "cpu" here would name the GPU of a machine that has one."""
+    """Return True for a literal "cpu". A variable with the value "cpu" would name the GPU on a machine that has one."""
     if str(device) != "cpu":
         return False
     if is_of_an_optimizer(frame):
@@ -161,9 +161,9 @@ READS = {Tensor.numpy, Tensor.tolist, Tensor.cpu, Tensor.__array__, Tensor.__for
 class OnADevice(Interceptor):
     """Makes active dispatch modes see on a CPU, within the block, what they would see on a device.
 
-    `one_hot` with a given number of classes reads no value, although torch on a CPU reads the least and the greatest
-    class to check them. A function that reads memory of the CPU without an operator counts as a read. Memory moved to
-    a device counts as the device's. Counters that torch's optimizers and averages keep on the host are the host's.
+    `one_hot` with a given number of classes reads no value, although torch on a CPU reads the smallest and the largest
+    class to check them. A function that reads memory of the CPU without an operator counts as a read. Memory moved to a
+    device counts as the device's. Counters that torch's optimizers and averages keep on the host count as the host's.
     """
 
     def execute(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -192,11 +192,11 @@ class OnADevice(Interceptor):
 
 @contextmanager
 def as_on_a_device() -> Iterator[None]:
-    """Execute a step so that a dispatch mode on a CPU sees what it would see of a device.
+    """Execute a step so that a dispatch mode on a CPU sees what it would see on a device.
 
-    torch's optimizers accept `capturable=True` in the block. Nothing else changes within another such block, or if no
-    dispatch mode distinguishes host and device, because a function mode is expensive: it is called at every operation
-    and every read of a tensor's attribute, and torch.compile would compile again under it.
+    torch's optimizers accept `capturable=True` in the block. Nothing else changes inside another such block, or if no
+    dispatch mode distinguishes host and device. The reason is the cost of a function mode: it is called at every
+    operation and every read of a tensor's attribute, and torch.compile would compile again under it.
     """
     modes = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]
     on_a_device = any(isinstance(mode, OnADevice) for mode in modes)
@@ -209,7 +209,7 @@ def as_on_a_device() -> Iterator[None]:
 
 
 def _devices_and_cpu(supports_xla: bool = True) -> list[str]:
-    """Return the devices for which torch allows `capturable=True`, and the CPU."""
+    """Return the devices for which torch allows `capturable=True`, plus the CPU."""
     return [*_get_capturable_supported_devices(supports_xla), "cpu"]
 
 
@@ -237,7 +237,7 @@ def _is_on_device(hosts: Sequence[HostMade], tensor: Tensor) -> bool:
 
 
 def _on_device(hosts: Sequence[HostMade], returned: Any, given: Iterable[Tensor]) -> Any:
-    """Count the result as the device's. If it is one of the given tensors, copy it: these stay the host's."""
+    """Mark the result as the device's. If it is one of the given tensors, copy it, because these remain the host's."""
     if not isinstance(returned, Tensor) or _is_on_device(hosts, returned):
         return returned
     returned = returned.clone() if any(returned is each for each in given) else returned
@@ -247,13 +247,13 @@ def _on_device(hosts: Sequence[HostMade], returned: Any, given: Iterable[Tensor]
 
 
 def _update_average(average: AveragedModel, *given: Any, **named: Any) -> None:
-    """Update an `AveragedModel`. Its count of updates is the host's unless its owner moved it."""
+    """Update an `AveragedModel`. Its count of updates is on the host unless its owner moved it."""
     _know([average.n_averaged])
     _update_parameters(average, *given, **named)
 
 
 def _know_counters(optimizer: Optimizer, _args: object, _kwargs: object) -> None:
-    """Mark counters of steps, and other single numbers, as the host's unless a fused or captured update reads them."""
+    """Mark step counters, and other single numbers, as the host's unless a fused or captured update reads them."""
     for group in optimizer.param_groups:
         if group.get("capturable") or group.get("fused"):
             continue
@@ -263,7 +263,7 @@ def _know_counters(optimizer: Optimizer, _args: object, _kwargs: object) -> None
 
 
 def _know(counts: Iterable[Tensor]) -> None:
-    """Mark tensors as memory of the host, except in recordings, which must repeat the count."""
+    """Mark tensors as memory of the host. In a recording, do nothing, because replays must repeat the count."""
     hosts = [each for each in _hosts() if not each.recorded]
     for count in counts:
         for host in hosts:
@@ -280,7 +280,7 @@ _SHOWN = 8
 
 
 class Waits(Observer):
-    """Counts, by line, the operations in the block that need values of tensors on `device`."""
+    """Counts, by line, the operations in the block that need the values of tensors on `device`."""
 
     def __init__(self, device: torch.device) -> None:
         super().__init__()

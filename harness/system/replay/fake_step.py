@@ -1,6 +1,6 @@
 """Run user steps on fake tensors. An operator that torch cannot run on fake tensors is executed on zeros, on a CPU.
 
-Few user-defined operators are registered for fake tensors, and torch's fake form of some operators is for another
+Few user-defined operators are registered for fake tensors, and torch's fake version of some operators is for another
 device (`_grouped_mm` accepts only bfloat16 there). Execution on zeros gives the shapes of the results. It does not show
 whether a user-defined operator waits for the device.
 """
@@ -54,7 +54,7 @@ def note_mode(mode: FakeTensorMode) -> None:
 def no_fake_tensors_left() -> Iterator[None]:
     """Decorate a function that executes something on fake tensors and undoes it.
 
-    Raises `FakeTensorsLeftError` if a fake tensor is alive once the function has returned. The error names its holders.
+    Raises `FakeTensorsLeftError` if a fake tensor remains after the function returned. The error names its holders.
     """
     # Without collections no object ages, so that the collection afterwards only looks at young objects. `gc.freeze`
     # does not fit: its `gc.unfreeze` releases all that the process froze, and each later collection would take 0.25 s.
@@ -79,7 +79,7 @@ def no_fake_tensors_left() -> Iterator[None]:
 
 
 def _require_none(error: BaseException | None, earlier: int) -> None:
-    """Raise if fake tensors are alive whose modes were noted after the first `earlier` modes."""
+    """Raise if fake tensors exist whose modes were noted after the first `earlier` modes."""
     modes, places = _modes[earlier:], list[str]()
     del _modes[earlier:]
     gc.collect(1)  # what the function made is young
@@ -102,7 +102,7 @@ def _require_none(error: BaseException | None, earlier: int) -> None:
 def _holders(values: list[Any]) -> set[str]:
     """Return what holds `values`, also through containers, as `Class.attribute`, `module.name` or `function`.
 
-    Objects that torch's internals hold are left out: they are not the training's.
+    Objects that torch's internals hold are left out, because they are not the training's.
     """
     found = set[str]()
     level = {id(each): (each, "") for each in values}  # an object, and the path from it to a value
@@ -151,7 +151,7 @@ class FakeStepMode(FakeTensorMode):  # type: ignore[no-untyped-call]
     """Executes operators on fake tensors, and operators on the host's memory (`host`) with real values.
 
     unseen: the operators that are not torch's and were executed on zeros. refusal: where and why torch refused the
-    first of them.
+    first of these operators.
     """
 
     def __init__(self) -> None:
@@ -183,13 +183,13 @@ class FakeStepMode(FakeTensorMode):  # type: ignore[no-untyped-call]
             self._within = outer
 
     def read(self, tensor: Tensor, called: str) -> Tensor:
-        """Raise `DataDependentOutputException` for a tensor that the device has."""
+        """Raise `DataDependentOutputException` if the tensor is on the device."""
         if not self.host.has(tensor):
             raise DataDependentOutputException(called)  # type: ignore[arg-type]
         return tensor
 
     def _on_zeros(self, func: Any, args: Sequence[object], kwargs: Mapping[str, object], error: RuntimeError) -> object:
-        """Execute an operator on zeros. Raises `error` if its kernel refuses too, needs values, or is on a device."""
+        """Execute an operator on zeros. Raises `error` if the kernel refuses zeros, needs values, or is on a device."""
         needs_values = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
         if not isinstance(func, OpOverload) or needs_values & {*func.tags}:
             raise error
@@ -218,15 +218,15 @@ def _without_values(returned: Any) -> Any:
 
 @contextmanager
 def on_fake_tensors() -> Iterator[FakeStepMode]:
-    """Execute a block on fake tensors. Compiled code runs uncompiled: it would write to missing memory."""
+    """Execute a block on fake tensors. Compiled code runs uncompiled, because it would write to missing memory."""
     with as_written(), standing_in((FakeTensor,), "tolist", Tensor.tolist), FakeStepMode() as mode:
         note_mode(mode)
         yield mode
 
 
 def _reads_what_it_draws_from(func: Any, *args: Any, **kwargs: Any) -> bool:
-    """Return True for a `multinomial` with one sample or without replacement. It checks its probabilities on the host,
-    on any device, and torch has no tag for that.
+    """Return True for a `multinomial` with one sample or without replacement. On any device, it checks its
+    probabilities on the host, and torch has no tag for that.
     """
     if func is not torch.ops.aten.multinomial.default:
         return False

@@ -1,8 +1,8 @@
 """Follow Python numbers that a step keeps changing, and list operators that do not repeat their bits on CUDA.
 
-A replay executes no Python, so a Python number keeps its value from the capture. If the step only counts with it, only
-the count is wrong. If the number reaches a comparison or a tensor, the captured step trains differently. That may begin
-after all compared steps (`if done > 50`). So the harness checks what a number is used for.
+A replay executes no Python, so a Python number keeps its value from the capture. If the step only counts with the
+number, only the count is wrong. If the number affects a comparison or a tensor, the captured step trains differently.
+This may begin only after all compared steps (`if done > 50`). So the harness checks for what a number is used.
 
 A `Followed` object replaces a number. Arithmetic and `math` return further `Followed` objects. Formatting as text does
 not count as reading. C code that requires a number refuses the object, and then the number counts as read.
@@ -44,16 +44,16 @@ _ROUNDINGS: dict[str, Callable[..., Any]] = {
 
 
 class HostNumber(NamedTuple):
-    """A number's path, and what the step reads it for, with the line. read: None if the step only counts with it."""
+    """A number's path, and for what and on which line the step reads it. read: None if the step only counts with it."""
 
     name: str
     read: str | None
 
 
 class Followed:
-    """A number with the names of the numbers that it comes from. `notes`: kind and line of each name's first reading.
+    """A number with the names of the numbers it is computed from. `notes`: by name, kind and line of the first reading.
 
-    For `isinstance` it has the type of its number.
+    `isinstance` sees the type of the replaced number.
     """
 
     def __init__(self, value: Any, names: frozenset[str], notes: dict[str, str]) -> None:
@@ -96,7 +96,7 @@ def _is_followed(value: object) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """Return a number, or the arguments of a call, with plain numbers instead of followed ones."""
+    """Return a number, or the arguments of a call, with each followed number replaced by a plain one."""
     if _is_followed(value):
         return value.value
     if type(value) is dict:
@@ -113,7 +113,7 @@ def _in(value: Any) -> Iterator[Followed]:
 
 
 def _calculated(function: Callable[..., Any], *given: Any) -> Any:
-    """Calculate with plain numbers. Resulting numbers are followed; any other result counts as a reading."""
+    """Calculate with plain numbers. Follow resulting numbers; any other result counts as a reading."""
     sources, result = [*_in(given)], function(*_plain(given))
     if not sources or result is NotImplemented or (function is operator.mod and given[1] == 1 and result == 0):
         return result  # always so for 1: gradients are accumulated over one batch
@@ -134,7 +134,7 @@ def _read(what: str, function: Callable[..., Any], *given: Any) -> Any:
 
 
 def _converted(function: Callable[..., Any], ours: Followed) -> Any:
-    """Make a plain number, and note this as a reading, unless `%` is formatting a text."""
+    """Convert to a plain number. This counts as a reading, unless `%` is formatting a text."""
     caller = sys._getframe(2)
     if dis.opname[caller.f_code.co_code[caller.f_lasti]] != "BINARY_OP":  # arithmetic has methods of its own
         ours.note("made a plain number, or an index,")
@@ -169,7 +169,7 @@ for _special, _function in _special_methods():
 
 
 class _GivenToTorch(Interceptor):
-    """Notes followed numbers in arguments of torch functions, and passes plain numbers on."""
+    """Notes followed numbers among the arguments of torch functions, and passes on plain numbers."""
 
     def execute(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         for each in _in([args, kwargs]):
@@ -179,7 +179,7 @@ class _GivenToTorch(Interceptor):
 
 @contextmanager
 def _following(slots: Sequence[Slot], notes: dict[str, str]) -> Iterator[None]:
-    """Put followed numbers into the slots within the block, and let `math` make further ones from them."""
+    """Put followed numbers into the slots within the block, and let `math` return followed numbers from them."""
     functions = [(name, each) for name, each in vars(math).items() if callable(each) and not name.startswith("__")]
     for slot in slots:
         slot.put(Followed(slot.value(), frozenset({slot.name}), notes))
@@ -195,15 +195,16 @@ def _following(slots: Sequence[Slot], notes: dict[str, str]) -> Iterator[None]:
 
 
 def can_follow() -> bool:
-    """Return False if several ranks train together, because all must execute a step equally often."""
+    """Return False if several ranks train together, because all ranks must execute a step equally often."""
     return not (distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1)
 
 
 def follow(body: Callable[[], object], roots: Sequence[object], *, of_device: bool) -> list[HostNumber]:
-    """Execute `body` twice, to find the numbers that it changes and to follow them. Return these numbers.
+    """Execute `body` twice: to find the numbers that it changes, then to follow them. Return these numbers.
 
-    `body` must have run once before: a replay does not need numbers that only the first execution changes, such as a
-    flag that something was built. A number whose replacement the step refuses counts as read. The caller undoes all.
+    `body` must have run once before, because a replay does not need numbers that only the first execution changes, such
+    as a flag that something was built. A number whose replacement the step refuses counts as read. The caller undoes
+    it.
     """
     changes = HostChanges(roots, of_device=of_device)
     body()
@@ -218,7 +219,7 @@ def follow(body: Callable[[], object], roots: Sequence[object], *, of_device: bo
 
 
 def _read_in(body: Callable[[], object], slots: Sequence[Slot]) -> dict[str, str] | None:
-    """Return what an execution reads the slots' numbers for, by name; None if it raises because of the stand-ins."""
+    """Return, by name, for what an execution reads the slots' numbers; None if it raises because of `Followed`."""
     notes = dict[str, str]()
     try:
         with as_written(), _following(slots, notes):

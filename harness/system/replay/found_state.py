@@ -53,7 +53,7 @@ def plain_name(name: str) -> str:
 
 
 def found_state(*roots: object, parameters: Mapping[str, Tensor] | None = None) -> StateByCategory:
-    """Return all state that can be found from `roots`, host values as tensors. `parameters` are left out."""
+    """Return all state that is reachable from `roots`, host values as tensors. `parameters` are left out."""
     return state_of(reach(*roots), parameters or {})
 
 
@@ -142,14 +142,14 @@ def _state_dict(scheduler: LRScheduler) -> dict[str, Any]:
 
 
 def _setting(value: Any) -> Any:
-    """Return a float, in a tensor or not, as its value in float32, and anything else unchanged."""
+    """Return a float, in a tensor or not, rounded to float32. Return anything else unchanged."""
     if isinstance(value, Tensor) and value.dim() == 0 and value.is_floating_point():
         value = value.item()
     return torch.tensor(value, dtype=torch.float32).item() if isinstance(value, float) else value
 
 
 def _leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield tensors and plain values inside dictionaries, lists and tuples. Functions and objects are not state."""
+    """Yield tensors and plain values in dictionaries, lists and tuples. Functions and objects are not state."""
     inside: list[tuple[str, Any]]
     if issubclass(type(value), dict):
         inside = asked(lambda: [(str(key), each) for key, each in value.items()], [])
@@ -164,7 +164,7 @@ def _leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _named(entries: list[_Entry], taken: Collection[str] = ()) -> dict[str, Tensor]:
-    """Return tensors by name: the short name if it is unique, also among long names, else the long name.
+    """Return tensors by name: the short name if no other short or long name equals it, else the long name.
 
     taken: names in use outside `entries`.
     """
@@ -191,7 +191,7 @@ def as_tensor(value: Any) -> Tensor:
 
 
 def number_of(tensor: Tensor) -> float | None:
-    """Return the one finite number that a tensor holds, or that `as_tensor` turned into text; None for all else."""
+    """Return the single finite number in a tensor, also in one from `as_tensor`. Return None for anything else."""
     if tensor.is_meta or tensor.is_complex():
         return None
     if tensor.numel() == 1:

@@ -1,6 +1,6 @@
 """Read and set every random generator that a step can draw from: torch's, numpy's and Python's global ones.
 
-If a step sets a generator's state, this is noted: no replay repeats it, so replays draw other numbers.
+If a step sets a generator's state, this is noted, because no replay repeats it and replays draw other numbers.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ Accessors = tuple[Callable[[], Any], Callable[[Any], None]]
 
 
 def global_generators() -> dict[str, Accessors]:
-    """Return, by name, how to read and set each generator that belongs to the process."""
+    """Return, by name, the functions that read and set each generator of the process."""
     return host_generators() | device.generators()
 
 
 def host_generators() -> dict[str, Accessors]:
-    """Return the process's generators that belong to no device: they may be read while a device captures."""
+    """Return the process's generators that belong to no device. These may be read during a device's capture."""
     return {
         "torch.cpu": (torch.get_rng_state, torch.set_rng_state),
         "numpy": (np.random.get_state, np.random.set_state),
@@ -44,7 +44,7 @@ def host_generators() -> dict[str, Accessors]:
 
 
 def accessors_of(generator: object) -> Accessors | None:
-    """Return how to read and set a generator object, or None for anything else."""
+    """Return the functions that read and set a generator object, or None for any other object."""
     if isinstance(generator, torch.Generator):
         return generator.get_state, generator.set_state  # type: ignore[return-value]
     if isinstance(generator, random.Random):
@@ -60,7 +60,7 @@ def accessors_of(generator: object) -> Accessors | None:
 
 
 def states(generators: Mapping[str, Accessors]) -> dict[str, Any]:
-    """Return each generator's present state; torch's states as copies."""
+    """Return each generator's current state. The states of torch's generators are copies."""
     found = {}
     for name, (get, _) in generators.items():
         state = asked(get, None)  # the system's entropy has no state to give: `random.SystemRandom`
@@ -70,7 +70,7 @@ def states(generators: Mapping[str, Accessors]) -> dict[str, Any]:
 
 
 def restore(generators: Mapping[str, Accessors], known: Mapping[str, Any]) -> None:
-    """Restore the states that `states` returned; a generator that was added later is left alone."""
+    """Restore the states that `states` returned. Leave generators unchanged that were added later."""
     for name, state in known.items():
         if name in generators:
             generators[name][1](state)
@@ -123,9 +123,9 @@ def noted_generator_states() -> Iterator[list[str]]:
 
 
 class UndrawnImports:
-    """An import finder that asks all others, and wraps the loader that they find. Nested imports belong to the outer.
+    """An import finder that queries all other finders, and wraps the loader that they find, except in nested imports.
 
-    Only imports by the training thread are wrapped. Another thread would undo draws that the training made meanwhile.
+    Only imports by the training thread are wrapped. In another thread, restoring would undo draws of the training.
     """
 
     def __init__(self) -> None:
@@ -135,7 +135,7 @@ class UndrawnImports:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return what the later finders find, with a loader that restores the generators."""
+        """Return the spec that later finders find, with a loader that restores the generators."""
         if getattr(self._thread, "importing", False) or not self._looks():
             return None
         others = [each for each in sys.meta_path if each is not self and hasattr(each, "find_spec")]
@@ -149,7 +149,7 @@ class UndrawnImports:
         return threading.get_ident() == self.trains
 
     def _look_after(self, loader: Any) -> None:
-        """Wrap a loader's `exec_module`. Skip loaders that are classes, which all imports share, or that refuse it."""
+        """Wrap a loader's `exec_module`. Skip loaders that are classes (all imports share them) or that refuse it."""
         if not hasattr(loader, "exec_module") or "exec_module" in getattr(loader, "__dict__", {}):
             return
         execute = loader.exec_module
@@ -169,7 +169,7 @@ class UndrawnImports:
 
 
 def _generators_kept() -> Callable[[], None]:
-    """Return a function that restores the present states of the host's generators."""
+    """Return a function that restores the current states of the host's generators."""
     host = host_generators()
     known = {name: get() for name, (get, _) in host.items()}  # no copies: they would be fake in a fake pass
     return lambda: restore(host, known)
@@ -179,7 +179,7 @@ _UNDRAWN = UndrawnImports()
 
 
 def keep_imports_undrawn() -> None:
-    """Restore the generators after each import by this thread from now on, and by no other thread."""
+    """From now on, restore the generators after each import by this thread, but not after those by other threads."""
     _UNDRAWN.trains = threading.get_ident()
     if _UNDRAWN not in sys.meta_path:
         sys.meta_path.insert(0, _UNDRAWN)

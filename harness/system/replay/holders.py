@@ -1,5 +1,5 @@
-"""Read what holds a training's objects besides attributes, dictionaries and lists: names of modules, data of classes,
-caches of functions, variables of generators, and the objects behind iterators and views.
+"""Read what holds a training's objects in addition to attributes, dictionaries and lists: names of modules, data of
+classes, caches of functions, variables of generators, and the objects behind iterators and views.
 """
 
 from __future__ import annotations
@@ -62,16 +62,16 @@ LruCache = functools._lru_cache_wrapper
 class OwnPart:
     """The attributes that user code sets on an object of a library's class, such as a trainer that the library drives.
 
-    Attributes that the library's own functions assign are left out, unless they are user callables. So are objects of
-    the library's own classes.
+    Attributes that the library's own functions assign are left out, unless they are user callables. Objects of the
+    library's own classes are left out as well.
     """
 
     def __init__(self, owner: object, libraries: frozenset[str]) -> None:
-        """Hold the object and the libraries that drive it. libraries: the top names of their packages."""
+        """Store the object and the libraries that drive it. libraries: the top-level names of their packages."""
         self.owner, self._libraries = owner, libraries
 
     def current(self) -> list[tuple[str, Any]]:
-        """Return name and value of each attribute that user code made."""
+        """Return name and value of each attribute that user code set."""
         kinds = filter(self._is_librarys, type(self.owner).__mro__)
         bound = frozenset[str]().union(*map(_bound_by, kinds))
         return [(name, value) for name, value in vars(self.owner).items() if self._is_users(name, value, bound)]
@@ -94,7 +94,7 @@ def _bound_by(kind: type) -> frozenset[str]:
 
 
 def data_of(kind: type) -> Iterator[tuple[str, Any]]:
-    """Yield name and value of a class's own data, without functions and other things read through `__get__`."""
+    """Yield name and value of a class's own data, without functions and other attributes read through `__get__`."""
     for name, value in list(vars(kind).items()):
         kind_of_value: Any = type(value)
         read_through = asked(partial(hasattr, kind_of_value, "__get__"), True)
@@ -103,7 +103,7 @@ def data_of(kind: type) -> Iterator[tuple[str, Any]]:
 
 
 def functions_of(kind: type) -> Iterator[FunctionType | LruCache[Any]]:
-    """Yield the functions of a class: methods, and those of properties."""
+    """Yield the functions of a class: its methods, and the functions of its properties."""
     for value in list(vars(kind).values()):
         parts = [asked(partial(getattr, value, name, None), None) for name in ("__func__", "fget", "fset", "func")]
         for each in (value, *parts):
@@ -112,7 +112,7 @@ def functions_of(kind: type) -> Iterator[FunctionType | LruCache[Any]]:
 
 
 def seen_through(value: Any) -> list[Any] | None:
-    """Return the objects behind a view, an iterator or a context variable; None for anything else."""
+    """Return the objects behind a view, an iterator or a context variable; None for any other object."""
     if isinstance(value, ContextVar):
         return [value.get(None)]
     iterates = module_of(type(value)) in _ITERATORS and hasattr(type(value), "__next__")
@@ -134,8 +134,8 @@ def globals_of(generator: GeneratorType[Any, Any, Any]) -> dict[str, Any]:
 
 
 def key_name(key: Any, index: int) -> str:
-    """Return the name of a dictionary entry: its key, or its index if the key is an object or contains an address or a
-    hash (`moments[id(parameter)]`), because these differ between processes.
+    """Return the name of a dictionary entry: its key. Return its index if the key is an object or contains an address
+    or a hash (`moments[id(parameter)]`), because these differ between processes.
     """
     parts = key if issubclass(type(key), tuple) else (key,)
     name = asked(partial(str, key), "") if all(issubclass(type(part), ATOMS) for part in parts) else ""
@@ -157,7 +157,7 @@ def slots_of(value: object) -> Iterator[tuple[str, Any]]:
 
 
 def slots_of_class(kind: type) -> list[tuple[str, MemberDescriptorType]]:
-    """Return the slots that a class and its bases declare in `__slots__`; private names as Python mangles them."""
+    """Return the slots that a class and its bases declare in `__slots__`, with private names mangled as by Python."""
     return [
         (name, slot)
         for each in kind.__mro__
@@ -168,9 +168,9 @@ def slots_of_class(kind: type) -> list[tuple[str, MemberDescriptorType]]:
 
 
 def asked(question: Callable[[], _T], otherwise: _U) -> _T | _U:
-    """Return what user code answers, or `otherwise` if it raises, as proxies and lazy properties may.
+    """Return what `question` returns, or `otherwise` if user code in it raises, as proxies and lazy properties may.
 
-    The search must use this wherever an object may run its own code to answer.
+    The search must use this function wherever an object may run its own code to answer.
     """
     try:
         return question()
@@ -186,7 +186,7 @@ def module_of(thing: object) -> str:
 
 
 def names_of(code: CodeType) -> frozenset[str]:
-    """Return the names that a function's code looks up or binds, including those of functions inside it.
+    """Return the names that a function's code looks up or binds, including those in functions inside it.
 
     Names that pytest adds for its assertions are left out, because they lead to everything that pytest runs.
     """
@@ -203,7 +203,7 @@ def is_users(kind: type) -> bool:
 
 
 def is_foreign(value: Any) -> bool:
-    """Return True for a function of an installed package, or an object of its classes that does not train."""
+    """Return True for a function of an installed package, or an object of a package's class that does not train."""
     if issubclass(type(value), torch.Tensor | torch.nn.Module | torch.optim.Optimizer):
         return False
     if issubclass(type(value), FunctionType):
@@ -225,5 +225,5 @@ def is_users_callable(value: Any) -> bool:
 
 @functools.cache
 def is_users_file(file: str) -> bool:
-    """Return True if a file is user code. Names in modules of libraries and the harness are not restored."""
+    """Return True if a file is user code. Names in modules of libraries and of the harness are not restored."""
     return is_users_code(Path(file))

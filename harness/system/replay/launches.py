@@ -1,8 +1,8 @@
 """Announce kernels that are launched without a torch operator, and replace torch's own functions for a block.
 
 No dispatch mode sees such a launch. The harness announces Triton's launches for every trainer (`triton_announced`). A
-trainer that launches kernels in another way calls `announced`; the harness does not see other launches. torch's
-functions are replaced so that a step finds itself captured, and compiled code runs uncompiled.
+trainer that launches kernels in another way must call `announced`; otherwise the harness does not see the launches.
+torch's functions are replaced so that a step finds itself captured, and so that compiled code runs uncompiled.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _TRITON = (("triton.runtime.jit", "JITFunction"), ("triton.runtime.interpreter",
 
 
 class LaunchWatch(Protocol):
-    """Is called for each launch while it is the last of `watches`."""
+    """Called for each launch while it is the last entry of `watches`."""
 
     def launched(
         self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], launch: Launch, caller: FrameType
     ) -> object:
-        """Launch, look at the arguments before and after, and return what the launch returns."""
+        """Launch the kernel, read the arguments before and after, and return what the launch returns."""
 
 
 watches: list[LaunchWatch] = []  # the last one is given the launches
@@ -46,8 +46,8 @@ def is_watched() -> bool:
 def announced(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], launch: Launch) -> object:
     """Launch a kernel through the last watch, and return what `launch` returns.
 
-    name: the kernel's. args: its arguments, with its tensors. kwargs: settings that also decide what it computes. The
-    line that called the announcing function counts as the line of the launch.
+    name: the kernel's name. args: its arguments, including its tensors. kwargs: settings that also affect its result.
+    The line that called the announcing function counts as the line of the launch.
     """
     global _announcing  # noqa: PLW0603
     caller = sys._getframe(1).f_back
@@ -99,7 +99,7 @@ def _announcing_run(run: Callable[..., object]) -> Callable[..., object]:
 
 @contextmanager
 def standing_in(modules: Sequence[ModuleType | type], name: str, stand_in: Callable[..., Any]) -> Iterator[None]:
-    """Put `stand_in` under that name into each module within the block."""
+    """Replace the function `name` of each module by `stand_in` within the block."""
     before = [getattr(module, name) for module in modules]
     try:
         for module in modules:
@@ -112,9 +112,9 @@ def standing_in(modules: Sequence[ModuleType | type], name: str, stand_in: Calla
 
 @contextmanager
 def as_captured() -> Iterator[list[str]]:
-    """Make `torch.cuda.is_current_stream_capturing()` true for all but torch in the block; yield the callers.
+    """Make `torch.cuda.is_current_stream_capturing()` true for all code except torch in the block. Yield the callers.
 
-    A real capture does not need this, and compiled code in it may rely on the identity of torch's own function.
+    A real capture does not need this. Compiled code in it may rely on the identity of torch's own function.
     """
     asked: list[str] = []
 

@@ -1,10 +1,10 @@
-"""Find the sources that the tensors of a training are computed from, and which of the tensors a later step reads.
+"""Find the sources from which the tensors of a training are computed, and which of the tensors a later step reads.
 
 Each operator passes the sources of its inputs on to its results. A tensor that outlives its step gets a mark when a
 later step reads it. A mark that reaches parameters, an optimizer, other state, the loss or the host shows that the
-training uses the tensor. The mark of a running sum of losses only reaches that sum: the training does not use it.
-Memory is identified by its storage, so views of it are the same memory. Results of compiled code, and memory from
-outside of the steps, count as data, because no operator shows their sources.
+training uses the tensor. For example, the mark of a running sum of losses only reaches that sum, so the training does
+not use it. Memory is identified by its storage, so views of it are the same memory. Results of compiled code, and
+memory from outside of the steps, count as data, because no operator shows their sources.
 
 The first value of tensors that were created from constants is remembered, because optimizers create their state in the
 first step and change it there, but a capture begins before that step.
@@ -46,7 +46,7 @@ _LIFTED = {_aten.lift_fresh, _aten.lift_fresh_copy}
 
 
 class FirstValues(Observer):
-    """Remembers the first value of each tensor that is created from numbers alone in the block."""
+    """Remembers the first value of each tensor that is created only from numbers in the block."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class FirstValues(Observer):
         self._changed: Any = WeakTensorKeyDictionary()
 
     def put_back(self, tensor: Tensor) -> bool:
-        """Give the tensor its first value again. Return False if that value is unknown."""
+        """Restore the first value of the tensor. Return False if that value is unknown."""
         if tensor not in self._values:
             return False
         value = self._values[tensor]
@@ -83,7 +83,7 @@ class FirstValues(Observer):
 
 
 def writing_to(tensor: Tensor) -> AbstractContextManager[object]:
-    """Allow in-place changes of the tensor in the block: torch lets only inference mode write to inference tensors."""
+    """Allow in-place changes of the tensor in the block. torch lets only inference mode write to inference tensors."""
     return torch.inference_mode() if tensor.is_inference() else nullcontext()
 
 
@@ -108,7 +108,7 @@ _CONDITIONS = frozenset({"condition", "mask"})  # arguments that only select val
 
 
 class Effect(NamedTuple):
-    """What an operator does with its arguments, by their places and names."""
+    """What an operator does with its arguments, each given by position or name."""
 
     writes: frozenset[int | str]
     chooses: frozenset[int | str]
@@ -143,8 +143,8 @@ class Memory:
     """Facts about one storage.
 
     is_kept: a parameter, buffer or optimizer holds it. is_early: a loose tensor held it before the first step.
-    is_given: no operator of a step created it.
-    is_unseen: a step that was not followed created it.
+    is_given: it was not created by an operator of a step.
+    is_unseen: it was created by a step that was not followed.
     """
 
     __slots__ = (
@@ -162,9 +162,9 @@ class Memory:
 
 
 class Ledger(Observer):
-    """Watch the steps of one execution: enter it around each step that is followed, and call `ended` after each step.
+    """Observe the steps of one execution. Enter it around each step that is followed, and call `ended` after each step.
 
-    failure: the error that stopped the ledger, or None. Steps continue without the ledger.
+    failure: the error that stopped the ledger, or None. The training continues without the ledger.
     """
 
     def __init__(self) -> None:
@@ -177,13 +177,13 @@ class Ledger(Observer):
         self._reached = 0  # marks that reached state, a loss or the host
 
     def keep(self, tensors: Iterable[Tensor]) -> None:
-        """Mark the memory as that of parameters, buffers or optimizers, whatever is written to it."""
+        """Mark the memory as that of parameters, buffers or optimizers, which it remains whatever is written to it."""
         for memory in self._in(list(tensors)):
             memory.is_kept = True
 
     def begin_with(self, tensors: Iterable[Tensor]) -> None:
         """Mark the memory as that of loose tensors from before the first step. It counts as data until a step writes to
-        it, but a single number counts as a setting.
+        it. A single number counts as a setting instead.
         """
         for tensor in tensors:
             for memory in self._in(tensor):
@@ -202,12 +202,12 @@ class Ledger(Observer):
         self._stretch += 1
 
     def evaluated(self) -> None:
-        """Note the end of an evaluation between two steps. Forget memory that is gone."""
+        """Note the end of an evaluation between two steps. Forget memory that no longer exists."""
         self._stretch += 1
         self._forget_gone()
 
     def ended(self, loss: object) -> None:
-        """Note the end of a step, whose loss is read. Forget memory that is gone."""
+        """Note the end of a step, and that the loss is read. Forget memory that no longer exists."""
         for memory in self._in(loss):
             self._reached |= self._read(memory)
         self.passed()
@@ -217,12 +217,12 @@ class Ledger(Observer):
         self._memories = {key: each for key, each in self._memories.items() if not _is_gone(each.reference)}
 
     def memory_of(self, tensor: Tensor) -> Memory | None:
-        """Return what is known of a tensor's memory, or None if no step showed it."""
+        """Return the facts about a tensor's memory, or None if no step showed that memory."""
         has_storage = type(tensor) in _PLAIN and torch._C._has_storage(tensor)
         return self._memories.get(tensor.untyped_storage()._cdata) if has_storage else None
 
     def read_marks(self, also: Iterable[Memory] = ()) -> int:
-        """Return the marks of all memory that the training reads, directly or not. also: further memory it reads."""
+        """Return the marks of all memory that the training reads, directly or not. also: more memory that it reads."""
         reached, waiting = 0, self._reached & ~_MADE_OF
         for memory in also:
             waiting |= memory.made_of & ~_MADE_OF
@@ -324,7 +324,7 @@ class Ledger(Observer):
 
 
 def is_of_torch(tensor: Tensor) -> bool:
-    """Return True if torch made the memory of a tensor, and not numpy, for example."""
+    """Return True if torch allocated the memory of a tensor, and not, for example, numpy."""
     return type(tensor) in _PLAIN and torch._C._has_storage(tensor) and tensor.untyped_storage().resizable()
 
 

@@ -1,4 +1,4 @@
-"""Define base classes of the modes that observe a step's calls of operators and of torch functions."""
+"""Define the base classes of modes that observe a step's calls of operators and of torch functions."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 
 class Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """A dispatch mode under which compiled code stays compiled. To see its operators, use `as_written`.
+    """A dispatch mode under which compiled code stays compiled. Use `as_written` to see the operators of compiled code.
 
-    A subclass with a `host` (a `HostMade`) distinguishes a device's memory from the host's. Under it, a step executes
-    as it would on a device. Other subclasses do not change the step.
+    A subclass with a `host` (a `HostMade`) distinguishes a device's memory from the host's. Under such a mode, a step
+    executes as it would on a device. Other subclasses do not change the step.
     """
 
     def __init__(self) -> None:
@@ -34,17 +34,17 @@ class Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
-        """Return True, because torch.compile compiles nothing under a mode that returns False."""
+        """Return True. Under a mode that returns False, torch.compile would not compile anything."""
         return True
 
 
 def leaves_the_step(mode: object) -> bool:
-    """Return True if a step executes under the dispatch mode as it does without it."""
+    """Return True if a step under the dispatch mode executes exactly as it does without the mode."""
     return isinstance(mode, Observer) and getattr(mode, "host", None) is None
 
 
 class Interceptor(TorchFunctionMode):
-    """A function mode: it sees calls of torch's functions, and which of a tensor's attributes are read."""
+    """A function mode, which sees calls of torch's functions and reads of a tensor's attributes."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None

@@ -1,12 +1,12 @@
 """Record the ATen operations of a function while it executes, and repeat them on the same tensors.
 
-A dispatch mode observes them below autograd, so backward passes and optimizers are recorded like other code.
-torch's `make_fx` records the same, but builds a fake tensor, with its own mode, next to each value. For a step of the
-reference trainer's tiny model it took 3.1 s of processor time; this module takes 0.2 s.
+A dispatch mode observes them below autograd, so backward passes and optimizers are recorded like other code. torch's
+`make_fx` records the same, but builds a fake tensor, with its own mode, next to each value. For a step of the reference
+trainer's tiny model, `make_fx` took 3.1 s of processor time; this module takes 0.2 s.
 
 The size of a loss's terms is measured, because large terms that cancel leave their rounding error in a loss near 0.
-They may cancel in a sum over a batch, as advantages do, or within each element of the batch: a margin that is just met,
-an estimate of a divergence.
+They may cancel in a sum over a batch, as advantages do. They may also cancel within each element of the batch: a margin
+that is just met, an estimate of a divergence.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _MOVES = frozenset(
 
 
 def operator_name(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
-    """Return the operator's name with its given optional tensors, or None for an operator that rounds nothing."""
+    """Return the operator's name and its given optional tensors, or None for an operator that rounds nothing."""
     name, optional = _known(func)
     if name is None or not optional:
         return name
@@ -72,10 +72,10 @@ _DRAWS_BY = frozenset({"dropout", "dropout_p", "p", "train", "training"})
 
 
 def drawn_by(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], returned: object) -> str | None:
-    """Return the name of an operator that draws random numbers, with its tensors' layouts; None for others.
+    """Return the name of an operator that draws random numbers, with its tensors' layouts; None for other operators.
 
-    Which element gets which number depends on data types, shapes and order in memory. The form of
-    an operator (in place, `out`, `_like`) does not change what it draws.
+    Data types, shapes and order in memory decide which element gets which number. The form of an operator (in place,
+    `out`, `_like`) does not change what it draws.
     """
     name, read = _drawing(func)
     if name is None:
@@ -96,7 +96,7 @@ def _is_number(value: object) -> bool:
 
 @cache
 def _drawing(func: OpOverload) -> tuple[str | None, tuple[tuple[str, int, Any], ...]]:
-    """Return the name of an operator that may draw, None for others, and the arguments that decide whether it does."""
+    """Return the name of an operator that may draw (else None), and the arguments that decide whether it draws."""
     arguments, read = [*enumerate(func._schema.arguments)], {*_DRAWS_BY, "generator"}
     drops_out = any(each.name == "dropout_p" for _, each in arguments)  # also kernels of packages, which lack the tag
     if not drops_out and torch.Tag.nondeterministic_seeded not in func.tags:
@@ -112,8 +112,8 @@ def _layout(tensor: Tensor) -> str:
 
 
 class OperatorWatch(Observer):
-    """Collects the operators that run in the block. `names` is the set of those outside of compiled code. `draws` lists
-    those that draw random numbers, in order.
+    """Collects the operators that run in the block. `names`: the set of operators outside of compiled code. `draws`:
+    the operators that draw random numbers, in order.
     """
 
     def __init__(self) -> None:
@@ -124,7 +124,7 @@ class OperatorWatch(Observer):
 
     @property
     def form(self) -> str:
-        """Return the digest of all operators in order, with types, shapes and strides of what they read and return."""
+        """Return the digest of all operators in order, with types, shapes and strides of their inputs and results."""
         return self._form.hexdigest()[:16]
 
     def execute(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -154,7 +154,7 @@ class _Result:
 
 @dataclass
 class _Operation:
-    """One call. A `_Result` replaces each argument that every repetition computes again."""
+    """One call. A `_Result` replaces each argument that a repetition computes again."""
 
     function: OpOverload
     arguments: list[Any]
@@ -167,10 +167,10 @@ class _Operation:
 
 
 class Operations:
-    """Recorded operations. A call repeats them, and returns new values of what the function returned."""
+    """Recorded operations. A call repeats them, and returns new values of what the recorded function returned."""
 
     def __init__(self, operations: list[_Operation], returned: list[Any], places: int, draws: list[str]) -> None:
-        """Keep a recording, and find where each result is last used. draws: the operators that draw, in order."""
+        """Store a recording, and find where each result is used last. draws: the operators that draw, in order."""
         self._operations, self._returned, self._places, self.draws = operations, returned, places, draws
         needed = set(_places(returned))
         for operation in reversed(operations):  # so that memory is freed as early as in the function itself
@@ -183,12 +183,12 @@ class Operations:
         return len(self._operations)
 
     def names(self) -> set[str]:
-        """Return the operators that compute, each once."""
+        """Return the set of operators that compute."""
         named = (operator_name(each.function, each.arguments, each.keywords) for each in self._operations)
         return {name for name in named if name is not None}
 
     def reads(self, tensor: Tensor) -> bool:
-        """Return True if an argument of an operation is the tensor's memory from before the recording."""
+        """Return True if an argument of an operation is the tensor's memory as it was before the recording."""
         own = [each for each in self._operations if each.function is not _PINNED]
         given = tensors_in([each for one in own for each in (*one.arguments, *one.keywords.values())])
         return same(tensor) in map(same, given)
@@ -224,20 +224,20 @@ def _repeating() -> Iterator[None]:
 
 
 def is_repeated() -> bool:
-    """Return True while a recording is repeated. Repetitions never wait: a step that waits cannot be recorded."""
+    """Return True while a recording is repeated. Repetitions never wait, because a waiting step cannot be recorded."""
     return _repetitions > 0
 
 
 def repeated_site() -> Site | None:
-    """Return where the step called the operation that is repeated now; None outside of a repetition."""
+    """Return where the step called the operation that is being repeated; None outside of a repetition."""
     return _repeated.site if _repeated is not None and _repetitions else None
 
 
 def record(function: Callable[[], list[Tensor]]) -> Operations:
     """Execute `function`, which returns tensors, and record its operations.
 
-    Raises RuntimeError if the host reads a value that the recording computes, because repetitions would reuse what the
-    host made of that value.
+    Raises RuntimeError if the host reads a value that the recording computes. Repetitions would reuse whatever the host
+    computed from the old value.
     """
     with _Recording() as recording, _no_earlier_casts():
         returned = function()
@@ -287,7 +287,7 @@ class _Recording(Observer):
         return returned
 
     def read(self, tensor: Tensor, called: str) -> Tensor:
-        """Raise RuntimeError for a tensor that the recording computes, or that was there before."""
+        """Raise RuntimeError if the recording computes the tensor, or if the tensor existed before it."""
         if not self.host.has(tensor):
             raise RuntimeError(f"{called} gives the host a value of the step")
         return tensor
@@ -299,7 +299,7 @@ class _Recording(Observer):
 
     def _find_shared(self, given: Iterable[Tensor]) -> None:
         """Record a view for each tensor that shares a result's memory without an operation, as `nn.Parameter(result)`
-        does: repetitions need it, too. Raises RuntimeError if the tensor has another type than the result.
+        does, because repetitions need the tensor too. Raises RuntimeError if its type differs from that of the result.
         """
         for tensor in given:
             place = None if tensor in self._results else self._memory.place_of(tensor)
@@ -314,7 +314,7 @@ class _Recording(Observer):
             self._keep(tensor)
 
     def known(self, value: Any) -> Any:
-        """Return `value` with a `_Result` for each tensor in it that the recording computes."""
+        """Return `value` with each tensor that the recording computes replaced by its `_Result`."""
         if isinstance(value, Tensor):
             return self._results.get(value, value)
         if isinstance(value, tuple | list):
@@ -323,19 +323,19 @@ class _Recording(Observer):
 
 
 class _Memory:
-    """Knows whose memory a tensor uses: that of a result, by its place, or memory from before the recording."""
+    """Knows which memory a tensor uses: that of a result, by its position, or memory from before the recording."""
 
     def __init__(self) -> None:
         # a reference prevents the reuse of its address
         self._places: dict[int, tuple[StorageWeakRef, tuple[torch.dtype, int] | None]] = {}
 
     def computed(self, tensor: Tensor, place: int) -> None:
-        """Note the memory of a result. The memory of a view of an earlier tensor is known already."""
+        """Note the memory of a result. The memory of a view of an earlier tensor is already known."""
         if torch._C._has_storage(tensor):
             self._note(tensor, (tensor.dtype, place))
 
     def place_of(self, tensor: Tensor) -> tuple[torch.dtype, int] | None:
-        """Return type and place of the first result in the same memory, or None for memory from before."""
+        """Return type and position of the first result in the same memory, or None for memory from before."""
         return self._note(tensor, None) if torch._C._has_storage(tensor) else None
 
     def _note(self, tensor: Tensor, place: tuple[torch.dtype, int] | None) -> tuple[torch.dtype, int] | None:
@@ -361,7 +361,7 @@ def _places(value: Any) -> Iterator[int]:
 
 @contextmanager
 def _no_earlier_casts() -> Iterator[None]:
-    """Clear autocast's cache around the recording: else every repetition would use weights that were converted before.
+    """Clear autocast's cache around the recording. Otherwise every repetition would use weights converted before it.
 
     Within the recording the cache works as in a plain step, which adds a weight's gradients in the converted type.
     """
@@ -396,14 +396,14 @@ _SAME = {
 
 
 class LossTerms(Observer):
-    """Computes the size of numbers in the block: the sum of the absolute values of a number's terms."""
+    """Computes the size of each number in the block: the sum of the absolute values of its terms."""
 
     def __init__(self) -> None:
         super().__init__()
         self._sizes: Any = WeakTensorKeyDictionary()
 
     def size_of(self, value: Any) -> Any:
-        """Return the size of a number, or the absolute values of any other tensor."""
+        """Return the known size of a value's terms, or else the absolute values of its elements."""
         if not isinstance(value, Tensor):
             return abs(value)
         known = self._sizes.get(value)

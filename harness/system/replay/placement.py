@@ -1,12 +1,12 @@
-"""Predict on a CPU which tensors a training would keep on the host of a GPU, and copy to the GPU in every step.
+"""Predict on a CPU which tensors a training would keep on the host of a GPU, and which it would copy in every step.
 
-torch without CUDA aborts the process if autograd meets a fake tensor of a CUDA device. So the step runs on the CPU, and
-calls of torch functions are observed from the opening of the training on. A call that names a device places its result
-there (`x.to(device)`, `torch.zeros(3, device=device)`). A result computed from a placed tensor is placed, too. Other
-new tensors are on the host. The place of tensors from before the opening is unknown.
+torch without CUDA aborts the process if autograd meets a fake tensor of a CUDA device. Therefore the step runs on the
+CPU, and calls of torch functions are observed from the opening of the training on. A call that names a device places
+its result there (`x.to(device)`, `torch.zeros(3, device=device)`). A result that is computed from a placed tensor is
+placed as well. Other new tensors are on the host. The place of tensors from before the opening is unknown.
 
-A dispatch mode sees a user-defined operator, but no operator that its kernel calls. Inside the kernel, another mode can
-observe those of a kernel in Python or with calls of torch. A C++ kernel that reads memory itself shows nothing.
+A dispatch mode sees a user-defined operator, but no operator that its kernel calls. If the kernel is in Python or calls
+torch, another mode inside the kernel can observe these. A C++ kernel that reads memory itself shows nothing.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _VALUES = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 
 
 def executed(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, list[str]]:
-    """Return the operator's result, and the inner operators that needed values on the host, one entry per call."""
+    """Return the operator's result, and the names of inner operators that needed values on the host, one per call."""
     if is_of_torch(func):
         return func(*args, **kwargs), []
     given = list(tensors_in([*args, *kwargs.values()]))
@@ -54,12 +54,12 @@ def executed(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -
 
 @cache
 def is_of_torch(func: OpOverload) -> bool:
-    """Return True for an operator of torch. Asked at each operation, so the answer is cached by operator."""
+    """Return True for an operator of torch. This is needed at each operation, so the answer is cached by operator."""
     return func.namespace in _OF_TORCH
 
 
 def _is_plain(tensor: Tensor) -> bool:
-    """Return True if the tensor is in the CPU's memory: a GPU has its own detectors."""
+    """Return True if the tensor is in the CPU's memory. Tensors on a GPU have their own detectors."""
     ordinary = type(tensor) in (Tensor, torch.nn.Parameter) and tensor.layout is torch.strided
     return ordinary and tensor.device.type == "cpu"
 
@@ -89,7 +89,7 @@ class _Read(Interceptor):
 
 
 def _is_host(value: object) -> bool:
-    """Return True for a name or device of the CPU. Other values are not converted to text: that would read a tensor."""
+    """Return True for a name or device of the CPU. Do not convert other values to text, which would read a tensor."""
     return isinstance(value, str | torch.device) and str(value).partition(":")[0] == "cpu"
 
 
@@ -108,7 +108,7 @@ class _Memory(NamedTuple):
 
 
 class Placement(Interceptor):
-    """Notes which side, device or host, each tensor would be on. The training must be opened in the block.
+    """Notes on which side, device or host, each tensor would be. The training must be opened in the block.
 
     copies: lines of a watched step that copy tensors or Python numbers from host to device. A capture allows that only
     from pinned memory. changes: lines that change a tensor of the host, which no replay repeats. unknown: lines that
@@ -151,7 +151,7 @@ class Placement(Interceptor):
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Watch the step that is executed in the block. Only the lines of the last step are kept."""
+        """Watch the step that is executed in the block. Keep only the lines of the last step."""
         self._steps += 1
         self._forget()
         self._watching = True
@@ -163,7 +163,7 @@ class Placement(Interceptor):
             self._lines.clear()
 
     def side_of(self, tensor: Tensor) -> Side | None:
-        """Return the side of a tensor; None for a tensor from before the opening, or without memory."""
+        """Return the side of a tensor; None for a tensor without memory, or from before the opening."""
         memory = self._memory(tensor)
         return None if memory is None else memory.side
 
@@ -216,7 +216,7 @@ class Placement(Interceptor):
         *,
         named: bool | None,
     ) -> None:
-        """Note what a call would do on a GPU."""
+        """Note what a call would do on a GPU: copy to the device, or change a tensor of the host."""
         if func in _FROM_DATA or func in MOVES:
             source = next(iter(args[1:] if func is Tensor.new_tensor else args), None)
             side = self.side_of(source) if isinstance(source, Tensor) else "host"
@@ -252,7 +252,7 @@ class Placement(Interceptor):
             lines.append(place)
 
     def _note_nodes(self, made: Iterable[Tensor]) -> None:
-        """Remember which line made the nodes of the autograd graph, whose operators run in the backward pass."""
+        """Remember which line created the nodes of the autograd graph. Their operators run in the backward pass."""
         line, level = "", [tensor.grad_fn for tensor in made]
         while level:
             node = level.pop()
@@ -262,7 +262,7 @@ class Placement(Interceptor):
                 level += [each for each, _ in node.next_functions]
 
     def line(self) -> str:
-        """Return the line that executes now or, in a backward pass, the line that made its node."""
+        """Return the line that executes now or, in a backward pass, the line that created the node."""
         node = torch._C._current_autograd_node()
         return asked_at() if node is None else self._lines.get(node) or asked_at()
 
@@ -285,7 +285,7 @@ class _Operators(Observer):
 
 
 def _has_capturable_form() -> bool:
-    """Return True within an update of torch's own optimizers that reads nothing if it is made `capturable`."""
+    """Return True within an update of torch's own optimizers that would read nothing if it were `capturable`."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and not is_of_an_optimizer(frame):
         frame = frame.f_back

@@ -2,8 +2,8 @@
 
 `reachable` finds places, `snapshots` remembers many of them at once. A slot is one entry of a place.
 
-Most optimizers keep named tensors for each parameter. Some keep lists of tensors (Shampoo's statistics). Some keep a
-count for all parameters together (MADGRAD's), next to the entries of parameters.
+Most optimizers keep named tensors for each parameter. Some keep lists of tensors (Shampoo's statistics). Some keep one
+count for all parameters together (MADGRAD), next to the entries of parameters.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Slot(NamedTuple):
 
     @property
     def identity(self) -> tuple[int, Any]:
-        """Return a key that is equal for slots of the same entry: each walk creates new `Place` objects."""
+        """Return a key that is equal for slots of the same entry, although each walk creates new `Place` objects."""
         return id(self.place.owner), self.key
 
     def value(self) -> Any:
@@ -66,7 +66,7 @@ class Slot(NamedTuple):
 
 
 class Change(NamedTuple):
-    """A slot with its former and its present value."""
+    """A slot with its former and its current value."""
 
     slot: Slot
     was: Any
@@ -81,9 +81,9 @@ Stays = Callable[[Slot, Any], bool]
 
 
 class Place:
-    """A dictionary, and the base class of other kinds, which override how their owner is read and filled.
+    """A dictionary. Also the base class of other kinds of place, which override how their owner is read and filled.
 
-    is_shared: the whole process shares it, such as names of modules and data of classes.
+    is_shared: True if the whole process shares the place, such as names of modules and data of classes.
     """
 
     is_shared = False
@@ -93,28 +93,28 @@ class Place:
         self.identity: tuple[Any, ...] = (id(owner),)
 
     def read(self) -> Any:
-        """Return a shallow copy of what the place holds."""
+        """Return a shallow copy of the content of the place."""
         return dict(self.owner)
 
     def put(self, key: Any, value: object) -> None:
         self.owner[key] = value
 
     def fill(self, entries: dict[Any, Any]) -> None:
-        """Make the place hold these entries, in their order, and no others."""
+        """Replace the content of the place by these entries, in their order."""
         self.owner.clear()
         self.owner.update(entries)
 
     def entries(self, held: Any) -> Collection[tuple[Any, Any]]:
-        """Return key and value of each entry of what `read` returned."""
+        """Return key and value of each entry. held: what `read` returned."""
         found: Collection[tuple[Any, Any]] = held.items()
         return found
 
     def name(self, key: Any, index: int) -> str:
-        """Return the name of the entry with this key, which is at this index."""
+        """Return the name of the entry with this key and this index."""
         return joined(self.path, key_name(key, index))
 
     def is_as(self, before: Any) -> bool:
-        """Return True if the place still holds the same objects as `before`, in the same order."""
+        """Return True if the place still contains the same objects as `before`, in the same order."""
         now = self.read()
         if isinstance(now, dict):
             if [*map(hash, now)] != [*map(hash, before)]:  # keys may be tensors, whose `==` returns tensors
@@ -123,13 +123,13 @@ class Place:
         return len(now) == len(before) and all(map(operator.is_, now, before))
 
     def restore(self, before: Any, stays: Stays) -> None:
-        """Restore the entries of `before`. A new entry stays if `stays` returns True for it."""
+        """Restore the entries of `before`. Keep a new entry if `stays` returns True for it."""
         held, now = dict(self.entries(before)), enumerate(self.entries(self.read()))
         came = ((Slot(self, key, self.name(key, index)), each) for index, (key, each) in now if held.get(key) is None)
         self.fill({**held, **{slot.key: each for slot, each in came if stays(slot, each)}})
 
     def changes(self, before: Any) -> Iterator[Change]:
-        """Yield the entries that differ."""
+        """Yield the entries that differ from `before`."""
         was, now = dict(self.entries(before)), dict(self.entries(self.read()))
         for index, key in enumerate(dict.fromkeys([*was, *now])):
             one, other = was.get(key, ABSENT), now.get(key, ABSENT)
@@ -165,12 +165,12 @@ class Elements(Place):
 
 
 class Bindings(Place):
-    """Names of a module that code uses, the data of a class, an object's slots, or a closure's variable. They have no
-    dictionary of their own, or one whose other entries are not the training's.
+    """Names of a module that code uses, the data of a class, an object's slots, or a closure's variable. Such places
+    have no dictionary of their own, or one whose other entries are not the training's.
     """
 
     def __init__(self, owner: object, path: str, names: frozenset[str] = frozenset()) -> None:
-        """Hold an owner: a module's dictionary, with the `names` in it, a class, a cell, or an object with slots."""
+        """Store an owner: a module's dictionary (with the `names` in it), a class, a cell, or an object with slots."""
         super().__init__(owner, path)
         self.is_shared = isinstance(owner, dict | type)  # slots are the object's own
         self.identity = id(owner), names
@@ -213,7 +213,7 @@ class _Whole(Place):
 
 
 class Memo(_Whole):
-    """The results that `functools.cache` or `lru_cache` keeps of a function. They can only be cleared together."""
+    """The results that `functools.cache` or `lru_cache` keeps of a function. They can only be cleared all together."""
 
     is_shared = True
 
@@ -223,9 +223,9 @@ class Memo(_Whole):
         return size
 
     def results(self) -> list[Any]:
-        """Return the kept results, from what the garbage collector lists for the cache. A dictionary comes just before
-        the function. If the cache is bounded, a chain of keys and results comes before that dictionary.
-        """
+        """Return the kept results, from the list of what the garbage collector finds in the cache. In this list a
+        dictionary comes just before the function. If the cache is bounded, a chain of keys and results precedes that
+        dictionary."""
         held = gc.get_referents(self.owner)
         function = max((index for index, each in enumerate(held) if each is self.owner.__wrapped__), default=0)
         if not function or not isinstance(held[function - 1], dict):  # `__wrapped__` was replaced
@@ -239,7 +239,7 @@ class Memo(_Whole):
         return self.read() == before
 
     def restore(self, before: int, stays: Stays) -> None:
-        """Clear a cache that was empty before or has fake results. Keep others: the training may need old results."""
+        """Clear a cache that was empty before or has fake results. Keep others, whose old results training may need."""
         results = self.results()
         fake = any(isinstance(each, FakeTensor) for each in parts_of(results))
         if fake or (before == 0 and not stays(Slot(self, None, self.path), results)):
@@ -250,11 +250,11 @@ class Memo(_Whole):
 
 
 class Values(_Whole):
-    """Data that is changed in place and holds no tensor: numpy's arrays, sets, arrays of bytes and of numbers."""
+    """Data that can change in place and contains no tensor: numpy's arrays, sets, arrays of bytes and of numbers."""
 
     @staticmethod
     def has(value: object) -> bool:
-        """Return True if a value is data that can be changed, and is small enough to copy."""
+        """Return True if a value is data that can change in place, and is small enough to copy."""
         if isinstance(value, np.ndarray):
             return bool(value.flags.writeable) and value.nbytes <= LARGEST
         return isinstance(value, set | bytearray | array) and sys.getsizeof(value) <= LARGEST
@@ -263,7 +263,7 @@ class Values(_Whole):
         return self.owner.copy() if isinstance(self.owner, np.ndarray | set) else self.owner[:]
 
     def is_as(self, before: Any) -> bool:
-        """Return True if the data is unchanged: NaN equals NaN, and objects in an array are compared by address."""
+        """Return True if the data is unchanged. NaN equals NaN, and objects in an array are compared by identity."""
         if not isinstance(self.owner, np.ndarray):
             return bool(self.owner == before)
         return bool(self.owner.tobytes() == before.tobytes())
@@ -292,7 +292,7 @@ class StateError(HarnessError):
 
 
 class OptimizerState(Place):
-    """The present state of an optimizer. A key is a pair: a parameter and a name, or another key of the state and
+    """The current state of an optimizer. A key is a pair: a parameter and a name, or another key of the state and
     `_WHOLE`.
     """
 
@@ -304,7 +304,7 @@ class OptimizerState(Place):
         return found
 
     def name(self, key: tuple[Any, Any], _index: int) -> str:
-        """Return the entry's name; parameters are named by their number."""
+        """Return the entry's name, in which parameters are numbers."""
         number = next((str(number) for number, each in enumerate(self.owner.state) if each is key[0]), "")
         return joined(joined(self.path, f"state.{number}"), "" if key[1] is _WHOLE else str(key[1]))
 
@@ -367,7 +367,7 @@ def joined(path: str, name: str) -> str:
 
 
 def parts_of(value: Any) -> Iterator[Any]:
-    """Yield what is inside lists, tuples and dictionaries."""
+    """Yield the values inside lists, tuples and dictionaries."""
     if isinstance(value, dict | list | tuple):
         for each in value.values() if isinstance(value, dict) else value:
             yield from parts_of(each)

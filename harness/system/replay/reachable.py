@@ -1,9 +1,9 @@
 """Find what a step can reach: modules, optimizers, schedulers, scalers, generators, loose tensors, and their holders.
 
-The search goes from functions to closures, defaults, their attributes and the globals that their code names; from
-modules, optimizers and tensors to users' own hooks; from tensors and objects of users' classes to their attributes, and
-on to the data and methods of the classes themselves if these belong to no installed package. It does not look into
-objects of torch, numpy and the standard library, except for containers and what `holders` knows.
+The search goes from functions to closures, defaults, their attributes and the globals that their code names. It goes
+from modules, optimizers and tensors to users' own hooks, and from tensors and objects of users' classes to their
+attributes. It also goes to the data and methods of classes that belong to no installed package. It does not enter
+objects of torch, numpy and the standard library, except for containers and the objects that `holders` knows.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _RESULT = "()"  # part of the path to a function's cached results
 
 @dataclass
 class Reachable:
-    """Everything found, by its path. An object with several paths has the first one."""
+    """Everything that was found, by path. An object with several paths has the first of them."""
 
     modules: dict[str, nn.Module] = field(default_factory=dict)  # the outermost ones
     optimizers: dict[str, Optimizer] = field(default_factory=dict)
@@ -71,7 +71,7 @@ class Reachable:
     of_optimizers: list[OptimizerState] = field(default_factory=list)
 
     def named_tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield every tensor by its path, except those that optimizers hold: loose, registered, and loss scales."""
+        """Yield every tensor by its path (loose, registered, or a loss scale), except those that optimizers hold."""
         yield from self.tensors.items()
         yield from self.memoized.items()
         for path, module in self.modules.items():
@@ -83,7 +83,7 @@ class Reachable:
 
 
 def reach(*roots: object) -> Reachable:
-    """Walk from `roots`, and return what is found. An object that raises when it is read has no visible state."""
+    """Walk from `roots`, and return everything found. An object that raises when it is read has no visible state."""
     walk = _Walk()
     walk.follow([("", root) for root in roots])
     registered = {id(tensor) for module in walk.found.modules.values() for tensor in tensors_of(module)}
@@ -107,7 +107,7 @@ class _Walk:
         self._methods: set[int] = set()  # identities of functions that only their class holds
 
     def follow(self, entries: list[tuple[str, Any]]) -> None:
-        """Walk depth first, in order. Uses a list instead of recursion, since chains of objects may be long."""
+        """Walk depth first, in order. Use a list instead of recursion, because chains of objects may be long."""
         waiting = entries[::-1]
         while waiting or self._last:
             if not waiting:
@@ -199,7 +199,7 @@ class _Walk:
         return inside
 
     def _tensor(self, path: str, tensor: Tensor) -> list[tuple[str, Any]]:
-        """Return attributes that scripts set on a parameter (`p.velocity`), and the user's hooks for its gradient."""
+        """Return attributes that scripts set on a parameter (`p.velocity`), and the user's hooks on its gradient."""
         if type(tensor) not in (Tensor, nn.Parameter, nn.Buffer):  # other kinds have torch's own attributes
             return []
         self._hold(Place(vars(tensor), path))
@@ -273,7 +273,7 @@ class _Walk:
         return [*entries, ("", type(value))]
 
     def _class(self, path: str, kind: type) -> list[tuple[str, Any]]:
-        """Return a user class's data, methods and bases; only the bases of any other class."""
+        """Return a user class's data, methods and bases. For any other class, return only the bases."""
         bases = [("", base) for base in kind.__bases__ if base is not object]
         if not _is_own(kind) or not holders.is_users(kind):
             return bases
@@ -308,7 +308,7 @@ class _Walk:
         ]
 
     def _named(self, path: str, code: CodeType, module: dict[str, Any]) -> list[tuple[str, Any]]:
-        """Return the globals that the code names; instead of a module, the attributes that the code names."""
+        """Return the globals that the code names. For a module, return instead the attributes that the code names."""
         entries: list[tuple[str, Any]] = []
         names, is_users = holders.names_of(code), holders.is_users_file(code.co_filename)
         if is_users:
@@ -332,7 +332,7 @@ def _hooks(owner: object, kinds: Iterable[str]) -> list[tuple[str, Any]]:
 
 
 def _wrapped(optimizer: Optimizer) -> Optimizer | None:
-    """Return the optimizer that a library's wrapper shares its state with: accelerate's, Lightning's or torch's."""
+    """Return the optimizer with which a library's wrapper (accelerate, Lightning, torch) shares its state."""
     return next((inner for _, inner in _inner(optimizer) if inner.state is optimizer.state), None)
 
 
@@ -355,7 +355,7 @@ def _is_own_code(module: Mapping[str, Any]) -> bool:
 
 
 def _free(path: str, taken: Mapping[str, object]) -> str:
-    """Return the path, with a number if another thing has this path: roots have empty paths."""
+    """Return the path, followed by a number if another object already has this path. Roots have empty paths."""
     if path not in taken:
         return path
     count = sum(other == path or other.startswith(f"{path}#") for other in taken)

@@ -1,7 +1,7 @@
 """Find where a step calls each operator: the user's line, the module, and the pass of autograd.
 
 Autograd's engine runs torch's own backward operators, which no line of user code calls. Such an operator gets the line
-and the module of its forward operator. Autograd gives both the same sequence number.
+and the module of its forward operator. Autograd gives both operators the same sequence number.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _STANDARD_LIBRARY = str(Path(traceback.__file__).parent)
 
 
 class Place(NamedTuple):
-    """A line of code. `file` is relative to the import root, so that evidence carries no machine's paths."""
+    """A line of code. `file` is relative to the import root, so that evidence does not contain a machine's paths."""
 
     file: str
     line: int
@@ -49,7 +49,7 @@ def innermost(frames: Iterable[tuple[str, int]]) -> Place:
 
 
 def of_traceback(trace: TracebackType | None) -> Place:
-    """Return the place an exception came from."""
+    """Return the place where an exception was raised."""
     return innermost((frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(trace))
 
 
@@ -82,7 +82,7 @@ def _is_machinery(file: str) -> bool:
 
 
 def asked_at() -> str:
-    """Return the line that is executing now and, if it is in a library, the user's line that led there."""
+    """Return the line that is executing now and, if it is in a library, the user's line that called the library."""
     place, frame = of_current_stack(), own_frame_of_stack()
     if frame is None or (relative(frame.file), frame.line) == place:
         return f"{place.file}:{place.line}"
@@ -90,7 +90,7 @@ def asked_at() -> str:
 
 
 def made_to_wait(error: BaseException) -> str:
-    """Return advice to stop an optimizer's update from reading values, if such an update raised; else ""."""
+    """Return how to keep an optimizer's update from reading values, if such an update raised the error; else ""."""
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     updates = [
         number for number, each in enumerate(frames) if isinstance(each.f_locals.get("self"), torch.optim.Optimizer)
@@ -112,8 +112,8 @@ def made_to_wait(error: BaseException) -> str:
 
 
 def called_at(error: BaseException) -> str:
-    """Return what to write after the place an exception came from: its line of code or, if the place is in a library,
-    the user's line that led there.
+    """Return what to write after the place where an exception was raised: its line of code or, if the place is in a
+    library, the user's line that called the library.
     """
     frame, place = innermost_frame(error), of_traceback(error.__traceback__)
     if frame is None:
@@ -133,7 +133,7 @@ _QUOTED = 100  # characters of a line
 
 
 class Site(NamedTuple):
-    """Where an operator was called. `line` is empty if only the harness and torch led there."""
+    """Where an operator was called. `line` is empty if it was called only from the harness and torch."""
 
     phase: Literal["between", "forward", "backward"]
     module: str
@@ -142,7 +142,7 @@ class Site(NamedTuple):
 
 
 class SiteFinder:
-    """Finds the site of the operator that is called now. names: paths of modules, by identity."""
+    """Finds the site of the operator that is being called. names: paths of modules, by identity."""
 
     def __init__(self, names: Mapping[int, str]) -> None:
         self._names = names
@@ -150,7 +150,7 @@ class SiteFinder:
         self._next_node = {get_ident(): _next_node()}  # by thread: each numbers its own nodes
 
     def find(self, caller: FrameType | None = None) -> Site:
-        """Return the site of the operator that the caller was asked to run. caller: the frame to begin at."""
+        """Return the site of the operator that is being called. caller: the frame to begin at."""
         begin = sys._getframe(1) if caller is None else caller
         in_backward = torch._C._current_graph_task_id() != -1
         own, library, modules = _walked(begin, stops=in_backward)
@@ -236,6 +236,6 @@ def sites_noted(finder: SiteFinder) -> Iterator[None]:
 
 
 def site_to_note() -> Site | None:
-    """Return the site of the operator that is recorded now; None where sites were not requested."""
+    """Return the site of the operator that is being recorded; None if sites were not requested."""
     found: Site | None = _finder.find() if _finder is not None else None
     return found

@@ -1,4 +1,4 @@
-"""Remember what places held at one time, list what differs since then, and restore it."""
+"""Remember what places contained at one time, list what differs since then, and restore it."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ class Snapshot:
                 self._held[place.identity] = place, held
 
     def changed(self) -> bool:
-        """Return True if any place holds something else than it did."""
+        """Return True if the content of any place has changed."""
         return any(True for _ in self._others())
 
     def changes(self) -> list[Change]:
-        """Return the slots that differ, each once: functions of one module may name the same global."""
+        """Return the slots that differ, each only once, because functions of one module may name the same global."""
         found: dict[tuple[int, Any], Change] = {}
         for place, held in self._others():
             for each in asked(lambda: [*place.changes(held)], []):  # noqa: B023 - called here
@@ -48,25 +48,25 @@ class Snapshot:
         return [*found.values()]
 
     def restore(self, stays: Stays = lambda _slot, _value: False) -> None:
-        """Restore what every place held; new entries stay if `stays` is true for them."""
+        """Restore the former content of every place. Keep a new entry if `stays` returns True for it."""
         for place, held in self._others():
             place.restore(held, stays)
 
     def grown(self) -> None:
-        """Note the lengths of lists after the first execution. A list that grows again in the next one is a log."""
+        """Note the lengths of lists after the first execution. A list that grows again in the second one is a log."""
         for place, _ in self._held.values():
             if isinstance(place, Elements):
                 place.grew_to = asked(partial(len, place.owner), None)
 
     def tensors(self) -> Iterator[tuple[Slot, Tensor]]:
-        """Yield every tensor that a slot held, with its slot."""
+        """Yield every tensor that was in a slot, with the slot."""
         for place, held in self._held.values():
             for index, (key, value) in enumerate(place.entries(held)):
                 if issubclass(type(value), Tensor):
                     yield Slot(place, key, place.name(key, index)), value
 
     def _others(self) -> Iterator[tuple[Place, Any]]:
-        """Return the places that hold something else than they did."""
+        """Return the places whose content has changed, with their former content."""
         return ((place, held) for place, held in self._held.values() if not asked(partial(place.is_as, held), True))
 
 
@@ -84,17 +84,17 @@ KeptUp = list[tuple[Slot, str]]  # slots, each with the name of the result that 
 def keep_up(kept: KeptUp, results: Mapping[str, Tensor]) -> None:
     """Put a replay's results into the slots where the recorded execution left its results (`self.accuracy = …`).
 
-    A replay executes no Python, so its results would otherwise stay in memory that nothing reads.
+    A replay executes no Python. Without this, its results would stay in memory that nothing reads.
     """
     for slot, name in kept:
         slot.put(results[name])
 
 
 class HostChanges:
-    """The changes by one execution of a step. Create it before, and ask it after, while new objects are still bound."""
+    """The changes by one execution of a step. Create it before the execution; use it while new objects are bound."""
 
     def __init__(self, roots: Sequence[object], *, of_device: bool) -> None:
-        """Remember present values. of_device: True if replays run a device's graph, which repeats no CPU work."""
+        """Remember current values. of_device: True if replays run a device's graph, which repeats no CPU work."""
         self._roots, self._of_device = roots, of_device
         found = reach(*roots)
         memories = [] if of_device else _memories(found)
@@ -111,9 +111,9 @@ class HostChanges:
         self._drawn_before = self._drawn()
 
     def kept_up(self, results: Mapping[str, Tensor]) -> KeptUp:
-        """Return the slots that the execution left its results in; `results` are its tensors by name.
+        """Return the slots in which the execution left its results. results: the tensors of the results, by name.
 
-        Slots of a list that grew are left out: a replay appends nothing.
+        Slots of a list that grew are left out, because a replay appends nothing.
         """
         by_elements = {same(tensor): name for name, tensor in results.items()}
         held = [*self._places.tensors(), *self._kept_by_optimizers.tensors()]
@@ -128,7 +128,7 @@ class HostChanges:
         ]
 
     def found(self, kept: KeptUp) -> list[str]:
-        """Return each change by path and manner, except changes of slots in `kept`, which replays repeat."""
+        """Return the path and kind of each change, except changes of slots in `kept`, which replays repeat."""
         changes = [str(each) for each in self._changes(self._places, kept)]
         changes += [
             f"{path} (a tensor on the host, changed in place)"
@@ -145,18 +145,18 @@ class HostChanges:
         return list(dict.fromkeys([*changes, *drawn]))
 
     def replaced(self, kept: KeptUp) -> list[tuple[str, Tensor]]:
-        """Return the former tensors, with paths, of slots where replays put a result."""
+        """Return, for slots where replays put a result, the former tensors with their paths."""
         bound = {slot.identity for slot, _ in kept}
         changes = [each for each in self._places.changes() if each.slot.identity in bound]
         return [(each.slot.name, each.was) for each in changes if isinstance(each.was, Tensor)]
 
     def numbers(self, kept: KeptUp) -> list[Slot]:
-        """Return the slots whose number became another number."""
+        """Return the slots in which a number changed to another number."""
         changes = [*self._changes(self._places, kept), *self._changes(self._kept_by_optimizers, kept)]
         return [each.slot for each in changes if type(each.was) in _NUMBERS and type(each.now) in _NUMBERS]
 
     def restore(self) -> None:
-        """Restore what places held, except those of optimizers."""
+        """Restore the content of all places except those of optimizers."""
         self._places.restore()
 
     def _changes(self, snapshot: Snapshot, kept: KeptUp) -> list[Change]:
@@ -164,7 +164,7 @@ class HostChanges:
         return [each for each in snapshot.changes() if each.slot.identity not in bound]
 
     def _drawn(self) -> dict[str, bytes | str]:
-        """Return the states of the host's generators. Skip torch's for a recording: replays draw from them, too."""
+        """Return the states of the host's generators. For a recording, skip torch's: replays draw from them as well."""
         with _disable_current_modes():
             return {
                 name: state.cpu().numpy().tobytes() if isinstance(state, Tensor) else repr(state)
@@ -186,7 +186,7 @@ def _memories(found: Reachable) -> list[np.ndarray[Any, Any]]:
 
 
 def _is_of_a_tensor(place: Place, memories: Sequence[np.ndarray[Any, Any]]) -> bool:
-    """Return True for an array in the memory of a tensor: a replay repeats what is computed there."""
+    """Return True for an array in a tensor's memory. A replay repeats what is computed there."""
     array = place.owner if isinstance(place, Values) else None
     return isinstance(array, np.ndarray) and any(np.may_share_memory(array, memory) for memory in memories)
 

@@ -1,7 +1,7 @@
-"""Undo what a trial execution of a training step did: values, `.grad`, optimizer state, random generators, attributes.
+"""Undo the effects of a trial execution of a training step: values, `.grad`, optimizer state, generators, attributes.
 
-Warm-up steps, the fake pass and the recording of a traced step all execute the step's body before it counts.
-Without undoing them the captured arm would start ahead, or its `.grad` and attributes would hold fake tensors.
+Warm-up steps, the fake pass and the recording of a traced step all execute the step's body before it counts. If they
+were not undone, the captured arm would start ahead, or its `.grad` and attributes would hold fake tensors.
 
 The addresses of static buffers that a capture reads and writes are watched: a buffer that moves is no longer trained.
 """
@@ -43,11 +43,11 @@ class _Known(NamedTuple):
 
 
 class StateGuard:
-    """Remembers the state on entry, and restores it at the end of the block, in place, so that addresses stay.
+    """Remembers the state on entry, and restores it at the end of the block, in place, so that addresses do not change.
     `restore` does so earlier, and can keep newly created state.
 
-    `state` names tensors that the body changes. What can be reached from `roots` need not be named (see `reachable`),
-    nor parameters and state of any `torch.optim` optimizer that steps meanwhile: a global pre-step hook finds them.
+    `state` names tensors that the body changes. Tensors reachable from `roots` need not be named (see `reachable`). Nor
+    do parameters and state of any `torch.optim` optimizer that steps in the block: a global pre-step hook finds them.
     """
 
     def __init__(self, state: State, roots: Sequence[object] = ()) -> None:
@@ -81,7 +81,7 @@ class StateGuard:
 
     @contextmanager
     def first_execution(self) -> Iterator[None]:
-        """Observe the first execution of the step, in the block: which tensors it creates, with which first values.
+        """Observe the first execution of the step, in the block: which tensors it creates, and their first values.
         `restore` then finds out whether later executions change them.
         """
         with self._first_values:
@@ -92,15 +92,15 @@ class StateGuard:
 
     @property
     def created_state(self) -> bool:
-        """Return True if an optimizer made its state during the guarded execution, or an attribute changed."""
+        """Return True if an optimizer created its state during the guarded execution, or if an attribute changed."""
         return self._places.changed()
 
     def restore(self, *, keep_created: bool = False) -> None:
-        """Restore everything. With `keep_created` lazily made state (an optimizer's, a gradient scaler's, a table)
+        """Restore everything. With `keep_created`, lazily created state (of an optimizer, a gradient scaler, a table)
         stays, reset to its first value.
 
-        A capture needs that: state created inside it would be created again by every replay. Raises `StateError` for
-        state that later executions change and that was not made from numbers alone.
+        A capture needs that, because state created inside a capture would be created again by every replay. Raises
+        `StateError` for state that later executions change and that was not created from numbers alone.
         """
         with _disable_current_modes(), torch.no_grad():
             kept = self._begin_anew() if keep_created else set()
@@ -122,7 +122,7 @@ class StateGuard:
         self._is_restored = True
 
     def _new_tensors(self) -> list[tuple[str, Tensor]]:
-        """Return the tensors that nothing held before, by path."""
+        """Return, by path, the tensors that were not held by anything before."""
         if not self._places.changed():
             return []
         return [(path, each) for path, each in reach(*self._roots).named_tensors() if id(each) not in self._before]
@@ -174,7 +174,7 @@ class StateGuard:
 
 
 def _is_made_of(value: Any, kept: set[int]) -> bool:
-    """Return True if a value holds tensors, and none but those in `kept`."""
+    """Return True if a value contains tensors, and only tensors in `kept`."""
     if not kept:
         return False
     found = reach(value)
@@ -183,7 +183,7 @@ def _is_made_of(value: Any, kept: set[int]) -> bool:
 
 
 def _put_back_gradient(known: _Known) -> None:
-    """Restore gradient and `requires_grad`: a step may freeze or thaw the tensor, or write undetached values to it."""
+    """Restore gradient and `requires_grad`. A step may freeze or thaw the tensor, or write undetached values to it."""
     tensor = known.tensor
     if not tensor.is_leaf and not tensor._is_view():
         tensor.detach_()
@@ -193,8 +193,8 @@ def _put_back_gradient(known: _Known) -> None:
 
 
 def _put_back_memory(tensor: Tensor, memory: Tensor) -> None:
-    """Restore the memory if a step assigned to `.data`, as 8-bit optimizers and swapped averages do. After an
-    execution on fake tensors, that memory has no values.
+    """Restore the memory if a step assigned to `.data`, as 8-bit optimizers and swapped averages do. After an execution
+    on fake tensors, the assigned memory has no values.
     """
     elsewhere = tensor.device != memory.device  # memory without values has no address
     if tensor.layout is torch.strided and (elsewhere or (memory.numel() and same(tensor) != same(memory))):
@@ -202,7 +202,7 @@ def _put_back_memory(tensor: Tensor, memory: Tensor) -> None:
 
 
 def _put_back(tensor: Tensor, value: Tensor) -> None:
-    """Copy a saved value back. Skip expanded tensors: their elements share memory, so they cannot be written to."""
+    """Copy a saved value back. Skip expanded tensors, whose elements share memory and cannot be written to."""
     held = local(tensor)
     strided = held.layout is torch.strided
     if not strided or all(stride or size <= 1 for size, stride in zip(held.shape, held.stride(), strict=True)):
@@ -210,8 +210,8 @@ def _put_back(tensor: Tensor, value: Tensor) -> None:
 
 
 def _saved(tensor: Tensor) -> Tensor:
-    """Return a copy on the host, of this rank's part if ranks share the tensor. The copy lives through warm-up and
-    capture, when the device's memory is at its peak."""
+    """Return a copy of the tensor, or of this rank's part of it. The copy is on the host because it exists during
+    warm-up and capture, when the device's memory is at its peak."""
     return local(tensor).detach().to("cpu", copy=True)
 
 
@@ -219,7 +219,7 @@ MOVED = 0  # an address that no buffer has
 
 
 class StaticAddresses:
-    """Watches the buffers that `static` names; `check` before each replay costs one comparison a buffer."""
+    """Watches the buffers that `static` names. `check` before each replay costs one comparison per buffer."""
 
     def __init__(self, static: State) -> None:
         self._static = static
@@ -227,7 +227,7 @@ class StaticAddresses:
         self.moved: set[str] = set()
 
     def remember(self) -> None:
-        """Remember the present addresses as those at capture."""
+        """Remember the current addresses as the addresses at capture."""
         self.captured = self._addresses()
 
     def check(self) -> None:
@@ -237,7 +237,7 @@ class StaticAddresses:
             self.moved |= {name for name, place in self.captured.items() if now.get(name) != place}
 
     def seen(self) -> dict[str, int]:
-        """Return present addresses, for a `CaptureRecord`; `MOVED` for a buffer that was elsewhere at any replay."""
+        """Return current addresses, for a `CaptureRecord`; `MOVED` for a buffer with another address at any replay."""
         return {name: MOVED if name in self.moved else place for name, place in self._addresses().items()}
 
     def _addresses(self) -> dict[str, int]:
@@ -247,7 +247,7 @@ class StaticAddresses:
 def _addresses(tensors: Mapping[str, Tensor]) -> dict[str, int]:
     """Return the tensors' addresses. For a tensor that wraps others (a rank's part, a quantized weight), return theirs.
 
-    Runs no operation, because operations near a replay are counted as the step's.
+    Run no operation, because operations near a replay are counted as the step's.
     """
     found: dict[str, int] = {}
     for name, tensor in tensors.items():

@@ -3,8 +3,8 @@
 Each execution is undone before the next. First comes the fake pass, in which a host sync fails. If it created lazy
 state or waited, real executions create that state. If it waited, a second fake pass follows, because a CUDA graph's
 warm-up also does what only the first step does. Last, the recording (`operations`) executes the step. A replay runs the
-recorded operators on the same tensors. It is not a CUDA graph: it shows what would break a capture, and nothing about
-speed, memory or loading.
+recorded operators on the same tensors. A replay is not a CUDA graph: it shows what would break a capture, but nothing
+about speed, memory or loading.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def is_prepared() -> bool:
 
 
 class HostSyncError(HarnessError):
-    """The step's body asks for a value that only a host sync can give, so it cannot be captured."""
+    """The step's body needs a value that only a host sync can give, so the body cannot be captured."""
 
     def __init__(self, operation: str, file: str, line: int, called: str = "") -> None:
         self.operation, self.file, self.line = operation, file, line
@@ -81,9 +81,9 @@ class TracedStep:
 
     `state` names tensors that the body changes; those reachable from `roots` need no name (see `StateGuard`). `static`
     names the buffers whose addresses the recording holds.
-    `outputs` is called after the body while recording. Every replay computes the tensors that it returns (gradients,
-    metrics) again. They are in `self.outputs`, and wherever the step itself keeps them. Recording does not change the
-    state, so step 0 is replayed like every other step.
+    `outputs` is called after the body while recording. Every replay recomputes the tensors that it returns (gradients,
+    metrics). They are in `self.outputs`, and wherever the step itself keeps them. Recording does not change the state,
+    so step 0 is replayed like every other step.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class TracedStep:
         self.replays = 0
 
     def record(self) -> None:
-        """Run the fake pass, then record. On `HostSyncError` and `NotTraceableError` the state is as before."""
+        """Run the fake pass, then record. After `HostSyncError` or `NotTraceableError` the state is as before."""
         with preparing():
             self._record()
 
@@ -154,7 +154,7 @@ class TracedStep:
         self.buffers.remember()
 
     def _require_whole(self) -> None:
-        """Raise for tensors that ranks share: a fake pass would leave FSDP2's own buffers without values."""
+        """Raise if ranks share tensors, because a fake pass would leave FSDP2's own buffers without values."""
         named = {id(tensor): (name, tensor) for name, tensor in [*self._registered(), *self._state().items()]}
         spread = [name for name, tensor in named.values() if is_distributed(tensor)]
         if spread:
@@ -166,7 +166,7 @@ class TracedStep:
             )
 
     def _require_waits(self, recorded: Operations) -> None:
-        """Raise for collectives that Python waits for: a replay would read their unfinished results."""
+        """Raise for collectives for which Python waits. A replay would not wait, and read unfinished results."""
         unawaited = sorted(name for name in recorded.names() if name.startswith("c10d."))
         if unawaited:
             raise NotTraceableError(
@@ -198,7 +198,7 @@ class TracedStep:
         return done.created_state
 
     def replay(self) -> Tensor:
-        """Execute the recorded operators once, and return the 0-d loss in its own storage."""
+        """Execute the recorded operators once. Return a copy of the 0-d loss."""
         if self._recorded is None:
             self.record()
         self.buffers.check()
@@ -233,7 +233,7 @@ class TracedStep:
             return follow(self._body, self._roots, of_device=False)
 
     def _create_state(self) -> None:
-        """Make lazy state before the recording. Raises `NotTraceableError` if that is impossible."""
+        """Create lazy state before the recording. Raises `NotTraceableError` if that is impossible."""
         try:
             self._execute_twice()
         except StateError as error:
@@ -262,10 +262,10 @@ class FakePass(NamedTuple):
 
 @no_fake_tensors_left()
 def fake_pass(body: Body, state: State, roots: Sequence[object] = ()) -> FakePass:
-    """Run `body` on fake tensors, and undo it.
+    """Run `body` on fake tensors, and undo its effects.
 
-    Raises `HostSyncError` with file and line where the body needs a real value. Sees `.item()`, `.tolist()`,
-    `bool(tensor)` and operators whose output shape depends on values; not `print(tensor)`.
+    Raises `HostSyncError` with the file and line at which the body needs a real value. It detects `.item()`,
+    `.tolist()`, `bool(tensor)` and operators whose output shape depends on values, but not `print(tensor)`.
     """
     with StateGuard(state, roots) as guard:
         try:
