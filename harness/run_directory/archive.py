@@ -1,7 +1,7 @@
 """Write an archive of a run directory, so that equal runs give equal bytes, and unpack an untrusted archive.
 
-Unpacking reads a stream and trusts no size in it. Bytes and files are counted before they are written, so that an
-archive is refused before anything that breaks a rule is written. Python's `data` filter is used too, if available.
+Unpacking reads the archive as a stream and trusts none of its sizes. Bytes and files are counted before they are
+written, so that nothing is written that breaks a rule. Python's `data` filter is used as well, if available.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ LIMITS = Limits()
 
 
 def is_archive(path: Path) -> bool:
-    """Return True if the name is that of an archive in a readable format."""
+    """Return True if the name has the ending of an archive in a readable format."""
     return path.name.lower().endswith(SUFFIXES)
 
 
@@ -87,10 +87,11 @@ def write_archive(
 
 
 def unpack(archive: Path, folder: Path, limits: Limits = LIMITS, first: str = "") -> None:
-    """Unpack an archive into an empty folder. first: the archive's first folder, after which unpacking stops; "": all.
+    """Unpack an archive into an empty folder. first: the archive's first folder, after which unpacking stops; "": all
+    of it.
 
     Raises EvidenceError for an archive that is damaged, exceeds a limit, or contains anything except plain files and
-    folders below its top. The caller then has to remove the folder.
+    folders below its top. In that case the caller has to remove the folder.
     """
     if not archive.is_file():
         raise EvidenceError("an archive of a run is a plain file", where=str(archive), got="something else")
@@ -129,7 +130,7 @@ def _decompressed(file: IO[bytes], archive: Path, limits: Limits) -> _Readable:
 
 
 class _XzFile:
-    """Read one xz stream with a limit on the decoder's memory, which `lzma.LZMAFile` does not have."""
+    """Read one xz stream with a limit on the decoder's memory. `lzma.LZMAFile` has no such limit."""
 
     def __init__(self, file: IO[bytes], memory: int) -> None:
         self._file, self._decoder = file, lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=memory)
@@ -147,7 +148,7 @@ class _XzFile:
 
 
 class _Stream:
-    """A stream for tarfile that refuses to give more bytes than were allowed, so that a header cannot request a GB."""
+    """A stream for tarfile that returns only as many bytes as allowed, so that a header cannot request a gigabyte."""
 
     def __init__(self, source: _Readable, archive: Path) -> None:
         self._source, self._archive, self._left = source, archive, 0
@@ -173,7 +174,7 @@ _DISTRUST = "do not unpack it; ask for one that `harness pack` made"
 
 
 class _Member(tarfile.TarInfo):
-    """Treat every damaged header as an error. tarfile treats one after the first member as the end of the archive."""
+    """Treat every damaged header as an error. tarfile treats a damaged header after the first member as the end."""
 
     @classmethod
     def fromtarfile(cls, tarfile_: tarfile.TarFile) -> _Member:
@@ -187,7 +188,7 @@ class _Member(tarfile.TarInfo):
 
 @dataclass
 class _Unpacking:
-    """One archive that is being unpacked. spelled: each file and folder by its name without case and composition."""
+    """An archive that is being unpacked. spelled: each file and folder, by its name in lower case and composed form."""
 
     archive: Path
     folder: Path
@@ -201,7 +202,7 @@ class _Unpacking:
     unpacked: int = 0
 
     def run(self) -> None:
-        """Unpack every member. Raise ReadError if anything except zero bytes follows the last one."""
+        """Unpack every member. Raise ReadError if anything except zero bytes follows the last member."""
         count = 0
         while (member := self._next()) is not None:
             if self.first and self.first not in PurePosixPath(member.name).parts[:2]:
@@ -238,7 +239,7 @@ class _Unpacking:
         self._copy(member, target)
 
     def _inside(self, name: str) -> PurePosixPath:
-        """Return the member's path below the folder, without `.`. Refuse an unfit or too long name."""
+        """Return the member's path below the folder, without `.`. Refuse a name that is not allowed or too long."""
         rule = "stays inside its folder, under names that every system can write"
         if problem := unfit(name):
             self._refuse(name, rule, problem)
@@ -249,7 +250,7 @@ class _Unpacking:
         return path
 
     def _once(self, path: PurePosixPath, member: tarfile.TarInfo) -> None:
-        """Refuse a repeated path, a path that differs from another only in case or composition, or one below a file."""
+        """Refuse a path that is below a file, repeated, or different from another only in case or composition."""
         rule = "names each file once, and differently from all others on every system"
         for part in [path, *path.parents][:-1]:
             key = unicodedata.normalize("NFC", str(part)).casefold()

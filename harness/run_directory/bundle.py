@@ -57,14 +57,14 @@ class Attempts(Record):
 
 
 class Narrowed(Record):
-    """The selection on the command line; empty: everything. tags: the tags by which `claims` were selected."""
+    """The selection on the command line. Empty means everything. tags: the tags by which `claims` were selected."""
 
     claims: list[str] = Field(default_factory=list)
     workloads: list[str] = Field(default_factory=list)
     tags: list[str] = Field(default_factory=list)
 
     def asks_for(self, unit: Unit) -> bool:
-        """Return True if the unit is in the requested part of its contract."""
+        """Return True if the unit is in the part of its contract that the command line selected."""
         named = (self.claims, unit.claim), (self.workloads, unit.workload)
         return all(not wanted or name in wanted for wanted, name in named)
 
@@ -72,8 +72,8 @@ class Narrowed(Record):
 class Digests(Record):
     """SHA-256 digests in hexadecimal: of contracts by id, of all sources together, and of the sources by package.
 
-    shared: of the shared files of a contract, in order, by its id; a contract's own digest covers them.
-    evidence: of each evidence file by its path, in versions 1 and 2; later versions have these in the manifest.
+    shared: of a contract's shared files, in order, by the contract's id; a contract's own digest covers them.
+    evidence: of each evidence file by path, in versions 1 and 2. In later versions the manifest has these digests.
     """
 
     contracts: dict[str, str]
@@ -98,7 +98,7 @@ class WaiverRecord(Record):
 class Resumption(Record):
     """The resumption of an interrupted run: its time, its command, and the runs that were executed from then on.
 
-    cut_off: the executed runs that had started before the interruption; their earlier evidence was removed.
+    cut_off: the executed runs that had started before the interruption. Their earlier evidence was removed.
     """
 
     at: str  # ISO 8601, UTC
@@ -130,7 +130,7 @@ class Header(Versioned):
 
     @property
     def before_manifests(self) -> bool:
-        """Return True if the directory is from before manifests existed, so that it may have no manifest."""
+        """Return True if the directory is from before manifests existed, so that a missing manifest is no error."""
         return self.format_version < 3
 
     @model_validator(mode="after")
@@ -159,7 +159,8 @@ class Header(Versioned):
 
 @dataclass(frozen=True)
 class Bundle:
-    """A run that was read. seal: if the run is complete and unchanged. Unpacked files are removed with the bundle."""
+    """A run that was read. seal: shows if the run is complete and unchanged. Unpacked files are removed with this
+    object."""
 
     place: Place
     header: Header
@@ -188,7 +189,7 @@ class Bundle:
         return {*self.header.digests.evidence, *(self.seal.within.by_path() if self.seal.within is not None else ())}
 
     def contract_paths(self) -> list[Path]:
-        """Return the paths of the contracts' copies, sorted: those in the header, and all others in the folder."""
+        """Return the sorted paths of the contracts' copies: those that the header names, and others in the folder."""
         folder = self.root / layout.CONTRACTS
         names = {f"{name}.yaml" for name in self.header.digests.contracts}
         return [folder / name for name in sorted(names | {path.name for path in folder.glob("*.yaml")})]
@@ -198,7 +199,7 @@ class Bundle:
         return self.root / layout.CONTRACTS / layout.SHARED_FILES / f"{digest}.yaml"
 
     def evidence(self, run_id: str) -> RunEvidence:
-        """Return one run's evidence. Missing evidence gives an `incomplete` death, damage a `garbage` one.
+        """Return one run's evidence. Missing evidence gives a death `incomplete`, damaged evidence a death `garbage`.
 
         Raises EvidenceError for an id that leads out of the directory.
         """
@@ -207,11 +208,11 @@ class Bundle:
         return self._read[run_id]
 
     def so_far(self) -> Bundle:
-        """Return a bundle for a directory that is being written: a run under way has only its ended executions."""
+        """Return a bundle of a directory that is being written. A run under way has only its completed executions."""
         return replace(self, under_way=True, _read={}, _made={})
 
     def made(self, run_id: str) -> Run | None:
-        """Return the executed Run as its evidence records it; None if it cannot be read."""
+        """Return the executed Run, as its evidence records it; None if the record cannot be read."""
         self.evidence(run_id)
         return self._made.get(run_id)
 
@@ -277,7 +278,7 @@ def altered(bundle: Bundle) -> list[str]:
 
 
 def _evidence_changes(bundle: Bundle) -> Iterator[tuple[str, str]]:
-    """Yield changes of evidence files, if the header has their digests, as headers before manifests did."""
+    """Yield changes of evidence files, if the header has their digests, as headers had before manifests existed."""
     recorded = bundle.header.digests.evidence
     if not recorded and (bundle.seal.missing == UNFINISHED or not bundle.header.before_manifests):
         return
@@ -320,16 +321,16 @@ def recorded_bytes(path: Path) -> bytes | None:
 
 
 def unused(path: Path) -> Path:
-    """Return the path, or if it exists, the first of `name-2`, `name-3`, … that does not exist."""
+    """Return the path or, if it exists, the first of `name-2`, `name-3`, … that does not exist."""
     names = (path.with_name(f"{path.name}-{number}") for number in count(2))
     return path if not os.path.lexists(path) else next(other for other in names if not os.path.lexists(other))
 
 
 def contract_digests(contracts: Iterable[LoadedContract]) -> dict[str, str]:
-    """Return the value of `Digests.contracts`: each contract's digest by its id."""
+    """Return the value for `Digests.contracts`: the digest of each contract by the contract's id."""
     return {loaded.contract.id: loaded.digest for loaded in contracts}
 
 
 def shared_digests(contracts: Iterable[LoadedContract]) -> dict[str, list[str]]:
-    """Return the value of `Digests.shared`: the digests of each contract's shared files by its id."""
+    """Return the value for `Digests.shared`: the digests of each contract's shared files by the contract's id."""
     return {loaded.contract.id: [file.digest for file in loaded.shared] for loaded in contracts if loaded.shared}

@@ -1,4 +1,4 @@
-"""Account for each second of a directory's runs, by run, phase and kind of cost. No judge reads these figures."""
+"""Assign each second of a directory's runs to a run, a phase and a kind of cost. No judge reads these figures."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from harness.run_directory.verdict_file import read_verdicts
 
 
 class Kind(StrEnum):
-    """Kinds of cost, in the order of their first occurrence in a run."""
+    """Kinds of cost, in the order in which they first occur in a run."""
 
     IMPORTS = "imports"
     OPENING = "opening"
@@ -103,7 +103,7 @@ _ARM = re.compile(r"(?P<arm>[^:.]+)(\.\d+)?: (?P<what>.*)", re.DOTALL)
 
 
 def kind_of(phase: str, controls: Collection[str] = ()) -> Kind:
-    """Return the kind of cost of a worker's phase. controls: the arms that are only untrained controls."""
+    """Return the kind of cost of a worker's phase. controls: the arms that are used only as untrained controls."""
     found = _ARM.fullmatch(phase)
     if found is None:
         return _look_up(_OF_THE_WORKER, phase)
@@ -140,10 +140,10 @@ class Span(NamedTuple):
 
 
 def spans(worker: WorkerTimes, controls: Collection[str] = ()) -> list[Span]:
-    """Return the worker's time as consecutive spans, in which each phase lasts until the next one begins.
+    """Return the worker's time as consecutive spans. Each phase lasts until the next phase begins.
 
-    If the times of its process were not recorded and the worker died, its last phase has no span. Times that are
-    not finite or not in order (damaged evidence) are left out.
+    If the worker died and the times of its process were not recorded, its last phase has no span. Times that are not
+    finite or not in order (damaged evidence) are left out.
     """
     if not worker.clocked or worker.process is None:
         marks = [(phase.name, kind_of(phase.name, controls), phase.seconds) for phase in worker.phases]
@@ -164,7 +164,7 @@ def spans(worker: WorkerTimes, controls: Collection[str] = ()) -> list[Span]:
 
 
 def on_gpu(worker: WorkerTimes, spent: Iterable[Span]) -> list[Span]:
-    """Return the spans in which the worker held a GPU and could use it; none if its process was not recorded."""
+    """Return the spans in which the worker held a GPU and could use it. Return none if its process was not recorded."""
     process = worker.process
     if process is None or process.gpu is None:
         return []
@@ -189,7 +189,7 @@ def _until_the_next(marks: Iterable[tuple[str, Kind, float]]) -> Iterator[Span]:
 
 
 def _with_stops(spent: Iterable[Span], stopped: Iterable[tuple[float, float]]) -> Iterator[Span]:
-    """Yield the same time, split so that times in which the process was stopped are separate spans."""
+    """Yield the same spans, split so that each time in which the process was stopped is a separate span."""
     stops = sorted((began, ended) for began, ended in stopped if began < ended)
     for span in spent:
         at = span.began
@@ -214,7 +214,7 @@ class PhaseSeconds(Record):
 
 
 class Costs(Record):
-    """Seconds that runs cost. Runs can overlap: `by_kind` and `by_run` count the seconds of each run in full.
+    """The seconds of all runs. Runs can overlap: `by_kind` and `by_run` count the seconds of each run in full.
 
     clocked: True if times were recorded, so that `wall_seconds` is from the start of the first process to the end of
     the last. If False (older evidence), each run lasts from its first to its last record, and runs do not overlap.
@@ -239,8 +239,8 @@ def costs(
 ) -> Costs:
     """Return the cost of the runs of one directory.
 
-    runs: the workers of each run, by its id; controls: the untrained control arms, by contract; has_gpu: True if the
-    machine has a GPU. A run whose process was not recorded counts as holding that GPU.
+    runs: the workers of each run, by the run's id; controls: the untrained control arms, by contract; has_gpu: True if
+    the machine has a GPU. A run whose process was not recorded counts as holding that GPU.
     """
     spent = {
         name: [(worker, spans(worker, controls.get(worker.run.contract, ()))) for worker in workers]
@@ -272,9 +272,9 @@ def costs(
 
 
 def divided(held: Iterable[tuple[str | None, Sequence[Span]]]) -> dict[Kind, float]:
-    """Return GPU seconds by kind of cost. Time in which several spans hold the same GPU is divided among these spans.
+    """Return GPU seconds by kind of cost. If several spans hold the same GPU, divide the time among these spans.
 
-    held: pairs of a GPU's UUID and spans in which it was held.
+    held: pairs of a GPU's UUID and the spans in which that GPU was held.
     """
     changes: defaultdict[str | None, list[tuple[float, int, Kind]]] = defaultdict(list)
     for gpu, seen in held:
@@ -295,7 +295,7 @@ def divided(held: Iterable[tuple[str | None, Sequence[Span]]]) -> dict[Kind, flo
 
 
 def joined(parts: Sequence[tuple[str, Costs]]) -> Costs:
-    """Return the total cost of several run directories, given with their names, which become prefixes of run names."""
+    """Return the total cost of several run directories. parts: their names, which prefix run names, and their costs."""
     each = [part for _, part in parts]
     processor = [part.processor_seconds for part in each if part.processor_seconds is not None]
     by_run: defaultdict[str, list[PhaseSeconds]] = defaultdict(list)
@@ -339,7 +339,7 @@ def _rounded(seconds: float) -> float:
 
 
 def costs_of(bundle: Bundle, contracts: Sequence[Contract]) -> Costs:
-    """Return the cost of all runs of one directory, with and without a verdict, and of locating first differences.
+    """Return the cost of all runs of one directory: runs with or without a verdict, and those that locate differences.
 
     The parts of a resumed run are added separately, because the machine's clock may have been reset between them.
     """
@@ -358,7 +358,7 @@ def costs_of(bundle: Bundle, contracts: Sequence[Contract]) -> Costs:
 
 
 def _times(bundle: Bundle) -> Mapping[str, list[WorkerTimes]]:
-    """Return the workers of every run that has some, by run. Skip an id that is a path out of the directory."""
+    """Return the workers of every run with workers, by run. Skip an id whose path leads out of the directory."""
     evidence = bundle.root / layout.EVIDENCE
     seen = {name: read_times(evidence / name) for name in bundle.header.runs if Path(name).name == name}
     located = sorted((bundle.root / layout.WHERE).glob("*/*"))
@@ -370,7 +370,7 @@ Name = tuple[str, str, str]  # of a unit: contract, claim, workload
 
 
 class Busy(NamedTuple):
-    """A time in which a worker did not wait, in seconds of the clock of the machine that wrote the directory."""
+    """A time in which a worker did not wait, in seconds by the clock of the machine that wrote the directory."""
 
     directory: str
     began: float
@@ -378,10 +378,10 @@ class Busy(NamedTuple):
 
 
 def busy_times(wanted: Collection[Name], folders: Sequence[Path]) -> dict[Name, Sequence[Busy]]:
-    """Return the busy times of the runs of each wanted unit. A unit that is recorded nowhere has no entry.
+    """Return the busy times of the runs of each wanted unit. A unit without any record has no entry.
 
     Run directories and published archives are searched folder by folder, the newest name first, until every unit is
-    found. An archive is only unpacked if it has a verdict of a unit that is still missing.
+    found. An archive is unpacked only if it has a verdict of a unit that is still missing.
     """
     found: dict[Name, Sequence[Busy]] = {}
     for folder in folders:
@@ -396,7 +396,7 @@ def busy_times(wanted: Collection[Name], folders: Sequence[Path]) -> dict[Name, 
 
 
 def busy_seconds(times: Iterable[Busy]) -> float:
-    """Return how long at least one worker was busy. Time in which several runs overlap counts once."""
+    """Return how long at least one worker was busy. Count time in which several runs overlap only once."""
     total, until = 0.0, ("", 0.0)
     for directory, began, ended in sorted(times):
         since = max(began, until[1]) if directory == until[0] else began

@@ -1,8 +1,8 @@
 """Make a run directory: start a new one, or resume an interrupted one.
 
 A command resumes only with the same contracts, sources, packages, machine and options. A run that ended keeps its
-evidence, even if its worker died, because a gate must not be retried until it passes. A run that the interruption
-cut off is executed again completely, and the header names it.
+evidence, even if its worker died, because a gate must not be retried until it passes. A run that was under way at the
+interruption is executed again completely, and the header names it.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 
 class JournalFile(Record):
-    """The file's content without its checksum. Values are SHA-256 digests, so that the file contains no folder names.
+    """The journal's content without its checksum. Values are SHA-256 digests, so that the file has no folder names.
 
     headers: of `run.json` before and after its last change, which a kill may have prevented; options: of the command
     line, by name; plan: of each run that is executed; ended: of the evidence of each run that has ended.
@@ -79,7 +79,7 @@ def read_journal(directory: Path) -> JournalFile:
 
 
 def evidence_digest(evidence: Path, run: str) -> str:
-    """Return the SHA-256 over all files below `evidence/RUN` and their names. A run without a folder has one too."""
+    """Return the SHA-256 of all files below `evidence/RUN` and their names. A run without a folder has one, too."""
     folder = evidence / run
     found = listing(folder)
     files = [listed_file(folder, name) for name in sorted(found.files)]
@@ -102,7 +102,7 @@ class Journal:
     def note_ends(self, runs: Iterable[str]) -> None:
         """Record that these runs have ended, so that a resumed command keeps their evidence.
 
-        If the directory has disappeared, nothing is recorded, and the runs are executed again.
+        If the directory has disappeared, record nothing. A resumed command then executes the runs again.
         """
         with self._lock, suppress(OSError):
             digests = {run: evidence_digest(self.directory / layout.EVIDENCE, run) for run in runs}
@@ -135,7 +135,7 @@ def alone_in(directory: Path) -> Iterator[None]:
 
 
 def is_free(lock: Path) -> bool:
-    """Return True if no process holds this lock of `alone_in`, or the file is missing. Do not create the file."""
+    """Return True if the file is missing, or no process holds this lock of `alone_in`. Do not create the file."""
     import fcntl
 
     try:
@@ -152,7 +152,7 @@ def is_free(lock: Path) -> bool:
 
 
 def digest_of_each(values: Mapping[str, object]) -> dict[str, str]:
-    """Return the SHA-256 of each value as JSON."""
+    """Return, by key, the SHA-256 of each value as JSON."""
     return {name: digest_of(dump_json(value, sort_keys=False)) for name, value in values.items()}
 
 
@@ -170,7 +170,7 @@ def another_machine(begun: Environment, now: Environment) -> str | None:
 
 
 def another_plan(begun: JournalFile, now: JournalFile) -> str | None:
-    """Return the first difference in options (that are not in the header) or in planned runs; None if there is none."""
+    """Return the first difference in planned runs, or in options that are not in the header; None if there is none."""
     for name, digest in now.options.items():
         if begun.options.get(name) != digest:
             return f"another {name}, or other files under it"
@@ -181,7 +181,7 @@ def another_plan(begun: JournalFile, now: JournalFile) -> str | None:
 def other_commits(begun: Environment, now: Environment) -> Iterator[tuple[str, str, str]]:
     """Yield each system whose commit, or whose uncommitted changes, differ between two runs, with both commits.
 
-    A system is left out if one commit is unknown: only one run has the system, or it is in no repository.
+    Leave out a system if a commit is unknown: only one run has the system, or it is in no repository.
     """
     for system in sorted({*begun.trainers} & {*now.trainers}):
         there, here = begun.trainers[system].commit, now.trainers[system].commit
@@ -252,8 +252,8 @@ ANEW = "run it anew, without --resume"
 
 @dataclass(frozen=True)
 class Described:
-    """What determines a directory. work: each run to execute, followed by the runs that share its evidence, by id;
-    options: options of the command line, by name, that are neither in the header nor in contracts.
+    """What identifies a directory. work: by the id of each run to execute, that run and the runs that share its
+    evidence; options: options of the command line, by name, that are neither in the header nor in contracts.
     """
 
     header: Header
@@ -271,8 +271,8 @@ class Described:
 def made_directory(
     described: Described, final: Path, *, named: bool, resume: Path | None
 ) -> AbstractContextManager[tuple[BundleWriter, Journal]]:
-    """Return a context with a new run directory, locked by this process, that is finally named `final` (see
-    `BundleWriter`); or with the directory `resume`. named: True if the user chose the name.
+    """Return a context with a new run directory, locked by this process, whose last name is `final` (see
+    `BundleWriter`), or with the directory `resume`. named: True if the user chose the name.
 
     Raises UsageError or EvidenceError if the directory cannot be resumed.
     """
@@ -300,7 +300,7 @@ def _new(described: Described, final: Path, *, named: bool) -> Iterator[tuple[Bu
 def _refuse_one_under_way(writer: BundleWriter) -> None:
     """Raise UsageError if another process is making a directory for the same final name.
 
-    Check this after this directory exists, so that at least one of two processes finds the other.
+    Call this after this directory was created. Then at least one of two simultaneous processes finds the other.
     """
     for other in sorted(_unfinished_of(writer.final)):
         if other != writer.path and not is_free(other / layout.LOCK):
@@ -379,7 +379,7 @@ def is_made_elsewhere(directory: Path) -> bool:
 
 
 def as_left(directory: Path) -> tuple[Bundle, JournalFile]:
-    """Return an interrupted directory and its journal. Raises EvidenceError if it has changed since it was left."""
+    """Return an interrupted directory and its journal. Raises EvidenceError if it changed after the interruption."""
     bundle = _unfinished(directory)
     try:
         journal = read_journal(bundle.path)

@@ -32,8 +32,8 @@ _ITS_OWN = (layout.MANIFEST, layout.INCOMPLETE, layout.VERDICTS)
 
 
 def refuse_within_run(path: Path, runs: Sequence[Path] = ()) -> None:
-    """Raise UsageError if the path is inside a run directory, a published run, or one of `runs`, which may have any
-    content.
+    """Raise UsageError if the path is inside a run directory, a published run, or one of `runs`, whatever these
+    contain.
 
     A manifest lists all files of a run, so any additional file breaks the seal.
     """
@@ -72,10 +72,10 @@ def made_folder(folder: Path) -> Path:
 def temporary_folder(final: Path, behind: str = "") -> Path:
     """Make a folder that only this user can access, next to `final`. It is later renamed to `final`.
 
-    The parent of `final` is made too. The name starts with the name of `final` and `behind`, if given,
-    and ends at random. The path starts with `final.parent` as it is written, so that it equals a path
-    from a glob in `final.parent`. Since Python 3.12, `mkdtemp` returns an absolute path without `..`,
-    which can be another folder if `..` follows a link.
+    The parent of `final` is also made. The name starts with the name of `final` and `behind`, if given, and ends at
+    random. The path starts with `final.parent` exactly as it is written, so that it equals a path from a glob in
+    `final.parent`. Since Python 3.12, `mkdtemp` returns an absolute path without `..`, which can be another folder if
+    `..` follows a link.
 
     Raises UsageError if the folder cannot be made there, if it would be inside a run, or if the umask would not let
     this user read the files.
@@ -102,7 +102,7 @@ def _require_readable(final: Path) -> None:
 
 
 def takes_nothing(path: Path, error: OSError) -> UsageError:
-    """Return the error that a command cannot write to a path."""
+    """Return the error for a path to which a command cannot write."""
     rule, got = "what a command writes can be written at the path that is named", error.strerror or str(error)
     return UsageError(rule, where=str(path), got=got, remedy="name another one")
 
@@ -121,9 +121,9 @@ def write_named(path: Path, text: str) -> None:
 
 
 def write_together(texts: Mapping[Path, str]) -> None:
-    """Write all files or none, and make their folders if necessary. Existing files are replaced.
+    """Write all files or none, and make their folders if necessary. Replace existing files.
 
-    Raises UsageError if a file cannot be written. Then no file or folder is new, and existing files are unchanged.
+    Raises UsageError if a file cannot be written. Then no file or folder is added, and existing files are unchanged.
     """
     for path in texts:
         refuse_within_run(path)
@@ -199,7 +199,7 @@ class Place:
         return self.derived == self.named and self.temporary is not None
 
     def shown(self, text: str) -> str:
-        """Return a message in which the path from the caller replaces the temporary folder."""
+        """Return the text with the temporary folder replaced by the path that the caller named."""
         return text.replace(str(self.root), str(self.named))
 
     def writable(self) -> Path:
@@ -215,7 +215,7 @@ class Place:
 
 
 def place_of(path: Path) -> Place:
-    """Find a run, and unpack it if it is archived. Raises UsageError if the path does not exist, and EvidenceError if
+    """Find a run, and unpack it if it is an archive. Raises UsageError if the path does not exist, and EvidenceError if
     the run is refused."""
     archive = path / layout.ARCHIVE
     if path.is_dir() and not (archive.exists() or archive.is_symlink()):
@@ -239,7 +239,7 @@ def runs_in(folder: Path) -> list[Path]:
 
 
 def runs_below(folder: Path) -> list[Path]:
-    """Return the runs in a folder at any depth, sorted by name. The folder of a run is not searched for other runs."""
+    """Return the runs in a folder at any depth, sorted by name. Do not search inside a run for other runs."""
     found = runs_in(folder)
     for inside in sorted(folder.iterdir()):
         if inside.is_dir() and not inside.is_symlink() and inside not in found:
@@ -248,7 +248,7 @@ def runs_below(folder: Path) -> list[Path]:
 
 
 def recorded_before(folder: Path) -> list[Path]:
-    """Return the runs below a folder, the newest name first; none if it is missing or cannot be read."""
+    """Return the runs below a folder, the newest name first. Return none if the folder is missing or unreadable."""
     try:
         found = runs_below(folder) if folder.is_dir() else []
     except OSError:

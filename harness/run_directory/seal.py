@@ -1,8 +1,8 @@
 """Seal a run directory with `manifest.json`, which lists every other file with size and digest, and check the seal.
 
-The manifest is written last, at the top of the folder. In a published folder it lists the pages and the archive, and
-a manifest inside the archive lists what was seen. `seen` is the same in both, and a new judgement does not change it.
-A run directory is whole if it has a manifest, and if all files and folders are as the manifest lists them.
+The manifest is written last, at the top of the folder. In a published folder it lists the pages and the archive, and a
+manifest inside the archive lists what was seen before judging. The digest `seen` is equal in both, and a new judgement
+does not change it. A run directory is whole if it has a manifest, and all files and folders are as listed.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class ListedFile(Record):
 
 
 class Manifest(Record):
-    """The file's content. replaces: the digest of the manifest that this manifest replaced."""
+    """The content of `manifest.json`. replaces: the digest of the manifest that this manifest replaced."""
 
     format_version: Literal[1] = 1
     files: list[ListedFile]
@@ -50,7 +50,7 @@ class Manifest(Record):
 
     @model_validator(mode="after")
     def _of_this_folder(self) -> Self:
-        """Refuse names that are repeated, not in order, outside the folder, or not allowed in a manifest."""
+        """Refuse names that are repeated, unsorted, outside the folder, or not allowed in a manifest."""
         files = [file.path for file in self.files]
         for names in (files, self.folders):
             if any(first >= second for first, second in pairwise(names)):
@@ -75,7 +75,7 @@ class _Written(Manifest):
 
 
 def manifest_text(manifest: Manifest) -> str:
-    """Return the file's text; equal folders give equal bytes."""
+    """Return the text of `manifest.json`. Equal folders give equal bytes."""
     content = manifest.model_dump(mode="json")
     return dump_json({**content, "checksum": digest_of(dump_json(content))}, indent=1) + "\n"
 
@@ -88,7 +88,7 @@ def digest_of(text: str) -> str:
 def read_manifest(folder: Path) -> tuple[Manifest, str]:
     """Return the manifest of a folder, and its digest. Raises `Damaged`.
 
-    The file must have exactly the bytes that the harness writes, so that no content is overlooked (a repeated key).
+    The file must have exactly the bytes that the harness writes. A repeated key, for example, could hide content.
     """
     path = folder / layout.MANIFEST
     data = read_bytes(path, _MOST_BYTES)
@@ -109,12 +109,12 @@ def listed_file(root: Path, name: str) -> ListedFile:
 
 
 def is_seen(name: str) -> bool:
-    """Return True if a path belongs to what existed before anything was judged."""
+    """Return True for a path of what a run recorded: everything that existed before anything was judged."""
     return name.partition("/")[0] in layout.SEEN
 
 
 def seen_digest(files: list[ListedFile], folders: list[str]) -> str:
-    """Return the SHA-256 over header, contracts, waivers and evidence: a line for each file, then for each folder."""
+    """Return the SHA-256 of header, contracts, waivers and evidence: one line per file, then one per folder."""
     lines = [f"{file.sha256} {file.size} {file.path}" for file in files if is_seen(file.path)]
     lines += [f"{name}/" for name in folders if is_seen(name)]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
@@ -127,7 +127,7 @@ _LONGEST, _DEEPEST = LIMITS.name - len(TOP) - 1, LIMITS.depth - 1  # limits of p
 @dataclass
 class Listing:
     """The content of a folder, by paths relative to it. files: plain files, with their size in bytes; unfit: what a run
-    directory must not contain (links, devices, names that not every system can write), and why.
+    directory must not contain, and why (links, devices, names that not every system can write).
     """
 
     files: dict[str, int] = field(default_factory=dict)
@@ -136,7 +136,7 @@ class Listing:
 
 
 def listing(root: Path, leave_out: Collection[str] = ()) -> Listing:
-    """Return the content of `root`, except the names `leave_out` at its top."""
+    """Return the content of `root`, without the entries in `leave_out` at its top."""
     found = Listing()
     waiting = [""]
     while waiting:
@@ -156,7 +156,7 @@ def listing(root: Path, leave_out: Collection[str] = ()) -> Listing:
 
 
 def _add(found: Listing, name: str, entry: os.DirEntry[str]) -> bool:
-    """Add the entry to its list; return True if it is a folder to look into."""
+    """Add the entry to its list. Return True if it is a folder whose content must be listed as well."""
     status = entry.stat(follow_symlinks=False)
     problem = unfit(name) or _too_long(name) or _kind(status)
     if problem is not None:
@@ -197,7 +197,7 @@ class Seal:
     """The result of comparing a directory with its manifest.
 
     manifest, digest: None if there is no valid manifest; within: the manifest that lists header and evidence, which is
-    in the archive of a published run; missing: why there is no manifest; differences: pairs of a name and a difference.
+    in the archive of a published run; missing: why there is no manifest; differences: pairs of name and difference.
     """
 
     manifest: Manifest | None = None
@@ -219,7 +219,7 @@ BEING_WRITTEN = Seal()  # for a directory that is being written: nothing is list
 
 
 def seal_of(place: Place, *, before_manifests: bool) -> Seal:
-    """Compare a directory with its manifest, and for a published run also the archive's files with their manifest.
+    """Compare a directory with its manifest. For a published run, compare the archive's files with their manifest, too.
 
     before_manifests: True if the header's version had no manifests. Then nothing shows whether the run finished.
     """
@@ -248,7 +248,7 @@ def seal_of(place: Place, *, before_manifests: bool) -> Seal:
 
 
 def differences(folder: Path, manifest: Manifest) -> Iterator[tuple[str, str]]:
-    """Yield the name and the difference of everything in a folder that is not as its manifest lists it.
+    """Yield name and difference of everything in a folder that differs from what the manifest lists.
 
     Only files with the listed size are hashed. An empty folder may be missing, because CI artifacts do not keep it.
     """
@@ -263,13 +263,13 @@ def differences(folder: Path, manifest: Manifest) -> Iterator[tuple[str, str]]:
 
 
 def _is_below(name: str, unfit: Collection[str]) -> bool:
-    """Return True if a name, or a folder above it, is reported already."""
+    """Return True if a name, or a folder above it, was already reported."""
     parts = name.split("/")
     return any("/".join(parts[:length]) in unfit for length in range(1, len(parts) + 1))
 
 
 def _difference(folder: Path, name: str, listed: ListedFile | None, found: Listing) -> str | None:
-    """Return how a file, or a folder (`listed` is None), differs from the manifest; None if it does not."""
+    """Return how a file, or a folder (`listed` is None), differs from the manifest; None if it does not differ."""
     if listed is None:
         return None if name in found.folders else "a file in place of a folder" if name in found.files else "missing"
     if name not in found.files:
@@ -283,7 +283,7 @@ def _difference(folder: Path, name: str, listed: ListedFile | None, found: Listi
 
 
 def empty_folders(manifest: Manifest) -> set[str]:
-    """Return the folders that a manifest lists without any file in them."""
+    """Return the folders that a manifest lists without listing any file in them."""
     above = {str(folder) for file in manifest.files for folder in PurePosixPath(file.path).parents}
     return set(manifest.folders) - above
 
@@ -318,7 +318,7 @@ def write_manifest(folder: Path, manifest: Manifest) -> str:
 def seal_anew(place: Place, seal: Seal) -> None:
     """Seal a directory again after its pages and verdicts were rewritten. If nothing changed, keep the manifest.
 
-    Raises EvidenceError if the evidence is not what was sealed.
+    Raises EvidenceError if the evidence differs from the sealed evidence.
     """
     folder = place.writable()
     before = seal.manifest

@@ -1,12 +1,12 @@
 """Judge one run directory, or join the shards of a gate that was run in parts on equally fast machines.
 
-Each unit gets the evidence of its earliest attempt; a later repeat never replaces it. A shard that only reported that
-its machine could not execute a unit made no attempt. A timing that is repeated until it passes proves less than its
+Each unit gets the evidence of its earliest attempt, which a later repeat never replaces. A shard made no attempt if it
+only reported that its machine could not execute a unit. A timing that is repeated until it passes proves less than its
 error rates state. So every attempt is counted: in the run directories of one folder, in a gate's, and by CI.
 
-Machines of one kind can differ in speed, because of a locked GPU clock or a CPU governor. Workloads influence clocks,
-so the highest clock that each machine reached during a claim's timing is compared, with the spread that the claim
-allows within a process. For processors, the least pace of a fixed piece of work is compared.
+Machines of one kind can differ in speed, because of a locked GPU clock or a CPU governor. Workloads influence clocks.
+Therefore the highest clock that each machine reached during a claim's timing is compared, with the spread that the
+claim allows within a process. For processors, the smallest pace of a fixed piece of work is compared.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ CI_ATTEMPTS = {
 
 
 def attempts_before(header: Header, reports: Path, environment: Mapping[str, str]) -> Attempts:
-    """Return the attempts before the run of this header. The folder `reports` does not have this run yet.
+    """Return the attempts before the run of this header. The folder `reports` does not contain this run yet.
 
     A run in the folder counts, with any verdict, if it planned to time the unit with equal sources, an equal contract
-    and an equal baseline commit, and was no drill. A directory is ignored if its `run.json` cannot be read.
+    and an equal baseline commit, and was not a drill. A directory is ignored if its `run.json` cannot be read.
     """
     return Attempts(timings=_together(timings(header), _same_sources(header, reports)), ci=_of_ci(environment))
 
 
 def joined_attempts(headers: Mapping[str, Header]) -> Attempts:
-    """Return the attempts of directories that are judged together, and of the runs before them. headers: by name.
+    """Return all attempts at each unit: in the directories judged together, and in the runs before these directories.
 
-    A unit is judged by its earliest attempt, which is not in the list of its other attempts.
+    headers: the header of each directory, by its name. A unit is judged by its earliest attempt, which is not listed.
     """
     by_start = sorted(headers, key=lambda name: (headers[name].started_at, name))
     timed = {name: timings(headers[name]) for name in by_start}
@@ -76,7 +76,7 @@ def timings(header: Header) -> dict[_Timing, str]:
 
 
 def _same_sources(header: Header, reports: Path) -> dict[str, Header]:
-    """Return the headers of the folder's runs with the same sources, by name of the directory, sorted."""
+    """Return the headers of the folder's runs with the same sources, by directory name, in sorted order."""
     found = {}
     for path in sorted(reports.glob(f"*/{layout.HEADER}")):
         other = readable(path, Header)
@@ -86,7 +86,7 @@ def _same_sources(header: Header, reports: Path) -> dict[str, Header]:
 
 
 def _sources(header: Header) -> tuple[str, str | None]:
-    """Return the digest of all sources, and the baseline's commit, or None if the run does not compare commits."""
+    """Return the digest of all sources, and the baseline's commit (None if the run does not compare commits)."""
     return header.digests.source, header.commits.baseline.commit if header.commits is not None else None
 
 
@@ -102,7 +102,7 @@ def _timed_before(unit: _Timing, names: Iterable[str]) -> TimedBefore:
 
 
 def _of_ci(environment: Mapping[str, str]) -> int | None:
-    """Return the number of this attempt, from 1, by the first valid variable of `CI_ATTEMPTS`; None without one."""
+    """Return the number of this CI attempt, from 1, by the first valid variable of `CI_ATTEMPTS`; None without one."""
     for variable, first in CI_ATTEMPTS.items():
         value = environment.get(variable, "")
         if value.isascii() and value.isdigit() and len(value) < 10 and int(value) >= first:
@@ -123,16 +123,16 @@ class Attempt:
     bundle: Bundle | None
 
     def made(self) -> list[Run | None]:
-        """Return the executed runs of the unit, as their evidence records them; None for a run that cannot be read."""
+        """Return the executed runs of the unit, as their evidence records them. A run that cannot be read is None."""
         return [] if self.bundle is None else [self.bundle.made(run) for run in self.unit.runs]
 
 
 def attempts(bundles: Sequence[Bundle], contracts: Sequence[Contract]) -> list[Attempt]:
     """Return an attempt for every unit that these directories planned or should have planned.
 
-    A single directory should plan the units that its command line selected, and shards together should plan all units.
-    A run with a planted fault is not a gate and has only the units that it planned. Raises EvidenceError for shards
-    that do not belong together.
+    A single directory should plan the units that its command line selected. Shards together should plan all units. A
+    run with a planted fault is not a gate and has only the units that it planned. Raises EvidenceError for shards that
+    do not belong together.
     """
     demanded = [
         Unit(contract=contract.id, claim=claim.id, workload=workload)
@@ -153,7 +153,7 @@ def attempts(bundles: Sequence[Bundle], contracts: Sequence[Contract]) -> list[A
 def _made(
     units: Sequence[Unit], by_start: Sequence[Bundle], missing: Obstacle, contracts: Sequence[Contract]
 ) -> list[Attempt]:
-    """Return one attempt for each unit, in the order of the units' first occurrence."""
+    """Return one attempt for each unit, in the order in which the units first occur."""
     arms = {
         (contract.id, claim.id): {arm for part in parts_of(claim) for arm in part.arms().values()}
         for contract in contracts
@@ -198,7 +198,7 @@ def _commits(bundle: Bundle) -> str:
 
 
 def part_names(bundles: Sequence[Bundle]) -> list[str]:
-    """Return a distinct name for each directory: the name of its folder or archive, with parent folders if needed."""
+    """Return a distinct name for each directory: its folder's or archive's name, with parent folders if necessary."""
     paths = [bundle.path if bundle.path.name else bundle.path.resolve() for bundle in bundles]
     longest = max(len(path.parts) for path in paths)
     for length in range(1, longest + 1):
@@ -263,7 +263,7 @@ def differences(bundles: Sequence[Bundle]) -> Iterator[EvidenceError]:
 
 
 def _other_sources(bundle: Bundle, before: Sequence[Bundle]) -> Iterator[EvidenceError]:
-    """Yield an error if the bundle's sources differ from an earlier one's, and one if a trainer's commit differs."""
+    """Yield an error if the bundle's sources differ from those of an earlier bundle, or a trainer's commit differs."""
     where, remedy = str(bundle.path), "run the shards again from one commit"
     sources = ((one, found) for one in before if (found := _differing_sources(one.header, bundle.header)))
     for other, (what, digest, known) in islice(sources, 1):
@@ -281,7 +281,7 @@ def _differing_sources(first: Header, other: Header) -> tuple[str, str, str] | N
     """Return the first package whose sources differ between two runs, and its digests in `other` and in `first`.
 
     A package in only one run may belong to a system that the other run does not have. Older headers without packages
-    only show if all sources together are the same.
+    only show whether all sources together are the same.
     """
     known, found = first.digests.packages, other.digests.packages
     if known and found:
@@ -313,7 +313,7 @@ def _timed_apart(bundles: Sequence[Bundle]) -> Iterator[EvidenceError]:
 
 
 def timed_by(bundles: Sequence[Bundle]) -> dict[tuple[str, str, str], Bundle]:
-    """Return the directory that decides each timed unit (contract, claim, workload), which is the earliest attempt.
+    """Return the directory that decides each timed unit (contract, claim, workload): the one with the earliest attempt.
     A machine that could not execute the unit made no attempt."""
     tried: dict[tuple[str, str, str], list[Bundle]] = {}
     for bundle in sorted(bundles, key=lambda each: (each.header.started_at, each.path.name)):
@@ -329,7 +329,7 @@ def _was_timed(bundle: Bundle, name: tuple[str, str, str]) -> bool:
 
 
 def _machine(header: Header) -> str:
-    """Return the kind of machine that determines a step's speed: the GPU's name, or without GPU the processor's."""
+    """Return the kind of machine that determines a step's speed: the GPU's name or, without a GPU, the processor's."""
     return header.environment.gpu.name or header.environment.cpu.model or "unknown"
 
 
@@ -338,7 +338,7 @@ RULE = "one claim is timed on machines of one speed"
 
 @dataclass(frozen=True)
 class Speed:
-    """Speed of a machine while it timed a unit: highest SM clock in MHz, least pace in processor seconds, or None."""
+    """Speed of a machine while it timed a unit: highest SM clock in MHz, smallest pace in processor s, or None."""
 
     clock: float | None
     pace: float | None
@@ -352,7 +352,7 @@ class Speed:
         return cls(max(filter(math.isfinite, clocks), default=None), min(filter(math.isfinite, paces), default=None))
 
     def apart(self, other: Speed, spread: float) -> str:
-        """Return the difference between two machines in words if it is larger than allowed; else "" (nothing)."""
+        """Return the difference between two machines in words if it is larger than allowed; otherwise ""."""
         if self.clock and other.clock:
             low, high = sorted((self.clock, other.clock))
             if high - low > spread * high:
@@ -365,7 +365,7 @@ class Speed:
 
 
 def speeds_apart(bundles: Sequence[Bundle], contracts: Sequence[Contract]) -> Iterator[EvidenceError]:
-    """Yield an error for each directory whose machine's speed is too different from the first one's for a claim."""
+    """Yield an error for each directory whose machine differs too much in speed from a claim's first machine."""
     deciding: dict[tuple[str, str], list[tuple[str, Bundle]]] = {}
     for (of_contract, of_claim, workload), bundle in timed_by(bundles).items():
         deciding.setdefault((of_contract, of_claim), []).append((workload, bundle))

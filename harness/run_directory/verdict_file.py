@@ -1,11 +1,11 @@
 """Define `verdicts.json` (facts of verdicts) and `drill.json` (results of a drill), and read their old formats.
 
-Equal facts give equal bytes of `verdicts.json`, because it has no sentences, paths and times. Sentences are computed
-from the evidence when they are shown, so their wording can change without changing a published run. `drill.json` is
-published and versioned; a contract's last drill is found among the published records.
+Equal facts give equal bytes of `verdicts.json`, because it contains no sentences, paths or times. Sentences are
+computed from the evidence when they are shown, so their wording can change without changing a published run.
+`drill.json` is published and versioned. A contract's last drill is found among the published records.
 
-Each old format has one reader, which converts a version's values to the next version. Evidence has no version. If
-older evidence lacks a value, the record has None, no reader fills it in, and judges decide what that means
+Each old format has one reader, which converts a version's values to the next version. Evidence has no version. If older
+evidence lacks a value, the record has None. No reader fills in the value, and judges decide what that means
 (`end_state_unrecorded`).
 """
 
@@ -51,7 +51,7 @@ class Versioned(Record):
 def header_1(values: Values) -> Values:
     """Convert a header of version 1, which had no `purpose`. In a drill's directory its `fault` was "drill".
 
-    The result has version 2, which is older than manifests (`Header.before_manifests`).
+    The result has version 2, which is from before manifests existed (`Header.before_manifests`).
     """
     fault = values.get("fault")
     purpose = "verify" if fault is None else "drill" if fault == "drill" else "fault"
@@ -68,7 +68,7 @@ def verdict_file_1(values: Values) -> Values:
 
 
 def drill_record_1(values: Values) -> Values:
-    """Convert a drill record of version 1, which did not have the number of planned faults."""
+    """Convert a drill record of version 1, which did not contain the number of planned faults."""
     listed = [values.get("rows"), values.get("not_run", [])]
     return {**values, "planned": sum(len(each) for each in listed if isinstance(each, list))}
 
@@ -80,7 +80,7 @@ class Gate(Record):
 
 
 class VerdictFile(Versioned):
-    """The file's content."""
+    """The content of `verdicts.json`."""
 
     older: ClassVar = {1: verdict_file_1}
     format_version: Literal[2] = 2
@@ -90,14 +90,14 @@ class VerdictFile(Versioned):
 
 
 def verdict_file(verdicts: Sequence[UnitFacts]) -> VerdictFile:
-    """Return the file's content for these verdicts. Without any verdict the gate is closed."""
+    """Return the content of `verdicts.json` for these verdicts. Without any verdict the gate is closed."""
     held = bool(verdicts) and all(verdict.status is Status.PASS for verdict in verdicts)
     facts = [UnitFacts(**{name: getattr(each, name) for name in UnitFacts.model_fields}) for each in verdicts]
     return VerdictFile(counts=count(verdicts), gate=Gate(open=held), claims=facts)
 
 
 def verdict_text(verdicts: Sequence[UnitFacts]) -> str:
-    """Return the file's text; equal facts give equal bytes."""
+    """Return the text of `verdicts.json`. Equal facts give equal bytes."""
     return dump_json(verdict_file(verdicts).model_dump(mode="json"), indent=2) + "\n"
 
 
@@ -107,7 +107,7 @@ def write_verdicts(directory: Path, verdicts: Sequence[UnitFacts]) -> None:
 
 
 def read_verdicts(directory: Path) -> VerdictFile:
-    """Return a directory's verdicts, in any version. Raises EvidenceError when the file is missing or damaged."""
+    """Return a directory's verdicts, from a file of any version. Raises EvidenceError if it is missing or damaged."""
     try:
         return read_model(directory / layout.VERDICTS, VerdictFile)
     except Damaged as damage:
@@ -120,7 +120,7 @@ def read_verdicts(directory: Path) -> VerdictFile:
 
 
 def other_than(recorded: bytes | None, verdicts: Sequence[UnitFacts]) -> str | None:
-    """Return how a recorded file differs from the file of these verdicts; None if it has the same bytes.
+    """Return how a recorded file differs from a new file of these verdicts; None if it has the same bytes.
 
     recorded: None if the file cannot be read. A file of version 1 is compared without its sentences.
     """
@@ -148,7 +148,7 @@ Scalar = bool | int | Real | str
 
 
 class Triple(Record):
-    """An expected or seen verdict: status, generic reason code, and the figures that are checked."""
+    """An expected or actual verdict: status, generic reason code, and the figures that are checked."""
 
     status: str
     reason: str
@@ -171,7 +171,7 @@ class Row(Record):
 
 
 class Control(Record):
-    """The verdict of a unit without a fault; it must be PASS."""
+    """The verdict of a unit without a fault. It must be PASS."""
 
     contract: str
     claim: str
@@ -212,9 +212,9 @@ INTERRUPTED = "interrupted"  # reason of a fault that was not planted because th
 
 
 class DrillRecord(Versioned):
-    """The file's content. contracts: SHA-256 digests, by id, of the contract texts for which the record is valid.
+    """The content of `drill.json`. contracts: SHA-256 digests, by id, of the contracts for which the record is valid.
 
-    planned: number of pairs of a claim and a fault in the drill; each pair is in `rows` or in `not_run`.
+    planned: number of pairs of a claim and a fault in the drill. Each pair is in `rows` or in `not_run`.
     """
 
     older: ClassVar = {1: drill_record_1}
@@ -255,7 +255,7 @@ def record_text(record: DrillRecord) -> str:
 
 
 def read_record(path: Path, shown: Path | None = None) -> DrillRecord:
-    """Return a drill record. Raises EvidenceError, naming `shown`, where it is missing, damaged or too new to read."""
+    """Return a drill record. Raises EvidenceError, naming `shown`, if it is missing, damaged or too new to read."""
     try:
         return read_model(path, DrillRecord)
     except Damaged as damage:
@@ -266,7 +266,7 @@ def record_of(path: Path, contracts: Sequence[LoadedContract], known: dict[str, 
     """Return a drill record. If a drilled contract differs from a given one only in texts that neither a judge nor a
     runner reads, replace its digest by the given contract's, so that it stays valid. Raises as `read_record` does.
 
-    known: demands of drilled contracts by digest, which drills of one command share; those read here are added.
+    known: demands of drilled contracts by digest, shared by the drills of one command. Newly read demands are added.
     """
     record = read_record(path)
     changed = [one for one in contracts if record.contracts.get(one.contract.id, one.digest) != one.digest]
@@ -284,7 +284,7 @@ def record_of(path: Path, contracts: Sequence[LoadedContract], known: dict[str, 
 
 
 def _copies(drill: Path, scratch: Path) -> Path:
-    """Return the folder of the drilled contracts' copies. For a published drill, unpack the start of its archive."""
+    """Return the folder with the copies of the drilled contracts. For a published drill, unpack the archive's start."""
     archive = drill / layout.ARCHIVE
     if not archive.is_file():
         return drill / layout.CONTRACTS
@@ -311,8 +311,8 @@ def _demands(copies: Path, contract: str, record: DrillRecord) -> str:
 
 
 def records_below(folder: Path, contracts: Sequence[LoadedContract]) -> list[DrillRecord]:
-    """Return every drill record below a folder, oldest first, each read by `record_of` with these contracts. Ignore
-    files that cannot be read."""
+    """Return every drill record below a folder, oldest first. `record_of` reads each with these contracts. Ignore files
+    that cannot be read."""
     records, known = [], dict[str, str]()
     for path in sorted(folder.rglob(FILE)):
         try:
@@ -323,7 +323,7 @@ def records_below(folder: Path, contracts: Sequence[LoadedContract]) -> list[Dri
 
 
 class ClaimDrilled(Record):
-    """Outcome of a claim's faults in the last drill that planted any, for a contract with the same demands."""
+    """The outcome of a claim's faults in the last drill that planted any of them, for a contract with equal demands."""
 
     contract: str
     claim: str
@@ -334,8 +334,8 @@ class ClaimDrilled(Record):
 
 
 def drilled_claims(records: Sequence[DrillRecord], contracts: Mapping[str, str]) -> list[ClaimDrilled]:
-    """Return the outcome of the faults of each claim. contracts: SHA-256 digests by id; records: oldest first. For each
-    claim, the newest record that planted any of its faults counts.
+    """Return the outcome of the faults of each claim. contracts: SHA-256 digests by id; records: oldest first. The
+    newest record that planted any of a claim's faults counts for this claim.
     """
     found: dict[tuple[str, str], ClaimDrilled] = {}
     for record in records:

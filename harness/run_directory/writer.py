@@ -45,8 +45,8 @@ ALL_OR_NONE = nullcontext[None]()
 
 
 class BundleWriter:
-    """A run directory that is being written. path: its current path; final: its path after `finish`; digest: digest of
-    its manifest, or None before there is one.
+    """A run directory that is being written. path: its current path; final: its path after `finish`; digest: the digest
+    of its manifest, or None as long as there is no manifest.
     """
 
     def __init__(
@@ -91,9 +91,9 @@ class BundleWriter:
             raise
 
     def put_back(self, each: AbstractContextManager[None] = ALL_OR_NONE) -> None:
-        """Write everything except evidence. Call this again when a system may have removed or replaced files.
+        """Write everything except evidence. Call this again if a system may have removed or replaced files.
 
-        each: a context for writing each file and folder, such as one that suppresses errors.
+        each: a function that returns a context for each file or folder to write, such as one that suppresses errors.
         """
         above = {folder.as_posix() for name in self._copies for folder in PurePosixPath(name).parents}
         for folder in (".", *sorted({layout.CONTRACTS, layout.EVIDENCE, *above})):
@@ -121,8 +121,8 @@ class BundleWriter:
         """Remove what a run directory must not contain (links, devices, large files). Call this when no worker runs.
 
         A run that left such a file gets a death record; other runs keep their verdicts. Anything else with the name of
-        one of the directory's own files is removed too. changed: runs whose evidence was changed since they ended;
-        these get a death record too.
+        one of the directory's own files is also removed. changed: runs whose evidence was changed after they ended;
+        these runs get a death record as well.
         """
         self.put_back()
         self._remove_what_was_made_of_it()
@@ -136,8 +136,8 @@ class BundleWriter:
     def finish(self) -> Path:
         """Rename the directory to its final name, seal it, and return the final path.
 
-        Raises EvidenceError if the name is taken, and for files that a run directory must not contain. Raises
-        SystemExit if other code swallowed a signal, because a module may have been imported only in part since then.
+        Raises EvidenceError if the name is taken, or for files that a run directory must not contain. Raises SystemExit
+        if other code swallowed a signal, because since then a module may have been imported only in part.
         """
         raise_if_noted()
         if not self._named and self.final != self.path:  # another run of the same second may have taken the name
@@ -158,7 +158,7 @@ class BundleWriter:
         return self.path
 
     def seal_again(self) -> None:
-        """Seal the finished directory with added files. Raises EvidenceError if recorded evidence has changed."""
+        """Seal the finished directory again with added files. Raises EvidenceError if recorded evidence has changed."""
         sealed, _ = read_manifest(self.path)
         today = manifest_of(self.path, before=sealed)
         listed, added = today.by_path(), f"{layout.WHERE}/"
@@ -169,10 +169,10 @@ class BundleWriter:
         self.digest = write_manifest(self.path, today)
 
     def abandon(self) -> Path:
-        """Keep the unfinished directory, marked INCOMPLETE, under the final name if that is free; return its path.
+        """Keep the unfinished directory, marked INCOMPLETE, under the final name if that is unused; return its path.
 
-        Verdicts and pages of a finished run are removed. Raises no OSError, because a full disk may have ended the run
-        and prevent the mark. A run without a manifest counts as unfinished even without the mark.
+        Verdicts and pages of a finished run are removed. Never raises OSError, because a full disk may have ended the
+        run and prevent the mark. A run without a manifest counts as unfinished even without the mark.
         """
         each = suppress(OSError)
         if not self.path.exists():  # `finish` was interrupted after its renaming
@@ -188,7 +188,7 @@ class BundleWriter:
         return self.path
 
     def _remove_what_was_made_of_it(self, each: AbstractContextManager[None] = ALL_OR_NONE) -> None:
-        """Remove manifest, verdicts and pages, and half-written files of killed processes."""
+        """Remove manifest, verdicts and pages, and the partial files of killed processes."""
         of_verdicts = (layout.MANIFEST, layout.VERDICTS, layout.DRILL, layout.PROBLEMS, layout.WHERE, *PAGES)
         made = [self.path / name for name in of_verdicts]
         begun = [path for name in OWN_FILES for path in half_written(self.path, name)]
@@ -199,7 +199,7 @@ class BundleWriter:
 
 
 def write_problems(folder: Path, files: Mapping[str, str]) -> None:
-    """Replace the content of the folder of problems by these files (texts by name), or remove it if there are none."""
+    """Replace the content of the folder of problems by these files (texts by name). If there are none, remove it."""
     place = folder / layout.PROBLEMS
     remove(place)
     if files:
@@ -214,7 +214,7 @@ def header_text(header: Header) -> str:
 
 
 def settle_run(entry: Path) -> None:
-    """Make a run's `entry` below `evidence/` fit for the seal: remove unfit files, and record a death for each."""
+    """Remove the files of run `entry` below `evidence/` that cannot be sealed, and record a death for each."""
     only = listing(entry).unfit if entry.is_dir() and not entry.is_symlink() else {".": "no folder of its own"}
     for name, what in sorted(only.items()):
         with suppress(OSError):  # a file that cannot be removed is an error when the directory is sealed
