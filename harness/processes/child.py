@@ -1,12 +1,12 @@
-"""Start a Python process of the harness, exchange messages with it, and learn how it ended.
+"""Start a Python process of the harness, exchange messages with it, and find out how it ended.
 
 Parent and child are connected by a socket on the child's standard input, called the line. A message is a line of text,
-usually a model as JSON. A worker requests `ALONE` from its supervisor, and later `TOGETHER`; each is answered with
-`GO`. At its end it sends `WRITTEN` with the digests of its files. If a child ends, or writes anything else, its parent
-gets an `Ending` instead of an answer.
+usually a model as JSON. A worker requests `ALONE` from its supervisor, and later `TOGETHER`. The supervisor answers
+each request with `GO`. At its end the worker sends `WRITTEN` with the digests of its files. If a child ends, or writes
+anything else, its parent gets an `Ending` instead of an answer.
 
-At its start, Python runs a `sitecustomize.py` that it finds on its path. So a child starts with the path with which the
-command was started, and gets folders that the harness has added since then in a variable.
+At its start, Python runs a `sitecustomize.py` that it finds on its path. Therefore a child starts with the path with
+which the command was started. A variable contains the folders that the harness has added since then.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def path_at_start() -> str:
 
 
 def path_of_child(found: str | None) -> Mapping[str, str]:
-    """Return the variables of a child: the path to start with and, for later, `found`.
+    """Return the variables of a child: the path with which it starts and, for later use, `found`.
 
     found: the complete path for the child to use; None: the path that this process gives to its children.
     """
@@ -62,7 +62,7 @@ def path_of_child(found: str | None) -> Mapping[str, str]:
 
 
 def use_given_path() -> None:
-    """Use the import path that the parent chose for this child, also for the child's own children."""
+    """Use the import path that the parent chose for this child. The child's own children get it, too."""
     given, first = os.environ.get(VARIABLE), os.environ.get("PYTHONPATH", "")
     if given:
         os.environ.update({"PYTHONPATH": given, VARIABLE: first})
@@ -80,14 +80,14 @@ _send, _receive = socket.socket.sendall, socket.socket.recv  # bound before a sy
 
 
 class NoMessage(ValueError):  # noqa: N818 - who watches the process says what it is to the run
-    """The other end wrote more bytes than a message may have, without an end of a line."""
+    """The other end wrote more bytes than a message may have, without an end of line."""
 
     def __init__(self) -> None:
         super().__init__(f"more than {MOST_BYTES // 2**20} MiB on the harness's own line, and no message")
 
 
 class Line:
-    """One end of the line. Messages to a closed end are lost silently; the end of the process is reported elsewhere."""
+    """One end of the line. A message to a closed end is lost silently; the end of the process is reported elsewhere."""
 
     def __init__(self, end: socket.socket) -> None:
         self._socket = end
@@ -106,7 +106,7 @@ class Line:
     def receive(self, timeout: float | None) -> str | None:
         """Return the next line; "" if the other end is closed, None if `timeout` seconds pass.
 
-        timeout: for a complete line; an incomplete line is kept for the next call. None: no limit.
+        timeout: how long to wait for a complete line (None: no limit). An incomplete line is kept for the next call.
         Raises `NoMessage` for a line of more than `MOST_BYTES`.
         """
         until = None if timeout is None else monotonic() + timeout
@@ -140,9 +140,9 @@ class Line:
 
 
 def pair() -> tuple[Line, socket.socket]:
-    """Return the parent's end, and the socket that becomes the child's standard input.
+    """Return the parent's end of the line, and the socket that becomes the child's standard input.
 
-    A child that never reads does not block the parent, because sending is given up after `SENDING_S`.
+    A child that never reads does not block the parent, because a send is given up after `SENDING_S` seconds.
     """
     ours, theirs = socket.socketpair()
     ours.settimeout(SENDING_S)
@@ -150,7 +150,7 @@ def pair() -> tuple[Line, socket.socket]:
 
 
 def take_standard_input() -> Line:
-    """Return the child's end of the line, taken from standard input, and make standard input empty.
+    """Return the child's end of the line, taken from standard input, and replace standard input by an empty stream.
 
     Call this after importing the harness. From now on the child finds the same modules as its parent.
     """
@@ -217,7 +217,7 @@ class Ending:
 
 @dataclass
 class Child:
-    """A child process, for its parent. As a context manager it ends the child."""
+    """A child process, as its parent sees it. Used as a context manager, it ends the child."""
 
     process: KeptProcess | subprocess.Popen[bytes]
     line: Line
@@ -240,7 +240,7 @@ class Child:
         return cast("IO[bytes]", self.process.stdout)
 
     def send(self, message: Message) -> None:
-        """Send a model. It is lost if the child ends before it reads it."""
+        """Send a model. It is lost if the child ends before reading it."""
         self.line.send(message.model_dump_json())
 
     def receive(self, read: Callable[[str], T], timeout: float | None = None) -> T | Ending | None:
@@ -279,7 +279,7 @@ class Child:
         return Ending(self.process.wait())
 
     def stop(self) -> None:
-        """Stop the child (SIGSTOP); if it is kept, stop its whole process group."""
+        """Stop the child (SIGSTOP). If the child is kept, stop its whole process group."""
         self._signal(signal.SIGSTOP)
         self.stopped = True
 
@@ -300,7 +300,7 @@ class Child:
         self.wait(grace_s)
 
     def close(self, grace_s: float = 0.0) -> None:
-        """End the child; if it is kept, end all its descendants too.
+        """End the child. If the child is kept, end all its descendants, too.
 
         grace_s: seconds to wait for the child to end by itself after its line is closed.
         """
@@ -353,10 +353,10 @@ def start_child(
 
 
 def without_ci(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables without those by which code could command a CI job, or use its credentials."""
+    """Return the variables without those with which code could command a CI job or use the job's credentials."""
     return {name: value for name, value in environment.items() if not _OF_CI.fullmatch(name)}
 
 
 def child_command(module: str) -> list[str]:
-    """Return the command that starts `module`, without the working directory on Python's path (`-P`)."""
+    """Return the command that starts `module`. `-P` keeps the working directory off Python's path."""
     return [sys.executable, "-P", "-m", module]

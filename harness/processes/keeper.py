@@ -2,11 +2,12 @@
 
 The keeper is started as `python -I -S keeper.py CONTROL STATUS COMMAND…`, in its own session. CONTROL is the read end
 of a pipe. Only the harness has the write end, so the pipe closes if the harness requests the end or dies. Then, or when
-the command ends by itself, all descendants of the command are killed, also those that left its session: on Linux they
+the command ends by itself, all descendants of the command are killed, even those that left its session: on Linux they
 become children of the keeper when their parents die. The keeper writes lines to STATUS: `pid NUMBER` when the command
-runs, or `errno NUMBER` if it cannot start; then, after all descendants ended, `code NUMBER`: exit code or -signal.
+runs, or `errno NUMBER` if it cannot start. After the end of all descendants it writes `code NUMBER`: exit code or
+-signal.
 
-It imports few modules and none of the harness, because a worker waits for its start.
+The keeper imports few modules, and none of the harness, because a worker waits for its start.
 """
 
 from __future__ import annotations
@@ -95,7 +96,7 @@ def _become(command: list[str], keeper: int, writes: int) -> None:
 
 
 def _let_go_of_all_but(*kept: int) -> None:
-    """Close all other descriptors, so that pipes that the command writes to close when the command ends."""
+    """Close all other descriptors. Then pipes to which the command writes close when the command ends."""
     for descriptor in [int(name) for name in os.listdir("/dev/fd")]:  # noqa: PTH208 - pathlib's import takes longer
         if descriptor > 2 and descriptor not in kept:
             try:
@@ -134,7 +135,7 @@ def _until_the_end(child: int, control: int, wakes: int) -> int | None:
 
 
 def _reap(child: int) -> tuple[int | None, bool]:
-    """Reap every process that has ended. Return the child's exit code, if it ended, and whether no process is left."""
+    """Reap every process that has ended. Return the child's exit code, if it ended, and whether none is left."""
     code = None
     while True:
         try:
@@ -148,7 +149,7 @@ def _reap(child: int) -> tuple[int | None, bool]:
 
 
 def _end_all(child: int, code: int | None) -> int:
-    """Kill all descendants of the command, until none is left. Return the command's exit code."""
+    """Kill all descendants of the command until none is left. Return the command's exit code."""
     groups = {child}
     while True:
         killed = [_kill(group) for group in groups]
@@ -161,7 +162,7 @@ def _end_all(child: int, code: int | None) -> int:
 
 
 def _kill(group: int) -> bool:
-    """Kill a whole process group at once, so that no fork escapes. Return False if another user owns it now."""
+    """Kill a whole process group at once, so that no fork escapes. Return False if it now belongs to another user."""
     try:
         os.killpg(group, signal.SIGKILL)
     except ProcessLookupError:
@@ -172,7 +173,7 @@ def _kill(group: int) -> bool:
 
 
 def _groups_below(keeper: int) -> set[int]:
-    """Return the process groups of the keeper's descendants; empty if there is no /proc."""
+    """Return the process groups of the keeper's descendants. Return an empty set if there is no /proc."""
     parents: dict[int, int] = {}
     groups: dict[int, int] = {}
     for name in os.listdir("/proc") if LINUX else ():  # noqa: PTH208

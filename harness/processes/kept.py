@@ -25,9 +25,9 @@ RESUMED_S = 0.1  # seconds between two signals that resume a keeper, which its c
 class KeptProcess:
     """A command in its own session, with a keeper (`keeper.py`) between the command and this process.
 
-    `stdin`, `stdout` and `stderr` are passed to the command as by `subprocess.Popen`. After the end of the
-    parent or the command, or after `kill`, no descendants of the command are left. Always call `kill`, also after the
-    command's end. The exit code is as in `subprocess`. A command that kills its keeper dies too, and counts as killed
+    `stdin`, `stdout` and `stderr` are passed to the command as in `subprocess.Popen`. After the end of the parent or
+    the command, or after `kill`, no descendants of the command are left. Always call `kill`, even after the command has
+    ended. The exit code is as in `subprocess`. A command that kills its keeper dies, too, and counts as killed
     regardless of its results. Raises OSError if the command cannot start.
     """
 
@@ -75,7 +75,7 @@ class KeptProcess:
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        """Return the exit code once all descendants of the command ended. Raises `subprocess.TimeoutExpired`."""
+        """Return the exit code after all descendants of the command have ended. Raises `subprocess.TimeoutExpired`."""
         until = None if timeout is None else time.monotonic() + timeout
         while self.returncode is None:
             left = None if until is None else until - time.monotonic()
@@ -85,7 +85,7 @@ class KeptProcess:
         return self.returncode
 
     def terminate(self) -> None:
-        """Send SIGTERM to the command itself."""
+        """Send SIGTERM to the command, but not to its descendants."""
         if self.poll() is None:
             with suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGTERM)
@@ -121,7 +121,7 @@ class KeptProcess:
         return int(number)
 
     def _listen(self, timeout: float | None) -> None:
-        """Wait up to `timeout` seconds for a report of the keeper; record the exit code if it reports the end."""
+        """Wait up to `timeout` seconds for a report of the keeper. If it reports the end, record the exit code."""
         if self.returncode is None and _readable(self._status, timeout):
             with self._lock:
                 self._take_note()
@@ -160,7 +160,7 @@ def _pipe() -> tuple[IO[bytes], IO[bytes]]:
 
 
 def lent_name(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return a value for `USER`, which `getpass.getuser` reads, if no variable or user database names this user."""
+    """Return a value for `USER`, which `getpass.getuser` reads, if nothing else on the machine names this user."""
     if any(environment.get(name) for name in ("LOGNAME", "USER", "LNAME", "USERNAME")) or not hasattr(os, "getuid"):
         return {}
     import pwd
