@@ -34,7 +34,7 @@ class GitFailed(Exception):  # noqa: N818 - it is caught, and reported in the te
 
 @dataclass(frozen=True)
 class Repository:
-    """A git repository, by its working tree. Methods raise GitFailed if git fails."""
+    """A git repository, identified by its working tree. Methods raise GitFailed if git fails."""
 
     root: Path
 
@@ -59,11 +59,11 @@ class Repository:
             raise UsageError(RULE, where=str(self.root), got=f"no commit `{name}`", remedy=remedy) from error
 
     def facts(self, commit: str) -> CommitFacts:
-        """Return the commit together with its subject."""
+        """Return the commit together with the first line of its message."""
         return CommitFacts(commit=commit, subject=_git(self.root, "log", "-1", "--format=%s", commit))
 
     def changes(self, but: Path) -> int:
-        """Count the files that differ from HEAD, with new files but without ignored files and the folder `but`."""
+        """Count the files that differ from HEAD, including new files, but no ignored files and none in folder `but`."""
         status = ["status", "--porcelain", "--untracked-files=all"]
         if but.is_relative_to(self.root) and but != self.root:
             status += ["--", ".", f":(exclude,literal){but.relative_to(self.root)}"]
@@ -128,7 +128,7 @@ def _git(folder: Path, *arguments: str) -> str:
 
 
 def _reason(stderr: bytes) -> str:
-    """Return git's `fatal:` line, else its last line. Lines after `fatal:` are only advice."""
+    """Return git's `fatal:` line, else its last line. Lines after `fatal:` contain only advice."""
     printed = stderr.decode("utf-8", "replace").strip().splitlines()
     fatal = [line for line in printed if line.startswith("fatal:")]
     return [*fatal[:1], *printed[-1:], ""][0]
@@ -148,7 +148,7 @@ class Checkout:
         return self.commits.baseline.commit
 
     def trained(self, commits: Collection[str | None]) -> list[str]:
-        """Return HEAD of each tree that has the code of one of `commits`; None means the candidate's working tree."""
+        """Return HEAD of each tree that has the code of one of `commits`. None means the candidate's working tree."""
         trees = [self.import_path.root] if None in commits else []
         trees += [self.import_path.tree] if set(commits) - {None} else []
         return [Repository(Path(tree)).commit("HEAD") for tree in trees]
@@ -207,7 +207,7 @@ _IN_TREE = "put the system into the repository, or install the repository in edi
 
 
 def _home(system: str) -> Path:
-    """Return the folder on the import path that holds the system's package. Raises UsageError if there is none."""
+    """Return the folder of the import path that contains the system's package. Raises UsageError if there is none."""
     package = system.partition(":")[0].partition(".")[0]
     try:
         spec = importlib.util.find_spec(package)

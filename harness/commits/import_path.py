@@ -1,7 +1,7 @@
-"""Build the import path by which a process finds the modules of another commit, in a worktree of that commit.
+"""Build the import path with which a process finds the modules of another commit, in a worktree of that commit.
 
-Only modules of the repository come from the worktree; the harness and installed packages stay the same. A
-folder that the commit does not have is on no path, so that a process never mixes modules of two commits.
+Only modules of the repository come from the worktree; the harness and installed packages stay the same. A folder that
+the commit does not have is left out of the path, so that a process never mixes modules of two commits.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class ImportPath:
         _in_use[:] = [self]
 
     def require(self, system: str) -> None:
-        """Raise SystemResolutionError if the system's module, or another of the repository, is not in the worktree."""
+        """Raise SystemResolutionError if a module of the repository, such as the system's, is not in the worktree."""
         module = sys.modules[system.partition(":")[0]]
         file = _file(module)
         if not _within(file, self.tree):
@@ -54,7 +54,7 @@ class ImportPath:
         return f"`{name}`{whose} ({file or 'no file'})"
 
     def _strays(self) -> Iterator[tuple[str, str]]:
-        """Yield name and file of each module of the repository that does not come from the worktree."""
+        """Yield name and file of each module of the repository that was not imported from the worktree."""
         for name, module in list(sys.modules.items()):
             file = _file(module)
             if name.partition(".")[0] == "harness" or not _within(file, self.root) or _within(file, self.tree):
@@ -79,8 +79,8 @@ def in_use() -> ImportPath | None:
 def rebased(commit: str, root: Path, tree: Path, homes: Iterable[Path]) -> ImportPath:
     """Return this process's import path and working directory, with `root` replaced by the worktree `tree`.
 
-    homes: folders of the repository that contain the systems' packages. They come first, because the
-    folder of an editable installation may be missing in the import path.
+    homes: folders of the repository that contain the systems' packages. They come first, because the import path may
+    lack the folder of an editable installation.
     """
     here = Path.cwd()
     entries = [Path(entry or here) for entry in sys.path]
