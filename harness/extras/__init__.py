@@ -1,1 +1,1 @@
-"""Optional parts that only the command line imports."""
+"""Contain optional parts of the harness, which only the command line imports."""

@@ -1,4 +1,4 @@
-"""Make an in-toto Statement about one whole run directory, sign it in a DSSE envelope, and check such a signature."""
+"""Make an in-toto Statement about a whole run directory, sign it in a DSSE envelope, and check such a signature."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _need_library() -> None:
 
 
 def _key(path: Path) -> bytes:
-    """Return the bytes of a key's file, which may be a link or a pipe because secrets are often passed that way."""
+    """Return the bytes of a key file. The file may be a link or a pipe, because secrets are often passed that way."""
     try:
         with path.open("rb") as file:
             return file.read(_KEY_BYTES)
@@ -133,8 +133,8 @@ class Resource(Record):
 
 
 class Predicate(Record):
-    """The predicate. A test is a unit, `contract/claim/workload`. It passed if the unit held, warned if its violation
-    is waived, and failed otherwise, also if the unit is undecided or was not run.
+    """The predicate of the statement. A test is a unit, `contract/claim/workload`. It passed if the unit held, warned
+    if its violation is waived, and failed otherwise, including a unit that is undecided or was not run.
     """
 
     result: Result
@@ -159,7 +159,7 @@ def statement_text(statement: Statement) -> str:
 
 
 def statement_of(directory: Path) -> tuple[Statement, Judgement]:
-    """Return the statement about a run directory, and the gate's judgement that it is made from.
+    """Return the statement about a run directory, and the gate's judgement from which the statement is made.
 
     Raises EvidenceError for a directory that is incomplete, whose verdicts do not follow from its evidence, or whose
     run had a planted fault.
@@ -178,7 +178,7 @@ def statement_of(directory: Path) -> tuple[Statement, Judgement]:
 
 
 def _sources(header: Header) -> list[Resource]:
-    """Return the digests of packages that contain systems; older runs have a single digest for all packages."""
+    """Return the digests of packages that contain systems. Older runs have a single digest for all packages."""
     packages = {name: digest for name, digest in header.digests.packages.items() if name != "harness"}
     found = packages or {"all packages": header.digests.source}
     return [Resource(name=f"sources of {name}", digest={"sha256": digest}) for name, digest in sorted(found.items())]
@@ -194,7 +194,7 @@ def _predicate(bundle: Bundle, gate: Judgement) -> Predicate:
 
 
 def _result(gate: Judgement) -> Result:
-    """Return PASSED for an open gate, WARNED for a gate that waivers keep open, else FAILED."""
+    """Return PASSED for an open gate, WARNED for a gate that is open only because of waivers, else FAILED."""
     if gate.exit_code is not ExitCode.HELD:
         return "FAILED"
     return "PASSED" if gate.headline.word == HELD else "WARNED"

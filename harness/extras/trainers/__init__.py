@@ -1,1 +1,1 @@
-"""Drive libraries' trainers from outside."""
+"""Drive the trainers of libraries from outside."""

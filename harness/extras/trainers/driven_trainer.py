@@ -37,7 +37,7 @@ class UnsuitableTrainerError(HarnessError):
 
 
 class DrivenTrainer:
-    """A trainer that its own loop has prepared, and whose loop is suspended before the first step.
+    """A trainer that its own loop has prepared. The loop is suspended before the first step.
 
     `train` is the loop. Before the subclass calls `prepare`, it replaces the trainer's training step by
     `take_and_train`, which the loop then calls with each batch.
@@ -66,11 +66,11 @@ class DrivenTrainer:
         raise NotImplementedError
 
     def optimizers(self) -> list[Any]:
-        """Return all optimizers: a loop may have several."""
+        """Return all optimizers, because a loop may have several."""
         return [self.optimizer()]
 
     def one_step(self, batch: Batch) -> Tensor:
-        """Make one step by the library's methods, without its schedule, and return the 0-d loss."""
+        """Make one step with the library's methods, without its schedule, and return the 0-d loss."""
         raise NotImplementedError
 
     def schedule(self) -> None:
@@ -83,7 +83,7 @@ class DrivenTrainer:
         self._loop.start()
 
     def hand_over(self, own: Batch, training_step: Callable[[Batch], Tensor]) -> Tensor:
-        """Train on the requested batch instead of the loop's `own`, and return the loss. The loop calls this."""
+        """Train on the requested batch instead of the loop's batch `own`, and return the loss. The loop calls this."""
         loss = training_step(replaced(own, self._loop.take(own)))
         self._loop.report(loss)
         return loss
@@ -107,13 +107,13 @@ class DrivenTrainer:
         return {name: each for name, each in self.model().named_parameters() if each.requires_grad}
 
     def state(self) -> Mapping[str, Mapping[str, Tensor]]:
-        """Return the state, equally for both drives: model, optimizers with learning rates, trainer, callbacks."""
+        """Return the same state for both drives: model, optimizers with learning rates, trainer, callbacks."""
         from harness.system.replay.found_state import found_state
 
         return found_state(self.roots(), parameters=self.parameters())
 
     def roots(self) -> dict[str, Any]:
-        """Return all objects with training state, including trainer and callbacks, where user code may keep state."""
+        """Return all objects with training state. User code may keep state in the trainer and in callbacks, too."""
         from harness.system.replay.holders import OwnPart
 
         callbacks: dict[str, list[Any]] = {}
@@ -139,7 +139,7 @@ class SteppedRun(StepFunctionRun):
 
 
 class DrivenTrainerSystem:
-    """Base of the systems of all libraries. Users subclass the system of their library and set its attributes."""
+    """Base class of the systems of all libraries. Users subclass the system of their library and set its attributes."""
 
     name = "a library's trainer"
     summary = "a library's trainer, driven from outside"

@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
 
 class LightningSystem(DrivenTrainerSystem):
-    """Subclass, set the name, define `fit`."""
+    """Subclass this, set the name, and define `fit`."""
 
     summary = "Lightning's Trainer, driven from outside"
 
     def fit(self, workload: Workload, arm: Arm) -> tuple[Any, Any, Any]:
-        """Return trainer, module and data loader, for which `trainer.fit(module, loader)` was not called yet."""
+        """Return trainer, module and data loader. `trainer.fit(module, loader)` must not have been called yet."""
         raise NotImplementedError
 
     def driven(self, workload: Workload, arm: Arm) -> DrivenTrainer:
@@ -80,7 +80,7 @@ class DrivenLightningTrainer(DrivenTrainer):
         return list(self._trainer.optimizers)
 
     def one_step(self, batch: Batch) -> Tensor:
-        """Make a step as Lightning does, the whole step in the optimizer's closure, and return the 0-d loss."""
+        """Make a step as Lightning does, with the whole step in the optimizer's closure, and return the 0-d loss."""
         strategy, optimizer = self._trainer.strategy, self.optimizer()
         batch = self._trainer.precision_plugin.convert_input(batch)
         losses: list[Tensor] = []
@@ -103,7 +103,7 @@ class DrivenLightningTrainer(DrivenTrainer):
 
 
 def _require_own_order(loader: Any) -> None:
-    """Refuse a loader that shuffles by the process's generator, because other random numbers change its order."""
+    """Refuse a loader that shuffles with the process's generator, because other random draws change its order."""
     if shuffled_by_the_process(loader):
         raise UnsuitableTrainerError(
             "a loader that is read step by step shuffles by a generator of its own",
@@ -114,7 +114,7 @@ def _require_own_order(loader: Any) -> None:
 
 
 def _require_one_update(trainer: Any, module: Any) -> None:
-    """Refuse trainers that `one_step` cannot repeat: Lightning must make one update of one optimizer a batch."""
+    """Refuse trainers that `one_step` cannot repeat. Lightning must update one optimizer once per batch."""
     found = {
         "a module that optimizes itself, `automatic_optimization=False`": not module.automatic_optimization,
         f"{len(trainer.optimizers)} optimizers": len(trainer.optimizers) != 1,

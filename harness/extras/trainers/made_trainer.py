@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 
 
 class MadeTrainerSystem(DrivenTrainerSystem):
-    """Subclass, and define `build`.
+    """Subclass this and define `build`.
 
     Arm options: those of `DrivenTrainerSystem`; `arguments` changes TrainingArguments; `trains: false` undoes every
-    update, for a control; only `build` reads `optimized`.
+    update, for a control; `optimized` is only read by `build`.
     """
 
     summary = "a library's trainer that a function of the project makes"
@@ -44,7 +44,7 @@ class MadeTrainerSystem(DrivenTrainerSystem):
     )
 
     def build(self, workload: Workload, arm: Arm) -> Any:
-        """Return the trainer of one arm by transformers; or trainer, module and data loader by Lightning."""
+        """Return the transformers trainer of one arm or, for Lightning, its trainer, module and data loader."""
         raise NotImplementedError
 
     def driven(self, workload: Workload, arm: Arm) -> DrivenTrainer:
@@ -121,7 +121,7 @@ def _named(call: ast.expr) -> Iterator[tuple[str, Any]]:
 
 @contextmanager
 def _given(given: Mapping[str, Any], build: Any) -> Iterator[list[object]]:
-    """Set these arguments in every TrainingArguments that the block creates; yield the list of these objects."""
+    """Set these arguments in every TrainingArguments that the block creates. Yield the list of the created objects."""
     if not given:
         yield []
         return

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class TransformersTrainerSystem(DrivenTrainerSystem):
-    """Subclass, set the name, define `trainer`."""
+    """Subclass this, set the name, and define `trainer`."""
 
     summary = "transformers' Trainer, driven from outside"
 
@@ -37,7 +37,7 @@ class TransformersTrainerSystem(DrivenTrainerSystem):
 
 
 class DrivenTransformersTrainer(DrivenTrainer):
-    """Transformers' trainer, driven from outside. Raises `UnsuitableTrainerError` if it accumulates gradients."""
+    """A trainer of transformers, driven from outside. Raises `UnsuitableTrainerError` if it accumulates gradients."""
 
     libraries = frozenset({"transformers"})
 

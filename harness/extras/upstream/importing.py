@@ -1,4 +1,4 @@
-"""Import contracts in another language: each item becomes an executable claim, or gets the reason why it has none."""
+"""Import contracts in another language. Each item becomes an executable claim, or gets a reason why it has none."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from harness.platform.paths import require_existing
 class Imported:
     """One imported contract: its items with executable claims, and its items without an executable check.
 
-    Both lists are in the order of the file; together they have every item once.
+    Both lists are in the order of the file. Each item is in one of them.
     """
 
     contract: UpstreamContract
@@ -43,7 +43,7 @@ class Imported:
 
 
 def import_files(paths: Sequence[Path]) -> tuple[list[Imported], list[ContractError]]:
-    """Import every file, and every YAML file in every folder, once; also return an error for each unreadable file.
+    """Import every file, and every YAML file in every folder, only once. Also return an error for each unreadable file.
 
     Raises UsageError for a path that does not exist.
     """
@@ -59,7 +59,7 @@ def import_files(paths: Sequence[Path]) -> tuple[list[Imported], list[ContractEr
 
 
 def upstream_files(paths: Sequence[Path], errors: list[ContractError]) -> list[Path]:
-    """Return the files among `paths` and those in folders, hidden ones too; an empty folder adds an error."""
+    """Return the files among `paths` and in their folders, including hidden files. An empty folder adds an error."""
     files: dict[Path, Path] = {}
     for path in paths:
         found = [path]
@@ -95,7 +95,7 @@ _ALONE = "a ratio of speeds, in a file with no recognized claim that the losses 
 
 
 def trajectory_of(ratio: Executable, executable: list[tuple[Item, Executable]]) -> Item | None:
-    """Return a claim that compares the losses of a timing's two arms, because a faster step must train alike."""
+    """Return a claim that compares the losses of a timing's two arms, because a faster step must train the same."""
     arms = [ratio.judgement[arm] for arm in ("candidate", "baseline")]
     for item, one in executable:
         judgement = one.judgement
@@ -118,9 +118,9 @@ _HEAD = """\
 
 
 def contract_text(imported: Sequence[Imported], path: Path) -> str:
-    """Return a contract in YAML, named after the file `path`. Raises ContractError where nothing was recognized.
+    """Return a contract in YAML, named after the file `path`. Raises ContractError if no item was recognized.
 
-    The text is read back as `harness check` reads it; contracts that are too large for the language are refused.
+    The text is read back as `harness check` reads it. Contracts that are too large for the language are refused.
     """
     ids = _claim_ids(imported)
     claims = [_claim(item, executable, each, ids) for each in imported for item, executable in each.executable]
@@ -152,7 +152,7 @@ def contract_text(imported: Sequence[Imported], path: Path) -> str:
 
 
 def _claim_ids(imported: Sequence[Imported]) -> dict[str, str]:
-    """Return the ids of executable items by place: upstream's id, prefixed with the contract's if not unique."""
+    """Return the ids of executable items by place: upstream's id, prefixed with the contract's id if not unique."""
     items = [(each.contract.id, item) for each in imported for item, _ in each.executable]
     given = Counter(_name(item.id) for _, item in items)
     ids: dict[str, str] = {}
@@ -198,7 +198,7 @@ def _workload(steps: int) -> str:
 
 
 def _text(text: str, otherwise: str) -> str:
-    """Return the text as the language accepts it: shortened if too long; `otherwise` if it is empty."""
+    """Return the text as the language accepts it, shortened if it is too long. If it is empty, return `otherwise`."""
     kept = text if len(text) <= _LONGEST else f"{text[:_LONGEST]} …"
     return kept if says_something(kept) else otherwise
 
@@ -209,7 +209,7 @@ def _name(text: str) -> str:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Quotes all texts except plain words, because YAML 1.2 reads PyYAML's unquoted string `1e-5` as a number."""
+    """Quotes all texts except plain words. PyYAML leaves `1e-5` unquoted, which YAML 1.2 then reads as a number."""
 
     def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002 - the reader takes none
         return True

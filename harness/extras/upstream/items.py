@@ -1,6 +1,6 @@
 """Read a contract of another language as data: all its claims, and the parts that are left out, with the reason.
 
-Nothing is executed; a `test` is only text. Every value of the file belongs to an item or to an entry of `left_out`.
+Nothing is executed; a `test` is only text. Every value of the file belongs to an item or to an entry in `left_out`.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from harness.errors import ContractError
 
 @dataclass(frozen=True)
 class ClaimSection:
-    """A key that contains claims. of_mappings: each claim must be a mapping with an id, not a number or text.
+    """A key that contains claims. of_mappings: True if each claim must be a mapping with an id, not a number or text.
 
-    unchecked: the reason for items that match no form (`judgements.py`), so that they have no executable check.
+    unchecked: the reason why items that match no form (`judgements.py`) have no executable check.
     """
 
     unchecked: str
@@ -93,8 +93,8 @@ _WHAT = "an upstream contract"
 class Item:
     """One claim, in upstream's words. id: upstream's id, else the path (`equations.x.invariants.1`).
 
-    texts: all of upstream's texts about the claim, by key; the key of a claim that is only a sentence is `""`.
-    where: `file:line:column`.
+    texts: all of upstream's texts about the claim, by key. If the claim is only a sentence, the key is `""`. where:
+    `file:line:column`.
     """
 
     id: str
@@ -104,14 +104,14 @@ class Item:
 
     @property
     def title(self) -> str:
-        """Return what upstream calls the item, in one line."""
+        """Return upstream's name for the item, in one line."""
         named = (self.texts[key] for key in ("", *TITLE_KEYS) if self.texts.get(key))
         return next(named, self.id)
 
 
 @dataclass(frozen=True)
 class LeftOut:
-    """A part of the file without items: its path, its number of values, and why none of them is a claim."""
+    """A part of the file without items: its path, the number of its values, and why none of them is a claim."""
 
     where: str
     path: str
@@ -133,8 +133,8 @@ class UpstreamContract:
 def read_upstream(path: Path) -> UpstreamContract:
     """Read one contract in another language. Raises ContractError with file, line and column.
 
-    Refused are files that the strict reader refuses (size, depth, encoding, duplicate keys, …) or that are not a
-    mapping, two items with the same id, and empty items.
+    Refuse files that the strict reader refuses (size, depth, encoding, duplicate keys, …) or that are not a mapping,
+    two items with the same id, and empty items.
     """
     document = strict_yaml.read(path, _WHAT)
     value = document.value
@@ -160,13 +160,13 @@ def _refuse_same_ids(items: list[Item]) -> None:
 
 
 class _Walk:
-    """Walks through a document and yields items and parts left out."""
+    """Walks through a document, and yields its items and the parts left out."""
 
     def __init__(self, document: strict_yaml.Document) -> None:
         self.document = document
 
     def below(self, path: Place, value: Any, why: str | None) -> Iterator[Item | LeftOut]:
-        """Yield items and parts left out, at and below `path`. why: the reason for parts left out; None: known keys."""
+        """Yield items and parts left out, at and below `path`. why: why parts are left out; None below known keys."""
         children: Iterator[tuple[str | int, Any]]
         if isinstance(value, dict) and value:
             children = iter(value.items())
@@ -225,7 +225,7 @@ class _Walk:
 
 
 def _texts(value: Any, path: str) -> Iterator[tuple[str, str]]:
-    """Yield every text of an item with its dotted key; a list of scalars is one text."""
+    """Yield every text of an item with its dotted key. A list of scalars is one text."""
     if isinstance(value, dict):
         for key, one in value.items():
             yield from _texts(one, f"{path}.{key}" if path else key)
@@ -237,14 +237,14 @@ def _texts(value: Any, path: str) -> Iterator[tuple[str, str]]:
 
 
 def _text(value: object) -> str:
-    """Return a scalar as text on one line; a list's items are joined."""
+    """Return a scalar, or the joined items of a list, as text on one line."""
     if isinstance(value, list):
         return "; ".join(_text(one) for one in value)
     return "" if value is None else " ".join(str(value).split())
 
 
 def _dotted(path: Place) -> str:
-    """Return a path as text, such as `equations.x.invariants.1`; the index of a list item counts from 1."""
+    """Return a path as text, such as `equations.x.invariants.1`. The items of a list are numbered from 1."""
     return ".".join(str(key + 1) if isinstance(key, int) else key for key in path)
 
 

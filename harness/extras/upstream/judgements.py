@@ -1,6 +1,6 @@
-"""Translate upstream's words, with their numbers, to judgements in the contract language.
+"""Translate upstream's words, with their numbers, into judgements of the contract language.
 
-`ARMS` are arms of the reference trainer; `synchronizing` has a gradient clip that reads every norm on the host.
+`ARMS` are arms of the reference trainer. `synchronizing` has a gradient clip that reads every norm on the host.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ NUMBER = rf"(?P<number>[0-9]{{1,9}}(?:\.[0-9]{{1,9}})?(?:[eE][-+]?[0-9]{{1,2}})?
 
 
 def decimal(group: str) -> str:
-    """Return the pattern of a decimal number, as a group with this name."""
+    """Return the pattern of a decimal number, as a group named `group`."""
     return rf"(?P<{group}>[0-9]{{1,6}}(?:\.[0-9]{{1,6}})?){_WHOLE}"
 
 
 @dataclass(frozen=True)
 class Words:
-    """The demand of an item: its text, the match of the form's pattern, and the named steps (default `STEPS`)."""
+    """The demand of an item: its text, the match of the form's pattern, and the number of steps in it (or `STEPS`)."""
 
     text: str
     match: re.Match[str]
@@ -54,19 +54,19 @@ class Words:
 
     @property
     def some_steps(self) -> list[int]:
-        """Return the first two steps, at which a lost update is visible, and the last step."""
+        """Return the last step and the first two steps, at which a lost update is visible."""
         return sorted({0, min(1, self.steps - 1), self.steps - 1})
 
 
 def _number_or_tolerance(words: Words) -> float | None:
-    """Return the number that the pattern captured, else the one after the word `tolerance`; None without either."""
+    """Return the number that the pattern captured, or else the number after the word `tolerance`, or else None."""
     tolerance = re.search(rf"tolerance {NUMBER}", words.text)
     bound = words.match["number"] or (tolerance and tolerance["number"])
     return float(bound) if bound else None
 
 
 def _gain(words: Words) -> float | None:
-    """Return a ratio of speeds; None for a gain in percent whose text does not mention CUDA graphs."""
+    """Return a ratio of speeds. Return None for a gain in percent if the text does not mention CUDA graphs."""
     percent = words.match["percent"]
     if percent and "CUDA_GRAPH" not in words.text:
         return None
@@ -115,7 +115,7 @@ class Executable:
 
 
 class Form(NamedTuple):
-    """One wording of a claim. judgement: may use names in `VALUES`; says: another text that the item must have."""
+    """One wording of a claim. judgement: may use names in `VALUES`. says: a text that the item must also contain."""
 
     name: str
     pattern: re.Pattern[str]
@@ -140,7 +140,7 @@ def _filled(judgement: Judgement, words: Words) -> Judgement:
 
 
 def recognized(item: Item) -> Executable | None:
-    """Return the item as an executable claim, by the first form that matches and is valid; None without one."""
+    """Return the item as an executable claim by the first form that matches and is valid, or None without one."""
     text = demand_of(item)
     named = [int(next(filter(None, match.groups())).replace(",", "")) for match in _STEPS.finditer(text)]
     steps = max(named, default=STEPS) or STEPS
