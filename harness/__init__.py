@@ -8,7 +8,7 @@ __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> object:
-    """Return `record`, which imports torch, at its first use."""
+    """Import and return `record` at its first use, because it imports torch."""
     if name != "record":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from harness.recorded_loops.loop_recorder import record

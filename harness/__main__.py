@@ -1,4 +1,4 @@
-"""`harness`, and `python -m harness`, which works from a source tree without installation."""
+"""Start `harness`. `python -m harness` does the same, and works from a source tree without installation."""
 
 import gc
 import sys
@@ -7,7 +7,7 @@ from harness.cli import first_signals
 
 
 def main() -> None:
-    """Run the command line. Hold signals from the start, because importing the application takes a while."""
+    """Run the command line. Delay signals from the start, because importing the application takes a while."""
     first_signals.hold()
     gc.disable()  # imported objects stay, and searching them for garbage takes a tenth of a short command's time
     try:
@@ -21,7 +21,7 @@ def main() -> None:
 
 
 def _refuse_to_start(error: BaseException) -> None:
-    """Print one line with the reason why the harness does not start, and exit with the code of an error.
+    """Print one line with the reason why the harness cannot start, and exit with the code of an error.
 
     Escape the text here, because the module that usually escapes texts may be the one that cannot be imported.
     """

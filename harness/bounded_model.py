@@ -1,7 +1,7 @@
-"""Define models of untrusted files whose validation stops early, after few errors.
+"""Define models of untrusted files. Their validation stops after few errors.
 
 pydantic collects every error of a file, with about two kilobytes for each error. It took 80 s and 8 GB of memory to
-refuse a line of 3 MB. Readers show only the first error.
+refuse a line of 3 MB. Readers of files show only the first error.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class BoundedModel(BaseModel):
 
 
 def _ending_early(schema: Any) -> Any:
-    """Return the schema with each list and mapping bounded. Skip models within it, which are bounded already."""
+    """Return the schema with each list and mapping bounded. Skip nested models, which are already bounded."""
     if isinstance(schema, list):
         return [_ending_early(item) for item in schema]
     if not isinstance(schema, dict):

@@ -13,7 +13,7 @@ from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """Exit codes of every command: the first that applies, from the top."""
+    """Exit codes of every command. The first one that applies, from the top, is returned."""
 
     USAGE = 2
     """The command line asks for something that does not exist."""
@@ -35,10 +35,10 @@ class ExitCode(IntEnum):
 
 
 class HarnessError(Exception):
-    """An error a person can act on.
+    """An error that a person can fix.
 
-    where: file:line:column, unit or path; rule: the rule that was broken; got: what was found;
-    remedy: what to do about it.
+    where: file:line:column, unit or path; rule: the rule that was broken; got: what was found; remedy: what to do about
+    it.
     """
 
     exit_code = ExitCode.ERROR
@@ -51,7 +51,7 @@ class HarnessError(Exception):
         return "\n".join(self.lines())
 
     def lines(self) -> list[str]:
-        """Return the message for a person, escaped, with one line for each error."""
+        """Return the escaped message for a person, with one line for each error."""
         return [escaped(f"{self.where}: {self.sentence()}" if self.where else self.sentence())]
 
     def sentence(self) -> str:
@@ -72,7 +72,7 @@ class ContractError(HarnessError):
     exit_code = ExitCode.INVALID_CONTRACT
 
     def each(self) -> list[ContractError]:
-        """Return the single errors that this error consists of: itself, unless it is a `ContractErrors`."""
+        """Return the single errors in this error: several for `ContractErrors`, otherwise only itself."""
         return [self]
 
 
@@ -92,7 +92,7 @@ class ContractErrors(ContractError):  # noqa: N818 - several errors, raised as o
 
 
 class KindError(HarnessError):
-    """A row of the table of claim kinds, or the package that brings one, is wrong."""
+    """A row of the table of claim kinds is wrong, or the package that provides the row."""
 
 
 class SystemResolutionError(HarnessError):
@@ -123,7 +123,7 @@ def escaped(text: object) -> str:
 
 
 def printable(text: object) -> str:
-    """Escape as `escaped` does, except for CI commands. Use this for pages and other text that no CI system reads."""
+    """Escape as `escaped` does, but leave CI commands unchanged. Use it for pages and other text no CI system reads."""
     line = text if isinstance(text, str) else str(text)
     if line.isprintable():
         return line
@@ -141,7 +141,7 @@ def escaped_command(command: str) -> str:
 
 
 def escaped_json(text: str) -> str:
-    """Return JSON text with the same value in plain ASCII, without anything that a CI system takes for a command."""
+    """Return JSON text with the same value, in plain ASCII, without any text that a CI system takes for a command."""
     text = _BEYOND_ASCII.sub(lambda found: _json_code(found[0]), text)
     return text.replace("##", r"#\u0023")  # JSON has number signs only in strings
 

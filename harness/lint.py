@@ -37,8 +37,8 @@ _LARGE = re.compile(r"e\+?\d\d|\d{39}")  # every larger number has this in its t
 
 @dataclass(frozen=True)
 class Finding:
-    """An `error` makes the contract unusable; a `warning` means that the contract proves less than it seems to;
-    a `note` suggests a better text."""
+    """A mistake in a contract. An `error` makes the contract unusable; a `warning` means that the contract proves less
+    than it seems to; a `note` suggests a better text."""
 
     level: Literal["error", "warning", "note"]
     where: str
@@ -51,8 +51,8 @@ class Finding:
 def lint(loaded: LoadedContract, describe: Describe, claims: Collection[str] | None = None) -> list[Finding]:
     """Return all findings, in the order of the file.
 
-    describe: returns a system's description by its `module:attribute`; claims: ids of the claims to check; None: all.
-    A system that cannot be described is an error. Checks that need its description are then skipped.
+    describe: a function from a system's `module:attribute` to its description; claims: ids of the claims to check
+    (None: all). A system that cannot be described is an error. Checks that need its description are then skipped.
     """
     descriptions, findings = _describe_all(loaded, describe)
     findings += _arms(loaded, descriptions)
@@ -84,7 +84,7 @@ def lint_together(contracts: Sequence[LoadedContract]) -> list[Finding]:
 
 
 def has_judge(kind: str) -> bool:
-    """Return True if the kind's judge has its module. The judge is not imported, since judges import numpy."""
+    """Return True if the module of the kind's judge exists. The judge is not imported, because judges import numpy."""
     return importlib.util.find_spec(kind_of(kind).judge.partition(":")[0]) is not None
 
 
@@ -194,7 +194,7 @@ def _meaningless(part: AnyPart) -> Iterator[tuple[str, str]]:
 def _numbers(
     loaded: LoadedContract, descriptions: Mapping[str, SystemDescription], claims: Collection[str] | None
 ) -> Iterator[Finding]:
-    """Yield warnings for required numbers that none of a claim's faults breaks, so that nothing tests their values."""
+    """Yield warnings for demanded numbers that none of a claim's faults violates, so that nothing tests them."""
     from harness.drill.faults import offered_faults
 
     if loaded.contract.system not in descriptions:
@@ -238,10 +238,10 @@ def _faults(loaded: LoadedContract, index: int, descriptions: Mapping[str, Syste
 
 
 def lint_drill(loaded: LoadedContract, records: Sequence[DrillRecord]) -> list[Finding]:
-    """Return warnings from the drill records (oldest first) that the contract took part in.
+    """Return warnings from the drill records (oldest first) that include the contract.
 
-    A drill may cover only some claims, faults or machines. So for each claim, fault and workload the newest record
-    counts that planted the fault there.
+    A drill may cover only some claims, faults or machines. Therefore, for each claim, fault and workload, the newest
+    record counts in which the fault was planted there.
     """
     from harness.run_directory.verdict_file import last_of
 
@@ -276,7 +276,7 @@ def lint_drill(loaded: LoadedContract, records: Sequence[DrillRecord]) -> list[F
 
 
 def lint_rules(loaded: LoadedContract, claims: Collection[str] | None = None) -> Iterator[Finding]:
-    """Yield a note for each rule that concerns the contract's claims and is newer than the contract's `rules` version.
+    """Yield a note for each rule that affects the contract's claims and is newer than the contract's `rules` version.
 
     A `rules` version that this harness does not know gives a warning, because it would hide later rules.
     """
@@ -317,9 +317,10 @@ def lint_power(loaded: LoadedContract, timings: Iterable[LastTiming]) -> Iterato
 
 
 def _twin_arms(loaded: LoadedContract, part: AnyPart) -> Iterator[tuple[str, str]]:
-    """Yield the field and the message for arms that differ only in name, so that comparing them shows nothing.
+    """Yield the field and the message for arms that differ only in name. Comparing such arms shows nothing.
 
-    Nudged controls are left out, because they must have the baseline's settings."""
+    Nudged controls are left out, because they must have the baseline's settings.
+    """
     named = [(field, arm) for field, arm in part.arms().items() if field not in NUDGED_CONTROLS]
     for (first, one), (second, other) in combinations(named, 2):
         if not loaded.contract.same_settings(one, other):

@@ -1,6 +1,6 @@
-"""Write numbers in one way: non-finite numbers as tagged strings, derived figures rounded to 12 digits.
+"""Write numbers in a uniform way: non-finite numbers as tagged strings, derived figures rounded to 12 digits.
 
-JSON has no NaN, and common writers turn infinity into null. A diverged loss must not be read back as a missing one.
+JSON has no NaN, and common writers turn infinity into null. A diverged loss must not be read back as a missing loss.
 Derived figures are rounded so that two machines write the same bytes.
 """
 
@@ -17,14 +17,14 @@ _TAGS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
 def encode(value: float) -> float | str:
-    """Return a finite float unchanged, and the tag (`NaN`, `Infinity`, `-Infinity`) of any other."""
+    """Return a finite float unchanged, and any other float as its tag (`NaN`, `Infinity`, `-Infinity`)."""
     if math.isfinite(value):
         return value
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
 def decode(value: object) -> object:
-    """Return the float of a tag. Return any other value unchanged, so that the model accepts or refuses it."""
+    """Convert a tag to its float. Return any other value unchanged, so that the model accepts or refuses the value."""
     return _TAGS.get(value, value) if isinstance(value, str) else value
 
 
@@ -52,8 +52,8 @@ _ONE_OF_MANY = re.compile(
 def agreed(sentence: str) -> str:
     """Return the sentence with its counted nouns in agreement: `1 captures of 44 nodes` becomes `1 capture of …`.
 
-    Every sentence of a judge passes through this function, so judges need not choose the forms of nouns and verbs.
-    Text in quotes or backquotes is a quotation and does not change.
+    Every sentence of a judge passes through this function, so judges need not choose the forms of nouns and verbs. Text
+    in quotes or backquotes is a quotation and remains unchanged.
     """
     parts = re.split(r"(\"[^\"]*\"|`[^`]*`|“[^”]*”)", sentence)
     parts[::2] = [
@@ -88,7 +88,7 @@ def rounded(value: float) -> float:
 
 
 def told_apart(one: float, other: float) -> tuple[str, str]:
-    """Return two numbers as text, with six significant digits or as many as are needed to distinguish them."""
+    """Return two numbers as text, with at least six significant digits, and more if they would look equal."""
     digits = next((each for each in range(6, 17) if _with(each, one) != _with(each, other)), 17)
     return _with(digits, one), _with(digits, other)
 
