@@ -48,7 +48,7 @@ def needs_cuda(contract: Contract, claim: AnyClaim, workload: Workload) -> bool:
 def gpus_needed(contract: Contract, claim: AnyClaim, workload: Workload) -> int:
     """Return how many GPUs the unit needs if it runs on GPUs: at least one for each rank.
 
-    0 if its workload is for the processor.
+    Return 0 if the unit's workload is for the processor.
     """
     if workload.needs.device == "cpu":
         return 0
@@ -72,19 +72,19 @@ def needs_gpu(run: Run) -> bool:
 
 
 def gpus_of(run: Run, gpus: Sequence[Gpu]) -> list[str]:
-    """Return the UUIDs of the GPUs that the run uses: the machine's first one, and one more for each further rank."""
+    """Return the UUIDs of the GPUs that the run uses: the machine's first GPU, plus one for each further rank."""
     return [gpu.uuid for gpu in gpus[: run.ranks]] if needs_gpu(run) else []
 
 
 def gpu_memory_gib(run: Run) -> float | None:
     """Return how many GiB of the GPU's memory the run may take; None if it never shares the GPU.
 
-    A run never shares if its workload declares no memory, if its probe needs the whole device, or if
-    its ranks wait for one another. 0.0: it uses no GPU, because the workload is for the processor. A
-    waiting rank keeps its GPU busy until the other ranks get their time slices: when three runs with
-    two ranks each shared two H200s, none finished an arm's steps in four minutes. The memory that a
-    workload declares is enough for each of its runs, because `_missing_memory` requires only that
-    much of a GPU. It covers a timing process in which both arms are open.
+    A run never shares if its workload declares no memory, if its probe needs the whole device, or if its ranks wait for
+    one another. The result is 0.0 if the run uses no GPU, because its workload is for the processor. A waiting rank
+    keeps its GPU busy until the other ranks get their time slices: when three runs with two ranks each shared two
+    H200s, none finished an arm's steps in four minutes. The memory that a workload declares is enough for each of its
+    runs, because `_missing_memory` requires only that much of a GPU. It covers a timing process in which both arms are
+    open.
     """
     if run.workload.needs.device == "cpu":
         return 0.0
@@ -93,7 +93,7 @@ def gpu_memory_gib(run: Run) -> float | None:
 
 
 def shares_gpu(run: Run) -> bool:
-    """Return True if other commands may use the GPU during the run: one rank, no timing, not all of the GPU needed."""
+    """Return True if other commands may use the GPU during the run: one rank, no timing, and only a part of the GPU."""
     probe = probe_named(run.probe)
     return not probe.timed and resolve(probe.gpu_memory) is not all_of_it and run.ranks == 1
 
@@ -114,12 +114,12 @@ def all_of_it(_run: Run) -> None:
 
 
 def none_for_a_target(run: Run) -> float | None:
-    """Return the declared memory; 0.0 if kernels are compiled for a target that is not this machine's device."""
+    """Return the declared memory, or 0.0 if kernels are compiled for another target than this machine's device."""
     return declared(run) if run.settings.get("target", ON_DEVICE) == ON_DEVICE else 0.0
 
 
 def twice_if_filled(run: Run) -> float | None:
-    """Return the declared memory, doubled if the probe fills memory, because the arm is first open in two processes."""
+    """Return the declared memory, doubled if the probe fills memory: the arm is then first open in two processes."""
     memory = declared(run)
     return memory * 2 if memory is not None and run.settings.get("memory_filled") else memory
 
@@ -134,8 +134,8 @@ Describe = Callable[[str], SystemDescription | SystemResolutionError]
 def system_obstacle(contract: Contract, claim: AnyClaim, describe: Describe) -> Obstacle | None:
     """Return an obstacle if a system of the claim's arms cannot be described.
 
-    A unit cannot be planned correctly without the description. So this is an ERROR, even if the
-    machine could not decide the unit anyway, or if a worker could have opened the system.
+    A unit cannot be planned correctly without the description. So the unit is an ERROR, even if the machine could not
+    decide it anyway, or if a worker could have opened the system.
     """
     arms = {arm for part in parts_of(claim) for arm in part.arms().values()}
     for system in dict.fromkeys(contract.arms[arm].system or contract.system for arm in sorted(arms)):
@@ -162,7 +162,7 @@ def find_obstacle(
 
 
 def _cannot_run(machine: Machine) -> Obstacle | None:
-    """Return an obstacle if no run can be executed here: there are no process groups, or the extra `run` is missing."""
+    """Return an obstacle if no run can be executed here: process groups or the optional packages `run` are missing."""
     if not hasattr(os, "killpg"):
         return Obstacle(reason="not_available", message="runs need Linux or macOS; evidence is judged anywhere")
     missing = [name for name in RUN_MODULES if not machine.has_module(name)]
@@ -190,7 +190,7 @@ def _missing_cuda(contract: Contract, claim: AnyClaim, workload: Workload, machi
 
 
 def _other_gpu(workload: Workload, machine: Machine) -> Obstacle | None:
-    """Return an obstacle if the machine's GPU does not have the required name or compute capability."""
+    """Return an obstacle if the name or the compute capability of the machine's GPU is not the required one."""
     if not machine.gpus:
         return None
     gpu, needs = machine.gpus[0], workload.needs
@@ -247,7 +247,7 @@ def _missing_capability(contract: Contract, claim: AnyClaim, describe: Describe)
 
 
 def lacking(part: AnyPart, name: str, arm: Arm, system: SystemDescription) -> str | None:
-    """Return, in words, what an arm's system lacks to decide this judgement; None if it lacks nothing."""
+    """Return, in words, what an arm's system lacks that this judgement needs; None if it lacks nothing."""
     needed, arms = kind_of(part.kind).capabilities, part.arms()
     for one in part.variants():
         if name == arms.get(part.candidate_path):
@@ -276,9 +276,9 @@ class HasContract(Protocol):
 
 @dataclass(frozen=True)
 class Baseline:
-    """The commit of the arms that a claim names as `baseline`; None: the working tree, as for all other arms.
+    """The commit of the arms that a claim names as `baseline`. None: the working tree, as for all other arms.
 
-    descriptions: of its systems at that commit, or the errors instead; tree: the folder with its checkout.
+    descriptions: of its systems at that commit, or the errors that prevented them; tree: the folder with its checkout.
     """
 
     commit: str | None = None
@@ -331,7 +331,7 @@ def commit_obstacle(contract: Contract, claim: AnyClaim, baseline: Baseline) -> 
 
 
 def _with_itself(contract: Contract, part: AnyPart) -> Obstacle | None:
-    """Return an obstacle if both arms have equal settings, because without a baseline commit they are the same."""
+    """Return an obstacle if both arms have equal settings: without a baseline commit, they are the same arm."""
     arms = part.arms()
     candidate, baseline = arms.get(part.candidate_path), arms["baseline"]
     if candidate is None or not contract.same_settings(candidate, baseline):

@@ -78,14 +78,14 @@ def where_run(
 
 
 def where_name(unit: Unit) -> str:
-    """Return the id of the run that locates a unit's first difference; it is also a folder's name."""
+    """Return the id of the run that locates a unit's first difference. The id is also the name of a folder."""
     names = (unit.contract, unit.claim, unit.workload)
     digest = hashlib.sha256("+".join(names).encode()).hexdigest()[:8]
     return f"{re.sub(r'[^A-Za-z0-9_.-]+', '_', unit.claim)[:80]}+{digest}"
 
 
 def _last_step(part: AnyPart, values: Mapping[str, object], steps: int) -> int:
-    """Return the last step in which the first difference may be, according to the verdict's figures."""
+    """Return the last step in which the first difference can be, according to the verdict's figures."""
     seen = [value for name in _SEEN_AT if type(value := values.get(name)) is int]
     if type(block := values.get(_BLOCK)) is int:
         seen.append(block + int(getattr(part, "every", 1)) - 1)
@@ -98,7 +98,7 @@ SHOWN = 12  # known names to list in the error about an unknown name
 
 @dataclass(frozen=True)
 class Plan:
-    """Units in the order of the contracts, and runs in the order of their execution."""
+    """Units in the order of the contracts, and runs in the order in which they execute."""
 
     units: list[Unit]
     runs: list[Run]
@@ -117,13 +117,13 @@ def plan(
     model_directory: str | None = None,
     baseline: Baseline | None = None,
 ) -> Plan:
-    """Plan the contracts, or the named claims and workloads of them.
+    """Plan the contracts, or only the named claims and workloads in them.
 
-    `describe` returns the description of a named system. If it raises SystemResolutionError, the
-    system's units are not run and become ERRORs with this reason. If a `fault` is named, the error
-    is raised, because the fault needs the description. `fault` is planted in the arms that it breaks.
-    `baseline`: the commit of the arms that claims name as `baseline`; None: all arms use the working
-    tree. Raises UsageError for a claim, workload or fault that no contract has.
+    `describe` returns the description of a named system. If it raises SystemResolutionError, the system's units are not
+    run and become ERRORs with this reason. If a `fault` is named, the error is raised, because the fault needs the
+    description. `fault` is planted in the arms that it should break. `baseline`: the commit of the arms that claims
+    name as `baseline`; None: all arms use the working tree. Raises UsageError for a claim, workload or fault that no
+    contract has.
     """
     selected = [loaded.contract for loaded in contracts]
     refuse_unknown(

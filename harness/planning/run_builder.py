@@ -26,7 +26,7 @@ class PlannedFault:
 
 
 def plan_fault(name: str, offered: Mapping[str, FaultDescription], claims: Sequence[AnyClaim]) -> PlannedFault:
-    """Choose the arms in which fault `name` is planted, by the claims that it should break.
+    """Choose the arms in which fault `name` is planted, from the claims that the fault should break.
 
     A claim should break if it lists the fault, if the fault lists the claim (a system's fault), or if the fault lists
     the claim's kind (a fault of the harness). If no given claim should break, plant the fault for all given claims.
@@ -57,7 +57,7 @@ BASELINE, CANDIDATE, CONTROL = range(3)  # roles, in the order of arms in a pair
 
 @dataclass
 class _PairedRun:
-    """One run of a probe that executes arm after arm. Adding parts of claims adds their arms and recordings."""
+    """One run of a probe that executes one arm after another. Adding a part of a claim adds its arms and recordings."""
 
     probe: ProbeName
     role: dict[str, int] = field(default_factory=dict)
@@ -75,7 +75,7 @@ class _PairedRun:
     others: set[str] = field(default_factory=set)  # arms that a part names in another role
 
     def takes(self, part: AnyPart, *, two_commits: bool) -> bool:
-        """Return True if the run can serve the part: no conflicting recordings, circular baselines or two commits."""
+        """Return True if the run can serve the part, without conflicting recordings, nudges, baselines or commits."""
         baselines, others = _by_role(part)
         if two_commits and (baselines & (self.others | others) or others & self.baselines):
             return False
@@ -106,7 +106,7 @@ class _PairedRun:
     def _place(self, arm: str, later: frozenset[str] = frozenset()) -> int:
         """Return the arm's position among the arms of its role: after the arms with which it is compared.
 
-        later: arms that come after it. Two arms that are each other's baselines keep the contract's order.
+        later: arms that come after this arm. Two arms that are each other's baselines keep the contract's order.
         """
         before = {each for each in self.earlier.get(arm, ()) if self.role[each] == self.role[arm]} - later - {arm}
         return 1 + max((self._place(each, later | {arm}) for each in before), default=0)
@@ -142,7 +142,7 @@ class _PairedRun:
                 self.earlier.setdefault(later, set()).add(first)
 
     def order(self, contract: Contract) -> list[str]:
-        """Return the arms in order: baselines, candidates, controls; within a role, compared arms come later."""
+        """Return the arms in order: baselines, candidates, controls. In a role, an arm comes after its baselines."""
         as_written = list(contract.arms)
         return sorted(self.role, key=lambda arm: (self.role[arm], self._place(arm), as_written.index(arm)))
 
@@ -154,7 +154,7 @@ def _steps_within(steps: Collection[int], length: int) -> list[int]:
 
 
 def _nudged(part: AnyPart, arm: str) -> bool:
-    """Return True if the part needs the arm nudged. A nudged arm starts from other parameters."""
+    """Return True if the part needs the arm as a nudged control, which starts from slightly changed parameters."""
     return bool(part.recorded_of().get(arm, {}).get("nudged", False))
 
 
@@ -170,7 +170,7 @@ def _joined(one: dict[str, object], other: dict[str, object]) -> dict[str, objec
     """Return settings with which one run serves both parts without additional combinations; None if there are none.
 
     The operations and magnitudes of both parts are joined if only one of these two settings differs, or if one part's
-    settings include the other's. Bounds by data type must have the same types. All other settings must be equal.
+    settings include the other's. Bounds by data type must have the same data types. All other settings must be equal.
     """
     names = [name for name in TRIED_TOGETHER if name in one and name in other]
     ours, theirs = ({name: cast("list[object]", settings[name]) for name in names} for settings in (one, other))
@@ -183,7 +183,7 @@ def _joined(one: dict[str, object], other: dict[str, object]) -> dict[str, objec
 
 
 def _tried(settings: dict[str, object]) -> dict[str, object]:
-    """Return settings as a probe uses them. For bounds, these are only the types: a judge reads bounds in its claim."""
+    """Return settings as a probe uses them. Of bounds, these are only the data types: the judge reads the bounds."""
     bounds = settings.get("max_relative_error")
     return {**settings, "max_relative_error": list(bounds)} if isinstance(bounds, dict) else settings
 
@@ -200,7 +200,7 @@ class RunBuilder:
         model_directory: str | None,
         baseline: str | None = None,
     ) -> None:
-        """Start without runs. baseline: the commit for baseline arms; None: all arms use the working tree."""
+        """Start without any runs. baseline: the commit for baseline arms; None: all arms use the working tree."""
         self._contract, self._workload_name, self._fault = contract, workload_name, fault
         self._baseline = baseline
         self._data, self._model_directory = data, model_directory
@@ -231,7 +231,7 @@ class RunBuilder:
         ]
 
     def runs(self) -> list[Run]:
-        """Return the runs, paired runs first, because they take the least time and show the most."""
+        """Return the runs. Paired runs come first, because they take the least time and show the most."""
         paired = [self._paired_run(n, one) for planned in self._paired.values() for n, one in enumerate(planned)]
         return [*paired, *self._others.values()]
 
@@ -273,7 +273,7 @@ class RunBuilder:
         )
 
     def _shared(self, part: AnyPart, probe: ProbeName, values: dict[str, object]) -> str:
-        """Return the id of a run of one arm that all parts with compatible settings share."""
+        """Return the id of a run of one arm. All parts with compatible settings share this run."""
         candidate = part.arms()[part.candidate_path]
         for run in self._others.values():
             if run.probe == probe and list(run.arms) == [candidate]:
@@ -360,9 +360,9 @@ def first_difference(
 ) -> Difference | None:
     """Return the first difference between `made`, the runs that decided a unit, and the runs that a contract requires.
 
-    Returns None if every part of the claim has the runs that it requires, and some part requires each run.
-    unread: number of the unit's runs that cannot be read, and may be missing; that is reported elsewhere.
-    fault: a fault that was planted on purpose, and that runs may have. baseline: the commit of the baselines.
+    Returns None if every part of the claim has the runs that it requires, and each run is required by some part.
+    unread: number of the unit's runs that cannot be read, and may be missing; other code reports this. fault: a fault
+    that was planted on purpose, and that runs may have. baseline: the commit of the baselines.
     """
     for name in ("data", "model_directory"):  # a contract names neither; runs that are judged together share them
         if len({getattr(run, name) for run in made}) > 1:
@@ -385,7 +385,7 @@ def first_difference(
 
 
 def arms_demanded(contract: Contract, claim: AnyClaim, workload: str) -> set[str]:
-    """Return every arm that the claim's runs execute on this workload, controls included."""
+    """Return every arm that the claim's runs execute on this workload, including controls."""
     builder = RunBuilder(contract, workload, None, None, None, None)
     for index, part in enumerate(parts_of(claim)):
         builder.add(claim, index, part)
