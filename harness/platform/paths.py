@@ -1,7 +1,7 @@
 """Handle paths on this machine: paths of a command line, folders of caches, and how to install an extra.
 
-Caches of libraries are below the home folder, or below TMPDIR if the home folder is not writable. Otherwise Matplotlib
-prints a warning on stderr, and Triton raises PermissionError.
+Caches of libraries are below the home folder, or below TMPDIR if the home folder is not writable. Without this,
+Matplotlib would print a warning on stderr, and Triton would raise PermissionError.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def _remedy(path: Path) -> str:
 def add_working_directory() -> None:
     """Make the working directory importable, as `python -m` does, but last, so that it hides no installed package.
 
-    A contract next to its trainer can then name the trainer without any installation.
+    A contract can then name a trainer in the same folder without any installation.
     """
     here = str(Path.cwd())
     if here not in sys.path and "" not in sys.path:
@@ -54,7 +54,7 @@ def add_working_directory() -> None:
 
 
 def without_folders(text: str) -> str:
-    """Return `text` with paths made relative to module folders, the working folder, and the interpreter."""
+    """Return `text` with paths relative to module folders, the working folder, or the interpreter's folder."""
     roots = {*sys.path, str(Path.cwd()), sys.prefix, sys.base_prefix} - {"", "/"}
     for root in sorted(roots, key=len, reverse=True):
         text = text.replace(f"{root.rstrip('/')}/", "")
@@ -110,7 +110,7 @@ def private_folder() -> Path:
 
 
 def unusable(path: Path, error: OSError) -> HarnessError:
-    """Return a HarnessError on why a lock's file or folder cannot be used."""
+    """Return a HarnessError that says why a lock's file or folder cannot be used."""
     return HarnessError(
         "the lock of a GPU is a file that this user can write and lock",
         where=str(path),
@@ -123,7 +123,7 @@ _OF_EXTRA = r"""\s*;\s*(?P<other>.*?)(?:\s+and\s+)?extra\s*==\s*["'](?P<extra>[\
 
 
 def command_for(extra: str) -> str:
-    """Return the command that installs the packages of an extra next to the harness that is running."""
+    """Return the command that installs the packages of an extra for the harness that is running."""
     from importlib import metadata  # slow to import: every process that describes systems imports this module
 
     try:

@@ -1,4 +1,4 @@
-"""Record the signals that ask the command to end.
+"""Record the signals that request the end of the command.
 
 An `except` in a library or in user code may replace or drop the exception that a signal raises, but not the record.
 """

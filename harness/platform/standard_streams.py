@@ -1,7 +1,7 @@
 """Print everything that commands print: line by line, escaped, to any kind of stdout and stderr.
 
-Exit codes are verdicts, so they do not change if the encoding lacks a character or the reader of a
-pipe is gone.
+Exit codes are verdicts. Therefore they do not change if the encoding lacks a character or the reader of a pipe has
+ended.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def print_line(*spans: Span, file: TextIO | None = None, hang: int | None = None
     """Print one line, escaped, on `file`, by default on stdout.
 
     On a terminal, a long line is broken between words. Continuation lines are indented by `hang` columns, by default
-    like the first line. Files and logs get neither breaks nor colours. whole: do not break, so that it can be copied.
+    like the first line. Files and logs get neither breaks nor colours. whole: True for a line to copy, without breaks.
     """
     stream = sys.stdout if file is None else file
     parts = [(escaped(span), "") if isinstance(span, str) else (escaped(span[0]), span[1]) for span in spans]
@@ -64,7 +64,7 @@ def broken(text: str, width: int, hang: int) -> list[tuple[int, int, int]]:
 
 
 class StatusLine:
-    """A line that is overwritten at the bottom of a terminal. live: False if `stream` is not a terminal, or in CI."""
+    """A line at the bottom of a terminal that is overwritten. live: False if `stream` is not a terminal, or in CI."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -105,7 +105,7 @@ def print_error(text: str) -> None:
 
 
 def print_quoted(text: str) -> None:
-    """Print several lines on stderr with a margin, to distinguish them from the harness's own lines."""
+    """Print several lines on stderr with a margin that distinguishes them from the harness's own lines."""
     for line in text.rstrip("\n").split("\n"):
         print_error(f"| {line}")
 
@@ -121,7 +121,7 @@ def print_workflow_command(command: str) -> None:
 
 
 class _Survivor(io.TextIOWrapper):
-    """A stream that ignores write errors, such as a closed pipe or a full disk; later output is lost."""
+    """A stream that ignores write errors, such as a closed pipe or a full disk. Later output is lost."""
 
     def write(self, text: str, /) -> int:
         try:
@@ -163,7 +163,7 @@ def surviving_streams() -> Iterator[None]:
 
 
 def _open_if_closed(number: int) -> None:
-    """Open the null device if a standard stream is closed; otherwise a later file gets its number and its output."""
+    """Open the null device if a standard stream is closed. Otherwise a later file gets its number and its output."""
     try:
         os.fstat(number)
     except OSError:
