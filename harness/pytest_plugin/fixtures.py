@@ -37,7 +37,7 @@ from harness.pytest_plugin.shared_runs import PlannedContract, SharedRuns
 
 
 class ContractVerifier:
-    """Callable that executes the runs of one unit in worker processes, below `root`, and judges the unit."""
+    """A callable that executes the runs of one unit in worker processes, below `root`, and judges the unit."""
 
     def __init__(self, node: pytest.Item, root: Path) -> None:
         self._node, self._root = node, root
@@ -51,12 +51,13 @@ class ContractVerifier:
         workload: str | None = None,
         **overrides: Any,
     ) -> Verdict:
-        """Return the verdict of a unit that holds. Fail the test if it does not; skip the test if it is undecided.
+        """Return the verdict of a unit that holds. Fail the test if the unit does not hold; skip the test if it is
+        undecided.
 
-        claim: by default the claim that the test's marker `contract` names. contracts: a file or folder, by default
-        the ini option `contract_paths`. system: `module:attribute`, to replace the contract's. workload: by default
-        the first one that this machine can decide. overrides: fields of the workload (`steps`, `batch_size`, …).
-        Unknown names and invalid overrides fail the test with a message.
+        claim: by default the claim that the test's marker `contract` names. contracts: a file or folder, by default the
+        ini option `contract_paths`. system: `module:attribute`, to replace the contract's. workload: by default the
+        first one that this machine can decide. overrides: fields of the workload (`steps`, `batch_size`, …). Unknown
+        names and invalid overrides fail the test with a message.
         """
         __tracebackhide__ = True
         try:
@@ -111,7 +112,7 @@ def _contract_of(claim: str, paths: Sequence[Path]) -> LoadedContract:
 
 
 def _with_system(loaded: LoadedContract, system: str | None) -> LoadedContract:
-    """Return the contract for another system; arms that name a system of their own keep it."""
+    """Return the contract for another system. Arms that name their own system keep it."""
     if system is None:
         return loaded
     return replace(loaded, contract=loaded.contract.model_copy(update={"system": system}))
@@ -120,7 +121,7 @@ def _with_system(loaded: LoadedContract, system: str | None) -> LoadedContract:
 def _planned(
     loaded: LoadedContract, claim: str, workload: str | None, overrides: dict[str, Any]
 ) -> tuple[PlannedContract, Unit]:
-    """Plan one unit: on the named workload, else on the first decidable workload, else on the first."""
+    """Plan one unit on the named workload, or else on the first workload, preferably one that can be decided here."""
     changed = loaded
     if overrides:
         names = [workload] if workload is not None else list(loaded.contract.workloads)
@@ -159,18 +160,18 @@ STEPS = 23  # a prime like the default of `harness try`, but small, so that a te
 
 
 class StepCheck:
-    """Callable that trains the step in worker processes, keeps no files, and fails the test on bad answers."""
+    """A callable that trains the step in worker processes, keeps no files, and fails the test on bad answers."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._gate = bool(config.getoption("--contract-gate"))
 
     def __call__(self, step: str, *, baseline: str | None = None, steps: int = STEPS, speed: bool = False) -> None:
-        """Fail the test if an answer is `no` or an error; skip it if nothing was decided.
+        """Fail the test if an answer is `no` or an error. Skip the test if nothing was decided.
 
         step: `module:function` or `path/to/file.py:function`, from the working directory. baseline: a branch, tag or
-        commit with the function to compare with; without it, a captured step is compared with the plain step. speed:
-        also time the step if there is a GPU, which takes minutes. Under `--contract-gate` an undecided answer fails
-        the test. A missing step or commit fails the test with a message.
+        commit with the function for the comparison; without it, a captured step is compared with the plain step. speed:
+        True to time the step as well if there is a GPU, which takes minutes. Under `--contract-gate` an undecided
+        answer fails the test. A missing step or commit fails the test with a message.
         """
         __tracebackhide__ = True
         try:

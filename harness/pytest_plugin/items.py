@@ -39,7 +39,7 @@ STATUS = "contract.status"  # property of every test that made a verdict
 
 
 def properties(verdict: Verdict) -> list[tuple[str, object]]:
-    """Return the properties of a verdict for JUnit: status, reason, figures, denominators."""
+    """Return the JUnit properties of a verdict: status, reason, figures, denominators."""
     facts: list[tuple[str, object]] = [(STATUS, verdict.status.value), ("contract.reason", verdict.reason)]
     facts += [(f"figure.{name}", figure(value)) for name, value in verdict.figures.items()]
     facts += [(f"denominator.{name}", number) for name, number in verdict.denominators.items()]
@@ -70,7 +70,7 @@ def _both_values(claim: AnyClaim, verdict: Verdict, evidence: Sequence[RunEviden
 
 
 def _step(verdict: Verdict, name: str) -> int | None:
-    """Return the step in the figure of this name, which may have a part's name as a prefix."""
+    """Return the step in the figure of this name. In the verdict, a part's name may precede the figure's name."""
     for key, value in verdict.figures.items():
         if key.rpartition(".")[2] == name and isinstance(value.value, int):
             return value.value
@@ -103,7 +103,7 @@ def shared_runs(config: pytest.Config) -> SharedRuns:
 
 
 def contract_files(config: pytest.Config) -> dict[Path, Path]:
-    """Return the contracts of `contract_paths` by their real paths: the files that commands would read."""
+    """Return the contracts of `contract_paths` by their real paths: the same files that commands would read."""
     if _FILES not in config.stash:
         named = [Path(path) for path in config.getini("contract_paths")]
         found = [file for path in named for file in (files_of_folder(path).contracts if path.is_dir() else [path])]
@@ -118,8 +118,8 @@ def contract_files(config: pytest.Config) -> dict[Path, Path]:
 def asked_for(config: pytest.Config) -> bool:
     """Return True if contracts were requested. Otherwise they are not run, because training often takes minutes.
 
-    Requests are a mark expression (`-m`) that selects `contract`, an option `--contract-…`, or an argument within
-    `contract_paths`. Under xdist the controlling process decides for all workers.
+    Contracts are requested by a mark expression (`-m`) that selects `contract`, an option `--contract-…`, or an
+    argument within `contract_paths`. Under xdist the controlling process decides for all workers.
     """
     given = getattr(config, "workerinput", {}).get("contracts_asked")
     if given is not None:
@@ -192,7 +192,7 @@ class ContractFile(pytest.File):
             yield item
 
     def _is_first(self, loaded: LoadedContract) -> bool:
-        """Return True unless another path led to this file. Raises ContractError if another file has its id."""
+        """Return True unless another path led to this file before. Raises ContractError if another file has its id."""
         first = self.config.stash.setdefault(_FIRST, {}).setdefault(loaded.contract.id.casefold(), loaded)
         if real(first.path) != real(loaded.path):
             raise id_again(first, loaded)
@@ -200,7 +200,7 @@ class ContractFile(pytest.File):
 
 
 class ContractItem(pytest.Item):
-    """One unit. Its runs execute in set-up, so that a broken run is an error and not a failure."""
+    """One unit. Its runs execute during test set-up, so that a broken run is an error and not a failure."""
 
     def __init__(self, *, planned: PlannedContract, unit: Unit, **keywords: Any) -> None:
         super().__init__(**keywords)
@@ -252,7 +252,7 @@ class ContractReporter:
         self._invalid = False
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        """Record if a contract was refused: its report has no traceback, unlike the report of any other failure."""
+        """Record whether a contract was refused. Only then a report of a failure has no traceback."""
         of_contracts = Path(report.nodeid).suffix.lower() in SUFFIXES
         self._invalid |= report.failed and of_contracts and not hasattr(report.longrepr, "reprtraceback")
 
@@ -268,10 +268,10 @@ class ContractReporter:
         self._other_failed |= report.failed
 
     def finish(self, pytest_session: pytest.Session) -> None:
-        """Write the run directory; replace pytest's exit code if contract items ran, or if a contract was refused.
+        """Write the run directory. Replace pytest's exit code if contract items ran, or if a contract was refused.
 
-        A gate over all of `contract_paths` stays closed if a contract there was not judged. Every gate stays closed if
-        nothing was judged.
+        A gate over all of `contract_paths` stays closed if one of its contracts was not judged. Every gate stays closed
+        if nothing was judged.
         """
         self._judge_what_ran(pytest_session)
         if self._invalid and pytest_session.exitstatus != pytest.ExitCode.INTERNAL_ERROR:
@@ -309,12 +309,12 @@ class ContractReporter:
             pytest_session.exitstatus = self._judgement.exit_code
 
     def _any_left_out(self, pytest_session: pytest.Session) -> bool:
-        """Return True if the session ended before it reached all units; under xdist only workers know the items."""
+        """Return True if the session ended before it reached all units. Under xdist, only workers know the items."""
         units = (item for item in pytest_session.items if isinstance(item, ContractItem))
         return not self._config.getoption("collectonly") and any(item.nodeid not in self._asked for item in units)
 
     def _contracts_not_judged(self) -> list[Path]:
-        """Return the files of `contract_paths` without a judged unit; none if the command line selects units."""
+        """Return the files of `contract_paths` without a judged unit. Return none if the command line selects units."""
         if self._is_selection():
             return []
         judged = {real(path) for path, _ in self._units.values()}
@@ -329,13 +329,13 @@ class ContractReporter:
         )
 
     def _nothing_was_judged(self) -> bool:
-        """Return True if contracts were requested and none was judged; a gate in the ini file alone is no request."""
+        """Return True if contracts were requested and none was judged. A gate in the ini file alone is no request."""
         named = "--contract-gate" in self._config.invocation_params.args
         asked = named or bool(self._asked) or self._left_out or not self._is_selection()
         return asked and not (self._units or self._verified or self._config.getoption("collectonly"))
 
     def _missing(self) -> Iterator[str]:
-        """Yield lines on contracts that were not judged, and on why none was, if contracts were requested."""
+        """Yield lines on requested contracts that were not judged, or on why none was judged."""
         of_contracts = self._config.getoption("markexpr") == "contract"
         if files := not_asked_for(self._config):
             yield f"contracts: {len(files)} of `contract_paths` not run: `pytest -m contract` asks for them"
@@ -388,7 +388,7 @@ def files_beside(config: pytest.Config) -> set[Path]:
 
 
 class FileBeside(pytest.File):
-    """A file that contracts share, or a waiver file. It has no items and is only checked."""
+    """A file that contracts share, or a waiver file. It contains no items and is only checked."""
 
     def collect(self) -> Iterator[pytest.Item]:
         try:
@@ -406,7 +406,7 @@ def _named(config: pytest.Config) -> list[Path]:
 
 
 def _refuse_waivers_of_no_contract(path: Path, named: Sequence[Path]) -> None:
-    """Raise ContractErrors for waivers of contracts that are not known; a known contract reports its own waivers."""
+    """Raise ContractErrors for waivers of unknown contracts. A known contract reports its own waivers."""
     signed = load_waivers(path)
     try:
         contracts = load_contracts(named)

@@ -35,8 +35,8 @@ class PlannedContract:
 
 
 def plan_file(path: Path, options: session.VerifyOptions, named: Sequence[Path] = ()) -> PlannedContract:
-    """Read and plan one contract file, with the waivers next to it and in the folders among `named`.
-    The commands find waivers the same way. Raises ContractError with every error."""
+    """Read and plan one contract file, with the waivers next to it and in the folders among `named`, where commands
+    find waivers, too. Raises ContractErrors with every error."""
     loaded = load_contract(path)
     folders = [folder for folder in named if folder.is_dir()]
     waivers = tuple(waiver for waiver in find_waivers([*folders, path]) if waiver.contract == loaded.contract.id)
@@ -44,7 +44,7 @@ def plan_file(path: Path, options: session.VerifyOptions, named: Sequence[Path] 
 
 
 class SharedRuns:
-    """Executes each run once below `root`: the first process that needs it does, and others wait for its evidence."""
+    """Executes each run once below `root`, by the first process that needs it. Others wait for the evidence."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -55,7 +55,7 @@ class SharedRuns:
         self._started = datetime.fromtimestamp(begun.stat().st_mtime, UTC)
 
     def evidence(self, run: Run) -> tuple[Run, RunEvidence]:
-        """Return the executed run of this name and its evidence; execute the run if no process has executed it."""
+        """Return the executed run of this name and its evidence. Execute the run if no process has executed it yet."""
         from filelock import FileLock  # installed by the extra `run`
 
         directory = self.root / "evidence" / run.id
@@ -71,7 +71,7 @@ class SharedRuns:
         return read_run(directory)
 
     def judged(self, planned: PlannedContract, unit: Unit) -> tuple[Verdict, list[RunEvidence]]:
-        """Execute the runs of the unit and judge it. Return the verdict and the evidence that it was judged from."""
+        """Execute the runs of the unit and judge it. Return the verdict and the evidence on which it is based."""
         runs = {run.id: run for run in planned.plan.runs}
         read = [self.evidence(runs[name]) for name in unit.runs]
         made, evidence = [run for run, _ in read], [seen for _, seen in read]
@@ -96,8 +96,8 @@ class SharedRuns:
     ) -> session.Judgement:
         """Write the run directory of the units that were judged, from the evidence below `root`.
 
-        asked: all selected units, including units that were not judged, such as skipped ones, which the gate counts.
-        finished: False if the session left units out; then the directory stays INCOMPLETE.
+        asked: all selected units, including units that were not judged, such as skipped units. The gate counts all of
+        them. finished: False if the session left out units. In that case the directory stays INCOMPLETE.
         """
         contracts = [item.loaded for item in planned]
         names = {name for unit in judged for name in unit.runs}
