@@ -1,10 +1,10 @@
-"""Judge two recorded runs against each other, with repeats of each as their noise.
+"""Compare two recorded runs and judge them, with repeats of each run as a measure of its noise.
 
 The claim is that both runs do the same arithmetic. It holds for runs that are equal in bits. A difference violates it
 only if repeats of the baseline show no such difference (`recordings.Repeats`): another start, batch or number of steps;
-or, if the repeats are equal in bits, a number that differs by more than a rounding. Differences that begin as a
-rounding stay undecided if the repeats are equal in bits. If the baseline does not repeat its bits, both are compared by
-their noise (`harness.judging.own_noise`), over the numbers of all ranks together, which needs five runs of each.
+or, if the repeats are equal in bits, a number that differs by more than a rounding. If differences begin as a rounding
+and the repeats are equal in bits, the claim is undecided. If the baseline does not repeat its bits, both are compared
+by noise (`harness.judging.own_noise`), over the numbers of all ranks together, which needs five runs of each.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _REASONS = {
 
 @dataclass(frozen=True)
 class ComparedRuns:
-    """Two runs with repeats of each, the verdict, the first difference, and what was not controlled."""
+    """Two runs with repeats of each, the verdict, the first difference, and the properties that were not controlled."""
 
     baseline: Recording
     candidate: Recording
@@ -172,7 +172,7 @@ def _series(
 def _judge_by_noise(
     baselines: Sequence[Recording], candidates: Sequence[Recording], found: Sequence[Difference], sheet: Sheet
 ) -> Judgement:
-    """Compare equally many runs of candidate and baseline by noise. Too few runs decide nothing."""
+    """Compare equal numbers of runs of candidate and baseline by their noise. Too few runs decide nothing."""
     given = [
         [each[0], *(run for run in each[1:] if not any(rank.interrupted for rank in run.ranks.values()))]
         for each in (baselines, candidates)

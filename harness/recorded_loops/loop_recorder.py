@@ -1,7 +1,7 @@
 """Record a loop that the harness cannot drive: its losses, norms and batches, and the state that it trains.
 
-While the loop runs, nothing waits for a GPU: a number on a GPU is copied to the host asynchronously, and written some
-steps later when it has arrived. State is read when the recording begins and when it is closed.
+While the loop runs, the recorder never waits for a GPU. A number on a GPU is copied to the host asynchronously, and
+written some steps later, after it has arrived. State is read when the recording begins and when it is closed.
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ Number = float | Tensor
 
 
 def record(folder: str | Path, *, model: object = None, optimizer: object = None) -> LoopRecorder:
-    """Begin to record a loop into a new folder. A `with` block closes the recorder, or the end of the process does.
+    """Begin to record a loop into a new folder. The recorder is closed by a `with` block, or else by the process's end.
 
-    model, optimizer: if given here, the state before the first step is recorded too. Each rank of
-    torchrun (RANK and WORLD_SIZE) writes into a folder of its own. Raises UsageError for a folder that exists.
+    model, optimizer: if given here, the state before the first step is recorded as well. Each rank of torchrun (RANK
+    and WORLD_SIZE) writes into its own folder. Raises UsageError for a folder that exists.
     """
     return LoopRecorder(Path(folder), model, optimizer)
 
 
 class LoopRecorder:
-    """Writes one rank's recording: call `step` once a step, and `close` after the last one."""
+    """Writes one rank's recording. Call `step` once per step, and `close` after the last step."""
 
     def __init__(self, folder: Path, model: object, optimizer: object) -> None:
         rank, size = (int(os.environ.get(name, default)) for name, default in (("RANK", "0"), ("WORLD_SIZE", "1")))
@@ -89,11 +89,11 @@ class LoopRecorder:
         model: object = None,
         optimizer: object = None,
     ) -> None:
-        """Record one step, after its update.
+        """Record one step. Call this after the step's update.
 
-        loss: a number, a tensor of one element, or terms by name, which are added up if none is named `loss`.
+        loss: a number, a tensor of one element, or terms by name. Terms are added up if none of them is named `loss`.
         batch: the input of the step; its digest is recorded. model, optimizer: if `record` did not get them.
-        The first step defines the quantities: later a missing quantity is NaN, and a new one is left out with a
+        The first step defines the quantities. Later, a missing quantity becomes NaN, and a new one is left out with a
         warning. Raises UsageError after `close`, and for a quantity or batch of another type.
         """
         if self._closed:
@@ -140,9 +140,8 @@ class LoopRecorder:
         self.close(None if ended_well else error)
 
     def _close_at_exit(self) -> None:
-        """Close a recording that the loop left open. An exception that ended the process counts as an interruption;
-        the exit code of the process is not known here.
-        """
+        """Close a recording that the loop left open. An exception that ended the process counts as an interruption. The
+        exit code of the process is not known here."""
         if os.getpid() == self._process:  # a forked process has a copy of the recorder
             raised = getattr(sys, "last_value", None)
             self._close(None if raised is self._raised_before else raised, by_exit=True)
@@ -168,7 +167,7 @@ class LoopRecorder:
 
 
 class _Row:
-    """The numbers of one step; numbers on a GPU are being copied to the host."""
+    """The numbers of one step. Numbers on a GPU may still be on their way to the host."""
 
     def __init__(self, step: int, values: Mapping[str, Number], batch: object) -> None:
         self.step = step
@@ -187,7 +186,7 @@ class _Row:
         return all(words.has_arrived() for _, words in self._words)
 
     def numbers(self) -> tuple[dict[str, float], str]:
-        """Return the numbers by name, and the batch's digest or "", once all have arrived."""
+        """Return the numbers by name, and the batch's digest or "". Call this after all numbers have arrived."""
         words = {name: word for names, each in self._words for name, word in zip(names, each.tensor(), strict=True)}
         numbers = {
             name: float(words.pop(name).view(torch.float64)) if name in words else float(each)
@@ -209,9 +208,9 @@ def _quantities(loss: Number | Mapping[str, Number], grad_norm: Number | None) -
 
 
 def _rates(optimizer: object) -> dict[str, Number]:
-    """Return the learning rates of an optimizer's groups by name. A schedule changes them from step to step.
+    """Return the learning rates of an optimizer's groups, by name, because a schedule changes them at each step.
 
-    A rate that is not one number is left out, such as the None of an optimizer that chooses rates itself.
+    A rate that is not a single number is left out, such as the None of an optimizer that chooses rates itself.
     """
     groups = getattr(optimizer, "param_groups", None) or []
     rates = {f"{RATE}group{place}.lr": group.get("lr") for place, group in enumerate(groups)}
@@ -233,7 +232,7 @@ def _number(name: str, value: Number) -> Number:
 
 
 def _digests(batch: object) -> tuple[list[str], dict[str, Tensor]]:
-    """Return names, types, shapes and host values of a batch's leaves; and digests of its tensors by name."""
+    """Return names, types, shapes and host values of a batch's leaves, and digests of its tensors by name."""
     form, words = ["batch"], dict[str, Tensor]()
     for name, each in leaves(batch):
         if isinstance(each, Tensor):
@@ -250,7 +249,7 @@ def _digests(batch: object) -> tuple[list[str], dict[str, Tensor]]:
 
 
 def _new_folder(folder: Path, rank: int, size: int) -> Path:
-    """Make the folder of this rank and return it. Raises UsageError if `folder` has another recording."""
+    """Make the folder of this rank and return it. Raises UsageError if `folder` contains another recording."""
     own = folder / layout.rank_name(rank)
     there = list(folder.iterdir()) if folder.exists() else []  # read once, since other ranks create folders
     headers = [each / HEADER for each in there if each.name.startswith(layout.RANK)]

@@ -55,7 +55,7 @@ class LoopState(Record):
 
 
 class Line(Record):
-    """One line of `records.jsonl`: a state, or how the loop ended."""
+    """One line of `records.jsonl`: either a state, or how the loop ended."""
 
     seen: LoopState | None = None
     error: str | None = None  # in the last line: what interrupted the loop; "" if it was closed
@@ -66,8 +66,8 @@ class Line(Record):
 class RankRecording:
     """The recording of one rank.
 
-    states: by the number of steps before the state. interrupted: what ended the loop early; "" if it was closed.
-    by_exit: the end of the process closed the recording, so that the loop may have ended early.
+    states: by the number of steps before the state. interrupted: what ended the loop early; "" if the recording was
+    closed. by_exit: True if the end of the process closed the recording, so that the loop may have ended early.
     """
 
     header: RecordingHeader
@@ -89,7 +89,7 @@ class RankRecording:
 
 @dataclass(frozen=True)
 class Recording:
-    """One recorded run: its ranks by number, and the name that sentences give it."""
+    """One recorded run: its ranks by number, and its name in sentences."""
 
     name: str
     ranks: Mapping[int, RankRecording]
@@ -151,12 +151,12 @@ class Difference:
 
     @property
     def kind(self) -> tuple[str, str]:
-        """Return a key: a repeat's difference with the same key explains this one. All noisy numbers share a key."""
+        """Return a key. A repeat's difference with the same key explains this one. All noisy numbers share a key."""
         return (self.quantity, self.tensor) if self.exact else ("", "")
 
     @property
     def is_input(self) -> bool:
-        """Return True if the start or a batch differs, so that all later differences can follow from it."""
+        """Return True if the start or a batch differs, because all later differences can follow from it."""
         return self.quantity in (START, BATCH)
 
 
@@ -168,7 +168,7 @@ def sentence(found: Sequence[Difference]) -> str:
 
 
 def name_at(run: Recording, rank: int) -> str:
-    """Return the name of a run in a sentence, with the rank where there are several."""
+    """Return the name of a run in a sentence, with the rank if there are several."""
     return run.name if run.world_size == 1 else f"{run.name} at rank {rank}"
 
 
@@ -178,18 +178,18 @@ def common_steps(*ranks: RankRecording) -> int:
 
 
 def batches(one: RankRecording, other: RankRecording) -> list[tuple[int, str, str]]:
-    """Return step and both digests for each step at which both recorded a batch."""
+    """Return the step and both digests for each step at which both ranks recorded a batch."""
     pairs = enumerate(zip(one.series.batch_digest, other.series.batch_digest, strict=False))
     return [(step, ours, theirs) for step, (ours, theirs) in pairs if ours and theirs]
 
 
 def states(one: RankRecording, other: RankRecording) -> list[int]:
-    """Return the numbers of steps after which both recorded a state."""
+    """Return the numbers of steps after which both ranks recorded a state."""
     return sorted(one.states.keys() & other.states.keys())
 
 
 def same_end(one: RankRecording, other: RankRecording) -> bool:
-    """Return True if both have equally many steps and recorded the state after the last step."""
+    """Return True if both ranks have equally many steps and recorded the state after the last step."""
     return one.steps == other.steps and one.steps in states(one, other)
 
 
@@ -224,7 +224,7 @@ def _of_inputs(rank: int, names: str, ours: RankRecording, theirs: RankRecording
 
 
 def _losses_apart(ours: RankRecording, theirs: RankRecording) -> int:
-    """Return the first step with another loss. Values derived from a loss, such as a plateau's rate, can be noisy."""
+    """Return the first step with unequal losses. Later values derived from a loss, such as rates, can be noisy."""
     steps = common_steps(ours, theirs)
     first = difference(ours.series.loss[:steps], theirs.series.loss[:steps], "every", EXACT).first_differing
     return steps if first is None else first
@@ -252,7 +252,7 @@ def _of_series(
 def _of_state(
     rank: int, quantity: str, words: str, ours: LoopState, theirs: LoopState, *, may_be_noise: bool
 ) -> Iterator[Difference]:
-    """Yield a difference for each tensor that differs; `exact` if noise cannot cause it (a setting, the start).
+    """Yield a difference for each tensor that differs. `exact`: True if noise cannot cause it (a setting, the start).
 
     may_be_noise: True if losses differed earlier, so that settings derived from a loss can differ by noise.
     """
@@ -287,7 +287,7 @@ def _named(entry: Apart, ours: State, theirs: State) -> str:
 
 
 class Repeats:
-    """A baseline's repeats. own: their differences from the baseline, without those after another start or batch."""
+    """A baseline's repeats. own: their differences from the baseline, without those after an unequal start or batch."""
 
     def __init__(self, baseline: Recording, runs: Sequence[Recording]) -> None:
         self._baseline = baseline
@@ -295,14 +295,14 @@ class Repeats:
         self.own = [each for _, found in self._runs for each in found if each.is_input or each.step < _sound(found)]
 
     def speak_about(self, difference: Difference) -> bool:
-        """Return True if a repeat with equal inputs up to there recorded the quantity that differs."""
+        """Return True if a repeat recorded the differing quantity, with equal inputs up to that step."""
         return any(
             (difference.is_input or difference.step < _sound(found)) and _recorded(difference, run, self._baseline)
             for run, found in self._runs
         )
 
     def accused(self, found: Sequence[Difference]) -> list[Difference]:
-        """Return differences that no repeat shows; numbers count only if the first one is more than a rounding."""
+        """Return differences that no repeat shows. Numbers count only if the first of them is more than a rounding."""
         unrepeated = {each.kind for each in self.own}
         unrepeated |= {each.kind for each in sorted(each for each in found if not each.exact)[:1] if each.is_rounding}
         shown, undecided = list[Difference](), list[Difference]()
@@ -312,7 +312,7 @@ class Repeats:
 
 
 def _sound(found: Sequence[Difference]) -> float:
-    """Return the first step with another start or batch; infinity if there is none."""
+    """Return the first step with an unequal start or batch; infinity if there is none."""
     return min((each.step for each in found if each.is_input), default=math.inf)
 
 
@@ -366,6 +366,6 @@ def _never_controlled(pairs: Sequence[tuple[RankRecording, RankRecording]]) -> I
 
 
 def _machine(found: Environment) -> dict[str, object]:
-    """Return facts about hardware and software that can change a run's bits, by name."""
+    """Return, by name, the facts about hardware and software that can change a run's bits."""
     own = {"GPU": found.gpu.name, "driver": found.gpu.driver, "processor": found.cpu.model}
     return {**own, **found.versions, **found.variables}
