@@ -134,8 +134,7 @@ class Resource(Record):
 
 class Predicate(Record):
     """The predicate of the statement. A test is a unit, `contract/claim/workload`. It passed if the unit held, warned
-    if its violation is waived, and failed otherwise, including a unit that is undecided or was not run.
-    """
+    if its violation is waived, and failed otherwise, including a unit that is undecided or was not run."""
 
     result: Result
     configuration: list[Resource]  # the demands: contracts, waivers, and the header with the requested part

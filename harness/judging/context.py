@@ -31,8 +31,7 @@ LAST_LOSSES = 5  # if so many last losses are equal, training stands still; the 
 @dataclass(frozen=True)
 class Context:
     """All that is known about one unit. `runs`: the evidence of the unit's runs, in planned order. `gpu`: the facts
-    about the machine's GPU from the header of the run directory.
-    """
+    about the machine's GPU from the header of the run directory."""
 
     contract: Contract
     claim: AnyClaim

@@ -123,8 +123,7 @@ REMEDY = (
 
 def accused_by_bits(judgement: Judgement, part: AnyPart, context: Context) -> Judgement:
     """Return the judgement, changed if it fails because of different bits. It becomes INCONCLUSIVE if the baseline does
-    not repeat its own bits. Otherwise the operators that only one arm ran are added.
-    """
+    not repeat its own bits. Otherwise the operators that only one arm ran are added."""
     arms = compared_arms(part)
     if judgement.reason not in OF_BITS or getattr(part, "equality", None) == "within" or arms is None:
         return judgement

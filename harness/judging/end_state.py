@@ -22,8 +22,7 @@ EXCUSED_ENDS, IDLE_EXCUSES = "excused_ends", "idle_excuses"  # names of figures
 
 def own_name(path: str) -> str:
     """Return the name by which an optimizer's number is compared, from the number's path: group and name, or `.` and
-    its name in a parameter's state. Return "" if the path is not an optimizer's.
-    """
+    its name in a parameter's state. Return "" if the path is not an optimizer's."""
     group, state = OF_GROUP.search(path), _OF_STATE.search(path)
     return group[1] if group else state[1] if state else ""
 
@@ -231,8 +230,7 @@ def require_equal_ends(
 
 def _is_of_a_capture(entry: Apart, execution: ArmEvidence, reference: ArmEvidence) -> bool:
     """Return True for a static buffer: a loose tensor that a step created, and that only executions with captures of
-    their own contain. A tensor that a plain arm contains as well is state.
-    """
+    their own contain. A tensor that a plain arm contains as well is state."""
     both = [execution, reference]
     holders = both if not entry.only_one_has_it else both[:1] if entry.ours else both[1:]
     return entry.category == LOOSE and all(

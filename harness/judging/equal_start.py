@@ -68,8 +68,7 @@ def require_equal_start_state(
 ) -> None:
     """Raise FAIL if two executions start from different buffers, generators or other state. The execution `more_in`
     may have tensors that the other lacks, such as copies that an optimization makes. The other execution may have
-    additional loose tensors only if they repeat tensors that both have.
-    """
+    additional loose tensors only if they repeat tensors that both have."""
     apart = start_differences(execution, reference)
     if more_in in (name, reference_name):
         other = reference if more_in == name else execution

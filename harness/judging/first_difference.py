@@ -57,8 +57,7 @@ class Place(Record):
 
 class FirstDifference(Record):
     """The first difference. `how`: an operator gets other `numbers` as arguments, `reads` a different tensor, returns
-    another `result` for equal inputs, or `writes` different state. None if no operator shows the difference.
-    """
+    another `result` for equal inputs, or `writes` different state. None if no operator shows the difference."""
 
     found: Literal["found", "does_not_repeat", "not_seen"]
     candidate: str
@@ -276,8 +275,7 @@ def _held_after(operator: ObservedOperator) -> list[str | None]:
 
 def _fills(mine: ObservedOperator, other: ObservedOperator, number: int) -> bool:
     """Return True if this input is only memory for a result: the operator writes it, and its content before the
-    operator does not come from the step.
-    """
+    operator does not come from the step."""
     both = mine.reads[number], other.reads[number]
     writes = any(number < len(each.leaves) and each.leaves[number] is not None for each in (mine, other))
     return writes and all(each.source is None and each.name is None for each in both)

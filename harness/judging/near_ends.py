@@ -221,8 +221,7 @@ def _require_nothing_derived(
     ours: str, candidate: ArmEvidence, theirs: str, baseline: ArmEvidence, left: Sequence[str]
 ) -> None:
     """Raise FAIL if the baseline made averages or copies of its parameters, and the candidate made no additional
-    tensor that could be such an average under another name.
-    """
+    tensor that could be such an average under another name."""
     derived = [name for name in left if roles_of(end_of(baseline)).get(name.removeprefix(LOOSE)) == "derived"]
     if derived and not roles_of(end_of(candidate)).keys() - roles_of(end_of(baseline)).keys():
         settle(

@@ -49,8 +49,7 @@ def with_other_numbers(judgement: Judgement, part: AnyPart, context: Context) ->
 
 def drew_otherwise(reason: str, part: AnyPart, context: Context) -> str | None:
     """Return how the random numbers of the part's arms differ. Return None if the recorded ones are equal, or if the
-    reason code is not about numbers of two arms.
-    """
+    reason code is not about numbers of two arms."""
     arms = compared_arms(part)
     if reason not in OF_NUMBERS or arms is None:
         return None

@@ -253,8 +253,7 @@ ANEW = "run it anew, without --resume"
 @dataclass(frozen=True)
 class Described:
     """What identifies a directory. work: by the id of each run to execute, that run and the runs that share its
-    evidence; options: options of the command line, by name, that are neither in the header nor in contracts.
-    """
+    evidence; options: options of the command line, by name, that are neither in the header nor in contracts."""
 
     header: Header
     contracts: Sequence[LoadedContract]

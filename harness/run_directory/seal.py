@@ -127,8 +127,7 @@ _LONGEST, _DEEPEST = LIMITS.name - len(TOP) - 1, LIMITS.depth - 1  # limits of p
 @dataclass
 class Listing:
     """The content of a folder, by paths relative to it. files: plain files, with their size in bytes; unfit: what a run
-    directory must not contain, and why (links, devices, names that not every system can write).
-    """
+    directory must not contain, and why (links, devices, names that not every system can write)."""
 
     files: dict[str, int] = field(default_factory=dict)
     folders: set[str] = field(default_factory=set)

@@ -335,8 +335,7 @@ class ClaimDrilled(Record):
 
 def drilled_claims(records: Sequence[DrillRecord], contracts: Mapping[str, str]) -> list[ClaimDrilled]:
     """Return the outcome of the faults of each claim. contracts: SHA-256 digests by id; records: oldest first. The
-    newest record that planted any of a claim's faults counts for this claim.
-    """
+    newest record that planted any of a claim's faults counts for this claim."""
     found: dict[tuple[str, str], ClaimDrilled] = {}
     for record in records:
         of_this_text = {name for name, digest in record.contracts.items() if contracts.get(name) == digest}

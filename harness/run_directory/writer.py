@@ -46,8 +46,7 @@ ALL_OR_NONE = nullcontext[None]()
 
 class BundleWriter:
     """A run directory that is being written. path: its current path; final: its path after `finish`; digest: the digest
-    of its manifest, or None as long as there is no manifest.
-    """
+    of its manifest, or None as long as there is no manifest."""
 
     def __init__(
         self,

@@ -165,8 +165,7 @@ def require_parameters(found: object, function: Callable[..., Any]) -> dict[str,
 def require_updated(parameters: Mapping[str, Tensor], optimizers: Mapping[str, Any], function: Any) -> None:
     """Raise `AdapterError` if the step's optimizers update neither a named tensor nor master weights. Optimized tensors
     count as master weights if they have as many elements as the parameters. Whether they are copied back is not checked
-    here: if not, the parameters never change, which other checks report.
-    """
+    here: if not, the parameters never change, which other checks report."""
     from harness.system.replay.found_state import same
 
     groups = [group for optimizer in optimizers.values() for group in optimizer.param_groups]
@@ -190,8 +189,7 @@ def _elements(tensors: Iterable[Tensor]) -> int:
 
 def require_same_parameters(function: Callable[..., Any], first: Mapping[str, Tensor]) -> None:
     """Raise `AdapterError` if `parameters()` now returns tensors with other memory than in the first call. New tensor
-    objects over the same memory are allowed, because the harness compares, restores and captures the memory.
-    """
+    objects over the same memory are allowed, because the harness compares, restores and captures the memory."""
     from harness.system.replay.found_state import same
 
     found = function()

@@ -78,8 +78,7 @@ def judge(part: LongReplay, context: Context, sheet: Sheet) -> Judgement:
 
 def _ended(named: Mapping[str, ArmEvidence]) -> str | None:
     """Return what the baseline raised if both arms ended early after equally many steps; None if no arm ended early.
-    Raise ERROR if the arms ended differently, because something on the machine may have stopped one of them.
-    """
+    Raise ERROR if the arms ended differently, because something on the machine may have stopped one of them."""
     raised = {name: each.long_replay.ended if each.long_replay else None for name, each in named.items()}
     steps = {name: end_of(each).steps_called for name, each in named.items()}
     ended = {name: what for name, what in raised.items() if what is not None}

@@ -67,8 +67,7 @@ class ClippedNorm(Strict):
 
 class GradientMatch(Judged):
     """Gradients of every trainable tensor agree at the chosen steps, and clipped norms keep the threshold. A tensor
-    that has no gradient at a step in either arm but trains in other steps is not compared at that step.
-    """
+    that has no gradient at a step in either arm but trains in other steps is not compared at that step."""
 
     kind: Literal["gradient_match"]
     """Judges gradients against a baseline, clipped norms against a threshold, or both."""

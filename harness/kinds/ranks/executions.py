@@ -112,8 +112,7 @@ def require_own_rows(steps: Mapping[int, RankSteps], sheet: Sheet) -> None:
 
 def require_whole_shares(steps: Mapping[int, RankSteps], batch_size: int, sheet: Sheet) -> None:
     """Raise FAIL if a rank read too few or too many rows, repeated rows within steps, or read the same rows in all
-    steps. Leave the claim undecided if too few steps show whole shares of a batch.
-    """
+    steps. Leave the claim undecided if too few steps show whole shares of a batch."""
     _require_counts(steps, batch_size, sheet)
     for rank, noted in steps.items():
         seen, drawn, noise = _different(noted.rows)

@@ -208,8 +208,7 @@ def _require_shares(
     part: RanksAgree, executions: Mapping[int, ArmEvidence], steps: Mapping[int, RankSteps], sheet: Sheet
 ) -> str:
     """Raise FAIL if a rank holds too large a share, or if every parameter is divided and no largest share is demanded.
-    Raise ERROR if a demanded share was not recorded. Return the end of a sentence: how many parameters are divided.
-    """
+    Raise ERROR if a demanded share was not recorded. Return the end of a sentence: how many parameters are divided."""
     of, in_parts = executions[0].start.trainable_tensors, min(noted.parts for noted in steps.values())
     if in_parts:
         sheet.figure("parameters_in_parts", in_parts, "tensors")

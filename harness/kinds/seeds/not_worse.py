@@ -151,8 +151,7 @@ class Pairs:
 
 def judge(part: NotWorse, context: Context, sheet: Sheet) -> Judgement:
     """Judge in this order: steps after a load, capture, steps, finiteness, precisions, equal starts and batches of each
-    seed, differences between seeds, a worse candidate, guards, the ends, then an undecided difference.
-    """
+    seed, differences between seeds, a worse candidate, guards, the ends, then an undecided difference."""
     run = context.only_run(part.chosen_probe())
     require_steps_after_load(part, run, sheet)
     run, chains = joined(part, run)

@@ -243,8 +243,7 @@ def require_launches(
 
 def require_declared_baseline(part: ThroughputRatio, context: Context, process: Process, baseline: ArmEvidence) -> None:
     """Raise `Settled` unless a baseline that is declared uncaptured launched no graph, and a captured one launched its
-    graphs once in each step. Otherwise it would be slower than declared. Its work outside graphs is not limited.
-    """
+    graphs once in each step. Otherwise it would be slower than declared. Its work outside graphs is not limited."""
     named = f"{part.baseline} in {process.name}"
     looks = _looks(process, part.baseline)
     if any(look.launches is None for look in looks):

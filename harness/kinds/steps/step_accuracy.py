@@ -52,8 +52,7 @@ class Errors:
 
 def gradient_errors(records: Iterable[StepErrors], floor: float = 0.0) -> list[Errors]:
     """Return the error of each trained tensor: the root mean square, over seeds and steps, of |gradient - reference's|
-    / |reference's| in L2 norms. Leave out gradients that are zero in all arms.
-    """
+    / |reference's| in L2 norms. Leave out gradients that are zero in all arms."""
     relative: dict[str, list[tuple[float, float]]] = {}
     for record in records:
         for tensor in record.tensors:
