@@ -226,7 +226,7 @@ def executed(run: RunEvidence, arm: str) -> ArmEvidence:
 
 
 def end_of(execution: ArmEvidence) -> ArmEnd:
-    """Return the record of an execution's end; raise ERROR if there is none."""
+    """Return the record of an execution's end. Raise ERROR if the record is missing."""
     if execution.end is None:
         settle(reasons.EVIDENCE_MISSING, f"there is no end of arm {execution.start.arm}")
     return execution.end

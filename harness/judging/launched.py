@@ -213,13 +213,13 @@ def _content(graph: GraphNodes | Launched) -> _Content:
 
 
 def _kernels(launched: Launched) -> dict[str, int]:
-    """Return the kernels of a launch without those by which the driver executes copies and memsets."""
+    """Return the kernels of a launch, except the kernels with which the driver executes copies and memsets."""
     return {name: count for name, count in launched.kernels.items() if not _drivers_own(name)}
 
 
 def _drivers_own(name: str) -> str | None:
-    """Return `memcpy` or `memset` for a kernel by which the driver executes such a node, else None. H200s and H100s
-    showed `memcpy32_post` and `memset32`."""
+    """Return `memcpy` or `memset` if a kernel of this name executes such a node for the driver, else None. H200s and
+    H100s showed `memcpy32_post` and `memset32`."""
     match = re.fullmatch(r"(memcpy|memset)(?:\d+|\w*_post)", name)
     return match.group(1) if match else None
 

@@ -156,7 +156,7 @@ def _judge_part(part: AnyPart, context: Context) -> Judgement:
 
 
 def _introduced(judgement: Judgement, part: AnyPart) -> Judgement:
-    """Return the judgement, with `arm` before an arm's name that begins the message, because names may be any words."""
+    """Return the judgement. If its message begins with an arm's name, put `arm` before it: names may be any words."""
     arms = "|".join(re.escape(arm) for arm in part.arms().values())
     found = re.match(rf"(?:{arms})(?![\w-])( and (?:{arms})(?![\w-]))?", judgement.message) if arms else None
     if found is None:

@@ -81,7 +81,7 @@ class Sheet:
         return demanded.is_met
 
     def note(self, demanded: Demanded) -> None:
-        """Note a demand without judging it, such as one on a mean whose interval decides."""
+        """Note a demand without judging it, such as a demand on a mean if the mean's interval decides."""
         self._demands.append(demanded)
 
     def conclude(self, reason: str, message: str) -> Judgement:

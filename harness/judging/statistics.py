@@ -244,7 +244,7 @@ def fewest_processes(confidence: float) -> int:
 
 @dataclass(frozen=True)
 class Spread:
-    """The trimmed mean of a sample of log ratios [P], and the deviation from which its error follows."""
+    """The trimmed mean of a sample of log ratios [P], and the deviation from which the mean's error is computed."""
 
     mean: float
     deviation: float

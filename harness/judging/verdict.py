@@ -22,7 +22,7 @@ Relation = Literal["none", "exactly", "at least", "at most"]
 
 @dataclass(frozen=True)
 class Interval:
-    """The interval of a measured figure. called: its name in statistics. over: the denominator of its sample."""
+    """The interval of a measured figure. called: its statistical name. over: the denominator that counts its sample."""
 
     low: float
     high: float
@@ -77,7 +77,7 @@ def tightest(demands: Sequence[Demanded]) -> Demanded | None:
 
 
 class Status(StrEnum):
-    """The status of a verdict. `WORST_FIRST` orders them by severity."""
+    """The status of a verdict. `WORST_FIRST` orders the statuses by severity."""
 
     PASS = "PASS"  # noqa: S105 - a verdict, not a password
     FAIL = "FAIL"

@@ -1,7 +1,7 @@
 """Plan the units of contracts, the runs that decide them, and the obstacles of units that cannot be decided here.
 
-The functions are pure: they turn contracts and descriptions of machine and systems into units and
-runs. Claims that can be judged from the same run share it.
+The functions are pure: they turn contracts and descriptions of machine and systems into units and runs. Claims that can
+be judged from the same run share this run.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def where_run(
     """Return the run that looks for the first step in which two executions of a claim differ.
 
     runs: the runs that decided the unit. figures: the verdict's figures, by name. Returns None if the claim's kind does
-    not compare trainings, or if no run has its arms.
+    not compare trainings, or if no run has the claim's arms.
     """
     part = next((part for part in parts_of(claim) if part.must_train_alike), None)
     planned: dict[str, PlannedArm] = {arm: each for run in runs for arm, each in run.arms.items()}

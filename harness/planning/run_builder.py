@@ -1,4 +1,4 @@
-"""Turn the judgements on one workload into runs. Judgements that can be decided from the same run share it."""
+"""Turn the judgements on one workload into runs. Judgements that can be decided from the same run share this run."""
 
 from __future__ import annotations
 

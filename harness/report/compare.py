@@ -124,7 +124,7 @@ def _environment(before: ReportView, after: ReportView) -> list[str]:
 
 
 def _facts(header: Header) -> dict[str, str]:
-    """Return a header's facts by path: machine, commits, selection, and digests of all but evidence."""
+    """Return a header's facts by path: machine, commits, selection, and digests of everything except evidence."""
     digests = header.digests.model_copy(update={"evidence": {}})
     records = (header.environment, *([header.commits] if header.commits is not None else []), header.narrowed, digests)
     facts = [fact for record in records for fact in flatten(record).items()]

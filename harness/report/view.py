@@ -184,7 +184,7 @@ class ReportView:
 
     @cached_property
     def _runs_by_unit(self) -> dict[tuple[str, str, str], list[str]]:
-        """Return the run names of each unit; the first entry counts if the header has a unit twice."""
+        """Return the run names of each unit. If the header has a unit twice, the first entry counts."""
         return {(unit.contract, unit.claim, unit.workload): unit.runs for unit in reversed(self.header.units)}
 
     def title_of(self, run_id: str) -> str:

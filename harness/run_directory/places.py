@@ -1,6 +1,6 @@
 """Find the files of a run, and check where a command may write, which is never inside an existing run.
 
-A run is a folder, an archive of one, or a published folder, which has an archive next to its pages:
+A run is a folder, an archive of such a folder, or a published folder, which has an archive next to its pages:
 
     report.html  summary.md  verdicts.json  (drill.json)  run.tar.xz  manifest.json
 

@@ -69,7 +69,7 @@ class Manifest(Record):
 
 
 class _Written(Manifest):
-    """The file as it is written. checksum: SHA-256 of the rest of the content, so that damage is recognized."""
+    """`manifest.json` as it is written. checksum: SHA-256 of the rest of the content, so that damage is recognized."""
 
     checksum: Digest
 

@@ -209,7 +209,7 @@ def part_names(bundles: Sequence[Bundle]) -> list[str]:
 
 
 def refuse_mixed(bundles: Sequence[Bundle]) -> None:
-    """Raise EvidenceError unless the shards judge the same contracts with the same sources, and none is a drill."""
+    """Raise EvidenceError unless the shards judge the same contracts with the same sources, and no shard is a drill."""
     refuse_unfit(bundles)
     for difference in differences(bundles):
         raise difference

@@ -1,4 +1,4 @@
-"""Make a system of a project's function that builds a training step. Its arm options and faults fit any such step.
+"""Make a system from a project's function that builds a training step. Its arm options and faults fit any such step.
 
     class System(MadeStepSystem):
         name = "train:make_step"

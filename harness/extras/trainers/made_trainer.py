@@ -1,4 +1,4 @@
-"""Run a project's function that makes a trainer of transformers, TRL or Lightning as a system.
+"""Use a function of a project as a system. The function makes a trainer of transformers, TRL or Lightning.
 
     class System(MadeTrainerSystem):
         name = "train:make_trainer"
@@ -6,7 +6,7 @@
         def build(self, workload, arm):
             from train import make_trainer
 
-            return make_trainer(seed=workload.seed)     # nobody has called its `train()`
+            return make_trainer(seed=workload.seed)     # its `train()` was not called yet
 
 `harness init` and `harness try --write-contract` write such a file. The trainer runs its own loop. An arm may change
 the `TrainingArguments` that the function makes, in Python's syntax: `arguments: "bf16=True"`.

@@ -1,4 +1,4 @@
-"""Judge `capture`: a step was captured completely; and `capture_fallback`: a capture that fails is reported."""
+"""Judge `capture` (a step was captured completely) and `capture_fallback` (a capture that fails is reported)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Show the captured graph: nodes by type, kernels by name and count; host syncs by place; memory by replay."""
+"""Show captured graphs (nodes by type, kernels by name and count), host syncs by place, and memory by replay."""
 
 from __future__ import annotations
 

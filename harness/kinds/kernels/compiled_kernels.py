@@ -1,4 +1,4 @@
-"""Judge `prewarm`: kernels are compiled before the weights are loaded; and `ptx_target`: their PTX fits the device."""
+"""Judge `prewarm` (kernels are compiled before the weights are loaded) and `ptx_target` (their PTX fits the device)."""
 
 from __future__ import annotations
 
@@ -203,7 +203,7 @@ def _require_filled_memory(ledger: PrewarmEvidence, sheet: Sheet) -> None:
 
 
 def judge_ptx_target(part: PtxTarget, context: Context, sheet: Sheet) -> Judgement:
-    """Judge in this order: the device is readable, there are kernels, each has a target, it fits, its version fits."""
+    """Judge in this order: a readable device, existing kernels, a target of each, fitting targets, fitting versions."""
     run = run_with_inventory(context, part, ("kernels", "prewarm"))
     inventory = run.kernels[part.candidate]
     wanted = required_target(part, inventory)

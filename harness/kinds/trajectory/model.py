@@ -184,7 +184,7 @@ class TrajectoryMatch(Bounded):
 
 class Repeatability(Bounded):
     """N runs of one arm with one seed agree, in bits or within a bound. Under `bitwise` all runs after the first share
-    a second process with another hash seed. Under `within`, and with several ranks, all runs share processes.
+    a second process with another hash seed. Under `within`, or with several ranks, all runs are in the same processes.
     """
 
     kind: Literal["repeatability"]

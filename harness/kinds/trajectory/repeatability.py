@@ -1,4 +1,4 @@
-"""Judge `repeatability`: runs of one arm agree; and `runs_differ`: two arms differ. Check that two arms train alike."""
+"""Judge `repeatability` (runs of one arm agree) and `runs_differ` (two arms differ). Check that arms train alike."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ _LOOKS = {
 
 
 def section(view: ReportView) -> Section | None:
-    """Return the section, folded; None if no run recorded times."""
+    """Return the folded section about costs; None if no run recorded times."""
     costs = view.costs
     if not costs.by_kind:
         return None

@@ -210,7 +210,7 @@ def _line(file: str, function: str, number: int) -> _Line:
 
 
 def names_of_modules(outermost: Mapping[str, nn.Module]) -> dict[int, str]:
-    """Return the paths of all modules by identity. They begin with the outermost module's path if there are several."""
+    """Return the paths of all modules by identity. With several outermost modules, paths begin with the outermost's."""
     found: dict[int, str] = {}
     inner = {id(each) for module in outermost.values() for each in module.modules() if each is not module}
     alone = {path: module for path, module in outermost.items() if id(module) not in inner}

@@ -254,7 +254,7 @@ class TracedStep:
 
 
 class FakePass(NamedTuple):
-    """created_state: True if an optimizer or the body created state. unseen: see `FakeStepMode`."""
+    """The result of a fake pass. created_state: an optimizer or the body created state. unseen: see `FakeStepMode`."""
 
     created_state: bool
     unseen: list[str]
