@@ -37,8 +37,7 @@ class ExitCode(IntEnum):
 class HarnessError(Exception):
     """An error that a person can fix.
 
-    where: file:line:column, unit or path; rule: the rule that was broken; got: what was found; remedy: what to do about
-    it.
+    where: file:line:column, unit or path; rule: the broken rule; got: what was found; remedy: what to do.
     """
 
     exit_code = ExitCode.ERROR

@@ -55,8 +55,7 @@ class Features:
     floor: Floats
 
     def separations(self, halves: NDArray[np.bool_]) -> tuple[Floats, Floats]:
-        """Return shift and noise [D, features] of divisions; above 1 may fail. halves [D, 2n]: True for a first half.
-        """
+        """Return shift and noise [D, features] of divisions; above 1 may fail. halves [D, 2n]: True in first half."""
         ours, theirs = halves / (halves.sum(axis=1, keepdims=True)), ~halves / ((~halves).sum(axis=1, keepdims=True))
         runs = halves.shape[1] // 2
         centred, floor = self._scaled()

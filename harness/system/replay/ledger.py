@@ -190,8 +190,7 @@ class Ledger(Observer):
                 memory.is_early, memory.made_of = True, DATA if tensor.numel() > 1 else 0
 
     def adopt(self, tensors: Iterable[Tensor]) -> None:
-        """Add the memory of tensors from unfollowed steps. The memory has no known sources until a step writes to it.
-        """
+        """Add the memory of tensors from unfollowed steps. This memory has no sources until a step writes to it."""
         for memory in self._in(list(tensors), 0):
             if memory.born == self.step and not memory.is_kept:
                 memory.is_unseen = True
