@@ -121,7 +121,7 @@ def _require_distinct_batches(guards: Guards, candidate: ArmEvidence, sheet: She
 
 
 def require_active_clip(name: str, execution: ArmEvidence, demanded: int, sheet: Sheet) -> None:
-    """Raise `Settled` unless the clip was active (a group's norm exceeded the threshold) in `demanded` steps."""
+    """Raise `Settled` unless a group's norm exceeded the clip's threshold in at least `demanded` steps."""
     active = np.asarray(execution.series.clip_active_groups)
     if demanded > 0 and len(active) and (active < 0).all():
         settle(reasons.CAPABILITY_MISSING, f"the system of {name} does not offer `gradient_norms`")

@@ -252,7 +252,7 @@ class ContractReporter:
         self._invalid = False
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        """Record whether a contract was refused. Only then a report of a failure has no traceback."""
+        """Record whether a contract was refused. Only the failure report of a refused contract lacks a traceback."""
         of_contracts = Path(report.nodeid).suffix.lower() in SUFFIXES
         self._invalid |= report.failed and of_contracts and not hasattr(report.longrepr, "reprtraceback")
 

@@ -81,8 +81,8 @@ def _require_captured(arm: str, capture: CaptureEvidence, execution: ArmEvidence
 
 
 def _require_number(part: Capture, capture: CaptureEvidence, execution: ArmEvidence, sheet: Sheet) -> None:
-    """Raise FAIL unless the demanded number of captures was made. Per shape, that number is an upper bound; captures
-    must be fewer than steps."""
+    """Raise FAIL unless as many captures were made as demanded. With `per_shape`, at most the demanded number for each
+    shape, and fewer than steps, are required."""
     of_graph = any(demand > TRIVIAL for demand in _of_graph(part) if demand is not None)
     beside = of_graph or "captures" not in part.model_fields_set
     if not part.per_shape:
