@@ -1,8 +1,8 @@
-"""The planted faults, off by default: each a small readable change of one opened run. Importable without torch.
+"""The planted faults, off by default. Each is a small, readable change of one opened run. Importable without torch.
 
-Upstream's code or its public threads show every fault. A module holds faults that change one thing: the `step` and its
-`gradients`, the `replay`, the `kernels`, the `plan` of kernels. They register themselves, so importing one module
-imports all.
+Every fault occurs in upstream's code or in upstream's public threads. A module contains the faults that change one
+thing: the `step` and its `gradients`, the `replay`, the `kernels`, the `plan` of kernels. Faults register themselves,
+so importing one module makes all of them known.
 """
 
 from reference_impl.faults import (

@@ -1,6 +1,6 @@
-"""Faults of a step of several micro-batches: which are read, how gradients add up, and when the sum is used.
+"""Planted faults of steps with micro-batches: which ones are read, how gradients add up, when the sum is used.
 
-With each of them the loss still falls. Importable without torch.
+With each of these faults the loss still falls. Importable without torch.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ def _apart(step: int, quantity: str) -> dict[str, Expectation]:
 
 
 def _accumulation(trainer: Trainer) -> Accumulation:
-    """Return the arm's accumulation; in an arm without micro-batches these faults change nothing that shows."""
+    """Return the arm's accumulation. An arm without micro-batches gets an unused one, so the fault has no effect."""
     from reference_impl.accumulation import Accumulation
 
     return trainer.accumulation or Accumulation(trainer.model, trainer.config.micro_batches)
 
 
 def _read(trainer: Trainer, source: dict[int, int]) -> None:
-    """Read micro-batch `number` from place `source[number]` of the batch, where `source` has the number."""
+    """Make micro-batch `number` read part `source[number]` of the batch, if `source` contains `number`."""
     accumulation = _accumulation(trainer)
     right = accumulation.micro_batch
 

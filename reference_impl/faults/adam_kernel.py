@@ -1,4 +1,4 @@
-"""Faults of the AdamW update. Importable without torch."""
+"""Planted faults of the AdamW update. Importable without torch."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Faults of attention and of the rotation, forward and backward. Importable without torch.
+"""Planted faults of attention and of the rotation, forward and backward. Importable without torch.
 
-Each is a well-known mistake in such kernels: a mask, a scale, the heads of a group, a tail, a rotation's sign.
+Each is a well-known mistake in such kernels: a wrong mask, scale, head group or rotation sign, or a lost tail.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Faults of the trainer's checkpoint and of its evaluation. Imports no torch."""
+"""Planted faults of the trainer's checkpoint and of its evaluation. Importable without torch."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Verdicts that several faults must cause: claim id or kind -> status, reason code and figures.
+"""Verdicts that several faults must cause: a dictionary from claim id or kind to status, reason code and figures.
 
-`first_differing_step` counts from 0 and is the first step whose loss can differ: a wrong update of step k shows in the
+`first_differing_step` counts from 0 and is the first step whose loss can differ. A wrong update in step k changes the
 loss of step k + 1.
 """
 
@@ -10,12 +10,15 @@ from harness.system.protocol import Expectation
 
 
 def trajectory(reason: str, step: int) -> dict[str, Expectation]:
-    """Return the verdict of a trajectory claim: the reason, and the first step whose loss differs."""
+    """Return the verdict of a `trajectory_match` claim: `reason`, and the first step whose loss differs."""
     return {"trajectory_match": Expectation("FAIL", reason, {"first_differing_step": step})}
 
 
 def single_steps(quantity: str, step: int) -> dict[str, Expectation]:
-    """Return the verdict of the comparison with transformers: the first quantity beyond its bound, and its step."""
+    """Return the verdict of a `step_match` claim, which compares single steps with transformers.
+
+    quantity, step: the first quantity that exceeds its bound, and the step in which it does.
+    """
     figures: dict[str, int | str] = {
         "first_exceeding_quantity": quantity,
         "first_exceeding_step": step,
@@ -25,17 +28,23 @@ def single_steps(quantity: str, step: int) -> dict[str, Expectation]:
 
 
 def single_evaluations(step: int) -> dict[str, Expectation]:
-    """Return the same for a small fault, where the library's rounding decides whether the loss is first."""
+    """Return the verdict as `single_steps`, without the quantity: for small faults, rounding decides which is first."""
     figures: dict[str, int | str] = {"first_exceeding_step": step, "exceeded": "max_evaluation_error"}
     return {"step_match": Expectation("FAIL", "exceeds_tolerance", figures)}
 
 
 def transformers_twin(**figures: int) -> dict[str, Expectation]:
-    """Return REF-STEP-001's verdict from before it judged single steps, for published drills; figures name the part."""
+    """Return the verdict that REF-STEP-001 gave before it judged single steps, for published drills.
+
+    figures: the expected figures, by name; `__` in a name stands for the dot after the part of the claim.
+    """
     named = {name.replace("__", "."): value for name, value in figures.items()}
     return {"REF-STEP-001": Expectation("FAIL", "exceeds_tolerance", named)}
 
 
 def errs(bound: str) -> dict[str, Expectation]:
-    """Return the verdict of the comparison with another implementation's errors: which ratio exceeds its bound."""
+    """Return the verdict of a `step_accuracy` claim, which compares with another implementation's errors.
+
+    bound: the ratio of errors that exceeds its limit.
+    """
     return {"step_accuracy": Expectation("FAIL", "exceeds_tolerance", {"exceeded_bound": f"{bound}_at_most"})}

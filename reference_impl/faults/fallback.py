@@ -1,4 +1,4 @@
-"""Faults after a capture that fails, and of captures that no setting asked for. Importable without torch."""
+"""Planted faults after a capture that failed, and captures that no setting requested. Importable without torch."""
 
 from __future__ import annotations
 

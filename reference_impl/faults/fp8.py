@@ -1,4 +1,4 @@
-"""Faults of products in FP8: scales, formats, and a path around FP8 that no setting requests. Imports no torch."""
+"""Planted faults of FP8 products: scales, formats, and a path around FP8 that no setting requests. Imports no torch."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ _QUANTIZING = (
 
 
 def _with_scales(table: KernelTable, change: Callable[[Tensor], Tensor]) -> None:
-    """Let `change` change the scales of every kernel whose last results are FP8 data and its scale."""
+    """Apply `change` to the scales of every kernel whose last two results are FP8 data and scales."""
 
     def changed(own: Callable[..., tuple[Tensor, ...]]) -> Callable[..., tuple[Tensor, ...]]:
         def with_scale(*arguments: Tensor) -> tuple[Tensor, ...]:
@@ -167,7 +167,7 @@ def _with_scales(table: KernelTable, change: Callable[[Tensor], Tensor]) -> None
 
 
 def _with_data(table: KernelTable, change: Callable[[Tensor], Tensor]) -> None:
-    """Let `change` change the data of these kernels."""
+    """Apply `change` to the data of every kernel whose last two results are FP8 data and scales."""
 
     def changed(own: Callable[..., tuple[Tensor, ...]]) -> Callable[..., tuple[Tensor, ...]]:
         def with_data(*arguments: Tensor) -> tuple[Tensor, ...]:

@@ -1,4 +1,4 @@
-"""Faults of the MLP's products in FP8 with fused SwiGLU. Importable without torch."""
+"""Planted faults of the MLP's FP8 products with fused SwiGLU. Importable without torch."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def fp8_bound_too_large(table: KernelTable) -> None:
 
 
 def _with_limits(table: KernelTable, factor: float) -> None:
-    """Multiply the limits of kernels whose scales come from bounds by `factor`."""
+    """Multiply the limits of both products by `factor`; their results' scales are computed from the limits."""
     up, down = table.fp8_up_swiglu, table.fp8_down_swiglu_backward
     table.fp8_up_swiglu = lambda *given: up(*given[:-1], given[-1] * factor)
     table.fp8_down_swiglu_backward = lambda *given: down(*given[:-1], given[-1] * factor)
@@ -45,7 +45,7 @@ def fp8_product_without_last_stage(table: KernelTable) -> None:
 
 
 def _whole_stages(left: Tensor) -> Tensor:
-    """Return [T, K] with zeros after the last whole stage of K, or in the last stage where all are whole."""
+    """Return `left` [T, K] with zeros after the last whole stage of K, or in the last stage if all are whole."""
     import torch
 
     cut = left.view(torch.uint8).clone()
@@ -64,7 +64,7 @@ def fp8_product_scale_of_another_row(table: KernelTable) -> None:
 
 
 def _with_scale_of_operand(table: KernelTable, index: int) -> None:
-    """Give both products other scales of one operand."""
+    """Shift the scales of one operand by one row in both products. index: the position of the scales' argument."""
     up, down = table.fp8_up_swiglu, table.fp8_down_swiglu_backward
 
     def other(own: Callable[..., tuple[Tensor, ...]]) -> Callable[..., Any]:

@@ -1,4 +1,4 @@
-"""Faults of a step's gradients and of their clip. Importable without torch."""
+"""Planted faults of a step's gradients and of their clip. Importable without torch."""
 
 from __future__ import annotations
 

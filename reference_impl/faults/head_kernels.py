@@ -1,4 +1,4 @@
-"""Faults of the head's product with statistics, and of the loss that reads them. Importable without torch."""
+"""Planted faults of the head's product with softmax statistics and of the loss that reads them. Imports no torch."""
 
 from __future__ import annotations
 

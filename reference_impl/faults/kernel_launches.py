@@ -1,6 +1,7 @@
-"""Faults of launches of the tiled products, with other constants than those claimed and planned.
+"""Planted faults of the tiled products' launches: constants that differ from those claimed and planned.
 
-Results stay right. No planned kernel has these constants, so plan and launch differ, too. Importable without torch.
+Results stay right. No planned kernel has these constants, so launched and planned kernels differ, too. Importable
+without torch.
 """
 
 from __future__ import annotations

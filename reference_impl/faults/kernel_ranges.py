@@ -1,7 +1,7 @@
-"""Faults of the kernels' range and of their sums' last terms. Importable without torch.
+"""Planted faults of the kernels' number range and of the last terms of their sums. Importable without torch.
 
-Values that pass through fp16 become infinite beyond 65504. At magnitude 1 they are only rounded, so a claim must judge
-magnitude 1e5 to find the fault.
+Values that pass through fp16 become infinite beyond 65504. At magnitude 1 they are only rounded, so a claim finds these
+faults only if it compares at magnitude 1e5.
 """
 
 from __future__ import annotations

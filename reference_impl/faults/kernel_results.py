@@ -1,4 +1,4 @@
-"""Faults of the results of every kernel of a step: their range, their last digits. Importable without torch."""
+"""Planted faults of the results of every kernel of a step: their range, their last digits. Importable without torch."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ RETURNING = (
 
 
 def _change_results(table: KernelTable, change_: Callable[[Tensor], object]) -> None:
-    """Let `change_` change in place every floating-point result of the table's entries."""
+    """Apply `change_`, which works in place, to every floating-point result of the table's entries."""
     for name in RETURNING:
         setattr(table, name, _changed(getattr(table, name), change_))
     rotate_, adamw, lora_gradients = table.rope_add_rotate_, table.adamw, table.lora_gradients
@@ -100,7 +100,7 @@ def coarse_results(table: KernelTable) -> None:
     {"kernel_match": Expectation("FAIL", "exceeds_tolerance")},
 )
 def coarse_bfloat16_results(table: KernelTable) -> None:
-    """Change results in bfloat16 alone: `coarse_results` changes less than bfloat16 holds."""
+    """Change bfloat16 results alone; the change by `coarse_results` is too small for bfloat16."""
     _change_results(table, _coarse_bfloat16)
 
 

@@ -1,7 +1,7 @@
-"""Faults of the kernels' arithmetic: backward products, fused clip, gain reduction. Importable without torch.
+"""Planted faults of the kernels' arithmetic: backward products, fused clip, gain reduction. Importable without torch.
 
-Each changes a `KernelTable`. `kernel_match` compares the changed table's kernels; in a training run the changed entries
-replace the trainer's own.
+Each fault changes a `KernelTable`. `kernel_match` compares the kernels of the changed table; in a training run the
+changed entries replace the trainer's own.
 """
 
 from __future__ import annotations

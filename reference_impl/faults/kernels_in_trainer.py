@@ -1,4 +1,4 @@
-"""Let an opened trainer use kernels that a fault has changed. Importable without torch."""
+"""Make an opened trainer use the kernels that a planted fault has changed. Importable without torch."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _OPERATORS = {
 
 
 def plant_kernels(name: str | None, capturing: CapturingTrainer) -> None:
-    """Replace the trainer's own kernels by those that the named fault changes; leave the others."""
+    """Replace those of the trainer's kernels that the named fault changes, and no others."""
     change = change_of(name, KERNELS)
     if change is None:
         return
@@ -77,7 +77,7 @@ def plant_kernels(name: str | None, capturing: CapturingTrainer) -> None:
 
 
 def _around_swiglu(own: KernelTable, changed: KernelTable) -> dict[str, object]:
-    """Return the products around SwiGLU, in two steps where SwiGLU is changed, so that the change is used."""
+    """Return the operators around SwiGLU, unfused if SwiGLU is changed: a fused kernel would not use the change."""
     from reference_impl import ops
 
     apart = own.swiglu_forward is not changed.swiglu_forward, own.swiglu_backward is not changed.swiglu_backward
@@ -88,7 +88,7 @@ def _around_swiglu(own: KernelTable, changed: KernelTable) -> dict[str, object]:
 
 
 def _around_loss(own: KernelTable, changed: KernelTable) -> dict[str, object]:
-    """Return the head's product, in two steps where the loss is changed, so that the change is used."""
+    """Return the operator of head and loss, unfused if the loss is changed: the fused one would not use the change."""
     from reference_impl import ops
 
     apart = own.cross_entropy_forward_backward_ is not changed.cross_entropy_forward_backward_
@@ -104,7 +104,7 @@ def _use_product(trainer: Trainer, table: KernelTable) -> None:
 
 
 def _reduce_gains_apart(trainer: Trainer) -> None:
-    """Make each block write LoRA's gradients product by product, so that a separate kernel reduces the gains."""
+    """Make each block compute LoRA's gradients one by one, so that a separate kernel reduces the gains' gradients."""
     from reference_impl.block import write_product_
 
     for block in trainer.model.blocks:
@@ -112,7 +112,7 @@ def _reduce_gains_apart(trainer: Trainer) -> None:
 
 
 def _use_operators(capturing: CapturingTrainer, changed: Mapping[str, object]) -> None:
-    """Put changed operators into the module where model and blocks look them up, until the run is closed."""
+    """Put changed operators into `reference_impl.ops`, where the model finds them, until the run is closed."""
     from reference_impl import ops
 
     own, close = {name: getattr(ops, name) for name in changed}, capturing.close

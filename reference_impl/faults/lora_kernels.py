@@ -1,4 +1,4 @@
-"""Faults of the kernels that compute LoRA's gradients and reduce those of the gains. Importable without torch.
+"""Planted faults of the kernels for LoRA's gradients and the gains' gradients. Importable without torch.
 
 Each is a mistake in a sum over tokens that is split into chunks, in two products that share a loop, or in two factors
 that share a matrix.

@@ -1,6 +1,6 @@
-"""Faults of the operators and of their inputs, in every arm alike. Importable without torch.
+"""Planted faults of the operators and of their inputs, in every arm alike. Importable without torch.
 
-The steps themselves are those of `plain_step`: captured equals plain, and both are wrong.
+As in `plain_step`, captured and plain steps give equal results, and both are wrong.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ONE_GRADIENT = errs("gradient_ratio")
 
 
 def _with_operators(trainer: Trainer, **changed: Callable[..., Any]) -> None:
-    """Let only this trainer's steps find these functions in `reference_impl.ops`."""
+    """Make this trainer's steps alone use these functions in place of those in `reference_impl.ops`."""
     from reference_impl import ops
 
     def within(body: Callable[[], Any]) -> Callable[[], Any]:
@@ -137,7 +137,7 @@ def wrong_lora_scale(trainer: Trainer) -> None:
 
 
 def _in_eight_bits(tensor: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return a tensor rounded to an 8-bit float, with its largest element scaled to the largest of the type."""
+    """Return a tensor rounded to an 8-bit float type, scaled so that its largest element is the type's largest."""
     import torch
 
     scale = tensor.abs().amax().float() / torch.finfo(dtype).max

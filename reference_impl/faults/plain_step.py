@@ -1,6 +1,7 @@
-"""Faults of the step itself, in every arm alike: captured equals plain, and both are wrong. Importable without torch.
+"""Planted faults of the step itself, in every arm alike. Importable without torch.
 
-No comparison of the trainer's own arms shows them. They are small: one code of one weight, one tensor of one layer.
+Captured and plain steps give equal results, and both are wrong, so no comparison of the trainer's own arms shows these
+faults. The faults are small: one code of one weight, one tensor of one layer.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Faults of the kernel plan, its keys and its PTX.
+"""Planted faults of the kernel plan, its keys and its PTX.
 
 They change how a run's kernels are planned, named and read (`RunKernels`). So they are planted before a prewarm, and
-most of them show on any machine. Importable without torch and Triton. Keys in the expectations are those of the
-contracts' workload `tiny`.
+most of them are found without a GPU, too. Importable without torch and Triton. Keys in the expectations are those of
+the contracts' workload `tiny`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _coverage(reason: str, **figures: str | int) -> dict[str, Expectation]:
 
 
 def _missing(**figures: str | int) -> dict[str, Expectation]:
-    """Return the verdict for a key that the run uses and the plan lacks; it shows in the plan and on a device."""
+    """Return the verdict for a key that the run uses and the plan lacks; found with and without a GPU."""
     return {
         **_coverage("prewarm_missing_key", **figures),
         "C-PREWARM-001": Expectation("FAIL", "prewarm_missing_key"),
@@ -45,7 +45,7 @@ def _target(reason: str, part: int, **figures: str | int) -> dict[str, Expectati
 
 
 def _every_target(reason: str, **figures: int) -> dict[str, Expectation]:
-    """Expect all four parts of the claim to fail, not only the first, which decides."""
+    """Return a verdict in which all four parts of PTX-TARGET-001 fail, not only the part that decides."""
     named = {f"ptx_target.{part}.{name}": value for part in range(1, 5) for name, value in figures.items()}
     return {"PTX-TARGET-001": Expectation("FAIL", reason, named)}
 
@@ -145,7 +145,7 @@ def cold_cublas(kernels: RunKernels) -> None:
 
 
 def _spoil(kernels: RunKernels, change: Callable[[KernelSpec, str, str], str]) -> None:
-    """Change the PTX text of one kernel; `change` gets it with its target."""
+    """Change the PTX text of one kernel by `change`, which gets the kernel's spec, PTX text and target."""
     ptx = kernels.ptx
 
     def spoiled(spec: KernelSpec, compiled: Any, target: str) -> str:

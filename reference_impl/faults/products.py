@@ -1,4 +1,4 @@
-"""Faults of the products that are one kernel with what stands around them. Importable without torch."""
+"""Planted faults of products that are fused with the operations around them. Importable without torch."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def product_without_last_stage(table: KernelTable) -> None:
 
 
 def _whole_stages(left: Tensor) -> Tensor:
-    """[T, K], with zeros behind the last whole stage of K, or in the last one where all are whole."""
+    """Return `left` [T, K] with zeros after the last whole stage of K, or in the last stage if all are whole."""
     cut = left.clone()
     cut[:, (left.shape[1] - 1) // STAGE * STAGE :] = 0
     return cut

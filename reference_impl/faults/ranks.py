@@ -1,7 +1,8 @@
-"""Faults of ranks that train together: what each rank sums and updates, and where the sum starts.
+"""Planted faults of ranks that train together: what each rank sums and updates, and where the sum starts.
 
-A rank that left out a collective would make the others wait for ever. So every rank takes part in every sum, and puts
-in or takes out wrong values. In an arm of one rank these faults change nothing. Importable without torch.
+If a rank left out a collective, the other ranks would wait for ever. So every rank takes part in every sum, and a
+faulty rank contributes wrong values or does not use the result. In an arm with one rank these faults change nothing.
+Importable without torch.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def _is_last(ranks: Ranks | None) -> bool:
 
 
 def _at(trainer: Trainer, step: int) -> Tensor:
-    """Return a flag on the device, true in one step alone, because an `if` would be decided at the capture."""
+    """Return a flag on the device that is true in one step alone: an `if` would be evaluated once, at capture."""
     import torch
 
     prepare, flag = trainer.prepare, trainer.clip.norms.new_zeros((), dtype=torch.bool)

@@ -1,4 +1,4 @@
-"""Planted faults, the decorator that registers one, and the function that plants one. Imports no torch."""
+"""The list of planted faults, the decorator that registers a fault, and the function that plants one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Changed = TypeVar("Changed")
 
 @dataclass(frozen=True)
 class Hook(Generic[Changed]):
-    """A point at which a run hands one of its objects to a fault, which may replace its methods or attributes."""
+    """A point at which a run passes an object to a fault, which may replace the object's methods or attributes."""
 
     name: str
 
@@ -58,9 +58,10 @@ def fault(
     plant_in: Literal["candidate", "baseline", "both"] = "candidate",
     needs: Literal["any", "cuda"] = "any",
 ) -> Callable[[Callable[[Changed], None]], Callable[[Changed], None]]:
-    """Register the decorated change of the hook's object as a fault. Raises ValueError for a second fault of its name.
+    """Register the decorated function as a fault that changes the hook's object. Raises ValueError for a name in use.
 
-    `breaks`: claim id or kind -> the verdict that its judge must give. `plant_in`: the arms that get the fault.
+    `summary`: a description for readers. `breaks`: claim id or kind -> the verdict that its judge must give.
+    `plant_in`: the arms that get the fault. `needs`: "cuda" if the fault has an effect on a GPU alone.
     """
 
     def register(change: Callable[[Changed], None]) -> Callable[[Changed], None]:
@@ -74,7 +75,7 @@ def fault(
 
 
 def change_of(name: str | None, hook: Hook[Changed]) -> Callable[[Changed], None] | None:
-    """Return the change of the named fault at `hook`; None without a fault, and for a fault of another hook.
+    """Return the change of the named fault, or None if there is no name or the fault belongs to another hook.
 
     Raises `ReferenceImplError` for an unknown name.
     """
@@ -86,7 +87,7 @@ def change_of(name: str | None, hook: Hook[Changed]) -> Callable[[Changed], None
 
 
 def plant(name: str | None, hook: Hook[Changed], target: Changed) -> None:
-    """Let the named fault change `target`, the object of `hook`; nothing happens where `change_of` is None."""
+    """Apply the named fault to `target`, the object of `hook`; do nothing if `change_of` returns None."""
     change = change_of(name, hook)
     if change is not None:
         change(target)

@@ -1,4 +1,4 @@
-"""Faults of how steps are captured, kept and replayed. Importable without torch."""
+"""Planted faults of how steps are captured, kept and replayed. Importable without torch."""
 
 from __future__ import annotations
 

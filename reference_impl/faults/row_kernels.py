@@ -1,4 +1,4 @@
-"""Faults of norms, SwiGLU, cross-entropy and NF4 dequantization. Importable without torch."""
+"""Planted faults of norms, SwiGLU, cross-entropy and NF4 dequantization. Importable without torch."""
 
 from __future__ import annotations
 

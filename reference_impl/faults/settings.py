@@ -1,4 +1,4 @@
-"""Faults of settings that do not reach all they should: the seed, LoRA left out. Importable without torch."""
+"""Planted faults of settings that do not have their full effect: the seed, LoRA switched off. Imports no torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Faults of the data, the kernels and the updates of a step, except its gradients. Importable without torch."""
+"""Planted faults of the data, the kernels and the updates of a step, except its gradients. Importable without torch."""
 
 from __future__ import annotations
 
