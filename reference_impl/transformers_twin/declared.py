@@ -1,4 +1,4 @@
-"""The settings of a training run as the twin reads them from a contract; none comes from the trainer."""
+"""The settings of a training run as the twin reads them from a contract. No setting comes from the trainer."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WORKLOAD_OPTIONS: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Declared:
-    """One training run with the contract's names; the contract must declare every field."""
+    """The settings of one training run, named as in the contract, which must declare all of them."""
 
     checkpoint: Path  # a directory in the Hugging Face layout
     text: Path | None  # a file or a folder; None: the text in `reference_impl/text/`
@@ -50,9 +50,10 @@ class Declared:
 
 
 def declared(workload: Workload, arm: Arm, data: str | None, model_directory: str | None) -> Declared:
-    """Return the declared run. Raises ValueError for a missing, unknown or mistyped setting: there are no defaults.
+    """Return the declared settings. Raises ValueError for a missing, unknown or mistyped setting; there are no
+    defaults.
 
-    `model_directory` replaces the arm's `checkpoint`.
+    `model_directory`, if given, replaces the arm's `checkpoint`.
     """
     given = arm.settings() if model_directory is None else {**arm.settings(), "checkpoint": model_directory}
     settings = {
@@ -83,7 +84,7 @@ def _checked(given: dict[str, Any], known: dict[str, Any], where: str) -> dict[s
 
 
 def _folder(named: str) -> Path:
-    """Return the folder of `package:path`, a checkpoint that an importable package ships, or of a path."""
+    """Return the folder for `package:path` (a checkpoint that is part of an importable package) or for a path."""
     package, colon, path = named.partition(":")
     if not colon:
         return Path(named)

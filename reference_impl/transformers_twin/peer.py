@@ -1,9 +1,9 @@
 """The twin in a chosen precision, on any device, trained with one seed after another: a peer, or a reference.
 
-- `bfloat16` is the libraries' own mixed precision: weights and activations in bfloat16, what is trained and AdamW in
-  float32, matrix products under torch's autocast.
-- `float32` and `float64` are references: all parameters in that type, no TF32, attention by plain matrix products.
-  transformers computes norms, rotation tables and the loss in float32 in each of them.
+- `bfloat16` makes it a peer, in the libraries' own mixed precision: weights and activations in bfloat16, trained
+  tensors and AdamW in float32, matrix products under torch's autocast.
+- `float32` and `float64` make it a reference: all parameters in that type, no TF32, attention by plain matrix products.
+  In both of them transformers still computes norms, rotation tables and the loss in float32.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MODULES = ("transformers", "peft", "bitsandbytes")
 
 
 class TransformersPeer:
-    """QLoRA by transformers, peft, bitsandbytes and torch.optim, from a checkpoint and a contract's settings."""
+    """QLoRA by transformers, peft, bitsandbytes and torch.optim, from a checkpoint and a contract's settings alone."""
 
     def describe(self) -> SystemDescription:
         return SystemDescription(
@@ -66,7 +66,7 @@ def _device(workload: Workload) -> torch.device:
 
 
 class PeerRun:
-    """One opened peer: it reads the model once and trains it from the start with every seed."""
+    """One opened peer: it reads the model once and trains it from the start for each seed."""
 
     def __init__(self, told: Declared, device: torch.device) -> None:
         import torch
@@ -104,7 +104,7 @@ class PeerRun:
         self._schedule = schedule(self._optimizer, told)
 
     def step(self, index: int) -> Tensor:
-        """Run one step of the peer's own training; the steps of one seed are taken in order."""
+        """Run one step of the peer's own training. The steps of one seed must be run in order."""
         loss = self._evaluate(index)
         self._optimizer.step()
         self._schedule.step()
@@ -115,9 +115,7 @@ class PeerRun:
         return self._evaluate(index)
 
     def _evaluate(self, index: int) -> Tensor:
-        """Return the mean loss [] over the batch's B * S next tokens; transformers shifts the labels and takes the
-        mean.
-        """
+        """Return transformers' mean loss (0-d) over the batch's next tokens, and compute its clipped gradients."""
         import torch
 
         self._batch = self._windows.batch(index).to(self._device)
@@ -203,7 +201,7 @@ class PeerRun:
 
 @contextmanager
 def reference_arithmetic() -> Iterator[None]:
-    """Switch off TF32 and fused attention, because fused float32 kernels may use TF32 inside."""
+    """Switch off TF32 and fused attention inside the `with`, because fused float32 kernels may use TF32 inside."""
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
 

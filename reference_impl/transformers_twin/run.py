@@ -1,4 +1,4 @@
-"""One opened twin: transformers' loss and gradients, torch's clip, AdamW and schedule. B batch, S sequence length."""
+"""One opened twin: transformers' loss and gradients, torch's clip, AdamW and schedule."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LAST_SHARE = 0.1  # the share of the peak at which the cosine ends
 
 
 class TwinRun:
-    """A twin that trains by itself, or makes single steps from another run's state."""
+    """A twin that trains by itself, or computes single steps from the state of another run."""
 
     def __init__(self, told: Declared) -> None:
         self._told = told
@@ -40,9 +40,7 @@ class TwinRun:
         return loss
 
     def evaluate(self, index: int, parameters: Mapping[str, Tensor]) -> Tensor:
-        """Return the mean loss [] over the batch's B * S next tokens; transformers shifts the labels and takes the
-        mean.
-        """
+        """Return transformers' mean loss (0-d) over the batch's next tokens, and compute its clipped gradients."""
         self._take(parameters)
         self._batch = self._windows.batch(index)
         self._model.zero_grad(set_to_none=True)
@@ -56,7 +54,7 @@ class TwinRun:
         return loss.detach()
 
     def update(self, index: int, before: OptimizerState, gradients: Mapping[str, Tensor]) -> OptimizerState:
-        """Run `torch.optim.AdamW` on copies, in the twin's dtype, with the schedule's learning rate of step `index`."""
+        """Return the state after one step of `torch.optim.AdamW` on copies, with the learning rate of step `index`."""
         told = self._told
         parameters = {name: self._copy(tensor).requires_grad_() for name, tensor in before.parameters.items()}
         optimizer = torch.optim.AdamW(
@@ -132,7 +130,7 @@ class TwinRun:
 
 
 def _zeros(trained: Mapping[str, Tensor]) -> OptimizerState:
-    """Return the state that training starts from: the parameters as they are, and moments of zero."""
+    """Return the initial training state: the parameters' current values, and moments of zero."""
     return OptimizerState(
         {name: each.detach().clone() for name, each in trained.items()},
         {name: torch.zeros_like(each) for name, each in trained.items()},
@@ -141,7 +139,7 @@ def _zeros(trained: Mapping[str, Tensor]) -> OptimizerState:
 
 
 def _rates(told: Declared) -> list[float]:
-    """Return the learning rate of every step, by torch's own schedulers."""
+    """Return the learning rate of every step, computed with torch's own schedulers."""
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=told.learning_rate)
     scheduler = schedule(optimizer, told)
     rates = []
@@ -153,7 +151,7 @@ def _rates(told: Declared) -> list[float]:
 
 
 def schedule(optimizer: Any, told: Declared) -> LRScheduler:
-    """Return a linear warm-up to the peak, then a cosine to a tenth of it."""
+    """Return a scheduler with a linear warm-up to the peak rate, then a cosine to a tenth of the peak."""
     warm_up = told.warmup_steps
     cosine = CosineAnnealingLR(optimizer, max(1, told.steps - warm_up), eta_min=LAST_SHARE * told.learning_rate)
     if warm_up == 0:

@@ -1,4 +1,4 @@
-"""The twin as a system under test, for the arms that a trainer is compared with. `describe()` imports no torch."""
+"""The twin as a system under test, for arms that a trainer is compared with. Describing the twin imports no torch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MODULES = ("transformers", "peft")
 
 
 class TransformersTwin:
-    """QLoRA as transformers, peft, bitsandbytes and torch.optim have it, on the CPU, by what the contract declares."""
+    """QLoRA by transformers, peft, bitsandbytes and torch.optim, on the CPU, with the contract's settings alone."""
 
     def describe(self) -> SystemDescription:
         return SystemDescription(

@@ -1,8 +1,8 @@
-"""The text, its tokens, and which windows of it a step reads: by transformers' tokenizer and torch's samplers.
+"""Read the text, its tokens and its windows for each step, with transformers' tokenizer and torch's samplers.
 
-A window is `seq_len` tokens and the next one, which is also the first of the next window. A pass over the text reads
-each window once, in the order of `torch.utils.data.RandomSampler` with the generator of (seed, "pass NUMBER"). A pass
-ends before a batch that it cannot fill.
+A window is `seq_len` tokens and the next token, which is also the first token of the next window. A pass over the text
+reads each window at most once, in the order of `torch.utils.data.RandomSampler` with the generator of (seed, "pass
+NUMBER"). Windows that do not fill a last batch of the pass are left out.
 """
 
 from __future__ import annotations
@@ -22,14 +22,13 @@ DEFAULT_TEXT = Path(__file__).parents[1] / "text" / "python-topics.txt"
 
 
 def generator_of(seed: int, name: str) -> torch.Generator:
-    """Return the generator of one draw, seeded with the first 56 bits (big-endian) of SHA-256 over "SEED:NAME"."""
+    """Return a generator seeded with the first 56 bits (big-endian) of the SHA-256 of the text "SEED:NAME"."""
     head = hashlib.sha256(f"{seed}:{name}".encode()).hexdigest()[:14]
     return torch.Generator().manual_seed(int(head, 16))
 
 
 def read_text(path: Path | None) -> bytes:
-    """Return a file; or all files under a folder in the order of their paths, a line end between them; or the text in
-    `reference_impl/text/`."""
+    """Return the bytes of a file, of all files under a folder (sorted, joined by line ends), or of the default text."""
     if path is None:
         return DEFAULT_TEXT.read_bytes()
     files = [path] if path.is_file() else sorted(each for each in path.rglob("*") if each.is_file())
@@ -37,7 +36,7 @@ def read_text(path: Path | None) -> bytes:
 
 
 def tokens_of(text: bytes, checkpoint: Path) -> Tensor:
-    """Return tokens int64 [n] by the checkpoint's tokenizer; without a tokenizer each byte is a token."""
+    """Return the tokens int64 [n] of the checkpoint's tokenizer; without a tokenizer each byte is a token."""
     file = checkpoint / "tokenizer.json"
     if not file.is_file():
         return torch.tensor(list(text), dtype=torch.int64)
@@ -48,7 +47,7 @@ def tokens_of(text: bytes, checkpoint: Path) -> Tensor:
 
 
 class Windows:
-    """Batches [batch_size, seq_len + 1] of a text, by their index."""
+    """Batches of a text by index. Each row of a batch is one window."""
 
     def __init__(self, tokens: Tensor, batch_size: int, seq_len: int, seed: int) -> None:
         self._windows = tokens.unfold(0, seq_len + 1, seq_len)  # [windows, seq_len + 1]
@@ -57,7 +56,7 @@ class Windows:
             raise ValueError(f"{len(tokens)} tokens do not fill one batch of {batch_size} x {seq_len}")
 
     def batch(self, index: int) -> Tensor:
-        """Return the batch of this index, int64 [batch_size, seq_len + 1]."""
+        """Return the batch with this index, int64 [batch_size, seq_len + 1]."""
         number, within = divmod(index, len(self._windows) // self._batch_size)
         rows = next(islice(self._pass(number), within, None))
         return self._windows[rows]

@@ -1,7 +1,7 @@
-"""The model as transformers and peft build it from the checkpoint's directory, its linear layers through NF4.
+"""The model as transformers and peft build it from the checkpoint's directory, with linear layers rounded to NF4.
 
-bitsandbytes quantizes and dequantizes where it is installed. Elsewhere the QLoRA paper's code table does (Dettmers et
-al. 2023, appendix E): each element goes to the nearest of 16 values, in blocks of 64.
+bitsandbytes quantizes and dequantizes if it is installed. Otherwise the code table of the QLoRA paper is used (Dettmers
+et al. 2023, appendix E): each element is rounded to the nearest of 16 values, in blocks of 64.
 """
 
 from __future__ import annotations
@@ -30,8 +30,7 @@ _GAINS = {"input": "input_norm", "post_attention": "post_attn_norm"}
 
 
 def build(told: Declared, device: torch.device) -> tuple[Any, dict[str, nn.Parameter]]:
-    """Return the peft model in its dtype, and what is trained by the names that the trainer reports, in the model's
-    order.
+    """Return the peft model in its dtype, and its trained tensors by the trainer's names, in the model's order.
 
     Trained tensors are at least float32: in a bfloat16 model LoRA's factors and the gains stay float32, as in peft.
     """
@@ -60,7 +59,7 @@ def build(told: Declared, device: torch.device) -> tuple[Any, dict[str, nn.Param
 
 
 def _name(theirs: str) -> str | None:
-    """Return a name such as `layers.I.lora_a_q`; None for a frozen tensor."""
+    """Return the trainer's name of a trained tensor, such as `layers.I.lora_a_q`, or None for a frozen tensor."""
     if found := _LORA.fullmatch(theirs):
         layer, projection, factor = found.groups()
         return f"layers.{layer}.lora_{factor.lower()}_{projection}"
@@ -70,9 +69,7 @@ def _name(theirs: str) -> str | None:
 
 
 def draw(trained: dict[str, nn.Parameter], seed: int) -> None:
-    """Draw A by the law of peft's own draw, U(-1/sqrt(H), 1/sqrt(H)), from the generator of (seed, its name); B
-    stays 0.
-    """
+    """Draw each A from U(-1/sqrt(H), 1/sqrt(H)), as peft does, with the generator of (seed, name of A); B stays 0."""
     with torch.no_grad():
         for name, parameter in trained.items():
             if ".lora_a_" in name:
@@ -81,7 +78,7 @@ def draw(trained: dict[str, nn.Parameter], seed: int) -> None:
 
 
 def through_nf4(weight: Tensor) -> Tensor:
-    """Return a float32 matrix, quantized to NF4 in blocks of 64 and dequantized."""
+    """Return a float32 matrix after it was quantized to NF4 in blocks of 64 and dequantized."""
     try:
         from bitsandbytes.functional import dequantize_4bit, quantize_4bit
     except ImportError:
@@ -92,7 +89,7 @@ def through_nf4(weight: Tensor) -> Tensor:
 
 
 def through_table(weight: Tensor) -> Tensor:
-    """`through_nf4` by the paper's table: each element goes to the nearest code times its block's largest value."""
+    """Do the same as `through_nf4`, with the paper's table: round to the nearest code times the block's maximum."""
     table = torch.tensor(PAPER_TABLE)
     blocks = weight.detach().float().reshape(-1, BLOCK)
     largest = blocks.abs().amax(dim=1, keepdim=True)
@@ -102,7 +99,7 @@ def through_table(weight: Tensor) -> Tensor:
 
 
 def versions(told: Declared) -> dict[str, str]:
-    """Return the libraries and their versions, and what dequantized the weights."""
+    """Return the versions of the libraries, what dequantized the weights, and the checkpoint's name."""
     import importlib.metadata
 
     named = {name: importlib.metadata.version(name) for name in ("transformers", "peft", "torch")}
