@@ -1,4 +1,4 @@
-"""Load and launch kernels in CUDA C++; everything that no argument changes is prepared once."""
+"""Load and launch kernels in CUDA C++. What does not depend on a launch's arguments is prepared once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _KEPT = 1024
 
 
 def load_function(name: str, cubin: bytes, shared_memory: int) -> Any:
-    """Load a module on the current device; return its function `name`, with so many bytes of shared memory allowed."""
+    """Load a module on the current device; return its function `name`, allowed `shared_memory` bytes."""
     from cuda.bindings import driver
 
     _make_context_current()
@@ -30,7 +30,7 @@ def load_function(name: str, cubin: bytes, shared_memory: int) -> Any:
 
 
 def _make_context_current() -> None:
-    """Create a device's context, because torch does so only at its first allocation or launch, after a prewarm."""
+    """Create the device's context if there is none: torch creates it at its first use, which a prewarm precedes."""
     from cuda.bindings import driver
 
     if not int(done("cuCtxGetCurrent", "context", driver.cuCtxGetCurrent())):
@@ -40,7 +40,7 @@ def _make_context_current() -> None:
 
 
 class Launch:
-    """Launches of one spec on one device; thread-safe. `function` is the driver's, from `load_function`."""
+    """Launch one spec on one device. Thread-safe. `function` is the driver's function from `load_function`."""
 
     __slots__ = (
         *("_cluster", "_configurations", "_current_stream", "_device", "_encoders", "_function", "_kept"),
@@ -68,7 +68,7 @@ class Launch:
         self._lock = threading.Lock()
 
     def __call__(self, arguments: tuple[Tensor, ...]) -> None:
-        """Launch on torch's current stream of the device. Raises CudaSourceError if the driver refuses."""
+        """Launch on torch's current stream of the device. Raises CudaSourceError if the driver reports an error."""
         stream = self._current_stream(self._device)
         configuration = self._configurations.get(stream)
         if configuration is None:
@@ -104,7 +104,7 @@ class Launch:
         return configuration
 
     def _encoded(self, addresses: tuple[int, ...]) -> tuple[int, object]:
-        """Return the address of a launch's array of pointers to parameters, and the objects that must live as long."""
+        """Return the address of the array of parameter pointers, and the objects that must live until the launch."""
         memory = (ctypes.c_char * (PLACE_BYTES * (len(self._encoders) + 1)))()
         start = -(-ctypes.addressof(memory) // PLACE_BYTES) * PLACE_BYTES
         places = [start + PLACE_BYTES * index for index in range(len(self._encoders))]

@@ -1,4 +1,4 @@
-"""The parameters of kernels in CUDA C++: addresses of tensors, and tensor maps, checked without a driver."""
+"""The parameters of kernels in CUDA C++: addresses of tensors and tensor maps. Checking them needs no driver."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class TensorMap:
-    """A parameter by which the copy engine moves boxes of the tensor at index `pointer` of the spec's pointers.
+    """A description by which the copy engine moves boxes of the tensor at index `pointer` of the spec's pointers.
 
-    sizes, box: of each dimension, the innermost first. strides: elements from one index to the next, of all dimensions
-    but the innermost. swizzle: bytes of the pattern in shared memory, 0 for none, 32, 64 or 128. What of a box lies
-    outside of the sizes is read as zeros and not written.
+    sizes, box: length of each dimension of the tensor and of a box, the innermost first. strides: distance in elements
+    from one index to the next, for all dimensions but the innermost. swizzle: width in bytes of the swizzle pattern in
+    shared memory, 0 (none), 32, 64 or 128. The part of a box outside of the tensor is read as zeros and not written.
     """
 
     pointer: int
@@ -54,9 +54,9 @@ Encoder = Callable[[tuple[int, ...], int], None]
 
 
 def check(spec: KernelSpec, parameter: Parameter) -> None:
-    """Raise KernelArgumentError for a parameter that the driver would refuse, so that it shows without a GPU.
+    """Raise KernelArgumentError for a parameter that the driver would refuse, so that the error appears without a GPU.
 
-    The rules of `cuTensorMapEncodeTiled` in the manual of CUDA's driver, for a map that is not interleaved.
+    The rules are those of `cuTensorMapEncodeTiled` in the manual of CUDA's driver, for a map that is not interleaved.
     """
     if not 0 <= parameter.pointer < len(spec.pointers):
         raise KernelArgumentError(spec.op, str(parameter), "of no pointer", f"there are {len(spec.pointers)}")
@@ -82,7 +82,7 @@ def _broken_rules(given: TensorMap, aligned: bool, itemsize: int) -> Iterator[st
 
 
 def encoder(spec: KernelSpec, parameter: Parameter) -> Encoder:
-    """Return a function that writes a parameter of `spec`; it raises CudaSourceError if the driver refuses."""
+    """Return a function that writes a parameter of `spec`. That function raises CudaSourceError on a driver error."""
     return _address(parameter) if isinstance(parameter, Address) else _tensor_map(spec, parameter)
 
 
@@ -121,7 +121,7 @@ def _tensor_map(spec: KernelSpec, parameter: TensorMap) -> Encoder:
 
 
 def done(call: str, what: str, answer: tuple[Any, ...]) -> Any:
-    """Return the results of a driver call without its status. Raises CudaSourceError where the status is an error."""
+    """Return the results of a driver call without its status. Raises CudaSourceError if the status is an error."""
     result, *rest = answer
     if result:
         remedy = "see it in the manual of CUDA's driver; within a capture, launch once before it, or prewarm"

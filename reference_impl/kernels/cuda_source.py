@@ -1,12 +1,12 @@
 """Kernels written in CUDA C++ for Hopper: the counterpart of a Triton function in a `KernelSpec`.
 
-A source is a `.cu` file with an entry that is `extern "C"`. It includes by quotes files of its own folder, and
-`hopper.cuh` for Hopper's own instructions, but no header of the toolkit. It reads the spec through macros: the
+A source is a `.cu` file with an entry function that is `extern "C"`. It may include, in quotes, files of its own folder
+and `hopper.cuh` (Hopper's own instructions), but no header of the toolkit. It gets the spec's values as macros: the
 `constexprs` (a float as the fp32 number that it rounds to, a bool as 0 or 1), `NUM_WARPS`, `NUM_STAGES` and `CLUSTER`.
-The entry's parameters are those of the `CudaFunction`, in order: an address is a pointer, a tensor map is 128 bytes,
-aligned to 64 and `const __grid_constant__`. All shared memory is dynamic. A launch uses torch's current stream,
-captured or not, and never waits for the device. A kernel may start while the one before it still runs, and waits for
-its end by `begin` of `hopper.cuh`.
+The entry's parameters are those of the `CudaFunction`, in order. An address is a pointer. A tensor map is 128 bytes,
+aligned to 64 and `const __grid_constant__`. All shared memory is dynamic. A launch uses torch's current stream, inside
+or outside of a capture, and never waits for the device. A kernel may start while the previous kernel still runs. It
+calls `begin` of `hopper.cuh` to wait for the end of that kernel.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _STATIC_SHARED_MEMORY = re.compile(r"^[ \t]*\.shared\b.*", re.MULTILINE)
 
 
 class CudaKernel:
-    """A compiled kernel, as `KernelFunction` defines it; `function` is the driver's, once it is loaded."""
+    """A compiled kernel, as `KernelFunction` defines it. `function` is the driver's, None until it is loaded."""
 
     def __init__(self, spec: KernelSpec, source: CudaFunction, binary: Binary) -> None:
         self.asm: dict[str, Any] = {"ptx": binary.ptx, "cubin": binary.cubin}
@@ -53,7 +53,7 @@ class CudaKernel:
 class CudaFunction:
     """The kernel `entry` of the file `source`, as a `KernelFunction`.
 
-    shared_memory: bytes a block. cluster: blocks of a cluster, along the grid's first axis.
+    shared_memory: bytes for each thread block. cluster: thread blocks of a cluster, along the grid's first axis.
     """
 
     source: Path
@@ -109,9 +109,9 @@ class CudaFunction:
             return _on_devices[key]
 
     def compile_for(self, spec: KernelSpec, sm: int) -> CudaKernel:
-        """Compile for `sm`. Raises CudaSourceError for targets other than Hopper, a refused source, or no NVRTC.
+        """Compile for `sm`. Raises CudaSourceError for a target other than Hopper, a compile error, or missing NVRTC.
 
-        KernelArgumentError for parameters that the driver would refuse.
+        Raises KernelArgumentError for parameters that the driver would refuse.
         """
         if sm != HOPPER:
             rule = "kernels in CUDA C++ are for capability 9.0 alone"
@@ -165,7 +165,7 @@ _lock = threading.RLock()
 
 
 def rebuilt(description: dict[str, Any]) -> CudaFunction:
-    """Return the function of a `CudaFunction.description`."""
+    """Return the `CudaFunction` that has this `description`."""
     parameters = tuple(Address(*given) if len(given) == 1 else TensorMap(*given) for given in description["parameters"])
     return CudaFunction(
         Path(description["source"]),
@@ -177,7 +177,7 @@ def rebuilt(description: dict[str, Any]) -> CudaFunction:
 
 
 def _literal(op: str, name: str, value: Constant) -> str:
-    """Return a constant in C++. A float is rounded to fp32 once, here, and written in base 16, which is exact."""
+    """Return a constant as C++ code. A float is rounded to fp32 here, once, and written in exact hexadecimal."""
     if isinstance(value, float):
         rounded = ctypes.c_float(value).value
         if not math.isfinite(rounded):

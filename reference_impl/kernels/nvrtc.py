@@ -1,7 +1,7 @@
-"""Compile CUDA C++ to a cubin and its PTX by NVRTC, cache both on disk next to Triton's cache, and report to listeners.
+"""Compile CUDA C++ to a cubin and its PTX with NVRTC, cache both on disk in Triton's cache, and report to listeners.
 
-NVRTC is a library of CUDA's toolkit that torch's CUDA builds bring. Nothing else of the toolkit is needed, because
-sources include no header of it.
+NVRTC is a library of CUDA's toolkit that torch's CUDA builds install. Nothing else of the toolkit is needed, because
+sources include none of its headers.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _LENGTH_BYTES = 8
 
 
 class CudaSourceError(RuntimeError):
-    """A kernel in CUDA C++ cannot be compiled or loaded: where, which rule, what was found, what to do."""
+    """A kernel in CUDA C++ cannot be compiled or loaded. The message has place, rule, finding and remedy."""
 
     def __init__(self, where: str, rule: str, found: str, remedy: str) -> None:
         super().__init__(f"{where}: {rule}; found {found}; {remedy}")
 
 
 class NvrtcMissingError(CudaSourceError):
-    """NVRTC, or Python's bindings of it, are not installed."""
+    """NVRTC or its Python bindings are not installed."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(
@@ -43,7 +43,7 @@ class NvrtcMissingError(CudaSourceError):
 
 
 class CompilationError(CudaSourceError):
-    """NVRTC refused a source; the message has its log."""
+    """NVRTC reported errors in a source; the message contains its log."""
 
     def __init__(self, name: str, log: str) -> None:
         super().__init__(name, "a kernel's source compiles", "errors", f"correct them:\n{log}")
@@ -51,24 +51,23 @@ class CompilationError(CudaSourceError):
 
 @dataclass(frozen=True, slots=True)
 class Binary:
-    """A compiled source. The driver loads the cubin as it is; the PTX names its target."""
+    """A compiled source. The driver loads the cubin; the PTX is kept because it names its target."""
 
     ptx: str
     cubin: bytes
 
 
 def report(event: str, name: str) -> None:
-    """Tell every listener."""
+    """Call every listener with the event and the kernel's name."""
     for listener in tuple(listeners):
         listener(event, name)
 
 
 def read_source(path: Path) -> tuple[str, dict[str, str]]:
-    """Return a source, and by the names that they are included under all files that it includes with quotes, at any
-    remove.
+    """Return a source and, by name, the text of all files that it includes with quotes, directly or indirectly.
 
-    A name is looked for beside the file that includes it. CudaSourceError where there is none, or where one name means
-    two files: NVRTC knows headers by their names alone.
+    A file is searched in the folder of the file that includes it. Raises CudaSourceError if it does not exist, or if
+    one name means two files, because NVRTC identifies headers by name alone.
     """
     text, headers, found = path.read_text(encoding="utf-8"), dict[str, str](), dict[str, Path]()
     waiting = [(path, text)]
@@ -91,9 +90,9 @@ def read_source(path: Path) -> tuple[str, dict[str, str]]:
 
 
 def compile_source(name: str, label: str, source: str, headers: Mapping[str, str], options: Sequence[str]) -> Binary:
-    """Return the binary, compiled now or by an earlier process, and report it as `name`. Errors show `label`.
+    """Return the binary, compiled now or by an earlier process, and report it as `name`. Errors contain `label`.
 
-    Raises NvrtcMissingError, CompilationError.
+    Raises NvrtcMissingError or CompilationError.
     """
     from triton.runtime.cache import get_cache_manager
 
@@ -119,7 +118,7 @@ def _packed(binary: Binary) -> bytes:
 
 
 def _unpacked(packed: bytes) -> Binary | None:
-    """Return the binary; None for a file that is not complete."""
+    """Return the binary, or None if the file is incomplete."""
     digest, content = packed[:_DIGEST_BYTES], packed[_DIGEST_BYTES:]
     if hashlib.sha256(content).digest() != digest:
         return None
@@ -159,7 +158,7 @@ def _compiled(label: str, source: str, headers: Mapping[str, str], options: Sequ
 
 
 def _text(program: Any, size_of: Callable[..., Any], read: Callable[..., Any]) -> bytes:
-    """Return a text of a program, without the zero that ends it in C."""
+    """Return an output text of a program (its log or PTX) without the terminating zero of C."""
     _, size = size_of(program)
     text = bytearray(size)
     read(program, text)

@@ -1,16 +1,15 @@
-"""The one place where kernels are found and launched, whatever language they are written in.
+"""Find and launch kernels, whatever language they are written in. No other module does.
 
-A `KernelSpec` is everything that decides the machine code of one kernel and the grid it runs on: operation,
-shape, dtype, constants, warps, stages. Wrappers (`kernels/<op>/kernel.py`) build a spec for the tensors they are
-given and call `launch`; `specializations(...)` of the same module builds the same specs from shapes alone. A
-prewarm plan and a run therefore name their kernels by the same code, and `KernelSpec.key` is equal exactly when
-the kernel is.
+A `KernelSpec` is everything that decides the machine code of one kernel and its grid: operation, shape, dtype,
+constants, warps, stages. Wrappers (`kernels/<op>/kernel.py`) build a spec for the tensors they are given and call
+`launch`. `specializations(...)` of the same module builds the same specs from shapes alone. So a prewarm plan and a run
+name their kernels by the same code, and two specs have the same `KernelSpec.key` exactly if they are the same kernel.
 
-Nothing but the spec may select machine code: sizes are compiled in, no kernel takes a run-time integer, and
+Nothing but the spec may decide the machine code: sizes are compiled in, and no kernel takes a run-time integer.
 `launch` refuses tensors (dtype, contiguity, 16-byte alignment) for which Triton would compile another variant.
 
-This module loads on machines without Triton. The kernel modules themselves import Triton: import them only where a CUDA
-device is used, or a kernel is compiled. This module also re-exports the names that kernels are written with.
+This module can be imported on machines without Triton. The kernel modules themselves import Triton: import them only if
+a CUDA device is used or a kernel is compiled. This module also re-exports the names that kernel modules need.
 """
 
 from __future__ import annotations
@@ -78,7 +77,7 @@ KERNELS: dict[str, str] = {
 
 
 def load(op: str) -> ModuleType:
-    """Import the kernel module of `op` (a key of `KERNELS`); imports Triton."""
+    """Import and return the kernel module of `op` (a key of `KERNELS`), which imports Triton."""
     return importlib.import_module(KERNELS[op])
 
 
@@ -93,7 +92,7 @@ def shared_memory_bytes() -> int:
 
 @functools.cache
 def multiprocessors() -> int:
-    """Return the current CUDA device's multiprocessors; without a device, 132 (an H100 SXM's, an H200's)."""
+    """Return the number of the CUDA device's multiprocessors; without a device, 132 as on an H100 SXM or H200."""
     if not torch.cuda.is_available():
         return 132
     properties: Any = torch.cuda.get_device_properties(torch.cuda.current_device())
@@ -101,13 +100,13 @@ def multiprocessors() -> int:
 
 
 def require_shape(op: str, argument: str, tensor: Tensor, shape: tuple[int, ...]) -> None:
-    """Raise KernelArgumentError unless `tensor` has exactly `shape`: a kernel would read past its end."""
+    """Raise KernelArgumentError unless `tensor` has exactly `shape`: a kernel might read past the tensor's end."""
     if tensor.shape != shape:
         raise KernelArgumentError(op, argument, f"of shape {list(tensor.shape)}", f"pass shape {list(shape)}")
 
 
 def jit_launch(spec: KernelSpec, arguments: tuple[Tensor, ...]) -> None:
-    """Launch through the language's own cache, compiling on first use."""
+    """Launch through the cache of the kernel's language; compile at the first launch."""
     spec.function.launch(spec, arguments)
 
 
@@ -115,23 +114,23 @@ _launchers: list[Launcher] = [jit_launch]
 
 
 def add_launcher(launcher: Launcher) -> None:
-    """Route every later launch through `launcher(spec, arguments)`, until it is removed or another one is added."""
+    """Send every later launch to `launcher(spec, arguments)`, until it is removed or another launcher is added."""
     _launchers.append(launcher)
 
 
 def remove_launcher(launcher: Launcher) -> None:
-    """Remove a launcher, in any order. Raises ValueError if it was not added."""
+    """Remove a launcher, not necessarily the last one. Raises ValueError if it was not added."""
     _launchers.remove(launcher)
 
 
 def current_launcher() -> Launcher:
-    """Return the launcher that launches go through now."""
+    """Return the launcher that launches are sent to now."""
     return _launchers[-1]
 
 
 @contextmanager
 def launching_by(launcher: Launcher) -> Iterator[None]:
-    """Route the launches inside the `with` through `launcher`."""
+    """Send the launches inside the `with` to `launcher`."""
     add_launcher(launcher)
     try:
         yield
@@ -145,10 +144,10 @@ def _address(tensor: Tensor) -> int:
 
 
 def launch(spec: KernelSpec, *arguments: Tensor) -> None:
-    """Launch one kernel on the current stream; no host sync, capture-safe.
+    """Launch one kernel on the current stream, without a host sync; may be captured.
 
-    KernelArgumentError if a tensor does not have the spec's dtype, is not contiguous, or is not aligned as compiled.
-    An empty grid (no tokens, no elements) launches nothing.
+    Raises KernelArgumentError if a tensor does not have the spec's dtype, is not contiguous, or is not aligned as
+    compiled. An empty grid (no tokens, no elements) launches nothing.
     """
     if len(arguments) != len(spec.pointers):
         raise KernelArgumentError(
@@ -175,18 +174,18 @@ def launch(spec: KernelSpec, *arguments: Tensor) -> None:
 
 
 def compile_for_device(spec: KernelSpec) -> Any:
-    """Compile for the current CUDA device into the cache that `jit_launch` uses, without loading or launching it.
+    """Compile for the current CUDA device into the cache that `jit_launch` uses, without loading or launching.
 
-    Returns a compiled kernel as `KernelFunction` defines it; `load_compiled` loads its module on the device.
+    Returns a compiled kernel as `KernelFunction` defines it. `load_compiled` loads it.
     """
     return spec.function.compile_for_device(spec)
 
 
 def load_compiled(spec: KernelSpec, compiled: Any) -> None:
-    """Load the module of a kernel from `compile_for_device` on the current device, as its first launch would."""
+    """Load a kernel from `compile_for_device` on the current device, as its first launch would."""
     spec.function.load(compiled)
 
 
 def offline_compile(spec: KernelSpec, sm: int) -> Any:
-    """Compile for `sm` (90 is Hopper) without a GPU or a driver; returns what `compile_for_device` does."""
+    """Compile for `sm` (90 is Hopper) without a GPU or a driver; return the same as `compile_for_device`."""
     return spec.function.compile_for(spec, sm)

@@ -1,7 +1,7 @@
 """The description of a kernel: everything that decides its machine code and its grid.
 
-This module is independent of languages. A `KernelFunction` compiles and launches a spec in its language: that of Triton
-is in `triton_source`, that of CUDA C++ in `cuda_source`.
+This module does not depend on the language of a kernel. A `KernelFunction` compiles and launches a spec: for Triton it
+is in `triton_source`, for CUDA C++ in `cuda_source`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ DTYPES: dict[str, torch.dtype] = {name: dtype for dtype, name in _DTYPE_NAMES.it
 
 
 class KernelArgumentError(ValueError):
-    """An argument that no kernel was built for; names the operation, the argument, what was found and the remedy."""
+    """An argument does not fit the kernel. The message has the operation, the argument, its value and a remedy."""
 
     def __init__(self, op: str, argument: str, found: str, remedy: str) -> None:
         super().__init__(f"{op}: argument {argument!r} is {found}; {remedy}")
@@ -43,11 +43,11 @@ class KernelArgumentError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Pointer:
-    """A tensor argument of a kernel: its name, element type (`fp32`, `bf16`, …) and whether 16-byte alignment is
-    compiled in. Arguments that are read one element a row are left unaligned, so that any slice may be passed.
+    """A tensor argument of a kernel: its name, its element type (`fp32`, `bf16`, …) and its alignment.
 
-    With `tile` the kernel gets a descriptor of the tensor, which is read and written in tiles of that shape: Hopper's
-    copy engine moves them without a thread's help. Architectures before it compile them into plain loads and stores.
+    If `aligned`, 16-byte alignment is compiled in. Arguments of which a kernel reads one element for each row are not
+    aligned, so that any slice may be passed. With `tile` the kernel gets a descriptor of the tensor, and reads and
+    writes tiles of that shape. Hopper's copy engine moves the tiles; older architectures use plain loads and stores.
     """
 
     name: str
@@ -57,9 +57,11 @@ class Pointer:
 
 
 class KernelFunction(Protocol):
-    """The source of a kernel, and what its language does with a spec. Compiled kernels are as Triton's: `.asm["ptx"]`
-    is the PTX, `.asm["cubin"]` the binary, `.metadata.name` the entry, `.metadata.shared` the bytes of shared memory,
-    `.metadata.num_warps` x 32 the threads of a block."""
+    """The source of a kernel, and how its language compiles and launches a spec.
+
+    A compiled kernel has Triton's attributes: `.asm["ptx"]` is the PTX, `.asm["cubin"]` the binary, `.metadata.name`
+    the entry, `.metadata.shared` the bytes of shared memory, `.metadata.num_warps` x 32 the threads of a block.
+    """
 
     @property
     def name(self) -> str:
@@ -67,14 +69,14 @@ class KernelFunction(Protocol):
 
     @property
     def identity(self) -> tuple[object, ...]:
-        """Return an identity of the function, equal for equal sources alone."""
+        """Return a value that is equal for two functions only if their sources are the same."""
 
     @property
     def description(self) -> dict[str, Any]:
         """Return the function as plain values, with its `language`."""
 
     def launch(self, spec: KernelSpec, arguments: tuple[Tensor, ...]) -> None:
-        """Launch on torch's current stream, compiled and loaded on first use."""
+        """Launch on torch's current stream; compile and load at the first launch."""
 
     def compile_for_device(self, spec: KernelSpec) -> Any:
         """Compile for the current CUDA device into the cache that `launch` uses, without loading."""
@@ -83,16 +85,16 @@ class KernelFunction(Protocol):
         """Compile for `sm` (90 is Hopper) without a GPU or a driver."""
 
     def load(self, compiled: Any) -> None:
-        """Load a kernel of `compile_for_device` on the current device, as its first launch would."""
+        """Load a kernel from `compile_for_device` on the current device, as its first launch would."""
 
 
 @dataclass(frozen=True, slots=True)
 class KernelSpec:
-    """One compiled kernel and its grid. Equality and hash are those of `key`'s fields.
+    """One compiled kernel and its grid. Two specs are equal if the fields that `key` contains are equal.
 
-    op: operation and direction, as in `rms_norm.forward`. shape: sizes, as the operation's legend names them.
-    dtype: of the data. constants: what else is compiled in and changes results (eps, direction, accumulate, …).
-    function: of the language it is written in. pointers: its tensor arguments, in order; constexprs: its other ones.
+    op: operation and direction, such as `rms_norm.forward`. shape: sizes, in the order of the operation's legend.
+    dtype: of the data. constants: other compiled-in values that change results (eps, direction, accumulate, …).
+    function: the source. pointers: its tensor arguments, in order. constexprs: its other arguments.
     """
 
     op: str
@@ -110,9 +112,7 @@ class KernelSpec:
 
     @property
     def key(self) -> str:
-        """Return a readable key, e.g. `rms_norm.forward/512x1536/bf16/eps=1e-06/w4s1`; without fp fusion it ends in
-        `u`.
-        """
+        """Return a readable key such as `rms_norm.forward/512x1536/bf16/eps=1e-06/w4s1`, plus `u` without fp fusion."""
         constants = ",".join(f"{name}={value}" for name, value in self.constants) or "-"
         sizes = "x".join(map(str, self.shape))
         fusion = "" if self.enable_fp_fusion else "u"
@@ -120,7 +120,7 @@ class KernelSpec:
 
     @property
     def identity(self) -> tuple[object, ...]:
-        """Return all that the compiler reads. Specs with one key and two identities are two kernels of one name."""
+        """Return all that the compiler reads. Two specs with one key and two identities are different kernels."""
         return (
             self.function.identity,
             self.pointers,
@@ -130,7 +130,7 @@ class KernelSpec:
 
     @property
     def signature(self) -> dict[str, str]:
-        """Return argument types as `triton.compiler.ASTSource` takes them, in the kernel's argument order."""
+        """Return the argument types as `triton.compiler.ASTSource` expects them, in the kernel's argument order."""
         pointers = {
             pointer.name: f"*{pointer.dtype}"
             if pointer.tile is None
@@ -141,7 +141,7 @@ class KernelSpec:
 
     @property
     def attributes(self) -> dict[tuple[int], list[list[Any]]]:
-        """Return, by argument index, the alignment attributes that Triton's launcher derives from aligned tensors."""
+        """Return the alignment attributes, by argument index, that Triton's launcher derives from aligned tensors."""
         return {
             (index,): [["tt.divisibility", POINTER_ALIGNMENT]]
             for index, pointer in enumerate(self.pointers)
@@ -159,7 +159,7 @@ class KernelSpec:
 
 
 def dtype_name(op: str, argument: str, dtype: torch.dtype) -> str:
-    """Return Triton's name of a dtype. Raises KernelArgumentError for one that no kernel takes (fp64, …)."""
+    """Return Triton's name of a dtype. Raises KernelArgumentError for a dtype that no kernel supports (fp64, …)."""
     try:
         return _DTYPE_NAMES[dtype]
     except KeyError:
@@ -168,5 +168,5 @@ def dtype_name(op: str, argument: str, dtype: torch.dtype) -> str:
 
 
 def torch_dtype(name: str) -> torch.dtype:
-    """Return the torch dtype of Triton's name; KeyError for an unknown one."""
+    """Return the torch dtype for Triton's name. Raises KeyError for an unknown name."""
     return DTYPES[name]

@@ -1,4 +1,4 @@
-"""The target GPU that kernels are chosen for, where GPUs have different kernels."""
+"""The GPU architecture for which kernels are chosen, because Hopper has kernels that other GPUs cannot run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _named: ContextVar[int | None] = ContextVar("named", default=None)
 
 @contextmanager
 def planning_for(target: str) -> Iterator[None]:
-    """Choose kernels for `target` (`sm_90`) inside the `with`, on any machine. Raises ValueError if it is none."""
+    """Choose kernels for `target` (`sm_90`) inside the `with`, on any machine. Raises ValueError for another name."""
     token = _named.set(parse_target(target).number)
     try:
         yield
@@ -30,9 +30,10 @@ def planning_for(target: str) -> Iterator[None]:
 def hopper() -> bool:
     """Return True if kernels that only capability 9.0 executes are to be planned and launched.
 
-    Decides by the planned target, else by the current CUDA device; without a device it is True, as
-    `shared_memory_bytes` assumes. It is False where Triton interprets kernels, which CUDA C++ has no interpreter for. A
-    cached function that calls this would give one answer for all targets: call this before, and pass the answer.
+    The target of `planning_for` decides, otherwise the current CUDA device. Without a device the result is True,
+    because `shared_memory_bytes` assumes Hopper, too. The result is False if Triton interprets kernels, because CUDA
+    C++ has no interpreter. Do not call this in a cached function, which would keep one result for all targets; pass the
+    result to it.
     """
     named = _named.get()
     return _here() if named is None else named == HOPPER
@@ -46,13 +47,13 @@ def _here() -> bool:
 
 
 def starts_early(sm: int) -> bool:
-    """Return True if a kernel on `sm` (90 is Hopper) may start before the previous one has ended: from Hopper on."""
+    """Return True if kernels on `sm` (90 is Hopper) may start before the previous one has ended: from Hopper on."""
     return sm >= HOPPER
 
 
 @functools.cache
 def device_starts_early() -> bool:
-    """Return `starts_early` of the current CUDA device; False where Triton interprets its kernels."""
+    """Return `starts_early` for the current CUDA device; False if Triton interprets kernels or there is no device."""
     if os.environ.get("TRITON_INTERPRET") == "1" or not torch.cuda.is_available():
         return False
     major, minor = torch.cuda.get_device_capability()

@@ -1,6 +1,6 @@
 """Kernels written in Triton: the decorators of their functions, and how Triton compiles and launches a spec.
 
-Triton is imported when a function is decorated or a kernel compiled, so this module loads on machines without it.
+Triton is imported when a function is decorated or a kernel is compiled, so this module can be imported without Triton.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from reference_impl.kernels.target import device_starts_early, starts_early
 
 
 class TritonFunction:
-    """A `triton.jit` function, as a `KernelFunction`; `jit` is the function itself."""
+    """A `triton.jit` function as a `KernelFunction`. `jit` is the function itself."""
 
     def __init__(self, jit: Any) -> None:
         self.jit = jit
@@ -49,7 +49,7 @@ class TritonFunction:
         return self.jit.warmup(*arguments, grid=spec.grid, **spec.constexprs, PDL=pdl, **spec.options, launch_pdl=pdl)
 
     def compile_for(self, spec: KernelSpec, sm: int) -> Any:
-        """Compile for `sm`; impossible in a process that runs with TRITON_INTERPRET=1."""
+        """Compile for `sm`. Not possible in a process with TRITON_INTERPRET=1."""
         import triton
         from triton.backends.compiler import GPUTarget
         from triton.compiler import ASTSource
@@ -64,13 +64,13 @@ class TritonFunction:
 
 
 def rebuilt(description: dict[str, Any]) -> TritonFunction:
-    """Return the function of a `TritonFunction.description`, imported."""
+    """Import and return the `TritonFunction` that has this `description`."""
     function: TritonFunction = getattr(importlib.import_module(description["module"]), description["name"])
     return function
 
 
 def _as_compiled(spec: KernelSpec, arguments: tuple[Tensor, ...]) -> list[Any]:
-    """Return the kernel's arguments for its tensors: the tensor itself, or its descriptor."""
+    """Return the kernel's arguments for its tensors: the tensor itself, or its descriptor if the pointer has a tile."""
     return [
         tensor if pointer.tile is None else _descriptor(tensor, pointer.tile)
         for pointer, tensor in zip(spec.pointers, arguments, strict=True)
@@ -84,7 +84,7 @@ def _descriptor(tensor: Any, tile: tuple[int, ...]) -> Any:
 
 
 def _stand_in(pointer: Pointer) -> Any:
-    """Return an argument to compile a launch for, without a tensor."""
+    """Return a substitute for a tensor argument with which a launch can be compiled."""
     from triton.runtime.jit import MockTensor
     from triton.tools.tensor_descriptor import TensorDescriptor
 
@@ -97,7 +97,7 @@ def _stand_in(pointer: Pointer) -> Any:
 
 
 def device_function(function: Callable[..., Any]) -> Any:
-    """`triton.jit` for a function that kernels call."""
+    """Apply `triton.jit` to a function that kernels call."""
     import triton
 
     return triton.jit(function)
@@ -105,7 +105,7 @@ def device_function(function: Callable[..., Any]) -> Any:
 
 @functools.cache
 def _read_loop_bounds_of_one_element() -> None:
-    """Let an interpreted loop have a computed bound: Triton 3.6 calls `int` on an array, which numpy 2.4 refuses."""
+    """Make computed loop bounds work in Triton 3.6's interpreter, which calls `int` on an array: numpy 2.4 refuses."""
     from triton.runtime import interpreter
 
     patch = interpreter._patch_lang_tensor
@@ -119,7 +119,7 @@ def _read_loop_bounds_of_one_element() -> None:
 
 @functools.cache
 def _round_to_fp8_as_a_gpu() -> None:
-    """Let an interpreted kernel round fp32 to FP8 as `cvt.rn.satfinite` does; Triton's interpreter truncates."""
+    """Make interpreted kernels round fp32 to FP8 as `cvt.rn.satfinite` does; Triton's interpreter truncates."""
     import numpy as np
     from triton.runtime import interpreter
 
@@ -137,7 +137,7 @@ def _round_to_fp8_as_a_gpu() -> None:
 
 
 def kernel(*unaligned: str) -> Callable[[Callable[..., Any]], TritonFunction]:
-    """Compile a kernel by `triton.jit`, in one variant for any alignment of the pointers that `unaligned` names."""
+    """Return a decorator that applies `triton.jit`. One variant serves any alignment of the `unaligned` pointers."""
     import triton
 
     if os.environ.get("TRITON_INTERPRET") == "1":

@@ -1,14 +1,14 @@
 """Attention's backward in two kernels for Hopper, without atomics; legend and formulas in `kernel.py`.
 
-`dq.cu` writes dQ, and delta = rowsum(dO * O) for the second kernel; `dkdv.cu` writes dK and dV, summed over the query
-heads of a key head. Both compute P and dP. That makes 7 products, where a sum by atomics would need 5, but each
+`dq.cu` writes dQ, and delta = rowsum(dO * O) for the second kernel. `dkdv.cu` writes dK and dV, summed over the query
+heads of a key head. Both kernels compute P and dP. That makes 7 products, where sums by atomics would need 5, but each
 gradient has one writer that sums in fixed order. Hopper's copy engine loads the operands into a ring of stages, and two
 warp groups multiply. P and dS are rounded to bf16 as factors of products; sums are in fp32. dK and dV are rounded once,
-after all query heads of a group are summed, where the kernels of `kernel.py` round each head's share before. dQ and dK
-are rotated back in fp32 before they are rounded.
+after the sum over the query heads of a group, while the kernels of `kernel.py` round each head's share before that sum.
+dQ and dK are rotated back in fp32 before they are rounded.
 
-On an H100, in us, first `kernel.py`'s three kernels, then these two: 392, 300 at 4 x 2048 tokens, 123, 106 at 4 x 1024,
-1694, 1055 at 4 x 4096, 1353, 1060 at 1 x 8192.
+Time on an H100 in us, `kernel.py`'s three kernels and then these two: 392 and 300 at 4 x 2048 tokens, 123 and 106 at 4
+x 1024, 1694 and 1055 at 4 x 4096, 1353 and 1060 at 1 x 8192.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _THREE_STAGES_TO = 4096
 
 
 def serves(batch: int, seq_len: int, heads: int, kv_heads: int, head_dim: int, dtype: str) -> bool:
-    """Return True if these kernels can run such a backward and are faster."""
+    """Return True if these kernels support a backward of these sizes and are faster than those of `kernel.py`."""
     fits = head_dim == _HEAD_DIM and heads == _GROUP * kv_heads and seq_len % _PAIR == 0
     if not (hopper() and dtype == "bf16" and fits and seq_len >= _FROM):
         return False
@@ -57,18 +57,18 @@ def _pairs(batch: int, seq_len: int, kv_heads: int) -> int:
 
 
 def _cluster(pairs: int) -> int:
-    """Return the blocks of a pair: as many as the multiprocessors can run."""
+    """Return the number of thread blocks that share a pair of key tiles, at most what the device can run."""
     return max(1, min(_CLUSTER_AT_MOST, multiprocessors() // max(1, pairs)))
 
 
 def _stages(seq_len: int, cluster: int) -> int:
-    """Return as many stages as fit next to the data that blocks of a cluster exchange; four at most."""
+    """Return the number of stages, two to four: those that fit into shared memory, or two where three were slower."""
     return 2 if cluster > 1 and seq_len > _THREE_STAGES_TO else 5 - cluster
 
 
 @functools.cache
 def dq_spec(batch: int, seq_len: int, heads: int, kv_heads: int) -> KernelSpec:
-    """Return the first kernel: dQ into the packed gradient, and delta, fp32 [B, N, S]."""
+    """Return the first kernel: it writes dQ into the packed gradient, and delta, fp32 [B, N, S]."""
     tokens = batch * seq_len
     names = ("qkv", "grad_output", "output")
     shared_memory = (6 + 2 * _DQ_STAGES) * _TILE_BYTES + 8 * (2 * _DQ_STAGES + 2)
@@ -102,7 +102,7 @@ def dq_spec(batch: int, seq_len: int, heads: int, kv_heads: int) -> KernelSpec:
 
 @functools.cache
 def dkdv_spec(batch: int, seq_len: int, heads: int, kv_heads: int) -> KernelSpec:
-    """Return the second kernel: dK and dV into the packed gradient."""
+    """Return the second kernel: it writes dK and dV into the packed gradient."""
     tokens, pairs = batch * seq_len, _pairs(batch, seq_len, kv_heads)
     cluster = _cluster(pairs)
     stages = _stages(seq_len, cluster)
@@ -139,7 +139,7 @@ def dkdv_spec(batch: int, seq_len: int, heads: int, kv_heads: int) -> KernelSpec
 
 
 def _tiles(pointer: int, tokens: int, heads: int) -> TensorMap:
-    """Return the boxes of a matrix [T, heads * D]: half a tile each, because a box's row is 128 bytes."""
+    """Return the tensor map of a matrix [T, heads * D]. A box is half a tile, because a box's row is 128 bytes."""
     columns = heads * _HEAD_DIM
     return TensorMap(pointer, (columns, tokens), (columns,), (_HEAD_DIM // 2, _ROWS))
 
@@ -149,7 +149,7 @@ def _sizes(seq_len: int, heads: int, kv_heads: int, shared_memory: int) -> dict[
 
 
 def specializations(batch: int, seq_len: int, heads: int, kv_heads: int) -> list[KernelSpec]:
-    """Yield both kernels of the backward, where `serves` holds."""
+    """Return both kernels of the backward, for sizes for which `serves` is True."""
     return [spec(batch, seq_len, heads, kv_heads) for spec in (dq_spec, dkdv_spec)]
 
 
@@ -162,7 +162,7 @@ def backward(
     sin: Tensor,
     sizes: tuple[int, int, int, int],
 ) -> Tensor:
-    """Do as `kernel.backward` does, after it checked `serves`; sizes: batch, seq_len, heads, kv_heads."""
+    """Do the same as `kernel.backward` where `serves` is True. sizes: batch, seq_len, heads, kv_heads."""
     delta, grad_qkv = torch.empty_like(log_sum_exp), torch.empty_like(qkv)
     launch(dq_spec(*sizes), qkv, grad_output, output, log_sum_exp, delta, cos, sin, grad_qkv)
     launch(dkdv_spec(*sizes), qkv, grad_output, log_sum_exp, delta, cos, sin, grad_qkv)

@@ -1,20 +1,20 @@
 """Causal grouped-query attention on the packed query-key-value matrix, forward and backward, without atomics.
 
-Legend: B batch, S sequence length, T = B * S tokens, N query heads, Nkv key and value heads, D head_dim, L block: rows
-of a tile of queries, and of keys.
+Legend: B batch, S sequence length, T = B * S tokens, N query heads, Nkv key and value heads, D head_dim, L block: the
+number of rows of a tile of queries, and of a tile of keys. lse: log-sum-exp of the scores of a query.
 
     P = exp(Q K^T / sqrt(D) - lse),  O = P V                       keys up to the query's own position
     dV = P^T dO,  dS = P * (dO V^T - delta),  delta = rowsum(dO * O),  dQ = dS K / sqrt(D),  dK = dS^T Q / sqrt(D)
 
-as FlashAttention-2 computes them (Dao 2023, arXiv 2307.08691): products of the data's dtype accumulated in fp32, P and
-dS rounded to the data's dtype, lse kept from the forward. FlashAttention-2 adds up dQ by atomics; here every gradient
-has one writer that sums in fixed order, so results are the same bits in every run, at the price of computing P and dP
-twice. dQ and dK are rotated back (see `kernels/rope`) in fp32.
+as in FlashAttention-2 (Dao 2023, arXiv 2307.08691): products of the data's dtype accumulated in fp32, P and dS rounded
+to the data's dtype, lse kept from the forward. FlashAttention-2 adds up dQ by atomics. Here every gradient has one
+writer that sums in fixed order, so results have the same bits in every run. In return, P and dP are computed twice. dQ
+and dK are rotated back (see `kernels/rope`) in fp32.
 
-On Hopper, where `hopper.serves` holds, the backward is two kernels of CUDA C++. Elsewhere it is three of Triton. The
-first writes delta. In the second, a program computes either the dQ of one query block, or one query head's dK and dV of
-one key block. The third sums these, each rounded to the data's dtype, over the query heads of a key head, and packs
-them.
+On Hopper, if `hopper.serves` is True, the backward is two kernels in CUDA C++. Otherwise it is three kernels in Triton.
+The first writes delta. In the second, a program computes either the dQ of one query block, or one query head's dK and
+dV of one key block, rounded to the data's dtype. The third sums these dK and dV over the query heads of a key head, and
+packs the sums.
 """
 
 from __future__ import annotations
@@ -244,7 +244,7 @@ def _scale(head_dim: int) -> float:
 
 @functools.cache
 def forward_spec(batch: int, seq_len: int, heads: int, kv_heads: int, head_dim: int, dtype: str) -> KernelSpec:
-    """Return the kernel of `forward`: one program a block of queries of one head."""
+    """Return the kernel of `forward`. Each of its programs computes one block of queries of one head."""
     block = _BLOCKS[dtype]
     tiled = _is_tiled(seq_len, head_dim, block, dtype)
     return KernelSpec(
@@ -266,16 +266,17 @@ def forward_spec(batch: int, seq_len: int, heads: int, kv_heads: int, head_dim: 
 
 
 def _is_tiled(seq_len: int, head_dim: int, block: int, dtype: str) -> bool:
-    """Return True if tiles are read by descriptor: long sequences of whole blocks, whole heads, two bytes an element.
+    """Return True if tiles are read by descriptor: long sequences of whole blocks, whole heads, 2-byte elements.
 
-    A tile of fp32 is twice as large, and three of them leave a multiprocessor to one program.
+    fp32 is excluded: its tiles are twice as large, and with three of them a multiprocessor has room for one program
+    only.
     """
     whole = head_dim // 2 == _half_block(head_dim) and seq_len % block == 0
     return whole and seq_len >= _TILED_FROM and dtype in ("bf16", "fp16")
 
 
 def _tiled_stages(block: int, head_dim: int) -> int:
-    """Return the stages that fit in shared memory next to the query's tile; a tile has two bytes an element."""
+    """Return the number of stages that fit into shared memory with the query's tile; an element has two bytes."""
     tile = 2 * block * head_dim
     return _TILED_STAGES if (1 + 2 * _TILED_STAGES) * tile < shared_memory_bytes() else _STAGES
 
@@ -294,7 +295,7 @@ def _sizes(seq_len: int, heads: int, kv_heads: int, head_dim: int, block: int) -
 
 @functools.cache
 def delta_spec(batch: int, seq_len: int, heads: int, head_dim: int, dtype: str) -> KernelSpec:
-    """First kernel of `backward` in Triton: rowsum(dO * O), fp32 [B, N, S]."""
+    """Return the first Triton kernel of `backward`, which writes rowsum(dO * O), fp32 [B, N, S]."""
     return KernelSpec(
         op="attention.delta",
         shape=(batch, seq_len, heads, head_dim),
@@ -317,7 +318,7 @@ def delta_spec(batch: int, seq_len: int, heads: int, head_dim: int, dtype: str) 
 
 @functools.cache
 def backward_spec(batch: int, seq_len: int, heads: int, kv_heads: int, head_dim: int, dtype: str) -> KernelSpec:
-    """Second kernel of `backward` in Triton: dQ, packed, and dK and dV of every query head, [T, N * D] each."""
+    """Return the second Triton kernel of `backward`: packed dQ, and dK and dV of every query head, [T, N * D] each."""
     block = _BLOCKS[dtype]
     tiled = _is_tiled(seq_len, head_dim, block, dtype)
     tile = (block, head_dim) if tiled else None
@@ -343,7 +344,7 @@ def backward_spec(batch: int, seq_len: int, heads: int, kv_heads: int, head_dim:
 
 @functools.cache
 def reduce_spec(batch: int, seq_len: int, heads: int, kv_heads: int, head_dim: int, dtype: str) -> KernelSpec:
-    """Last kernel of `backward` in Triton: dK and dV summed over the query heads of each key head, dK rotated back."""
+    """Return the last Triton kernel of `backward`: sums dK and dV over a key head's query heads, rotates dK back."""
     tokens = batch * seq_len
     return KernelSpec(
         op="attention.reduce",
@@ -376,7 +377,7 @@ def reduce_spec(batch: int, seq_len: int, heads: int, kv_heads: int, head_dim: i
 def specializations(
     *, batch: int, seq_len: int, heads: int, kv_heads: int, head_dim: int, dtype: str
 ) -> list[KernelSpec]:
-    """Return the kernel of the forward, and the two or three of the backward."""
+    """Return the kernel of the forward and the two or three kernels of the backward."""
     sizes = (batch, seq_len, heads, kv_heads, head_dim, dtype)
     if hopper.serves(*sizes):
         return [forward_spec(*sizes), *hopper.specializations(batch, seq_len, heads, kv_heads)]
@@ -396,7 +397,10 @@ def _require_packed(op: str, qkv: Tensor, batch: int, seq_len: int, heads: int, 
 
 
 def forward(qkv: Tensor, batch: int, seq_len: int, heads: int, kv_heads: int, head_dim: int) -> tuple[Tensor, Tensor]:
-    """Rotated qkv [T, (N + 2 * Nkv) * D] -> output [T, N * D], and the scores' log-sum-exp f32 [B, N, S] (natural)."""
+    """Return attention's output [T, N * D] and the scores' natural log-sum-exp f32 [B, N, S].
+
+    qkv [T, (N + 2 * Nkv) * D]: query, key and value heads of each token, with query and key heads rotated.
+    """
     dtype = dtype_name("attention.forward", "qkv", qkv.dtype)
     spec = forward_spec(batch, seq_len, heads, kv_heads, head_dim, dtype)
     _require_packed(spec.op, qkv, batch, seq_len, heads, kv_heads, head_dim)
@@ -419,9 +423,9 @@ def backward(
     kv_heads: int,
     head_dim: int,
 ) -> Tensor:
-    """grad_output [T, N * D] -> gradient [T, (N + 2 * Nkv) * D] of qkv before its rotation.
+    """Return the gradient [T, (N + 2 * Nkv) * D] of qkv before its rotation; grad_output [T, N * D].
 
-    qkv, output and log_sum_exp as `forward` got and gave them; cos, sin f32 [S, D/2].
+    qkv: the argument of `forward`. output, log_sum_exp: the results of `forward`. cos, sin: f32 [S, D/2].
     """
     sizes = (batch, seq_len, heads, kv_heads, head_dim)
     dtype = dtype_name("attention.backward", "qkv", qkv.dtype)

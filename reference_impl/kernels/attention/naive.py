@@ -1,7 +1,7 @@
-"""Causal grouped-query attention in plain torch, its softmax written out.
+"""Causal grouped-query attention in plain torch, with an explicit softmax.
 
-B batch, S seq_len, T = B*S tokens, N query heads, Nkv key and value heads, G = N/Nkv, D head_dim. Query head n reads
-the key and value head n // G. Inner precision is float32, or float64 for float64 inputs.
+B batch, S seq_len, T = B*S tokens, N query heads, Nkv key and value heads, G = N/Nkv, D head_dim. Query head n uses the
+key and value head n // G. Intermediate results are float32, or float64 for float64 inputs.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from reference_impl.kernels.rope import naive as rope
 
 
 def _grouped(rows: Tensor, batch: int, kv_heads: int, head_dim: int) -> Tensor:
-    """[T, N * D] -> [B*Nkv, G*S, D] in the inner precision: the G query heads of a key head, one below the other."""
+    """Return rows [T, N * D] as [B*Nkv, G*S, D] in the inner precision, the G query heads of a key head together."""
     inner = torch.float64 if rows.dtype == torch.float64 else torch.float32
     heads = rows.to(inner).view(batch, -1, rows.shape[1] // head_dim, head_dim).transpose(1, 2)
     return heads.reshape(batch * kv_heads, -1, head_dim)
 
 
 def _split(qkv: Tensor, batch: int, heads: int, kv_heads: int, head_dim: int) -> tuple[Tensor, Tensor, Tensor]:
-    """qkv [T, (N + 2*Nkv) * D] -> query [B*Nkv, G*S, D], key and value [B*Nkv, S, D]."""
+    """Split qkv [T, (N + 2*Nkv) * D] into query [B*Nkv, G*S, D] and key and value [B*Nkv, S, D]."""
     query, key, value = torch.split(qkv, [heads * head_dim, kv_heads * head_dim, kv_heads * head_dim], dim=1)
     return (
         _grouped(query, batch, kv_heads, head_dim),
@@ -30,12 +30,12 @@ def _split(qkv: Tensor, batch: int, heads: int, kv_heads: int, head_dim: int) ->
 
 
 def _packed(grouped: Tensor, batch: int, seq_len: int) -> Tensor:
-    """[B*Nkv, G*S, D] -> [T, N * D]."""
+    """Return grouped [B*Nkv, G*S, D] as [T, N * D], the inverse of `_grouped`."""
     return grouped.view(batch, -1, seq_len, grouped.shape[-1]).transpose(1, 2).reshape(batch * seq_len, -1)
 
 
 def _scores(query: Tensor, key: Tensor) -> Tensor:
-    """-> [B*Nkv, G*S, S]: q k^T / sqrt(D), and -inf for a key after its query."""
+    """Return the scores q k^T / sqrt(D) [B*Nkv, G*S, S], with -inf for keys after the query."""
     seq_len, head_dim = key.shape[-2:]
     scores: Tensor = query @ (key * head_dim**-0.5).transpose(-1, -2)
     later = torch.ones(seq_len, seq_len, dtype=torch.bool, device=query.device).triu(1)
@@ -43,7 +43,10 @@ def _scores(query: Tensor, key: Tensor) -> Tensor:
 
 
 def forward(qkv: Tensor, batch: int, seq_len: int, heads: int, kv_heads: int, head_dim: int) -> tuple[Tensor, Tensor]:
-    """Rotated qkv [T, (N + 2*Nkv) * D] -> output [T, N*D], and the scores' log-sum-exp [B, N, S] (natural)."""
+    """Return attention's output [T, N*D] and the scores' natural log-sum-exp [B, N, S].
+
+    qkv [T, (N + 2*Nkv) * D]: query, key and value heads of each token, with query and key heads rotated.
+    """
     query, key, value = _split(qkv, batch, heads, kv_heads, head_dim)
     scores = _scores(query, key)
     maximum = scores.amax(dim=-1, keepdim=True)
@@ -66,11 +69,11 @@ def backward(
     kv_heads: int,
     head_dim: int,
 ) -> Tensor:
-    """-> gradient [T, (N + 2*Nkv) * D] of qkv before its rotation; arguments as `forward` got and gave them.
+    """Return the gradient [T, (N + 2*Nkv) * D] of qkv before its rotation; qkv is `forward`'s argument.
 
     With P = exp(scores - log_sum_exp): dV = P^T dO, dP = dO V^T, dS = P * (dP - rowsum(dO * O)), dQ = dS K / sqrt(D),
-    dK = dS^T Q / sqrt(D). The products with P^T and dS^T run over a group's queries, which is the sum over its heads.
-    cos, sin [S, D/2].
+    dK = dS^T Q / sqrt(D). The products with P^T and dS^T sum over the queries of all heads of a group. output [T, N*D],
+    log_sum_exp [B, N, S]: results of `forward`. cos, sin: [S, D/2].
     """
     query, key, value = _split(qkv, batch, heads, kv_heads, head_dim)
     grad = _grouped(grad_output, batch, kv_heads, head_dim)

@@ -1,8 +1,8 @@
-"""The steps of the attention kernels on one tile; legend and formulas in `kernel.py`.
+"""The steps of the Triton attention kernels on one tile; legend and formulas in `kernel.py`.
 
-A tile is [L, 2 * HALF_BLOCK]: the two halves of a head, each padded to a power of two, side by side. Scores are in
-units of the base-2 logarithm. Rows at and beyond S are read as zeros; their gradients are zeros too, so they add
-nothing to other rows.
+A tile is [L, 2 * HALF_BLOCK]: the two halves of a head side by side, each padded to a power of two. Scores are
+multiplied by log2(e), so that exponentials are powers of two. Rows at and beyond S are read as zeros. Their gradients
+are zeros, too, so they add nothing to other rows.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from reference_impl.kernels.registry import device_function
 
 @device_function
 def columns(HALF: tl.constexpr, HALF_BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: ANN201
-    """Return the position in a head of each column of a tile, and whether the head has that column."""
+    """Return for each column of a tile its position in the head, and True if the column is not padding."""
     lane = tl.arange(0, 2 * HALF_BLOCK)
     return lane // HALF_BLOCK * HALF + lane % HALF_BLOCK, lane % HALF_BLOCK < HALF
 
@@ -40,7 +40,8 @@ def load_tile(  # type: ignore[no-untyped-def]  # noqa: ANN201
     BLOCK: tl.constexpr,
     TILED: tl.constexpr,
 ):
-    """Load rows from `first` on of the sequence that begins at row `token` of packed [T, WIDTH], for one head.
+    """Load the rows of one head from position `first` on, of the sequence that starts at row `token` of packed [T,
+    WIDTH].
 
     TILED: packed is a descriptor of such tiles, and no tile reaches past the end of its sequence.
     """
@@ -75,7 +76,7 @@ def attend(  # type: ignore[no-untyped-def]  # noqa: ANN201
     TILED: tl.constexpr,
     DIAGONAL: tl.constexpr,
 ):
-    """Process key blocks `low` to `high` for one block of queries: running maximum (base 2), sum, and weighted values.
+    """Process key blocks `low` to `high` for one query block; update maximum (base 2), sum and weighted values.
 
     Only the block on the diagonal has keys after a query, or rows after the sequence's end.
     """
@@ -117,7 +118,7 @@ def query_gradient(  # type: ignore[no-untyped-def]  # noqa: ANN201
     SCALE: tl.constexpr,
     TILED: tl.constexpr,
 ):
-    """Compute dQ of one block of queries, fp32: keys from the first block to the diagonal."""
+    """Compute dQ of one query block in fp32, from the first key block to the block on the diagonal."""
     lane = tl.arange(0, BLOCK)
     row = block * BLOCK + lane
     query = load_tile(packed, token, block * BLOCK, head, S, WIDTH, HALF, HALF_BLOCK, BLOCK, TILED)
@@ -159,7 +160,7 @@ def key_value_gradient(  # type: ignore[no-untyped-def]  # noqa: ANN201
     SCALE: tl.constexpr,
     TILED: tl.constexpr,
 ):
-    """Compute one query head's share of dK and dV of a key block, fp32: queries from the diagonal to the last block."""
+    """Compute one query head's share of dK and dV of a key block in fp32, from the diagonal to the last query block."""
     lane = tl.arange(0, BLOCK)
     row = block * BLOCK + lane
     keys = load_tile(packed, token, block * BLOCK, key_head, S, WIDTH, HALF, HALF_BLOCK, BLOCK, TILED)
@@ -198,7 +199,7 @@ def rotate_back(
     HALF: tl.constexpr,
     HALF_BLOCK: tl.constexpr,
 ) -> None:
-    """Write the halves a, b [rows, HALF_BLOCK] of a head, rotated back from their positions, to its rows of `out`."""
+    """Rotate the halves a, b [rows, HALF_BLOCK] of a head back from their positions; write them to `out`."""
     lane = tl.arange(0, HALF_BLOCK)
     width = (lane < HALF)[None, :]
     table = position[:, None] * HALF + lane[None, :]

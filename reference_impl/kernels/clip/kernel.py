@@ -7,7 +7,7 @@ Legend: n elements of the buffer, P partials of at most BLOCK elements, G groups
     scales[g] = min(1, max_norm / (norms[g] + eps))
     flat[starts[p] : starts[p] + counts[p]] *= scales[groups[p]]
 
-An empty tensor has no partial, so it adds exactly 0. Sums have a fixed order; square root and division are IEEE's.
+An empty tensor has no partial, so it adds exactly 0. Sums have a fixed order. Square root and division follow IEEE 754.
 """
 
 from __future__ import annotations
@@ -149,7 +149,10 @@ def specializations(*, partials: int, groups: int, max_norm: float, eps: float) 
 
 
 def squared_sum_partials(flat: Tensor, starts: Tensor, counts: Tensor, out: Tensor) -> Tensor:
-    """flat f32 [n], starts i64 [P], counts i32 [P] of at most 1024 -> out f32 [P], sums of squares; returns `out`."""
+    """Write the sum of squares of each partial of flat f32 [n] into out f32 [P], and return out.
+
+    starts i64 [P]: first element of each partial. counts i32 [P]: its number of elements, at most 1024.
+    """
     partials = starts.numel()
     spec = squared_sum_spec(partials)
     require_shape(spec.op, "counts", counts, (partials,))
@@ -161,9 +164,7 @@ def squared_sum_partials(flat: Tensor, starts: Tensor, counts: Tensor, out: Tens
 def clip_scale_reduce(
     partials: Tensor, group_starts: Tensor, max_norm: float, eps: float, norms: Tensor, scales: Tensor
 ) -> None:
-    """Reduce partials f32 [P], group_starts i32 [G + 1] -> norms, scales f32 [G], written in place; NaN norm, NaN
-    scale.
-    """
+    """Write norms and scales, f32 [G], from partials f32 [P], group_starts i32 [G + 1]. Scales of NaN norms are NaN."""
     spec = scale_reduce_spec(partials.numel(), norms.numel(), max_norm, eps)
     require_shape(spec.op, "group_starts", group_starts, (norms.numel() + 1,))
     require_shape(spec.op, "scales", scales, (norms.numel(),))
@@ -171,7 +172,10 @@ def clip_scale_reduce(
 
 
 def scale_apply_(flat: Tensor, scales: Tensor, starts: Tensor, counts: Tensor, groups: Tensor) -> None:
-    """Multiply P segments of flat f32 [n] in place, each by its group's scale; starts, counts, groups: i32 [P]."""
+    """Multiply P segments of flat f32 [n] in place, each by its group's scale of scales f32 [G].
+
+    starts i64 [P], counts i32 [P]: first element and length of each segment. groups i32 [P]: its group.
+    """
     partials = starts.numel()
     spec = scale_apply_spec(partials)
     require_shape(spec.op, "counts", counts, (partials,))

@@ -1,8 +1,8 @@
 """Gradient clipping over one flat buffer, in plain torch and without a host sync.
 
-P partials of at most BLOCK elements each, G groups (layers, or one for a global norm). Partial p covers
-``flat[starts[p] : starts[p] + counts[p]]``; group g covers the partials ``group_starts[g]`` up to
-``group_starts[g + 1]``. An empty tensor has no partial, so it adds exactly 0 to its group's norm.
+P partials of at most BLOCK elements each, G groups (layers, or one for a global norm). Partial p contains
+``flat[starts[p] : starts[p] + counts[p]]``. Group g contains the partials from ``group_starts[g]`` up to, but not
+including, ``group_starts[g + 1]``. An empty tensor has no partial, so it adds exactly 0 to its group's norm.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ BLOCK = 1024
 
 
 def _elements(starts: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
-    """Return element indices [P, BLOCK] and a mask of existing ones; others are their partial's first element."""
+    """Return element indices [P, BLOCK] and a mask of the valid ones; the others repeat a partial's first index."""
     lane = torch.arange(BLOCK, device=starts.device)
     exists = lane < counts[:, None]
     return torch.where(exists, starts[:, None] + lane, starts[:, None]), exists
 
 
 def squared_sum_partials(flat: Tensor, starts: Tensor, counts: Tensor, out: Tensor) -> Tensor:
-    """out[p] = sum of squares of partial p. flat [n], starts int64 [P], counts int32 [P], out [P]."""
+    """Write the sum of squares of each partial into out [P]; return out. flat [n], starts int64, counts int32 [P]."""
     index, exists = _elements(starts, counts)
     return out.copy_(torch.where(exists, flat[index].square(), 0).sum(dim=1))
 
@@ -29,9 +29,9 @@ def squared_sum_partials(flat: Tensor, starts: Tensor, counts: Tensor, out: Tens
 def clip_scale_reduce(
     partials: Tensor, group_starts: Tensor, max_norm: float, eps: float, norms: Tensor, scales: Tensor
 ) -> None:
-    """norms[g] = sqrt(sum of the group's partials); scales[g] = min(1, max_norm / (norms[g] + eps)).
+    """Write norms[g] = sqrt(sum of the group's partials) and scales[g] = min(1, max_norm / (norms[g] + eps)).
 
-    partials [P], group_starts int32 [G + 1], norms and scales [G], written in place. A NaN norm gives a NaN scale.
+    partials [P], group_starts int32 [G + 1], norms and scales [G]. A NaN norm gives a NaN scale.
     """
     partial = torch.arange(partials.numel(), device=partials.device)
     inside = (partial >= group_starts[:-1, None]) & (partial < group_starts[1:, None])
@@ -40,7 +40,7 @@ def clip_scale_reduce(
 
 
 def scale_apply_(flat: Tensor, scales: Tensor, starts: Tensor, counts: Tensor, groups: Tensor) -> None:
-    """Multiply each element of ``flat`` by its group's scale, in place. groups int32 [P]: the group of each partial."""
+    """Multiply each element of ``flat`` [n] in place by its group's scale. groups int32 [P]: a partial's group."""
     index, exists = _elements(starts, counts)
     factor = torch.ones_like(flat)
     # Lanes that do not exist write to their partial's first element, so they carry that element's factor.

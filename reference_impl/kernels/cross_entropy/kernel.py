@@ -1,11 +1,12 @@
-"""Cross-entropy: the loss of each row, and the gradient of the logits written over the logits.
+"""Cross-entropy: the loss of each row, and the gradient of the logits, which overwrites the logits.
 
-Legend: T tokens (rows), V vocabulary, P parts of it.
+Legend: T tokens (rows), V vocabulary, P parts into which the vocabulary is divided.
 
     loss = logsumexp(logits) - logits[target],  logits <- scale * (softmax(logits) - onehot(target))        in fp32
 
 Each row has one program. A first pass reads the row and keeps a running maximum and sum. A second pass reads the row
-again and writes the gradient, from the row's end to its start, because the end was read last and is still in L2.
+again and writes the gradient. It goes from the row's end to its start, because the end was read last and is still in
+L2.
 
 If the product that computed the logits has written the maximum and the sum of each part of a row, these replace the
 first pass (`from_statistics_`).
@@ -175,7 +176,7 @@ def forward_backward_spec(tokens: int, vocabulary: int, dtype: str) -> KernelSpe
 
 @functools.cache
 def from_statistics_spec(tokens: int, vocabulary: int, parts: int, dtype: str) -> KernelSpec:
-    """Return the kernel of `from_statistics_` for logits [tokens, vocabulary] of `dtype`, in so many parts."""
+    """Return the kernel of `from_statistics_` for logits [tokens, vocabulary] of `dtype`, divided into `parts`."""
     num_warps = _warps(vocabulary, _MAX_WARPS_OF_ONE_PASS)
     return KernelSpec(
         op="cross_entropy.from_statistics",
@@ -206,17 +207,16 @@ def from_statistics_spec(tokens: int, vocabulary: int, parts: int, dtype: str) -
 
 
 def specializations(*, tokens: int, vocabulary: int, chunk: int, dtype: str) -> list[KernelSpec]:
-    """Return the kernels of a loss over `tokens` tokens in chunks of `chunk`: one, or two if the last chunk is
-    shorter.
-    """
+    """Return the kernels of a loss over `tokens` tokens in chunks: one, or two if the last chunk is shorter."""
     sizes = {min(chunk, tokens - first) for first in range(0, tokens, chunk)}
     return [forward_backward_spec(size, vocabulary, dtype) for size in sorted(sizes, reverse=True)]
 
 
 def forward_backward_(logits: Tensor, targets: Tensor, scale: Tensor | float) -> Tensor:
-    """logits [T, V], targets i64 [T], scale f32 0-d (or a float) -> loss f32 [T]; logits become their gradient.
+    """Return the loss f32 [T] of logits [T, V], which are overwritten by their gradient; targets i64 [T].
 
-    A target of -100 gives loss 0 and gradient 0; any other target outside [0, V) gives loss NaN.
+    scale: factor of the gradient, f32 0-d or a float. A target of -100 gives loss 0 and gradient 0; any other target
+    outside [0, V) gives loss NaN.
     """
     tokens, vocabulary = logits.shape
     spec = forward_backward_spec(
@@ -229,9 +229,10 @@ def forward_backward_(logits: Tensor, targets: Tensor, scale: Tensor | float) ->
 
 
 def from_statistics_(logits: Tensor, maxima: Tensor, totals: Tensor, targets: Tensor, scale: Tensor | float) -> Tensor:
-    """Do as `forward_backward_` does, from known maxima and sums of exp(logit - maximum) of each of P parts of a row.
+    """Do the same as `forward_backward_`, from known statistics of the P parts of each row.
 
-    maxima, totals: f32 [T, P]. The parts do not overlap, and together they are the row.
+    maxima, totals: f32 [T, P], the maximum and the sum of exp(logit - maximum) of each part. The parts do not overlap,
+    and together they are the row.
     """
     (tokens, vocabulary), parts = logits.shape, maxima.shape[1]
     spec = from_statistics_spec(

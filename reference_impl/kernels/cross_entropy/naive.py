@@ -1,4 +1,4 @@
-"""Cross-entropy, loss and gradient in one pass, in plain torch; T tokens, V vocabulary, P parts of it."""
+"""Cross-entropy in plain torch, loss and gradient in one pass; T tokens, V vocabulary, P parts of the vocabulary."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ IGNORED = -100  # a target that is ignored
 
 
 def forward_backward_(logits: Tensor, targets: Tensor, scale: Tensor | float) -> Tensor:
-    """logits [T, V], targets [T] int64 -> loss of each row [T], float32 (float64 for float64 logits).
+    """Return the loss of each row [T] in float32 (float64 for float64 logits); logits [T, V], targets int64 [T].
 
     ``logits`` is overwritten by ``scale * (softmax - onehot)``. A row whose target is -100 has loss 0 and gradient 0.
     """
@@ -26,9 +26,10 @@ def forward_backward_(logits: Tensor, targets: Tensor, scale: Tensor | float) ->
 
 
 def from_statistics_(logits: Tensor, maxima: Tensor, totals: Tensor, targets: Tensor, scale: Tensor | float) -> Tensor:
-    """Do as ``forward_backward_`` does, from known maxima and sums of exp(logit - maximum) of each of P parts of a row.
+    """Do the same as ``forward_backward_``, from known statistics of the P parts of each row.
 
-    maxima, totals: [T, P]. The parts do not overlap, and together they are the row.
+    maxima, totals: [T, P], the maximum and the sum of exp(logit - maximum) of each part. The parts do not overlap, and
+    together they are the row.
     """
     inner = logits if logits.dtype == torch.float64 else logits.float()
     valid = targets != IGNORED

@@ -2,8 +2,8 @@
 
     loss = logsumexp(logits) - logits[target],  gradient = round(2^15 * (softmax(logits) - onehot(target)))     e5m2
 
-As in `kernels/cross_entropy`, each row has one program and two passes; the gradient has its own memory. `naive.py`
-explains e5m2 and the constant scale.
+As in `kernels/cross_entropy`, each row has one program and two passes. Here the gradient does not overwrite the logits.
+`naive.py` explains e5m2 and the constant scale.
 """
 
 from __future__ import annotations
@@ -99,15 +99,13 @@ def forward_backward_spec(tokens: int, vocabulary: int, dtype: str) -> KernelSpe
 
 
 def specializations(*, tokens: int, vocabulary: int, chunk: int, dtype: str) -> list[KernelSpec]:
-    """Return the kernels of a loss over `tokens` tokens in chunks of `chunk`: one, or two if the last chunk is
-    shorter.
-    """
+    """Return the kernels of a loss over `tokens` tokens in chunks: one, or two if the last chunk is shorter."""
     sizes = {min(chunk, tokens - first) for first in range(0, tokens, chunk)}
     return [forward_backward_spec(size, vocabulary, dtype) for size in sorted(sizes, reverse=True)]
 
 
 def forward_backward(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """logits [T, V], targets i64 [T] -> loss f32 [T], 2^15 * (softmax - onehot) in e5m2 [T, V].
+    """Return the loss f32 [T] and 2^15 * (softmax - onehot) in e5m2 [T, V]; logits [T, V], targets i64 [T].
 
     A target of -100 gives loss 0 and gradient 0; any other target outside [0, V) gives loss NaN.
     """

@@ -1,7 +1,8 @@
 """Cross-entropy whose gradient is in FP8, in plain torch; T tokens, V vocabulary.
 
 softmax - onehot is in [-1, 1] for all logits, so its scale is a constant, 2^-15, and need not be computed. After
-scaling e5m2 holds 2^-16, a probability of 2^-31; e4m3 would lose all below 2^-18 (most of 151,936 tokens have less).
+scaling, the smallest number that e5m2 holds, 2^-16, is a probability of 2^-31. e4m3 would lose all probabilities below
+2^-18, and most of 151,936 tokens have smaller ones.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ FACTOR = 32768.0
 
 
 def forward_backward(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """logits [T, V], targets int64 [T] -> loss f32 [T], FACTOR * (softmax - onehot) in e5m2 [T, V].
+    """Return the loss f32 [T] and FACTOR * (softmax - onehot) in e5m2 [T, V]; logits [T, V], targets int64 [T].
 
     A target of -100 gives loss 0 and gradient 0.
     """

@@ -1,13 +1,13 @@
-"""FP8 from NF4 without a dense copy between: 4-bit codes and block scales to e4m3, as it is and transposed.
+"""Convert NF4 to FP8 without an intermediate dense copy: 4-bit codes and block scales to e4m3, also transposed.
 
-Legend: R rows, C columns of the weight (C a multiple of 64); 64 elements of a row are a block, 2 codes a byte.
+Legend: R rows, C columns of the weight (C a multiple of 64). 64 elements of a row are a block; a byte has 2 codes.
 
     rows        out[r, c] = round(codebook[code] * absmax[block] * inverse[r])          e4m3 [R, C]
     transposed  out[c, r] = round(codebook[code] * absmax[block] * inverse[c])          e4m3 [C, R]
 
-The library's FP8 product wants both operands with the summed dimension last, so the input gradient needs the transposed
-weight. `inverse` is a power of two. `rows` reads the codes as `kernels/nf4` does; a program of `transposed` has a tile
-of one block's 64 columns and 128 rows, whose transpose is 64 whole cache lines of the output.
+torch's FP8 product needs the summed dimension last in both operands, so the input gradient needs the transposed weight.
+`inverse` is the inverse of an FP8 scale, a power of two. `rows` reads the codes as `kernels/nf4` does. A program of
+`transposed` handles the 64 columns of one block in 128 rows, whose transpose is 64 whole cache lines of the output.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def _spec(
 
 @functools.cache
 def rows_spec(rows: int, cols: int) -> KernelSpec:
-    """Kernel of `rows` for a weight [rows, cols]."""
+    """Return the kernel of `rows` for a weight [rows, cols]."""
     word_count = rows * cols // _WORD_ELEMENTS
     constexprs = {"WORD_COUNT": word_count, "WORDS_A_ROW": cols // _WORD_ELEMENTS, "WORDS": _WORDS}
     return _spec("fp8_nf4.rows", _rows_kernel, rows, cols, {**constexprs}, (-(-word_count // _WORDS),))
@@ -120,25 +120,25 @@ def rows_spec(rows: int, cols: int) -> KernelSpec:
 
 @functools.cache
 def transposed_spec(rows: int, cols: int) -> KernelSpec:
-    """Kernel of `transposed` for a weight [rows, cols]."""
+    """Return the kernel of `transposed` for a weight [rows, cols]."""
     grid = (-(-rows // _TILE_ROWS), cols // BLOCK_ELEMENTS)
     constexprs = {"R": rows, "C": cols, "ROWS": _TILE_ROWS}
     return _spec("fp8_nf4.transposed", _transposed_kernel, rows, cols, {**constexprs}, grid)
 
 
 def specializations(*, rows: int, cols: int) -> list[KernelSpec]:
-    """Return both kernels, by rows and transposed, for a weight [rows, cols]."""
+    """Return the kernels of `rows` and `transposed` for a weight [rows, cols]."""
     return [rows_spec(rows, cols), transposed_spec(rows, cols)]
 
 
 def rows(codes: Tensor, absmax: Tensor, inverse: Tensor, columns: int) -> Tensor:
-    """codes u8 [R*C/2], absmax f32 [R*C/64], inverse f32 [R] -> round(weight * inverse of the row), e4m3 [R, C]."""
+    """Return round(weight * its row's inverse), e4m3 [R, C]; codes u8 [R*C/2], absmax f32 [R*C/64], inverse f32 [R]."""
     spec = rows_spec(inverse.numel(), columns)
     return _launched(spec, codes, absmax, inverse, (inverse.numel(), columns))
 
 
 def transposed(codes: Tensor, absmax: Tensor, inverse: Tensor, row_count: int) -> Tensor:
-    """codes, absmax as in `rows`, inverse f32 [C] -> round(weight^T * inverse of the row of that), e4m3 [C, R]."""
+    """Return round(weight^T * its row's inverse), e4m3 [C, R]; codes, absmax as in `rows`, inverse f32 [C]."""
     spec = transposed_spec(row_count, inverse.numel())
     return _launched(spec, codes, absmax, inverse, (inverse.numel(), row_count))
 

@@ -1,7 +1,8 @@
-"""RMSNorm whose result is in FP8, with the residual addition before it and after its backward.
+"""RMSNorm with its result in FP8, with a residual addition before it and, in the backward, after it.
 
-Legend: T tokens, H hidden, P stage-1 programs of the backward. Formulas, rounding and reduction of the gain are those
-of `kernels/rms_norm`; a program holds a whole row, and finds the scale of its FP8 copy (`kernels/fp8_rows`) there.
+Legend: T tokens, H hidden, P stage-1 programs of the backward. Formulas, rounding and reduction of the gain's gradient
+are those of `kernels/rms_norm`. A program holds a whole row, so it can compute the scale of the row's FP8 copy
+(`kernels/fp8_rows`).
 """
 
 from __future__ import annotations
@@ -138,7 +139,7 @@ def forward_spec(tokens: int, hidden: int, eps: float, dtype: str, *, add: bool,
 
 @functools.cache
 def backward_spec(tokens: int, hidden: int, dtype: str, *, add_residual: bool) -> KernelSpec:
-    """Kernel of `backward_to_partials`: grad_x twice, and the gain's partial sums [ceil(tokens / rows), hidden]."""
+    """Return the kernel of `backward_to_partials`; its partial sums are [ceil(tokens / rows), hidden]."""
     block = triton.next_power_of_2(hidden)
     rows = _backward_rows(tokens)
     return KernelSpec(
@@ -167,9 +168,7 @@ def backward_spec(tokens: int, hidden: int, dtype: str, *, add_residual: bool) -
 
 
 def specializations(*, tokens: int, hidden: int, eps: float, dtype: str, blocks: int) -> list[KernelSpec]:
-    """Return every kernel that norms of [tokens, hidden] activations of `dtype` launch in a step whose products are
-    FP8.
-    """
+    """Return every kernel that norms of [tokens, hidden] activations of `dtype` launch in a step with FP8 products."""
     later_inputs = [forward_spec(tokens, hidden, eps, dtype, add=True, keep=True)] if blocks > 1 else []
     return [
         forward_spec(tokens, hidden, eps, dtype, add=False, keep=True),  # the first block's input
@@ -183,9 +182,10 @@ def specializations(*, tokens: int, hidden: int, eps: float, dtype: str, blocks:
 def add_forward(
     x: Tensor, residual: Tensor | None, gain: Tensor, eps: float, *, keep: bool
 ) -> tuple[Tensor, Tensor | None, Tensor, Tensor, Tensor, Tensor]:
-    """x [T, H] (+ residual [T, H]) -> their sum, its norm y in x's dtype if `keep`, y as FP8 data and scale, rstd.
+    """Return total = x + residual, its norm y, y in FP8 (data, scale), rstd f32 [T], and the norms of y's rows f32 [T].
 
-    The last result is the Euclidean norm f32 [T] of y's rows before they are rounded.
+    x, residual [T, H]; without residual, total is x. y in x's dtype is None unless `keep`. The last result is the
+    Euclidean norm of each row of y before rounding.
     """
     tokens, hidden = x.shape
     dtype = dtype_name("fp8_norm.forward", "x", x.dtype)
@@ -206,9 +206,9 @@ def add_forward(
 def backward_to_partials(
     grad_y: Tensor, x: Tensor, gain: Tensor, rstd: Tensor, partials: Tensor, grad_residual: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """grad_x [T, H] (+ grad_residual) of x's dtype, and as FP8 data and scale; writes the partials, f32 [P, H].
+    """Return grad_x [T, H] (+ grad_residual) in x's dtype and in FP8 (data, scale), and the norms of its rows f32 [T].
 
-    The last result is the Euclidean norm f32 [T] of grad_x's rows.
+    Writes the partial sums of the gain's gradient, partials f32 [P, H]. The norms are Euclidean.
     """
     tokens, hidden = x.shape
     dtype = dtype_name("fp8_norm.backward", "x", x.dtype)

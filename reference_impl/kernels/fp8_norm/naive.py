@@ -1,6 +1,6 @@
-"""RMSNorm whose result is in FP8, in plain torch: T tokens, H hidden; the formulas are those of `rms_norm`.
+"""RMSNorm with its result in FP8, in plain torch: T tokens, H hidden; the formulas are those of `rms_norm`.
 
-Rounded once: FP8 is made from the fp32 result.
+FP8 values are computed from the fp32 result, so they are rounded once.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from reference_impl.kernels.rms_norm import naive
 def add_forward(
     x: Tensor, residual: Tensor | None, gain: Tensor, eps: float, *, keep: bool
 ) -> tuple[Tensor, Tensor | None, Tensor, Tensor, Tensor, Tensor]:
-    """x [T, H] (+ residual [T, H]) -> their sum, its norm y in x's dtype if ``keep``, y as FP8 data and scale, rstd.
+    """Return total = x + residual, its norm y, y in FP8 (data, scale), rstd f32 [T], and the norms of y's rows f32 [T].
 
-    The last result is the Euclidean norm f32 [T] of y's rows before they are rounded.
+    x, residual [T, H]; without residual, total is x. y in x's dtype is None unless ``keep``. The last result is the
+    Euclidean norm of each row of y before rounding.
     """
     total = x if residual is None else x + residual
     inner = total.float()
@@ -29,6 +30,6 @@ def add_forward(
 def backward_to_partials(
     grad_y: Tensor, x: Tensor, gain: Tensor, rstd: Tensor, partials: Tensor, grad_residual: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """`rms_norm.backward_to_partials` -> grad_x [T, H] as it is there, as FP8 data and scale, and its rows' norms."""
+    """Return grad_x [T, H] of `rms_norm.backward_to_partials`, grad_x in FP8 (data, scale), its rows' norms [T]."""
     grad_x = naive.backward_to_partials(grad_y, x, gain, rstd, partials, grad_residual)
     return grad_x, *quantize(grad_x), grad_x.float().norm(dim=1)

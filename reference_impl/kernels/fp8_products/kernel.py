@@ -1,14 +1,16 @@
-"""Products of the MLP in FP8 with SwiGLU in the same kernel, for Hopper: `products/product.cuh` says how.
+"""Products of the MLP in FP8 with SwiGLU in the same kernel, for Hopper; `products/product.cuh` explains the design.
 
-Legend: T tokens, H hidden, I intermediate. Operands are e4m3 [rows, K] with a scale a row (`kernels/fp8_rows`).
+Legend: T tokens, H hidden, I intermediate. Operands are e4m3 [rows, K] with one scale for each row
+(`kernels/fp8_rows`).
 
     gate_up = x W^T,  act = silu(gate) * up                        `up_swiglu`               act in e4m3
     grad_gate_up = the backward of SwiGLU of grad W                `down_swiglu_backward`    in e4m3
 
-A result's scale has to be known before its row is: a tile is 192 of 17,920 columns. So it comes from a bound by Cauchy
-and Schwarz, |gate| <= |x| |W_gate|, whose factors are known: the norms of x's rows, found where x was made, and the
-largest norm of W's rows, found when W was loaded. Such a bound lies about sqrt(K) above a factor's usual size, 2^10.6
-for two factors of 1,536 terms, of the 2^14.8 that e4m3's normal numbers span: it costs range and no bit of a value.
+A program computes tiles of 192 of up to 17,920 columns, so it needs the scale of a row before it knows the row. The
+scale therefore comes from a bound by the Cauchy-Schwarz inequality, |gate| <= |x| |W_gate|. Both factors are known: the
+norms of x's rows since x was computed, and the largest norm of W's rows since W was loaded. Such a bound is about
+sqrt(K) times the usual size of a factor. For two factors with K = 1536 that is 1536 = 2^10.6. e4m3's normal numbers
+span 2^14.8, so the bound uses up number range, but costs no bit of a value.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ _FROM = 512
 
 
 def serves(tokens: int, hidden: int, intermediate: int, dtype: torch.dtype) -> bool:
-    """Return True if both kernels are there for x [T, H] and the MLP's matrices, results of `dtype`, and worth it."""
+    """Return True if both kernels support x [T, H], the MLP's sizes and results of `dtype`, and are faster."""
     # A row is a multiple of 16 bytes, which the copy engine asks for; a panel's width fits what is there.
     fits = hidden % 16 == 0 and intermediate % _TURNED == 0 and min(hidden, intermediate) >= COLUMNS
     return hopper() and dtype is torch.bfloat16 and tokens >= _FROM and fits
@@ -76,14 +78,14 @@ def _left(rows: int, columns: int) -> TensorMap:
 
 
 def _right(rows: int, columns: int) -> TensorMap:
-    """Boxes of half a panel's rows in turns: of 32 rows 8 q + 2 e + b, b changes first, then q, then e."""
+    """Return boxes of half a panel's rows, reordered: of rows 8 q + 2 e + b of 32, b varies fastest, then q, then e."""
     sizes, strides = (columns, 2, 4, 4, rows // _TURNED), (columns, 8 * columns, 2 * columns, _TURNED * columns)
     return TensorMap(1, sizes, strides, (_DEPTH, 2, 4, 4, COLUMNS // 2 // _TURNED))
 
 
 @functools.cache
 def up_spec(tokens: int, hidden: int, intermediate: int) -> KernelSpec:
-    """Kernel of `up_swiglu`."""
+    """Return the kernel of `up_swiglu`."""
     return _spec(
         "up_swiglu",
         (tokens, intermediate, hidden),
@@ -99,7 +101,7 @@ def up_spec(tokens: int, hidden: int, intermediate: int) -> KernelSpec:
 
 @functools.cache
 def down_backward_spec(tokens: int, hidden: int, intermediate: int) -> KernelSpec:
-    """Kernel of `down_swiglu_backward`."""
+    """Return the kernel of `down_swiglu_backward`."""
     return _spec(
         "down_swiglu_backward",
         (tokens, intermediate, hidden),
@@ -116,7 +118,7 @@ def down_backward_spec(tokens: int, hidden: int, intermediate: int) -> KernelSpe
 
 
 def specializations(*, tokens: int, hidden: int, intermediate: int, dtype: str) -> list[KernelSpec]:
-    """Return what the MLP's FP8 products launch of our own, activations of `dtype`: fused kernels, or SwiGLU's."""
+    """Return this package's kernels for the MLP with FP8 products: fused ones if `serves` is True, else SwiGLU's."""
     if serves(tokens, hidden, intermediate, torch_dtype(dtype)):
         return [up_spec(tokens, hidden, intermediate), down_backward_spec(tokens, hidden, intermediate)]
     apart: list[KernelSpec] = load("fp8_swiglu").specializations(tokens=tokens, intermediate=intermediate, dtype=dtype)
@@ -126,10 +128,11 @@ def specializations(*, tokens: int, hidden: int, intermediate: int, dtype: str) 
 def up_swiglu(
     x: Tensor, x_scale: Tensor, weight: Tensor, weight_scale: Tensor, norms: Tensor, limit: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """x e4m3 [T, H], scale f32 [T]; weight e4m3 [2I, H], gate's rows first, scale f32 [2I] -> gate_up bf16 [T, 2I].
+    """Return gate_up bf16 [T, 2I], and act = silu(gate) * up as e4m3 data [T, I] and scale f32 [T].
 
-    norms f32 [T] of x's rows, limit f32 [1]: the largest product of norms of a row of gate and its row of up, both at
-    least. -> act of gate_up as it is stored, as e4m3 data [T, I] and scale f32 [T].
+    x [T, H], weight [2I, H] (the rows of gate first): e4m3, with scales x_scale f32 [T], weight_scale f32 [2I]. norms
+    f32 [T]: upper bounds of the norms of x's rows. limit f32 [1]: upper bound, over all I, of |row of gate| * |its row
+    of up|. act is computed from gate_up after rounding to bf16.
     """
     (tokens, hidden), intermediate = x.shape, weight.shape[0] // 2
     spec = up_spec(tokens, hidden, intermediate)
@@ -150,11 +153,12 @@ def down_swiglu_backward(
     input_norms: Tensor,
     limit: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """grad e4m3 [T, H], weight e4m3 [I, H] transposed, with scales f32 [T], [I]; gate_up bf16 [T, 2I] -> its gradient.
+    """Return the gradient of gate_up as e4m3 data [T, 2I] and scale f32 [T].
 
-    norms f32 [T] of grad's rows, input_norms f32 [T] of the rows of which gate_up was made, and limit f32 [1], of every
-    column the norm of weight's row times the larger one of 1.1 |up's row| and |gate's row|, all at least.
-    -> e4m3 data [T, 2I], scale f32 [T].
+    grad [T, H], weight [I, H] (W_down transposed): e4m3, with scales grad_scale f32 [T], weight_scale f32 [I]. gate_up:
+    bf16 [T, 2I]. norms f32 [T]: upper bounds of the norms of grad's rows. input_norms f32 [T]: the same for the rows x
+    from which gate_up was computed. limit f32 [1]: upper bound, over all I, of |row of weight| * max(1.1 |row of up|,
+    |row of gate|).
     """
     (tokens, hidden), intermediate = grad.shape, weight.shape[0]
     spec = down_backward_spec(tokens, hidden, intermediate)

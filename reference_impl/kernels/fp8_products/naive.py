@@ -1,6 +1,6 @@
-"""The MLP's products in FP8 with SwiGLU in the same step, in plain torch; inner precision float32.
+"""The MLP's products in FP8 with SwiGLU in the same step, in plain torch; intermediate results are float32.
 
-A device without the fused kernels makes these steps one by one (`reference_impl.fp8`), so nothing is served here.
+`serves` is always False here, because a device without the fused kernels uses separate kernels (`reference_impl.fp8`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def _product(left: Tensor, left_scale: Tensor, right: Tensor, right_scale: Tenso
 
 
 def _rows(value: Tensor, bound: Tensor) -> tuple[Tensor, Tensor]:
-    """value f32 [R, C] whose rows are bounded by bound f32 [R] -> e4m3 data [R, C], scale f32 [R]."""
+    """Return value f32 [R, C] as e4m3 data [R, C] and scale f32 [R]; bound f32 [R]: upper bound of each row."""
     scale, inverse = power_of_two_scale(bound)
     return (value * inverse[:, None]).clamp(-LARGEST, LARGEST).to(torch.float8_e4m3fn), scale
 
@@ -29,10 +29,11 @@ def _rows(value: Tensor, bound: Tensor) -> tuple[Tensor, Tensor]:
 def up_swiglu(
     x: Tensor, x_scale: Tensor, weight: Tensor, weight_scale: Tensor, norms: Tensor, limit: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """x e4m3 [T, H], scale f32 [T]; weight e4m3 [2I, H], gate's rows first, scale f32 [2I] -> gate_up bf16 [T, 2I].
+    """Return gate_up bf16 [T, 2I], and act = silu(gate) * up as e4m3 data [T, I] and scale f32 [T].
 
-    norms f32 [T] of x's rows, limit f32 [1]: the largest product of norms of a row of gate and its row of up, both at
-    least. -> act of gate_up as it is stored, as e4m3 data [T, I] and scale f32 [T].
+    x [T, H], weight [2I, H] (the rows of gate first): e4m3, with scales x_scale f32 [T], weight_scale f32 [2I]. norms
+    f32 [T]: upper bounds of the norms of x's rows. limit f32 [1]: upper bound, over all I, of |row of gate| * |its row
+    of up|. act is computed from gate_up after rounding to bf16.
     """
     gate_up = _product(x, x_scale, weight, weight_scale).bfloat16()
     return gate_up, *_rows(swiglu.forward(gate_up.float()), norms * norms * limit)
@@ -48,11 +49,12 @@ def down_swiglu_backward(
     input_norms: Tensor,
     limit: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """grad e4m3 [T, H], weight e4m3 [I, H] transposed, with scales f32 [T], [I]; gate_up bf16 [T, 2I] -> its gradient.
+    """Return the gradient of gate_up as e4m3 data [T, 2I] and scale f32 [T].
 
-    norms f32 [T] of grad's rows, input_norms f32 [T] of the rows of which gate_up was made, and limit f32 [1], of every
-    column the norm of weight's row times the larger one of 1.1 |up's row| and |gate's row|, all at least.
-    -> e4m3 data [T, 2I], scale f32 [T].
+    grad [T, H], weight [I, H] (W_down transposed): e4m3, with scales grad_scale f32 [T], weight_scale f32 [I]. gate_up:
+    bf16 [T, 2I]. norms f32 [T]: upper bounds of the norms of grad's rows. input_norms f32 [T]: the same for the rows x
+    from which gate_up was computed. limit f32 [1]: upper bound, over all I, of |row of weight| * max(1.1 |row of up|,
+    |row of gate|).
     """
     grad_gate_up = swiglu.backward(_product(grad, grad_scale, weight, weight_scale), gate_up.float())
     return _rows(grad_gate_up, norms * input_norms * limit)

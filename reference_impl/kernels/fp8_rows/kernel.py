@@ -1,8 +1,9 @@
-"""Rows in FP8 with a scale each, found where the row is: one program reads a row once. Legend: R rows, C columns.
+"""Quantize rows to FP8, each with its own scale: one program reads a row once. Legend: R rows, C columns.
 
     scale = the smallest power of two for which amax / scale <= 448,   data = round(x / scale)     e4m3
 
-Other kernels that write FP8 rows call `row_scale`; `naive.py` explains its constants.
+amax is the largest absolute value of the row. Other kernels that write FP8 rows call `row_scale`; `naive.py` explains
+its constants.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _ELEMENTS_PER_THREAD = 16
 
 @device_function
 def row_scale(amax: tl.tensor) -> tl.tensor:
-    """amax fp32 -> the scale and its inverse, powers of two; the scale of an infinite amax is NaN."""
+    """Return the scale of a row and its inverse, powers of two, for its amax in fp32; NaN scale for infinite amax."""
     bits = amax.to(tl.int32, bitcast=True)
     exponent = tl.minimum(tl.maximum(((bits + 0x1FFFFF) >> 23) - 8, 1), 253)
     scale = (exponent << 23).to(tl.float32, bitcast=True)
@@ -81,7 +82,7 @@ def empty_rows(rows: int, cols: int, like: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def quantize(x: Tensor) -> tuple[Tensor, Tensor]:
-    """x [R, C] -> data e4m3 [R, C], scale f32 [R]."""
+    """Return x [R, C] as data e4m3 [R, C] and scale f32 [R]."""
     rows, cols = x.shape
     data, scale = empty_rows(rows, cols, x)
     launch(quantize_spec(rows, cols, dtype_name("fp8_rows.quantize", "x", x.dtype)), x, data, scale)

@@ -1,9 +1,10 @@
-"""Rows in FP8 with a scale each, in plain torch: R rows, C columns.
+"""Quantize rows to FP8, each with its own scale, in plain torch: R rows, C columns.
 
     scale = the smallest power of two for which amax / scale <= 448,   data = round(x / scale)     e4m3
 
-448 is e4m3's largest value. Scaling by a power of two is exact. Only the rounding to e4m3's three bits of fraction
-errs, by at most 2^-4 of a value that is at least 2^-14 of its row's largest (and uniformly by 2^-10 scales below).
+amax is the largest absolute value of the row, and 448 is e4m3's largest value. Scaling by a power of two is exact. The
+only error is the rounding to e4m3's three bits of fraction: at most 2^-4 of a value that is at least 2^-14 of its row's
+largest, and at most 2^-10 scales for smaller values.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ OFFSET = 8
 
 
 def power_of_two_scale(amax: Tensor) -> tuple[Tensor, Tensor]:
-    """amax f32 >= 0 -> the scale and its inverse, both exact; of an infinite or NaN amax the scale is NaN."""
+    """Return the scale and its inverse, both exact, for amax f32 >= 0. The scale of an infinite or NaN amax is NaN."""
     bits = amax.contiguous().view(torch.int32)
     exponent = (((bits + CARRY) >> FRACTION_BITS) - OFFSET).clamp(1, INVERSE_EXPONENT - 1)
     scale = (exponent << FRACTION_BITS).view(torch.float32)
@@ -32,11 +33,11 @@ def power_of_two_scale(amax: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def to_fp8(x: Tensor) -> tuple[Tensor, Tensor]:
-    """x f32 [R, C] -> data e4m3 [R, C], scale f32 [R]."""
+    """Return x f32 [R, C] as data e4m3 [R, C] and scale f32 [R]."""
     scale, inverse = power_of_two_scale(x.abs().amax(dim=1))
     return (x * inverse[:, None]).clamp(-LARGEST, LARGEST).to(torch.float8_e4m3fn), scale
 
 
 def quantize(x: Tensor) -> tuple[Tensor, Tensor]:
-    """x [R, C] -> data e4m3 [R, C], scale f32 [R]."""
+    """Return x [R, C] as data e4m3 [R, C] and scale f32 [R]."""
     return to_fp8(x.float())

@@ -1,8 +1,8 @@
 """SwiGLU whose results are in FP8, forward and backward. Legend: T tokens, I intermediate.
 
-Formulas are those of `kernels/swiglu`, in fp32, rounded once: to FP8 with a scale a row (`kernels/fp8_rows`). A program
-holds a whole row in registers and reads it once. It holds the row as two pieces whose lengths are powers of two: 8960
-columns are 8192 and 1024, where a single power of two would leave 7424 lanes idle.
+Formulas are those of `kernels/swiglu`, in fp32, rounded once: to FP8 with one scale for each row (`kernels/fp8_rows`).
+A program holds a whole row in registers and reads it once. It holds the row as two pieces whose lengths are powers of
+two: 8960 columns are 8192 + 1024, which leaves 256 lanes idle. A single power of two, 16384, would leave 7424 idle.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def _backward_kernel(
 
 
 def _pieces(width: int) -> tuple[int, int]:
-    """Return two powers of two that cover `width` columns; the first is below it."""
+    """Return two powers of two that together cover `width` columns; the first is less than `width` if width > 1."""
     first: int = triton.next_power_of_2(width) // 2 if width > 1 else 1
     rest: int = triton.next_power_of_2(max(1, width - first))
     return first, rest
@@ -157,7 +157,7 @@ def specializations(*, tokens: int, intermediate: int, dtype: str) -> list[Kerne
 
 
 def forward(gate_up: Tensor) -> tuple[Tensor, Tensor]:
-    """gate_up [T, 2I] -> silu(gate) * up as FP8 data [T, I] and scale f32 [T]; gate is the first I columns."""
+    """Return silu(gate) * up as FP8 data [T, I] and scale f32 [T], for gate_up [T, 2I], gate in the first I columns."""
     tokens, width = gate_up.shape[0], gate_up.shape[1] // 2
     spec = forward_spec(tokens, width, dtype_name("fp8_swiglu.forward", "gate_up", gate_up.dtype))
     data, scale = empty_rows(tokens, width, gate_up)
@@ -166,7 +166,7 @@ def forward(gate_up: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def backward(grad_act: Tensor, gate_up: Tensor) -> tuple[Tensor, Tensor]:
-    """grad_act [T, I], gate_up [T, 2I] -> grad_gate_up as FP8 data [T, 2I] and scale f32 [T]."""
+    """Return the gradient of gate_up as FP8 data [T, 2I] and scale f32 [T]; grad_act [T, I], gate_up [T, 2I]."""
     tokens, width = gate_up.shape[0], gate_up.shape[1] // 2
     spec = backward_spec(tokens, width, dtype_name("fp8_swiglu.backward", "gate_up", gate_up.dtype))
     require_shape(spec.op, "grad_act", grad_act, (tokens, width))

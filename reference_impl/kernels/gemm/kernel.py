@@ -1,11 +1,11 @@
-"""The two products of a linear layer's backward as tiled kernels (C-TILE-BWD-001 to 007).
+"""The two products of a linear layer's backward as tiled kernels (contracts C-TILE-BWD-001 to 007).
 
 Legend: C [M, N] = A [M, K] @ B [K, N];  grad_A = grad_C @ B^T [M, K],  grad_B = A^T @ grad_C [K, N].
 
-Tiles of 16 x 16: 256 threads, two fp32 tiles in 2 * 16 * 16 * 4 = 2048 bytes of shared memory, the loop over the
+Tiles are 16 x 16: 256 threads, two fp32 tiles in 2 * 16 * 16 * 4 = 2048 bytes of shared memory, and the loop over the
 reduced dimension unrolled four times. Ragged edges are masked in loads and stores, so every thread reaches every
-barrier. fp32 products are IEEE's: no TF32, no tensor cores (a TF32 backward once went NaN at gradient magnitude
-1e5, ALB-076). fp16 and bf16 operands are widened on load and accumulated in fp32.
+barrier. fp32 products follow IEEE 754, without TF32 and tensor cores, because a TF32 backward once became NaN at
+gradient magnitude 1e5 (ALB-076). fp16 and bf16 operands are converted to fp32 on load and accumulated in fp32.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def _spec(
 def backward_a_spec(
     m: int, k: int, n: int, grad_dtype: str, b_dtype: str, out_dtype: str, *, accumulate: bool
 ) -> KernelSpec:
-    """Return the kernel of `backward_a`; the shape of its key is (M, K, N)."""
+    """Return the kernel of `backward_a`. The shape in its key is (M, K, N)."""
     pointers = (Pointer("grad_c", grad_dtype), Pointer("b", b_dtype), Pointer("grad_a", out_dtype))
     return _spec("gemm.backward_a", _backward_a_kernel, pointers, (m, k, n), (m, k), accumulate)
 
@@ -136,7 +136,7 @@ def backward_a_spec(
 def backward_b_spec(
     m: int, k: int, n: int, a_dtype: str, grad_dtype: str, out_dtype: str, *, accumulate: bool
 ) -> KernelSpec:
-    """Return the kernel of `backward_b`; the shape of its key is (M, K, N)."""
+    """Return the kernel of `backward_b`. The shape in its key is (M, K, N)."""
     pointers = (Pointer("a", a_dtype), Pointer("grad_c", grad_dtype), Pointer("grad_b", out_dtype))
     return _spec("gemm.backward_b", _backward_b_kernel, pointers, (m, k, n), (k, n), accumulate)
 
@@ -144,7 +144,7 @@ def backward_b_spec(
 def specializations(
     *, m: int, k: int, n: int, grad_dtype: str = "fp32", weight_dtype: str = "fp32", accumulate: bool = False
 ) -> list[KernelSpec]:
-    """Return both backward products of C [m, n] = A [m, k] @ B [k, n]; A has the gradient's dtype, B `weight_dtype`."""
+    """Return both backward products' kernels for C [m, n] = A [m, k] @ B [k, n]; A and the gradient have one dtype."""
     return [
         backward_a_spec(m, k, n, grad_dtype, weight_dtype, grad_dtype, accumulate=accumulate),
         backward_b_spec(m, k, n, grad_dtype, grad_dtype, grad_dtype, accumulate=accumulate),
@@ -161,7 +161,7 @@ def _output(op: str, out: Tensor | None, like: Tensor, shape: tuple[int, int], a
 
 
 def backward_a(grad_c: Tensor, b: Tensor, out: Tensor | None = None, accumulate: bool = False) -> Tensor:
-    """grad_c [M, N], b [K, N] -> grad_c @ b^T [M, K], of grad_c's dtype or in `out`; `accumulate` adds to `out`."""
+    """Return grad_c @ b^T [M, K] in grad_c's dtype or in `out`; grad_c [M, N], b [K, N]. `accumulate` adds to `out`."""
     op = "gemm.backward_a"
     (m, n), k = grad_c.shape, b.shape[0]
     require_shape(op, "b", b, (k, n))
@@ -172,9 +172,7 @@ def backward_a(grad_c: Tensor, b: Tensor, out: Tensor | None = None, accumulate:
 
 
 def backward_b(a: Tensor, grad_c: Tensor, out: Tensor | None = None, accumulate: bool = False) -> Tensor:
-    """Multiply a [M, K], grad_c [M, N] -> a^T @ grad_c [K, N], of grad_c's dtype or in `out`; `accumulate` adds to
-    `out`.
-    """
+    """Return a^T @ grad_c [K, N] in grad_c's dtype or in `out`; a [M, K], grad_c [M, N]. `accumulate` adds to `out`."""
     op = "gemm.backward_b"
     (m, n), k = grad_c.shape, a.shape[1]
     require_shape(op, "a", a, (m, k))

@@ -1,6 +1,6 @@
 """The two products of a linear layer's backward, C [M, N] = A [M, K] @ B [K, N], in plain torch.
 
-fp16 and bf16 operands are multiplied with float32 accumulation; the result is rounded once to ``out``'s dtype.
+fp16 and bf16 operands are multiplied with float32 accumulation. The result is rounded once, to ``out``'s dtype.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ def _product(left: Tensor, right: Tensor, dtype: torch.dtype, out: Tensor | None
 
 
 def backward_a(grad_c: Tensor, b: Tensor, out: Tensor | None = None, accumulate: bool = False) -> Tensor:
-    """grad_c [M, N], b [K, N] -> grad_c @ b^T [M, K]; ``accumulate`` adds it to ``out``."""
+    """Return grad_c @ b^T [M, K]; grad_c [M, N], b [K, N]. ``accumulate`` adds the product to ``out``."""
     return _product(grad_c, b.t(), grad_c.dtype, out, accumulate)
 
 
 def backward_b(a: Tensor, grad_c: Tensor, out: Tensor | None = None, accumulate: bool = False) -> Tensor:
-    """Multiply a [M, K], grad_c [M, N] -> a^T @ grad_c [K, N]; ``accumulate`` adds it to ``out``."""
+    """Return a^T @ grad_c [K, N]; a [M, K], grad_c [M, N]. ``accumulate`` adds the product to ``out``."""
     return _product(a.t(), grad_c, grad_c.dtype, out, accumulate)

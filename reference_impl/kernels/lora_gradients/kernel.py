@@ -1,16 +1,16 @@
 """The gradients of a block's LoRA factors and of its norms' gains, by two launches.
 
-Legend: T tokens, H hidden, O outputs of qkv, R = 2r: the ranks of q and of v, C chunks of the tokens, G norms,
+Legend: T tokens, H hidden, O outputs of qkv, R = 2r: the ranks of q and of v together, C chunks of the tokens, G norms,
 P partial sums of a gain's gradient.
 
     grad_b = grad_qkv^T @ low_rank                                  [O, R]
     grad_a = round(grad_low_rank * rstd)^T @ residual               [R, H]
     grad_norms = sum of gain_partials                               [G, H]
 
-Both products sum over the tokens and have few columns, so their cost is reading grad_qkv and residual once. A program
-of the first launch has a block of columns of one of them, and one chunk of the tokens; the second launch adds up the
-chunks. Every sum is in fixed order, without atomics, and C depends on T alone, so results are the same bits in every
-run.
+Both products sum over the tokens and have few columns, so their cost is that of reading grad_qkv and residual once. In
+the first launch, a program handles one chunk of the tokens in a block of columns of grad_qkv or residual. The second
+launch adds up the chunks. Every sum is in fixed order, without atomics, and C depends on T alone, so results have the
+same bits in every run.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from reference_impl.kernels.rms_norm.kernel import (
 class Tiles(NamedTuple):
     """The sizes by which the work is divided into programs.
 
-    On an H100 both launches take 29 us at 8192 tokens, 9 at 2048 and 6 at 512, where the library's products with what
-    stood beside them took 40, 18 and 13. Tiles of 32 to 128 rows, 64 to 256 columns, 3 to 5 stages and 4 to 16 chunks
-    were within a third of that.
+    On an H100 both launches together take 29 us at 8192 tokens, 9 us at 2048 and 6 us at 512. Separate library products
+    with their elementwise kernels took 40, 18 and 13 us. Other tiles (32 to 128 rows, 64 to 256 columns, 3 to 5 stages,
+    4 to 16 chunks) took up to a third longer.
     """
 
     rows: int = 64  # tokens of a tile: a turn of the loop
@@ -152,7 +152,7 @@ def _reduce_kernel(
 
 
 def _chunk(tokens: int, tiles: Tiles) -> int:
-    """Return the tokens of a chunk, whole tiles."""
+    """Return the number of tokens of a chunk, a multiple of the tile's rows."""
     least = max(tiles.chunk_rows, triton.cdiv(tokens, tiles.most_chunks))
     return int(triton.cdiv(least, tiles.rows)) * tiles.rows
 
@@ -161,7 +161,7 @@ def _chunk(tokens: int, tiles: Tiles) -> int:
 def partials_spec(
     tokens: int, outputs: int, hidden: int, ranks: int, dtype: str, tiles: Tiles | None = None
 ) -> KernelSpec:
-    """Return the first launch: partial sums f32 [C, O * R + R * H], of grad_b and then of grad_a."""
+    """Return the first launch: partial sums f32 [C, O * R + R * H], those of grad_b before those of grad_a."""
     tiles = tiles or _TILES[dtype]
     chunk = _chunk(tokens, tiles)
     rank_block = min(_MOST_RANKS, max(_FEWEST_RANKS, triton.next_power_of_2(ranks)))
@@ -198,7 +198,7 @@ def partials_spec(
 def reduce_spec(
     chunks: int, outputs: int, hidden: int, ranks: int, norms: int, gain_partials: int, elements: int
 ) -> KernelSpec:
-    """Return the second launch: the chunks of both products, and the partial sums [G, P, H] of the gains."""
+    """Return the second launch: it sums the chunks of both products, and the gains' partial sums [G, P, H]."""
     of_b, of_a = outputs * ranks, ranks * hidden
     programs = triton.cdiv(of_b + of_a, elements) + norms * triton.cdiv(hidden, REDUCE_COLUMNS)
     return KernelSpec(
@@ -237,7 +237,7 @@ def _specs(
 
 
 def specializations(*, tokens: int, outputs: int, hidden: int, ranks: int, dtype: str) -> list[KernelSpec]:
-    """Yield both launches of a block, which has two norms, for data of `dtype`."""
+    """Return both launches of a block (two norms) for data of `dtype`."""
     return [*_specs((tokens, outputs, hidden, ranks), 2, gain_partial_count(tokens), dtype, None)]
 
 
@@ -253,9 +253,10 @@ def write(
     grad_norms: Tensor,
     tiles: Tiles | None = None,
 ) -> None:
-    """grad_qkv [T, O], low_rank and grad_low_rank [T, R], rstd f32 [T], residual [T, H], gain_partials f32 [G, P, H].
+    """Write grad_b f32 [O, R], grad_a f32 [R, H] and grad_norms f32 [G, H].
 
-    Writes grad_b f32 [O, R], grad_a f32 [R, H] and grad_norms f32 [G, H]. `tiles`: others than the data type's.
+    grad_qkv [T, O]; low_rank, grad_low_rank [T, R]; rstd f32 [T]; residual [T, H]; gain_partials f32 [G, P, H]. `tiles`
+    replaces the tiles of the data type.
     """
     (tokens, outputs), ranks, hidden = grad_qkv.shape, low_rank.shape[1], residual.shape[1]
     norms, count, _ = gain_partials.shape

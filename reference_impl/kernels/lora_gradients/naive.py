@@ -1,6 +1,7 @@
 """The gradients of a block's LoRA factors and of its norms' gains, in plain torch.
 
-T tokens, H hidden, O outputs of qkv, R = 2r: the ranks of q and of v, G norms, P partial sums of a gain's gradient.
+T tokens, H hidden, O outputs of qkv, R = 2r: the ranks of q and of v together, G norms, P partial sums of a gain's
+gradient.
 """
 
 from __future__ import annotations
@@ -22,10 +23,11 @@ def write(
     grad_a: Tensor,
     grad_norms: Tensor,
 ) -> None:
-    """grad_b [O, R] = grad_qkv^T @ low_rank, grad_a [R, H] = (grad_low_rank * rstd)^T @ residual, grad_norms [G, H].
+    """Write grad_b [O, R] = grad_qkv^T @ low_rank, grad_a [R, H] = (grad_low_rank * rstd)^T @ residual, grad_norms [G,
+    H].
 
-    grad_qkv [T, O], low_rank and grad_low_rank [T, R], rstd [T], residual [T, H]; gain_partials [G, P, H] are added up.
-    The product with rstd is rounded to its own dtype; sums are accumulated in the dtype of the outputs.
+    grad_qkv [T, O]; low_rank, grad_low_rank [T, R]; rstd [T]; residual [T, H]. grad_norms is the sum of gain_partials
+    [G, P, H] over P. The product with rstd is rounded to its own dtype; sums are accumulated in the outputs' dtype.
     """
     rms_norm.reduce_gains(gain_partials, grad_norms)
     _write_product(grad_b, grad_qkv.t(), low_rank)

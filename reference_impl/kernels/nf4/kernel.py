@@ -1,14 +1,14 @@
 """NF4 dequantization: 4-bit codes and block scales to a dense matrix.
 
-Legend: R rows, C columns of the weight; R * C elements; 64 elements a block, 2 codes a byte, first element in
-the high nibble.
+Legend: R rows, C columns of the weight. 64 of the R * C elements are a block. A byte has 2 codes, the first element's
+in the high nibble.
 
     weight[i] = round(codebook[code[i]] * absmax[i // 64])       one fp32 product, one rounding to the output's dtype
 
-The codes are read as 32-bit words of eight elements: with eight 2-byte outputs a word, every thread stores 16
-bytes, and a warp's words and stores are contiguous. The 16 codebook values are built in registers and looked up
-in shared memory: 16 fp32 values lie in 16 different banks, so no lookup waits for another (a tree of 15 selections
-an element costs more arithmetic than the copy rate leaves time for).
+Codes are read as 32-bit words of eight elements. With eight 2-byte outputs for each word, every thread stores 16 bytes,
+and a warp's words and stores are contiguous. The 16 codebook values are looked up in shared memory: 16 fp32 values are
+in 16 different banks, so no lookup waits for another. (A tree of 15 selections for each element costs more arithmetic
+than fits into the time of the memory traffic.)
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _CHUNKS = 4  # words that a thread has in flight before it decodes the first; th
 
 @device_function
 def _codebook() -> tl.tensor:
-    """Return the 16 NF4 values (QLoRA, appendix E), fp32, by code."""
+    """Return the 16 NF4 values in fp32, indexed by code (QLoRA, appendix E)."""
     i = tl.arange(0, 16)
     value = tl.where(i == 0, -1.0, 0.0)
     value = tl.where(i == 1, -0.6961928009986877, value)
@@ -187,14 +187,14 @@ def _spec(op: str, function: Any, pointers: tuple[Pointer, ...], rows: int, cols
 
 @functools.cache
 def dequantize_spec(rows: int, cols: int, dtype: str) -> KernelSpec:
-    """Kernel of `dequantize` for a [rows, cols] output of `dtype`."""
+    """Return the kernel of `dequantize` for a [rows, cols] output of `dtype`."""
     pointers = (Pointer("words", "i32"), Pointer("absmax", "fp32"), Pointer("out", dtype))
     return _spec("nf4.dequantize", _dequantize_kernel, pointers, rows, cols, dtype)
 
 
 @functools.cache
 def dequantize_double_spec(rows: int, cols: int, dtype: str) -> KernelSpec:
-    """Kernel of `dequantize_double` for a [rows, cols] output of `dtype`."""
+    """Return the kernel of `dequantize_double` for a [rows, cols] output of `dtype`."""
     pointers = (
         Pointer("words", "i32"),
         Pointer("codes", "u8"),
@@ -222,7 +222,7 @@ def _output(op: str, out: Tensor | None, codes: Tensor, rows: int, cols: int, dt
 def dequantize(
     codes: Tensor, absmax: Tensor, rows: int, cols: int, dtype: torch.dtype, out: Tensor | None = None
 ) -> Tensor:
-    """codes u8 [R*C/2], absmax f32 [R*C/64] -> [R, C] of `dtype`, written into `out` if given."""
+    """Return the weight [R, C] in `dtype`, in `out` if given; codes u8 [R*C/2], absmax f32 [R*C/64]."""
     spec = dequantize_spec(rows, cols, dtype_name("nf4.dequantize", "dtype", dtype))
     out = _output(spec.op, out, codes, rows, cols, dtype)
     require_shape(spec.op, "absmax", absmax, (rows * cols // BLOCK_ELEMENTS,))
@@ -240,7 +240,7 @@ def dequantize_double(
     cols: int,
     dtype: torch.dtype,
 ) -> Tensor:
-    """`dequantize` with absmax[j] = absmax_map[absmax_codes[j]] * nested_absmax[j // 256] + offset.
+    """Do the same as `dequantize`, with absmax[j] = absmax_map[absmax_codes[j]] * nested_absmax[j // 256] + offset.
 
     absmax_codes u8 [R*C/64], absmax_map f32 [256], nested_absmax f32 [ceil(R*C/64/256)], offset f32 0-d.
     """

@@ -37,7 +37,7 @@ PAIRS = torch.stack((CODEBOOK.repeat_interleave(16), CODEBOOK.repeat(16)), dim=1
 def dequantize(
     codes: Tensor, absmax: Tensor, rows: int, cols: int, dtype: torch.dtype, out: Tensor | None = None
 ) -> Tensor:
-    """codes uint8 [rows*cols/2], absmax float32 [rows*cols/64] -> weight [rows, cols] in ``dtype``."""
+    """Return the weight [rows, cols] in ``dtype``; codes uint8 [rows*cols/2], absmax float32 [rows*cols/64]."""
     values = torch.nn.functional.embedding(codes.int(), PAIRS.to(codes.device)).view(-1, BLOCK)
     weight = (values * absmax[:, None]).to(dtype).view(rows, cols)
     return weight if out is None else out.copy_(weight)
@@ -53,7 +53,8 @@ def dequantize_double(
     cols: int,
     dtype: torch.dtype,
 ) -> Tensor:
-    """Double quantization: absmax = absmax_map[absmax_codes] * nested_absmax (one per 256) + offset.
+    """Dequantize with doubly quantized scales: absmax[j] = absmax_map[absmax_codes[j]] * nested_absmax[j // 256] +
+    offset.
 
     absmax_codes uint8 [rows*cols/64], absmax_map float32 [256], nested_absmax float32 [ceil(rows*cols/64/256)], offset
     float32 0-d.

@@ -1,6 +1,6 @@
-"""Products of the MLP and the head with what stands around them in one kernel, for Hopper: `product.cuh` says how.
+"""Products of the MLP and the head, fused with neighboring operations, for Hopper; `product.cuh` explains the design.
 
-Legend: T tokens, H hidden, I intermediate, K summed, V vocabulary, P panels of 192 of it.
+Legend: T tokens, H hidden, I intermediate, K summed dimension, V vocabulary, P panels of 192 columns of the vocabulary.
 
     gate_up = x W^T,  act = silu(gate) * up                                    `up_swiglu`
     grad_gate_up = the backward of SwiGLU of grad_act = grad W                 `down_swiglu_backward`
@@ -8,9 +8,10 @@ Legend: T tokens, H hidden, I intermediate, K summed, V vocabulary, P panels of 
     grad W + grad_extra W_extra                                                `input_gradient`
     logits = x W^T,  maxima and sums of exponentials of each panel             `head_logits`
 
-A library's product writes its result to memory, from which the next kernel reads it again. Here SwiGLU and the addition
-happen between the tensor cores and memory, while the other warp group multiplies: at 4 x 2048 tokens on an H100, 620 us
-in place of 820, 420 in place of 576, and the addition for nothing. All sums are in fp32 and in one order.
+A library's product writes its result to memory, and the next kernel reads the result from there. Here SwiGLU and the
+addition are computed before the result is written, while the other warp group multiplies. At 4 x 2048 tokens on an
+H100, `up_swiglu` takes 620 us instead of 820, `down_swiglu_backward` 420 instead of 576, and the addition takes no
+extra time. All sums are in fp32 and in fixed order.
 """
 
 from __future__ import annotations
@@ -62,32 +63,28 @@ _HEAD_VOCABULARY_FROM = 100_000
 
 
 def serves_up(tokens: int, hidden: int, intermediate: int, dtype: torch.dtype) -> bool:
-    """Return True if `up_swiglu` is there for x [T, H] and the MLP's first matrix [2I, H], and worth it."""
+    """Return True if `up_swiglu` supports x [T, H] with the MLP's first matrix [2I, H], and is faster."""
     return _serves(tokens, _UP_FROM, dtype, hidden, intermediate)
 
 
 def serves_down_backward(tokens: int, hidden: int, intermediate: int, dtype: torch.dtype) -> bool:
-    """Return True if `down_swiglu_backward` is there for grad [T, H] and the MLP's last matrix, and worth it."""
+    """Return True if `down_swiglu_backward` supports grad [T, H] with the MLP's last matrix [H, I], and is faster."""
     return _serves(tokens, _DOWN_BACKWARD_FROM, dtype, hidden, intermediate)
 
 
 def adds(tokens: int, hidden: int, query: int, intermediate: int, dtype: torch.dtype) -> bool:
-    """Return True if `add` is there for both products of a block that end in the residual stream [T, H], and worth
-    it.
-    """
+    """Return True if `add` supports both products of a block that end in the residual stream [T, H], and is faster."""
     return _serves(tokens, _ADD_FROM, dtype, hidden, query, intermediate)
 
 
 def serves_input_gradient(tokens: int, outputs: int, hidden: int, extra: int, dtype: torch.dtype) -> bool:
-    """Return True if `input_gradient` is there for grad [T, outputs], a matrix [outputs, H], an adapter of rank
-    `extra`.
-    """
+    """Return True if `input_gradient` supports grad [T, outputs], a matrix [outputs, H] and adapter rank `extra`."""
     fits = extra % 8 == 0 and 0 < extra <= _DEPTH
     return fits and _serves(tokens, _ADD_FROM, dtype, outputs, hidden)
 
 
 def serves_head(tokens: int, hidden: int, vocabulary: int, dtype: torch.dtype) -> bool:
-    """Return True if `head_logits` is there for x [T, H] and a head [V, H], and worth it."""
+    """Return True if `head_logits` supports x [T, H] with a head [V, H], and is faster."""
     return vocabulary >= _HEAD_VOCABULARY_FROM and _serves(tokens, _HEAD_FROM, dtype, hidden, vocabulary)
 
 
@@ -98,7 +95,7 @@ def _serves(tokens: int, least: int, dtype: torch.dtype, *widths: int) -> bool:
 
 
 def blocks() -> int:
-    """One block a multiprocessor, in whole clusters: each takes tile after tile."""
+    """Return the number of thread blocks, one for each multiprocessor in whole clusters; each computes many tiles."""
     return multiprocessors() // CLUSTER * CLUSTER
 
 
@@ -112,9 +109,10 @@ def _spec(
     group: int = GROUP,
     statistics: tuple[str, ...] = (),
 ) -> KernelSpec:
-    """shape: rows, width and depth of the product; `epilogue_bytes` of one warp group; extra, group: as macros there.
+    """Return the kernel `name` with the given pointers and launch parameters.
 
-    statistics: further pointers, which are fp32.
+    shape: rows, width and depth of the product. epilogue_bytes: shared memory of one warp group. extra, group: the
+    macros EXTRA and GROUP. statistics: names of further pointers, which are fp32.
     """
     tokens, width, depth = shape
     return KernelSpec(
@@ -141,12 +139,12 @@ def _spec(
 
 
 def _rows(pointer: int, rows: int, columns: int, box_rows: int) -> TensorMap:
-    """Boxes of an operand [rows, columns] whose columns are summed over."""
+    """Return boxes of an operand [rows, columns] that is summed over its columns."""
     return TensorMap(pointer, (columns, rows), (columns,), (_DEPTH, box_rows))
 
 
 def _columns(pointer: int, rows: int, columns: int) -> TensorMap:
-    """Boxes of an operand [rows, columns] whose rows are summed over: half a stage, as each block fetches a half."""
+    """Return boxes of an operand [rows, columns] that is summed over its rows. Each block loads half a stage."""
     return TensorMap(pointer, (columns, rows), (columns,), (64, _DEPTH // 2))
 
 
@@ -155,13 +153,13 @@ def _chunks(pointer: int, rows: int, columns: int, width: int = _CHUNK) -> Tenso
 
 
 def _gated_chunks(pointer: int, rows: int, columns: int) -> TensorMap:
-    """Boxes of gate or of up of a matrix [rows, 2 * columns]; none reaches from one into the other."""
+    """Return boxes of gate or of up of a matrix [rows, 2 * columns]; no box contains columns of both."""
     return TensorMap(pointer, (columns, 2, rows), (columns, 2 * columns), (_NARROW, 1, _CHUNK), swizzle=2 * _NARROW)
 
 
 @functools.cache
 def up_spec(tokens: int, hidden: int, intermediate: int) -> KernelSpec:
-    """Kernel of `up_swiglu`."""
+    """Return the kernel of `up_swiglu`."""
     return _spec(
         "up_swiglu",
         (tokens, intermediate, hidden),
@@ -178,7 +176,7 @@ def up_spec(tokens: int, hidden: int, intermediate: int) -> KernelSpec:
 
 @functools.cache
 def down_backward_spec(tokens: int, hidden: int, intermediate: int) -> KernelSpec:
-    """Kernel of `down_swiglu_backward`."""
+    """Return the kernel of `down_swiglu_backward`."""
     return _spec(
         "down_swiglu_backward",
         (tokens, intermediate, hidden),
@@ -195,7 +193,7 @@ def down_backward_spec(tokens: int, hidden: int, intermediate: int) -> KernelSpe
 
 @functools.cache
 def add_spec(tokens: int, summed: int, hidden: int) -> KernelSpec:
-    """Kernel of `add`."""
+    """Return the kernel of `add`."""
     return _spec(
         "add",
         (tokens, hidden, summed),
@@ -212,7 +210,7 @@ def add_spec(tokens: int, summed: int, hidden: int) -> KernelSpec:
 
 @functools.cache
 def input_gradient_spec(tokens: int, outputs: int, hidden: int, extra: int) -> KernelSpec:
-    """Kernel of `input_gradient`."""
+    """Return the kernel of `input_gradient`."""
     return _spec(
         "input_gradient",
         (tokens, hidden, outputs),
@@ -231,7 +229,7 @@ def input_gradient_spec(tokens: int, outputs: int, hidden: int, extra: int) -> K
 
 @functools.cache
 def head_spec(tokens: int, hidden: int, vocabulary: int) -> KernelSpec:
-    """Kernel of `head_logits`."""
+    """Return the kernel of `head_logits`."""
     return _spec(
         "head_logits",
         (tokens, vocabulary, hidden),
@@ -252,10 +250,10 @@ def head_spec(tokens: int, hidden: int, vocabulary: int) -> KernelSpec:
 def specializations(
     *, tokens: int, hidden: int, query: int, qkv: int, intermediate: int, ranks: int, dtype: str
 ) -> list[KernelSpec]:
-    """Return what a block's products launch: fused kernels, or SwiGLU's own. query, qkv: outputs of attention and
-    its inputs'.
+    """Return this package's kernels for a block's products: fused ones where supported, else those of SwiGLU alone.
 
-    ranks: of both adapters together.
+    query: inputs of attention's output projection. qkv: outputs of the projection to q, k and v. ranks: of both
+    adapters.
     """
     data, own = torch_dtype(dtype), load("swiglu")
     sizes = (tokens, hidden, intermediate)
@@ -273,9 +271,7 @@ def specializations(
 
 
 def head_specializations(*, tokens: int, hidden: int, vocabulary: int, chunk: int, dtype: str) -> list[KernelSpec]:
-    """Return what logits and loss of `tokens` tokens launch in chunks of `chunk`: with the head's product, or loss
-    alone.
-    """
+    """Return the kernels of logits and loss of `tokens` tokens, `chunk` at a time; of the loss alone if unfused."""
     data, loss = torch_dtype(dtype), load("cross_entropy")
     specs: list[KernelSpec] = []
     for size in sorted({min(chunk, tokens - first) for first in range(0, tokens, chunk)}, reverse=True):
@@ -290,7 +286,10 @@ def head_specializations(*, tokens: int, hidden: int, vocabulary: int, chunk: in
 
 
 def up_swiglu(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """x [T, H], weight [2I, H] with gate's rows first -> gate_up [T, 2I], and act [T, I] of it as it is stored."""
+    """Return gate_up = x W^T [T, 2I], and act = silu(gate) * up [T, I] of the rounded gate_up.
+
+    x [T, H]; weight W [2I, H], the rows of gate first.
+    """
     (tokens, hidden), intermediate = x.shape, weight.shape[0] // 2
     spec = up_spec(tokens, hidden, intermediate)
     require_shape(spec.op, "weight", weight, (2 * intermediate, hidden))
@@ -300,9 +299,9 @@ def up_swiglu(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def down_swiglu_backward(grad: Tensor, weight: Tensor, gate_up: Tensor, out: Tensor | None = None) -> Tensor:
-    """grad [T, H], weight [H, I], gate_up [T, 2I] -> its gradient, written into `out` if given, which may be gate_up.
+    """Return the gradient of gate_up [T, 2I], in `out` if given (which may be gate_up); grad [T, H], weight [H, I].
 
-    The gradient of act, grad W, is never rounded.
+    The gradient of act, grad W, is not rounded.
     """
     (tokens, hidden), intermediate = grad.shape, weight.shape[1]
     spec = down_backward_spec(tokens, hidden, intermediate)
@@ -315,7 +314,7 @@ def down_swiglu_backward(grad: Tensor, weight: Tensor, gate_up: Tensor, out: Ten
 
 
 def add(x: Tensor, weight: Tensor, residual: Tensor) -> Tensor:
-    """x [T, K], weight [H, K], residual [T, H] -> residual + x weight^T [T, H], rounded once."""
+    """Return residual + x weight^T [T, H], rounded once; x [T, K], weight [H, K], residual [T, H]."""
     (tokens, summed), hidden = x.shape, weight.shape[0]
     spec = add_spec(tokens, summed, hidden)
     require_shape(spec.op, "weight", weight, (hidden, summed))
@@ -326,7 +325,10 @@ def add(x: Tensor, weight: Tensor, residual: Tensor) -> Tensor:
 
 
 def input_gradient(grad: Tensor, weight: Tensor, grad_extra: Tensor, weight_extra: Tensor) -> Tensor:
-    """grad [T, O], weight [O, H], grad_extra [T, R], weight_extra [R, H] -> both products' sum [T, H], rounded once."""
+    """Return grad W + grad_extra W_extra [T, H], rounded once.
+
+    grad [T, O], weight W [O, H], grad_extra [T, R], weight_extra W_extra [R, H]; O outputs, R rank.
+    """
     (tokens, outputs), (extra, hidden) = grad.shape, weight_extra.shape
     spec = input_gradient_spec(tokens, outputs, hidden, extra)
     require_shape(spec.op, "weight", weight, (outputs, hidden))
@@ -337,9 +339,9 @@ def input_gradient(grad: Tensor, weight: Tensor, grad_extra: Tensor, weight_extr
 
 
 def head_logits(x: Tensor, head: Tensor, out: Tensor) -> tuple[Tensor, Tensor]:
-    """x [T, H], head [V, H]; logits [T, V] are written into `out` -> of each panel, f32 [T, P] both.
+    """Write the logits x head^T [T, V] into `out`; return maxima and totals, f32 [T, P] each; x [T, H], head [V, H].
 
-    The largest of its logits as they are stored, and the sum of exp(logit - largest).
+    maxima: the largest rounded logit of each panel. totals: the sum of exp(logit - maximum) over the panel.
     """
     (tokens, hidden), vocabulary = x.shape, head.shape[0]
     spec = head_spec(tokens, hidden, vocabulary)

@@ -1,6 +1,7 @@
-"""The products of the MLP and of the head in plain torch. Inner precision float32, or float64 for float64 inputs.
+"""The products of the MLP and of the head in plain torch, computed in float32, or in float64 for float64 inputs.
 
-A device without the fused kernels makes these steps one by one (`reference_impl.ops`), so nothing is served here.
+T tokens, H hidden, I intermediate, K summed dimension, V vocabulary, P panels. The `serves` functions return False
+here, because a device without the fused kernels uses separate operators (`reference_impl.ops`).
 """
 
 from __future__ import annotations
@@ -40,32 +41,38 @@ def _product(left: Tensor, right: Tensor) -> Tensor:
 
 
 def up_swiglu(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """x [T, H], weight [2I, H] with gate's rows first -> gate_up [T, 2I], and act [T, I] of it as it is stored."""
+    """Return gate_up = x W^T [T, 2I], and act = silu(gate) * up [T, I] of the rounded gate_up.
+
+    x [T, H]; weight W [2I, H], the rows of gate first.
+    """
     gate_up = _product(x, weight.t()).to(x.dtype)
     return gate_up, swiglu.forward(gate_up)
 
 
 def down_swiglu_backward(grad: Tensor, weight: Tensor, gate_up: Tensor, out: Tensor | None = None) -> Tensor:
-    """grad [T, H], weight [H, I], gate_up [T, 2I] -> its gradient, into ``out`` if given, which may be gate_up."""
+    """Return the gradient of gate_up [T, 2I], in ``out`` if given (it may be gate_up); grad [T, H], weight [H, I]."""
     grad_act = _product(grad, weight)
     grad_gate_up = swiglu.backward(grad_act, gate_up.to(grad_act.dtype)).to(gate_up.dtype)
     return grad_gate_up if out is None else out.copy_(grad_gate_up)
 
 
 def add(x: Tensor, weight: Tensor, residual: Tensor) -> Tensor:
-    """x [T, K], weight [H, K], residual [T, H] -> residual + x weight^T [T, H], rounded once."""
+    """Return residual + x weight^T [T, H], rounded once; x [T, K], weight [H, K], residual [T, H]."""
     return (residual + _product(x, weight.t())).to(residual.dtype)
 
 
 def input_gradient(grad: Tensor, weight: Tensor, grad_extra: Tensor, weight_extra: Tensor) -> Tensor:
-    """grad [T, O], weight [O, H], grad_extra [T, R], weight_extra [R, H] -> both products' sum [T, H], rounded once."""
+    """Return grad W + grad_extra W_extra [T, H], rounded once.
+
+    grad [T, O], weight W [O, H], grad_extra [T, R], weight_extra W_extra [R, H]; O outputs, R rank.
+    """
     return (_product(grad, weight) + _product(grad_extra, weight_extra)).to(grad.dtype)
 
 
 def head_logits(x: Tensor, head: Tensor, out: Tensor) -> tuple[Tensor, Tensor]:
-    """x [T, H], head [V, H]; logits [T, V] are written into ``out`` -> of each panel, [T, P] both.
+    """Write the logits x head^T [T, V] into ``out``; return maxima and totals, [T, P] each; x [T, H], head [V, H].
 
-    The largest of its logits as they are stored, and the sum of exp(logit - largest).
+    maxima: the largest rounded logit of each panel. totals: the sum of exp(logit - maximum) over the panel.
     """
     out.copy_(_product(x, head.t()))
     panels = [panel.to(torch.promote_types(out.dtype, torch.float32)) for panel in torch.split(out, PANEL, dim=1)]

@@ -1,4 +1,4 @@
-"""RMSNorm, with an optional residual addition before it and after its backward.
+"""RMSNorm, with an optional residual addition before it and, in the backward, after it.
 
 Legend: T tokens, H hidden, P stage-1 programs of the backward, G norms whose gains are reduced together.
 
@@ -6,9 +6,9 @@ Legend: T tokens, H hidden, P stage-1 programs of the backward, G norms whose ga
     grad_x = rstd * (g - n * mean(g * n)) (+ grad_residual),  n = x * rstd,  g = grad_y * gain
     grad_gain = sum over tokens of grad_y * n
 
-The gain's gradient is reduced in two stages and in fixed order, without atomics: each stage-1 program sums a
-contiguous block of rows, then the P partial rows are summed. P depends on T alone, so results are the same bits
-on every device and in every run.
+The gain's gradient is reduced in two stages and in fixed order, without atomics. In stage 1 each of P programs sums a
+contiguous block of rows. Stage 2 adds up the P partial rows. P depends on T alone, so results have the same bits on
+every device and in every run.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ def reduce_gain(
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ) -> None:
-    """Add the columns of a block of one norm's partials [P, H]."""
+    """Sum a block of columns of one norm's partials [P, H] over P and write it to grad_gain [H]."""
     column = block * COLUMNS + tl.arange(0, COLUMNS)
     lane = tl.arange(0, ROWS)
     total = tl.zeros([ROWS, COLUMNS], tl.float32)
@@ -223,7 +223,7 @@ def _backward_rows(tokens: int) -> int:
 
 @functools.cache
 def backward_spec(tokens: int, hidden: int, dtype: str, *, add_residual: bool) -> KernelSpec:
-    """Stage 1 of `backward`: grad_x, and the gain's partial sums [ceil(tokens / rows), hidden]."""
+    """Return stage 1 of `backward`: grad_x, and the gain's partial sums [ceil(tokens / rows), hidden]."""
     block = triton.next_power_of_2(hidden)
     rows = _backward_rows(tokens)
     return KernelSpec(
@@ -249,7 +249,7 @@ def backward_spec(tokens: int, hidden: int, dtype: str, *, add_residual: bool) -
 
 
 def reduce_gain_spec(tokens: int, hidden: int, norms: int) -> KernelSpec:
-    """Stage 2 of the backward of `norms` norms: the partial sums of `tokens` tokens, added in fixed order."""
+    """Return stage 2 of the backward of `norms` norms: the sum of the partial sums, in fixed order."""
     return _reduce_gain_spec(norms, gain_partial_count(tokens), hidden)
 
 
@@ -272,7 +272,7 @@ def _reduce_gain_spec(norms: int, partials: int, hidden: int) -> KernelSpec:
 def specializations(*, tokens: int, hidden: int, eps: float, dtype: str) -> list[KernelSpec]:
     """Return every kernel that norms of [tokens, hidden] activations of `dtype` launch in a training step.
 
-    The reduction of a block's gains is planned with its LoRA gradients.
+    The reduction of a block's gains is not among them: it is planned with the block's LoRA gradients.
     """
     return [
         forward_spec(tokens, hidden, eps, dtype),
@@ -284,7 +284,7 @@ def specializations(*, tokens: int, hidden: int, eps: float, dtype: str) -> list
 
 
 def forward(x: Tensor, gain: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """x [T, H], gain f32 [H] -> y [T, H] of x's dtype, rstd f32 [T]."""
+    """Return y [T, H] in x's dtype and rstd f32 [T]; x [T, H], gain f32 [H]."""
     tokens, hidden = x.shape
     spec = forward_spec(tokens, hidden, eps, dtype_name("rms_norm.forward", "x", x.dtype))
     require_shape(spec.op, "gain", gain, (hidden,))
@@ -295,7 +295,7 @@ def forward(x: Tensor, gain: Tensor, eps: float) -> tuple[Tensor, Tensor]:
 
 
 def add_forward(x: Tensor, residual: Tensor, gain: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
-    """x, residual [T, H], gain f32 [H] -> x + residual, its norm y (both [T, H] of x's dtype), rstd f32 [T]."""
+    """Return x + residual and its norm y (both [T, H] in x's dtype), and rstd f32 [T]; gain f32 [H]."""
     tokens, hidden = x.shape
     spec = add_forward_spec(tokens, hidden, eps, dtype_name("rms_norm.add_forward", "x", x.dtype))
     require_shape(spec.op, "residual", residual, (tokens, hidden))
@@ -314,9 +314,9 @@ def backward(
     grad_residual: Tensor | None = None,
     grad_gain: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """grad_y, x [T, H], gain f32 [H], rstd f32 [T] -> grad_x [T, H] (+ grad_residual), grad_gain f32 [H].
+    """Return grad_x [T, H] (+ grad_residual), and grad_gain f32 [H], which is written into `grad_gain` if given.
 
-    The gain's gradient is written into `grad_gain` if given.
+    grad_y, x [T, H]; gain f32 [H]; rstd f32 [T] of the forward.
     """
     if grad_gain is None:
         grad_gain = torch.empty(x.shape[1], dtype=torch.float32, device=x.device)
@@ -327,7 +327,7 @@ def backward(
 
 
 def gain_partials(x: Tensor, norms: int) -> Tensor:
-    """Return unfilled memory f32 [G, P, H] for stage 1 of the backward of `norms` norms of x [T, H]."""
+    """Return uninitialized memory f32 [G, P, H] for stage 1 of the backward of `norms` norms of x [T, H]."""
     tokens, hidden = x.shape
     return torch.empty(norms, gain_partial_count(tokens), hidden, dtype=torch.float32, device=x.device)
 
@@ -335,7 +335,7 @@ def gain_partials(x: Tensor, norms: int) -> Tensor:
 def backward_to_partials(
     grad_y: Tensor, x: Tensor, gain: Tensor, rstd: Tensor, partials: Tensor, grad_residual: Tensor | None = None
 ) -> Tensor:
-    """Stage 1 of `backward`: grad_x [T, H] (+ grad_residual); writes one norm's partials, f32 [P, H]."""
+    """Run stage 1 of `backward`: return grad_x [T, H] (+ grad_residual); write one norm's partials, f32 [P, H]."""
     tokens, hidden = x.shape
     dtype = dtype_name("rms_norm.backward", "x", x.dtype)
     spec = backward_spec(tokens, hidden, dtype, add_residual=grad_residual is not None)
@@ -352,7 +352,7 @@ def backward_to_partials(
 
 
 def reduce_gains(partials: Tensor, grad_gains: Tensor) -> None:
-    """Stage 2: partials f32 [G, P, H] -> grad_gains f32 of G * H elements, the norms one after the other."""
+    """Run stage 2: sum partials f32 [G, P, H] over P into grad_gains f32, G * H elements, one norm after the other."""
     norms, count, hidden = partials.shape
     spec = _reduce_gain_spec(norms, count, hidden)
     require_shape(spec.op, "grad_gains", grad_gains.view(-1), (norms * hidden,))

@@ -1,6 +1,7 @@
 """RMSNorm in plain torch: y = x * rsqrt(mean(x^2) + eps) * gain.
 
-T tokens, H hidden. Inner precision is float32, or float64 for float64 inputs; results are rounded once to x's dtype.
+T tokens, H hidden, G norms, P partial sums. Computed in float32, or in float64 for float64 inputs; results are rounded
+once, to x's dtype.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ def _inner_dtype(x: Tensor) -> torch.dtype:
 
 
 def forward(x: Tensor, gain: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """x [T, H], gain [H] -> (y [T, H], rstd [T])."""
+    """Return y [T, H] and rstd = rsqrt(mean(x^2) + eps) [T], for x [T, H], gain [H]."""
     inner = x.to(_inner_dtype(x))
     rstd = torch.rsqrt(inner.square().mean(dim=1) + eps)
     return (inner * rstd[:, None] * gain).to(x.dtype), rstd
 
 
 def add_forward(x: Tensor, residual: Tensor, gain: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
-    """x, residual [T, H] -> (x + residual [T, H], its norm y [T, H], rstd [T])."""
+    """Return x + residual [T, H], its norm y [T, H], and rstd [T], for x, residual [T, H]."""
     total = x + residual
     y, rstd = forward(total, gain, eps)
     return total, y, rstd
@@ -35,10 +36,10 @@ def backward(
     grad_residual: Tensor | None = None,
     grad_gain: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """-> (grad_x [T, H], grad_gain [H], written into ``grad_gain`` if given).
+    """Return grad_x [T, H] and grad_gain [H], which is written into ``grad_gain`` if given.
 
-    With n = x * rstd: grad_x = rstd * (grad_y * gain - n * mean(grad_y * gain * n)) (+ grad_residual),
-    grad_gain = sum over tokens of grad_y * n.
+    With n = x * rstd: grad_x = rstd * (grad_y * gain - n * mean(grad_y * gain * n)) (+ grad_residual), grad_gain = sum
+    over tokens of grad_y * n.
     """
     inner = _inner_dtype(x)
     normed = x.to(inner) * rstd[:, None]
@@ -51,17 +52,17 @@ def backward(
 
 
 def gain_partials(x: Tensor, norms: int) -> Tensor:
-    """Return unfilled memory [G, P, H] for the partial sums of ``norms`` norms of x [T, H]; here P is one."""
+    """Return uninitialized memory [G, P, H] for the partial sums of ``norms`` norms of x [T, H]; here P is 1."""
     return torch.empty(norms, 1, x.shape[1], dtype=_inner_dtype(x), device=x.device)
 
 
 def backward_to_partials(
     grad_y: Tensor, x: Tensor, gain: Tensor, rstd: Tensor, partials: Tensor, grad_residual: Tensor | None = None
 ) -> Tensor:
-    """`backward` that writes grad_gain as partial sums [P, H]; -> grad_x [T, H]."""
+    """Do the same as `backward`, with the gain's gradient written to partials [P, H]; return grad_x [T, H]."""
     return backward(grad_y, x, gain, rstd, grad_residual, partials[0])[0]
 
 
 def reduce_gains(partials: Tensor, grad_gains: Tensor) -> None:
-    """Add partials [G, P, H] -> grad_gains of G * H elements, the norms one after the other."""
+    """Sum partials [G, P, H] over P into grad_gains, G * H elements, one norm after the other."""
     grad_gains.copy_(partials.sum(dim=1).view_as(grad_gains))

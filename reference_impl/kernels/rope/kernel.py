@@ -1,12 +1,12 @@
 """LoRA's addition to the packed query-key-value matrix and rotary position embedding (rotate-half), in one pass.
 
 Legend: T = batch * S tokens, S sequence length, N query heads, Nkv key and value heads, D head_dim, R columns of the
-low-rank activations (q's and v's side by side).
+low-rank activations (those of q and v side by side).
 
     qkv += low_rank @ b^T,    then for the query and key heads, whose halves are (x, y):
-    x, y = x * cos - y * sin, y * cos + x * sin               all of it in fp32, rounded once
+    x, y = x * cos - y * sin, y * cos + x * sin               both steps in fp32, rounded once
 
-One program takes EACH heads of BLOCK tokens, for which it reads the angles once; value heads are not rotated.
+One program processes EACH heads of BLOCK tokens and reads the angles once for them. Value heads are not rotated.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def _add_rotate_kernel(
 def add_rotate_spec(
     tokens: int, width: int, factors: int, seq_len: int, heads_to_rotate: int, head_dim: int, dtype: str
 ) -> KernelSpec:
-    """Kernel of `add_rotate_` for qkv [tokens, width] and low-rank activations [tokens, factors] of `dtype`."""
+    """Return the kernel of `add_rotate_` for qkv [tokens, width], low-rank activations [tokens, factors] of `dtype`."""
     heads = width // head_dim
     each = math.gcd(heads, _MOST_HEADS)
     return KernelSpec(
@@ -126,10 +126,10 @@ def add_rotate_(
     heads_to_rotate: int,
     head_dim: int,
 ) -> None:
-    """Add low_rank [T, R] @ b^T to qkv [T, (N + 2 * Nkv) * D] and rotate its first heads, in place.
+    """Add low_rank [T, R] @ b^T to qkv [T, (N + 2 * Nkv) * D] and rotate the first heads of qkv, in place.
 
-    b [(N + 2 * Nkv) * D, R]; cos, sin f32 [S, D/2]. T must be a multiple of `seq_len`, `head_dim` even and a divisor of
-    the width.
+    b [(N + 2 * Nkv) * D, R]; cos, sin f32 [S, D/2]. T must be a multiple of `seq_len`, `head_dim` must be even and
+    divide the width of qkv.
     """
     tokens, width = qkv.shape
     dtype = dtype_name("rope.add_rotate", "qkv", qkv.dtype)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 def tables(seq_len: int, head_dim: int, theta: float, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return cos and sin [seq_len, D/2] float32 of position * theta^(-2i/D)."""
+    """Return cos and sin, float32 [seq_len, D/2], of position * theta^(-2i/D) for i < D/2."""
     exponents = torch.arange(0, head_dim, 2, dtype=torch.int64, device=device).float() / head_dim
     angles = torch.outer(torch.arange(seq_len, device=device).float(), 1.0 / theta**exponents)
     return angles.cos(), angles.sin()
@@ -38,9 +38,9 @@ def add_rotate_(
     heads_to_rotate: int,
     head_dim: int,
 ) -> None:
-    """qkv [T, (N + 2*Nkv) * D] += low_rank [T, R] @ b [(N + 2*Nkv) * D, R]^T, and its first heads rotated, in place.
+    """Add low_rank [T, R] @ b^T to qkv [T, (N + 2*Nkv) * D] and rotate the first heads of qkv, in place.
 
-    Sum and rotation are computed in fp32 (fp64 for fp64) and rounded once.
+    b [(N + 2*Nkv) * D, R]. Sum and rotation are computed in fp32 (fp64 for fp64 inputs) and rounded once.
     """
     inner = torch.float64 if qkv.dtype == torch.float64 else torch.float32
     summed = torch.addmm(qkv.to(inner), low_rank.to(inner), b.t().to(inner))

@@ -1,4 +1,4 @@
-"""Softmax backward, by row.
+"""The backward of softmax over each row.
 
 Legend: R rows (batch * heads * queries), C columns (keys).
 
@@ -66,7 +66,7 @@ def specializations(*, rows: int, columns: int, dtype: str) -> list[KernelSpec]:
 
 
 def backward(grad_p: Tensor, p: Tensor) -> Tensor:
-    """grad_p, p [R, C] -> grad_s [R, C]."""
+    """Return grad_s [R, C], the gradient of the scores; grad_p, p [R, C]."""
     rows, columns = p.shape
     spec = backward_spec(rows, columns, dtype_name("softmax.backward", "p", p.dtype))
     require_shape(spec.op, "grad_p", grad_p, (rows, columns))

@@ -1,4 +1,4 @@
-"""Softmax backward in plain torch: grad_s = p * (grad_p - sum(grad_p * p)), by row."""
+"""The backward of softmax over each row, in plain torch: grad_s = p * (grad_p - sum(grad_p * p))."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def backward(grad_p: Tensor, p: Tensor) -> Tensor:
-    """grad_p, p [rows, C] -> grad_s [rows, C]."""
+    """Return grad_s [rows, C], the gradient of the scores; grad_p, p [rows, C]."""
     inner = torch.float64 if p.dtype == torch.float64 else torch.float32
     grad, probability = grad_p.to(inner), p.to(inner)
     return (probability * (grad - (grad * probability).sum(dim=1, keepdim=True))).to(p.dtype)

@@ -147,7 +147,7 @@ def silu_backward_spec(count: int, dtype: str) -> KernelSpec:
 
 
 def specializations(*, tokens: int, intermediate: int, dtype: str, gated: bool = True) -> list[KernelSpec]:
-    """Return forward and backward of SwiGLU, or of a plain SiLU on [tokens, intermediate] if not `gated`."""
+    """Return the kernels of SwiGLU, forward and backward; without `gated`, those of SiLU on [tokens, intermediate]."""
     if gated:
         return [forward_spec(tokens, intermediate, dtype), backward_spec(tokens, intermediate, dtype)]
     count = tokens * intermediate
@@ -155,7 +155,7 @@ def specializations(*, tokens: int, intermediate: int, dtype: str, gated: bool =
 
 
 def forward(gate_up: Tensor) -> Tensor:
-    """gate_up [T, 2I], gate in the first I columns -> silu(gate) * up [T, I]."""
+    """Return silu(gate) * up [T, I] for gate_up [T, 2I], with gate in the first I columns."""
     tokens, width = gate_up.shape
     spec = forward_spec(tokens, width // 2, dtype_name("swiglu.forward", "gate_up", gate_up.dtype))
     require_shape(spec.op, "gate_up", gate_up, (tokens, width // 2 * 2))
@@ -165,7 +165,7 @@ def forward(gate_up: Tensor) -> Tensor:
 
 
 def backward(grad_act: Tensor, gate_up: Tensor, out: Tensor | None = None) -> Tensor:
-    """grad_act [T, I], gate_up [T, 2I] -> grad_gate_up [T, 2I], written into `out` if given, which may be gate_up."""
+    """Return the gradient of gate_up [T, 2I], in `out` if given (which may be gate_up); grad_act [T, I]."""
     tokens, intermediate = grad_act.shape
     spec = backward_spec(tokens, intermediate, dtype_name("swiglu.backward", "gate_up", gate_up.dtype))
     require_shape(spec.op, "gate_up", gate_up, (tokens, 2 * intermediate))
@@ -176,14 +176,14 @@ def backward(grad_act: Tensor, gate_up: Tensor, out: Tensor | None = None) -> Te
 
 
 def silu_forward(x: Tensor) -> Tensor:
-    """Return x * sigmoid(x), any shape."""
+    """Return x * sigmoid(x) for x of any shape."""
     y = torch.empty_like(x)
     launch(silu_forward_spec(x.numel(), dtype_name("swiglu.silu_forward", "x", x.dtype)), x, y)
     return y
 
 
 def silu_backward(grad: Tensor, x: Tensor) -> Tensor:
-    """Return grad * sigmoid(x) * (1 + x * (1 - sigmoid(x))), any shape."""
+    """Return grad * sigmoid(x) * (1 + x * (1 - sigmoid(x))) for grad, x of any shape."""
     spec = silu_backward_spec(x.numel(), dtype_name("swiglu.silu_backward", "x", x.dtype))
     require_shape(spec.op, "grad", grad, tuple(x.shape))
     grad_x = torch.empty_like(x)

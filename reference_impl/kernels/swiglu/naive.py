@@ -1,4 +1,4 @@
-"""SwiGLU and SiLU in plain torch; T tokens, I intermediate. Inner precision float32, or float64 for float64 inputs."""
+"""SwiGLU and SiLU in plain torch, computed in float32, or in float64 for float64 inputs; T tokens, I intermediate."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ def _inner(x: Tensor) -> Tensor:
 
 
 def forward(gate_up: Tensor) -> Tensor:
-    """gate_up [T, 2I] -> silu(gate) * up [T, I]; gate is the first I columns."""
+    """Return silu(gate) * up [T, I] for gate_up [T, 2I], with gate in the first I columns."""
     gate, up = _inner(gate_up).chunk(2, dim=1)
     return (gate * torch.sigmoid(gate) * up).to(gate_up.dtype)
 
 
 def backward(grad_act: Tensor, gate_up: Tensor, out: Tensor | None = None) -> Tensor:
-    """grad_act [T, I], gate_up [T, 2I] -> grad_gate_up [T, 2I], written into ``out`` if given, which may be gate_up."""
+    """Return the gradient of gate_up [T, 2I], in ``out`` if given (which may be gate_up); grad_act [T, I]."""
     gate, up = _inner(gate_up).chunk(2, dim=1)
     grad = _inner(grad_act)
     sigmoid = torch.sigmoid(gate)
@@ -27,13 +27,13 @@ def backward(grad_act: Tensor, gate_up: Tensor, out: Tensor | None = None) -> Te
 
 
 def silu_forward(x: Tensor) -> Tensor:
-    """x * sigmoid(x), any shape."""
+    """Return x * sigmoid(x) for x of any shape."""
     inner = _inner(x)
     return (inner * torch.sigmoid(inner)).to(x.dtype)
 
 
 def silu_backward(grad: Tensor, x: Tensor) -> Tensor:
-    """grad * sigmoid(x) * (1 + x * (1 - sigmoid(x)))."""
+    """Return grad * sigmoid(x) * (1 + x * (1 - sigmoid(x))) for grad, x of any shape."""
     inner = _inner(x)
     sigmoid = torch.sigmoid(inner)
     return (_inner(grad) * sigmoid * (1 + inner * (1 - sigmoid))).to(x.dtype)
