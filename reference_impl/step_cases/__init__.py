@@ -1,4 +1,4 @@
-"""Comparisons of the kernels of a training step with references that share nothing with them, by operation."""
+"""Comparisons of the kernels of a training step with independent references, by operation."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Comparisons of one AdamW update of a flat buffer, at several steps of a run; gradients have the magnitude.
+"""Comparisons of one AdamW update of a flat buffer, at several steps of a run, with gradients of the given magnitude.
 
-A gradient's elements reach six decades below the magnitude, and one in seven is exactly zero, so the epsilon of 1e-8
-dominates the smallest. The reference is torch.optim.AdamW in fp64, neither fused nor by lists of tensors.
+Elements of a gradient are down to 10^6 times smaller than the magnitude, and one in seven is exactly zero, so the
+epsilon of 1e-8 dominates the smallest. The reference is torch.optim.AdamW in fp64, with neither `fused` nor `foreach`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _ROUNDED_ONCE = 1 / 64
 
 @dataclass(frozen=True)
 class _Shape:
-    """`steps`: updates before this one. `norm`: that of a clipping group; if it is not finite, nothing may change."""
+    """One case. `steps`: updates before this one. `norm`: a group's norm; unless it is finite, nothing may change."""
 
     count: int
     steps: int
@@ -66,7 +66,7 @@ def update(setting: Setting) -> Iterator[KernelComparison]:
 
 
 def _drawn(inputs: Inputs, shape: _Shape, magnitude: float) -> tuple[Tensor, dict[str, Tensor]]:
-    """Return the gradient and the state before: moments as such gradients would leave them."""
+    """Return a gradient and the state before the update, with moments as earlier gradients of this size would leave."""
     sizes = magnitude * 10 ** -inputs.uniform(shape.count, below=_DECADES)
     sizes[3::7] = 0.0
     gradient = inputs.between_nans(inputs.normal(shape.count) * sizes)
@@ -127,11 +127,11 @@ class _Update:
 
     @property
     def _learning_rate(self) -> float:
-        """Return the value as fp32 holds it: the trainer's is a tensor."""
+        """Return the learning rate rounded to fp32, because the trainer's is an fp32 tensor."""
         return float(torch.tensor(self.shape.learning_rate))
 
     def _by_torch(self, dtype: torch.dtype, *, fused: bool = False) -> dict[str, Tensor]:
-        """Return the state after a step of torch.optim.AdamW, unchanged where the step is skipped."""
+        """Return the state after a step of torch.optim.AdamW, or the unchanged state if the step is to be skipped."""
         state = {name: value.to(dtype, copy=True) for name, value in self.state.items()}
         if self.shape.skipped:
             return state

@@ -1,8 +1,8 @@
 """Comparisons of attention, forward and backward; the backward ends by rotating dQ and dK back.
 
-The magnitude is the size of the values' and the incoming gradient's elements. Queries have the magnitude and keys its
-inverse, or the reverse, so that scores keep their size. Scores are of size 1, or of size 1000 where a shape is
-`peaked`: there an exponential is infinite unless its row's maximum is subtracted.
+The magnitude is the size of the elements of values and incoming gradients. Queries have the magnitude and keys its
+inverse, or the reverse, so that scores keep their size. Scores have size 1, or size 1000 if a shape is `peaked`. With
+1000, an exponential is infinite unless its row's maximum is subtracted.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def _qkv(inputs: Inputs, shape: _Shape, magnitude: float) -> Tensor:
 
 @dataclass(frozen=True)
 class _Softmax:
-    """In fp64: log-sum-exp, probabilities, and how many roundings of its exponent each probability shows."""
+    """Log-sum-exp and probabilities in fp64, and how much an exponent's rounding changes each probability."""
 
     log_sum_exp: Tensor
     probability: Tensor
@@ -86,7 +86,7 @@ class _Softmax:
         return cls(log_sum_exp, probability, probability * (terms + mean + log_sum_exp.abs()[..., None]))
 
     def terms(self, exponent: float) -> Tensor:
-        """Return the probabilities' sizes, where a rounding of an exponent weighs as `exponent` roundings of theirs."""
+        """Return the probabilities' sizes for error bounds; a rounding of an exponent counts `exponent` times."""
         # below the diagonal; elements above it are not computed, and so not flushed to zero
         return (self.probability + exponent * self.exponents + FLUSHED).tril()
 
@@ -142,7 +142,7 @@ def backward(setting: Setting) -> Iterator[KernelComparison]:
 
 @dataclass(frozen=True)
 class _Saved:
-    """Inputs of one backward: tensors that a right forward saves, the incoming gradient, and the rotation's tables."""
+    """Inputs of one backward: correct tensors of the forward, the incoming gradient, and the rotation's tables."""
 
     heads: Heads
     qkv: Tensor
@@ -169,7 +169,7 @@ class _Saved:
         return self.grad_output, self.qkv, self.output, self.log_sum_exp, self.cos, self.sin
 
     def by_autograd(self, dtype: torch.dtype) -> Tensor:
-        """Return the gradient by torch's attention and transformers' rotation, in a data type."""
+        """Return the gradient in a data type, computed by torch's attention and transformers' rotation."""
         rotated = self.qkv.detach().to(dtype).requires_grad_()
         with torch.enable_grad():
             output = functional.scaled_dot_product_attention(*self.heads.split(rotated), is_causal=True)

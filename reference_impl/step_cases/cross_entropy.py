@@ -1,6 +1,7 @@
-"""Comparisons of cross-entropy, loss and gradient; logits have the magnitude.
+"""Comparisons of cross-entropy, loss and gradient, with logits of the given magnitude.
 
-Targets are spread over the vocabulary, both ends included. With more than two rows the first row's target is ignored.
+Targets are spread over the vocabulary, with its first and last token. With more than two rows, the first row's target
+is ignored.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def forward_backward(setting: Setting) -> Iterator[KernelComparison]:
 
 
 def from_statistics(setting: Setting) -> Iterator[KernelComparison]:
-    """Use maxima and sums of a row's parts that are computed in fp64 and rounded to fp32."""
+    """Compare the loss from given maxima and sums of a row's parts, computed in fp64 and rounded to fp32."""
     operation = "cross_entropy.from_statistics"
     loss_, twin_ = setting.table.cross_entropy_from_statistics_, naive.from_statistics_
     for logits, targets, scale in _inputs(setting, operation):
@@ -63,7 +64,7 @@ def _inputs(setting: Setting, operation: str) -> Iterator[tuple[Tensor, Tensor, 
 
 
 def _statistics(logits: Tensor, width: int) -> tuple[Tensor, Tensor]:
-    """Return the maximum and the sum of exponentials of each part of `width` columns, fp32 [T, P] both."""
+    """Return maximum and sum of exponentials of each part of `width` columns, both fp32 [T, P]."""
     parts = torch.split(logits.double(), width, dim=1)
     maxima = torch.stack([part.amax(dim=1) for part in parts], dim=1)
     totals = [(part - maxima[:, index, None]).exp().sum(dim=1) for index, part in enumerate(parts)]
@@ -83,7 +84,7 @@ def _targets(inputs: Inputs, tokens: int, vocabulary: int) -> Tensor:
 
 
 def _by_autograd(logits: Tensor, targets: Tensor, dtype: torch.dtype) -> dict[str, Tensor]:
-    """Return torch's losses of logits in `dtype`, and the gradient of the logits, in their own data type or in fp64."""
+    """Return torch's losses of logits in `dtype`, and the logits' gradient in the logits' own data type or in fp64."""
     leaf = logits.detach().to(torch.float64 if dtype == torch.float64 else logits.dtype).requires_grad_()
     with torch.enable_grad():
         losses = functional.cross_entropy(leaf.to(dtype), targets, ignore_index=naive.IGNORED, reduction="none")
@@ -111,7 +112,7 @@ def _comparison(
     loss_: Callable[[Tensor], Tensor],
     twin_: Callable[[Tensor], Tensor],
 ) -> KernelComparison:
-    """loss_, twin_: functions of logits that overwrite the logits with their gradient."""
+    """Return the comparison of two functions of logits, loss_ and twin_, that overwrite logits with their gradient."""
     return KernelComparison(
         operation=operation,
         dtype=setting.dtype_name,

@@ -1,8 +1,10 @@
-"""Comparisons of the kernels that write FP8: the values of their data and scales, against fp64 that is not rounded.
+"""Comparisons of the kernels that write FP8: the values of data and scales, compared with fp64 results without
+rounding.
 
-A value errs by at most 2^-4 of itself, or, below its row's normal numbers, by 2^-10 scales. A row's largest value is at
-least 224 scales, so 2^-10 scales are less than 2^-4 of 2^-13 of it. So terms are the value's size and that share of its
-row's largest. For the logits' gradient in e5m2 the numbers are 2^-3 and a share of 2^-28.
+A value's error is at most 2^-4 of the value, or 2^-10 scales if the value is below its row's normal numbers. A row's
+largest value is at least 224 scales, so 2^-10 scales are less than 2^-4 * 2^-13 of the row's largest value. So the
+terms that bound an error are the value's size and 2^-13 of its row's largest. For the logits' gradient, in e5m2, an
+error is at most 2^-3 of the terms, which are the value's size and 2^-27 of its row's largest.
 """
 
 from __future__ import annotations
@@ -64,7 +66,7 @@ def _comparison(
 
 
 def rows(setting: Setting) -> Iterator[KernelComparison]:
-    """Compare rows whose sizes are a thousand times apart, next to each other: each has its own scale."""
+    """Compare rows next to each other whose sizes differ a thousandfold: each row has its own scale."""
     for count, cols in ((setting.tokens, setting.model.query_dim), *RAGGED):
         shape = f"R{count} C{cols}"
         inputs = setting.inputs("fp8.rows", shape)
@@ -185,7 +187,7 @@ def _swiglu_backward(setting: Setting, shape: str, gate_up: Tensor, grad: Tensor
 
 
 def weight(setting: Setting) -> Iterator[KernelComparison]:
-    """Compare NF4 weights as they are and transposed; the blocks' scales have the magnitude."""
+    """Compare NF4 weights converted to FP8, untransposed and transposed; the blocks' scales have the magnitude."""
     model = setting.model
     for count, cols in ((model.hidden_size, model.query_dim), *WEIGHTS):
         for turned in (False, True):
@@ -222,7 +224,7 @@ def _weight(setting: Setting, count: int, cols: int, *, turned: bool) -> KernelC
 
 
 def loss(setting: Setting) -> Iterator[KernelComparison]:
-    """Compare the gradient of logits so far apart that probabilities reach from 1 to 2^-40 and less."""
+    """Compare the gradient of logits so different that probabilities range from 1 down to below 2^-40."""
     for tokens, vocabulary in ((4, setting.model.vocab_size), *LOGITS):
         shape = f"T{tokens} V{vocabulary}"
         inputs = setting.inputs("fp8.loss", shape)

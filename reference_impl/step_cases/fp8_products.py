@@ -1,9 +1,10 @@
 """Comparisons of the MLP's products in FP8 with fused SwiGLU, on Hopper alone.
 
-The exact result is fp64 of the stored operands. A product errs by its rounding to bfloat16, 2^-9 of the value, and by
-its sum in the tensor cores' 14 bits, some 2^-13 of the sizes of all terms. So terms here are the value and 2^-5 of
-these sizes. A value written in FP8 errs by 2^-4 of itself, or by 2^-10 scales. A scale is below bound / 224, so the
-terms are the value, 2^-13 of the row's bound, and the effect of the product's errors, at most 2^-4 of its terms.
+The exact result is the fp64 result of the stored operands. A product's error has two parts: rounding to bfloat16, 2^-9
+of the value, and summation in the tensor cores' 14 bits, about 2^-13 of the sum of all terms' sizes. So the terms here
+are the value's size and 2^-5 of that sum. A value written in FP8 has an error of 2^-4 of its size, or of 2^-10 scales.
+A scale is below bound / 224. So its terms are the value's size, 2^-13 of the row's bound, and the effect of the
+product's errors, at most 2^-4 of the product's terms.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ _OF_SUMS, _OF_BOUND, _OF_PRODUCT = 2.0**-5, 2.0**-13, 2.0**-4
 
 
 class _Rows:
-    """A random matrix as e4m3 data and scales, its value in fp64, and the norms of its rows.
+    """A random matrix as e4m3 data and scales, its exact value in fp64, and the norms of its rows.
 
-    Every second row is a third as long, so that neighbours have different scales.
+    Every second row is multiplied by 0.3, so that neighboring rows have different scales.
     """
 
     def __init__(self, inputs: Inputs, count: int, cols: int, *, scale: float) -> None:
@@ -87,7 +88,7 @@ def _up_cases(setting: Setting, operation: str) -> Iterator[_Up]:
 
 @dataclass(frozen=True)
 class _Up:
-    """One case of `up_swiglu`."""
+    """One case of `up_swiglu`, with its inputs and exact results."""
 
     setting: Setting
     operation: str

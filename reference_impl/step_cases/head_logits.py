@@ -1,11 +1,12 @@
 """Comparisons of the head's product with its statistics: each panel's largest logit and sum of exponentials.
 
-Legend: T tokens, H hidden, V vocabulary, P panels of it. Logits have the magnitude.
+Legend: T tokens, H hidden, V vocabulary, P panels of the vocabulary. Logits have the magnitude.
 
-Statistics are those of the stored logits. To make a reference independent of the rounding of the logits, half of the
-cases has operands of -1, 0 and 1 times a power of two. Their sums of products are integers times a power of two, which
-bfloat16 holds up to 256: ten standard deviations at a hidden size of 1536. The other half has operands of any value, of
-one sign in a row, so that a logit is as large as its terms; there only the logits are compared.
+Statistics are those of the stored (rounded) logits. To make the reference independent of this rounding, half of the
+cases has operands of -1, 0 and 1 times a power of two. Their sums of products are integers times a power of two.
+bfloat16 holds such integers up to 256 exactly, which is ten standard deviations at a hidden size of 1536. The other
+half has operands of any value, with one sign in a row, so that a logit is as large as the sum of its terms' sizes.
+There only the logits are compared.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Attention's operands by head, and their rotation: shared by references and peers."""
+"""Attention's operands by head, and their rotation, for references and for other libraries' implementations (peers)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Heads:
-    """Sizes of grouped-query attention; packed matrices are [T, heads * D], others [B, heads, S, D]."""
+    """Sizes of grouped-query attention. Packed matrices are [T, heads * D]; unpacked ones are [B, heads, S, D]."""
 
     batch: int
     seq_len: int
@@ -44,34 +44,34 @@ class Heads:
         return torch.split(self.unpacked(qkv), [self.query, self.key_value, self.key_value], dim=1)
 
     def split(self, qkv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return query, key and value heads, key and value repeated for the query heads that share them."""
+        """Return query, key and value heads of qkv. Key and value are repeated for the query heads that share them."""
         query, key, value = self._parts(qkv)
         group = self.query // self.key_value
         return query, key.repeat_interleave(group, dim=1), value.repeat_interleave(group, dim=1)
 
     def shared(self, per_query_head: Tensor) -> Tensor:
-        """Return the sum over the query heads of each key head."""
+        """Return, for each key head, the sum over the query heads that share it."""
         return per_query_head.view(self.batch, self.key_value, -1, self.seq_len, self.dim).sum(dim=2)
 
     def rotated(self, qkv: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """Return packed qkv with its query and key heads rotated; cos, sin [S, D/2].
 
-        fp64 uses complex numbers, as rotary embedding was defined (Su et al. 2021, arXiv 2104.09864, section 3.2).
-        Other data types repeat transformers' `apply_rotary_pos_emb` operation for operation.
+        For fp64 the rotation uses complex numbers, as in its definition (Su et al. 2021, arXiv 2104.09864, section
+        3.2). For other data types it repeats the operations of transformers' `apply_rotary_pos_emb`.
         """
         query, key, value = self._parts(qkv)
         turn = _turned if qkv.dtype == torch.float64 else _turned_like_transformers
         return self.packed(torch.cat((turn(query, cos, sin), turn(key, cos, sin), value), dim=1))
 
     def rotated_back(self, grad: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """Return the gradient of `rotated`'s input from that of its result: autograd's, as the rotation is linear."""
+        """Return the gradient of the input of `rotated`, by autograd, from the gradient of the result."""
         start = torch.zeros_like(grad, requires_grad=True)
         with torch.enable_grad():
             [result] = torch.autograd.grad(self.rotated(start, cos, sin), start, grad)
         return result
 
     def rotated_terms(self, terms: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """Return the sizes of terms after a rotation in either direction: each half of a head has a share of both."""
+        """Return the sizes of terms after a rotation in either direction, which mixes both halves of a head."""
         turned = self.query + self.key_value
         halves = terms.view(self.batch, self.seq_len, -1, 2, self.dim // 2)
         c, s = (table.double().abs()[None, :, None, None, :] for table in (cos, sin))
@@ -80,7 +80,7 @@ class Heads:
 
 
 def _turned(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate heads: elements i and i + D/2 are one complex number, multiplied by cos + i sin of its position."""
+    """Rotate heads: elements i and i + D/2 form a complex number, multiplied by cos + i sin of its position."""
     turned = torch.complex(*heads.chunk(2, dim=-1)) * torch.complex(cos.double(), sin.double())
     return torch.cat((turned.real, turned.imag), dim=-1)
 

@@ -1,13 +1,13 @@
-"""Settings and random inputs of every comparison of a step's kernels.
+"""Settings and random inputs of the comparisons of a step's kernels.
 
-Legend: B batch, S sequence length, T = B * S tokens, N query heads, Nkv key and value heads, D head_dim, H hidden,
-I intermediate, V vocabulary, R rank, or rows of C columns.
+Legend: B batch, S sequence length, T = B * S tokens, N query heads, Nkv key and value heads, D head_dim, H hidden, I
+intermediate, V vocabulary, R rank, or rows of a matrix with C columns.
 
-References are fp64 formulas that share nothing with the kernels or their naive twins: torch's own functions and their
-autograd, transformers' rotation, the paper's table. Each element has its value and the sum of its terms' sizes.
-Rounding may change the value by a small multiple of the unit roundoff times that sum, whatever cancels (Higham,
-Accuracy and Stability of Numerical Algorithms, 2002, section 3.1). Where a term is an exponential of x, a relative
-error u of x counts |x| times.
+References are fp64 formulas that share no code with the kernels or their naive twins: torch's own functions and their
+autograd, transformers' rotation, the table of the NF4 paper. Each element of a result has its value and its terms, the
+sum of the sizes of the terms that are added. Rounding may change the value by a small multiple of unit roundoff *
+terms, however much cancels (Higham, Accuracy and Stability of Numerical Algorithms, 2002, section 3.1). If a term is an
+exponential of x, a relative error u of x counts |x| times.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ FLUSHED = 2.0**-126 / FP32_ROUNDOFF
 
 @dataclass(frozen=True)
 class Setting:
-    """The setting of one comparison: kernels, trainer, and one point of the claim's grid."""
+    """The setting of one comparison: kernel table, trainer configuration, and one point of the claim's grid."""
 
     table: KernelTable
     config: TrainConfig
@@ -46,7 +46,7 @@ class Setting:
 
     @property
     def exponent(self) -> float:
-        """Return the weight of a rounding of an exponent, always fp32, among roundings of the data type."""
+        """Return the weight of a rounding of an exponent (always fp32) relative to a rounding in the data type."""
         return torch.finfo(torch.float32).eps / torch.finfo(self.dtype).eps
 
     @property
@@ -54,20 +54,20 @@ class Setting:
         return self.config.batch_size * self.config.seq_len
 
     def inputs(self, operation: str, shape: str) -> Inputs:
-        """Return inputs with their own seed, so that no two cases of an operation get the same numbers."""
+        """Return a source of inputs with its own seed, so that no two cases of an operation get the same numbers."""
         seed = zlib.crc32(f"{operation} {shape} {self.magnitude}".encode())
         return Inputs(torch.Generator(self.device).manual_seed(seed), self.dtype)
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """Random tensors surrounded by NaN, so that an element read past either end shows if it is used."""
+    """Random tensors surrounded by NaN, so that results show if a kernel uses an element past either end."""
 
     generator: torch.Generator
     dtype: torch.dtype
 
     def normal(self, *shape: int, scale: float = 1.0, dtype: torch.dtype | None = None) -> Tensor:
-        """Return normal numbers of standard deviation `scale`, rounded to the data type."""
+        """Return normally distributed numbers of standard deviation `scale`, rounded to `dtype` or the data type."""
         return self.between_nans(torch.randn(shape, generator=self.generator, device=self.device) * scale, dtype)
 
     def uniform(self, *shape: int, below: float) -> Tensor:
@@ -78,7 +78,7 @@ class Inputs:
         return torch.randint(0, below, shape, generator=self.generator, device=self.device, dtype=dtype)
 
     def gain(self, width: int) -> Tensor:
-        """Return fp32 gains of a norm near 1 that bfloat16 holds exactly: a peer may take them in its own data type."""
+        """Return fp32 gains near 1 that bfloat16 holds exactly, because a peer may convert them to its data type."""
         return self.between_nans(self.normal(width, scale=0.3, dtype=torch.float32).add(1).bfloat16(), torch.float32)
 
     def between_nans(self, values: Tensor, dtype: torch.dtype | None = None) -> Tensor:

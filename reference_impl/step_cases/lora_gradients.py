@@ -1,7 +1,7 @@
-"""Comparisons of the gradients of a block's LoRA factors, and of its norms' gains, which the same kernels sum.
+"""Comparisons of the gradients of a block's LoRA factors and of its norms' gains, which the same kernels sum.
 
-Activations, incoming gradients and the gains' partial sums have the magnitude. The product with the norm's scale is
-rounded to the data type before it is summed; the reference uses the rounded product.
+Activations, incoming gradients and partial sums of the gains have the magnitude. The product with the norm's scale is
+rounded to the data type before it is summed; the reference uses this rounded product.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _PRODUCT = "torch mm, accumulated and stored in float32"
 
 
 def write(setting: Setting) -> Iterator[KernelComparison]:
-    """Compare the model's shape, with as many partial sums of the gains as its norms write, and ragged ones."""
+    """Compare at the model's shape, with as many partial sums of the gains as its norms write, and at ragged shapes."""
     config, model, tokens = setting.config, setting.model, setting.tokens
     like = torch.empty(tokens, model.hidden_size, dtype=setting.dtype, device=setting.device)
     count = setting.table.gain_partials(like, 2).shape[1]
@@ -79,11 +79,11 @@ class _Gradients:
         return outputs["grad_b"], outputs["grad_a"], outputs["grad_norms"]
 
     def _handed_on(self) -> Tensor:
-        """Return the gradient of the low-rank activations times the norm's scale, in the data type."""
+        """Return the gradient of the low-rank activations times the norm's scale, rounded to the data type."""
         return (self.grad_low_rank.float() * self.rstd[:, None]).to(self.grad_low_rank.dtype)
 
     def _exact(self) -> Iterator[Tensor]:
-        """Return the factors of grad_b, those of grad_a, and the gains' partial sums, in fp64."""
+        """Return in fp64 the factors of grad_b, the factors of grad_a, and the gains' partial sums."""
         factors = (self.grad_qkv, self.low_rank, self._handed_on(), self.residual)
         return (each.double() for each in (*factors, self.gain_partials))
 

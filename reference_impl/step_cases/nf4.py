@@ -1,7 +1,7 @@
 """Comparisons of NF4 dequantization; the blocks' scales have the magnitude.
 
-The reference takes the values of QLoRA's appendix E (Dettmers et al. 2023, arXiv 2305.14314) in fp64, from a table of
-its own; bitsandbytes' kernel, with bitsandbytes' table, stands beside it on a GPU.
+The reference uses the values of QLoRA's appendix E (Dettmers et al. 2023, arXiv 2305.14314) in fp64, from its own
+table. On a GPU the errors are also compared with those of bitsandbytes' kernel, which uses bitsandbytes' table.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ PAPER = (*_NEGATIVE, 0.0, *_POSITIVE)
 
 
 def dequantize(setting: Setting) -> Iterator[KernelComparison]:
-    """Compare attention's output projection and ragged matrices; one block of each is zero if it has more than two."""
+    """Compare attention's output projection and ragged matrices; one of more than two blocks has a block of zeros."""
     model = setting.model
     for rows, cols in ((model.hidden_size, model.query_dim), *RAGGED):
         yield _comparison(setting, rows, cols)

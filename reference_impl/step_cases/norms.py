@@ -1,7 +1,7 @@
-"""Comparisons of RMSNorm: forward, with a fused addition before the norm, and backward, with one after it.
+"""Comparisons of RMSNorm: forward, forward after a fused addition, and backward, also with a fused addition after it.
 
-Activations and incoming gradients have the magnitude: at 1e-4 the mean of squares is a hundredth of the epsilon. The
-middle row of a ragged shape is zero, as that of a padding token may be.
+Activations and incoming gradients have the magnitude. At 1e-4 the mean of squares is a hundredth of the epsilon. The
+middle row of a ragged shape is zero, as the row of a padding token may be.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _RMS_NORM = "torch rms_norm"
 
 
 def _shapes(setting: Setting) -> Iterator[tuple[int, int, bool]]:
-    """Yield tokens, hidden, and True if the middle row is zero."""
+    """Yield (tokens, hidden, zero) for each shape; the middle row of the input is zero if `zero` is True."""
     yield setting.tokens, setting.model.hidden_size, False
     for tokens, hidden in RAGGED:
         yield tokens, hidden, tokens > 2
@@ -123,7 +123,7 @@ def _add_forward(setting: Setting, x: Tensor, residual: Tensor, gain: Tensor) ->
 
 
 def backward(setting: Setting) -> Iterator[KernelComparison]:
-    """Compare two norms of one input, as in a block: the second adds a gradient that bypasses the norm."""
+    """Compare two norms of one input, as in a block. The second norm adds a gradient that bypasses it."""
     for tokens, hidden, zero in _shapes(setting):
         inputs, size = setting.inputs("rms_norm.backward", _name(tokens, hidden)), setting.magnitude
         x = _rows(inputs, tokens, hidden, size, zero=zero)

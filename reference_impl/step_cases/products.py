@@ -1,7 +1,7 @@
-"""Comparisons of the products that are one kernel with what stands around them, on Hopper and in bfloat16 alone.
+"""Comparisons of the products that are fused with neighboring operations, on Hopper and in bfloat16 alone.
 
-Inputs have the magnitude, matrices a hundredth or so, as a model's: a product of K terms is then about as large as its
-inputs. The sum of an element's terms is that of the absolute values in fp64.
+Inputs have the magnitude; elements of matrices have about the size 0.02, as in a model. So a product of K terms is
+about as large as its inputs. An element's terms are computed in fp64 from the absolute values of all factors.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def _inputs(setting: Setting, operation: str, *sizes: int) -> tuple[str, Inputs]
 
 
 def _silu_terms(gate: Tensor, up: Tensor, gate_terms: Tensor, up_terms: Tensor) -> Tensor:
-    """Return how much of each value silu(gate) * up moves, whose factors are rounded."""
+    """Return the terms of each value silu(gate) * up if gate and up themselves have rounding errors."""
     s = gate.sigmoid()
     slope = s * (1 + gate.abs() * (1 - s))
     return slope * up.abs() * gate_terms + (s * gate.abs()) * up_terms + (gate * s * up).abs() + FLUSHED
@@ -154,7 +154,7 @@ def _both(grad: Tensor, weight: Tensor, extra: Tensor, weight_extra: Tensor) -> 
 
 @dataclass(frozen=True)
 class _Sum:
-    """A product and what is added to it: by the kernel, by its twin, and as a formula, all of the same tensors."""
+    """A product and an addition to it: by the kernel, by its twin, and as a formula, all with the same tensors."""
 
     kernel: Callable[..., Tensor]
     naive: Callable[..., Tensor]

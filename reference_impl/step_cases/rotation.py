@@ -1,4 +1,4 @@
-"""Comparisons of LoRA's addition and the rotation that follows it, and of the rotation's tables."""
+"""Comparisons of the addition of LoRA's product with the rotation that follows it, and of the rotation's tables."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _TABLES = ((7, 2), (33, 24), (700, 64))
 
 
 def add_rotate(setting: Setting) -> Iterator[KernelComparison]:
-    """Compare with values and low-rank activations of the magnitude; angles are arbitrary, at position 0 too."""
+    """Compare with qkv and low-rank activations of the magnitude. Angles are arbitrary, at position 0, too."""
     config, model = setting.config, setting.model
     heads = Heads(config.batch_size, config.seq_len, model.num_heads, model.num_kv_heads, model.head_dim)
     for each in ((heads, 2 * config.rank), *RAGGED):
@@ -68,7 +68,7 @@ def _add_rotate(setting: Setting, heads: Heads, factors: int) -> KernelCompariso
 
 
 def tables(setting: Setting) -> Iterator[KernelComparison]:
-    """Compare cos and sin of every position, in fp32; the magnitude sets the base of the angles."""
+    """Compare cos and sin of every position in fp32. The magnitude determines the base of the angles."""
     for seq_len, head_dim in ((setting.config.seq_len, setting.model.head_dim), *_TABLES):
         yield _tables(setting, seq_len, head_dim)
 
@@ -77,7 +77,7 @@ def _tables(setting: Setting, seq_len: int, head_dim: int) -> KernelComparison:
     theta, device = _THETA * setting.magnitude, setting.device
 
     def angles() -> tuple[Tensor, Tensor]:
-        """Return angles [S, D/2] in fp64, and the factor by which they amplify an exponent's relative error."""
+        """Return angles [S, D/2] in fp64, and the factor by which they amplify a relative error of the exponent."""
         share = torch.arange(0, head_dim, 2, dtype=torch.float64, device=device) / head_dim
         position = torch.arange(seq_len, dtype=torch.float64, device=device)
         return torch.outer(position, theta**-share), 1 + share * math.log(theta)
@@ -113,7 +113,7 @@ def _tables(setting: Setting, seq_len: int, head_dim: int) -> KernelComparison:
 
 
 def tables_like_transformers(seq_len: int, head_dim: int, theta: float, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return cos and sin [S, D/2], operation for operation as transformers' `Qwen2RotaryEmbedding`."""
+    """Return cos and sin [S, D/2], computed with the operations of transformers' `Qwen2RotaryEmbedding`."""
     inverse = 1.0 / (theta ** (torch.arange(0, head_dim, 2, dtype=torch.float, device=device) / head_dim))
     positions = torch.arange(seq_len, device=device).float()
     angles = (inverse[:, None] @ positions[None]).t()

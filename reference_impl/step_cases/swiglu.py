@@ -1,7 +1,7 @@
-"""Comparisons of SwiGLU, forward and backward, into new memory and over its input.
+"""Comparisons of SwiGLU, forward and backward, with results in new memory and in place of its input.
 
-Up and the incoming gradient have the magnitude. Gates of three sizes are mixed, 3, 30 and the magnitude: where the
-sigmoid bends, where it saturates, and where its exponential overflows.
+Up and the incoming gradient have the magnitude. Gates of three sizes are mixed: 3, where the sigmoid bends, 30, where
+it saturates, and the magnitude, where its exponential overflows.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def _activation(gate_up: Tensor) -> Tensor:
 
 
 def _sigmoid(gate: Tensor, exponent: float) -> tuple[Tensor, Tensor]:
-    """s = 1 / (1 + exp(-gate)), and how many roundings its own and those of its exponent weigh."""
+    """Return s = 1 / (1 + exp(-gate)) and the weight of its roundings, which include those of its exponent."""
     s = gate.sigmoid()
     return s, 1 + exponent * gate.abs() * (1 - s)
 
