@@ -1,13 +1,15 @@
 """Compute the gradient of one batch in micro-batches, so that only a part of it passes through the model at one time.
 
-Each micro-batch's loss is divided by the tokens of the whole batch. So losses and gradients add up to the mean over all
-tokens, however many tokens each micro-batch has. The backward pass overwrites the flat gradient buffer: a kernel that
-adds would have to read it, also for callers without micro-batches. So the sum has its own buffer, of the size of the
-trainable parameters, and costs one launch a micro-batch.
+Each micro-batch's loss is divided by the number of tokens of the whole batch. So losses and gradients add up to the
+mean over all tokens, even if micro-batches have different numbers of tokens. The backward pass overwrites the flat
+gradient buffer, because a kernel that adds would also have to read the buffer, even for callers without micro-batches.
+So the sum over micro-batches has a buffer of its own, as large as the trainable parameters, and costs one launch for
+each micro-batch.
 
-A capture holds the whole step, with all micro-batches and the update, in one graph. The micro-batches reuse the same
-memory of the graph's pool for their activations, so the graph needs no more than one micro-batch does, and a step is
-one launch. A graph of one micro-batch would need k + 1 launches, and a copy of each micro-batch into place.
+A capture records the whole step, with all k micro-batches and the update, in one graph. The micro-batches reuse the
+same memory of the graph's pool for their activations, so the graph needs no more memory than one micro-batch, and a
+step is one launch. A graph of a single micro-batch would need k + 1 launches, and a copy of each micro-batch into
+static buffers.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from reference_impl.model import Model
 
 
 class Accumulation:
-    """Forward and backward of ``parts`` micro-batches, one after the other, in each of ``ranks`` processes."""
+    """Run forward and backward of ``parts`` micro-batches, one after the other, in each of ``ranks`` processes."""
 
     def __init__(self, model: Model, parts: int, ranks: int = 1) -> None:
         self.parts, self.ranks = parts, ranks
@@ -28,9 +30,11 @@ class Accumulation:
         self._model = model
 
     def gradients(self, tokens: Tensor, targets: Tensor, shape: StepShape) -> Tensor:
-        """Compute tokens, targets int64 [k, B, S] -> their part of the mean loss over the tokens of all ranks (0-d).
+        """Return this rank's part of the mean loss over the tokens of all ranks (0-d); tokens, targets: int64 [k, B,
+        S].
 
-        The gradient of that part is in the gradient buffer.
+        k micro-batches, B sequences of a micro-batch, S sequence length. Leaves the gradient of the returned loss in
+        the flat gradient buffer.
         """
         losses = []
         for number in range(self.parts):
@@ -39,14 +43,14 @@ class Accumulation:
         return torch.stack(losses).sum()
 
     def micro_batch(self, tokens: Tensor, targets: Tensor, shape: StepShape, number: int) -> Tensor:
-        """Run forward and backward of one micro-batch; return its part of the mean loss."""
+        """Run forward and backward of micro-batch ``number``; return its part of the mean loss over the whole batch."""
         mean_over = tokens.numel() * self.ranks
         loss, context = self._model.forward(tokens[number], targets[number], shape, mean_over=mean_over)
         self._model.backward(context, shape, consume=True)
         return loss
 
     def add(self, number: int) -> None:
-        """Add the gradient of micro-batch ``number`` to those before it; the last call leaves the whole sum."""
+        """Add the gradient of micro-batch ``number`` to the sum; the last call writes the sum to the flat gradient."""
         gradient = self._model.trainable.gradient
         if number == 0:
             self.total.copy_(gradient)
@@ -56,5 +60,5 @@ class Accumulation:
             gradient.add_(self.total)
 
     def state_tensors(self) -> dict[str, Tensor]:
-        """Return what a step changes beside the gradients."""
+        """Return the tensors that a step changes in addition to the gradient buffer."""
         return {"accumulated_gradients": self.total}

@@ -1,6 +1,7 @@
 """Causal grouped-query attention with rotary embedding on a fused qkv matrix.
 
-B batch, S seq_len, T = B*S tokens, N query heads, Nkv key/value heads, D head_dim.
+Legend: B batch size, S sequence length, T = B*S tokens, N query heads, Nkv key/value heads, D head dimension, r LoRA
+rank, QKV = (N + 2*Nkv) * D.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from reference_impl.kernels.rope import naive
 
 @dataclass(frozen=True)
 class StepShape:
-    """The shape of a batch, with its rotary tables, float32 [S, D/2]."""
+    """The batch size and the sequence length S of a step, with the rotary tables cos and sin, float32 [S, D/2]."""
 
     batch_size: int
     seq_len: int
@@ -29,16 +30,13 @@ class StepShape:
 
 
 def add_rotate_(qkv: Tensor, low_rank: Tensor, b: Tensor, shape: StepShape, config: ModelConfig) -> None:
-    """Compute qkv [T, QKV] += low_rank [T, 2r] @ b [QKV, 2r]^T and rotate its query and key heads, in place.
-
-    QKV = (N + 2*Nkv) * D.
-    """
+    """Compute qkv [T, QKV] += low_rank [T, 2r] @ b [QKV, 2r]^T in place, then rotate qkv's query and key heads."""
     heads = config.num_heads + config.num_kv_heads
     ops.rope_add_rotate_(qkv, low_rank, b, shape.cos, shape.sin, shape.seq_len, heads, config.head_dim)
 
 
 def rotate_(qkv: Tensor, shape: StepShape, config: ModelConfig) -> None:
-    """Rotate the query and key heads of qkv [T, QKV] in place, by plain torch, for a model without LoRA."""
+    """Rotate the query and key heads of qkv [T, QKV] in place with plain torch operations, for a model without LoRA."""
     heads = config.num_heads + config.num_kv_heads
     naive.apply_(qkv, shape.cos, shape.sin, shape.seq_len, heads, config.head_dim, inverse=False)
 
@@ -48,12 +46,12 @@ def _sizes(shape: StepShape, config: ModelConfig) -> tuple[int, int, int, int, i
 
 
 def forward(qkv: Tensor, shape: StepShape, config: ModelConfig) -> tuple[Tensor, Tensor]:
-    """Compute attention over rotated qkv [T, (N + 2*Nkv) * D] -> output [T, N*D], log-sum-exp of scores [B, N, S]."""
+    """Return attention's output [T, N*D] and the log-sum-exp of the scores [B, N, S], for rotated qkv [T, QKV]."""
     return ops.attention_forward(qkv, *_sizes(shape, config))
 
 
 def backward(
     grad_output: Tensor, qkv: Tensor, output: Tensor, log_sum_exp: Tensor, shape: StepShape, config: ModelConfig
 ) -> Tensor:
-    """grad_output [T, N*D] -> gradient [T, (N + 2*Nkv) * D] of qkv before its rotation."""
+    """Return the gradient [T, QKV] of qkv before its rotation, from the gradient [T, N*D] of attention's output."""
     return ops.attention_backward(grad_output, qkv, output, log_sum_exp, shape.cos, shape.sin, *_sizes(shape, config))

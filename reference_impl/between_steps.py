@@ -1,7 +1,8 @@
 """Save, load and evaluate a run of the trainer between its steps.
 
-A checkpoint is one safetensors file: parameters, Adam's moments, its counts and the learning rate; shape and settings
-are the run's own. A step draws no random number, and its batch and its place in the schedule follow from its index.
+A checkpoint is one safetensors file with the parameters, Adam's moments and step counts, and the learning rate. Shape
+and settings are not saved: the run that loads the file must have the same. No random state is saved either, because a
+step draws no random number. Its batch and its learning rate depend only on its index.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ HELD_OUT_BATCHES = 2
 
 
 class BetweenSteps:
-    """What one opened trainer, captured or not, does between its steps."""
+    """Saving, loading and evaluation of one opened trainer, captured or not, between its steps."""
 
     def __init__(self, capturing: CapturingTrainer) -> None:
         self.capturing, self.trainer = capturing, capturing.trainer
 
     def state(self) -> dict[str, Tensor]:
-        """Return every tensor of the trainer that a step reads and an earlier one wrote."""
+        """Return every tensor that a step of the trainer reads and an earlier step wrote."""
         optimizer = self.trainer.optimizer
         return {
             "parameters": self.trainer.trainable.flat,
@@ -35,7 +36,7 @@ class BetweenSteps:
         }
 
     def save(self, path: Path) -> None:
-        """Write the state to `path`; on return it is on disk."""
+        """Write the state to `path`; when the function returns, the data has been flushed to disk."""
         save_file({name: tensor.detach().cpu() for name, tensor in self.state().items()}, path)
         descriptor = os.open(path, os.O_RDONLY)
         os.fsync(descriptor)
@@ -43,9 +44,10 @@ class BetweenSteps:
 
     @torch.no_grad()
     def load(self, path: Path) -> None:
-        """Copy the state at `path` into the trainer's own tensors: they keep their addresses, which captures hold.
+        """Copy the state from `path` into the trainer's own tensors in place, because captures hold the addresses of
+        these.
 
-        Raises `ReferenceImplError` for a checkpoint of another shape.
+        Raises `ReferenceImplError` if the checkpoint's names or shapes differ from the trainer's.
         """
         loaded, state = load_file(path), self.state()
         shapes = [{name: tensor.shape for name, tensor in tensors.items()} for tensors in (loaded, state)]
@@ -57,7 +59,7 @@ class BetweenSteps:
 
     @torch.no_grad()
     def evaluate(self) -> Tensor:
-        """Return the mean loss [] of the batches that training's first pass reads last, in separate buffers."""
+        """Return the mean loss (0-d) of the last two batches of a pass over the text, in buffers of its own."""
         trainer, shape = self.trainer, self.trainer.static.shape
         last = trainer.data.distinct(trainer.mean_over // shape.seq_len, shape.seq_len)
         losses = []

@@ -1,7 +1,9 @@
 """One decoder block with a hand-written forward and backward.
 
-T tokens, H hidden, I intermediate, r rank, QKV = (N + 2*Nkv) * D. The residual stream and the branch that was added
-last are kept as two tensors, so that the next norm adds them, unless the product before it has done so.
+Legend: B batch size, S sequence length, T = B*S tokens, H hidden, I intermediate, r rank, N query heads, Nkv key/value
+heads, D head dimension, QKV = (N + 2*Nkv) * D. A branch is the output of attention or of the MLP. A branch that is not
+yet added to the residual stream is passed on as a second tensor, and the next norm adds it. There is no second tensor
+if the product that computed the branch has already added it.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from reference_impl.streams import Beside, StepStreams
 
 
 class BlockWeights:
-    """The frozen weights of one block. Matrices are [outputs, inputs], in groups that are dequantized together."""
+    """The frozen weights of a block. A matrix is [outputs, inputs]; matrices of a group are dequantized together."""
 
     def __init__(
         self,
@@ -43,7 +45,7 @@ class BlockWeights:
 
 @dataclass(frozen=True)
 class BlockContext:
-    """The tensors that the backward pass needs from the forward pass; plain tensors can be kept at fixed addresses."""
+    """The tensors of the forward pass that the backward pass needs: plain tensors, so that addresses can be fixed."""
 
     residual_in: Tensor  # [T, H]
     rstd_in: Tensor  # [T]
@@ -70,7 +72,7 @@ class BlockContext:
 
 
 def write_product_(out: Tensor, left: Tensor, right: Tensor) -> None:
-    """Compute out [M, N] float32 = left [M, K] @ right [K, N] by the library, accumulated and stored in float32."""
+    """Compute out [M, N] float32 = left [M, K] @ right [K, N] with torch's matrix product, accumulated in float32."""
     if left.dtype == out.dtype:
         torch.mm(left, right, out=out)
     elif left.device.type == "cuda":
@@ -80,7 +82,7 @@ def write_product_(out: Tensor, left: Tensor, right: Tensor) -> None:
 
 
 class Block:
-    """Attention and SwiGLU, each behind an RMSNorm and inside a residual connection."""
+    """Attention and SwiGLU, each preceded by an RMSNorm and added to the residual stream."""
 
     def __init__(
         self, config: ModelConfig, weights: BlockWeights, trainable: LayerTrainable, *, adapters: bool = True
@@ -95,11 +97,12 @@ class Block:
     def forward(
         self, residual: Tensor, branch: Tensor | None, shape: StepShape, dense: DenseWeights
     ) -> tuple[Tensor, Tensor | None, BlockContext]:
-        """Run the block on residual [T, H] and the branch [T, H] still to be added -> both after it, and the context.
+        """Return the residual stream [T, H] and the branch [T, H] after the block, and the context for the backward
+        pass.
 
-        The branch is None where the product before it has already added it.
-
-        ``dense`` yields the block's `BlockWeights.forward_groups` next.
+        residual [T, H]: the residual stream before the block. branch [T, H]: what must still be added to ``residual``,
+        or None. The returned branch is None if it is already added to the returned residual stream. ``dense`` yields
+        the matrices of this block's `BlockWeights.forward_groups` next.
         """
         config, trainable = self.config, self.trainable
         gain, eps = trainable.input_norm, config.rms_norm_eps
@@ -135,7 +138,7 @@ class Block:
         return residual_mid, act @ down_weight.t(), context
 
     def _project(self, normed: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-        """Compute normed [T, H], weight [QKV, H] -> qkv [T, QKV] without LoRA, and the low-rank activations [T, 2r]."""
+        """Return qkv [T, QKV] without LoRA and the low-rank activations [T, 2r]; normed [T, H], weight [QKV, H]."""
         bias = self.weights.qkv_bias
         qkv = normed @ weight.t() if bias is None else torch.addmm(bias, normed, weight.t())
         return qkv, normed @ self.trainable.scaled_a.t()
@@ -150,11 +153,13 @@ class Block:
         *,
         consume: bool,
     ) -> tuple[Tensor, Beside[None]]:
-        """Turn the gradient [T, H] after the block into that before it; write the block's gradients.
+        """Return the gradient [T, H] of the block's input from that of its output, `grad`; write the block's own
+        gradients.
 
-        The block's gradients are complete once the second result was taken; those of LoRA are staged, see
-        `reference_impl.lora.Trainable`. ``dense`` yields the block's `BlockWeights.backward_groups` next. ``consume``
-        lets the gradient of gate_up overwrite it, so that the largest activation needs no second buffer.
+        The block's own gradients are complete once `take` of the second result was called. LoRA's gradients are staged,
+        see `reference_impl.lora.Trainable`. ``dense`` yields the matrices of this block's
+        `BlockWeights.backward_groups` next. With ``consume`` the gradient of gate_up overwrites gate_up, so that the
+        largest activation needs no second buffer.
         """
         trainable = self.trainable
         grad_gate_up = ops.down_swiglu_backward(
@@ -196,7 +201,7 @@ class Block:
         residual: Tensor,
         gain_partials: Tensor,
     ) -> None:
-        """Write the three gradient buffers of `LayerTrainable`; arguments as in `backward` and `BlockContext`."""
+        """Write the three gradient buffers of `LayerTrainable`. For the arguments see `backward` and `BlockContext`."""
         trainable = self.trainable
         write_product_ = self.write_product_
         if write_product_ is None:

@@ -1,7 +1,7 @@
 """Read frozen weights from a directory in the Hugging Face layout, or draw them as seeded random numbers.
 
-Both sources have `tensor(name)` for the names that Qwen2 and Llama checkpoints use, one tensor at a time, so that only
-one dense matrix exists while a quantized model is built.
+Both sources have the method `tensor(name)`, for the names that Qwen2 and Llama checkpoints use. It returns one tensor
+at a time, so that only one dense matrix exists while a quantized model is built.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ EMBEDDING, FINAL_NORM, HEAD = "model.embed_tokens.weight", "model.norm.weight", 
 
 
 class WeightSource(Protocol):
-    """Frozen weights by name."""
+    """A source of frozen weights, by name."""
 
     def tensor(self, name: str) -> Tensor:
-        """Return the tensor of this name, on the device that the source was made for."""
+        """Return the tensor with this name, on the device that the source was created for."""
         ...
 
 
 def weight_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """Return the name and shape of every tensor that a checkpoint of this shape must hold."""
+    """Return the name and shape of every tensor that a checkpoint of a model with this configuration must hold."""
     hidden, wide = config.hidden_size, config.intermediate_size
     shapes: dict[str, tuple[int, ...]] = {EMBEDDING: (config.vocab_size, hidden), FINAL_NORM: (hidden,)}
     if not config.tie_word_embeddings:
@@ -58,7 +58,7 @@ def weight_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
 
 @dataclass(frozen=True)
 class RandomWeights:
-    """Normal(0, 0.02) matrices, as in Qwen2's own initialization; gains one, biases zero. Drawn on ``device``."""
+    """Random weights drawn on ``device``: matrices Normal(0, 0.02) as Qwen2 is initialized, gains 1, biases 0."""
 
     config: ModelConfig
     seed: int
@@ -75,7 +75,7 @@ class RandomWeights:
 
 
 def read_config(directory: Path) -> ModelConfig:
-    """Return the shape that ``config.json`` declares. Raises `ReferenceImplError` for what this trainer cannot run."""
+    """Return the shape that ``config.json`` declares. Raises `ReferenceImplError` if this trainer cannot run it."""
     path = directory / "config.json"
     raw = read_json(path, "give a Hugging Face model directory")
     try:
@@ -89,7 +89,7 @@ def read_config(directory: Path) -> ModelConfig:
 
 
 def _config(path: Path, raw: dict[str, Any]) -> ModelConfig:
-    """Return the shape. Raises also TypeError and similar errors for values of a wrong type."""
+    """Return the model shape. Values of a wrong type raise TypeError, ValueError, AttributeError or OverflowError."""
     architecture = (raw.get("architectures") or ["none"])[0]
     if architecture not in ARCHITECTURES:
         raise ReferenceImplError(str(path), f"architecture {architecture}", f"use one of {', '.join(ARCHITECTURES)}")
@@ -119,9 +119,10 @@ def _config(path: Path, raw: dict[str, Any]) -> ModelConfig:
 
 
 class CheckpointWeights:
-    """The safetensors of a directory, one file or shards, checked as a whole before the first tensor is read.
+    """The safetensors of a directory, one file or shards. The constructor checks all headers before any tensor is read.
 
-    Raises `ReferenceImplError` naming file and tensor: unreadable file, missing, unexpected or wrongly shaped tensor.
+    Raises `ReferenceImplError`, with file and tensor, for an unreadable file or a missing, unexpected or misshapen
+    tensor.
     """
 
     def __init__(self, directory: Path, config: ModelConfig, device: torch.device) -> None:
@@ -179,7 +180,7 @@ def _plain_name(name: object) -> str:
 
 
 def _header(path: Path) -> dict[str, tuple[int, ...]]:
-    """Return the name and shape of every tensor of one file; safetensors compares sizes with the file's length."""
+    """Return the name and shape of every tensor of one file; safetensors checks the sizes against the file's length."""
     if not os.path.isfile(path):  # noqa: PTH113 - a name that no file can have is none, and raises nothing
         raise ReferenceImplError(str(path), "does not exist", "fetch the missing file")
     try:
@@ -191,5 +192,5 @@ def _header(path: Path) -> dict[str, tuple[int, ...]]:
 
 
 def parameter_count(config: ModelConfig) -> int:
-    """Return number of frozen parameters, norm gains included."""
+    """Return the number of frozen weights of a checkpoint, with the initial gains of the norms."""
     return sum(math.prod(shape) for shape in weight_shapes(config).values())

@@ -1,8 +1,9 @@
 """Gradient clipping over the flat gradient buffer, per layer or global, fused or synchronizing.
 
-scale = min(1, max_norm / (norm + 1e-6)) for each group, as in `torch.nn.utils.clip_grad_norm_`. The fused clip keeps
-norm and scale in device memory: three launches and no host sync a step. The synchronizing clip, its unoptimized twin,
-reads one number per tensor back to the host, six a layer.
+scale = min(1, max_norm / (norm + 1e-6)) for each group, as in `torch.nn.utils.clip_grad_norm_`. A group is one layer,
+or the whole model if the clip is global. The fused clip keeps norm and scale in device memory: three launches and no
+host sync a step. The synchronizing clip is its unoptimized counterpart. It copies one number for each tensor to the
+host, six for each layer.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class TensorSpan:
 
 @dataclass(frozen=True)
 class ClipPlan:
-    """How the flat buffer is cut: P partials of at most 1024 elements, G groups of consecutive partials."""
+    """The division of the flat buffer into P partials (at most 1024 elements) and G groups of consecutive partials."""
 
     spans: tuple[TensorSpan, ...]
     starts: Tensor  # int64 [P]: first element of each partial
@@ -43,7 +44,11 @@ class ClipPlan:
 
     @classmethod
     def build(cls, sizes: Sequence[int], layers: Sequence[int], scope: ClipScope, device: torch.device) -> ClipPlan:
-        """``sizes[i]`` elements of a tensor of layer ``layers[i]``, one after the other; layers count up from 0."""
+        """Return the plan of a buffer of consecutive tensors: tensor i has ``sizes[i]`` elements and is in layer
+        ``layers[i]``.
+
+        Layers count up from 0. With the scope "per_layer" each layer is a group, otherwise all tensors are one group.
+        """
         spans: list[TensorSpan] = []
         starts: list[int] = []
         counts: list[int] = []
@@ -68,7 +73,7 @@ class ClipPlan:
 
 
 class GradientClip:
-    """Clips a flat gradient in place; ``norms`` [G] (before clipping) and ``scales`` [G] stay on the device."""
+    """Clip a flat gradient in place; the G groups' ``norms`` (before clipping) and ``scales`` stay on the device."""
 
     def __init__(self, sizes: Sequence[int], layers: Sequence[int], config: TrainConfig, device: torch.device) -> None:
         self.plan = ClipPlan.build(sizes, layers, config.clip_scope, device)
@@ -80,7 +85,7 @@ class GradientClip:
         self._config = config
 
     def apply_(self, gradient: Tensor) -> None:
-        """Clip ``gradient`` [n] in place by the configured mode."""
+        """Clip ``gradient`` [n] in place, by the fused or the synchronizing clip as configured."""
         if self._config.clip_mode == "fused":
             self._apply_fused_(gradient)
         else:
@@ -93,7 +98,7 @@ class GradientClip:
         ops.clip_scale_apply_(gradient, self.scales, plan.starts, plan.counts, plan.groups)
 
     def _apply_synchronizing_(self, gradient: Tensor) -> None:
-        """Clip with one host sync per non-empty tensor; norms and scales go back by `fill_`, which needs none."""
+        """Clip with one host sync for each non-empty tensor; writing norms and scales by `fill_` needs no sync."""
         squares = [0.0] * self.norms.numel()
         for span in self.plan.spans:
             if span.size:
@@ -117,5 +122,5 @@ class GradientClip:
         return gradient[span.offset : span.offset + span.size]
 
     def state_tensors(self) -> dict[str, Tensor]:
-        """Return what `apply_` changes beside the gradient."""
+        """Return the tensors that `apply_` changes in addition to the gradient."""
         return {"clip_partials": self.partials, "clip_norms": self.norms, "clip_scales": self.scales}

@@ -1,4 +1,4 @@
-"""Compare the fused clip, per layer and global, and the gradients of norm gains that it clips."""
+"""Comparisons for `kernel_match`: the fused clip, per layer and global, and the gradients of norm gains."""
 
 from __future__ import annotations
 
@@ -34,7 +34,10 @@ def clip_comparisons(
     magnitudes: Sequence[float],
     device: torch.device,
 ) -> Iterator[KernelComparison]:
-    """Yield comparisons of the model's six gradients a layer, and of ragged ones, in float32, of the magnitude."""
+    """Yield float32 comparisons of the clip, for the model's tensor sizes (six a layer) and for ragged ones.
+
+    magnitudes: the sizes of the gradients' elements, one comparison for each. rank: the rank of LoRA.
+    """
     in_a_step = tuple(math.prod(shape) for shape in layer_shapes(model, rank).values())
     for layers in ((in_a_step,) * model.num_layers, RAGGED_LAYERS):
         for magnitude in magnitudes:
@@ -97,7 +100,7 @@ def gain_comparisons(
     magnitudes: Sequence[float],
     device: torch.device,
 ) -> Iterator[KernelComparison]:
-    """Yield comparisons of a norm gain's gradient, summed over a step's tokens and over a ragged number of rows."""
+    """Yield comparisons of a norm gain's gradient, summed over a step's `tokens` rows and over a ragged number."""
     for rows, width in ((tokens, hidden), RAGGED_ROWS):
         for dtype in dtypes:
             for magnitude in magnitudes:

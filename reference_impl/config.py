@@ -1,7 +1,7 @@
-"""Settings of a training run: frozen, validated, importable without torch.
+"""Settings of a training run: frozen and validated dataclasses, importable without torch.
 
-`ModelConfig` is the shape of a Qwen2-style decoder, `TrainConfig` one training run. `TrainConfig.preset("tiny",
-seed=1)` fills in the fixed values of a preset model.
+`ModelConfig` is the shape of a Qwen2-style decoder, and `TrainConfig` holds the settings of one training run.
+`TrainConfig.preset("tiny", seed=1)` fills in the fixed values of a preset model.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _require_choice(config: object, name: str, choices: tuple[str, ...]) -> None
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """The shape of a Qwen2 (biased qkv) or Llama (no biases) decoder."""
+    """The shape of a decoder: Qwen2 with ``attention_bias`` (biases in q, k and v), Llama without."""
 
     hidden_size: int
     intermediate_size: int
@@ -94,7 +94,7 @@ class ModelConfig:
 
     @property
     def qkv_dim(self) -> int:
-        """Return the rows of the fused projection: query, key and value heads in this order."""
+        """Return the number of rows of the fused projection matrix: query, key and value heads in this order."""
         return self.query_dim + 2 * self.kv_dim
 
 
@@ -133,21 +133,21 @@ _TRAIN_PRESETS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """One training run.
+    """The settings of one training run.
 
-    ``model`` is a preset name, a directory in the Hugging Face layout, or a `ModelConfig` (seeded random weights).
-    ``device`` and ``dtype`` "auto" mean CUDA where there is one, bfloat16 on CUDA and float32 on the CPU.
-    ``learning_rate`` is the peak of a linear warm-up followed by a cosine to a tenth of it; 0 trains nothing.
-    ``weight_decay`` acts on every trainable tensor, as in one parameter group of `torch.optim.AdamW`.
-    ``data`` is a text file or folder; None is the text in `reference_impl/text/`.
-    ``micro_batches`` is the number of equal parts that a batch is taken in, one after the other, for one update.
-    ``loss_chunk`` is the number of tokens whose logits exist at one time: 512 where it is None, and 1024 in FP8, whose
-    products take half the time, so that the launches around them weigh twice as much (`chunk_tokens`).
-    ``weights`` "nf4" makes the frozen matrices dense anew for each product; "nf4_dense" makes the same values once and
-    keeps them, in four times the memory; "full" keeps the weights as they were read.
-    ``gemm`` is the path of the backward products, see `reference_impl.gemm`.
-    ``precision`` is that of the products with frozen weights: ``dtype``, or FP8 (`reference_impl.fp8`).
-    Without ``adapters`` the forward pass leaves LoRA out; its factors stay in place, so that parameters start alike.
+    ``model``: a preset name or a `ModelConfig` (both with seeded random weights), or a Hugging Face model directory.
+    ``device`` and ``dtype``: "auto" means CUDA if there is a GPU, with bfloat16, and otherwise the CPU, with float32.
+    ``learning_rate``: the peak of a linear warm-up followed by a cosine to a tenth of the peak; 0 trains nothing.
+    ``weight_decay``: applied to every trainable tensor, as in one parameter group of `torch.optim.AdamW`.
+    ``data``: a text file or folder; None means the text in `reference_impl/text/`.
+    ``micro_batches``: the number of equal parts of a batch that are processed one after the other for one update.
+    ``loss_chunk``: the number of tokens whose logits exist at one time. None means 512, and 1024 in FP8: FP8 products
+    take half the time, so the launches around them weigh twice as much (`chunk_tokens`).
+    ``weights``: "nf4" dequantizes the frozen matrices at each use. "nf4_dense" dequantizes the same values once and
+    keeps them, in four times the memory. "full" keeps the weights as they were read.
+    ``gemm``: the path of the backward products, see `reference_impl.gemm`.
+    ``precision``: the number format of products with frozen weights: ``dtype`` or FP8 (`reference_impl.fp8`).
+    ``adapters``: False leaves LoRA out of the forward pass; its factors still exist, with the same initial values.
     """
 
     model: str | ModelConfig = "tiny"
@@ -178,7 +178,7 @@ class TrainConfig:
 
     @property
     def chunk_tokens(self) -> int:
-        """Return the number of tokens whose logits exist at one time."""
+        """Return the number of tokens whose logits exist at one time, ``loss_chunk`` or its default."""
         return self.loss_chunk or _CHUNK_TOKENS[self.precision]
 
     @property
@@ -188,7 +188,7 @@ class TrainConfig:
 
     @classmethod
     def preset(cls, model: str, **overrides: Any) -> TrainConfig:
-        """Return the preset run of ``model``; a model without a preset starts from the field defaults."""
+        """Return the preset run of ``model`` with ``overrides``. A model without a preset gets the fields' defaults."""
         return cls(**{"model": model, **_TRAIN_PRESETS.get(model, {}), **overrides})
 
     def __post_init__(self) -> None:
@@ -234,7 +234,7 @@ class TrainConfig:
 def learning_rate_at(config: TrainConfig, index: int) -> float:
     """Return the learning rate of step ``index`` (from 0): linear warm-up, then a cosine to a tenth of the peak.
 
-    Past ``config.steps`` it stays at that tenth.
+    From ``config.steps`` on, the rate remains a tenth of the peak.
     """
     if index < config.warmup_steps:
         return config.learning_rate * (index + 1) / config.warmup_steps

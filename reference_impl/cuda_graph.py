@@ -1,8 +1,9 @@
 """Capture for the reference trainer: one captured step per shape, replayed by `harness.system`.
 
-On a GPU a step is a CUDA graph; on a CPU it is a traced replay, and every record says which. The scope `step` captures
-the whole step. The scope `backward` captures the forward pass in one graph and backward, clip and optimizer in another
-that shares its memory pool. Capture is off unless `scope="step"` is given, or no scope and `CUDA_GRAPH=1`.
+On a GPU a captured step is a CUDA graph; on a CPU it is a traced replay, and the capture record names the mechanism.
+The scope `step` captures the whole step. The scope `backward` captures the forward pass in one graph, and backward,
+clip and optimizer in a second graph that shares the first graph's memory pool. Without a scope, `CUDA_GRAPH=1` means
+`step`; otherwise nothing is captured.
 """
 
 from __future__ import annotations
@@ -45,12 +46,12 @@ class GraphKey(NamedTuple):
 
 
 def scope_from_environment() -> str:
-    """`step` when `CUDA_GRAPH=1`, else `none`."""
+    """Return `step` if the environment variable `CUDA_GRAPH` is 1, else `none`."""
     return "step" if os.environ.get("CUDA_GRAPH") == "1" else "none"
 
 
 class TracedReplay:
-    """A step recorded without CUDA. In the scope `backward` the forward pass runs unrecorded."""
+    """A step recorded without CUDA. In the scope `backward` the forward pass runs in each step, unrecorded."""
 
     def __init__(self, trainer: Trainer, scope: str, static: State) -> None:
         self._forward: Callable[[], Tensor] | None = None
@@ -76,7 +77,7 @@ class TracedReplay:
 
 
 def _with_marker(trainer: Trainer) -> Tensor:
-    """Return the backward half, returning a tensor as a recorded body must."""
+    """Run the step's second half and return a tensor, because a recorded body must return one."""
     trainer.backward_body()
     return trainer.clip.norms.sum()
 
@@ -88,7 +89,7 @@ def _addresses(static: State) -> dict[str, int]:
 class CapturingTrainer:
     """Train by replaying captured steps, one per `GraphKey`; beyond `capacity` the least recently used one is dropped.
 
-    A capture that fails is reported in `record()`, and training goes on uncaptured. All graphs share one memory
+    If a capture fails, `record()` reports the failure and training continues uncaptured. All graphs share one memory
     pool and one long-lived stream, so that memory stays bounded over any number of re-captures.
     """
 
@@ -138,7 +139,7 @@ class CapturingTrainer:
         return self._cache[key]
 
     def step(self, index: int) -> Tensor:
-        """Run training step `index`; return the loss, 0-d, in its own storage. Only a capture syncs with the host."""
+        """Run training step `index`; return a copy of the loss (0-d). Only a capture waits for the device."""
         captured = self.prepare(index)
         if captured is None:
             self.uncaptured_steps += 1
@@ -181,7 +182,7 @@ class CapturingTrainer:
         return TracedReplay(self.trainer, self.scope, self._static_of_current_shape())
 
     def _static_of_current_shape(self) -> State:
-        """Return, by name, every buffer that a capture of this shape reads or writes between replays."""
+        """Return a function that returns the named buffers that a capture of this shape reads or writes."""
         trainer, static = self.trainer, self.trainer.static
 
         def named() -> dict[str, Tensor]:
@@ -190,7 +191,7 @@ class CapturingTrainer:
         return named
 
     def record(self) -> CaptureRecord:
-        """Return what happened, for the harness."""
+        """Return the harness's record of captures, replays, uncaptured steps, a failure and buffer addresses so far."""
         mechanism = "cuda_graph" if self._on_gpu else "traced"
         graphs: dict[str, int] = {}
         now: dict[str, int] = {}
@@ -222,7 +223,7 @@ class CapturingTrainer:
         )
 
     def forget_captures(self) -> None:
-        """Drop every capture; the next step of any shape captures anew."""
+        """Drop every capture. The next step of each shape is captured again."""
         for captured in self._cache.values():
             self._drop(captured)
         self._cache.clear()

@@ -1,7 +1,7 @@
 """The text to train on, cut into batches that are a pure function of (seed, index).
 
-Unless the run names its data it is the text in `text/`, the same bytes on every machine and Python. Tokens are bytes,
-or those of a model directory's ``tokenizer.json``.
+If the run names no data, the text in `text/` is used, which has the same bytes on every machine. Tokens are the bytes
+of the text, or come from a model directory's ``tokenizer.json``.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ DEFAULT_TEXT_SHA256 = "7dd38bc19ee54289f6d1229194ee5318d31aa42bf93e0590ea390c4b8
 def default_text() -> bytes:
     """Return the text that comes with the trainer.
 
-    Raises `ReferenceImplError` for a file with other bytes, such as one whose line ends a checkout has converted:
-    guards of the shipped contracts were measured on this text.
+    Raises `ReferenceImplError` if a file has other bytes, for example line ends that a checkout has converted. The
+    noise limits (guards) of the shipped contracts were measured on exactly this text.
     """
     text = DEFAULT_TEXT.read_bytes()
     digest = hashlib.sha256(text).hexdigest()
@@ -38,7 +38,7 @@ def default_text() -> bytes:
 
 
 def read_text(data: str | None) -> bytes:
-    """Return the bytes of a file, of all files under a folder in the order of their paths, or of the default text."""
+    """Return the bytes of a file, of all files under a folder (sorted by path), or of the default text."""
     if data is None:
         return default_text()
     path = Path(data)
@@ -58,7 +58,7 @@ def _byte_tokens(text: bytes) -> Tensor:
 
 
 def tokenize(text: bytes, tokenizer: Path | None) -> Tensor:
-    """Return tokens [n]: one per byte (uint8), or by a Hugging Face ``tokenizer.json`` (int32)."""
+    """Return the tokens [n]: one for each byte (uint8), or those of a Hugging Face ``tokenizer.json`` (int32)."""
     if tokenizer is None:
         return _byte_tokens(text)
     try:
@@ -73,14 +73,15 @@ def tokenize(text: bytes, tokenizer: Path | None) -> Tensor:
 
 @lru_cache(maxsize=8)
 def window_order(seed: int, number: int, windows: int) -> Tensor:
-    """Return the order of the windows in pass ``number``, int64 [windows]; kept, because a long text has millions."""
+    """Return the order of the windows in pass ``number``, int64 [windows]. Cached, because a long text has millions."""
     return torch.randperm(windows, generator=seeded_generator(seed, f"pass {number}", torch.device("cpu")))
 
 
 class TextBatches:
-    """Batches of contiguous windows. Neighbours share one token: a target of the first, an input of the second.
+    """Batches of contiguous windows. Neighboring windows share one token: a target of the first, an input of the
+    second.
 
-    A window is used once per pass over the text; each pass has its own seeded order.
+    A window is used at most once per pass over the text; each pass has its own seeded order.
     """
 
     def __init__(self, tokens: Tensor, vocab_size: int, seed: int) -> None:
@@ -97,11 +98,11 @@ class TextBatches:
         return hashlib.sha256(self._tokens.numpy().tobytes()).hexdigest()
 
     def distinct(self, batch_size: int, seq_len: int) -> int:
-        """Return the number of batches of this shape before a window repeats."""
+        """Return the number of batches of this shape in one pass over the text, in which no window repeats."""
         return (self._tokens.numel() - 1) // seq_len // batch_size
 
     def batch(self, index: int, batch_size: int, seq_len: int) -> tuple[Tensor, Tensor]:
-        """Return tokens and next-token targets, both int64 [batch_size, seq_len] on the CPU."""
+        """Return tokens and next-token targets of batch ``index``, both int64 [batch_size, seq_len] on the CPU."""
         per_pass = self.distinct(batch_size, seq_len)
         if per_pass < 1:
             raise ReferenceImplError(

@@ -1,16 +1,18 @@
 """Data-parallel ranks: each trains on its own rows of every batch, and one sum gives the gradient of the whole batch.
 
-Each rank divides its loss by the tokens of all ranks, as `Accumulation` does by those of all micro-batches. So a plain
-sum over ranks is the gradient of the mean over the whole batch, whatever number of tokens each rank has. All trainable
-gradients are in one flat buffer, so a step has one all-reduce. It runs before the clip: every rank clips the same
-gradient by the same norms, and replicas stay bitwise equal without ever being compared.
+Each rank divides its loss by the number of tokens of all ranks, as `Accumulation` divides by the tokens of all
+micro-batches. So a plain sum over ranks is the gradient of the mean over the whole batch, even if ranks have different
+numbers of tokens. All trainable gradients are in one flat buffer, so a step has one all-reduce. The all-reduce runs
+before the clip: every rank clips the same gradient by the same norms, and replicas stay bitwise equal without a
+comparison.
 
-The sum of two ranks has one result, because addition commutes. With more ranks NCCL chooses the order, the same one for
-each call of a size. Sums within the switch (NVLS) have no order that software knows, and are switched off.
+The sum of two ranks has one result, because addition commutes. With more ranks NCCL chooses the order of additions, and
+chooses the same order for every call with the same size. Sums within the NVLink switch (NVLS) have an order that
+software cannot know, so NVLS is switched off.
 
 The all-reduce is torch's functional one: an operator on tensors, with its wait as a second operator. A CUDA graph
-captures both and a traced recording repeats both. (`torch.distributed.all_reduce` waits in Python, which no recording
-contains.)
+captures both operators, and a traced recording repeats both. (`torch.distributed.all_reduce` waits in Python, and a
+recording does not contain that wait.)
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from harness.system.ranks import rank, share, world_size
 
 
 class Ranks:
-    """Return this process's place among the ranks of one training: those of torch's default process group."""
+    """The place of this process among the ranks of one training, which are those of torch's default process group."""
 
     def __init__(self) -> None:
         self.rank, self.count = rank(), world_size()
@@ -31,11 +33,11 @@ class Ranks:
 
     @classmethod
     def of_this_process(cls) -> Ranks | None:
-        """Return the place of this process, or None where it trains alone."""
+        """Return the place of this process, or None if it trains alone."""
         return cls() if world_size() > 1 else None
 
     def rows(self, batch: Tensor) -> Tensor:
-        """Return this rank's rows of a whole batch [B, S]: [B / ranks, S]; rank 0 has the first ones."""
+        """Return this rank's rows [B / ranks, S] of a whole batch [B, S]; rank 0 has the first rows."""
         return batch[share(batch.shape[0])]
 
     def sum_(self, tensor: Tensor) -> None:

@@ -1,7 +1,7 @@
-"""Dense copies of the frozen matrices, in the order in which a pass uses them.
+"""Dense copies of the frozen matrices, in the order in which a forward or backward pass uses them.
 
-Quantized matrices that are used close together share one buffer and are dequantized by one launch. The next group is
-dequantized on the second stream while the main stream computes, where there is a second stream.
+Quantized matrices that are used close together share one buffer and are dequantized by one launch. If there is a second
+stream, it dequantizes the next group while the main stream computes.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class MatrixGroup:
             self._join(quantized)
 
     def _join(self, quantized: list[QuantizedMatrix]) -> None:
-        """Move the codes into one buffer and make each matrix a view of it, so that nothing is stored twice."""
+        """Copy the codes into one buffer and make each matrix a view of it, so that nothing is stored twice."""
         codes = torch.cat([matrix.codes for matrix in quantized])
         absmax = torch.cat([matrix.absmax for matrix in quantized])
         self._joined = QuantizedMatrix(codes, absmax, absmax.numel(), BLOCK)
@@ -50,7 +50,7 @@ class MatrixGroup:
         )
 
     def dense(self, dtype: torch.dtype) -> tuple[Tensor, ...]:
-        """Return each matrix [rows, cols] in ``dtype``."""
+        """Return the matrices of the group, each [rows, cols], in ``dtype``."""
         if self._joined is None:
             return tuple(matrix.dense(dtype) for matrix in self.matrices)
         flat = self._joined.dense(dtype).view(-1)
@@ -60,7 +60,7 @@ class MatrixGroup:
 
 
 class Ahead(Generic[Value]):
-    """Values that a pass uses one after the other, computed when taken, or earlier on the second stream."""
+    """Values that a pass uses one after the other, each computed when it is taken, or earlier on the second stream."""
 
     def __init__(self, makers: Iterable[Callable[[], Value]], streams: StepStreams) -> None:
         self._stages = deque(streams.beside(make) for make in makers)
@@ -71,12 +71,12 @@ class Ahead(Generic[Value]):
             stage.start()
 
     def take(self) -> Value:
-        """Return the next value; it lives as long as the caller keeps it."""
+        """Return the next value. Its memory is freed when the caller drops it."""
         return self._stages.popleft().take()
 
 
 class DenseWeights(Ahead[tuple[Tensor, ...]]):
-    """The dense matrices of a pass over the model, group after group."""
+    """The dense matrices of a pass over the model; each value is the matrices of one group."""
 
     def __init__(self, groups: Iterable[MatrixGroup], dtype: torch.dtype, streams: StepStreams) -> None:
         super().__init__((partial(group.dense, dtype) for group in groups), streams)

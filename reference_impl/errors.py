@@ -1,12 +1,12 @@
-"""The one error that the reference trainer raises for bad input."""
+"""The error that the reference trainer raises for bad input."""
 
 from __future__ import annotations
 
 
 class ReferenceImplError(ValueError):
-    """A configuration, checkpoint or data set that cannot be used.
+    """A configuration, checkpoint or data set cannot be used.
 
-    ``argument`` names what is wrong (a field, a file, a tensor), ``found`` what was there, ``remedy`` what to do.
+    ``argument``: the field, file or tensor that is wrong. ``found``: its value or state. ``remedy``: what to do.
     """
 
     def __init__(self, argument: str, found: str, remedy: str) -> None:

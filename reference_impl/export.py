@@ -1,4 +1,4 @@
-"""The trainer's frozen weights as a checkpoint in Hugging Face's terms, so that other libraries can train the same."""
+"""Write the trainer's frozen weights as a Hugging Face checkpoint, so that other libraries can train the same model."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from reference_impl.config import ModelConfig
 
 
 def write_checkpoint(model: ModelConfig, source: WeightSource, directory: Path) -> Path:
-    """Write `config.json` and the weights in bfloat16, as published checkpoints have them; return the directory."""
+    """Write `config.json` and the weights in bfloat16, as in published checkpoints; return the directory."""
     directory.mkdir(parents=True)
     weights = {name: source.tensor(name).to(torch.bfloat16).cpu() for name in weight_shapes(model)}
     save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
@@ -22,7 +22,7 @@ def write_checkpoint(model: ModelConfig, source: WeightSource, directory: Path) 
 
 
 def hugging_face_config(model: ModelConfig) -> dict[str, object]:
-    """Return `config.json` of the model: Qwen2 with biased q, k and v, Llama without."""
+    """Return the content of the model's `config.json`: Qwen2 if q, k and v have biases, else Llama."""
     kind, architecture = ("qwen2", "Qwen2ForCausalLM") if model.attention_bias else ("llama", "LlamaForCausalLM")
     return {
         "architectures": [architecture],

@@ -1,4 +1,4 @@
-"""Read files of a user or a hub: only plain files of a bounded size, so that none fills memory or takes hours."""
+"""Read files that come from a user or a hub, but only regular files of bounded size, to bound memory and time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ JSON_LIMIT = 64 * 2**20
 
 
 def read_json(path: Path, remedy: str) -> dict[str, Any]:
-    """Return the JSON object in a file. Raises `ReferenceImplError` with `remedy`."""
+    """Return the JSON object in a file. Raises `ReferenceImplError` with `remedy` if the file cannot be used."""
     try:
         size = path.stat().st_size
         if not path.is_file() or size > JSON_LIMIT:
@@ -30,9 +30,7 @@ def read_json(path: Path, remedy: str) -> dict[str, Any]:
 
 
 def read_all(files: list[Path]) -> bytes:
-    """Return the bytes of all files, a line end between them. Raises `ReferenceImplError` for more than
-    `TEXT_LIMIT`.
-    """
+    """Return the bytes of all files, joined by line ends. Raises `ReferenceImplError` beyond `TEXT_LIMIT` bytes."""
     total = 0
     for path in files:
         total += path.stat().st_size

@@ -1,11 +1,12 @@
 """Products in FP8: both operands e4m3 (the logits' gradient e5m2), scaled by powers of two, summed in fp32.
 
-    product = round(scale_a[m] * scale_b[n] * sum over k of a[m, k] * b[n, k])
+    product[m, n] = round(scale_a[m] * scale_b[n] * sum over k of a[m, k] * b[n, k])
 
-M, N rows of the operands, K their summed columns. Each row has its scale, so the kernel that writes a row can compute
-the scale, or knows a bound of the row before, and nothing waits for the host. Gradients are e4m3, too: with one scale a
-row their range is that of one token's gradient, of which e4m3 keeps 2^-16, and its third bit of fraction halves the
-rounding of e5m2. On a CUDA device the library or `kernels/fp8_products` multiplies; elsewhere a twin does, in fp32.
+M, N: rows of the operands a, b. K: their columns, which are summed over. Each row has its own scale. The kernel that
+writes a row computes the scale, or knows a bound of the row in advance, so nothing waits for the host. Gradients are
+e4m3, too. A row holds the gradient of one token, and relative to the row's largest value e4m3 keeps values down to
+2^-16. Its third bit of fraction halves the rounding error of e5m2. On a CUDA device the products run in torch's scaled
+product or in `kernels/fp8_products`. Elsewhere a naive twin computes them in fp32.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ MOST_TERMS_FAST = 32768
 
 @dataclass(frozen=True)
 class ScaledRows:
-    """A matrix in FP8: the value of an element is data * scale of its row."""
+    """A matrix in FP8: the value of an element is its data * the scale of its row."""
 
     data: Tensor  # e4m3 or e5m2 [rows, cols], the summed dimension last
     scale: Tensor  # f32 [rows]; 0-d: one scale for all rows, with another operand of one scale alone
@@ -39,15 +40,16 @@ class ScaledRows:
 
     @classmethod
     def of(cls, x: Tensor) -> ScaledRows:
-        """Quantize x [rows, cols], read once more: for tensors that no kernel of ours writes row by row."""
+        """Quantize x [rows, cols] in a separate pass, for tensors whose kernel does not write FP8 rows itself."""
         return cls(*ops.fp8_quantize_rows(x))
 
 
 @dataclass(frozen=True)
 class Fp8Matrix:
-    """A frozen NF4 weight [outputs, inputs] that is converted to FP8 at each use, as it is and transposed.
+    """A frozen NF4 weight [outputs, inputs] that is converted to FP8 at each use, either untransposed or transposed.
 
-    |code| <= 1, so a row's largest absmax bounds the row, and scales are known when the weight is loaded.
+    NF4 codes have |code| <= 1, so no element of a row exceeds the row's largest absmax. Scales are therefore known when
+    the weight is loaded.
     """
 
     source: QuantizedMatrix
@@ -58,7 +60,7 @@ class Fp8Matrix:
 
     @classmethod
     def of(cls, matrix: FrozenMatrix) -> Fp8Matrix:
-        """Raise `ReferenceImplError` for a matrix that is not NF4, or whose rows are no whole blocks."""
+        """Compute the scales. Raises `ReferenceImplError` unless the matrix is NF4 with whole blocks in each row."""
         if not isinstance(matrix, QuantizedMatrix):
             raise ReferenceImplError("precision", "fp8 with weights that are not nf4", "choose weights='nf4'")
         if matrix.cols % BLOCK:
@@ -69,12 +71,12 @@ class Fp8Matrix:
         return cls(matrix, row_scale, row_inverse, *column)
 
     def rows(self) -> ScaledRows:
-        """Return the values [outputs, inputs]: for x @ W^T."""
+        """Return the weight [outputs, inputs] in FP8, for the product x @ W^T."""
         source = self.source
         return ScaledRows(ops.fp8_from_nf4(source.codes, source.absmax, self.row_inverse, source.cols), self.row_scale)
 
     def transposed(self) -> ScaledRows:
-        """Return the values [inputs, outputs]: for grad @ W."""
+        """Return the transposed weight [inputs, outputs] in FP8, for the product grad @ W."""
         source = self.source
         data = ops.fp8_from_nf4_transposed(source.codes, source.absmax, self.column_inverse, source.rows)
         return ScaledRows(data, self.column_scale)
@@ -88,9 +90,10 @@ _STEEPEST = 1.1
 
 @dataclass(frozen=True)
 class MlpLimits:
-    """Factors that, with the norms of rows, bound SwiGLU's results in FP8: f32 [1] each, see `kernels/fp8_products`.
+    """Factors, f32 [1] each, that with the norms of rows bound SwiGLU's results in FP8, see `kernels/fp8_products`.
 
-    For every intermediate column, by Cauchy and Schwarz: |gate| <= |x| |W_gate|, |grad_act| <= |grad| |W_down|.
+    By the Cauchy-Schwarz inequality |gate| <= |x| |W_gate| and |grad_act| <= |grad| |W_down|, for every column of the
+    MLP.
     """
 
     forward: Tensor
@@ -98,7 +101,10 @@ class MlpLimits:
 
     @classmethod
     def of(cls, gate_up: QuantizedMatrix, down: QuantizedMatrix) -> MlpLimits:
-        """gate_up [2I, H], down [H, I]: the largest products of norms, of which four are rounded."""
+        """Compute both factors for gate_up [2I, H], down [H, I] from the largest products of norms over the I columns.
+
+        The result includes a margin of 7 % for each of four roundings.
+        """
         gate, up = _dense(gate_up).norm(dim=1).chunk(2)
         columns = _dense(down).norm(dim=0)
         forward = (gate * up).amax()
@@ -107,12 +113,12 @@ class MlpLimits:
 
 
 def _dense(matrix: QuantizedMatrix) -> Tensor:
-    """Return the matrix in f32 by torch alone, because a kernel here would be one that no step has."""
+    """Return the matrix in f32, with plain torch: a step needs no such kernel, so the kernel plan does not list one."""
     return nf4.dequantize(matrix.codes, matrix.absmax, matrix.rows, matrix.cols, torch.float32)
 
 
 class Fp8Products:
-    """Multiply in FP8 and count the products. There is no other path: a product that cannot run in FP8 raises."""
+    """Multiply in FP8 and count the products. There is no fallback: a product that cannot run in FP8 raises."""
 
     def __init__(self, dtype: torch.dtype, most_terms_fast: int = MOST_TERMS_FAST) -> None:
         self.dtype = dtype
@@ -120,7 +126,7 @@ class Fp8Products:
         self.count = 0
 
     def multiply(self, a: ScaledRows, b: ScaledRows, bias: Tensor | None = None, out: Tensor | None = None) -> Tensor:
-        """Multiply a [M, K], b [N, K] (+ bias [N]) -> a @ b^T [M, N] in the compute dtype, in ``out`` if given."""
+        """Return a @ b^T (+ bias) [M, N] in the compute dtype, in ``out`` if given; a [M, K], b [N, K], bias [N]."""
         self.count += 1
         if a.data.device.type != "cuda":
             return _twin(a, b, bias, self.dtype, out)
@@ -137,11 +143,15 @@ class Fp8Products:
         )
 
     def serves(self, x: ScaledRows, intermediate: int) -> bool:
-        """Return True if SwiGLU is fused into the products around it, for x [T, H]."""
+        """Return True if fused kernels can compute the products around SwiGLU, for x [T, H] in FP8 with row norms."""
         return x.norm is not None and ops.fp8_serves(x.data, intermediate, self.dtype)
 
     def up_swiglu(self, x: ScaledRows, weight: ScaledRows, limits: MlpLimits) -> tuple[Tensor, ScaledRows]:
-        """x [T, H], weight [2I, H] -> gate_up [T, 2I] in the compute dtype, and silu(gate) * up [T, I] in FP8."""
+        """Return gate_up = x W^T [T, 2I] in the compute dtype, and silu(gate) * up [T, I] in FP8.
+
+        x [T, H]; weight [2I, H], the rows of gate first. One fused kernel where `serves` allows it, otherwise two
+        kernels.
+        """
         if x.norm is None or not self.serves(x, weight.data.shape[0] // 2):
             gate_up = self.multiply(x, weight)
             return gate_up, ScaledRows(*ops.fp8_swiglu_forward(gate_up))
@@ -152,7 +162,11 @@ class Fp8Products:
     def down_swiglu_backward(
         self, grad: ScaledRows, weight: ScaledRows, gate_up: Tensor, input_norm: Tensor, limits: MlpLimits
     ) -> ScaledRows:
-        """grad [T, H], the transposed weight [I, H], gate_up [T, 2I], its input's norms [T] -> gate_up's gradient."""
+        """Return the gradient [T, 2I] of gate_up in FP8, with one fused kernel where `serves` allows it.
+
+        grad [T, H]: gradient of the MLP's output. weight [I, H]: W_down transposed. gate_up [T, 2I]. input_norm f32
+        [T]: the norms of the rows from which gate_up was computed.
+        """
         if grad.norm is None or not self.serves(grad, weight.data.shape[0]):
             return ScaledRows(*ops.fp8_swiglu_backward(self.multiply(grad, weight), gate_up))
         self.count += 1
@@ -169,7 +183,7 @@ _VALUES = {
 
 
 def _twin(a: ScaledRows, b: ScaledRows, bias: Tensor | None, dtype: torch.dtype, out: Tensor | None) -> Tensor:
-    """Return the same product by torch's fp32 one."""
+    """Return the same product as `Fp8Products.multiply`, computed with torch's fp32 product."""
     product = _float(a.data) @ _float(b.data).t()
     product = product * (a.scale if a.scale.dim() == 0 else a.scale[:, None]) * b.scale
     if bias is not None:
@@ -178,5 +192,5 @@ def _twin(a: ScaledRows, b: ScaledRows, bias: Tensor | None, dtype: torch.dtype,
 
 
 def _float(data: Tensor) -> Tensor:
-    """e4m3 or e5m2 on a CPU -> f32, the bits of ``data.float()``, which takes four times as long as looking them up."""
+    """Return ``data.float()`` for e4m3 or e5m2 on a CPU, by table lookup, which is four times as fast."""
     return _VALUES[data.dtype].index_select(0, data.view(torch.uint8).flatten().int()).view(data.shape)

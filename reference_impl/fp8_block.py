@@ -1,8 +1,9 @@
-"""A decoder block whose products with frozen weights run in FP8, forward and input gradient.
+"""A decoder block whose products with frozen weights run in FP8, in the forward pass and for the input gradients.
 
-T tokens, H hidden, I intermediate, r rank. Norms, SwiGLU and their backward write operands in FP8. Attention's output
-and gradient are read once more to be quantized, because a program of attention does not see whole rows. LoRA,
-attention, norms, the residual stream and the context of `reference_impl.block` stay in the compute dtype.
+T tokens, H hidden, I intermediate, r rank. The kernels of norms and SwiGLU write their results in FP8, forward and
+backward, as operands of the next product. Attention's output and its gradient need a separate pass to be quantized,
+because one program of the attention kernels does not have whole rows. LoRA, attention, norms, the residual stream and
+`reference_impl.block.BlockContext` stay in the compute dtype.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from reference_impl.streams import Beside, StepStreams
 
 @dataclass(frozen=True)
 class Fp8Context(BlockContext):
-    """A `BlockContext` with the norms f32 [T] of the rows from which gate_up was computed."""
+    """A `BlockContext` and ``norm_mid`` f32 [T], the norms of the rows from which gate_up was computed."""
 
     norm_mid: Tensor
 
@@ -34,14 +35,14 @@ class Fp8Context(BlockContext):
 
 @dataclass(frozen=True)
 class Gradient:
-    """The gradient [T, H] of the residual stream, in the compute dtype and in FP8."""
+    """The gradient [T, H] of the residual stream: ``value`` in the compute dtype, ``rows`` in FP8."""
 
     value: Tensor
     rows: ScaledRows
 
 
 class Fp8Block(Block):
-    """A `Block` for `reference_impl.fp8_model`."""
+    """A `Block` whose products with frozen weights run in FP8, for `reference_impl.fp8_model`."""
 
     def __init__(
         self,
@@ -63,7 +64,7 @@ class Fp8Block(Block):
     def forward_fp8(
         self, residual: Tensor, branch: Tensor | None, shape: StepShape, weights: Ahead[ScaledRows]
     ) -> tuple[Tensor, Tensor, Fp8Context]:
-        """Do as `Block.forward` does; ``weights`` yields what `in_forward` makes next."""
+        """Do the same as `Block.forward`, in FP8. ``weights`` yields the results of the block's `in_forward` next."""
         config, trainable, multiply = self.config, self.trainable, self.products.multiply
         eps = config.rms_norm_eps
         first, added = (residual, None) if branch is None else (branch, residual)
@@ -96,7 +97,7 @@ class Fp8Block(Block):
         weights: Ahead[ScaledRows],
         streams: StepStreams,
     ) -> tuple[Gradient, Beside[None]]:
-        """Do as `Block.backward` does; ``weights`` yields what `in_backward` makes next."""
+        """Do the same as `Block.backward`, in FP8. ``weights`` yields the results of the block's `in_backward` next."""
         trainable, multiply = self.trainable, self.products.multiply
         grad_gate_up = self.products.down_swiglu_backward(
             grad.rows, weights.take(), context.gate_up, context.norm_mid, self.limits

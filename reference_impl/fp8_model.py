@@ -1,7 +1,7 @@
-"""The decoder whose products with frozen weights run in FP8: those of the blocks, and the head's.
+"""The decoder whose products with frozen weights run in FP8: the products of the blocks and those of the head.
 
-T tokens, H hidden, V vocabulary. The head is kept in FP8 beside the embedding, as it is and transposed (2 * V * H
-bytes): it is not NF4, and one scale serves all of it.
+T tokens, H hidden, V vocabulary. The head is stored in FP8 in addition to the embedding, untransposed and transposed (2
+* V * H bytes), because it is not NF4. All of the head has one scale.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from reference_impl.streams import Beside
 
 
 class Fp8Head:
-    """The head [V, H] in e4m3, both ways, with one scale."""
+    """The head [V, H] and its transpose [H, V] in e4m3, with one scale for all elements."""
 
     def __init__(self, head: Tensor) -> None:
         scale, inverse = power_of_two_scale(head.abs().amax().float())
@@ -37,7 +37,7 @@ class Fp8Head:
 
 
 class Fp8Model(Model):
-    """A `Model` of `Fp8Block`s; `TrainConfig.precision` chooses it."""
+    """A `Model` made of `Fp8Block`s, used when `TrainConfig.precision` is "fp8"."""
 
     blocks: list[Fp8Block]  # type: ignore[assignment]
 
@@ -62,7 +62,7 @@ class Fp8Model(Model):
     def forward(
         self, tokens: Tensor, targets: Tensor, shape: StepShape, *, mean_over: int | None = None
     ) -> tuple[Tensor, ModelContext]:
-        """Do as `Model.forward` does."""
+        """Do the same as `Model.forward`, with FP8 products."""
         self.trainable.refresh_compute_copies()
         residual, branch, contexts = self._forward_fp8(tokens, shape)
         hidden, final, rstd_out = self._final_norm(residual, branch)
@@ -80,14 +80,14 @@ class Fp8Model(Model):
         return residual, branch, contexts
 
     def _final_norm(self, residual: Tensor, branch: Tensor | None) -> tuple[Tensor, ScaledRows, Tensor]:
-        """-> the residual stream [T, H] after all blocks, its norm in FP8, and the norm's rstd [T]."""
+        """Return the residual stream [T, H] after all blocks, its norm in FP8, and the norm's rstd [T]."""
         first, added = (residual, None) if branch is None else (branch, residual)
         eps = self.config.rms_norm_eps
         hidden, _, data, scale, rstd, _ = ops.fp8_norm_add_forward(first, added, self.final_gain, eps, keep=False)
         return hidden, ScaledRows(data, scale), rstd
 
     def _loss_fp8(self, final: ScaledRows, targets: Tensor, mean_over: int) -> tuple[Tensor, Tensor]:
-        """Do as `Model._loss` does, of the final norm's output in FP8; the gradient [T, H] is new memory."""
+        """Do the same as `Model._loss`, for the final norm's output in FP8. The returned gradient is a new tensor."""
         tokens, multiply = targets.numel(), self.products.multiply
         device = targets.device
         scale = torch.full((), 1.0 / mean_over, dtype=torch.float32, device=device)
@@ -105,7 +105,7 @@ class Fp8Model(Model):
         return torch.cat(losses).sum() * scale, grad_final
 
     def backward(self, context: ModelContext, shape: StepShape, *, consume: bool) -> None:
-        """Do as `Model.backward` does."""
+        """Do the same as `Model.backward`, with FP8 products."""
         partials = ops.rms_norm_gain_partials(context.residual_out, 1)
         value, data, scale, norm = ops.fp8_norm_backward_to_partials(
             context.grad_final, context.residual_out, self.final_gain, context.rstd_out, partials[0]
@@ -125,7 +125,7 @@ class Fp8Model(Model):
         self.trainable.finish_gradients()
 
     def logits(self, tokens: Tensor, shape: StepShape) -> Tensor:
-        """Return the logits, as `Model.logits` does."""
+        """Return the same logits as `Model.logits`, with FP8 products."""
         self.trainable.refresh_compute_copies()
         residual, branch, _ = self._forward_fp8(tokens, shape)
         _, final, _ = self._final_norm(residual, branch)

@@ -1,4 +1,4 @@
-"""Count the products of a step that run in FP8, where they are multiplied and not where they are requested."""
+"""Count the products of a step that really run in FP8, at the place where they are multiplied."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def products_expected(trainer: Trainer) -> int:
 
 
 def products_counted(trainer: Trainer) -> int:
-    """Return the number of products that forward and backward multiply in FP8, counted on fake tensors."""
+    """Return the number of products that run in FP8 in one forward and backward pass, counted on fake tensors."""
     model = trainer.model
     if not isinstance(model, Fp8Model):
         return 0
@@ -36,11 +36,11 @@ def products_counted(trainer: Trainer) -> int:
 
 
 def _launch_nothing(_spec: KernelSpec, _arguments: tuple[object, ...]) -> None:
-    """Return a launcher that leaves the outputs as they are."""
+    """Launch nothing, so that the outputs keep their values."""
 
 
 def precision_facts(trainer: Trainer) -> dict[str, int | str]:
-    """Return both counts and ``dtype``: FP8's if every product that must be in FP8 is, else the compute dtype."""
+    """Return both counts and ``dtype``: FP8's name if the counts are equal, otherwise the compute dtype's name."""
     counted, expected = products_counted(trainer), products_expected(trainer)
     compute = str(trainer.dtype).removeprefix("torch.")
     return {

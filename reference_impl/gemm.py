@@ -2,13 +2,13 @@
 
 Legend: C [M, N] = A [M, K] @ B [K, N];  grad_A = grad_C @ B^T [M, K],  grad_B = A^T @ grad_C [K, N].
 
-cublas  the library's product. fp32 operands are multiplied without TF32, whatever the process allows elsewhere: a
-        TF32 backward once went NaN at gradient magnitude 1e5 (ALB-076).
-tiled   the 16 x 16 kernel of `kernels/gemm`, its naive twin for tensors on a CPU.
-fp16    the weight is kept in half precision and its fp32 original may be freed (PMAT-472: 2.6 GB at 1.5B); the other
-bf16    operand is rounded to the same type, products are accumulated and stored in fp32.
+    cublas  torch's product. fp32 operands are multiplied without TF32, even if the process allows TF32, because a TF32
+            backward pass once became NaN at gradient magnitude 1e5 (ALB-076).
+    tiled   the 16 x 16 kernel of `kernels/gemm`, or its naive twin for tensors on a CPU.
+    fp16,   the weight is kept in half precision, so its fp32 original may be freed (PMAT-472: 2.6 GB for a 1.5B model).
+    bf16    The other operand is rounded to the same type. Products are accumulated and stored in fp32.
 
-Every path takes the same arguments and refuses the same ones, before anything is written.
+Every path takes the same arguments and checks them by the same rules before anything is written.
 """
 
 from __future__ import annotations
@@ -36,16 +36,18 @@ _SMALLEST_EXPONENT = -110
 
 
 class BackwardGemm:
-    """Both backward products by one path; one object serves any number of layers and holds no tensor."""
+    """Both backward products by one path. An object holds no tensor, so any number of layers can share it."""
 
     def __init__(self, path: GemmPath) -> None:
         self.path = path
         self.half = HALF_TYPES.get(path)
 
     def cache_weight(self, weight: Tensor) -> Tensor:
-        """Return what to keep of a frozen weight [K, N] as operand `b` of `grad_a`: itself, or its half-precision copy.
+        """Return the tensor to keep for a frozen weight [K, N], operand `b` of `grad_a`: itself or a half-precision
+        copy.
 
-        ReferenceImplError if a finite weight would become infinite in the path's type. Reads the device once.
+        Raises ReferenceImplError if a finite weight would become infinite in the path's type; the check is one host
+        sync.
         """
         if self.half is None:
             return weight
@@ -56,9 +58,9 @@ class BackwardGemm:
         return cached
 
     def grad_a(self, grad_c: Tensor, b: Tensor, out: Tensor | None = None, *, accumulate: bool = False) -> Tensor:
-        """Compute grad_c [M, N], b [K, N] -> grad_c @ b^T [M, K] in `out` (fp32, or by default grad_c's dtype).
+        """Return grad_c @ b^T [M, K] in `out` (fp32 or grad_c's dtype), or in a new tensor; grad_c [M, N], b [K, N].
 
-        `accumulate` adds to `out`. ReferenceImplError names the argument that does not fit.
+        With `accumulate` the product is added to `out`. ReferenceImplError names an argument that does not fit.
         """
         _check_operand("grad_c", grad_c)
         _check_operand("b", b)
@@ -71,9 +73,9 @@ class BackwardGemm:
         return self._multiply(grad_c, b.t(), out, accumulate=accumulate)
 
     def grad_b(self, a: Tensor, grad_c: Tensor, out: Tensor | None = None, *, accumulate: bool = False) -> Tensor:
-        """Multiply a [M, K], grad_c [M, N] -> a^T @ grad_c [K, N] in `out` (fp32, or grad_c's dtype as is the default).
+        """Return a^T @ grad_c [K, N] in `out` (fp32 or grad_c's dtype), or in a new tensor; a [M, K], grad_c [M, N].
 
-        `accumulate` adds to `out`. ReferenceImplError names the argument that does not fit.
+        With `accumulate` the product is added to `out`. ReferenceImplError names an argument that does not fit.
         """
         _check_operand("a", a)
         _check_operand("grad_c", grad_c)
@@ -103,7 +105,7 @@ class BackwardGemm:
         return out
 
     def _multiply(self, left: Tensor, right: Tensor, out: Tensor, *, accumulate: bool) -> Tensor:
-        """Compute out (+)= left [P, Q] @ right [Q, R] by the library."""
+        """Write left [P, Q] @ right [Q, R] into `out`, or add it, with torch's product in the path's data type."""
         if self.half is None:
             return _library_product(left, right, out, accumulate=accumulate)
         left_half, left_scale = _halve(left, self.half)
@@ -119,16 +121,16 @@ class BackwardGemm:
 
 
 def install(blocks: Iterable[Block], path: GemmPath) -> None:
-    """Let blocks compute the gradients of their LoRA factors by `path`, one by one.
+    """Make the blocks compute the gradients of their two LoRA factors one by one, with products of `path`.
 
-    With `cublas` a block computes both in two launches of its own kernels: `kernels/lora_gradients`.
+    With `cublas` nothing changes: a block computes both gradients in two launches of `kernels/lora_gradients`.
     """
     if path == "cublas":
         return
     gemm = BackwardGemm(path)
 
     def write_product_(out: Tensor, left: Tensor, right: Tensor) -> None:
-        """`reference_impl.block.write_product_`: left is the transposed A of `grad_b`."""
+        """Do the same as `reference_impl.block.write_product_`; left is the transpose of `grad_b`'s operand A."""
         gemm.grad_b(left.t().contiguous(), right.contiguous(), out)
 
     for block in blocks:
@@ -136,9 +138,7 @@ def install(blocks: Iterable[Block], path: GemmPath) -> None:
 
 
 def _halve(matrix: Tensor, half: torch.dtype) -> tuple[Tensor, Tensor | None]:
-    """Return the matrix in `half`; into fp16 it goes divided by a power of two, given beside it (0-d fp32, no host
-    sync).
-    """
+    """Return the matrix in `half` and, for fp16, the power of two that it was divided by (0-d fp32), else None."""
     if matrix.dtype == half:
         return matrix, None
     if half != torch.float16:
@@ -150,7 +150,7 @@ def _halve(matrix: Tensor, half: torch.dtype) -> tuple[Tensor, Tensor | None]:
 
 
 def _library_product(left: Tensor, right: Tensor, out: Tensor, *, accumulate: bool) -> Tensor:
-    """Compute out (+)= left @ right; half operands are accumulated in fp32, whatever dtype `out` has."""
+    """Write left @ right into `out`, or add it. Half-precision operands are always accumulated in fp32."""
     if left.dtype == out.dtype:
         with _ieee_products() if out.is_cuda and out.dtype == torch.float32 else nullcontext():
             return out.addmm_(left, right) if accumulate else torch.mm(left, right, out=out)
@@ -165,7 +165,7 @@ def _library_product(left: Tensor, right: Tensor, out: Tensor, *, accumulate: bo
 
 @contextmanager
 def _ieee_products() -> Iterator[None]:
-    """Let cuBLAS compute fp32 products without TF32; restore the process's setting afterwards."""
+    """Make cuBLAS compute fp32 products without TF32 inside the `with`; restore the process's setting afterwards."""
     matmul = torch.backends.cuda.matmul
     allowed = matmul.fp32_precision
     if allowed == "ieee":
@@ -205,7 +205,7 @@ def _check_layout(name: str, tensor: Tensor, device: torch.device) -> None:
 
 
 def _check_partner(name: str, tensor: Tensor, other_name: str, other: Tensor, *, axis: int) -> None:
-    """Check that `tensor` is on the device of `other`, and as long along `axis` (0: rows, 1: columns)."""
+    """Check that `tensor` has the device of `other` and the same length along `axis` (0: rows, 1: columns)."""
     _check_layout(name, tensor, other.device)
     if tensor.shape[axis] != other.shape[axis]:
         what = ("rows", "columns")[axis]

@@ -1,6 +1,7 @@
-"""Compare the backward products, at a model's shapes and at ragged ones.
+"""Comparisons for `kernel_match`: the backward products of linear layers, at a model's shapes and at ragged ones.
 
-Legend: C [M, N] = A [M, K] @ B [K, N]. T tokens, H hidden, I intermediate, r rank, QKV = (N + 2 * Nkv) * D.
+Legend: C [M, N] = A [M, K] @ B [K, N]. T tokens, H hidden, I intermediate, r rank, QKV = (N + 2 * Nkv) * D with N query
+heads, Nkv key/value heads, D head dimension.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ _SEED = 76
 
 @dataclass(frozen=True)
 class GemmShapes:
-    """(M, K, N) of each operation in a step of the model, then the ragged ones."""
+    """The shapes (M, K, N) of each operation in a step of the model, and the ragged shapes."""
 
     model: ModelConfig
     tokens: int
     rank: int
 
     def of(self, operation: str) -> list[tuple[int, int, int]]:
-        """Return the shapes of an operation. Raises KeyError for one that is not in `OPERATIONS`."""
+        """Return the shapes of an operation, the ragged ones last. Raises KeyError unless it is one of `OPERATIONS`."""
         model, tokens, low_rank = self.model, self.tokens, 2 * self.rank
         hidden, intermediate = model.hidden_size, model.intermediate_size
         in_a_step = {
@@ -56,7 +57,7 @@ def comparisons(
     magnitudes: Sequence[float],
     device: torch.device,
 ) -> Iterator[KernelComparison]:
-    """Yield every shape, data type and magnitude of the incoming gradient."""
+    """Yield one comparison of `operation` for each shape, data type and magnitude of the incoming gradient."""
     for shape in shapes.of(operation):
         for dtype in dtypes:
             for magnitude in magnitudes:
@@ -104,7 +105,7 @@ def _comparison(
 
 
 def _operand(value: Tensor, path: GemmPath, dtype: str) -> Tensor:
-    """Return an operand as a path takes it: the half-precision paths take fp32 next to their cached weight."""
+    """Return an operand in the dtype that the path takes: half-precision paths take fp32 (only the weight is half)."""
     return value if path in HALF_TYPES else value.to(getattr(torch, dtype))
 
 

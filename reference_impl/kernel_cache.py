@@ -1,8 +1,8 @@
-"""Compiled kernels by key, a check of each one's PTX target before it may load, and a ledger of when it happened.
+"""A cache of compiled kernels by key, with a check of each kernel's PTX target and a ledger of compiles and loads.
 
-A key names operation, shape, dtype, constants, warps, stages and target. Two kernels under one key are an error, and so
-is PTX that was compiled for another architecture or names none (F-PTX-001). Launches use each language's own cache,
-which a compile here fills, so that every kernel in it has been checked.
+A key names operation, shape, dtype, constants, warps, stages and target. Two kernels with one key are an error. PTX
+without a target, or for another architecture, is an error, too (F-PTX-001), found before the kernel may load. Launches
+use each language's own cache. A compile here fills that cache, so every kernel in that cache has been checked.
 """
 
 from __future__ import annotations
@@ -27,17 +27,15 @@ UNPLANNED = "unplanned"
 
 
 class PtxTargetError(KernelRefusedError):
-    """F-PTX-001: a kernel's PTX has no readable target, or one of another architecture."""
+    """The PTX of a kernel has no readable target, or the target of another architecture (F-PTX-001)."""
 
 
 class KeyCollisionError(KernelRefusedError):
-    """Two kernels under one key: the second would silently run as the first."""
+    """Two kernels have the same key, so the first would silently run in place of the second."""
 
 
 def cache_key(spec: KernelSpec, target: str) -> str:
-    """Return the spec's key and the target it is compiled for:
-    `rms_norm.forward/512x1536/bf16/eps=1e-06/w4s1@sm_90`.
-    """
+    """Return the spec's key with its target: `rms_norm.forward/512x1536/bf16/eps=1e-06/w4s1@sm_90`."""
     return f"{spec.key}@{target}"
 
 
@@ -48,7 +46,7 @@ def ptx_text(_spec: KernelSpec, compiled: Any, _target: str) -> str:
 
 
 def check_target(kernel: Kernel, target: str) -> None:
-    """Raise PtxTargetError unless the kernel has a `.target`, and each one is `target`'s architecture."""
+    """Raise PtxTargetError unless the kernel has a `.target` line and every such line names `target`."""
     targets = read_module(kernel.ptx).targets
     if not targets:
         raise PtxTargetError(f"F-PTX-001: the PTX of {kernel.key} has no .target line")
@@ -63,7 +61,7 @@ def check_target(kernel: Kernel, target: str) -> None:
 
 @dataclass(frozen=True)
 class Device:
-    """An architecture, and how a kernel is compiled for it and loaded onto it."""
+    """An architecture, with the functions that compile a kernel for it and load the kernel onto it."""
 
     target: str
     compile: Callable[[KernelSpec], Any]
@@ -71,7 +69,7 @@ class Device:
 
 
 def current_device() -> Device:
-    """Return the current CUDA device."""
+    """Return the architecture of the current CUDA device."""
     import torch
 
     major, minor = torch.cuda.get_device_capability()
@@ -79,13 +77,13 @@ def current_device() -> Device:
 
 
 def named_target(target: str) -> Device:
-    """Return an architecture without a device: kernels compile for it and load nowhere."""
+    """Return the named architecture without a device: kernels are compiled for it, and loading does nothing."""
     number = parse_target(target).number
     return Device(target, lambda spec: registry.offline_compile(spec, number), lambda _spec, _compiled: None)
 
 
 class KernelCache:
-    """The kernels of one device. Thread-safe. `key` and `ptx` are how kernels are named and read."""
+    """The compiled kernels of one device. Thread-safe. The functions `key` and `ptx` name and read a kernel."""
 
     def __init__(
         self,
@@ -105,7 +103,7 @@ class KernelCache:
         self.ledger = Ledger()
 
     def describe(self, spec: KernelSpec) -> Kernel:
-        """Return the compiled kernel; compile it at most once and load nothing."""
+        """Return the compiled kernel with its PTX. Compiles it at most once, and does not load it."""
         key = self._key(spec, self.device.target)
         with self._lock, self.ledger.working_on(key):
             identity = (key, *spec.identity)
@@ -123,7 +121,7 @@ class KernelCache:
             return self._described[identity]
 
     def load(self, spec: KernelSpec) -> None:
-        """Compile, check and load the kernel unless it is loaded. Raises PtxTargetError, KeyCollisionError."""
+        """Compile, check and load the kernel unless it is loaded. Raises PtxTargetError or KeyCollisionError."""
         key = self._key(spec, self.device.target)
         with self._lock, self.ledger.working_on(key):
             other = self._loaded.get(key)
@@ -137,7 +135,7 @@ class KernelCache:
             self._loaded[key] = spec
 
     def launch(self, spec: KernelSpec, arguments: tuple[Tensor, ...]) -> None:
-        """Return a launcher for `registry.add_launcher`: loads a kernel that is not loaded yet, then launches it."""
+        """Launch a kernel; load it before its first launch. For `registry.add_launcher`."""
         if self._ready.get(id(spec)) is not spec:
             with self._lock:
                 self._asked.setdefault(spec)
@@ -146,7 +144,7 @@ class KernelCache:
         registry.jit_launch(spec, arguments)
 
     def asked_for(self) -> list[KernelSpec]:
-        """Return the kernels that launches asked for so far, refused ones too, in the order of their first launch."""
+        """Return the kernels that were to be launched so far, in the order of their first launch, with refused ones."""
         with self._lock:
             return list(self._asked)
 
@@ -154,7 +152,7 @@ class KernelCache:
 class Ledger:
     """Compile, disk-cache and load events of the whole process, with times and phases. Thread-safe.
 
-    Hooks of Triton and of `nvrtc` report the events, so that a compile outside of any cache is recorded too.
+    Hooks of Triton and of `nvrtc` report the events, so compiles outside of any `KernelCache` are recorded, too.
     """
 
     def __init__(self) -> None:
@@ -172,26 +170,28 @@ class Ledger:
         return time.perf_counter() - self._started
 
     def phase(self, name: str) -> None:
-        """Begin this phase: later events belong to it."""
+        """Begin the phase `name`: later events belong to this phase."""
         with self._lock:
             self._phase = name
             self._phases[name] = self.seconds()
 
     def handle(self, name: str) -> None:
-        """Record that a library handle exists."""
+        """Record the time at which the library handle `name` existed for the first time."""
         with self._lock:
             self._handles.setdefault(name, self.seconds())
 
     def resident(self, key: str) -> None:
-        """Record that the key's module is loaded, because Triton reports no load where it served another key (another
-        grid).
+        """Record that the key's module is loaded, unless an event of the key exists.
+
+        Triton reports no load if the same machine code was already loaded for another key, for example for another
+        grid.
         """
         with self._lock:
             if all(event.key != key for event in self._events):
                 self._events.append(KernelEvent(key, "load", self._phase, self.seconds()))
 
     def working_on(self, key: str) -> _WorkingOn:
-        """Attribute events of this thread inside the `with` to `key`."""
+        """Return a context manager in which events of this thread are attributed to `key`."""
         return _WorkingOn(self._local, key)
 
     def as_evidence(self) -> KernelLedger:
@@ -199,7 +199,7 @@ class Ledger:
             return KernelLedger(tuple(self._events), dict(self._phases), dict(self._handles))
 
     def watch(self) -> None:
-        """Listen to Triton and to `nvrtc`, in addition to other listeners."""
+        """Start listening to events of Triton and of `nvrtc`, in addition to other listeners."""
         from triton import knobs
 
         self._watching = True
@@ -209,7 +209,7 @@ class Ledger:
         nvrtc.listeners.append(self._add)
 
     def unwatch(self) -> None:
-        """Stop listening. A listener that came later may still pass events through, which are not recorded."""
+        """Stop listening. Listeners added later may still pass events on to this ledger, which then ignores them."""
         from triton import knobs
 
         self._watching = False
@@ -235,7 +235,7 @@ class Ledger:
 
 
 class _WorkingOn:
-    """The key that a thread works on, restored on exit."""
+    """Set the key that this thread works on inside the `with`; restore the previous key at its end."""
 
     def __init__(self, local: threading.local, key: str) -> None:
         self._local, self._key = local, key

@@ -1,7 +1,8 @@
 """The reference trainer's comparisons for `kernel_match`: its kernels at a workload's shapes and at ragged ones.
 
-On a CUDA device the kernels are compiled and run there. On a CPU Triton interprets them, in fp32 alone, because its
-bf16 is wrong without an error; another process compiles them for `OFFLINE_SM`.
+On a CUDA device the kernels are compiled and run there. On a CPU Triton interprets the kernels, in fp32 alone, because
+interpreted bf16 gives wrong values without an error. There a second process compiles the kernels for `OFFLINE_SM`, so
+that their metadata is known.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _TYPE_NAMES = {"fp16": "float16", "bf16": "bfloat16"}
 
 
 class ReferenceKernelCases:
-    """The comparisons of one arm; `plant` replaces kernels of the table first, for a fault."""
+    """The comparisons of one arm. A planted fault replaces kernels of the table first, by the function `plant`."""
 
     def __init__(self, config: TrainConfig, plant: Callable[[KernelTable], None] | None = None) -> None:
         self.device = resolve_device(config.device)
@@ -96,7 +97,7 @@ class ReferenceKernelCases:
         return GemmShapes(self._model, self._tokens, self._config.rank)
 
     def _plan_tiled(self, operations: Sequence[str]) -> None:
-        """Return the kernels that a prewarm plans for the shapes of these products: their tile must be the launch's."""
+        """Plan the tiled products' kernels as a prewarm does, to show that tiles and threads match the launch's."""
         for operation in operations:
             accumulate = operation.endswith("_accumulate")
             for m, k, n in self._shapes().of(operation):
@@ -116,7 +117,7 @@ class ReferenceKernelCases:
         return call
 
     def compiled(self) -> list[Kernel]:
-        """Return the compiled kernels; on a CPU only the tiled products, as no claim requires others' metadata."""
+        """Return the compiled kernels; on a CPU only the tiled products, the only ones whose metadata claims read."""
         if self.device.type != "cpu":
             specs = (self._planned | self._launched).values()
             return [compiled_kernel(spec, registry.compile_for_device(spec)) for spec in specs]
@@ -127,7 +128,7 @@ class ReferenceKernelCases:
         return planned + OfflineCompilation(unplanned, OFFLINE_SM).kernels()
 
     def constants(self) -> dict[str, int]:
-        """Return the tile and unrolling that launched products were compiled with; empty where no tiled product ran."""
+        """Return tile size and unrolling of the tiled products that were launched; empty if no tiled product was."""
         found: dict[str, int] = {}
         for spec in self._launched.values():
             if spec.op.startswith("gemm."):

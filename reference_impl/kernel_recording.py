@@ -1,7 +1,7 @@
 """Record the kernels of a training step without a GPU: the trainer's own step runs on fake tensors.
 
-Fake tensors have shapes and dtypes and no data, so a step of 28 layers takes a second and no memory. The operators call
-their Triton wrappers, as for CUDA tensors, and the launches are recorded and not executed.
+Fake tensors have shapes and dtypes and no data, so a step of 28 layers takes about a second and hardly any memory. The
+operators call the wrappers of their CUDA kernels, as for CUDA tensors. The launches are recorded and not executed.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from reference_impl.trainer import Trainer
 
 
 def recorded(model: ModelConfig, config: TrainConfig, seq_lens: tuple[int, ...]) -> tuple[KernelSpec, ...]:
-    """Return the kernels that one step for each sequence length launches on CUDA, each once, in order of first launch.
+    """Return the kernels that a step of each sequence length launches on CUDA, each once, in order of first launch.
 
-    The kernels are those of the planned target, see `kernels/target.py`.
+    The kernels are those of the target inside `planning_for`, see `kernels/target.py`.
     """
     return _recorded(model, config, seq_lens, hopper())
 
@@ -60,7 +60,7 @@ def _recorded(
 
 @contextmanager
 def _as_on_cuda() -> Iterator[None]:
-    """Let every operator call its Triton wrapper, whatever the tensor's device."""
+    """Make every operator call the wrapper of its CUDA kernel inside the `with`, whatever the tensor's device."""
 
     def pick(op: str, tensor: Tensor) -> ModuleType:  # noqa: ARG001 - the replaced function's signature
         return registry.load(op)

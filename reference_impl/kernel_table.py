@@ -1,4 +1,4 @@
-"""The table of kernels that `kernel_match` compares; a planted fault replaces an entry."""
+"""The table of kernels that `kernel_match` compares. A planted fault replaces entries of the table."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Product = Callable[[Tensor, Tensor, Tensor, bool], Tensor]
 
 @dataclass
 class KernelTable:
-    """Entries have the signatures of their namesakes in `kernels/<op>/naive.py`."""
+    """The kernels by name. Each entry has the signature of its counterpart in `kernels/<op>/naive.py`."""
 
     backward_a: Product
     backward_b: Product
@@ -63,9 +63,9 @@ class KernelTable:
 
 
 def interpret_kernels() -> None:
-    """Let Triton interpret kernels in this process, which can then compile none.
+    """Make Triton interpret its kernels in this process. The process can then compile no kernel.
 
-    Raises RuntimeError if Triton is already imported, because it decorates its own functions when it is imported.
+    Raises RuntimeError if Triton was imported before, because Triton decorates its own functions when it is imported.
     """
     if os.environ.get("TRITON_INTERPRET") == "1":
         return
@@ -75,7 +75,7 @@ def interpret_kernels() -> None:
 
 
 def kernel_table(path: GemmPath, device: torch.device) -> KernelTable:
-    """Return the kernels, which Triton interprets on a CPU, with the backward products by `path`."""
+    """Return the kernels, with the backward products of `path`. On a CPU, Triton interprets the kernels."""
     if device.type == "cpu":
         interpret_kernels()
     clip, rms_norm = registry.load("clip"), registry.load("rms_norm")
@@ -144,7 +144,7 @@ def _dispatched(path: GemmPath) -> tuple[Product, Product]:
 
 
 def trainer_table(path: GemmPath) -> KernelTable:
-    """Return the functions that the trainer calls: kernel or naive twin, by the device of the tensors."""
+    """Return the functions that the trainer calls: a kernel for CUDA tensors, its naive twin for CPU tensors."""
     backward_a, backward_b = _dispatched(path)
     return KernelTable(
         backward_a,

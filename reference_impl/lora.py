@@ -2,8 +2,9 @@
 
 L layers, H hidden, r rank, QKV = (query heads + 2 * key/value heads) * head_dim.
 
-All parameters are in one flat float32 buffer, their gradients in another of the same layout: layer by layer, six
-tensors a layer in the order of `TRAINABLE`. So clip, optimizer and casts are a few launches a step, whatever L is.
+All parameters are in one flat float32 buffer. Their gradients are in a second buffer with the same layout: layer by
+layer, six tensors a layer, in the order of `TRAINABLE`. So clip, optimizer and casts need only a few launches a step,
+independent of L.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ TRAINABLE = ("lora_a_q", "lora_b_q", "lora_a_v", "lora_b_v", "input_norm", "post
 
 @dataclass(frozen=True)
 class Slot:
-    """The position of one trainable tensor in the flat buffers."""
+    """The name, layer, offset and shape of one trainable tensor in the flat buffers."""
 
     name: str
     layer: int
@@ -75,13 +76,14 @@ class LayerTrainable:
 
 
 class Trainable:
-    """The flat parameter and gradient buffers, the compute-dtype copies that the GEMMs read, and staged LoRA gradients.
+    """The flat parameter and gradient buffers, the compute-dtype copies for products, and unfinished LoRA gradients.
 
-    The copies join q and v, so that each step of LoRA is one product: qkv += (n A'^T) B^T with A' = alpha/rank * A and
-    B block-structured. A block writes its products into `grad_a` and `grad_b`; `finish_gradients` computes the
-    gradients from them in the flat buffer, for all layers at once:
+    The copies hold the factors of q and v side by side, so that each step of LoRA is one product: qkv += (n A'^T) B^T.
+    n [T, H] is the normed input x * rstd * gain, A' = alpha/rank * A, and B is block-structured. A block writes its
+    products into `grad_a` and `grad_b`. Afterwards `finish_gradients` computes the gradients of all layers at once, in
+    the flat buffer:
 
-        d/dA = alpha/rank * gain * grad_a,    grad_a = (d/d(n A'^T) * rstd)^T x        since n = x * rstd * gain
+        d/dA = alpha/rank * gain * grad_a,    grad_a = (d/d(n A'^T) * rstd)^T x        because n = x * rstd * gain
         d/dB = the blocks of grad_b,          grad_b = (d/dqkv)^T (n A'^T)
     """
 
@@ -105,7 +107,7 @@ class Trainable:
         self._initialize(seed)
 
     def _initialize(self, seed: int) -> None:
-        """Draw A kaiming-uniform with a = sqrt(5), as peft: U(-1/sqrt(H), 1/sqrt(H)); B zero; gains one."""
+        """Draw A from U(-1/sqrt(H), 1/sqrt(H)), as peft does (kaiming-uniform, a = sqrt(5)); set B to 0, gains to 1."""
         for slot in self.slots:
             view = slot.view(self.flat)
             kind = slot.name.rsplit(".", 1)[1]
@@ -124,7 +126,7 @@ class Trainable:
         return {slot.name: slot.view(self.gradient) for slot in self.slots}
 
     def working_tensors(self) -> dict[str, Tensor]:
-        """Return what a step changes beside the flat buffers."""
+        """Return the tensors that a step changes in addition to the flat buffers."""
         return {
             "lora_scaled_a": self.scaled_a,
             "lora_b": self.b,
@@ -133,13 +135,13 @@ class Trainable:
         }
 
     def _all_layers(self, flat: Tensor, kind: str) -> Tensor:
-        """One kind of tensor in every layer, [L, *shape], as a strided view: one launch serves all layers."""
+        """Return a strided view [L, *shape] of one tensor of every layer, so that one launch processes all layers."""
         first = self._by_name[f"layers.0.{kind}"]
         layers = self.scaled_a.shape[0]
         return flat.view(layers, -1)[:, first.offset : first.offset + first.size].view(layers, *first.shape)
 
     def refresh_compute_copies(self) -> None:
-        """Bring the compute-dtype copies up to date with the flat parameters."""
+        """Update the compute-dtype copies from the flat parameters."""
         rank = self._rank
         torch.mul(self._all_layers(self.flat, "lora_a_q"), self.scale, out=self.scaled_a[:, :rank])
         torch.mul(self._all_layers(self.flat, "lora_a_v"), self.scale, out=self.scaled_a[:, rank:])
@@ -147,7 +149,7 @@ class Trainable:
         self.b[:, self._value_rows, rank:].copy_(self._all_layers(self.flat, "lora_b_v"))
 
     def finish_gradients(self) -> None:
-        """Write the LoRA gradients of all layers into the flat gradient buffer."""
+        """Write the LoRA gradients of all layers into the flat gradient buffer, see the formulas of `Trainable`."""
         rank = self._rank
         factor = (self._all_layers(self.flat, "input_norm") * self.scale)[:, None, :]
         torch.mul(self.grad_a[:, :rank], factor, out=self._all_layers(self.gradient, "lora_a_q"))

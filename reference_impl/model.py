@@ -1,6 +1,6 @@
-"""The decoder: embedding, blocks, final norm, and a chunked language-model head, forward and backward by hand.
+"""The decoder: embedding, blocks, final norm and a chunked language-model head, with hand-written forward and backward.
 
-T tokens, H hidden, V vocabulary.
+B batch size, S sequence length, T = B*S tokens, H hidden, V vocabulary.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from reference_impl.streams import Beside, StepStreams
 
 @dataclass(frozen=True)
 class ModelContext:
-    """The tensors that the model's backward needs. The head's own backward is part of the forward."""
+    """The tensors of the forward pass that the backward pass needs. The head's backward runs in the forward pass."""
 
     blocks: list[BlockContext]
     residual_out: Tensor  # [T, H]
@@ -109,9 +109,11 @@ class Model:
     def forward(
         self, tokens: Tensor, targets: Tensor, shape: StepShape, *, mean_over: int | None = None
     ) -> tuple[Tensor, ModelContext]:
-        """Compute tokens, targets int64 [B, S] -> mean loss over B*S tokens (0-d float32), and the backward's context.
+        """Return the mean loss over all B*S tokens (0-d float32) and the context for `backward`; tokens, targets int64
+        [B, S].
 
-        For a micro-batch, ``mean_over`` is the whole batch's number of tokens, so that losses and gradients add up.
+        For a micro-batch, ``mean_over`` is the number of tokens of the whole batch, so that losses and gradients add
+        up.
         """
         self.trainable.refresh_compute_copies()
         hidden, contexts = self._forward_blocks(tokens, shape)
@@ -131,11 +133,10 @@ class Model:
         return residual if branch is None else residual + branch, contexts
 
     def _loss(self, final: Tensor, targets: Tensor, mean_over: int) -> tuple[Tensor, Tensor]:
-        """Compute final [T, H], targets [T] -> their part of the mean loss over ``mean_over`` tokens, and its gradient.
+        """Return the part of the mean loss over ``mean_over`` tokens that final [T, H], targets [T] contribute; its
+        gradient.
 
-        Logits exist for one chunk of tokens at a time.
-
-        The gradient [T, H] overwrites ``final``, chunk by chunk.
+        The gradient [T, H] overwrites ``final`` chunk by chunk, so that logits exist for one chunk of tokens at a time.
         """
         tokens = targets.numel()
         scale = torch.full((), 1.0 / mean_over, dtype=torch.float32, device=final.device)
@@ -152,7 +153,7 @@ class Model:
     def backward(self, context: ModelContext, shape: StepShape, *, consume: bool) -> None:
         """Write every trainable gradient into the flat gradient buffer.
 
-        ``consume`` frees or overwrites the activations of each block as soon as they have been used.
+        With ``consume``, the activations of each block are freed or overwritten as soon as they have been used.
         """
         grad, _ = ops.rms_norm_backward(context.grad_final, context.residual_out, self.final_gain, context.rstd_out)
         remaining = context.blocks if consume else list(context.blocks)
@@ -169,7 +170,7 @@ class Model:
         self.trainable.finish_gradients()
 
     def logits(self, tokens: Tensor, shape: StepShape) -> Tensor:
-        """Compute tokens int64 [B, S] -> all logits [B, S, V] in the compute dtype at once: to compare small models."""
+        """Return all logits [B, S, V] at once in the compute dtype, to compare small models; tokens int64 [B, S]."""
         self.trainable.refresh_compute_copies()
         hidden, _ = self._forward_blocks(tokens, shape)
         final, _ = ops.rms_norm_forward(hidden, self.final_gain, self.config.rms_norm_eps)

@@ -1,6 +1,6 @@
-"""NF4: 4-bit NormalFloat weights (Dettmers et al., QLoRA, 2023) and the frozen matrices that use them.
+"""NF4, 4-bit NormalFloat weights (Dettmers et al., QLoRA, 2023), and the frozen matrices that use NF4.
 
-Blocks of 64 consecutive elements share one float32 absmax; a byte holds two elements, the first in its high nibble.
+Blocks of 64 consecutive elements share one float32 absmax. A byte holds two elements, the first in its high nibble.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _CHUNK = 1 << 24
 
 
 def quantize(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Quantize ``weight`` [rows, cols] -> (codes uint8 [rows*cols/2], absmax float32 [rows*cols/64]).
+    """Return codes uint8 [rows*cols/2] and absmax float32 [rows*cols/64] of ``weight`` [rows, cols].
 
-    A value on the boundary of two codes takes the lower one; a block of zeros has absmax 0 and the code of 0.
-    Raises `ReferenceImplError` if the number of elements is no multiple of 64.
+    A value on the boundary of two codes gets the lower code. A block of zeros gets absmax 0 and the code of the value
+    0. Raises `ReferenceImplError` if the number of elements is not a multiple of 64.
     """
     if weight.numel() % BLOCK:
         raise ReferenceImplError(
@@ -60,13 +60,13 @@ class FrozenMatrix(Protocol):
         ...
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return what is stored, by name."""
+        """Return the stored tensors, by name."""
         ...
 
 
 @dataclass(frozen=True)
 class QuantizedMatrix:
-    """NF4 storage; `dense` dequantizes anew at each use, so no dense copy outlives its GEMM."""
+    """A matrix in NF4. `dense` dequantizes at each use, so no dense copy is kept after its product."""
 
     codes: Tensor
     absmax: Tensor
@@ -87,15 +87,16 @@ class QuantizedMatrix:
 
 @dataclass(frozen=True)
 class FullMatrix:
-    """A weight kept dense in the compute dtype."""
+    """A frozen weight that is kept dense, in the compute dtype."""
 
     weight: Tensor
 
     @classmethod
     def of_nf4(cls, weight: Tensor, dtype: torch.dtype) -> FullMatrix:
-        """Return ``weight`` [rows, cols] after NF4 rounding, bitwise as `QuantizedMatrix.dense` gives it.
+        """Return ``weight`` [rows, cols] rounded to NF4, bitwise equal to the result of `QuantizedMatrix.dense`.
 
-        Uses plain torch: it runs once, before training, so that no kernel has to be planned for it.
+        Uses plain torch operations: they run once, before training, so the kernel plan need not contain this
+        dequantization.
         """
         codes, absmax = quantize(weight)
         return cls(naive.dequantize(codes, absmax, weight.shape[0], weight.shape[1], dtype))

@@ -1,8 +1,8 @@
-"""Compile kernels for a named target in another process, because one that interprets Triton kernels cannot.
+"""Compile kernels for a named target in a new process, because a process that interprets Triton kernels cannot compile.
 
-`python -m reference_impl.offline_compiler SM FILE` reads a list of kernel descriptions from stdin, as a Python literal,
-and writes into the file a JSON list with key, name, PTX, shared memory and threads of each. It does not write to
-standard output, where some part of Triton prints too on a host with a GPU, even in the middle of a line.
+`python -m reference_impl.offline_compiler SM FILE` reads a list of kernel descriptions from stdin, as a Python literal.
+It writes a JSON list with key, name, PTX, shared memory and threads of each kernel to FILE. Standard output is not used
+for the list, because on a host with a GPU parts of Triton print there, too, even in the middle of a line.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class OfflineCompilation:
         )
 
     def kernels(self) -> list[Kernel]:
-        """Wait for all kernels. Raises RuntimeError with the end of the process's output where it failed."""
+        """Wait for the process and return all kernels. Raises RuntimeError with the end of its output if it failed."""
         if self._process is None:
             return []
         printed, _ = self._process.communicate(timeout=_TIME_LIMIT_S)
@@ -60,7 +60,7 @@ class OfflineCompilation:
 
 
 def compiled_kernel(spec: KernelSpec, compiled: Any) -> Kernel:
-    """Return the properties of a compiled kernel of a spec."""
+    """Return key, name, PTX, shared memory and threads of a compiled kernel."""
     return Kernel(
         key=spec.key,
         name=compiled.metadata.name,
@@ -71,7 +71,7 @@ def compiled_kernel(spec: KernelSpec, compiled: Any) -> Kernel:
 
 
 def describe(spec: KernelSpec) -> dict[str, Any]:
-    """Return a spec as plain values; the inverse of `rebuild`."""
+    """Return a spec as plain values, from which `rebuild` makes the spec again."""
     return {
         "function": spec.function.description,
         "pointers": [(pointer.name, pointer.dtype, pointer.aligned, pointer.tile) for pointer in spec.pointers],

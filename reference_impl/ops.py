@@ -1,7 +1,7 @@
-"""The trainer's operators: the Triton kernel for CUDA tensors, the plain torch twin for all others.
+"""The trainer's operators: the CUDA kernel for CUDA tensors, the plain torch twin for all others.
 
-Each function has the signature and the meaning of its namesake in ``kernels/<op>/naive.py``, which documents shapes and
-formulas. ``kernel.py`` is imported at first use, so a machine without a GPU driver never imports Triton.
+An operator corresponds to a function in ``kernels/<op>/naive.py`` with the same signature, whose docstring gives shapes
+and formulas. ``kernel.py`` is imported at first use, so Triton is never imported on a machine without a GPU driver.
 """
 
 from __future__ import annotations
@@ -125,7 +125,10 @@ def swiglu_backward(grad_act: Tensor, gate_up: Tensor, out: Tensor | None = None
 
 
 def up_swiglu(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """x [T, H], weight [2I, H] -> gate_up [T, 2I], act [T, I]: by one kernel, or a product and `swiglu_forward`."""
+    """Return gate_up = x W^T [T, 2I] and act = silu(gate) * up [T, I] for x [T, H], weight [2I, H].
+
+    Uses one fused kernel if there is one for this shape, otherwise a product and `swiglu_forward`.
+    """
     products = _pick("products", x)
     if products.serves_up(*x.shape, weight.shape[0] // 2, x.dtype):
         result: tuple[Tensor, Tensor] = products.up_swiglu(x, weight)
@@ -134,13 +137,16 @@ def up_swiglu(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def up_then_swiglu(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Do as `up_swiglu` does, always in two steps."""
+    """Do the same as `up_swiglu`, always in two steps."""
     gate_up = x @ weight.t()
     return gate_up, swiglu_forward(gate_up)
 
 
 def down_swiglu_backward(grad: Tensor, weight: Tensor, gate_up: Tensor, out: Tensor | None = None) -> Tensor:
-    """grad [T, H], weight [H, I], gate_up [T, 2I] -> its gradient: by one kernel, or with `swiglu_backward`."""
+    """Return the gradient of gate_up [T, 2I], in `out` if given; grad [T, H], weight [H, I].
+
+    Uses one fused kernel if there is one for this shape, otherwise a product and `swiglu_backward`.
+    """
     products = _pick("products", grad)
     if products.serves_down_backward(*grad.shape, weight.shape[1], grad.dtype):
         result: Tensor = products.down_swiglu_backward(grad, weight, gate_up, out)
@@ -149,15 +155,14 @@ def down_swiglu_backward(grad: Tensor, weight: Tensor, gate_up: Tensor, out: Ten
 
 
 def down_then_swiglu_backward(grad: Tensor, weight: Tensor, gate_up: Tensor, out: Tensor | None = None) -> Tensor:
-    """Do as `down_swiglu_backward` does, always in two steps."""
+    """Do the same as `down_swiglu_backward`, always in two steps."""
     return swiglu_backward(grad @ weight, gate_up, out)
 
 
 def adds_products(residual: Tensor, query: int, intermediate: int) -> bool:
-    """Return True if `add_product` serves the projections of attention and MLP, [T, query] and [T, I], to residual
-    [T, H].
+    """Return True if `add_product` can add the output projections of attention and MLP to residual [T, H].
 
-    Otherwise the norm after the product adds it.
+    query, intermediate: input sizes of these two projections. If False, the norm after the product does the addition.
     """
     added: bool = _pick("products", residual).adds(*residual.shape, query, intermediate, residual.dtype)
     return added
@@ -169,7 +174,7 @@ def add_product(x: Tensor, weight: Tensor, residual: Tensor) -> Tensor:
 
 
 def input_gradient(grad: Tensor, weight: Tensor, grad_extra: Tensor, weight_extra: Tensor) -> Tensor:
-    """grad [T, O] @ weight [O, H] + grad_extra [T, R] @ weight_extra [R, H]: by one kernel, or two products."""
+    """Return grad [T, O] @ weight [O, H] + grad_extra [T, R] @ weight_extra [R, H], by one kernel or two products."""
     products = _pick("products", grad)
     if products.serves_input_gradient(*grad.shape, weight.shape[1], weight_extra.shape[0], grad.dtype):
         result: Tensor = products.input_gradient(grad, weight, grad_extra, weight_extra)
@@ -210,9 +215,10 @@ def cross_entropy_from_statistics_(
 
 
 def head_loss(x: Tensor, head: Tensor, targets: Tensor, scale: Tensor | float, out: Tensor) -> Tensor:
-    """x [T, H], head [V, H] -> loss of each row [T]; `out` [T, V] holds the gradient of the logits.
+    """Return the loss of each row [T] for x [T, H], head [V, H]; write the gradient of the logits [T, V] into `out`.
 
-    Uses a product that also writes a softmax's statistics, so that the logits are read once; or `head_then_loss`.
+    If there is such a kernel for this shape, the product also writes the statistics of the softmax, so that the loss
+    reads the logits only once. Otherwise the same as `head_then_loss`.
     """
     if _pick("products", x).serves_head(*x.shape, head.shape[0], x.dtype):
         maxima, totals = head_logits(x, head, out)
@@ -221,7 +227,7 @@ def head_loss(x: Tensor, head: Tensor, targets: Tensor, scale: Tensor | float, o
 
 
 def head_then_loss(x: Tensor, head: Tensor, targets: Tensor, scale: Tensor | float, out: Tensor) -> Tensor:
-    """Do as `head_loss` does, always by a library's product and `cross_entropy_forward_backward_`."""
+    """Do the same as `head_loss`, always with torch's product and `cross_entropy_forward_backward_`."""
     return cross_entropy_forward_backward_(torch.mm(x, head.t(), out=out), targets, scale)
 
 
@@ -272,7 +278,7 @@ def fp8_swiglu_backward(grad_act: Tensor, gate_up: Tensor) -> tuple[Tensor, Tens
 
 
 def fp8_serves(x: Tensor, intermediate: int, dtype: torch.dtype) -> bool:
-    """Return True if `fp8_up_swiglu` and `fp8_down_swiglu_backward` serve x [T, H], with results of ``dtype``."""
+    """Return True if `fp8_up_swiglu` and `fp8_down_swiglu_backward` can run for x [T, H], with results of ``dtype``."""
     served: bool = _pick("fp8_products", x).serves(*x.shape, intermediate, dtype)
     return served
 

@@ -1,4 +1,4 @@
-"""AdamW over the flat parameter buffer: one fused launch a step, every changing number in device memory."""
+"""AdamW over the flat parameter buffer: one fused launch a step; numbers that change are in device memory."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from reference_impl.config import TrainConfig
 
 
 class FlatAdamW:
-    """torch's fused AdamW on one flat tensor.
+    """Run torch's fused AdamW on one flat tensor.
 
-    The learning rate and the step counter (which sets the bias corrections) are 0-d tensors, so a recorded step that is
-    replayed sees their current values. Betas, eps and weight decay are constants of the run.
+    The learning rate and the step count (which sets the bias corrections) are 0-d device tensors, so a replayed step
+    reads their current values. Betas, eps and weight decay are constants of the run.
     """
 
     def __init__(self, parameters: Tensor, config: TrainConfig) -> None:
@@ -24,9 +24,10 @@ class FlatAdamW:
         self._config = config
 
     def update_(self, parameters: Tensor, gradient: Tensor, norms: Tensor) -> None:
-        """Update ``parameters`` [n] in place by one AdamW step. Skip and count the step when a norm [G] is not finite.
+        """Update ``parameters`` [n] in place by one AdamW step, unless one of the ``norms`` [G] is not finite.
 
-        The decision stays on the device: a Python `if` would need a host sync, and be frozen in a capture.
+        Such a step is skipped and counted. The decision stays on the device, because a Python `if` would need a host
+        sync and would be fixed at capture.
         """
         total = norms.sum()
         bad = (total - total).ne(0).float()  # infinity - infinity and NaN - NaN are NaN, which is not 0
@@ -50,7 +51,7 @@ class FlatAdamW:
         )
 
     def state_tensors(self) -> dict[str, Tensor]:
-        """Return what `update_` changes beside the parameters."""
+        """Return the tensors that `update_` changes in addition to the parameters."""
         return {
             "exp_avg": self.exp_avg,
             "exp_avg_sq": self.exp_avg_sq,

@@ -1,8 +1,9 @@
-"""Prewarm: every kernel that a run needs, by name, compiled and loaded before any weight is uploaded.
+"""Prewarm: compile and load every kernel that a run needs, by key, before any weight is copied to the device.
 
-`plan` derives the kernels from the model's shape, the batch, the sequence lengths, the rank, the dtype and the mode,
-through the `specializations` of each kernel module: the code that also names them at a launch. Libraries have no
-keys: their handles, workspaces and plans come from a rehearsal, one step of a throw-away layer of the same shape.
+`plan` computes the kernels from the model's shape, the batch, the sequence lengths, the rank, the dtype and the mode.
+It calls `specializations` of each kernel module, which is the code that also names the kernels at a launch. Kernels of
+libraries have no keys. Their handles, workspaces and plans are created by a rehearsal: one step of a temporary model of
+one layer with the same shape.
 """
 
 from __future__ import annotations
@@ -45,12 +46,12 @@ def plan(model: ModelConfig, config: TrainConfig, seq_lens: Sequence[int]) -> li
 
 
 def kernel_dtype(config: TrainConfig) -> str:
-    """Return Triton's name of the compute dtype on CUDA, where `auto` is bfloat16."""
+    """Return Triton's name for the compute dtype on CUDA, where `auto` means bfloat16."""
     return {"auto": "bf16", "bfloat16": "bf16", "float32": "fp32"}[config.dtype]
 
 
 def _frozen_matrices(model: ModelConfig, config: TrainConfig, dtype: str) -> Iterator[KernelSpec]:
-    """Yield the dequantization of a layer's matrices; full-precision weights need none."""
+    """Yield the kernels that dequantize a layer's frozen matrices; none if the weights are kept dense."""
     if config.weights != "nf4":
         return
     if config.precision == "fp8":
@@ -66,14 +67,14 @@ def _frozen_matrices(model: ModelConfig, config: TrainConfig, dtype: str) -> Ite
 
 
 def _fp8_matrices(model: ModelConfig) -> Iterator[KernelSpec]:
-    """Yield the conversion of each matrix of a layer by itself, as it is and transposed."""
+    """Yield the kernels that convert each matrix of a layer to FP8, untransposed and transposed."""
     hidden, wide = model.hidden_size, model.intermediate_size
     for rows, cols in ((model.qkv_dim, hidden), (hidden, model.query_dim), (2 * wide, hidden), (hidden, wide)):
         yield from registry.load("fp8_nf4").specializations(rows=rows, cols=cols)
 
 
 def _activations(model: ModelConfig, config: TrainConfig, dtype: str, seq_len: int) -> Iterator[KernelSpec]:
-    """Yield norms with their gain reduction, rotary embedding, attention, SwiGLU and the loss: in every mode."""
+    """Yield the kernels for activations: rotary embedding, attention, norms, SwiGLU and the loss."""
     tokens = config.micro_batch_size * seq_len
     rotated = model.num_heads + model.num_kv_heads
     yield registry.load("rope").add_rotate_spec(
@@ -93,7 +94,7 @@ def _activations(model: ModelConfig, config: TrainConfig, dtype: str, seq_len: i
 
 
 def _loss(model: ModelConfig, config: TrainConfig, dtype: str, tokens: int) -> Iterator[KernelSpec]:
-    """Yield the loss, with the head's product where this package has its kernel."""
+    """Yield the kernels of the loss, and of the head's product if this package has a kernel for it."""
     sizes = {"tokens": tokens, "vocabulary": model.vocab_size, "chunk": config.chunk_tokens, "dtype": dtype}
     if config.precision == "fp8":
         yield from registry.load("fp8_loss").specializations(**sizes)
@@ -102,7 +103,7 @@ def _loss(model: ModelConfig, config: TrainConfig, dtype: str, tokens: int) -> I
 
 
 def _mlp(model: ModelConfig, config: TrainConfig, dtype: str, tokens: int) -> Iterator[KernelSpec]:
-    """Yield SwiGLU, with the products around it where one kernel does both."""
+    """Yield the kernels of SwiGLU, fused with the products around it where such kernels exist."""
     if config.precision == "fp8":
         yield from registry.load("fp8_products").specializations(
             tokens=tokens, hidden=model.hidden_size, intermediate=model.intermediate_size, dtype=dtype
@@ -120,7 +121,7 @@ def _mlp(model: ModelConfig, config: TrainConfig, dtype: str, tokens: int) -> It
 
 
 def _norms(model: ModelConfig, config: TrainConfig, dtype: str, tokens: int) -> Iterator[KernelSpec]:
-    """Yield the norms; in FP8 also the rows read once more for a copy, and no reduction, as the final gain has none."""
+    """Yield the kernels of the norms; with FP8 also those that quantize attention's output and gradient."""
     sizes = {"tokens": tokens, "hidden": model.hidden_size, "eps": model.rms_norm_eps, "dtype": dtype}
     if config.precision != "fp8":
         norms = registry.load("rms_norm").specializations(**sizes)
@@ -134,9 +135,9 @@ def _norms(model: ModelConfig, config: TrainConfig, dtype: str, tokens: int) -> 
 
 
 def _lora_gradients(model: ModelConfig, config: TrainConfig, dtype: str, seq_len: int) -> Iterator[KernelSpec]:
-    """Yield LoRA's gradients for q and v and those of a block's gains, product by product except on path `cublas`.
+    """Yield the kernels that compute LoRA's gradients and reduce the gains' gradients, fused on path `cublas` alone.
 
-    Products of the library have no key.
+    Products of libraries have no key and are not listed.
     """
     tokens, ranks = config.micro_batch_size * seq_len, 2 * config.rank
     if config.gemm == "cublas":
@@ -151,7 +152,7 @@ def _lora_gradients(model: ModelConfig, config: TrainConfig, dtype: str, seq_len
 
 
 def _clip(model: ModelConfig, config: TrainConfig) -> Iterator[KernelSpec]:
-    """Yield the fused clip over all trainable tensors; the synchronizing one has no kernel of ours."""
+    """Yield the kernels of the fused clip over all trainable tensors; the synchronizing clip has none."""
     if config.clip_mode != "fused":
         return
     yield from registry.load("clip").specializations(
@@ -170,9 +171,9 @@ def make_library_handles(device: torch.device) -> None:
 
 
 def rehearse(model: ModelConfig, config: TrainConfig, seq_lens: Sequence[int]) -> None:
-    """Run one step for each shape on a throw-away layer of random weights, so that libraries and torch load lazy parts.
+    """Run one step of each shape on a temporary layer of random weights, so that libraries and torch load lazy parts.
 
-    Triton kernels, which the plan covers, are not launched; libraries accept any values in their outputs.
+    The kernels of the plan are not launched here. Library calls work with any values that the outputs then contain.
     """
     trainer = Trainer(replace(config, model=replace(model, num_layers=1)))
     with registry.launching_by(_launch_nothing):
@@ -183,14 +184,14 @@ def rehearse(model: ModelConfig, config: TrainConfig, seq_lens: Sequence[int]) -
 
 
 def _launch_nothing(_spec: KernelSpec, _arguments: tuple[Tensor, ...]) -> None:
-    """Return a launcher that leaves the outputs as they are."""
+    """Launch nothing, so that the outputs keep their values."""
 
 
 class RunKernels:
     """The kernels of one run: planned, prewarmed, launched, and cross-compiled on a machine without a GPU.
 
-    The plan assumes `model_of_plan` and `seq_lens_of_plan`. A planted fault replaces these two, `plan`, `to_prewarm`,
-    `key`, `ptx` or `warm_libraries`.
+    The plan is made for `model_of_plan` and `seq_lens_of_plan`. A planted fault replaces one of these two attributes or
+    one of the functions `plan`, `to_prewarm`, `key`, `ptx` and `warm_libraries`.
     """
 
     def __init__(self, config: TrainConfig, seq_lens: Sequence[int]) -> None:
@@ -206,7 +207,7 @@ class RunKernels:
         self._cache: KernelCache | None = None
 
     def open(self, *, prewarm: bool) -> None:
-        """On CUDA, take over the launches; with `prewarm`, load every planned kernel. Then the upload may begin."""
+        """On CUDA, route launches through the cache; with `prewarm`, load all planned kernels. Precedes the upload."""
         if resolve_device(self.config.device).type != "cuda":
             return
         self._cache = KernelCache(current_device(), self.key, self.ptx)
@@ -221,13 +222,13 @@ class RunKernels:
         self._cache.ledger.phase("upload")
 
     def uploaded(self) -> None:
-        """Record that the weights are on the device: later events belong to training."""
+        """Record that the weights are on the device, so that later events belong to training."""
         if self._cache is not None:
             torch.cuda.synchronize()
             self._cache.ledger.phase("train")
 
     def close(self) -> None:
-        """Give the launches back; a second call changes nothing."""
+        """Stop routing launches through the cache. A second call changes nothing."""
         if self._cache is not None:
             registry.remove_launcher(self._cache.launch)
             self._cache.ledger.unwatch()
@@ -250,7 +251,7 @@ class RunKernels:
         return self._cache
 
     def inventory(self) -> KernelInventory:
-        """Return the planned kernels and those that launches asked for so far, of the CUDA device."""
+        """Return the planned kernels and the kernels that launches requested so far, compiled for the CUDA device."""
         cache = self._on_device()
         return KernelInventory(_described(cache, self.plan()), _described(cache, cache.asked_for()))
 
@@ -258,8 +259,10 @@ class RunKernels:
         return self._on_device().ledger.as_evidence()
 
     def cross_compiled(self, target: str, *, with_used: bool = True) -> KernelInventory:
-        """Return the planned kernels and those that a step asks for, compiled for `target` (`sm_90`) without a
-        device.
+        """Return the kernels that are planned and, `with_used`, that a step launches, compiled for `target`.
+
+        `target` is an architecture such as `sm_90`. No GPU is needed. On CUDA, route launches through the cache; with
+        `prewarm`, load all planned kernels. Precedes the upload.
         """
         from reference_impl.kernel_recording import recorded
 

@@ -1,4 +1,4 @@
-"""The rule for every seeded draw: each pair (seed, name) has its own generator."""
+"""The rule for all seeded random numbers: each pair (seed, name) has its own generator."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import torch
 
 
 def seeded_generator(seed: int, name: str, device: torch.device) -> torch.Generator:
-    """Return a generator that depends on ``seed`` and ``name`` only, so no draw depends on the order of the others.
+    """Return a generator that depends on ``seed`` and ``name`` alone, so draws do not depend on each other's order.
 
-    Equal on all CPUs; a CUDA generator draws other numbers than a CPU one.
+    The numbers are equal on all CPUs; a CUDA generator draws different numbers than a CPU generator.
     """
     digest = hashlib.sha256(f"{seed}:{name}".encode()).digest()
     return torch.Generator(device).manual_seed(int.from_bytes(digest[:7], "big"))

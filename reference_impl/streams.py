@@ -1,8 +1,8 @@
 """Run work of a step on a second stream, which a capture records as a parallel branch.
 
-Memory is safe without `record_stream`, which a capture cannot use. Tensors that the second stream reads are held until
-the main stream has waited for it. Memory that the second stream allocates is reused only by later work of that stream,
-and each piece of that work starts by waiting for all that the main stream has enqueued.
+Memory is safe without `record_stream`, which a capture cannot use. Tensors that the second stream reads are kept until
+the main stream has waited for the second stream. Memory that the second stream allocates is reused only by later work
+of the second stream, and each piece of such work first waits for everything enqueued on the main stream.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Value = TypeVar("Value")
 
 
 class Beside(Generic[Value]):
-    """A value that `make` computes on the second stream once started, else on the main stream when it is taken."""
+    """A value that `make` computes: on the second stream if `start` was called, else on the main stream at `take`."""
 
     def __init__(self, side: torch.cuda.Stream | None, make: Callable[[], Value]) -> None:
         self._side = side
@@ -25,7 +25,7 @@ class Beside(Generic[Value]):
         self._started: tuple[Value, torch.cuda.Event] | None = None
 
     def start(self) -> None:
-        """Enqueue `make` after the current stream's work; does nothing without a second stream."""
+        """Enqueue `make` on the second stream, after the current stream's work. Without a second stream do nothing."""
         if self._side is None or self._started is not None:
             return
         self._side.wait_stream(torch.cuda.current_stream(self._side.device))
@@ -34,7 +34,7 @@ class Beside(Generic[Value]):
             self._started = value, self._side.record_event()
 
     def take(self) -> Value:
-        """Return the value; the current stream waits for it. The inputs of `make` may be dropped after this."""
+        """Return the value; the current stream waits for it. Afterwards the caller may drop the inputs of `make`."""
         if self._side is None or self._started is None:
             return self._make()
         value, event = self._started
@@ -43,10 +43,10 @@ class Beside(Generic[Value]):
 
 
 class StepStreams:
-    """The streams of a step: the caller's alone, or, inside `overlapped`, a second one too.
+    """The streams of a step: the caller's stream, and inside `overlapped` also a second stream.
 
-    Without a capture, work on the second stream costs the host more (events and stream switches, 10 ms a step on an
-    H200) than it saves the device. In a capture it costs the host nothing, so only captures overlap.
+    Without a capture, work on the second stream costs the host more time (events and stream switches, 10 ms a step on
+    an H200) than it saves on the device. In a capture it costs no host time, so only captures use the second stream.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -56,11 +56,11 @@ class StepStreams:
 
     @contextmanager
     def overlapped(self) -> Iterator[None]:
-        """Let steps inside the `with` use a second stream, always the same one. Needs CUDA.
+        """Let steps inside the `with` use a second stream, the same one in each `with`. Needs CUDA.
 
-        The caller's stream should have a higher priority than 0. A GPU starts the blocks of kernels of equal priority
-        in the order of their arrival, so a dequantization of thousands of blocks would delay the small kernels next to
-        it.
+        The caller's stream should have a higher priority than 0. A GPU starts the thread blocks of kernels of equal
+        priority in the order of arrival, so a dequantization with thousands of blocks would delay the small kernels of
+        the step.
         """
         if self._idle_side is None:
             self._idle_side = torch.cuda.Stream(self._device, priority=0)  # type: ignore[no-untyped-call]
@@ -71,11 +71,11 @@ class StepStreams:
             self._side = None
 
     def beside(self, make: Callable[[], Value]) -> Beside[Value]:
-        """Return a value to start on the second stream and to take later."""
+        """Return a `Beside` for `make`, whose `start` the caller may call early, and whose `take` returns the value."""
         return Beside(self._side, make)
 
     def branch(self, work: Callable[[], None]) -> Beside[None]:
-        """Start `work` at once, on the second stream where there is one; `take` must follow."""
+        """Run `work` at once, on the second stream if there is one. The caller must call `take` of the result later."""
         if self._side is None:
             work()
             return Beside(None, lambda: None)

@@ -1,4 +1,4 @@
-"""The adapter that makes the reference trainer a system under test. `describe()` imports no torch."""
+"""The adapter that lets the harness test the reference trainer. Describing the trainer imports no torch."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ WORKLOAD_OPTIONS: dict[str, Sequence[Scalar] | type] = {
 
 
 class QLoRASystem:
-    """The QLoRA trainer of this package, plain or captured."""
+    """The QLoRA trainer of this package as a system under test, plain or captured."""
 
     def describe(self) -> SystemDescription:
         return SystemDescription(
@@ -118,7 +118,7 @@ class QLoRASystem:
         data: str | None = None,
         model_directory: str | None = None,
     ) -> KernelInventory:
-        """Return `target`'s kernels that a prewarm of this arm plans and, `with_used`, that a step launches; no GPU."""
+        """Return the kernels that a prewarm plans and, `with_used`, that a step launches, compiled for `target`."""
         from reference_impl.prewarm import RunKernels
 
         kernels = RunKernels(train_config(workload, arm, data, model_directory), _schedule(workload))
@@ -126,7 +126,7 @@ class QLoRASystem:
         return kernels.cross_compiled(target, with_used=with_used)
 
     def checkpoint(self, workload: Workload, folder: Path, *, model_directory: str | None = None) -> Path:
-        """Return the directory of the workload's weights; for seeded random weights, write one into `folder`."""
+        """Return the directory of the workload's weights. For seeded random weights, first write it into `folder`."""
         from harness.system.protocol import Arm
         from reference_impl.export import write_checkpoint
         from reference_impl.trainer import checkpoint_directory, model_source, resolve_device
@@ -139,7 +139,7 @@ class QLoRASystem:
         return write_checkpoint(shape, source, folder / str(config.model))
 
     def kernel_cases(self, workload: Workload, arm: Arm, *, fault: str | None = None) -> KernelCases:
-        """Return the kernels at this workload's shapes; no weight is loaded."""
+        """Return the comparisons of kernels at this workload's shapes. Loads no weights."""
         from reference_impl.kernel_cases import ReferenceKernelCases
 
         try:
@@ -151,7 +151,7 @@ class QLoRASystem:
 
 
 def train_config(workload: Workload, arm: Arm, data: str | None, model_directory: str | None) -> TrainConfig:
-    """Return each rank's trainer configuration in one arm; the arm's settings override the workload's options."""
+    """Return the configuration of the trainer in each rank of an arm. Settings of the arm override workload options."""
     settings = {"seed": workload.seed} | _known(_trainer_settings(arm), ARM_OPTIONS, "arm setting")
     return TrainConfig.preset(
         model_directory or workload.model,
@@ -181,7 +181,7 @@ def _schedule(workload: Workload) -> tuple[int, ...]:
 
 
 class QLoRARun:
-    """One opened trainer. Steps take the sequence lengths of a schedule in turn."""
+    """One opened trainer. Step `index` has sequence length `schedule[index % len(schedule)]`."""
 
     def __init__(
         self,
@@ -251,7 +251,7 @@ class QLoRARun:
         }
 
     def _precision(self) -> Mapping[str, Scalar]:
-        """Return the facts of the precision, counted once, because counting takes a second with 28 layers."""
+        """Return facts about the number formats. They are computed once, which takes a second with 28 layers."""
         if self._counted is None:
             from reference_impl.fp8_record import precision_facts
 
@@ -268,7 +268,7 @@ class QLoRARun:
         return self.trainer.frozen_tensors()
 
     def state(self) -> Mapping[str, Mapping[str, Tensor]]:
-        """Return AdamW's moments over the flat buffer of parameters, its counters and rate. No generator is used."""
+        """Return AdamW's moments (flat), its counters and the learning rate. There is no state of random generators."""
         optimizer = self.trainer.optimizer
         return {"optimizer": {**optimizer.state_tensors(), "learning_rate": optimizer.learning_rate}}
 
@@ -276,7 +276,7 @@ class QLoRARun:
         return self.trainer.gradients()
 
     def moments(self) -> Mapping[str, Mapping[str, Tensor]]:
-        """Return views of the flat buffers, under the parameters' names."""
+        """Return AdamW's moments as views of the flat buffers: kind of moment, then name of the parameter."""
         optimizer, slots = self.trainer.optimizer, self.trainer.trainable.slots
         flat = {"exp_avg": optimizer.exp_avg, "exp_avg_sq": optimizer.exp_avg_sq}
         return {kind: {slot.name: slot.view(each) for slot in slots} for kind, each in flat.items()}
@@ -286,7 +286,7 @@ class QLoRARun:
         return {"before": norms, "max_norm": self._max_norm}
 
     def metrics(self) -> Mapping[str, Tensor]:
-        """Return the L2 norm of all gradients before clipping, and the learning rate that the step took."""
+        """Return the L2 norm of all gradients before clipping, and the learning rate of the last step."""
         norms, _ = self.trainer.gradient_norms()
         return {"gradient_norm": norms.norm(), "learning_rate": self.trainer.optimizer.learning_rate}
 
@@ -324,9 +324,7 @@ class QLoRARun:
         self.capturing.forget_captures()
 
     def clip_kernels(self) -> Mapping[str, Mapping[int, int]]:
-        """Return the kernel that scales gradients, with its table of partial starts: it covers every non-empty
-        tensor.
-        """
+        """Return the kernel that scales gradients: name, address of its table, number of non-empty tensors."""
         plan = self.trainer.clip.plan
         return {"_scale_apply_kernel": {plan.starts.data_ptr(): sum(span.size > 0 for span in plan.spans)}}
 

@@ -4,17 +4,17 @@
     for index in range(100):
         loss = trainer.step(index)          # 0-d tensor on the device
 
-What a capture builds on:
+A capture relies on these properties:
 
-- `prepare(index)` copies batch ``index`` and its learning rate into static tensors; `body()` is the whole step on
-  static tensors: forward, backward, clip, optimizer. It reads no Python state that changes and never waits for
-  the device.
-- `forward_body()` and `backward_body()` are the same step in two halves that share static activations, for capturing
+- `prepare(index)` copies batch ``index`` and its learning rate into static tensors. `body()` is the whole step on
+  static tensors: forward, backward, clip, optimizer. It reads no Python state that changes between steps, and never
+  waits for the device.
+- `forward_body()` and `backward_body()` are two halves of the same step that share static activations, to capture
   backward, clip and optimizer alone. The first half must have run once, uncaptured, before the second is captured.
-- With micro-batches `body()` is forward and backward of each, one after the other, then clip and optimizer once.
-- With ranks each takes its rows of a batch, and `update()` begins with the sum of their gradients.
-- `state_tensors()` is all that `body()` changes, so that a warm-up or a recording can be undone.
-- `set_shape()` selects the static batch buffers of another shape; each shape keeps its own.
+- With micro-batches, `body()` runs forward and backward of each, one after the other, then clip and optimizer once.
+- With ranks, each rank takes its rows of a batch, and `update()` begins with the sum of the ranks' gradients.
+- `state_tensors()` returns everything that `body()` changes, so that a warm-up or a recording can be undone.
+- `set_shape()` selects the static batch buffers of another shape. Each shape keeps its own buffers.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from reference_impl.optimizer import FlatAdamW
 
 @dataclass
 class StaticBuffers:
-    """The tensors of one batch shape, at addresses that never change."""
+    """The tensors of one batch shape. Their addresses never change."""
 
     tokens: Tensor  # int64 [B, S]; with micro-batches [k, B / k, S]
     targets: Tensor  # likewise
@@ -50,7 +50,7 @@ class StaticBuffers:
 
 
 def resolve_device(name: str) -> torch.device:
-    """Return the device of this name. Raises `ReferenceImplError` for CUDA on a machine without it."""
+    """Return the device with this name. Raises `ReferenceImplError` for CUDA on a machine without CUDA."""
     available = torch.cuda.is_available()
     if name == "auto":
         return torch.device("cuda", torch.cuda.current_device()) if available else torch.device("cpu")
@@ -61,7 +61,7 @@ def resolve_device(name: str) -> torch.device:
 
 
 def checkpoint_directory(config: TrainConfig) -> Path | None:
-    """Return the directory of ``config.model``'s weights; None for seeded random ones."""
+    """Return the directory of ``config.model``'s weights, or None if they are seeded random numbers."""
     if isinstance(config.model, ModelConfig):
         return None
     if config.model == "tiny":
@@ -70,7 +70,7 @@ def checkpoint_directory(config: TrainConfig) -> Path | None:
 
 
 def model_source(config: TrainConfig, device: torch.device) -> tuple[ModelConfig, WeightSource, Path | None]:
-    """Return shape, frozen weights and tokenizer of ``config.model``."""
+    """Return the shape and the frozen weights of ``config.model``, and the path of its tokenizer (None: bytes)."""
     directory = checkpoint_directory(config)
     if directory is None:
         shape = config.model if isinstance(config.model, ModelConfig) else MODEL_PRESETS[config.model]
@@ -82,9 +82,9 @@ def model_source(config: TrainConfig, device: torch.device) -> tuple[ModelConfig
 
 
 class Trainer:
-    """One QLoRA run. Two trainers of equal configuration are bitwise equal on one machine, at every step.
+    """One QLoRA run. On one machine, two trainers with equal configurations are bitwise equal at every step.
 
-    As one of ``ranks`` it trains on ``config.batch_size`` sequences, its rows of a batch that all ranks share.
+    With ``ranks`` the trainer processes ``config.batch_size`` sequences, its rows of a batch that all ranks share.
     """
 
     def __init__(self, config: TrainConfig, ranks: Ranks | None = None) -> None:
@@ -110,7 +110,7 @@ class Trainer:
         self.static = self.set_shape(config.seq_len)
 
     def set_shape(self, seq_len: int, batch_size: int | None = None) -> StaticBuffers:
-        """Use batches of this shape from now on; its static buffers are made once and kept."""
+        """Select batches of this shape for later steps; return their static buffers, which are created only once."""
         if seq_len < 1:
             raise ReferenceImplError("seq_len", f"got {seq_len}", "must be at least 1")
         batch = self.config.batch_size if batch_size is None else batch_size
@@ -140,7 +140,7 @@ class Trainer:
 
     @property
     def mean_over(self) -> int:
-        """Return the tokens of one update over all micro-batches and ranks; losses and gradients are means over all."""
+        """Return the number of tokens of one update, over all micro-batches and ranks, that losses are means over."""
         return self.static.tokens.numel() * (1 if self.ranks is None else self.ranks.count)
 
     def prepare(self, index: int) -> None:
@@ -151,7 +151,7 @@ class Trainer:
             static.copy_(value, non_blocking=True)
 
     def read_ahead(self, index: int) -> None:
-        """Read batch ``index`` into host memory unless it was read. Call it while the device still executes a step."""
+        """Read batch ``index`` into host memory unless it was read before. Call this while the device is busy."""
         wanted = (index, self.static.tokens.shape)
         if self._read[0] != wanted:
             # Fresh pinned memory each time, because the allocator reuses it only after the copy has run.
@@ -160,14 +160,14 @@ class Trainer:
 
     @torch.no_grad()
     def body(self) -> Tensor:
-        """Run one whole step on the static tensors; return the loss before the update, 0-d."""
+        """Run one whole step on the static tensors; return the loss before the update (0-d)."""
         loss = self.gradients_body()
         self.update()
         return loss
 
     @torch.no_grad()
     def gradients_body(self) -> Tensor:
-        """Run forward and backward on the static tensors; return the loss, leave this rank's part of the gradient."""
+        """Run forward and backward on the static tensors; return the loss. Gradients are not yet summed over ranks."""
         static = self.static
         if self.accumulation is not None:
             return self._own_mean(self.accumulation.gradients(static.tokens, static.targets, static.shape))
@@ -177,9 +177,9 @@ class Trainer:
 
     @torch.no_grad()
     def forward_body(self) -> Tensor:
-        """Run the step's first half: forward, loss, and the head's gradient, left in static activations.
+        """Run the step's first half: forward, loss and the head's backward, with results in static activations.
 
-        Raises `ReferenceImplError` with micro-batches: each has a forward and a backward pass of its own.
+        Raises `ReferenceImplError` with micro-batches, because each micro-batch has its own forward and backward pass.
         """
         static = self.static
         if self.accumulation is not None:
@@ -195,7 +195,7 @@ class Trainer:
 
     @torch.no_grad()
     def backward_body(self) -> None:
-        """Run the step's second half: backward, clip and optimizer, from the static activations."""
+        """Run the step's second half, from the static activations: backward, clip and optimizer."""
         if self.static.context is None:
             raise RuntimeError("backward_body() needs the activations of forward_body(): call it first")
         self.model.backward(self.static.context, self.static.shape, consume=False)
@@ -207,7 +207,7 @@ class Trainer:
         return self._own_mean(loss), context
 
     def _own_mean(self, part: Tensor) -> Tensor:
-        """Turn this rank's part of the mean loss over all ranks' tokens into the mean over its own tokens."""
+        """Return this rank's mean loss over its own tokens, from its part of the mean over the tokens of all ranks."""
         return part if self.ranks is None else part * self.ranks.count
 
     def update(self) -> None:
@@ -218,12 +218,12 @@ class Trainer:
         self.optimizer.update_(self.trainable.flat, self.trainable.gradient, self.clip.norms)
 
     def step(self, index: int) -> Tensor:
-        """Run training step ``index``; return the loss of its batch before the update, which outlives later steps."""
+        """Run training step ``index``; return a copy of its loss before the update (0-d), unchanged by later steps."""
         self.prepare(index)
         return self.body().clone()
 
     def state_tensors(self) -> dict[str, Tensor]:
-        """Return every long-lived tensor that `body` changes, by name; they never move."""
+        """Return every long-lived tensor that `body` changes, by name. The tensors keep their addresses."""
         return {
             "parameters": self.trainable.flat,
             "gradients": self.trainable.gradient,
@@ -234,17 +234,17 @@ class Trainer:
         }
 
     def parameters(self) -> dict[str, Tensor]:
-        """Return views of the trainable tensors: ``layers.<i>.<lora_a_q | lora_b_q | … | post_attn_norm>``, float32."""
+        """Return float32 views of the trainable tensors, with names such as ``layers.<i>.lora_a_q``."""
         return self.trainable.parameters()
 
     def gradients(self) -> dict[str, Tensor]:
-        """Return views of the last step's gradients after clipping, float32, under the parameters' names."""
+        """Return float32 views of the last step's gradients after clipping, with the parameters' names."""
         return self.trainable.gradients()
 
     def gradient_norms(self) -> tuple[Tensor, Tensor]:
-        """Return norms before clipping and scales of the last step, float32 [layers] or [1]."""
+        """Return norms before clipping and clip scales of the last step, float32 [layers], or [1] for a global clip."""
         return self.clip.norms, self.clip.scales
 
     def frozen_tensors(self) -> dict[str, Tensor]:
-        """Return every tensor that training must leave alone."""
+        """Return every tensor that training must not change."""
         return self.model.frozen_tensors()
