@@ -84,9 +84,7 @@ class CudaFunction:
         }
 
     def launch(self, spec: KernelSpec, arguments: tuple[Tensor, ...]) -> None:
-        """Launch the kernel. The first launch loads a module, which the driver may refuse within a capture: launch
-        before a capture, or prewarm.
-        """
+        """Launch the kernel. The first launch loads a module, which may fail in a capture: prewarm or launch before."""
         device = arguments[0].get_device()
         launch = self._launches.get((id(spec), device))
         if launch is None:

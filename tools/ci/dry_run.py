@@ -1,10 +1,10 @@
-"""Run a `run:` block of a workflow or of action.yml here, by bash as GitHub's runner does.
+"""Run a `run:` block of a workflow or of action.yml on this machine, with bash as GitHub's runner does.
 
     python tools/ci/dry_run.py .github/workflows/gate.yml verify.contracts inputs.contracts=contracts/
 
-The block is named by its job and its step's id (`verify.contracts`), in an action by the id alone.
-Each `${{ expression }}` is replaced by the value given for it, letter by letter: nothing is
-evaluated. Without a block's name, the blocks and the expressions that they need are listed.
+The name of a block is its job and the id of its step (`verify.contracts`), or in an action the id alone. Each `${{
+expression }}` is replaced by the value given for exactly this expression; nothing is evaluated. Without the name of a
+block, the script lists all blocks with the expressions that they need.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ BASH = ("bash", "--noprofile", "--norc", "-eo", "pipefail")
 
 
 def filled(text: str, values: Mapping[str, str]) -> str:
-    """Return the text with each expression replaced. Raises ValueError where a value is missing."""
+    """Return the text with each expression replaced by its value. Raises ValueError if a value is missing."""
     if missing := sorted({found for found in EXPRESSION.findall(text) if found not in values}):
         raise ValueError(f"no value for {', '.join(missing)}; give each as EXPRESSION=VALUE")
     return EXPRESSION.sub(lambda match: values[match[1]], text)
@@ -34,7 +34,7 @@ def filled(text: str, values: Mapping[str, str]) -> str:
 
 @dataclass(frozen=True)
 class Block:
-    """A script of a step, and the variables that its job and its step set."""
+    """The script of a step, and the environment variables that its job and the step set."""
 
     script: str
     variables: Mapping[str, str]
@@ -46,14 +46,14 @@ class Block:
     def run(
         self, folder: Path, values: Mapping[str, str], environment: Mapping[str, str] = os.environ
     ) -> subprocess.CompletedProcess[str]:
-        """Run the script in a folder. Raises ValueError where an expression has no value."""
+        """Run the script in a folder. Raises ValueError if an expression has no value."""
         variables = {name: filled(value, values) for name, value in self.variables.items()}
         command = [*BASH, "-c", filled(self.script, values)]
         return subprocess.run(command, cwd=folder, env={**environment, **variables}, text=True, check=False)
 
 
 def blocks(path: Path) -> dict[str, Block]:
-    """Return every `run:` block of a workflow or an action, by its name."""
+    """Return every `run:` block of a workflow or an action, by the block's name."""
     read = yaml.safe_load(path.read_text(encoding="utf-8"))
     jobs: dict[str, Any] = {f"{name}.": job for name, job in read.get("jobs", {}).items()} or {"": read["runs"]}
     return {

@@ -1,9 +1,10 @@
-"""Print the newest Python of this machine that the project supports, besides the one that runs this script.
+"""Print the newest Python on this machine that the project supports and that has another version than this one.
 
     python tools/ci/newest_python.py
 
-It prints nothing where there is none. Searched: `pythonX.Y` on PATH, and the versions of pyenv. What is supported:
-`VERSIONS`, from the classifiers of pyproject.toml; of torch, from the extra `run` and constraints.txt.
+Prints an empty line if there is none. The script searches `pythonX.Y` on PATH and the versions of pyenv. Supported
+Python versions are the classifiers of pyproject.toml (`VERSIONS`). Supported torch versions are in the extra `run` and
+in constraints.txt.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ VERSIONS = [found[1] for line in PROJECT["classifiers"] if (found := _PYTHON.ful
 
 
 def torch_versions() -> tuple[str, str]:
-    """Return the oldest and the newest supported torch, as `2.11`."""
+    """Return the oldest and the newest supported torch version, such as `2.11`."""
     [oldest] = re.findall(r"^torch>=(\d+\.\d+)$", "\n".join(PROJECT["optional-dependencies"]["run"]), re.MULTILINE)
     [newest] = re.findall(r"^torch==(\d+\.\d+)", (ROOT / "constraints.txt").read_text(encoding="utf-8"), re.MULTILINE)
     return oldest, newest
 
 
 def candidates(version: str) -> Iterator[str]:
-    """Yield the commands that may be this Python."""
+    """Yield the commands that may start this version of Python."""
     if (command := shutil.which(f"python{version}")) is not None:
         yield command
     pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv") / "versions"
@@ -41,7 +42,7 @@ def candidates(version: str) -> Iterator[str]:
 
 
 def works(command: str) -> bool:
-    """Return True if the command starts and can make a virtual environment: a shim of pyenv's may not."""
+    """Return True if the command starts and can make a virtual environment, which a shim of pyenv may not do."""
     try:
         return (
             subprocess.run([command, "-c", "import ensurepip, venv"], capture_output=True, check=False).returncode == 0
@@ -51,7 +52,7 @@ def works(command: str) -> bool:
 
 
 def newest_python() -> str | None:
-    """Return the command of the newest supported Python that is not this one's version; None if there is none."""
+    """Return the command of the newest supported Python with another version than this one, or None."""
     own = f"{sys.version_info.major}.{sys.version_info.minor}"
     others = [version for version in reversed(VERSIONS) if version != own]
     return next((command for version in others for command in candidates(version) if works(command)), None)

@@ -1,9 +1,9 @@
-"""Write the tables of reports/README.md: the published runs, what did not hold in them, and every measured ratio.
+"""Write the tables of reports/README.md: published runs, claims that did not hold in them, and measured ratios.
 
     python tools/docs/index_reports.py
 
-All of it comes from each run's `run.json`, `verdicts.json` and, of a fire drill, `drill.json`; nothing is judged. Runs
-in folders of reports/ have no row, and their drills count.
+Everything is read from each run's `run.json`, `verdicts.json` and, for a drill, `drill.json`; nothing is judged again.
+Runs in subfolders of reports/ get no row, but their drills are counted.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ RATIOS = (
 
 @dataclass(frozen=True)
 class Published:
-    """One directory below reports/."""
+    """One published run: a directory below reports/."""
 
     name: str
     header: Header
@@ -61,7 +61,7 @@ class Published:
 
 
 def published(reports: Path) -> list[Published]:
-    """Return every published run, by name, which begins with the date. Raises EvidenceError for a damaged one."""
+    """Return every published run, sorted by name (it begins with the date). Raises EvidenceError for a damaged run."""
     directories = []
     for path in runs_in(reports):
         header = header_of(path)
@@ -72,9 +72,9 @@ def published(reports: Path) -> list[Published]:
 
 
 def header_of(path: Path) -> Header:
-    """Return the header of a run. From an archive it alone is read: to unpack them all takes five times as long.
+    """Return the header of a run. An archive is read up to the header: unpacking all of them takes five times as long.
 
-    Raises EvidenceError where none is, or none that can be read.
+    Raises EvidenceError if there is no header or it cannot be read.
     """
     archive = path / layout.ARCHIVE
     if not archive.is_file():
@@ -91,12 +91,12 @@ def header_of(path: Path) -> Header:
 
 
 def drills(reports: Path) -> list[DrillRecord]:
-    """Return every published drill, in folders of reports/ too. Raises EvidenceError for a damaged one."""
+    """Return every published drill, also from subfolders of reports/. Raises EvidenceError for a damaged record."""
     return [read_record(path) for path in sorted(reports.rglob(layout.DRILL))]
 
 
 def tables(runs: Sequence[Published], drilled: Sequence[DrillRecord]) -> str:
-    """Return the text between the marks: the runs, and what became of faults in all drills."""
+    """Return the text between the marks: tables of the runs, and the results of faults in all drills."""
     if not runs:
         return "No run is published yet."
     verdicts = [(run, verdict) for run in runs for verdict in run.verdicts.claims]
@@ -113,14 +113,15 @@ def tables(runs: Sequence[Published], drilled: Sequence[DrillRecord]) -> str:
 
 
 def demanded(contracts: Sequence[Path]) -> set[tuple[str, str]]:
-    """Claim and fault, for every fault that a claim names."""
+    """Return the pairs of a claim and a fault that the claim names."""
     claims = [claim for loaded in load_contracts(contracts) for claim in loaded.contract.claims]
     return {(claim.id, fault) for claim in claims for fault in claim.falsified_by}
 
 
 def coverage(drills: Sequence[DrillRecord], demanded: set[tuple[str, str]]) -> str:
-    """Return what became of every demanded fault, on machines with a GPU and on all; a survivor anywhere is a
-    survivor.
+    """Return the results of all demanded faults, in drills with a GPU and in all drills.
+
+    A fault that survived in any of these drills counts as survived.
     """
     lines = []
     for where, records in (("a GPU machine", [one for one in drills if one.machine.cuda]), ("any machine", drills)):
@@ -136,7 +137,7 @@ def coverage(drills: Sequence[DrillRecord], demanded: set[tuple[str, str]]) -> s
 
 
 def _names(faults: set[tuple[str, str]]) -> str:
-    """Return the names of a few faults; many are counted alone."""
+    """Return the names of the faults if there are only a few, otherwise nothing."""
     few = 0 < len(faults) <= MOST_NAMED
     return f" ({', '.join(f'{claim} `{fault}`' for claim, fault in sorted(faults))})" if few else ""
 
@@ -156,7 +157,7 @@ def _run(run: Published) -> list[str]:
 
 
 def _open(verdicts: Iterable[tuple[Published, UnitFacts]]) -> list[list[str]]:
-    """Return a row for each thing that was seen: claims of one run that say the same share a row."""
+    """Return a row for each result that is not PASS. Claims of one run with the same result share a row."""
     claims: dict[tuple[str, str, str, str], list[str]] = {}
     for run, verdict in verdicts:
         meaning = reason_text(verdict.reason).meaning or ""

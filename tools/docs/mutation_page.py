@@ -1,6 +1,7 @@
-"""Fill the page docs/mutation.md from reports/mutation: the counts, and why each survivor lives.
+"""Fill the page docs/mutation.md from reports/mutation: the counts, and why each surviving mutant survives.
 
-`judge.json` is what tools/long_checks/mutation_run.py found; `survivors.yaml` explains, by function and mutated line.
+`judge.json` is the result of tools/long_checks/mutation_run.py. `survivors.yaml` explains each surviving mutant, by
+function and mutated line.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ FOUND = ("killed", "timeout")  # a mutant that never ends is one that a test run
 
 
 def counts(result: Mapping[str, Any]) -> dict[str, Counter[str]]:
-    """Count mutants by module and status. Raises ValueError for a status that this page has no column for."""
+    """Count mutants by module and status. Raises ValueError for a status that has no column on this page."""
     modules: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for function, numbers in result["functions"].items():
         if strange := set(numbers) - set(STATUSES):
@@ -32,7 +33,7 @@ def counts(result: Mapping[str, Any]) -> dict[str, Counter[str]]:
 
 
 def share(numbers: Counter[str]) -> float:
-    """Return the share of mutants that were found, 0 to 1."""
+    """Return the share of mutants that were found, from 0 to 1."""
     return sum(numbers[status] for status in FOUND) / numbers.total()
 
 
@@ -42,7 +43,7 @@ def row(name: str, numbers: Counter[str]) -> list[str]:
 
 
 def count_table(modules: Mapping[str, Counter[str]]) -> str:
-    """Return a table with one row per module, and their sum."""
+    """Return a table with one row for each module and one for their sum."""
     head = ("module", "mutants", *STATUSES, "found")
     total = sum(modules.values(), Counter[str]())
     rows = [row(f"`{name}`", numbers) for name, numbers in modules.items()]
@@ -50,14 +51,14 @@ def count_table(modules: Mapping[str, Counter[str]]) -> str:
 
 
 def short(mutant: Mapping[str, str]) -> str:
-    """Return a mutant's id, as mutmut takes it after `harness.`."""
+    """Return a mutant's id without the leading `harness.`."""
     return mutant["mutant"].removeprefix("harness.")
 
 
 def survivors(alive: Iterable[Mapping[str, str]], explained: Sequence[Mapping[str, Any]]) -> str:
-    """Return each mutant that was not found under its explanation.
+    """Return the list of mutants that were not found, grouped by explanation.
 
-    Raises ValueError for one that is not explained, and for an explanation of one that is gone.
+    Raises ValueError for a mutant without explanation, and for an explanation whose mutant does not exist or was found.
     """
     left: defaultdict[tuple[str, str], list[Mapping[str, str]]] = defaultdict(list)
     for each in alive:
@@ -94,6 +95,6 @@ def tables(result: Mapping[str, Any], explained: Sequence[Mapping[str, Any]]) ->
 
 
 def text() -> str:
-    """Return the text between the marks, from what lies in reports/mutation."""
+    """Return the text between the marks, from the files in reports/mutation."""
     result = json.loads(RESULT.read_text(encoding="utf-8"))
     return tables(result, yaml.safe_load(EXPLAINED.read_text(encoding="utf-8")))

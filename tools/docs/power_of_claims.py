@@ -1,8 +1,8 @@
-"""Fill docs/statistics.md: the chance that each timed claim is decided, by the noise of its last published run.
+"""Fill docs/statistics.md: the chance that each timed claim is decided, from the noise of its last published run.
 
     python tools/docs/power_of_claims.py
 
-prints the table alone.
+prints the table and changes no file.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ HEAD = ("claim", "workload", "demanded", "processes", "noise of", *(f"decided at
 
 
 def chances(timings: Iterable[LastTiming], units: Collection[tuple[str, str, str]]) -> str:
-    """Return the Markdown table, a row for each timed unit: contract, claim and workload."""
+    """Return a Markdown table with a row for each timed unit (contract, claim, workload)."""
     by_unit = {(one.contract, one.claim, one.workload): one for one in timings}
     none = ["–", "–", "none published", *["–"] * len(TIMES)]
     return table(HEAD, ([*unit[1:], *(_row(by_unit[unit]) if unit in by_unit else none)] for unit in units))
@@ -36,7 +36,7 @@ def _row(timing: LastTiming) -> list[str]:
 
 
 def text() -> str:
-    """Return the table of the shipped contracts, from the runs below reports/."""
+    """Return the table for the shipped contracts, from the runs below reports/."""
     contracts = [loaded.contract for loaded in load_contracts([ROOT / "contracts"])]
     units = [
         (contract.id, claim.id, workload)

@@ -1,6 +1,7 @@
-"""Fill the page docs/reference/claim-kinds.md: what a contract holds, and every kind of claim with its fields.
+"""Fill docs/reference/claim-kinds.md: the fields of a contract, and every kind of claim with its fields.
 
-All of it is the JSON Schema's, which has the models' docstrings; the table of kinds adds what a kind needs.
+The fields come from the JSON Schema, which contains the models' docstrings. The table of kinds adds the capabilities
+that a kind needs.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def _kind(kind: str, model: Schema) -> Iterator[str]:
 
 
 def _fields(model: Schema, only: Container[str] | None = None) -> str:
-    """Return a table of a model's fields, of those in `only` where that is given; `kind` is the section's title."""
+    """Return a table of a model's fields: those in `only`, or all but `kind`, which is the title of the section."""
     required = model.get("required", ())
     rows = [
         (f"`{name}`", _value(field), "must be given" if name in required else _default(field), _text(field))
@@ -74,7 +75,7 @@ def _text(described: Schema) -> str:
 
 
 def _value(field: Schema) -> str:
-    """Return what a field takes, in words."""
+    """Return the values that a field accepts, in words."""
     if "$ref" in field:
         name = field["$ref"].rpartition("/")[2]
         return CASES if name == "ByCase" else f"[{name}](#{name.lower()})"
@@ -87,7 +88,7 @@ def _value(field: Schema) -> str:
 
 
 def _of_type(field: Schema) -> str:
-    """Return what a field of a JSON type takes; claims are the only choice between models."""
+    """Return the values that a field of a JSON type accepts; a field without a type is the list of claims' kinds."""
     match field.get("type"):
         case None:
             return "claims, each of one of the kinds below"

@@ -22,7 +22,7 @@ EXCERPTS = FOLDER / "excerpts"
 
 
 class Outcome(Strict):
-    """A state, with claims of ours (`by`), tests (`file::function`), and why."""
+    """A state, with this project's claims (`by`), tests (`file::function`) and the reason (`why`) for it."""
 
     state: Literal["decided", "restated", "refuted"]
     by: list[Name] = Field(default=[])
@@ -30,7 +30,7 @@ class Outcome(Strict):
     why: Text | None = None
 
     def problems(self) -> list[str]:
-        """Return what the state lacks."""
+        """Return the fields that the state requires and that are missing."""
         lacking = {
             "decided": [] if self.by else ["`by`, the claims that decide it"],
             "restated": [] if self.why else ["`why` it is not judged as it stands"],
@@ -40,39 +40,39 @@ class Outcome(Strict):
 
 
 class Decision(Outcome):
-    """The outcome of some items of one file, named by id or by a pattern."""
+    """The outcome of some items of one file, named by id or by pattern."""
 
     items: Annotated[list[Text], Field(min_length=1)]
 
 
 class Decided(Strict):
-    """A file about training on a GPU."""
+    """A file about training on a GPU, whose items have outcomes."""
 
     decisions: Annotated[list[Decision], Field(min_length=1)]
 
 
 class OutOfScope(Strict):
-    """A file about something else."""
+    """A file about another subject."""
 
     out_of_scope: Text
 
 
 class Supporting(Strict):
-    """Sections whose items name or surround others."""
+    """Sections of upstream's files whose items only name or introduce other items."""
 
     sections: Annotated[list[Name], Field(min_length=1)]
     why: Text
 
 
 class Seed(Outcome):
-    """A demand of one of the source files that the project starts from."""
+    """A requirement in one of the source files from which the project started."""
 
     id: Text
     says: Text
 
 
 class Decisions(Strict):
-    """The whole file."""
+    """The content of decisions.yaml."""
 
     supporting: list[Supporting]
     files: dict[str, Decided | OutOfScope]
@@ -81,7 +81,7 @@ class Decisions(Strict):
 
 @dataclass(frozen=True)
 class Row:
-    """Items of one file with one outcome; of supporting items and those out of scope only `why` is known."""
+    """Items of one file with the same outcome. Supporting and out-of-scope items have no outcome, only `why`."""
 
     items: list[Item]
     outcome: Outcome | None
@@ -89,7 +89,7 @@ class Row:
 
 
 def read_decisions(path: Path = DECISIONS) -> Decisions:
-    """Read and validate. Raises ContractError."""
+    """Read and validate the file of decisions. Raises ContractError."""
     document = strict_yaml.read(path, "a file of decisions")
     try:
         decisions = TypeAdapter(Decisions).validate_python(document.value)
@@ -107,7 +107,7 @@ def _decided(decisions: Decisions) -> list[tuple[str, Decided]]:
 
 
 def joined(decisions: Decisions, excerpts: Path = EXCERPTS) -> dict[str, list[Row]]:
-    """Return the rows of each file: each item in exactly one. Raises ContractError for what is left over."""
+    """Return the rows of each file; each item is in exactly one row. Raises ContractError for an item without a row."""
     files = {path.relative_to(excerpts).as_posix(): path for path in files_of_folder(excerpts).contracts}
     for name in sorted(files.keys() ^ decisions.files.keys()):
         rule = "every upstream file is decided or out of scope" if name in files else "no such upstream file"

@@ -2,8 +2,8 @@
 
     python tools/docs/write_examples_page.py
 
-A run's name has its kind of machine in it, `-cpu-` or `-h200-`; of several runs of an example there the last by name
-counts. Nothing is judged.
+The name of a run contains its kind of machine, `-cpu-` or `-h200-`. If several runs contain an example, the last one by
+name counts for each kind of machine. Nothing is judged with new runs.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ PLACE = re.compile(r"[\w/.-]+\.py:\d+")
 
 
 def names() -> list[str]:
-    """Return every example, by its folder."""
+    """Return the name of every example, which is that of its folder."""
     return sorted(path.parent.name for path in EXAMPLES.glob("*/contract.yaml"))
 
 
 @cache
 def published() -> dict[tuple[str, str], tuple[str, list[Verdict]]]:
-    """Return, by example and kind of machine: the name of its last published run, and that run's verdicts on it."""
+    """Return, by example and kind of machine, the name of the last published run and its verdicts on the example."""
     found: dict[tuple[str, str], tuple[str, list[Verdict]]] = {}
     examples = {load_contract(EXAMPLES / name / "contract.yaml").contract.id: name for name in names()}
     for run in runs_in(REPORTS):
@@ -54,7 +54,7 @@ def _read(run: Path) -> list[Verdict]:
 
 
 def verdicts(name: str, machine: str) -> list[Verdict]:
-    """Return what the published run says; nothing where there is none."""
+    """Return the verdicts of the published run, or an empty list if there is no run."""
     return published().get((name, machine), ("", []))[1]
 
 

@@ -1,6 +1,6 @@
-"""Fill the page docs/faults.md: every fault, the claims that name it, what they must say, and upstream's number.
+"""Fill docs/faults.md: every fault, the claims that name it, their expected verdicts, and upstream's own bound.
 
-The first columns come from the contracts and from what faults declare, the last one from the published drills.
+The first columns come from the contracts and from the faults' declarations, the last one from published drills.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ WORDS = {True: "would pass it", False: "catches it", None: "–"}
 
 
 def rows() -> Iterator[tuple[str, str, str, str]]:
-    """Yield fault, summary, claim and declared triple, by fault, in the order of the contracts."""
+    """Yield fault, summary, claim and expected verdict, sorted by fault, then in the order of the contracts."""
     named: dict[str, list[tuple[str, str, str, str]]] = {}
     for loaded in load_contracts([ROOT / "contracts"]):
         contract = loaded.contract
@@ -46,7 +46,7 @@ def triple(expected: Expectation) -> str:
 
 
 def upstream(paths: Sequence[Path]) -> dict[tuple[str, str], str]:
-    """Return, by fault and claim, what the records say of upstream's number alone."""
+    """Return, by fault and claim, whether upstream's bound alone would pass the fault, from records of drills."""
     return {
         (row.fault, row.claim): WORDS[row.upstream_alone_passes] for path in paths for row in read_record(path).rows
     }

@@ -1,7 +1,7 @@
-"""Make the pictures of pages that the documentation shows: `python tools/docs/write_pictures.py`, with Chromium.
+"""Make the documentation's screenshots of report pages: `python tools/docs/write_pictures.py`, with Chromium.
 
-Next to each picture lies a file with the words at the top of the page that was drawn. Tests compare it with the words
-that the page has now: who changes these makes the pictures again.
+Next to each picture is a text file with the words at the top of the page. Tests compare this file with the words that
+the page has now. After a change of these words, run the script again.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ BLOCKS = re.compile(r"<!-- (file|change to): train\.py -->\n```\w+\n(.*?)```", r
 
 
 class Top(HTMLParser):
-    """Read the headline, the first claim and what to do; facts of the machine differ from run to run."""
+    """Collect headline, first claim and next step from a page, without the machine's facts, which vary by run."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -46,12 +46,12 @@ class Top(HTMLParser):
 
 
 def top_of(html: str) -> str:
-    """Return the words at the top of a page, a paragraph a line."""
+    """Return the words at the top of a page, one line for each paragraph."""
     return "".join(f"{' '.join(each.split())}\n" for each in Top(html).lines if each.strip())
 
 
 def first_failure(folder: Path) -> Path:
-    """Return the page of the tutorial's step with its fault, verified in an empty folder."""
+    """Return the report page of the tutorial's step with the fault planted, verified in an empty folder."""
     (_, step), (_, change), *_ = BLOCKS.findall((DOCS / "tutorial.md").read_text(encoding="utf-8"))
     old, new = ("".join(f"{each[1:]}\n" for each in change.splitlines() if each[:1] != sign) for sign in "+-")
     (folder / "train.py").write_text(step, encoding="utf-8")
@@ -65,7 +65,7 @@ def first_failure(folder: Path) -> Path:
 
 
 def published(folder: Path) -> Path:
-    """Return the page of a published run, drawn from its archive."""
+    """Return the report page of a published run, written from its archive."""
     command = [sys.executable, "-m", "harness", "report", str(PUBLISHED), "--out", str(folder / "page")]
     subprocess.run(command, check=True)
     return folder / "page" / "report.html"

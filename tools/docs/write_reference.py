@@ -1,4 +1,4 @@
-"""Write docs/reference/: checks, reason codes, exit codes, capabilities, commands, glossary, from their tables.
+"""Write docs/reference/ (checks, reason codes, exit codes, capabilities, commands, glossary) from the code's tables.
 
 python tools/docs/write_reference.py
 """
@@ -86,7 +86,7 @@ PROTOCOLS: dict[str, tuple[type, ...]] = {
 
 
 def pages() -> dict[str, str]:
-    """Return every page by the name of its file."""
+    """Return the text of every page, by file name."""
     made = {
         "shared-checks": ("Shared checks", shared_checks()),
         "reason-codes": ("Reason codes", reason_codes()),
@@ -108,7 +108,7 @@ def reason_codes() -> str:
 
 
 def shared_checks() -> str:
-    """Return a row for each kind and a column for each check; numbers are those of the reasons below the table."""
+    """Return the page of shared checks: a row for each kind, a column for each check, and the numbered reasons."""
     reasons = list(dict.fromkeys(reason for kind in BUILT_IN.values() for reason in kind.leaves_out.values()))
     rows = [
         (f"`{kind.name}`", *(_asked(kind.leaves_out, check, reasons) for check in SHARED_CHECKS))
@@ -130,7 +130,7 @@ def shared_checks() -> str:
 
 
 def _asked(leaves_out: Mapping[str, str], check: str, reasons: list[str]) -> str:
-    """`yes`, `no 3`, or `yes, not of the control 4`."""
+    """Return a cell such as `yes`, `no (3)`, or `yes, not of a control (4)`, with the number of the reason."""
     if check in leaves_out:
         return f"no ({reasons.index(leaves_out[check]) + 1})"
     roles = {role: leaves_out.get(f"{check}.{role}", leaves_out.get(role)) for role in sorted(ROLES)}
@@ -169,7 +169,7 @@ def capabilities() -> str:
 
 
 def _methods(offered: type) -> Iterator[str]:
-    """`HasInputs.inputs()`: and the first sentence that is said of it."""
+    """Yield each method of a protocol with the first sentence of its docstring, such as `HasInputs.inputs()`: …."""
     for name, method in vars(offered).items():
         if not name.startswith("_") and callable(method):
             said = (inspect.getdoc(method) or vars(offered).get("__doc__") or "").split("\n\n", maxsplit=1)[0]
@@ -192,7 +192,7 @@ def commands() -> str:
 
 
 def _parameter(parameter: object) -> tuple[str, str, str]:
-    """Its name as it is typed, its default where it has one to speak of, and its help."""
+    """Return a parameter's name as it is typed, its default (empty if it says nothing), and its help text."""
     names = [*getattr(parameter, "opts", []), *getattr(parameter, "secondary_opts", [])]
     is_option = names[0].startswith("-")
     shown = " / ".join(f"`{name}`" for name in names) if is_option else f"`{names[0].upper()}`"
@@ -210,7 +210,7 @@ def glossary() -> str:
 
 
 def skill() -> str:
-    """Return AGENTS.md as a skill file, with its links as seen from the folder of the file."""
+    """Return AGENTS.md as a skill file, with links relative to the folder of the skill file."""
     text = (ROOT / "AGENTS.md").read_text(encoding="utf-8")
     here = SKILL.parent.relative_to(ROOT)
     return SKILL_HEAD + re.sub(r"\]\(([^)]+)\)", lambda link: f"]({posixpath.relpath(link[1], here)})", text)

@@ -2,11 +2,11 @@
 
     python tools/docs/write_site.py
 
-Its pages are those of docs/ and the ones of `OUTSIDE`. Git holds the words of some alone: the modules of `FILLED` write
-their tables. mkdocs makes the site of a copy that keeps their paths, and with them every link; files that a page links
-to are copied as well. Each published run gets its page, drawn from its archive: a link to its folder or summary becomes
-one to that page. A link to any other folder becomes its label. Where a link or its anchor leads nowhere, mkdocs ends
-with an error.
+The pages of the site are those of docs/ and those in `OUTSIDE`. For some pages git stores only the text around the
+tables; the modules in `FILLED` write the tables. mkdocs builds the site from a copy that keeps all paths, so that links
+stay valid. Files that a page links to are copied, too. Each published run gets a page, written from its archive, and a
+link to the run's folder or summary becomes a link to that page. A link to any other folder is replaced by its label.
+mkdocs fails if a link or its anchor has no target.
 """
 
 from __future__ import annotations
@@ -55,21 +55,21 @@ def sources(root: Path) -> list[str]:
 
 
 def published(root: Path) -> dict[str, str]:
-    """Return the page of each published run, by the path of its folder, or of its archive where there is no folder."""
+    """Return the page of each published run, by the path of its folder, or of its archive if there is no folder."""
     archives = sorted(path.relative_to(root).as_posix() for path in (root / "reports").rglob("*.tar.xz"))
     folders = [posixpath.dirname(path) if posixpath.basename(path) == layout.ARCHIVE else path for path in archives]
     return {path: f"{path.removesuffix('.tar.xz')}/report.html" for path in folders}
 
 
 def links(page: str, text: str, runs: Mapping[str, str]) -> Iterator[tuple[re.Match[str], str]]:
-    """Yield each link of a page to the repository, and its target below `root`; of a published run its page."""
+    """Yield each link of a page within the repository, and its target below `root`; for a published run its page."""
     for found in LINK.finditer(text):
         target = posixpath.normpath(posixpath.join(posixpath.dirname(page), found["path"]))
         yield found, runs.get(target.removesuffix("/summary.md"), target)
 
 
 def staged(root: Path, page: str, text: str, runs: Mapping[str, str]) -> str:
-    """Return a page's text: links to runs lead to their pages, and links to other folders are their labels."""
+    """Return a page's text in which links to runs lead to their pages, and links to other folders become labels."""
     for found, target in links(page, text, runs):
         path = posixpath.relpath(target, posixpath.dirname(page))
         if target in runs.values():
@@ -80,7 +80,7 @@ def staged(root: Path, page: str, text: str, runs: Mapping[str, str]) -> str:
 
 
 def filled(root: Path, page: str) -> str:
-    """Return the text of a page, with the tables that git does not hold."""
+    """Return the text of a page, with the tables that git does not store."""
     text = (root / page).read_text(encoding="utf-8")
     if page not in FILLED:
         return text
@@ -102,7 +102,7 @@ def stage(root: Path, folder: Path, runs: Mapping[str, str]) -> None:
 
 
 def draw(root: Path, folder: Path, runs: Mapping[str, str]) -> list[str]:
-    """Draw the page of each run into `folder`; return what the command said of each that could not be drawn."""
+    """Write the page of each run into `folder`; return the command's output for each run that failed."""
 
     def one(run: str, page: str) -> str:
         with tempfile.TemporaryDirectory() as place:
@@ -119,7 +119,7 @@ def draw(root: Path, folder: Path, runs: Mapping[str, str]) -> list[str]:
 
 
 def loaded_from_elsewhere(site: Path) -> list[str]:
-    """Return what pages make the reader's browser ask other servers for, with the page: `docs/ci.html: https://…`."""
+    """Return the addresses on other servers that pages load, with the page, such as `docs/ci.html: https://…`."""
     pages = sorted(path for path in site.rglob("*.html") if path.name != "report.html")
     found = [(page.relative_to(site).as_posix(), LOADED.findall(page.read_text(encoding="utf-8"))) for page in pages]
     return [f"{page}: {address}" for page, addresses in found for address in addresses]

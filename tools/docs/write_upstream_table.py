@@ -1,6 +1,6 @@
-"""Fill the page docs/upstream-claims.md: every claim of upstream's about training on a GPU, and what became of it.
+"""Fill the page docs/upstream-claims.md: every claim of upstream about training on a GPU, with its outcome.
 
-Claims come from docs/upstream/excerpts, what became of them from docs/upstream/decisions.yaml, and verdicts from the
+The claims come from docs/upstream/excerpts, their outcomes from docs/upstream/decisions.yaml, and verdicts from the
 published runs in reports/.
 """
 
@@ -39,14 +39,14 @@ LONGEST = 120  # characters of what upstream's claim says
 
 @dataclass(frozen=True)
 class OurClaim:
-    """One claim: its contract's id, and its verdicts as one line."""
+    """One claim of this project: its contract's id, and its last published verdicts as one line."""
 
     contract: str
     published: str
 
 
 def ours(contracts: Path = ROOT / "contracts", reports: Path = REPORTS) -> dict[str, OurClaim]:
-    """Return every claim by id, in the order of the contracts. A gate's verdicts go before a drill's controls'."""
+    """Return every claim by id, in the order of the contracts. Verdicts of a `verify` run precede those of a drill."""
     places = [reports, *(reports / name for name in FOLDERS)]
     runs = sorted((run for place in places for run in published(place)), key=lambda run: run.header.started_at)
     unplanted = [run for purpose in ("drill", "verify") for run in runs if run.header.purpose == purpose]
@@ -59,9 +59,7 @@ def ours(contracts: Path = ROOT / "contracts", reports: Path = REPORTS) -> dict[
 
 
 def place(name: str) -> str:
-    """Return the page of a published run, as a page in docs/ links it; of an absent run, as in the folder of all
-    runs.
-    """
+    """Return the path of a published run's page, relative to docs/. A missing run is assumed to be in reports/."""
     folders = [folder for folder in (REPORTS, *(REPORTS / name for name in FOLDERS)) if (folder / name).is_dir()]
     folder = folders[0] if folders else REPORTS
     # a part that the page of several runs shows has a summary alone
@@ -70,7 +68,7 @@ def place(name: str) -> str:
 
 
 def _verdicts(contract: str, claim: str, runs: Sequence[Published]) -> str:
-    """Count, in the last of these runs that has the claim, how many units had which status."""
+    """Return how many units of the claim have which status, in the last of these runs that contains the claim."""
     for run in reversed(runs):
         found = [one for one in run.verdicts.claims if (one.contract, one.claim) == (contract, claim)]
         if found:
@@ -91,7 +89,7 @@ def state_of(outcome: Outcome | None, claims: Mapping[str, OurClaim]) -> str:
 
 
 def checked(where: str, outcome: Outcome, claims: Mapping[str, OurClaim]) -> None:
-    """Raise ContractError where an outcome names a claim or a test that is not there."""
+    """Raise ContractError if an outcome names a claim or a test that does not exist."""
     if missing := [name for name in outcome.by if name not in claims]:
         raise ContractError("a row names claims of ours", where=where, got=", ".join(missing))
     for test in outcome.tests:
@@ -102,9 +100,7 @@ def checked(where: str, outcome: Outcome, claims: Mapping[str, OurClaim]) -> Non
 
 
 def tables(decisions: Decisions, claims: Mapping[str, OurClaim], excerpts: Path = EXCERPTS) -> str:
-    """Return the text between the marks. Raises ContractError for an item without a row, and for a row that names
-    nothing.
-    """
+    """Return the text between the marks. Raises ContractError for an item without a row, or a row without an item."""
     rows = joined(decisions, excerpts)
     for file, each in rows.items():
         for row in each:
@@ -141,7 +137,7 @@ OURS = ("claim", "contract", "last published verdicts")
 def counts(
     rows: Mapping[str, Sequence[Row]], scoped: Mapping[str, Sequence[Row]], claims: Mapping[str, OurClaim]
 ) -> Counter[str]:
-    """Count items by state."""
+    """Count upstream's items by state."""
     states: Counter[str] = Counter()
     for file, each in rows.items():
         for row in each:
@@ -179,7 +175,7 @@ def _outcome(outcome: Outcome, why: str, claims: Mapping[str, OurClaim]) -> list
 
 
 def _shortened(ids: Sequence[str]) -> list[str]:
-    """Join ids of neighbours in one list, as in `equations.x.invariants.1-4`."""
+    """Join neighboring ids with consecutive numbers, as in `equations.x.invariants.1-4`."""
     groups: list[tuple[str, list[int]]] = []
     for name in ids:
         stem, _, last = name.rpartition(".")
@@ -195,7 +191,7 @@ def _shortened(ids: Sequence[str]) -> list[str]:
 
 
 def _says(items: Sequence[Item]) -> str:
-    """Return upstream's words for one of the items: the first that has a prediction or a formula, else the first."""
+    """Return upstream's words for one of the items: the first with a prediction or a formula, else the first item."""
     worded = [(item, item.texts[key]) for key in ("prediction", "formal") for item in items if item.texts.get(key)]
     text = f"{worded[0][0].title}: {worded[0][1]}" if worded else items[0].title
     return _code(text if len(text) <= LONGEST else f"{text[:LONGEST]}…")

@@ -1,8 +1,8 @@
-"""Every property test with its long budget (`--hypothesis-profile=long`), and every table that a test takes in part.
+"""Run every property test with its long budget, and every table of cases that tests otherwise run in part.
 
-The last line counts the examples.
+The budget is `--hypothesis-profile=long`. The last line counts the examples.
 
-Hypothesis takes other examples each time and keeps what fails in `.hypothesis`.
+Hypothesis tries different examples in each run and stores failing ones in `.hypothesis`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _EXAMPLES = re.compile(r"(\d+) passing examples, (\d+) failing examples, (\d+) i
 
 
 def properties() -> list[str]:
-    """Return the test files that give examples to a property, or more rows of a table to a long run."""
+    """Return the test files that use hypothesis, or that run more rows of a table if the budget is long."""
     files = sorted(ROOT.glob("tests/**/test_*.py"))
     return [str(path.relative_to(ROOT)) for path in files if _TAKES_A_BUDGET.search(path.read_text())]
 

@@ -1,6 +1,6 @@
-"""Inputs tried in a forked process, so that one that ends the process is a finding, and not the end of the fuzzing.
+"""Try inputs in a forked process, so that an input that ends the process is a finding and does not end the fuzzing.
 
-Each may take `SECONDS` of processor time and `BYTES` of memory beyond what the process has.
+Each input may use `SECONDS` of processor time, and `BYTES` of memory in addition to that of the process.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ Give = Callable[[Callable[[bytes], None]], None]
 
 
 class Broken(AssertionError):  # noqa: N818 - what it says of an input, not of the program
-    """An input that a reader does not answer as it should."""
+    """An input to which a reader does not react as it should."""
 
 
 @dataclass(frozen=True)
 class Tried:
-    """How many inputs were tried and read; what broke, and the last input."""
+    """How many inputs were tried and how many of them were read, what broke, and the last input."""
 
     tried: int
     read: int
@@ -42,7 +42,7 @@ class Tried:
 
 @contextmanager
 def _limited_memory() -> Iterator[None]:
-    """Limit the process inside the block to `BYTES` more memory than it has."""
+    """Limit the process inside the `with` to `BYTES` more memory than it has at the start."""
     before = resource.getrlimit(resource.RLIMIT_AS)
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
     resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + BYTES, before[1]))
@@ -53,7 +53,7 @@ def _limited_memory() -> Iterator[None]:
 
 
 class _Endless(BaseException):
-    """The input's time is over; no reader may take it for an error of its own."""
+    """The time of the input is over. Not an Exception, so that no reader handles it like an error of its own."""
 
 
 @contextmanager
@@ -71,7 +71,7 @@ def _limited_time() -> Iterator[None]:
 
 
 def attempt(target: Target, case: bytes) -> bool:
-    """Try one input in this process; return True if it was read. Raises `Broken`."""
+    """Try one input in this process; return True if it was read without an error. Raises `Broken`."""
     began = time.process_time()
     read = False
     try:
@@ -90,7 +90,7 @@ def attempt(target: Target, case: bytes) -> bool:
 
 
 class _Shared(ctypes.Structure):
-    """What the child leaves for its parent, also when it dies: numbers, what broke, and the input at hand."""
+    """Memory in which the child leaves numbers, a finding and the current input for its parent, even if it dies."""
 
     _fields_ = (
         *((name, ctypes.c_longlong) for name in ("tried", "read", "ended", "words_length", "case_length")),
@@ -109,7 +109,7 @@ class _Shared(ctypes.Structure):
 
 
 class Child:
-    """A forked process that hands each input of `give` to the target, up to the first that breaks it."""
+    """A forked process that passes each input of `give` to the target, up to the first input that breaks it."""
 
     def __init__(self, target: Target, give: Give) -> None:
         self._shared = RawValue(_Shared)
@@ -120,7 +120,7 @@ class Child:
             _work(target, give, self._shared)
 
     def end(self) -> Tried:
-        """Wait until the process ends in any way."""
+        """Wait until the process ends in any way; return what it tried and found."""
         _, status = os.waitpid(self._process, 0)
         broken = self._shared.kept("words").decode("utf-8", "replace") or None
         if broken is None and not self._shared.ended:
@@ -130,7 +130,7 @@ class Child:
 
 
 def _work(target: Target, give: Give, shared: _Shared) -> None:
-    """Try inputs and exit: the child never returns into its parent's code."""
+    """Try inputs and exit; never return into the parent's code."""
     hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
 
     def one(case: bytes) -> None:

@@ -1,4 +1,4 @@
-"""Fuzzed inputs for the readers of evidence, archives and checkpoints: what a case is, and how it is read."""
+"""Make fuzzed inputs (cases) for the readers of evidence, archives and checkpoints, and read them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def _unpacked_run(folder: Path) -> Path:
-    """Copy a published run, and put a drill's record next to it."""
+    """Unpack a published run into the folder, and add the record of a drill; return the run's folder."""
     unpack(ROOT / "reports" / "2026-11-22-h200-traced" / "run.tar.xz", folder)
     for name in ("verdicts.json", "drill.json"):
         source = ROOT / "reports" / ("2026-11-22-cpu-drill" if name == "drill.json" else "2026-11-22-h200-traced")
@@ -43,9 +43,7 @@ class Evidence:
         self.files = [(path.relative_to(self.root).as_posix(), path.read_bytes()) for path in paths]
 
     def case(self, row: bytes) -> bytes:
-        """Return the path, a line end, and the file's bytes: one that is changed as text, or as JSON where it is
-        that.
-        """
+        """Return a path, a line end, and the changed content of the file, which was changed as bytes or as JSON."""
         name, content = self.files[row[0] % len(self.files)]
         if row[1] % 2 and name.endswith(".json"):
             content = _damaged_json(content, row)
@@ -94,7 +92,7 @@ _SIZES = (5, 5, 5, 0, 1, 512, 4096, 2**20, 2**33, 2**40)
 
 @cache
 def _tars() -> list[bytes]:
-    """Return two tar files of small folders: one as Python writes it, one with long names."""
+    """Return two tar files of small folders: one as Python writes it by default, one with long names."""
     made = []
     for form, names in ((tarfile.PAX_FORMAT, ("run/run.json", "run/é/b")), (tarfile.GNU_FORMAT, ("run/" + "a" * 150,))):
         buffer = io.BytesIO()
@@ -108,7 +106,7 @@ def _tars() -> list[bytes]:
 
 
 def _odd_tar(row: bytes) -> bytes:
-    """Write a tar of members that are odd in what they say of themselves, which is written as it should be."""
+    """Return a well-formed tar file of members with odd names, kinds, sizes, modes or links."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=(tarfile.PAX_FORMAT, tarfile.GNU_FORMAT)[row[4] % 2]) as tar:
         for at in range(5, 5 + 6 * (1 + row[-1] % 5), 6):
@@ -124,7 +122,7 @@ def _odd_tar(row: bytes) -> bytes:
 
 
 def packed(row: bytes) -> bytes:
-    """Return an ending, a line end, and the archive: the tar's bytes are changed, or the packed ones, or both."""
+    """Return a file name, a line end, and an archive; the tar's bytes, the packed bytes, or both were changed."""
     how, which = ("xz", "gz", "")[row[1] % 3], row[2] % 3
     tar = _odd_tar(row) if row[3] % 2 else _tars()[row[0] % len(_tars())]
     tar = changed(tar, changes(row)) if which else tar

@@ -1,4 +1,7 @@
-"""What fuzzing changes: bytes of a file, and values of a document. A row of bytes says what, so drawing is cheap."""
+"""The changes that fuzzing makes to bytes of a file and to values of a document.
+
+A row of drawn bytes determines the changes, because drawing bytes is cheap.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ MOST_BYTES = 3 * 2**20  # of a mutated file: beyond every limit of a reader of t
 
 
 def changes(row: bytes) -> list[Change]:
-    """Return one to five changes, of seven bytes each."""
+    """Return one to five changes, each determined by seven bytes of the row."""
     parts = (row[at : at + 7] for at in range(_CHOICES, _CHOICES + 7 * (1 + row[-1] % 5), 7))
     return [
         (
@@ -44,7 +47,7 @@ def changes(row: bytes) -> list[Change]:
 
 
 def damages(row: bytes) -> list[Damage]:
-    """Return one to four damages, of six bytes each."""
+    """Return one to four damages, each determined by six bytes of the row."""
     parts = (row[at : at + 6] for at in range(_CHOICES, _CHOICES + 6 * (1 + row[-1] % 4), 6))
     return [(int.from_bytes(part[:4], "big"), TO_A_VALUE[part[4] % len(TO_A_VALUE)], _value(part)) for part in parts]
 
@@ -67,7 +70,7 @@ _HOW: dict[str, Callable[[bytes, int, int, bytes, int], bytes]] = {
 
 
 def changed(content: bytes, each: Sequence[Change]) -> bytes:
-    """Return the bytes with each change made, one after the other."""
+    """Return the content after all changes, made one after the other."""
     for place, what, piece, often in each:
         at = place % (len(content) + 1)
         until = min(len(content), at + 1 + place // 7 % 40)
@@ -76,7 +79,7 @@ def changed(content: bytes, each: Sequence[Change]) -> bytes:
 
 
 def damaged(document: Any, each: Sequence[Damage]) -> Any:
-    """Return a copy of the document with each damage done, at a place that the number chooses."""
+    """Return a copy of the document after all damages, each at a place that its number selects."""
     document = _copy(document)
     for place, what, value in each:
         places = _places(document)
@@ -88,9 +91,10 @@ def damaged(document: Any, each: Sequence[Damage]) -> Any:
 
 
 def altered(document: Any, row: bytes, others: Any) -> Any:
-    """Return a copy with one to three values altered so that the document may well stay valid.
+    """Return a copy of the document with one to three values altered so that it probably stays valid.
 
-    A value is replaced by one of the same key and type in `others`, a number by another; an item goes, or comes twice.
+    A value is replaced by a value of the same key and type in `others`, or a number by another number; or an item of a
+    list is removed or doubled.
     """
     document = _copy(document)
     known = _places(others)
@@ -129,7 +133,7 @@ def _damage(inner: Any, key: Any, what: str, value: Any, other: tuple[Any, Any])
 
 
 def _places(document: Any) -> list[tuple[Any, Any]]:
-    """Return each container with each of its keys."""
+    """Return all pairs of a container in the document and one of its keys or indices."""
     places, containers = [], [document]
     while containers:
         container = containers.pop()

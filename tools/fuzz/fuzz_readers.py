@@ -1,10 +1,11 @@
-"""Fuzz every reader of a stranger's file, and lint, plan and explain: typed errors only, and each within its limits.
+"""Fuzz every reader of untrusted files, and lint, plan and explain: typed errors only, within limits of time and
+memory.
 
     python tools/fuzz/fuzz_readers.py [--inputs N | --seconds S] [TARGET ...]
 
-Hypothesis draws the inputs, a hundred with a draw. Each may take 1 s of processor time and 200 MB of memory. One that
-raises another error, takes more or ends its process is written into `tests/fuzz_cases/TARGET/`, where the tests try it
-for ever, and the exit code is 1.
+Hypothesis draws the inputs, a hundred in each draw. Each input may use 1 s of processor time and 200 MB of memory. An
+input that raises an untyped error, exceeds a limit or ends its process is written to `tests/fuzz_cases/TARGET/`, where
+the tests try it from then on, and the exit code is 1.
 """
 
 from __future__ import annotations
@@ -34,14 +35,14 @@ MOST_FINDINGS = 20  # of a target, which then ends
 
 
 def warm(target: Target) -> None:
-    """Read a few inputs first: what is imported and compiled once counts for no input."""
+    """Read a few inputs first, so that imports and compilation do not count for the time of an input."""
     for number in range(4):
         with suppress(*target.typed):
             target.attempt(target.case(bytes([number] * ROW)))
 
 
 def drawn(target: Target, inputs: int, number: int, until: float, give: Callable[[bytes], None]) -> None:
-    """Give so many different inputs, or those until that moment."""
+    """Pass `inputs` different inputs to `give`, or fewer if the time `until` is reached first."""
     seen: set[int] = set()
 
     def draw(block: bytes) -> None:
@@ -67,9 +68,9 @@ def _settings(examples: int) -> settings:
 
 
 def fuzz(name: str, each: Sequence[Target], inputs: int, until: float, number: int) -> Tried:
-    """Try so many inputs, or those until that moment; `broken` has a line for each input that broke.
+    """Try `inputs` inputs, or fewer until the time `until`. In the result, `broken` has a line for each broken input.
 
-    each: the target in folders of its own, once for each process that may go on beside the others.
+    each: the target, once for each process that may run at the same time, with a folder for each.
     """
     tried = read = pending = 0
     broken: list[str] = []
@@ -95,7 +96,7 @@ def fuzz(name: str, each: Sequence[Target], inputs: int, until: float, number: i
 
 
 def keep(name: str, case: bytes) -> Path:
-    """Write an input where the tests find it."""
+    """Write an input where the tests find it, and return its path."""
     folder = CASES / name
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / hashlib.sha256(case).hexdigest()[:12]

@@ -1,7 +1,7 @@
-"""What is fuzzed: each reader of a stranger's file, and what is made of a contract that loads.
+"""The targets of fuzzing: each reader of untrusted files, and each use of a contract that loads.
 
-A target makes a case of a row of drawn bytes (a case is bytes, too: it is kept where it finds something) and tries it;
-it raises what the reader raises.
+A target makes a case from a row of drawn bytes, and tries it. A case is bytes, too, and is stored if it finds an error.
+Trying a case raises what the reader raises.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ PTX = b"""// made by a compiler
 
 @dataclass(frozen=True)
 class Target:
-    """`case` makes an input of a row of bytes, `attempt` tries it; `typed` are the errors that a person can act on."""
+    """`case` makes an input from a row of bytes; `attempt` tries it; `typed`: errors that tell a user what to do."""
 
     case: Callable[[bytes], bytes]
     attempt: Callable[[bytes], object]
@@ -81,15 +81,13 @@ def _documents() -> list[Any]:
 
 @cache
 def _texts() -> list[list[bytes]]:
-    """Return each contract in parts: what stands before its claims, and each claim."""
+    """Return each contract in parts: the text before its claims, and each claim."""
     paths = sorted((ROOT / "contracts").glob("*-v*.yaml"))
     return [re.split(rb"^(?=  - id: )", path.read_bytes(), flags=re.MULTILINE) for path in paths]
 
 
 def _document(row: bytes) -> Any:
-    """Return a contract with one or two of its claims, since a case's time goes with its length; one of eight is
-    whole.
-    """
+    """Return a contract with one or two of its claims, because long cases take more time; one in eight is complete."""
     whole = _documents()[row[0] % len(_documents())]
     claims = whole["claims"]
     if row[2] % 8 == 7:
@@ -102,7 +100,7 @@ def _damaged_document(row: bytes) -> bytes:
 
 
 def _text(row: bytes) -> bytes:
-    """Return the same as `_document`, as it is written."""
+    """Return the contract of `_document` as the text of its file."""
     head, *claims = _texts()[row[0] % len(_texts())]
     if row[2] % 8 == 7:
         return b"".join([head, *claims])
@@ -114,7 +112,7 @@ def _contract(row: bytes) -> bytes:
 
 
 def _likely_contract(row: bytes) -> bytes:
-    """Return a contract that is likely to load, for targets that need a loaded one."""
+    """Return a contract that probably loads, for targets that need a loaded contract."""
     if row[1] % 4 == 0:
         return _damaged_document(row)
     return json.dumps(altered(_document(row), row, _documents()[row[0] % len(_documents())])).encode()
@@ -125,8 +123,9 @@ def _changed(contents: list[bytes], row: bytes) -> bytes:
 
 
 def _of_loaded(use: Callable[[LoadedContract], object]) -> Callable[[bytes], object]:
-    """Do all that is done with a contract that loads; reading it as YAML is another target's, and takes most of the
-    time.
+    """Return an attempt that validates a contract and then applies `use` to it.
+
+    The case is parsed as JSON. Reading YAML takes most of the time, and another target tests it.
     """
 
     def attempt(content: bytes) -> object:
@@ -198,7 +197,7 @@ def _read_ptx(content: bytes) -> None:
 
 
 def targets(scratch: Path) -> dict[str, Target]:
-    """Return every target by its name; they write into `scratch`, which is made, and is the caller's to remove."""
+    """Return every target by name. Targets write into `scratch`, which is created here and removed by the caller."""
     from reference_impl.errors import ReferenceImplError
 
     scratch.mkdir()

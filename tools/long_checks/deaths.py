@@ -1,10 +1,10 @@
-"""The table of deaths: every cause in every phase of an arm's life, on a processor. `.ci/long deaths`
+"""The table of deaths: every cause of death in every phase of an arm's life, on a CPU. `.ci/long deaths`
 
     PYTHONPATH=tests/support python tools/long_checks/deaths.py
 
-Prints a line for each combination, then a summary. The exit code is 1 where one is not as it must be: a false PASS, a
-cause that its verdict does not name, another claim disturbed, a process left, an exit code other than the table's, or
-a directory of which `judge --check` finds something else.
+Prints a line for each combination, then a summary. The exit code is 1 if the result of a combination is wrong: a false
+PASS, a cause that its verdict does not name, another claim disturbed, a process left over, an exit code that differs
+from the table, or a directory for which `judge --check` finds other verdicts.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ STEPS = 5
 
 
 def combination(phase: str, cause: str) -> Combination:
-    """Return a combination of the table; `phase` may be one of `STRANGER_PHASES`."""
+    """Return a combination of the table. `phase` may be one of `STRANGER_PHASES`, in which user code is imported."""
     if phase not in STRANGER_PHASES:
         return Combination(phase, cause, NAMED[cause])
     named = NAMED if phase == "import_in_worker" else NAMED_DESCRIBING
@@ -62,7 +62,7 @@ def combination(phase: str, cause: str) -> Combination:
 
 
 def table() -> list[Combination]:
-    """Return every combination that exists."""
+    """Return every combination that can occur."""
     found = [combination(phase, cause) for phase in (*STRANGER_PHASES, *PHASES) for cause in NAMED]
     return [
         one
@@ -74,7 +74,7 @@ def table() -> list[Combination]:
 
 
 def groups(combinations: Sequence[Combination], together: int = TOGETHER) -> list[Group]:
-    """Group those whose worker hangs apart, each kind under its own limit; the others as they come."""
+    """Group the combinations for one run each. Hanging and overrunning workers get groups with their own limits."""
     found: list[Group] = []
     for kind, wall, heartbeat in (
         ("hang", WALL_LIMIT_S, HANG_S),
@@ -94,7 +94,7 @@ def _kind(one: Combination) -> str:
 
 
 def print_outcomes(outcomes: Iterable[Outcome], more: Sequence[str], began: float) -> int:
-    """Print a line for each, then a summary; return 1 where anything is wrong."""
+    """Print a line for each outcome, then a summary; return 1 if anything is wrong."""
     outcomes = list(outcomes)
     for outcome in outcomes:
         print(outcome.line())

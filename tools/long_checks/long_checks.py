@@ -1,8 +1,8 @@
-"""The long checks, `.ci/long`: each part is a process that prints its figures last; docs/long-checks.md is their table.
+"""The long checks, `.ci/long`. Each part is a process whose last line is its figures, for docs/long-checks.md.
 
     PYTHONPATH=tools/docs python tools/long_checks/long_checks.py [PART ...]
 
-A part that fails is neither published nor does it stop the others; the exit code is then 1.
+The figures of a part that fails are not published. The other parts still run, and the exit code is 1.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ WITHOUT_ARGUMENTS = tuple(part for part in PARTS if part != "mutation")
 
 @dataclass(frozen=True)
 class Result:
-    """How a part ended: its exit code, its seconds, and the last line that it printed."""
+    """How a part ended: its exit code, its duration in seconds, and the last line that it printed."""
 
     part: str
     code: int
@@ -51,7 +51,7 @@ class Result:
 
 
 def execute(part: str, command: Sequence[str]) -> Result:
-    """Run a part's command in the repository, passing on what it prints."""
+    """Run a part's command in the repository and print its output."""
     print(f"== {part}", flush=True)
     if not (ROOT / command[0]).exists():
         return Result(part, 127, 0.0, f"{command[0]} does not exist")
@@ -65,21 +65,21 @@ def execute(part: str, command: Sequence[str]) -> Result:
 
 
 def row(result: Result) -> list[str]:
-    """Return a row of the table, for this machine and the present commit."""
+    """Return a row of the table, for this machine and the current commit."""
     machine = f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
     commit = f"`{_commit()}`"
     return [result.part, f"{datetime.now(UTC):%Y-%m-%d}", commit, machine, f"{result.seconds:.0f}", result.figures]
 
 
 def published(page: str, rows: dict[str, list[str]]) -> str:
-    """Return the page with these parts' rows renewed; other parts keep theirs."""
+    """Return the page with the rows of these parts replaced; rows of other parts stay."""
     old = {line[2:-2].split(" | ")[0]: line[2:-2].split(" | ") for line in page.splitlines() if line.startswith("| ")}
     every = old | rows
     return filled(page, table(HEAD, (every[part] for part in PARTS if part in every)))
 
 
 def _commit() -> str:
-    """Return the present commit; `+` follows it when the tree has changes that it lacks."""
+    """Return the current commit, followed by `+` if the working tree has uncommitted changes."""
     head = subprocess.run(
         ["git", "rev-parse", "--short=12", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
     )

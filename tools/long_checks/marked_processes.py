@@ -1,4 +1,4 @@
-"""Find and end processes by a mark: a variable that their environment has from their start."""
+"""Find and end processes by a mark, a variable that is in their environment from the start."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pathlib import Path
 
 
 def marked(mark: str, others: set[int] | None = None) -> list[int]:
-    """Return the processes that were started with `NAME=value` and have not ended, without this one.
+    """Return the running processes whose environment contains the mark `NAME=value`, without this process.
 
-    others: processes that are known to lack the mark; those that are found here are added. A process
-    begins with its parent's environment, so that no child of a marked one is ever without the mark.
+    others: processes that are known to lack the mark. Further processes without the mark are added to this set. A
+    process starts with its parent's environment, so every child of a marked process has the mark from its start.
     """
     text, known = mark.encode(), set() if others is None else others
     found = []
@@ -31,7 +31,7 @@ def marked(mark: str, others: set[int] | None = None) -> list[int]:
 
 
 def left_after(mark: str, seconds: float) -> list[int]:
-    """Return the marked processes that are still there after so many seconds, and kill them."""
+    """Return the marked processes that still run after `seconds`, and kill them."""
     until = time.monotonic() + seconds
     while (processes := marked(mark)) and time.monotonic() < until:
         time.sleep(0.02)

@@ -1,9 +1,9 @@
-"""Run mutmut over the judges, in a copy of the last commit, and write reports/mutation.
+"""Run mutmut on the judges, in a copy of the last commit, and write the result to reports/mutation.
 
     pip install mutmut==3.8.1
     python tools/long_checks/mutation_run.py
 
-Takes about ten minutes on two cores. `[tool.mutmut]` in pyproject.toml says what is mutated and which tests count.
+Takes about ten minutes on two cores. `[tool.mutmut]` in pyproject.toml says what is mutated and which tests are run.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PROCESSES = "2"
 
 
 def copy_of_the_commit(folder: Path) -> str:
-    """Write what a run needs into the folder; return the commit. Mutants never touch the checkout."""
+    """Copy the files that a run needs from the commit into the folder; return the commit. Mutants stay there."""
     archive = subprocess.run(["git", "archive", "HEAD", *COPIED], cwd=ROOT, capture_output=True, check=True).stdout
     with tarfile.open(fileobj=io.BytesIO(archive)) as files:
         files.extractall(folder, filter="data")
@@ -41,31 +41,34 @@ def copy_of_the_commit(folder: Path) -> str:
 
 
 def mutmut(folder: Path, *arguments: str) -> str:
-    """Return what a mutmut command printed. Raises CalledProcessError when it fails."""
+    """Return the output of a mutmut command. Raises CalledProcessError if it fails."""
     command = [sys.executable, "-m", "mutmut", *arguments]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout
 
 
 def statuses(results: str) -> dict[str, str]:
-    """Status by mutant, from `mutmut results --all true`, lines like `harness.judging.sheet.x_a__mutmut_1: killed`."""
+    """Return the status of each mutant, from the output of `mutmut results --all true`.
+
+    A line of this output is, for example, `harness.judging.sheet.x_a__mutmut_1: killed`.
+    """
     return dict(re.findall(r"^\s*(\S+__mutmut_\d+): (.+?)\s*$", results, re.MULTILINE))
 
 
 def function_of(mutant: str) -> str:
-    """`idle.idle_share`, or `sheet.Sheet.held` of `harness.judging.sheet.xǁSheetǁheld__mutmut_3`."""
+    """Return the function of a mutant: `sheet.Sheet.held` for `harness.judging.sheet.xǁSheetǁheld__mutmut_3`."""
     module, _, name = mutant.rpartition("__mutmut_")[0].rpartition(".")
     return f"{module.rpartition('.')[2]}.{name.removeprefix('x_').removeprefix('xǁ').replace('ǁ', '.')}"
 
 
 def change(shown: str) -> tuple[str, str]:
-    """Return the lines that a mutant removes and adds, from `mutmut show`."""
+    """Return the lines that a mutant removes and adds, from the output of `mutmut show`."""
     lines = [line for line in shown.splitlines() if not line.startswith(("---", "+++", "#"))]
     was, becomes = (" ".join(line[1:].strip() for line in lines if line.startswith(sign)) for sign in "-+")
     return was, becomes
 
 
 def record(folder: Path, seconds: float, commit: str) -> dict[str, Any]:
-    """Return what the run found: counts by function, and each mutant that was not killed with its change."""
+    """Return the result of the run: counts by function, and each mutant that was not killed, with its change."""
     found = statuses(mutmut(folder, "results", "--all", "true"))
     functions: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for mutant, status in found.items():

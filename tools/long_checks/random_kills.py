@@ -1,10 +1,10 @@
-"""Verify, drill and pytest killed at random moments, in each of their phases; then the directories are judged.
+"""Kill verify, drill and pytest at random moments of each of their phases, then judge the run directories.
 
     python tools/long_checks/random_kills.py [--kills 300] [--seed 17]
 
-A kill waits for a phase, then for a random part of its length as an unkilled run took it. The last line sums up; the
-exit code is 1 where a gate opens on what did not finish, a process outlives its command by two seconds, or a command
-does not end.
+A kill waits for a phase, and then for a random part of the time that this phase took in a run without a kill. The last
+line is a summary. The exit code is 1 if a gate opens for an unfinished run, a process outlives its command by two
+seconds, or a command does not end.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ PASS_S = 0.001
 
 @dataclass
 class Command:
-    """One command under way. `phase` looks where it is; a phase that was seen does not come again."""
+    """One running command. `phase` returns its current phase; phases occur in their order, each once."""
 
     name: str
     folder: Path
@@ -92,7 +92,7 @@ class Command:
 
 
 def prepare(folder: Path) -> None:
-    """Write a contract of which every unit holds, and whose one fault is killed."""
+    """Write a contract whose units all hold, and whose one fault is killed (detected)."""
     with patch.object(sys, "path", [str(SCRIPTED), *sys.path]):  # for others it would replace a worker's probe
         from scripted_system import contract_text
     text = contract_text("held").replace(":ScriptedSystem", ":FaultySystem").replace("nan_tail", "fault")
@@ -101,7 +101,7 @@ def prepare(folder: Path) -> None:
 
 
 def unkilled(name: str) -> tuple[dict[str, float], bytes]:
-    """Return the seconds of each phase of an unkilled command, and its verdicts."""
+    """Return the seconds of each phase of a command without a kill, and the bytes of its verdicts."""
     with tempfile.TemporaryDirectory() as text:
         folder = Path(text)
         prepare(folder)
@@ -121,14 +121,14 @@ def unkilled(name: str) -> tuple[dict[str, float], bytes]:
 
 @dataclass(frozen=True)
 class Kill:
-    """Where a command was when it was killed, how it ended, and what is wrong with that."""
+    """The phase in which a command was killed, and what is wrong with the result."""
 
     phase: str
     problems: list[str]
 
 
 def kill(name: str, phase: str, sent: tuple[signal.Signals, ...], wait_s: float, expected: bytes) -> Kill:
-    """Kill a command in a phase; `wait_s` after it has begun."""
+    """Kill a command `wait_s` seconds after the phase has begun, with one signal or two; return what is wrong."""
     with tempfile.TemporaryDirectory() as text:
         folder = Path(text)
         prepare(folder)
@@ -164,9 +164,7 @@ def _ended(command: Command) -> list[str]:
 
 
 def accepted(directory: Path, expected: bytes, *, drilled: bool) -> list[str]:
-    """Return what is wrong with a gate that opens on this directory: it did not finish, or has not all that it
-    should have.
-    """
+    """Return a problem if the gate opens for this directory although its run did not finish or lacks evidence."""
     arguments = ["judge", *([] if drilled else ["--gate"]), str(directory)]  # no gate takes a drill
     printed, code = StringIO(), 1
     with redirect_stdout(printed), redirect_stderr(printed), suppress(HarnessError):
@@ -188,7 +186,7 @@ def main() -> int:
 
 
 def killed(kills: int, choice: random.Random) -> int:
-    """Kill so many commands, print what is wrong and a summary; return the exit code."""
+    """Kill `kills` commands, print what is wrong and a summary; return the exit code."""
     # a shell's background job ignores the one and nohup the other, and so would these commands
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)

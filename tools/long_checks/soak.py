@@ -1,10 +1,10 @@
-"""The smoke verification again and again in one process: nothing may be left behind, and every verdict is the same.
+"""Run the smoke verification repeatedly in one process: nothing may be left over, and all verdicts must be equal.
 
     python tools/long_checks/soak.py
 
-Counted after each: processes that it started and that still live, wherever they went (a variable of theirs marks
-them), files in the temporary folder, open file descriptors, threads. The first must be none, the others no more than
-after the second time: what is opened or cached once is there by then.
+After each verification the script counts the processes that it started and that still run (found by a variable in their
+environment), files in the temporary folder, open file descriptors, and threads. No process may be left. The other
+counts may not exceed those after the second verification, because what is opened or cached once exists by then.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TIMES, CONTRACT = 20, "contracts/fused-gradient-clip-v1.yaml"
 
 @dataclass(frozen=True)
 class Left:
-    """Processes, files, descriptors and threads that exist after a verification."""
+    """The numbers of processes, files, descriptors and threads that exist after a verification."""
 
     processes: int
     files: int
@@ -35,14 +35,14 @@ class Left:
     threads: int
 
     def problems(self, settled: Left) -> list[str]:
-        """Return the leaks; `settled` was counted after the second verification."""
+        """Return the leaks. `settled` holds the numbers after the second verification."""
         grown = [name for name in ("files", "descriptors", "threads") if getattr(self, name) > getattr(settled, name)]
         found = [f"{self.processes} processes left"] * (self.processes > 0)
         return found + [f"{name} grew from {getattr(settled, name)} to {getattr(self, name)}" for name in grown]
 
 
 def left(mark: str, folder: Path) -> Left:
-    """Count what exists now."""
+    """Count the processes with the mark, the files below the folder, the descriptors and the threads."""
     return Left(
         processes=len(marked(mark)),
         files=sum(1 for _ in folder.rglob("*")),
@@ -52,7 +52,7 @@ def left(mark: str, folder: Path) -> Left:
 
 
 def verified(reports: Path, number: int) -> tuple[int, bytes]:
-    """Return the exit code of `harness verify`, and the bytes of its verdicts; none when it was ended before."""
+    """Return the exit code of `harness verify` and the bytes of its verdicts, empty if it ended before them."""
     arguments = ["verify", CONTRACT, "--reports", str(reports), "--name", f"soak-{number}"]
     code = application(arguments)(arguments, standalone_mode=False)
     verdicts = reports / f"soak-{number}" / "verdicts.json"

@@ -1,12 +1,13 @@
-"""The same set-up on machines that lack what a developer's has: installation, a claim of one's own, two commands.
+"""Test the same set-up on machines that lack something: installation, a claim of the user's own, two commands.
 
     python tools/long_checks/strange_machines.py [--python PYTHON] [--installed VENV] [--quick]
 
-The tree at HEAD is installed by `make install`, as a user without a name whose home takes no file. In each of
-`CIRCUMSTANCES` the documented trainer gets a contract, which is checked, verified as a gate, judged again, reported and
-looked at by `doctor`; in all at once, but in UTF-8, `make verify`, `make test` and `make test-slow` follow (`--quick`
-leaves them out). Another user and no network are Linux namespaces (`unshare`), which need no root; what a machine does
-not allow is left out and named. The exit code is 1 where anything differs from an ordinary machine.
+`make install` installs the tree at HEAD, as a user without a name whose home is read-only. In each of `CIRCUMSTANCES`
+the trainer of the documentation gets a contract, which is checked, verified as a gate, judged again, reported, and
+inspected by `doctor`. Then `make verify`, `make test` and `make test-slow` run under all circumstances at once, except
+for the encoding, which is UTF-8 (`--quick` skips them). Another user and a missing network are simulated by Linux
+namespaces (`unshare`), which need no root. Circumstances that this machine does not allow are skipped and named. The
+exit code is 1 if any result differs from that on an ordinary machine.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _LEFT = ("PATH", "SSL_CERT_FILE", "PIP_CERT", "PIP_INDEX_URL", "PIP_EXTRA_INDEX_
 
 @dataclass(frozen=True)
 class Circumstance:
-    """What is unlike an ordinary machine. In a value of `variables`, `{work}` is the work folder; None: not set."""
+    """A difference from an ordinary machine. In `variables`, `{work}` is the work folder, and None means not set."""
 
     variables: Mapping[str, str | None] = field(default_factory=dict)
     other_user: bool = False
@@ -44,7 +45,7 @@ class Circumstance:
         return ["unshare", *namespaces, *command] if self.other_user or self.offline else [*command]
 
     def can_be_made(self) -> bool:
-        """Return True if this machine lets somebody be another user, or without a network."""
+        """Return True if this machine allows to simulate another user, or a missing network."""
         command = self.command(["true"])
         return shutil.which(command[0]) is not None and subprocess.run(command, check=False).returncode == 0
 
@@ -92,7 +93,7 @@ COMMANDS = (
 
 
 def documented_trainer(folder: Path) -> None:
-    """Write the page's trainer into a new folder, with what its first trial mends."""
+    """Write the trainer of the documentation into a new folder, corrected as the page says after its first trial."""
     page = DOCUMENTED.read_text(encoding="utf-8")
     folder.mkdir(parents=True)
     [text] = [block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "def make_step" in block]
@@ -102,7 +103,7 @@ def documented_trainer(folder: Path) -> None:
 
 
 def set_up(work: Path) -> None:
-    """Make a home, a folder that takes no file, and a folder of every program of PATH that is no compiler."""
+    """Make a home, a read-only folder, and a folder with links to all programs of PATH except compilers."""
     (work / "home").mkdir()
     (work / CLOSED).mkdir(mode=0o555)
     (work / WITHOUT_COMPILERS).mkdir()
@@ -114,7 +115,7 @@ def set_up(work: Path) -> None:
 
 
 def run(circumstance: Circumstance, command: Sequence[str], folder: Path, work: Path) -> tuple[int, str]:
-    """Return a command's exit code, and what it printed."""
+    """Return the exit code and the output of a command."""
     done = subprocess.run(
         circumstance.command(command),
         cwd=folder,
@@ -131,7 +132,7 @@ def run(circumstance: Circumstance, command: Sequence[str], folder: Path, work: 
 
 
 def wrong_of_own_claim(name: str, harness: Sequence[str], work: Path) -> list[str]:
-    """Return each command of `COMMANDS` that did not do in this circumstance what it does on an ordinary machine."""
+    """Return the first of `COMMANDS` whose result in this circumstance differs from that on an ordinary machine."""
     folder = work / f"my prøject, {name}"
     documented_trainer(folder)
     wrong = []
@@ -151,7 +152,7 @@ def wrong_of_own_claim(name: str, harness: Sequence[str], work: Path) -> list[st
 
 
 def installed(source: Path, work: Path, python: str) -> Path:
-    """Clone the tree at HEAD, and make its virtual environment by `make install`."""
+    """Clone the tree at HEAD and make its virtual environment by `make install`."""
     subprocess.run(["git", "clone", "--quiet", str(ROOT), str(source)], check=True)
     code, printed = run(INSTALLATION, ["make", "install", f"PYTHON={python}"], source, work)
     if code:

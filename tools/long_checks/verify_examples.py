@@ -1,9 +1,9 @@
-"""Verify every example on this machine, a run directory each, and say what became of its claims.
+"""Verify every example on this machine, each with its own run directory, and print the results of its claims.
 
     python tools/long_checks/verify_examples.py [EXAMPLE ...]
 
-Exit code 1 where a unit is an ERROR, or another verdict than the published run's of the same kind of machine
-(`tools/docs/write_examples_page.py`) comes out. The last line counts verdicts and seconds.
+The exit code is 1 if a unit is an ERROR, or if a verdict differs from that of the published run on the same kind of
+machine (`tools/docs/write_examples_page.py`). The last line counts verdicts and seconds.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Found = dict[tuple[str, str], tuple[str, str]]  # claim and workload -> status a
 
 
 def verify(name: str, reports: Path) -> list[dict[str, Any]]:
-    """Return the verdicts of one example, in a run directory of its own."""
+    """Return the verdicts of one example, verified in its own run directory."""
     options = ("--reports", str(reports), "--name", name, "--json")
     command = [sys.executable, "-P", "-m", "harness", "verify", f"examples/{name}", *options]
     here = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -37,7 +37,7 @@ def verify(name: str, reports: Path) -> list[dict[str, Any]]:
 
 
 def differences(name: str, found: Found) -> list[str]:
-    """Return where the published run of this kind of machine differs; nothing where there is none."""
+    """Return the differences from the published run on this kind of machine; empty if there is no such run."""
     machine = "h200" if torch.cuda.is_available() else "cpu"
     expected = {(each.claim, each.workload): (each.status.value, each.reason) for each in verdicts(name, machine)}
     return [

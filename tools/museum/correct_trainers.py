@@ -1,11 +1,11 @@
-"""Try correct trainers of others under the templates that `harness init` writes: the shipped examples, and public ones.
+"""Try correct trainers under the templates that `harness init` writes: the shipped examples and public trainers.
 
     python tools/museum/correct_trainers.py [NAME ...]
 
-NAME is an example's folder or a function of tests/support/public_trainers.py; without any, all of them. What each claim
-said of as many steps as `init` compares is printed, and kept in examples/field_bugs/results.csv, from which
-docs/field-bugs.md is written. Of an example nothing but system, model, sizes and the settings of its two arms stands in
-the template. Exit code 1 where a claim is violated, undecided or an error.
+NAME is an example's folder or a function of tests/support/public_trainers.py; without NAME, all are tried. Each claim
+runs as many steps as `init` compares. The results are printed and stored in examples/field_bugs/results.csv, from which
+docs/field-bugs.md is written. Of an example only the system, the model, the sizes and the settings of its two arms are
+filled into the template. The exit code is 1 if a claim is violated, undecided or an error.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ NOT_OURS = "SYNCS"  # its control is an arm that `harness.system.made_step` give
 
 
 def try_example(name: str) -> list[Said]:
-    """Return what the claims of the template say about a shipped example."""
+    """Return the results of the template's claims for a shipped example."""
     adapter = ROOT / "examples" / name / "adapter.py"
     takes = ("seed", "optimized") if SHIPPED[name][2] == "optimized" else ("seed",)
     source = StepSource(name, name, "step", None, adapter, 1, takes, {})

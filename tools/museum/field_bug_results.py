@@ -1,8 +1,9 @@
-"""Read and write examples/field_bugs/results.csv: what each claim said of each form of the museum's entries.
+"""Read and write examples/field_bugs/results.csv: the result of each claim for each form of the museum's entries.
 
-A row is a claim of a trial. A trial tries a form with a seed on a machine, the first time or now (the last time). A
-claim that holds has a status and a reason. One that found something also has the step, the seconds and the message,
-which docs/field-bugs.md prints; no message keeps the number of a line, since entries change after they are tried.
+A row is the result of one claim in a trial. A trial tries a form with a seed on a machine, for the first time ("first")
+or most recently ("now"). The result of a claim that holds is a status and a reason. If a claim found something, the
+result also has the step, the seconds and the message, which docs/field-bugs.md prints. Line numbers of entries are
+removed from messages, because entries change after they are tried.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ LINE = re.compile(r"(examples/field_bugs/\w+\.py):\d+")
 class Trial:
     """One trial of one form.
 
-    name: of the entry, or of a correct trainer. tried: FIRST or NOW. machine: CPU, or the name of the GPU. form:
-    `buggy`, `mended`, or `correct` of a correct trainer.
+    name: the name of the entry or of the correct trainer. tried: FIRST or NOW. machine: CPU or the GPU's name. form:
+    `buggy`, `mended` (fixed), or `correct` for a correct trainer.
     """
 
     name: str
@@ -39,10 +40,10 @@ class Trial:
 
 @dataclass(frozen=True)
 class Said:
-    """What one claim said of one form of an entry.
+    """The result of one claim for one form of an entry.
 
-    claim: its name without the entry's (`SAME`). step: at which, counted from 0, a difference showed first; None where
-    none is about steps. seconds: that the runs took which decided it.
+    claim: its name without the entry's (`SAME`). step: the first step, counted from 0, that shows a difference; None if
+    the reason is not about steps. seconds: the time of the runs that decided the claim.
     """
 
     claim: str
@@ -62,7 +63,7 @@ COLUMNS = [column.name for kind in (Trial, Said) for column in fields(kind)]
 
 
 def read_results(path: Path = RESULTS) -> dict[Trial, list[Said]]:
-    """Return every trial with its claims, in the order of the rows; nothing where there is no such file."""
+    """Return every trial with the results of its claims, in the order of the rows; empty if the file does not exist."""
     results: dict[Trial, list[Said]] = {}
     if not path.exists():
         return results
@@ -77,7 +78,7 @@ def read_results(path: Path = RESULTS) -> dict[Trial, list[Said]]:
 
 
 def keep_results(new: Results, path: Path = RESULTS) -> None:
-    """Write these trials in the place of what the file holds of them, and leave its other trials as they are."""
+    """Write the results of these trials into the file in place of earlier ones; other trials stay unchanged."""
     results = {**read_results(path), **{trial: [_kept(trial, each) for each in said] for trial, said in new.items()}}
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -88,7 +89,7 @@ def keep_results(new: Results, path: Path = RESULTS) -> None:
 
 
 def _kept(trial: Trial, said: Said) -> Said:
-    """Return what the file keeps of a claim: of the first try, and of claims that found nothing, no figures."""
+    """Return the part of a result that is stored: no figures for first tries and for claims that found nothing."""
     if not said.found or trial.tried == FIRST:
         return Said(said.claim, said.status, said.reason)
     message = LINE.sub(r"\1", " ".join(said.message.split()))

@@ -1,4 +1,4 @@
-"""Entries of the museum of field bugs: their facts, the contracts they are tried under, and what was said of them."""
+"""The museum of field bugs: facts about its entries, the contracts for trials, and the results of trials."""
 
 from __future__ import annotations
 
@@ -42,26 +42,26 @@ SHIPPED = {
 
 
 def is_right(form: str, said: Sequence[Said]) -> bool:
-    """Return True if a claim finds the bug, or if all decidable claims of a mended entry hold, at least one."""
+    """Return True if a claim finds the bug, or if a fixed form has a PASS and otherwise only PASS and NOT_RUN."""
     if form == "buggy":
         return any(each.found for each in said)
     return any(each.status == "PASS" for each in said) and all(each.status in GOOD for each in said)
 
 
 def entries() -> dict[Path, Bug]:
-    """Return every entry's module and its bug, in the order of their names."""
+    """Return the module and the bug of every entry, sorted by name."""
     found = {path: bug_of(path) for path in sorted(ENTRIES.glob("*.py"))}
     return {path: bug for path, bug in found.items() if bug is not None}
 
 
 def recorded() -> list[Path]:
-    """Return the entries that need no release of their own and have a record with seed 0."""
+    """Return the entries that need no package release of their own and have a result with seed 0."""
     tried = {trial.name for trial in read_results() if (trial.tried, trial.machine, trial.seed) == (NOW, CPU, 0)}
     return [entry for entry, bug in entries().items() if not bug.installed and entry.stem in tried]
 
 
 def draft_of(entry: Path, form: str, steps: int = STEPS) -> Draft:
-    """Return the draft of `harness init --no-compile` for a step of that name on a GPU machine, without timing."""
+    """Return the draft that `harness init --no-compile` makes for the step `form` on a GPU machine, without timing."""
     module = ".".join(entry.resolve().relative_to(ROOT).with_suffix("").parts)
     arms = Arms(compiled=False, timed=False, memory=True)
     return Draft(find_step_source(f"{module}:{form}"), steps, arms, gain=False)  # as records have it
@@ -79,7 +79,7 @@ def write_contracts(draft: Draft, folder: Path, *, seed: int) -> list[LoadedCont
 
 @contextmanager
 def first_on_path(folder: Path) -> Iterator[Path]:
-    """Let this process, and processes that it starts, import modules from `folder` first inside the block."""
+    """Make this process and its child processes import modules from `folder` first, inside the `with`."""
     sys.path.insert(0, str(folder))
     try:
         yield folder
@@ -88,7 +88,7 @@ def first_on_path(folder: Path) -> Iterator[Path]:
 
 
 def said_of(draft: Draft, verdict: Verdict, seconds: float | None = None) -> Said:
-    """Return the parts of a verdict that are kept."""
+    """Return the parts of a verdict that results.csv stores."""
     figures = {name: figure.value for name, figure in verdict.figures.items()}
     steps = [value for name in (*WHEN, BLOCK) if type(value := figures.get(name)) is int]
     step = steps[0] if steps and verdict.status.value in FOUND else None
@@ -101,7 +101,7 @@ Records = dict[int, dict[str, list[Said]]]  # by seed and form
 
 
 def record_of(name: str, results: Results, tried: str = NOW, machine: str = CPU) -> Records:
-    """Return what the claims said of an entry, by seed and form; nothing where it was not tried."""
+    """Return the results of an entry's claims, by seed and form; empty if the entry was not tried."""
     records: Records = {}
     for trial, said in results.items():
         if (trial.name, trial.tried, trial.machine) == (name, tried, machine):
@@ -110,7 +110,7 @@ def record_of(name: str, results: Results, tried: str = NOW, machine: str = CPU)
 
 
 def keep_record(name: str, records: Records, tried: str = NOW, machine: str = CPU, path: Path = RESULTS) -> None:
-    """Write what the claims said into the results; what they hold of other seeds stays."""
+    """Write the results of an entry's claims into the file; the file's results for other seeds stay."""
     new = {
         Trial(name, tried, machine, seed, form): said for seed, forms in records.items() for form, said in forms.items()
     }
@@ -118,7 +118,7 @@ def keep_record(name: str, records: Records, tried: str = NOW, machine: str = CP
 
 
 def correct_trainers() -> dict[str, list[Said]]:
-    """Return what was said of correct trainers when they were tried last, by name; shipped examples first."""
+    """Return the last results of correct trainers, by name, shipped examples first."""
     found = {
         trial.name: list(said)
         for trial, said in read_results().items()

@@ -1,12 +1,12 @@
-"""Try the entries of the museum for which a GPU matters on this machine's, several at a time.
+"""Try the museum's entries that depend on a GPU, on this machine's GPU, several at a time.
 
     python tools/museum/field_bugs_on_gpu.py FOLDER [NAME ...] [--jobs N] [--seconds S] [--record]
 
-First all claims but MEMORY, an entry a fork and its runs in forks of it; then MEMORY, an entry after the other, as
-other processes on the device would count. What was said is written as it comes: FOLDER/NAME.csv, with the columns of
-examples/field_bugs/results.csv, and FOLDER/NAME.txt. After S seconds no entry is begun. The last line counts; exit code
-1 where one is not as it should be. `--record` executes nothing, and needs no GPU: it keeps in results.csv what the
-folder holds.
+First all claims except MEMORY are tried: each entry in a fork, and its runs in forks of that fork. Then MEMORY is tried
+for one entry after the other, because memory of other processes on the device would count. Results are written as they
+come, to FOLDER/NAME.csv (with the columns of examples/field_bugs/results.csv) and FOLDER/NAME.txt. After S seconds no
+further entry is started. The last line counts entries with right results; the exit code is 1 if one is wrong.
+`--record` executes nothing and needs no GPU: it copies the results in the folder to results.csv.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ FIRST = ("rf_detr_pool_per_shape", "transformer_engine_kept_outputs")
 
 
 def for_a_gpu() -> list[str]:
-    """Entries whose step is on a GPU where there is one, and that need no release of their own."""
+    """Return the entries whose step runs on a GPU if there is one, and that need no package release of their own."""
     found = [
         entry.stem
         for entry, bug in field_bugs.entries().items()
@@ -44,7 +44,7 @@ def for_a_gpu() -> list[str]:
 
 
 def try_entry(name: str, folder: Path, machine: str, *, memory: bool) -> None:
-    """Try both forms of an entry: what is said is added to what the folder holds of it."""
+    """Try both forms of an entry, and add the results to those in the folder."""
     entry = field_bugs.ENTRIES / f"{name}.py"
     draft = field_bugs.draft_of(entry, FORMS[0])
     if memory and f"id: {draft.claim_id(MEMORY)}\n" not in draft.contract():
@@ -56,7 +56,7 @@ def try_entry(name: str, folder: Path, machine: str, *, memory: bool) -> None:
 
 
 def add(folder: Path, trial: Trial, said: Sequence[Said]) -> None:
-    """Write what was said so far of an entry, as data and as text."""
+    """Write further results of an entry, as data and as text."""
     path = folder / f"{trial.name}.csv"
     keep_results({trial: [*read_results(path).get(trial, []), *said]}, path)
     with path.with_suffix(".txt").open("a", encoding="utf-8") as text, redirect_stdout(text):
@@ -92,7 +92,7 @@ def main() -> int:
 
 
 def summed_up(names: Sequence[str], folder: Path, machine: str, seconds: float) -> int:
-    """Print each entry whose result is wrong, and how many are right. Return the exit code."""
+    """Print each entry whose result is wrong, and the number of right ones. Return the exit code."""
     wrong = [name for name in names if not is_right(folder / f"{name}.csv")]
     for name in wrong:
         text = folder / f"{name}.txt"

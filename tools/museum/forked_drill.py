@@ -26,7 +26,7 @@ from harness.system.resolve import resolve
 
 @dataclass(frozen=True)
 class Planted:
-    """One fault in one claim, and what was said of it."""
+    """One fault planted for one claim, and the claim's result."""
 
     claim: str
     fault: str
@@ -37,15 +37,18 @@ class Planted:
 
 @dataclass(frozen=True)
 class Drilled:
-    """Claims that did not hold without a fault, with what was said, and every fault in those that did; claims that a
-    trainer cannot be asked are in neither."""
+    """The result of a drill.
+
+    not_held: claims that failed without a fault, with the reason. planted: the faults of all other claims. Claims that
+    cannot be judged for this trainer are in neither.
+    """
 
     not_held: list[str]
     planted: list[Planted]
 
 
 def drilled(contracts: Sequence[LoadedContract], claims: Sequence[str], folder: Path, limit_s: float) -> Drilled:
-    """What `harness drill` would say of these claims; each run has a fork and so many seconds."""
+    """Return what `harness drill` would find for these claims; each run is a fork with a limit of `limit_s`."""
     planned = plan_drill(
         contracts,
         claims=list(claims),

@@ -1,10 +1,10 @@
 """Execute the runs of contracts in forks of a process that has imported torch, for small systems.
 
-A worker of `harness verify` spends seconds on imports, and a run of a small system a fraction of one. Here each run has
-a process of its own as there, and what a worker does is done in it; there is no supervisor but a limit on time.
+A worker of `harness verify` spends seconds on imports, but a run of a small system takes only a fraction of a second.
+Here each run also has its own process, which does the work of a worker. A time limit replaces the supervisor.
 
-A fork cannot use a GPU that its parent has asked for anything. With PYTORCH_NVML_BASED_CUDA_CHECK=1 torch does not ask
-the driver whether there is one; what the harness asks of it is asked in another process.
+A fork cannot use a GPU if its parent has called the CUDA driver. With PYTORCH_NVML_BASED_CUDA_CHECK=1 torch does not
+call the driver to find out if there is a GPU. Facts about the GPU that the harness needs are read in another process.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ AHEAD = (
 
 
 def prepare() -> None:
-    """Import what runs need on one thread: other threads do not survive a fork, and they sum in another order."""
+    """Import the modules that runs need, with one thread: threads do not survive a fork and change sums' order."""
     if not torch.cuda.is_available():
         os.environ.setdefault("TRITON_INTERPRET", "1")  # read when Triton is imported, which the following does
     torch.set_num_threads(1)
@@ -77,7 +77,7 @@ def prepare() -> None:
 
 
 def _record_a_step() -> None:
-    """Record one step, to build what a process's first recording and first fake pass need."""
+    """Record one step, so that forks need not repeat the preparations of a process's first recording and fake pass."""
     model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.GELU(), torch.nn.LayerNorm(4))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.0, fused=True)
     tokens = torch.zeros(2, dtype=torch.int64)
@@ -94,7 +94,7 @@ def _record_a_step() -> None:
 
 
 def _build_models(base: type[BaseModel]) -> None:
-    """pydantic builds what validates a model when it is asked first: that of each record in each fork, without this."""
+    """Build pydantic's validators of all models now; otherwise each fork would build them at their first use."""
     for model in base.__subclasses__():
         model.model_rebuild()
         _build_models(model)
@@ -108,7 +108,7 @@ def settle() -> None:
 
 @cache
 def machine() -> Machine:
-    """Return the machine that a plan depends on; on a GPU machine another process describes it."""
+    """Return the description of the machine for plans; with a GPU, another process makes it."""
     if not torch.cuda.is_available():
         return environment.machine()
     with ProcessPoolExecutor(1, get_context("spawn")) as other:
@@ -116,7 +116,7 @@ def machine() -> Machine:
 
 
 def planned(contracts: Sequence[LoadedContract], claims: Sequence[str] = ()) -> Plan:
-    """Return what `harness verify` would plan here."""
+    """Return the plan that `harness verify` would make on this machine."""
     return plan(
         contracts,
         claims=list(claims),
@@ -147,7 +147,7 @@ def judged(
 
 
 def execute(run: Run, directory: Path, limit_s: float) -> None:
-    """One run in a fork, its evidence in `directory`; a process that the limit ended, or that ended itself, is dead."""
+    """Execute one run in a fork, with its evidence in `directory`; record a death by the time limit or by a signal."""
     directory.mkdir(parents=True)
     (directory / layout.RUN).write_text(dump_json(run.model_dump(), sort_keys=False), encoding="utf-8")
     process = Fork(lambda: _work(run, directory))
@@ -214,9 +214,9 @@ class Fork:
 def at_once(
     works: Mapping[str, Callable[[], object]], jobs: int, until: float, limit_s: float = math.inf
 ) -> Iterator[tuple[str, int | None]]:
-    """Do so many works at a time, a fork each; yield each name with its exit code as it ends, None after `limit_s`.
+    """Run up to `jobs` works at a time, each in a fork; yield each name with its exit code when it ends.
 
-    After the moment `until` none is begun.
+    The exit code is None for a work that was killed after `limit_s`. After the time `until` no further work is started.
     """
     waiting, running = [*works], dict[str, tuple[Fork, float]]()
     while running or waiting:
@@ -234,7 +234,7 @@ def at_once(
 
 
 class _OtherPart(Fork):
-    """In the place of `subprocess.Popen`: a fork that trains a part, with the given file as its standard input."""
+    """Substitute for `subprocess.Popen`: a fork that trains a part, with the given file as its standard input."""
 
     def __init__(self, command: Sequence[str], stdin: int, env: object) -> None:  # noqa: ARG002
         def train() -> None:
@@ -244,5 +244,5 @@ class _OtherPart(Fork):
         super().__init__(train)
 
     def poll(self) -> int | None:
-        """Do as `Popen.poll` does."""
+        """Do the same as `Popen.poll`."""
         return self.wait(0.0)

@@ -1,9 +1,9 @@
-"""Install the releases that entries of examples/field_bugs try, a folder each; those that lie there stay.
+"""Install the package releases that entries of examples/field_bugs need, each into its own folder.
 
     python tools/museum/install_field_bug_packages.py
 
-Wheels alone, without what they depend on: an entry lists all that the environment lacks. The last line says how many
-megabytes there are, and how long it took.
+Installed releases are kept. Only wheels are installed, without their dependencies: an entry lists everything that the
+environment lacks. The last line shows the total size in megabytes and the time.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def rounds(wanted: list[str]) -> list[list[str]]:
 
 
 def install(wanted: list[str]) -> None:
-    """Install each release; its folder gets its name when complete. Raises `CalledProcessError` if pip fails."""
+    """Download and unpack each release, and rename its folder last. Raises `CalledProcessError` if pip fails."""
     with tempfile.TemporaryDirectory(dir=FOLDER, prefix=".unfinished-") as name:
         unfinished = Path(name)
         options = ["--quiet", "--disable-pip-version-check", "--no-deps", "--only-binary", ":all:"]

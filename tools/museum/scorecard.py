@@ -1,8 +1,8 @@
-"""Count what the harness said at first tries: bugs found, correct trainers accused, and undecided.
+"""Count the harness's answers at first tries: bugs found, correct trainers falsely accused, and undecided.
 
-A first try is not used for tuning: an entry of examples/field_bugs, or a trainer of
-examples/third_party, is written before it is tried, and what was said then is kept.
-`write_field_bugs_page.py` prints the tables that are made here; a release has them as a file of its own.
+A first try is not used for tuning: an entry of examples/field_bugs, or a trainer of examples/third_party, is written
+before it is tried, and the first answer is stored. `write_field_bugs_page.py` prints the tables that are made here; a
+release has them as a separate file.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ FIELD_BUGS, TRAINERS = "[field bugs](../examples/field_bugs/README.md)", "[third
 
 @dataclass(frozen=True, order=True)
 class Verdict:
-    """An answer of the harness about one bug or one correct trainer, and whether it was right."""
+    """An answer of the harness about one bug or one correct trainer; `answer` says if it was right."""
 
     date: str
     source: str
@@ -57,7 +57,7 @@ class Verdict:
 
 
 def found_bugs(forms: Mapping[str, Sequence[Said]]) -> list[Said]:
-    """Return the claims that found a bug, of which none fails in the fixed form."""
+    """Return the claims that fail for the buggy form and do not fail for the fixed form."""
     also = {each.claim for each in forms.get("mended", []) if each.status not in field_bugs.GOOD}
     return [each for each in forms.get("buggy", []) if each.found and each.claim not in also]
 
@@ -76,7 +76,7 @@ def keep_date(name: str, date: str, path: Path = FIRST_TRIES) -> None:
 
 
 def of_field_bugs(tried: str) -> Iterator[Verdict]:
-    """Yield what was said of both forms of each entry; a fixed form is a correct trainer."""
+    """Yield the answers for both forms of each entry; a fixed form counts as a correct trainer."""
     results, dates = read_results(), first_dates()
     for path in field_bugs.entries():
         forms = next(iter(field_bugs.record_of(path.stem, results, tried).values()), None)
@@ -88,7 +88,7 @@ def of_field_bugs(tried: str) -> Iterator[Verdict]:
 
 
 def answer_to_bug(forms: Mapping[str, Sequence[Said]]) -> str:
-    """Return if a bug was found, given what was said of both forms."""
+    """Return whether a bug was found (right), missed (wrong) or left undecided, from the results of both forms."""
     if found_bugs(forms):
         return RIGHT
     statuses = {each.status for each in forms["buggy"]}
@@ -96,14 +96,14 @@ def answer_to_bug(forms: Mapping[str, Sequence[Said]]) -> str:
 
 
 def answer_to_correct(said: Sequence[Said]) -> str:
-    """Return if a correct trainer was judged rightly."""
+    """Return whether a correct trainer was accepted (right), accused (wrong) or left undecided."""
     if any(each.found for each in said):
         return WRONG
     return RIGHT if field_bugs.is_right("mended", said) else UNDECIDED
 
 
 def of_trainers(tried: str) -> Iterator[Verdict]:
-    """Yield what was said of each form of the third-party trainers, first or last."""
+    """Yield the first or last answers for each form of the third-party trainers."""
     for row in _rows(FIRST_ANSWERS) if tried == FIRST else _last_answers():
         kind = KINDS[row["form"]]
         answer = CUT if row["exit"] == "timeout" else ANSWERS.get(row["exit"], {}).get(kind, UNDECIDED)
@@ -121,14 +121,14 @@ def _rows(path: Path) -> list[dict[str, str]]:
 
 
 def release_of(date: str, changelog: str | None = None) -> str:
-    """Return the last release on or before a date, by the changelog; `none` before the first."""
+    """Return the last release on or before a date, according to the changelog; `none` before the first release."""
     text = CHANGELOG.read_text(encoding="utf-8") if changelog is None else changelog
     releases = re.findall(r"^## (\S+) \((\d{4}-\d\d-\d\d)\)$", text, re.MULTILINE)
     return max(((day, version) for version, day in releases if day <= date), default=("", "none"))[1]
 
 
 def tables(tried: str) -> list[str]:
-    """Return a table of bugs and one of correct trainers: a row a date, source and machine."""
+    """Return a table of bugs and one of correct trainers, with a row for each date, source and machine."""
     verdicts = sorted([*of_field_bugs(tried), *of_trainers(tried)])
     return [
         _table("bugs", "found", "missed", [each for each in verdicts if each.kind == BUG]),

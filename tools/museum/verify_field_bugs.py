@@ -3,15 +3,16 @@
     python tools/museum/verify_field_bugs.py [NAME ...] [--seed N ...] [--short] [--first-try] [--record]
     python tools/museum/verify_field_bugs.py [NAME ...] --write FOLDER
 
-NAME is an entry of examples/field_bugs, or the path of one elsewhere; without any, all entries. Each is tried as it has
-the bug and as it is mended, and what each claim said is printed. `--short` leaves the long run out. `--first-try` keeps
-what was said in examples/field_bugs/results.csv as the first try, and its date in first_tries.csv: once, it is never
-replaced. `--record` keeps it there as what is said now, in the place of what was said with these seeds;
-docs/field-bugs.md is written from it. With several seeds the long run is of the first one, and of others only where no
-other claim found the bug. `--write` executes nothing: it writes adapters and contracts, for `harness verify`.
+NAME is an entry of examples/field_bugs, or the path of an entry elsewhere; without NAME, all entries are tried. Both
+forms of an entry are tried, with the bug and fixed, and the result of each claim is printed. `--short` skips the long
+run. `--first-try` stores the results in examples/field_bugs/results.csv as the first try, with its date in
+first_tries.csv; a stored first try is never replaced. `--record` stores the results as the current ones and replaces
+earlier results with these seeds; docs/field-bugs.md is written from them. With several seeds, only the first seed has a
+long run, unless no other claim found the bug. `--write` executes nothing and writes adapters and contracts for `harness
+verify`.
 
-Without a GPU runs are forks of one process (forked_runs.py). Exit code 1 where a bug was not found, or a mended entry
-has a claim that is violated, undecided or an error.
+Without a GPU, runs are forks of one process (forked_runs.py). The exit code is 1 if a bug was not found, or if a fixed
+form has a claim that is violated, undecided or an error.
 """
 
 from __future__ import annotations
@@ -49,10 +50,10 @@ def try_form(
     steps: int = STEPS,
     limit_s: float = LIMIT_S,
 ) -> list[Said]:
-    """What each claim says of one form, executed in forks of this process; without `long` the long run is left out.
+    """Return the result of each claim for one form, executed in forks of this process.
 
-    claims: those to try, by their names without the entry's; empty: all but those in `without`. steps: of each arm,
-    but in the long run. limit_s: of one run.
+    claims: names of the claims to try, without the entry's name; if empty, all but those in `without`. long: also try
+    the long run. steps: of each arm, except in the long run. limit_s: time limit of one run.
     """
     with drafted(entry, form, seed, steps) as (draft, folder, contracts):
         left_out = {draft.claim_id(each) for each in without}
@@ -62,7 +63,7 @@ def try_form(
 
 
 def drill_form(entry: Path, form: str, claims: Sequence[str]) -> Drilled:
-    """Plant every fault that the claims of one form name; without any claims, of all but the long run."""
+    """Plant every fault that the named claims of one form name. An empty `claims` means all but the long run."""
     with drafted(entry, form, seed=0) as (draft, folder, contracts):
         return drilled(contracts, wanted_of(draft, contracts, claims, long=False), folder, LIMIT_S)
 
@@ -71,7 +72,7 @@ def drill_form(entry: Path, form: str, claims: Sequence[str]) -> Drilled:
 def drafted(
     entry: Path, form: str, seed: int, steps: int = STEPS
 ) -> Iterator[tuple[Draft, Path, list[LoadedContract]]]:
-    """Return the draft of a form, and write its contracts into a folder where modules are found."""
+    """Yield the draft of a form, the temporary folder of its contracts (first on Python's path), and the contracts."""
     draft = field_bugs.draft_of(entry, form, steps)
     with tempfile.TemporaryDirectory(prefix="field-bug-") as name, field_bugs.first_on_path(Path(name)) as folder:
         try:
@@ -81,14 +82,14 @@ def drafted(
 
 
 def wanted_of(draft: Draft, contracts: Sequence[LoadedContract], claims: Sequence[str], *, long: bool) -> list[str]:
-    """Return the whole names of the claims to try."""
+    """Return the full names of the claims to try."""
     known = [claim.id for loaded in contracts for claim in loaded.contract.claims]
     wanted = [draft.claim_id(each) for each in claims] or known
     return [each for each in wanted if long or each != draft.claim_id(LONG)]
 
 
 def try_entry(entry: Path, seeds: Sequence[int], *, long: bool) -> field_bugs.Records:
-    """Try both forms with each seed; the long run with the first seed, and where no other claim finds the bug."""
+    """Try both forms with each seed. The long run is tried with the first seed, and if no other claim finds the bug."""
     records: field_bugs.Records = {}
     late = False
     for seed in seeds:
@@ -99,7 +100,7 @@ def try_entry(entry: Path, seeds: Sequence[int], *, long: bool) -> field_bugs.Re
 
 
 def show(entry: Path, records: field_bugs.Records) -> bool:
-    """Print the answers; return True if all are right."""
+    """Print the results of an entry; return True if all are right."""
     right = True
     for seed, forms in records.items():
         for form, said in forms.items():
@@ -118,7 +119,7 @@ def show_claims(said: Sequence[Said]) -> None:
 
 
 def device_name() -> str:
-    """Return the machine that a trial here names: the GPU, or CPU where there is none."""
+    """Return the name of the machine for trials: the GPU's name, or CPU if there is no GPU."""
     return torch.cuda.get_device_name() if torch.cuda.is_available() else CPU
 
 

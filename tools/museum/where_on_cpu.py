@@ -1,12 +1,13 @@
-"""Ask where a training and its changed twin differ first: the figures of docs/first-difference.md from a CPU.
+"""Find where a training and a changed copy of it differ first, on a CPU: the figures of docs/first-difference.md.
 
     python tools/museum/where_on_cpu.py bugs [NAME ...]
     python tools/museum/where_on_cpu.py faults [NUMBER ...]
 
-`bugs` asks by the first claim of each field bug that fails by a difference. A reader compares the line with the entry's
-`fix`: nothing here reads an entry's name or facts. `faults` changes a line of a public trainer of
-tests/support/public_trainers.py, which was not written for this. An answer counts if it names the changed line, as that
-of the operator that differs or as one that made what it reads. Runs are forks of one process (forked_runs.py).
+`bugs` takes, for each field bug, the first claim that fails by a difference, and prints where the difference begins. A
+reader compares the printed line with the entry's `fix`: nothing here reads an entry's name or facts. `faults` changes
+one line of a public trainer of tests/support/public_trainers.py, which was not written for this purpose. An answer is
+right if it names the changed line as the line of the operator that differs, or as a line that made an input of that
+operator. Runs are forks of one process (forked_runs.py).
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ class Planted(StepFunctionSystem):
 
 
 def forget_scripts() -> None:
-    """Let nothing in this folder count as a user's code: it executes the forks."""
+    """Make sure that no file of this folder, which executes the forks, counts as user code."""
     for name in ("is_own", "is_users_or_library"):
         vars(sites)[name] = partial(lambda asked, file: "/tools/" not in file and asked(file), vars(sites)[name])
 
@@ -97,7 +98,7 @@ def executing(folder: Path) -> Callable[[Run], Sequence[RunEvidence]]:
 
 
 def ask_bug(entry: Path) -> None:
-    """Print the answer for the first claim of an entry that fails by a difference."""
+    """Print the first difference for the first claim of an entry that fails by a difference."""
     with drafted(entry, "buggy", 0) as (draft, folder, contracts):
         plan = forked_runs.planned(contracts, wanted_of(draft, contracts, [], long=False))
         runs = {run.id: run for run in plan.runs}
@@ -118,7 +119,7 @@ def ask_bug(entry: Path) -> None:
 
 
 def changed(trainer: str, old: str, new: str) -> tuple[str, int]:
-    """Return the source with one line of the trainer changed, and that line's number."""
+    """Return the trainers' source with one line of the trainer changed, and the number of that line."""
     text = TRAINERS.read_text(encoding="utf-8")
     start = text.index(f"\ndef {trainer}(")
     end = text.find("\ndef ", start + 1)
@@ -129,7 +130,7 @@ def changed(trainer: str, old: str, new: str) -> tuple[str, int]:
 
 
 def ask_fault(number: int) -> bool:
-    """Print the answer for a fault. Return True if it names the changed line."""
+    """Print the first difference for a fault. Return True if the answer names the changed line."""
     trainer, old, new = FAULTS[number]
     source, line = changed(trainer, old, new)
     texts = {"changed": source, "plain": TRAINERS.read_text(encoding="utf-8")}
@@ -153,7 +154,7 @@ def ask_fault(number: int) -> bool:
 
 
 def main(what: str, *named: str) -> None:
-    """Ask all that is named, or all that there is."""
+    """Examine the named bugs or faults, or all of them."""
     forked_runs.prepare()
     forget_scripts()
     if what == "bugs":

@@ -1,14 +1,14 @@
-"""Ask what differs first between the reference trainer captured with a planted fault, and plain without one.
+"""Find what differs first between the captured reference trainer with a planted fault and the plain one without.
 
     python tools/museum/where_on_gpu.py FOLDER [FAULT ...] [--device cpu] [--jobs 10]
         [--model tiny] [--seq-len 64] [--limit SECONDS]
 
-Without a name every fault of the step, the replay and the kernels is asked for, in a fork each. An answer counts as
-named if a line that it gives lies in the fault's own module, or if it says what `EXPECTED` has of a fault that leaves
-something out or changes a number: a reader wrote that down. Writes FOLDER/faults.csv, a row for each fault;
-FOLDER/answers with each answer in full; FOLDER/evidence with what was recorded where an answer names another module.
-After `--limit` seconds no fault is begun. docs/first-difference.md also has `frozen_learning_rate` at 28 layers
-(`--model qwen2-1.5b --seq-len 32`); its tests are those of tests/gpu/test_where.py.
+Without FAULT, every fault of the step, the replay and the kernels is examined, each in a fork. An answer counts as
+right ("named") if it names a line in the fault's own module. Some faults only leave something out or change a number;
+for these the answer must match the pattern in `EXPECTED`, which a reader wrote. The script writes FOLDER/faults.csv
+with a row for each fault, FOLDER/answers with each answer in full, and FOLDER/evidence with the recordings if an answer
+names another module. After `--limit` seconds no further fault is started. docs/first-difference.md also has
+`frozen_learning_rate` at 28 layers (`--model qwen2-1.5b --seq-len 32`). Its tests are in tests/gpu/test_where.py.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def main() -> None:
 
 
 def answers(faults: Sequence[str], options: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """Ask for each fault in a fork, several at a time, and yield the rows as they come."""
+    """Examine each fault in a fork, several at a time, and yield the rows as they come."""
     works = {fault: lambda fault=fault: answer(fault, options) for fault in faults}
     for fault, _ in forked_runs.at_once(works, options.jobs, time.monotonic() + options.limit, LIMIT_S):
         file = options.folder / "answers" / f"{fault}.json"
@@ -124,13 +124,13 @@ def answers(faults: Sequence[str], options: argparse.Namespace) -> Iterator[dict
 
 
 def names(device: str) -> list[str]:
-    """Return the faults of the step, the replay and the kernels that can be planted in a training on the device."""
+    """Return the faults of the step, the replay and the kernels that can be planted in a training on this device."""
     known = [(name, fault) for name, fault in FAULTS.items() if fault.hook in (STEP, REPLAY, KERNELS)]
     return [name for name, fault in known if device == "cuda" or fault.description.needs == "any"]
 
 
 def answer(fault: str, options: argparse.Namespace) -> None:
-    """Write the answer for a fault into its file, as a row."""
+    """Examine a fault and write its row to its file."""
     try:
         row = ask(fault, options)
     except Exception:

@@ -1,4 +1,4 @@
-"""Write docs/field-bugs.md from the entries of examples/field_bugs, and from what is recorded of their trials.
+"""Write docs/field-bugs.md from the entries of examples/field_bugs and the stored results of their trials.
 
     python tools/museum/write_field_bugs_page.py
 
@@ -58,7 +58,7 @@ NOT_WRITTEN = ENTRIES / "not_written.toml"
 
 @dataclass(frozen=True)
 class Entry:
-    """An entry: its bug, and what was said of it."""
+    """An entry of the museum: its bug, and the results of its trials."""
 
     path: Path
     bug: Bug
@@ -68,12 +68,12 @@ class Entry:
 
     @property
     def found(self) -> list[Said]:
-        """Return the claims that found the bug and hold for the fixed form, of the first seed, in contract order."""
+        """Return the claims that found the bug and hold for the fixed form, with the first seed, in contract order."""
         return scorecard.found_bugs(next(iter(self.records.values()), self.first or {}))
 
     @property
     def found_on_gpu(self) -> list[Said]:
-        """Return the same for the run on a GPU."""
+        """Return the claims as in `found`, for the trial on a GPU."""
         return scorecard.found_bugs(self.on_gpu)
 
 
@@ -120,7 +120,7 @@ def written(every: Sequence[Entry], not_had: Sequence[Mapping[str, str]]) -> str
 
 
 def not_written() -> list[Mapping[str, str]]:
-    """Return title, thread and reason of each bug that could not be had."""
+    """Return title, thread and reason of each bug that could not be re-enacted."""
     return list(tomllib.loads(NOT_WRITTEN.read_text(encoding="utf-8")).values())
 
 
@@ -177,7 +177,7 @@ def _correct() -> Iterator[tuple[str, ...]]:
 
 
 def _mended(entry: Entry) -> str:
-    """Return over how many seeds the fixed form held, or which claims did not."""
+    """Return for how many seeds the fixed form held, or which of its claims did not hold."""
     forms = [forms["mended"] for forms in entry.records.values()] or [(entry.first or {}).get("mended", [])]
     held = f"holds, {len(forms)} {'seed' if len(forms) == 1 else 'seeds'}"
     return _wrong([each for said in forms for each in said]) or held

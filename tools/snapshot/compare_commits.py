@@ -1,27 +1,27 @@
-"""Compare what two commits of this project answer, to show that a change moved code and no verdict.
+"""Compare the results of two commits of this project, to show that a change moved code but changed no verdict.
 
     python tools/snapshot/compare_commits.py BASE [HEAD] [--only SECTION ...] [--out FOLDER]
 
-HEAD is the working tree, with its uncommitted changes, unless a commit is named. Both are asked on this
-machine, by this Python. The sections:
+HEAD is the working tree with its uncommitted changes, unless a commit is named. Both commits are executed on this
+machine with this Python. The sections:
 
     judge       status, reason, figures in order, denominators of every case in the tests' tables
-    published   the same of every published run judged again, and the rows of published drills
+    published   the same for every published run, judged again, and the rows of published drills
     records     what workers record in a drill of a small trainer on a CPU, and its kills
     schemas     the JSON Schema of contracts and of shared files
     help        what each command prints for --help
     exit-codes  the number of each exit code
     kills       the kill matrix as planned for a machine without GPUs, and for one with two
 
-An entry of the base must be equal in the head: a verdict, a recorded value, a definition of a schema.
-An entry that only the head has is listed as new. Sentences of verdicts are no part of an entry.
+Every entry of the base (a verdict, a recorded value, a definition of a schema) must be equal in the head. Entries that
+only the head has are listed as new. The sentences of verdicts are not compared.
 
-The base executes its runs twice. A recorded value that differs between these must be there, and is
-not compared. If it is a number (a time, a process id), its field is compared in no run. Both are listed
-as left out.
+The base executes its runs twice. If a recorded value differs between these two executions, the value must exist in the
+head but is not compared. If it is a number (a time, a process id), its field is not compared in any run. Such values
+and fields are listed as left out.
 
-Exit code 0: all that was asked for was compared and is equal. Exit code 1: it is not. Each value that
-differs is then printed as the base has it and as the head has it.
+The exit code is 0 if everything requested was compared and is equal. Otherwise it is 1, and each value that differs is
+printed as it is in the base and in the head.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ LONGEST = 300  # characters of a value that are printed
 
 @dataclass
 class Comparison:
-    """One section of both commits.
+    """The comparison of one section of both commits.
 
-    left_out: fields and values that are not compared. different: place, the base's value, the head's.
-    failed: why nothing could be compared, or "".
+    left_out: fields and values that are not compared. different: place, the base's value, the head's value. failed: why
+    nothing could be compared, or "".
     """
 
     section: str
@@ -68,11 +68,11 @@ class Comparison:
 
     @property
     def holds(self) -> bool:
-        """True if the base has entries, and the head has the same."""
+        """Return True if the base has entries and the head has the same ones."""
         return not self.failed and not self.different and self.equal > 0
 
     def lines(self) -> list[str]:
-        """Return what is printed."""
+        """Return the lines to print for this section."""
         if self.failed:
             return [f"{self.section}: not comparable: {self.failed}"]
         counts = f"{self.equal} equal, {len(self.different)} different, {len(self.new)} new"
@@ -95,7 +95,7 @@ def _shown(value: Any) -> str:
 
 
 def compare(section: str, base: Entries, head: Entries, again: Entries) -> Comparison:
-    """Compare the entries of one section. `again`: the base's second answer."""
+    """Compare the entries of one section. `again`: the entries of the base's second execution."""
     unsteady = [name for name, value in base.items() if value != again.get(name, ABSENT)]
     fields = {field_of(name) for name in unsteady if {type(base[name]), type(again.get(name))} & {int, float}}
     others = [name for name in unsteady if field_of(name) not in fields]
@@ -114,7 +114,7 @@ def compare(section: str, base: Entries, head: Entries, again: Entries) -> Compa
 
 
 def differences(place: str, base: Any, head: Any) -> Iterator[tuple[str, Any, Any]]:
-    """Yield each place at which two values differ, with both values. Lists are compared by their parts."""
+    """Yield each place at which two values differ, with both values. Lists and dictionaries are compared by part."""
     if isinstance(base, dict) and isinstance(head, dict):
         for key in [*base, *(key for key in head if key not in base)]:
             yield from differences(f"{place}{SEP}{key}", base.get(key, ABSENT), head.get(key, ABSENT))
@@ -129,7 +129,7 @@ def differences(place: str, base: Any, head: Any) -> Iterator[tuple[str, Any, An
 
 @contextmanager
 def tree_of(commit: str | None, folder: Path) -> Iterator[Path]:
-    """Check the commit out for the time of the block. None stands for the working tree."""
+    """Check the commit out while the `with` runs, and yield its folder. None stands for the working tree."""
     if commit is None:
         yield ROOT
         return
@@ -142,7 +142,7 @@ def tree_of(commit: str | None, folder: Path) -> Iterator[Path]:
 
 
 def take(section: str, tree: Path, scratch: Path) -> Entries | str:
-    """Return a section of the commit in `tree`, or why it has none."""
+    """Return a section of the commit in `tree`, or the reason why the commit has no such section."""
     scratch.mkdir()
     out = scratch / "snapshot.json"
     command = [sys.executable, "-P", str(PROGRAM), section, str(out), str(scratch)]
@@ -163,7 +163,7 @@ def take(section: str, tree: Path, scratch: Path) -> Entries | str:
 
 
 def compared(section: str, *taken: Entries | str) -> Comparison:
-    """Compare a section of base, head and base again, unless one of them has none."""
+    """Compare a section of the base, the head and the base again, unless one of the three has no such section."""
     failed = [f"{which}: {each}" for which, each in zip(WHICH, taken, strict=True) if isinstance(each, str)]
     if failed:
         return Comparison(section, failed="; ".join(failed))

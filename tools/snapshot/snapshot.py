@@ -1,10 +1,10 @@
-"""Write the answers of one commit of this project as JSON. `compare_commits.py` runs this program.
+"""Write the results of one commit of this project as JSON. `compare_commits.py` runs this program.
 
     python -P tools/snapshot/snapshot.py SECTION OUT SCRATCH
 
-The working directory is the root of the commit, which PYTHONPATH names first. A section maps the names
-of entries to values. The program enters the commit through doors that outlast a move of modules: the
-commands, the Python API that ARCHITECTURE.md names, and the tables of the tests.
+The working directory must be the root of the commit, and the first folder of PYTHONPATH. A section maps names of
+entries to values. The program uses interfaces of the commit that stay valid if modules are moved: the commands, the
+Python API that ARCHITECTURE.md names, and the tables of the tests.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Entries = dict[str, Any]
 
 
 def facts(verdict: Any) -> Entries:
-    """Return what a verdict states, without its sentence. `order` is the order of the figures."""
+    """Return the content of a verdict without its sentence. `order` is the order of the figures."""
     plain = verdict.model_dump(mode="json")
     figures = {name: [each["value"], each["unit"]] for name, each in plain["figures"].items()}
     kept = {name: plain.get(name) for name in ("status", "reason", "denominators", "mechanism")}
@@ -57,7 +57,7 @@ def judge(_scratch: Path) -> Entries:
 
 
 def published(_scratch: Path) -> Entries:
-    """Judge each published run again; return verdicts, rows of drills, and what is not as recorded."""
+    """Judge each published run again; return verdicts, rows of drills, and differences from what was recorded."""
     entries: Entries = {}
     for archive in sorted(Path("reports").rglob("*.tar.xz")):
         run = archive.parent if archive.name == "run.tar.xz" else archive
@@ -87,10 +87,10 @@ def _or_error(answer: Callable[[Any], Entries], asked: Any) -> Entries:
 
 
 def records(scratch: Path) -> Entries:
-    """Drill a small trainer on a CPU; return what the workers record, and the kills.
+    """Drill a small trainer on a CPU; return the records of the workers, and the kills.
 
-    Each field of each record has an entry, and each column of a series. Places in the harness's own
-    code are left out: frames of a stack, and the file and line of a host sync that a fault plants.
+    Each field of each record has an entry, and each column of a series. Places in the harness's own code are left out:
+    frames of a stack, and the file and line of a host sync that a fault plants.
     """
     for file in RUNS.glob("snapshot*"):
         shutil.copy(file, scratch)
@@ -120,7 +120,7 @@ def records(scratch: Path) -> Entries:
 
 
 def values_of(file: str, text: str) -> Iterator[tuple[str, Any]]:
-    """Yield the values of a file of evidence, each with its place."""
+    """Yield the values of a file of evidence, each with its place in the file."""
     if file.endswith(".csv"):
         for name, *column in zip(*csv.reader(io.StringIO(text)), strict=True):
             yield f"{file}{SEP}{name}", column
@@ -147,7 +147,7 @@ def _leaves(place: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def field_of(place: str) -> str:
-    """Return the field without run, arm and number, such as `records.jsonl › phase › seconds`."""
+    """Return the field of a place, without run, arm and number, such as `records.jsonl › phase › seconds`."""
     file, *rest = place.split(SEP)
     return SEP.join([file.rpartition("/")[2], *(each.split(" ")[0] for each in rest if not each.isdigit())])
 
@@ -178,7 +178,7 @@ def exit_codes(_scratch: Path) -> Entries:
 
 
 def kills(_scratch: Path) -> Entries:
-    """Return the kill matrix as planned for a machine without GPUs, and for one with two.
+    """Return the kill matrix as planned for a machine without GPUs, and for a machine with two.
 
     An entry is a fault of a claim on a workload: the expected verdict, and the arms to execute.
     """
@@ -209,7 +209,7 @@ def kills(_scratch: Path) -> Entries:
 
 
 def _named(module: str, *before: str) -> Any:
-    """Import a module of `harness` by its name, or by one that it had in earlier commits."""
+    """Import and return a module of `harness` by its current name, or by a name that it had in earlier commits."""
     try:
         return import_module(f"harness.{module}")
     except ModuleNotFoundError:
@@ -262,7 +262,7 @@ SECTIONS: dict[str, Callable[[Path], Entries]] = {
 
 
 def main(section: str, out: str, scratch: str) -> None:
-    """Write one section of the commit in which this process stands."""
+    """Write one section of the commit in the working directory."""
     import harness
 
     here = Path(harness.__file__).resolve().parents[1]

@@ -1,7 +1,7 @@
-"""The published error rates, simulated again: equal to the last digit, and bounded.
+"""Simulate the published error rates again: they must be equal to the last digit and within their bounds.
 
-Today's judges get the published seed and number of experiments. Another version of numpy may draw other numbers; then
-`tools/statistics/error_rates.py` and `tools/statistics/seed_error_rates.py` publish anew.
+The simulation uses today's judges with the published seed and number of experiments. Another version of numpy may draw
+other numbers. Then publish new rates with `tools/statistics/error_rates.py` and `tools/statistics/seed_error_rates.py`.
 """
 
 from __future__ import annotations

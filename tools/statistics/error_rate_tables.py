@@ -25,7 +25,7 @@ SECTIONS = {
 
 @dataclass(frozen=True)
 class Point:
-    """What was found at one true ratio under one noise; shares of the experiments."""
+    """The result at one true ratio with one kind of noise. Rates are shares of the experiments."""
 
     section: str
     noise: str
@@ -42,7 +42,7 @@ class Point:
 
 
 def wanted(point: Point) -> tuple[str, bool] | None:
-    """Return the requirement of a point, and True if it is met; None without a requirement."""
+    """Return the requirement for a point, and True if the point meets it; None if there is no requirement."""
     if point.section == "tries":
         return None
     independent = point.noise in INDEPENDENT | OUTLIERS
@@ -72,7 +72,7 @@ HEAD = (
 
 
 def cells(point: Point, wanted: str) -> list[str]:
-    """Return a row of a table."""
+    """Return the cells of a point's row in a table."""
     processes = str(point.processes) if point.measurements == 1 else f"{point.measurements} x {point.processes}"
     shares = (f"{share:.2%}" for share in (point.passed, point.failed, point.undecided))
     covered = (f"{share:.2%}" for share in (point.lower_bound_covers, point.self_intervals_cover))

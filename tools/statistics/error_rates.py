@@ -1,8 +1,8 @@
 """Measure the throughput rule's error rates by simulation, and write them to reports/statistics/.
 
 Every experiment is a whole comparison: processes with ABBA rounds of timed blocks, decided by
-`harness.judging.statistics`, which is the judge's own code; of each point some experiments are also put before the
-judge as evidence, and any disagreement ends the script.
+`harness.judging.statistics`, which is the judge's own code. For each point, some experiments are also given to the
+judge as evidence. The script fails if the judge decides one of them differently.
 
     python tools/statistics/error_rates.py [--experiments 20000] [--seed 0]
 """
@@ -62,7 +62,7 @@ EIGHT = (
 
 @dataclass(frozen=True)
 class Setting:
-    """The noise to draw, and how much of it is measured."""
+    """The noise to draw, and the numbers of processes and measurements."""
 
     section: str
     name: str
@@ -73,7 +73,7 @@ class Setting:
     paced: bool = False  # the processor's pace was measured beside each block
 
     def draw(self, experiments: int, seed: int) -> Array:
-        """Draw log step times [experiments, arms, measurements x processes, rounds, 2] at a true ratio of 1."""
+        """Draw log step times [experiments, arms, measurements x processes, rounds, 2] for a true ratio of 1."""
         key = [seed, zlib.crc32(self.name.encode()), round(1e6 * self.deviation), self.processes, self.measurements]
         generator = np.random.default_rng(key)
         shape = Shape(experiments, self.processes, ROUNDS)
@@ -82,7 +82,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Drawn:
-    """Experiments of a setting as the rule reads them, at a true ratio of 1: another only shifts the log ratios."""
+    """Experiments of a setting, as the rule reads them, at a true ratio of 1; other ratios shift the log ratios."""
 
     setting: Setting
     logs: Array
@@ -99,7 +99,7 @@ class Drawn:
         return cls(setting, logs, paces, *both)
 
     def decisions(self, true_ratio: float) -> NDArray[np.int8]:
-        """Return the answers. Raises RuntimeError when the judge decides an experiment otherwise."""
+        """Return the decisions at this true ratio. Raises RuntimeError if the judge decides an experiment otherwise."""
         demanded = math.log(DEMANDED) - math.log(true_ratio)
         setting = self.setting
         if self.paces is None:
@@ -141,13 +141,13 @@ class Drawn:
 
 
 def simulate(setting: Setting, ratios: Sequence[float], experiments: int, seed: int) -> list[Point]:
-    """Return the points of a setting, at each true ratio by the same experiments."""
+    """Return the points of a setting. All true ratios use the same experiments."""
     drawn = Drawn.of(setting, experiments, seed)
     return [drawn.point(ratio, drawn.decisions(ratio)) for ratio in ratios]
 
 
 def tried_again(setting: Setting, true_ratio: float, experiments: int, seed: int) -> Point:
-    """Return the first answers of up to ten tries, each begun because the one before was undecided."""
+    """Return the point of measurements that are repeated, up to ten times, as long as the decision is undecided."""
     answers = np.zeros(experiments, dtype=np.int8)
     for attempt in range(TRIES):
         drawn = Drawn.of(setting, experiments, 1000 * (attempt + 1) + seed)
@@ -156,7 +156,7 @@ def tried_again(setting: Setting, true_ratio: float, experiments: int, seed: int
 
 
 def settings() -> Iterator[tuple[Setting, Sequence[float]]]:
-    """Return all settings of the report except repeated tries, with the true ratios."""
+    """Yield all settings of the report, except repeated tries, with their true ratios."""
     for name, noise in INDEPENDENT.items():
         wide = (0.05, 0.1) if name == "two-humped" else ()
         yield from _each(Setting("independent", name, noise, 0.0), (*DEVIATIONS, *wide), RATIOS)

@@ -1,9 +1,10 @@
 """Check how much room every guard of a shipped contract leaves a correct trainer: docs/guard-room.md.
 
-    PYTHONPATH=. python tools/statistics/guard_room.py cases    # the trainings that measure_guard_room.py measures
-    PYTHONPATH=. python tools/statistics/guard_room.py check    # a line for each guard, as it was measured
+    PYTHONPATH=. python tools/statistics/guard_room.py cases    # writes the trainings for measure_guard_room.py
+    PYTHONPATH=. python tools/statistics/guard_room.py check    # prints a line for each guard with its measurement
 
-The exit code of `check` is 1 where a guard was not measured or has too little room.
+A guard is a number in a claim below which the comparison shows nothing. The exit code of `check` is 1 if a guard was
+not measured or leaves too little room.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ SHARES = {EFFECT: 0.5, CLIP: 0.9, BATCHES: 1.0, FOLLOWS: 0.75}
 
 @dataclass(frozen=True)
 class Guard:
-    """One number of one claim on one workload, and the cases whose trainings it is about."""
+    """One guard number of one claim on one workload, and the cases (trainings) that it is checked on."""
 
     contract: str
     claim: str
@@ -53,7 +54,7 @@ class Guard:
 
 @dataclass(frozen=True)
 class Room:
-    """A guard with what was measured: the smallest value, and the largest one of a training that hardly learns."""
+    """A guard with its measurements: the smallest value, and the largest value of a training that hardly learns."""
 
     guard: Guard
     smallest: float | None = None
@@ -62,7 +63,7 @@ class Room:
 
     @property
     def problem(self) -> str | None:
-        """Return what is wrong with the number; None: a correct trainer has room, and the fault is caught."""
+        """Return what is wrong with the guard, or None if a correct trainer has room and the fault is caught."""
         if self.smallest is None:
             return "was not measured"
         if self.guard.demanded > SHARES[self.guard.name] * self.smallest:
@@ -77,7 +78,7 @@ def shipped() -> list[Contract]:
 
 
 def case_of(contract: Contract, workload: str, arm: str) -> tuple[str, dict[str, Any]]:
-    """Return the training of one arm without its seed and its capture, and a key that changes with it."""
+    """Return a key and the training of one arm, without seed and capture. The key is a hash of the training."""
     of, trained = contract.workloads[workload], contract.arms[arm]
     config = asdict(train_config(of, trained, None, None))
     del config["seed"]
@@ -93,7 +94,7 @@ def case_of(contract: Contract, workload: str, arm: str) -> tuple[str, dict[str,
 
 
 def guards_of(contract: Contract) -> Iterator[tuple[Guard, dict[str, dict[str, Any]]]]:
-    """Yield every guard number of a contract on every workload, with its cases by key."""
+    """Yield every guard of a contract on every workload, with its cases by key."""
     for claim in contract.claims:
         for part in parts_of(claim):
             for workload in claim.judged_on:
@@ -121,7 +122,7 @@ def _guard(
 
 
 def all_guards() -> tuple[list[Guard], dict[str, dict[str, Any]]]:
-    """Return every guard of the shipped contracts, and their cases by key; a case names its effects' lengths."""
+    """Return all guards of the shipped contracts, and their cases by key; `last` of a case: its effects' lengths."""
     guards: list[Guard] = []
     cases: dict[str, dict[str, Any]] = {}
     for contract in shipped():
@@ -140,13 +141,13 @@ def cases_text() -> str:
 
 
 def records() -> list[dict[str, Any]]:
-    """Return the measurements in their folder, by name."""
+    """Return the measurements in the folder, sorted by file name."""
     paths = sorted(path for path in FOLDER.glob("*.json") if path != CASES)
     return [json.loads(path.read_text(encoding="utf-8")) for path in paths]
 
 
 def room(guard: Guard, measured: Sequence[Mapping[str, Any]]) -> Room:
-    """Return the smallest value over all records, seeds and arms of a guard."""
+    """Return the guard with its smallest value over all records, seeds and arms."""
     rows = [row for record in measured for row in record["rows"] if row["case"] in guard.cases]
     values = [value for row in rows if (value := _value(guard, row)) is not None]
     if not values:
@@ -157,7 +158,7 @@ def room(guard: Guard, measured: Sequence[Mapping[str, Any]]) -> Room:
 
 
 def _value(guard: Guard, row: Mapping[str, Any]) -> float | None:
-    """Return what a row says of a guard; None where it was made before the guard asked."""
+    """Return the value of a row for a guard, or None if the row was measured before the guard existed."""
     value = row["effect"].get(str(guard.last)) if guard.name == EFFECT else row.get(guard.name.replace(" ", "_"))
     return None if value is None else float(value)
 

@@ -1,12 +1,12 @@
-"""Measure what the guards of the shipped contracts ask about: how much a training learns, how often its clip acts.
+"""Measure for the guards of the shipped contracts how much a training learns and how often its clip is active.
 
     PYTHONPATH=. python tools/statistics/measure_guard_room.py --device cpu|cuda --out FILE.json
         [--seeds 10] [--large-seeds 3] [--seconds SECONDS]
 
-The cases are those of `reports/statistics/guard-room/cases.json`, which `guard_room.py cases` writes from the
-contracts. This script needs torch and the reference trainer alone. It writes the file after every training, and starts
-none after `--seconds`. Seeds come one after the other, so that a stopped measurement has the first seeds of all cases.
-What the file already has of this machine and text is not measured again.
+The cases are in `reports/statistics/guard-room/cases.json`, which `guard_room.py cases` writes from the contracts. This
+script needs only torch and the reference trainer. It writes the file after every training, and starts no further
+training after `--seconds`. It takes one seed after the other, so that a stopped measurement has the first seeds of all
+cases. Measurements that the file already has, for this machine and text, are not repeated.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ SHORT = (
 
 @dataclass(frozen=True)
 class Case:
-    """One training that guards are about."""
+    """One training that guards are checked on."""
 
     key: str
     config: TrainConfig  # of all ranks together, each rank's rows as a micro-batch
@@ -57,11 +57,11 @@ class Case:
 
     @property
     def lost_learning(self) -> float:
-        """Return the fault's share of the rate: all its updates together are at most one update of the training."""
+        """Return the fault's factor on the learning rate: all its updates add up to at most one of the training's."""
         return min(LOST_LEARNING, 1 / self.config.steps)
 
     def batches(self, seed: int) -> TextBatches:
-        """Return the batches of one seed: bytes are tokens in both models."""
+        """Return the batches of one seed. Bytes are tokens in both models."""
         return TextBatches(tokenize(read_text(None), None), 256, seed)
 
     def length(self, index: int) -> int:
@@ -69,7 +69,7 @@ class Case:
         return self.lengths[index % len(self.lengths)]
 
     def distinct_batches(self, batches: TextBatches) -> int:
-        """Return how many of the batches differ."""
+        """Return the number of different batches in the training."""
         size = self.config.batch_size
         read = (batches.batch(index, size, self.length(index)) for index in range(self.config.steps))
         return len(
@@ -94,7 +94,7 @@ def read_cases(path: Path, device: str) -> list[Case]:
 
 
 class RankLosses(Accumulation):
-    """Takes each rank's rows in turn, which gives the ranks' parameters in every bit, and keeps each rank's loss."""
+    """Process the rows of one rank after the other, bitwise as ranks do together, and keep each rank's loss."""
 
     def __init__(self, trainer: Trainer, ranks: int) -> None:
         super().__init__(trainer.model, ranks)
@@ -107,7 +107,7 @@ class RankLosses(Accumulation):
 
 
 class Training:
-    """One trainer of a case with one seed; every step gives a loss for each rank, float64 [ranks]."""
+    """One trainer of a case with one seed. Every step returns a loss for each rank, float64 [ranks]."""
 
     def __init__(self, case: Case, seed: int, rate: float = 1.0) -> None:
         config = replace(case.config, seed=seed, learning_rate=case.config.learning_rate * rate)
@@ -121,7 +121,7 @@ class Training:
         self.capturing = CapturingTrainer(self.trainer, "step" if replayed else "none")
 
     def untrained(self, index: int) -> Tensor:
-        """Return the losses of batch `index` from the present parameters, which stay as they are."""
+        """Return the losses of batch `index` with the current parameters, which are not changed."""
         self._select(index)
         self.trainer.prepare(index)
         return self._losses(self.trainer.gradients_body())
@@ -132,7 +132,7 @@ class Training:
         return self._losses(self.capturing.step(index))
 
     def clip_acted(self) -> Tensor:
-        """Return a bool [] on the device: the last step's clip scaled at least one group."""
+        """Return a 0-d bool on the device: True if the last step's clip scaled at least one group."""
         return (self.trainer.clip.norms > self.trainer.config.max_norm).any()
 
     def _select(self, index: int) -> None:
@@ -148,7 +148,7 @@ class Training:
 
 @dataclass(frozen=True)
 class Trained:
-    """What guards look at in one training; of several ranks the worst one."""
+    """The values of one training that guards are about. With several ranks, those of the worst rank."""
 
     effect: dict[str, float]  # by number of last steps
     clip_active_steps: int
@@ -164,9 +164,9 @@ def trained(case: Case, seed: int, rate: float = 1.0) -> Trained:
 
 
 def measured(training: Training, case: Case) -> Trained:
-    """Train, and compare with the losses of the first parameters on the same batches, as the judge does.
+    """Train, and compare the losses with those of the untrained parameters on the same batches, as the judge does.
 
-    `harness.judging.guards` defines effect and standard errors.
+    `harness.judging.guards` defines the effect and the standard errors.
     """
     steps = case.config.steps
     is_short = steps <= SHORT and bool(case.last)
@@ -187,7 +187,11 @@ def measured(training: Training, case: Case) -> Trained:
 
 
 def shared_change(ours: Tensor, theirs: Tensor) -> float:
-    """Return by how many standard errors the share of the control's changes is above zero; float64 [steps, ranks]."""
+    """Regress the changes of ours on those of theirs; return the smallest slope / standard error over all ranks.
+
+    ours, theirs: losses of the training and of its control, float64 [steps, ranks]. A change is the difference of two
+    steps.
+    """
     mine, control = ours.diff(dim=0), theirs.diff(dim=0)
     spread = (control * control).sum(dim=0)
     slope = (mine * control).sum(dim=0) / spread
@@ -214,7 +218,7 @@ def row(case: Case, seed: int, *, with_fault: bool) -> dict[str, Any]:
 
 
 def missing(cases: list[Case], seeds: int, large_seeds: int, rows: list[dict[str, Any]]) -> Iterator[tuple[Case, int]]:
-    """Yield the cases and seeds that have no row yet, seed by seed."""
+    """Yield the cases and seeds that have no row yet, one seed after the other."""
     known = {(row["case"], row["seed"]) for row in rows}
     for seed in range(max(seeds, large_seeds)):
         for case in cases:
@@ -223,7 +227,7 @@ def missing(cases: list[Case], seeds: int, large_seeds: int, rows: list[dict[str
 
 
 def kept_rows(path: Path, cases: list[Case], machine: dict[str, str]) -> list[dict[str, Any]]:
-    """Return the rows of an earlier file: those of these cases, on this machine and this text."""
+    """Return the rows of an earlier file that belong to these cases, this machine and this text."""
     if not path.is_file():
         return []
     record = json.loads(path.read_text(encoding="utf-8"))
@@ -234,7 +238,7 @@ def kept_rows(path: Path, cases: list[Case], machine: dict[str, str]) -> list[di
 
 
 def _is_of(case: Case | None, row: dict[str, Any]) -> bool:
-    """Return True if a row has all that is asked of its case today."""
+    """Return True if a row has every value that its case requires today."""
     if case is None or not {str(last) for last in case.last} <= row.get("effect", {}).keys():
         return False
     return "lost_learning" not in row or row.get("lost_learning_share", LOST_LEARNING) == case.lost_learning

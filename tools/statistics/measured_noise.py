@@ -1,7 +1,8 @@
-"""The noise of processes that were timed on H200s, drawn again with replacement.
+"""The noise of processes that were timed on H200s, for drawing with replacement.
 
-`reports/statistics/measured_noise.json` holds the step times of each run, with the digest of the manifest that sealed
-it. Most of the runs were superseded since, and are gone from `reports/`; a test compares the times with the rest.
+`reports/statistics/measured_noise.json` has the step times of each run, with the digest of the manifest that sealed the
+run. Most of these runs were later replaced and removed from `reports/`. A test compares the times with the runs that
+still exist.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ BLOCKS = 8  # of an arm: later ones were added where these were disturbed
 
 
 class Measurement(TypedDict):
-    """Seconds a step [P][arms][blocks] of one timing, candidate first, in blocks of so many steps."""
+    """One timing: `seconds` for each step [P processes][arms][blocks], candidate first; a block has `steps` steps."""
 
     steps: int
     seconds: list[list[list[float]]]
@@ -49,7 +50,7 @@ class TimedRun(TypedDict):
 
 
 def resampled(pool: Array) -> Noise:
-    """Draw processes of the pool [N, arms, rounds, 2], each as it was measured; the deviation is theirs."""
+    """Draw processes of the pool [N, arms, rounds, 2] with replacement. The argument `deviation` has no effect."""
 
     def noise(generator: np.random.Generator, shape: Shape, _deviation: float) -> Array:
         drawn = generator.integers(0, len(pool), (shape.experiments, shape.processes))
@@ -59,10 +60,10 @@ def resampled(pool: Array) -> Noise:
 
 
 def pools(reports: Path) -> dict[int, Array]:
-    """Return, by the steps of a block: log step times [N, arms, rounds, 2] of every process of the runs.
+    """Return log step times [N, arms, rounds, 2] of all processes of the runs, by the number of steps in a block.
 
-    They are relative to the undisturbed step of their measurement: its arm's lower quartile, the median over its
-    processes. So a true ratio is one of undisturbed steps.
+    Times are relative to the undisturbed step of their arm in the measurement: the lower quartile of each process, and
+    of these the median. So a true ratio is a ratio of undisturbed steps.
     """
     found: dict[int, list[Array]] = {}
     for run in kept(reports):
@@ -75,25 +76,25 @@ def pools(reports: Path) -> dict[int, Array]:
 
 
 def kept(reports: Path) -> list[TimedRun]:
-    """Return what the file holds, in the order of `RUNS`."""
+    """Return the runs in the file, in the order of `RUNS`."""
     runs: list[TimedRun] = json.loads((reports / KEPT).read_text(encoding="utf-8"))["runs"]
     return runs
 
 
 def timed(reports: Path, run: str) -> TimedRun:
-    """Return the timings of a run directory that lies below `reports`."""
+    """Return the timings of a run directory below `reports`."""
     bundle = read_bundle(reports / run)
     return {"run": run, "manifest": bundle.seal.digest or "", "measurements": _measurements(bundle)}
 
 
 def deviation(pool: Array) -> float:
-    """Return the standard deviation of the processes' log ratios of medians."""
+    """Return the standard deviation of the processes' log ratios of median step times."""
     medians = as_found(pool.reshape(*pool.shape[:2], -1))
     return float((medians[:, 1] - medians[:, 0]).std(ddof=1))
 
 
 def _measurements(bundle: Bundle) -> list[Measurement]:
-    """Return each timing of the model, the first `BLOCKS` blocks of each arm in every process that has as many."""
+    """Return the timings of the model: the first `BLOCKS` blocks of each arm, of processes that have so many."""
     units = [unit for unit in bundle.header.units if unit.workload.startswith(MODEL)]
     found: list[Measurement] = []
     for unit in units:

@@ -1,4 +1,7 @@
-"""Many simulated experiments at once, read as the judge reads one whose processors' pace was measured."""
+"""Read many simulated experiments at once, as the judge reads an experiment with measured processor pace.
+
+Pace is the time that a fixed piece of work takes on the processor, measured beside a block of steps.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +14,11 @@ from harness.kinds.speed.timing import FEWEST_ROUNDS
 
 
 def paced_readings(candidate: Array, baseline: Array, paces: Array) -> tuple[Reading, Reading]:
-    """`statistics.readings` of the rounds that the judge counts, with paces beside the baseline's blocks.
+    """Return `statistics.readings` of the rounds that the judge counts, with paces measured beside the baseline's
+    blocks.
 
-    All shapes are [experiments, processes, rounds, 2]. Each process has its own rounds, so those with equally many are
-    read together, as if they were processes of one experiment.
+    All shapes are [experiments, processes, rounds, 2]. Processes may have different numbers of counted rounds. Those
+    with the same number are read together, as if they were processes of one experiment.
     """
     rounds = candidate.shape[2]
     ours, theirs, slower = (each.reshape(-1, rounds, 2) for each in (candidate, baseline, paces))
@@ -40,7 +44,7 @@ def paced_readings(candidate: Array, baseline: Array, paces: Array) -> tuple[Rea
 
 
 def has_undisturbed_rounds(paces: Array) -> NDArray[np.bool_]:
-    """Return True if a process has enough of them to be judged by them alone: [experiments, processes]."""
+    """Return True for each process [experiments, processes] that has enough undisturbed rounds, or only such rounds."""
     slow = (paces > 1).any(axis=-1)
     return np.asarray((~slow).sum(axis=-1) >= FEWEST_ROUNDS) | ~slow.any(axis=-1)
 
@@ -48,7 +52,7 @@ def has_undisturbed_rounds(paces: Array) -> NDArray[np.bool_]:
 def paced_decisions(
     cautious: Reading, generous: Reading, counts: NDArray[np.bool_], log_demanded: float, confidence: float
 ) -> NDArray[np.int8]:
-    """`statistics.decide` by the processes that count, of one measurement; by all where those are too few."""
+    """Return `statistics.decide` for the processes that count, or for all if too few count; one measurement."""
     enough = counts.sum(axis=-1) >= statistics.fewest_processes(confidence)
     counts = counts | ~enough[:, None]
     order = np.argsort(~counts, axis=-1, kind="stable")

@@ -1,4 +1,4 @@
-"""Publish what a simulation found, its points as compressed JSON and its tables as a page, and find it again."""
+"""Publish the points of a simulation as compressed JSON and their tables as a page, and check them by repetition."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ FOLDER = Path(__file__).parents[2] / "reports" / "statistics"
 
 @dataclass(frozen=True)
 class Report:
-    """A simulation.
+    """A simulation and its published files.
 
-    points: of a number of experiments and a seed. wanted: what a point was wanted to show, and whether it does.
-    introduction: may name `{experiments}` and `{seed}`. cells: of a point and what was wanted of it. sections: titles
-    of tables by the section of a point; none: one table. chosen: what else the file keeps.
+    points: a function of the number of experiments and the seed. wanted: a function that returns a point's requirement
+    and True if the point meets it. introduction: a text that may contain `{experiments}` and `{seed}`. cells: a
+    function of a point and its requirement that returns a table row. sections: titles of tables by the points' section;
+    if empty, there is one table. chosen: further content of the file.
     """
 
     name: str
@@ -39,12 +40,12 @@ class Report:
         return FOLDER / f"{self.name}.json.xz"
 
     def published(self) -> dict[str, Any]:
-        """Return what is published: the points, and what was asked."""
+        """Return the content of the published file: the points and their requirements."""
         read: dict[str, Any] = json.loads(lzma.decompress(self.file.read_bytes()))
         return read
 
     def publish(self) -> None:
-        """Simulate with the number of experiments and the seed of the command line, and write both files."""
+        """Run the simulation with the number of experiments and the seed of the command line, and write both files."""
         parser = argparse.ArgumentParser(description=f"Simulate the points of {self.name}.md.")
         parser.add_argument("--experiments", type=int, default=20_000)
         parser.add_argument("--seed", type=int, default=0)
@@ -76,7 +77,7 @@ class Report:
         return "\n\n".join(parts) + "\n"
 
     def check(self) -> tuple[str, bool]:
-        """Return the figures, and whether today's judges find what is published and what was wanted."""
+        """Return a summary, and True if today's judges reproduce the published points and no requirement is missed."""
         published = self.published()
         found = self.points(published["points"][0]["experiments"], published["seed"])
         again = json.loads(dump_json(self.whole(found, published["seed"])))

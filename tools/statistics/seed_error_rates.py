@@ -1,7 +1,7 @@
 """Measure the error rates of claims over several seeds by simulation, and write them to reports/statistics/.
 
-Every experiment is a whole comparison, decided by the judge's own code (`harness.kinds.seeds.not_worse`); of each
-point some experiments are also put before the judge as evidence, and any disagreement ends the script.
+Every experiment is a whole comparison, decided by the judge's own code (`harness.kinds.seeds.not_worse`). For each
+point, some experiments are also given to the judge as evidence. The script fails if the judge decides one differently.
 
     python tools/statistics/seed_error_rates.py [--experiments 20000] [--seed 0]
 """
@@ -31,7 +31,7 @@ ANSWER = {Status.PASS: 1, Status.FAIL: -1, Status.INCONCLUSIVE: 0}
 
 @dataclass(frozen=True)
 class Point:
-    """What was found at one true difference under one noise; shares of the experiments."""
+    """The result at one true difference with one kind of noise. Rates are shares of the experiments."""
 
     noise: str
     seeds: int
@@ -44,9 +44,9 @@ class Point:
 
 
 def wanted(point: Point) -> tuple[str, bool] | None:
-    """Return the requirement of a point, and True if it is met; None without a requirement.
+    """Return the requirement for a point, and True if the point meets it; None if there is no requirement.
 
-    A miss of up to three standard errors of the simulation is allowed.
+    A deviation of up to three standard errors of the simulation is allowed.
     """
     if point.beyond_margin == 0.0 and point.noise not in BY_MEAN:
         most = 1 - point.confidence
@@ -56,13 +56,13 @@ def wanted(point: Point) -> tuple[str, bool] | None:
 
 
 def drawn(noise: str, seeds: int, experiments: int, seed: int) -> NDArray[np.float64]:
-    """Draw differences [experiments, seeds] around a true difference of 0."""
+    """Draw differences [experiments, seeds] with a true difference of 0."""
     generator = np.random.default_rng([seed, zlib.crc32(noise.encode()), seeds])
     return NOISES[noise](generator, (experiments, seeds))
 
 
 def simulate(noise: str, seeds: int, confidence: float, experiments: int, seed: int) -> Iterator[Point]:
-    """Return a point for each place, by the same experiments. Raises RuntimeError where the judge decides otherwise."""
+    """Yield a point for each place, all with the same experiments. Raises RuntimeError if the judge disagrees."""
     differences = drawn(noise, seeds, experiments, seed)
     contract = contract_of(seeds, confidence)
     for place in PLACES:
@@ -84,7 +84,7 @@ def points(experiments: int, seed: int) -> list[Point]:
 
 
 def cells(point: Point, wanted: str) -> list[str]:
-    """Return a row of the table."""
+    """Return the cells of a point's row in the table."""
     shares = (f"{share:.2%}" for share in (point.passed, point.failed, point.undecided))
     return [point.noise, str(point.seeds), f"{point.confidence:g}", f"{point.beyond_margin:g}", *shares, wanted]
 

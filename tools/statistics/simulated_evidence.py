@@ -1,4 +1,4 @@
-"""Evidence of a simulated throughput comparison, so that the judge itself can be asked about a simulated experiment."""
+"""Make evidence of a simulated throughput comparison, so that the judge itself can decide a simulated experiment."""
 
 from __future__ import annotations
 
@@ -27,8 +27,9 @@ _TEXT = {
 
 
 def contract_of(demanded: float, processes: int, blocks: int, measurements: int) -> Contract:
-    """Return a contract that demands this ratio of so many measurements, each of `processes` with `blocks` blocks an
-    arm.
+    """Return a contract that requires the speed ratio `demanded`.
+
+    measurements: number of measurements. processes: of each measurement. blocks: of each arm in a process.
     """
     ratio = {
         "id": "RATIO",
@@ -61,9 +62,10 @@ def contract_of(demanded: float, processes: int, blocks: int, measurements: int)
 
 
 def verdict_of(contract: Contract, seconds: NDArray[np.float64], paces: NDArray[np.float64] | None = None) -> Verdict:
-    """Return the judge's verdict on step times [arms, processes, rounds, 2] in seconds, everything else being in order.
+    """Return the judge's verdict on step times [arms, processes, rounds, 2] in seconds; everything else is in order.
 
-    paces: beside the baseline's blocks, [processes, rounds, 2], in times of the least; None: none were measured.
+    paces: of the processor beside the baseline's blocks, [processes, rounds, 2], relative to the least; None: not
+    measured.
     """
     runs = [
         _run(process, seconds[:, process], None if paces is None else paces[process])
@@ -73,7 +75,7 @@ def verdict_of(contract: Contract, seconds: NDArray[np.float64], paces: NDArray[
 
 
 def _run(process: int, seconds: NDArray[np.float64], paces: NDArray[np.float64] | None) -> RunEvidence:
-    """One process: ABBA rounds of step times [arms, rounds, 2], after all processes before it."""
+    """Return the evidence of one process: ABBA rounds of step times [arms, rounds, 2], later than those before it."""
     blocks: list[Block] = []
     began = 1e6 * process
     for index in range(seconds.shape[1]):
@@ -125,7 +127,7 @@ def _run(process: int, seconds: NDArray[np.float64], paces: NDArray[np.float64] 
 
 
 def execution(arm: str, steps: int) -> ArmEvidence:
-    """One execution of an arm, in which everything is in order."""
+    """Return the evidence of one execution of an arm in which everything is in order."""
     return ArmEvidence(
         start=ArmStart(
             arm=arm,

@@ -1,7 +1,8 @@
-"""Random noise between a true speed ratio and the step times of its processes.
+"""Random noise that simulates the step times of processes for a true speed ratio.
 
-A noise gives log step times [experiments, arms (candidate, baseline), processes, rounds, 2] of one measurement, whose
-true ratio is 1. Its deviation is that of a process's log ratio by the noise that is independent between processes.
+A noise function returns log step times [experiments, arms (candidate, baseline), processes, rounds, 2] of one
+measurement whose true ratio is 1. Its argument `deviation` is the standard deviation of a process's log ratio, from
+noise that is independent between processes.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ Array = NDArray[np.float64]
 
 
 class Shape(NamedTuple):
-    """How much is drawn."""
+    """The numbers of experiments, processes and rounds to draw."""
 
     experiments: int
     processes: int
@@ -34,7 +35,7 @@ STRETCH = 4  # blocks of an arm that a disturbance lasts on average
 
 
 def bell_shaped(generator: np.random.Generator, shape: Shape, deviation: float) -> Array:
-    """Draw normal block noise and normal process effects."""
+    """Draw normally distributed noise of blocks and of processes."""
     experiments, processes, rounds = shape
     blocks = generator.normal(0, BLOCK_SHARE * deviation, (experiments, 2, processes, rounds, 2))
     effects = generator.normal(0, PROCESS_SHARE * deviation, (experiments, 2, processes, 1, 1))
@@ -42,7 +43,7 @@ def bell_shaped(generator: np.random.Generator, shape: Shape, deviation: float) 
 
 
 def skewed(arm: int) -> Noise:
-    """Make a process now and then much slower in one arm: an exponential effect of median 0."""
+    """Make a process occasionally much slower in one arm: an exponential effect with median 0."""
 
     def noise(generator: np.random.Generator, shape: Shape, deviation: float) -> Array:
         times = bell_shaped(generator, shape, deviation / 2)
@@ -54,16 +55,14 @@ def skewed(arm: int) -> Noise:
 
 
 def two_humped(generator: np.random.Generator, shape: Shape, deviation: float) -> Array:
-    """Draw a baseline that runs in one of two modes in each process, apart by twice the deviation, with equal
-    chances.
-    """
+    """Draw a baseline that runs in one of two equally likely modes in each process, 2 * deviation apart."""
     times = bell_shaped(generator, shape, deviation / 4)
     times[:, 1] += deviation * generator.choice([-1.0, 1.0], (shape.experiments, shape.processes, 1, 1))
     return times
 
 
 def drifting(generator: np.random.Generator, shape: Shape, deviation: float) -> Array:
-    """Draw processes that get slower by 5 % from their first block to their last, in both arms (ABBA cancels it)."""
+    """Draw processes that become slower by 5 % from the first block to the last, in both arms (ABBA cancels it)."""
     times = bell_shaped(generator, shape, deviation)
     positions = np.array([[0, 3], [1, 2]])  # candidate, baseline within a round
     order = 4 * np.arange(shape.rounds)[None, :, None] + positions[:, None, :]
@@ -72,7 +71,7 @@ def drifting(generator: np.random.Generator, shape: Shape, deviation: float) -> 
 
 
 def common_to_both_arms(generator: np.random.Generator, shape: Shape, deviation: float) -> Array:
-    """Draw processes that are faster or slower as a whole, by 5 %: both arms share it."""
+    """Draw processes that are faster or slower as a whole (deviation 5 %), equally in both arms."""
     times = bell_shaped(generator, shape, deviation)
     shared: Array = times + generator.normal(0, 0.05, (shape.experiments, 1, shape.processes, 1, 1))
     return shared
@@ -90,7 +89,7 @@ def outlier(arm: int) -> Noise:
 
 
 def common_to_a_measurement(common: float) -> Noise:
-    """Make the baseline slower or faster in all processes of a measurement, which repeating processes cannot show."""
+    """Make the baseline slower or faster in all processes of a measurement: repeating processes cannot show this."""
 
     def noise(generator: np.random.Generator, shape: Shape, deviation: float) -> Array:
         times = bell_shaped(generator, shape, deviation)
@@ -101,7 +100,7 @@ def common_to_a_measurement(common: float) -> Noise:
 
 
 def busy(slower: float) -> Noise:
-    """Make every block of the baseline slower by `slower`, as by a busy machine."""
+    """Make every block of the baseline slower by the share `slower`, as a busy machine does."""
 
     def noise(generator: np.random.Generator, shape: Shape, deviation: float) -> Array:
         times = bell_shaped(generator, shape, deviation)
@@ -112,7 +111,7 @@ def busy(slower: float) -> Noise:
 
 
 def disturbed(share: float) -> Noise:
-    """Draw a baseline of which this share of blocks is slower by 70 %, in stretches of four blocks on average."""
+    """Draw a baseline in which this share of blocks is slower by 70 %, in series of four blocks on average."""
 
     def noise(generator: np.random.Generator, shape: Shape, deviation: float) -> Array:
         times = bell_shaped(generator, shape, deviation)
@@ -131,10 +130,10 @@ def disturbed(share: float) -> Noise:
 
 
 def paces(generator: np.random.Generator, logs: Array) -> Array:
-    """Return how many times slower than the least the paces beside the baseline's blocks are: [experiments, P,
-    rounds, 2].
+    """Return the processor's paces beside the baseline's blocks, relative to the least: [experiments, P, rounds, 2].
 
-    Beside a block that was slowed 1.5 to 2 times, as on H200 hosts, whatever the block's own slowing; else 1.
+    Beside a slowed block the pace is 1.5 to 2, as seen on H200 hosts, independent of the block's own slowing; otherwise
+    1.
     """
     slow = logs[:, 1] > BUSY_SIBLING / 2
     return np.where(slow, generator.uniform(1.5, 2.0, slow.shape), 1.0)

@@ -1,7 +1,7 @@
-"""What may lie between a true difference and those of single seeds, and a comparison of seeds as evidence.
+"""Random noise between a true difference and the differences of single seeds, and evidence of such a comparison.
 
-A noise gives differences [experiments, N] of deviation 1 about a true difference of 0. Which middle that is (mean or
-median, where they differ) its name says.
+A noise function returns differences [experiments, N] with deviation 1 around a true difference of 0. If mean and median
+differ, the name of the noise says which of them is 0.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def normal(generator: np.random.Generator, shape: tuple[int, int]) -> Array:
 
 
 def skewed(towards: float, middle: float) -> Noise:
-    """Draw exponential noise around its middle, with its long tail towards worse (1) or better (-1) differences."""
+    """Draw exponential noise minus its middle, with the long tail towards worse (1) or better (-1) differences."""
 
     def noise(generator: np.random.Generator, shape: tuple[int, int]) -> Array:
         drawn: Array = towards * (generator.exponential(1.0, shape) - middle)
@@ -41,7 +41,7 @@ def skewed(towards: float, middle: float) -> Noise:
 
 
 def heavy_tailed(generator: np.random.Generator, shape: tuple[int, int]) -> Array:
-    """Draw Student's t with three degrees of freedom, whose deviation is the root of three."""
+    """Draw from Student's t with three degrees of freedom, divided by its deviation, the root of three."""
     return np.asarray(generator.standard_t(3, shape) / math.sqrt(3))
 
 
@@ -51,7 +51,7 @@ def two_humped(generator: np.random.Generator, shape: tuple[int, int]) -> Array:
 
 
 def outliers(sides: tuple[float, ...]) -> Noise:
-    """Draw normal seeds, of which one in twenty lies ten deviations further off, to one of these sides."""
+    """Draw normally distributed seeds, one in twenty of which is moved by ten deviations, to one of these sides."""
 
     def noise(generator: np.random.Generator, shape: tuple[int, int]) -> Array:
         off: Array = (generator.random(shape) < SHARE) * generator.choice(sides, shape)
@@ -77,7 +77,7 @@ BY_MEAN = frozenset(name for name in NOISES if name.endswith("by its mean"))
 
 
 def contract_of(seeds: int, confidence: float) -> Contract:
-    """Return a contract that allows a candidate to be worse by `MARGIN`, over so many seeds."""
+    """Return a contract that allows the candidate to be worse by `MARGIN`, over `seeds` seeds."""
     claim = {
         "id": "SEEDS",
         "kind": "not_worse",
@@ -108,7 +108,7 @@ def contract_of(seeds: int, confidence: float) -> Contract:
 
 
 def verdict_of(contract: Contract, excess: Array) -> Verdict:
-    """Return the judge's verdict on differences [N] beyond the margin, everything else being in order."""
+    """Return the judge's verdict on differences [N], given as the excess over the margin; all else is in order."""
     arms = {
         "baseline": [_execution("baseline", seed, 0.0) for seed in range(len(excess))],
         "candidate": [_execution("candidate", seed, MARGIN + off) for seed, off in enumerate(excess.tolist())],

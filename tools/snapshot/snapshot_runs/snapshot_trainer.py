@@ -1,4 +1,4 @@
-"""A small trainer, which `snapshot.py` drills in each commit. An arm can ask for a bad end."""
+"""A small trainer that `snapshot.py` drills in each commit. An arm's options can make it end badly."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LAST_CALL = 3  # the call of the step in which a run comes to the end that its a
 
 
 class Training:
-    """A regression with momentum; torch.optim would take each worker a second to import."""
+    """A regression with momentum, written without torch.optim, whose import would take each worker a second."""
 
     def __init__(self, seed: int, rows: int, asked: Mapping[str, Any]) -> None:
         torch.manual_seed(seed)
@@ -91,7 +91,7 @@ OPTIONS: Mapping[str, Any] = {"micro_batches": 1, "rate": 0.05, "ends": ""}
 
 
 class Trainer(MadeStepSystem):
-    """The training above with its options of arms."""
+    """The training above as a system, with options for its arms."""
 
     name = "snapshot"
     arm_options = {  # noqa: RUF012 - as in adapters
