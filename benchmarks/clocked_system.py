@@ -1,8 +1,8 @@
 """The reference system with a clock in its step, to time a step in any loop that calls it.
 
-When the last step of the workload begins, the times at which steps began are written, as a JSON list of seconds, to the
-file that ``STEP_CLOCK_FILE`` names. Run as a script, the module is the bare loop without the harness: it trains, and
-reads the losses every 50 steps, as often as the harness does.
+When the last step of the workload begins, the start times of all steps are written to the file that ``STEP_CLOCK_FILE``
+names, as a JSON list of seconds. If the module is run as a script, it is a bare loop without the harness. It trains,
+and reads the losses every 50 steps, which is as often as the harness does.
 
     python -m benchmarks.clocked_system '{"workload": {…}, "arm": {…}}'
 """
@@ -26,7 +26,7 @@ CLOCK_FILE = "STEP_CLOCK_FILE"
 
 
 class ClockedSystem(QLoRASystem):
-    """`QLoRASystem` whose runs write down when their steps begin."""
+    """`QLoRASystem` whose runs record when their steps begin."""
 
     def open(
         self,

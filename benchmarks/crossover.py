@@ -1,12 +1,13 @@
-"""Measure where capturing the step pays: the ratio uncaptured / captured over batch size and sequence length.
+"""Measure for which shapes capturing the step pays: uncaptured / captured time over batch size and sequence length.
 
     python -m benchmarks.crossover --out reports/<date>-<gpu>-crossover
     python -m benchmarks.crossover --out /tmp/rehearsal --tiny     # tiny shapes, to rehearse the run without a GPU
 
-One trainer runs all shapes. In each cell the arms take turns (half of the captured steps, all uncaptured ones, the
-other half), and every step ends with a device sync. A cell is a median of few steps and shows the shape of the map; the
-contract of a shape decides a claim about it, over several processes. A cell that does not fit in memory is skipped and
-named. Writes crossover.json, crossover.md and crossover.svg. Exit code 1: a cell could not be captured.
+One trainer runs all shapes (cells). In each cell the arms take turns: half of the captured steps, all uncaptured steps,
+the other half of the captured ones. Every step ends with a device sync. The time of a cell is the median of a few
+steps, which is enough for an overview. A claim about a shape is decided by a contract, over several processes. A cell
+that does not fit in memory is skipped and named. The script writes crossover.json, crossover.md and crossover.svg. The
+exit code is 1 if a cell could not be captured.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ SECONDS_AN_ARM = 1.5
 
 @dataclass(frozen=True)
 class Cell:
-    """One shape. Times are medians in milliseconds; None if the cell was ``skipped``."""
+    """One shape. Times are medians in milliseconds, or None if the cell was ``skipped``."""
 
     batch_size: int
     seq_len: int
@@ -51,14 +52,14 @@ class Cell:
 
     @property
     def ratio(self) -> float | None:
-        """Return how many times as fast the captured step is."""
+        """Return the uncaptured time divided by the captured time."""
         if self.graphed_ms is None or self.ungraphed_ms is None:
             return None
         return self.ungraphed_ms / self.graphed_ms
 
 
 def single_steps_ms(arm: CapturingTrainer, first: int, count: int) -> list[float]:
-    """Return the wall time of each step; the device is idle before and after it."""
+    """Return the wall time of each step in milliseconds. The device is idle before and after each step."""
     times = []
     for index in range(first, first + count):
         synchronize(arm.trainer.device)
@@ -70,7 +71,7 @@ def single_steps_ms(arm: CapturingTrainer, first: int, count: int) -> list[float
 
 
 def measure_cell(trainer: Trainer, batch_size: int, seq_len: int) -> Cell:
-    """Measure both arms at one shape. A cell that a CUDA out-of-memory error interrupts is reported as skipped."""
+    """Measure both arms at one shape. A cell with a CUDA out-of-memory error is returned as skipped."""
     trainer.set_shape(seq_len, batch_size)
     plain, captured = CapturingTrainer(trainer, "none"), CapturingTrainer(trainer, "step")
     try:
@@ -107,7 +108,7 @@ def as_json(cells: list[Cell], model: str, seconds: float) -> dict[str, Any]:
 
 
 def table(cells: list[Cell], model: str, seconds: float) -> str:
-    """Return crossover.md: ratio over ungraphed -> graphed milliseconds, then the skipped cells."""
+    """Return crossover.md: ratio and times (uncaptured / captured, in ms) of each cell, then the skipped cells."""
     batch_sizes, seq_lens = sorted({c.batch_size for c in cells}), sorted({c.seq_len for c in cells})
     by_shape = {(cell.batch_size, cell.seq_len): cell for cell in cells}
     lines = [

@@ -2,14 +2,15 @@
 
     python -m benchmarks.floor [--model qwen2-1.5b] [--batch-size 4] [--seq-lens 128 512 2048] [--out FILE]
 
-The floor has the forward and input-gradient products of every projection and of the head, and no dequantization, LoRA,
-attention or elementwise work: the time of a step whose other work is free. Every layer has its own weights, so that
-they come from memory and not from the cache. There are two floors: the products one by one as transformers runs them
-(q, k, v, o, gate, up, down), and fused as the reference step runs them (q, k, v together; gate and up together). A
-fused step is compared with the first floor, as other steps are, and may be faster; so the second is reported too.
+The floor consists of the forward and input-gradient products of every projection and of the head, without
+dequantization, LoRA, attention or elementwise work. It is the time of a step whose other work takes no time. Every
+layer has its own weights, so that weights come from memory and not from the cache. There are two floors: the products
+one by one as transformers runs them (q, k, v, o, gate, up, down), and fused as the reference step runs them (q, k, v
+together; gate and up together). All steps are compared with the first floor. A fused step may be faster than this
+floor, so the second floor is reported, too.
 
 The captured step, both floors and the captured step in FP8 are timed in one process, round by round, because a GPU at
-its power cap runs the same kernels at changing speeds. The multiprocessors' clock is reported with each.
+its power limit runs the same kernels at changing speeds. The multiprocessors' clock is reported with each time.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ FP8_CAPABILITY = (9, 0)  # the first whose library multiplies FP8 with a scale a
 
 @dataclass(frozen=True)
 class Product:
-    """One projection: its weight [outputs, inputs] and the matrices that it reads and writes."""
+    """One projection: its weight [outputs, inputs] and the matrices that its products read and write."""
 
     weight: Tensor
     value: Tensor  # [T, inputs]
@@ -55,7 +56,7 @@ class Product:
 
 
 def projection_shapes(config: ModelConfig) -> list[tuple[int, int]]:
-    """Return (outputs, inputs) of the projections of one layer, in the order of the forward."""
+    """Return (outputs, inputs) of the projections of one layer, in the order of the forward pass."""
     hidden, wide = config.hidden_size, config.intermediate_size
     return [
         (config.query_dim, hidden),
@@ -69,19 +70,19 @@ def projection_shapes(config: ModelConfig) -> list[tuple[int, int]]:
 
 
 def fused_projection_shapes(config: ModelConfig) -> list[tuple[int, int]]:
-    """Return `projection_shapes` with q, k and v as one product, and gate and up as one."""
+    """Return the shapes as `projection_shapes` does, with q, k and v as one product, and gate and up as one."""
     hidden, wide = config.hidden_size, config.intermediate_size
     return [(config.qkv_dim, hidden), (hidden, config.query_dim), (2 * wide, hidden), (hidden, wide)]
 
 
 def floating_point_operations(config: ModelConfig, tokens: int) -> int:
-    """Return multiplications and additions of the step: 2 * T * outputs * inputs a product, forward and backward."""
+    """Return the floating-point operations of a step: 2 * T * outputs * inputs a product, forward and backward."""
     layer = sum(outputs * inputs for outputs, inputs in projection_shapes(config))
     return 4 * tokens * (config.num_layers * layer + config.vocab_size * config.hidden_size)
 
 
 class GemmFloor:
-    """The products of one step; `step` replays them from a CUDA graph, or runs them one by one without CUDA."""
+    """The products of one step. `step` replays them from a CUDA graph, or runs them one by one on a CPU."""
 
     def __init__(self, config: ModelConfig, tokens: int, device: torch.device, *, fused: bool = False) -> None:
         shapes = (fused_projection_shapes if fused else projection_shapes)(config) * config.num_layers
@@ -96,7 +97,7 @@ class GemmFloor:
         buffers: dict[tuple[str, int], Tensor] = {}
 
         def buffer(role: str, width: int) -> Tensor:
-            """Return random activations: with zeros a GPU would draw less power and run faster than in a real step."""
+            """Return random activations. With zeros, a GPU would use less power and run faster than in a real step."""
             if (role, width) not in buffers:
                 buffers[role, width] = torch.randn(tokens, width, device=device, dtype=dtype)
             return buffers[role, width]
@@ -138,7 +139,7 @@ class GemmFloor:
 
 @dataclass(frozen=True)
 class Interleaved:
-    """One arm of an interleaved measurement: single steps, and the multiprocessors' clock after each round."""
+    """The measurements of one arm: times of single steps, and the multiprocessors' clock after each round."""
 
     milliseconds: tuple[float, ...]
     clocks_mhz: tuple[int, ...]  # empty where no clock can be read
@@ -157,9 +158,9 @@ class Interleaved:
 
 
 def interleaved(arms: Mapping[str, Callable[[int], object]], device: torch.device) -> dict[str, Interleaved]:
-    """Time each arm's step in turns, in `ROUNDS` rounds; two untimed steps before each turn let the clocks rise.
+    """Time each arm's step in turns, in `ROUNDS` rounds. Two untimed steps before each turn let the clocks rise.
 
-    All arms have as many steps a round as the slowest has time for.
+    In a round each arm runs the same number of steps, as many as the slowest arm has time for.
     """
     times: dict[str, list[float]] = {name: [] for name in arms}
     clocks: dict[str, list[int]] = {name: [] for name in arms}
@@ -180,9 +181,9 @@ def interleaved(arms: Mapping[str, Callable[[int], object]], device: torch.devic
 
 @dataclass(frozen=True)
 class StepAndFloors:
-    """Times of the captured step and both floors, and peak memory (from before the capture on; None on a CPU).
+    """Times of the captured step and both floors, and the peak memory since before the capture (None on a CPU).
 
-    ``fp8_step`` is the captured step whose products run in FP8; None on a GPU that cannot.
+    ``fp8_step`` is the captured step with FP8 products, or None on a GPU without such products.
     """
 
     step: Interleaved
@@ -204,8 +205,9 @@ class StepAndFloors:
 
 
 def step_and_floors(config: TrainConfig) -> StepAndFloors:
-    """Measure the captured step of ``config``, both floors and the step in FP8 in turns. RuntimeError if a step was
-    not captured.
+    """Measure the captured step of ``config``, both floors and the step in FP8 in turns.
+
+    Raises RuntimeError if a step was not captured.
     """
     with ExitStack() as stack:
         capturing, peak = _captured(config, stack)
@@ -223,7 +225,7 @@ def step_and_floors(config: TrainConfig) -> StepAndFloors:
 
 
 def _captured(config: TrainConfig, stack: ExitStack) -> tuple[CapturingTrainer, float | None]:
-    """Return a trainer after its capture and one replay, closed with ``stack``, and the peak of its memory in GiB."""
+    """Return a trainer after capture and one replay, and its peak memory in GiB. ``stack`` closes the trainer."""
     trainer = Trainer(config)
     capturing = CapturingTrainer(trainer, "step")
     stack.callback(capturing.close)

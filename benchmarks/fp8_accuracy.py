@@ -1,12 +1,13 @@
-"""Measure what FP8 gives up: loss curves next to bfloat16's over seeds, and gradient errors next to bfloat16's.
+"""Measure the accuracy of FP8 relative to bfloat16: loss curves over several seeds, and errors of gradients.
 
     python -m benchmarks.fp8_accuracy --out reports/<date>-<gpu>-fp8 [--model qwen2-1.5b] [--seq-len 512]
 
-Curves: each arm trains by itself from one start, on the same batches. A second bfloat16 arm, which rounds at other
-places, shows how far trainings of one precision end apart. Gradients: bfloat16 and float32 are evaluated at the
-parameters that FP8 has reached, on its batch, after clipping. The error of a tensor is the L2 norm of the difference
-from float32 over the norm of float32, as root mean square over seeds and steps (docs/step-accuracy.md). Writes
-accuracy.json after every seed, and at the end curves.csv and curves.svg; `complete` is true when all seeds are in.
+Curves: each arm trains independently from the same start, on the same batches. A second bfloat16 arm, which rounds at
+different places, shows how much trainings with the same precision differ at the end. Gradients: FP8, bfloat16 and
+float32 compute gradients at parameters from the FP8 training, on its batch, after clipping. The error of a tensor is
+the L2 norm of the difference from float32 divided by the norm of float32, as root mean square over seeds and steps
+(docs/step-accuracy.md). The script writes accuracy.json after every seed, and curves.csv and curves.svg at the end.
+`complete` is true when all seeds are done.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ OTHER = "bfloat16_other"  # the loss in chunks of half the size: the same precis
 
 @dataclass
 class Found:
-    """Losses by arm and seed, squared errors of gradients by arm and tensor."""
+    """The results so far: losses by arm and seed, and squared errors of gradients by arm and tensor."""
 
     losses: dict[str, dict[int, list[float]]] = field(default_factory=lambda: defaultdict(dict))
     squares: dict[str, dict[str, list[float]]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(list)))
@@ -88,7 +89,7 @@ def clipped_gradients(trainer: Trainer, parameters: Tensor, index: int) -> dict[
 
 
 def compare_gradients(config: TrainConfig, points: dict[int, Tensor], found: Found) -> None:
-    """Add the errors of both arms against float32, at the parameters before each of some steps."""
+    """Add the errors of FP8 and bfloat16 relative to float32 to `found`, at the parameters in `points` (by step)."""
     exact = Trainer(replace(config, dtype="float32", precision="dtype"))
     references = {index: clipped_gradients(exact, point, index) for index, point in points.items()}
     del exact
@@ -107,7 +108,7 @@ def of_arm(config: TrainConfig, arm: str) -> TrainConfig:
 
 
 def train(config: TrainConfig, arm: str, found: Found) -> dict[int, Tensor]:
-    """Train one arm, captured on a GPU; return the parameters before each of `GRADIENT_STEPS`."""
+    """Train one arm (captured on a GPU), add its losses, and return the parameters before each of `GRADIENT_STEPS`."""
     trainer = Trainer(of_arm(config, arm))
     capturing = CapturingTrainer(trainer, "step" if trainer.device.type == "cuda" else "none")
     points, losses = {}, []
@@ -124,7 +125,7 @@ def train(config: TrainConfig, arm: str, found: Found) -> dict[int, Tensor]:
 
 
 def write_curves(found: Found, out: Path) -> None:
-    """Write curves.csv (a row per step, a column per arm and seed) and curves.svg (a line per arm and seed)."""
+    """Write curves.csv (a row for each step, a column for each arm and seed) and curves.svg (a line for each)."""
     columns = {f"{arm}.{seed}": losses for arm, seeds in found.losses.items() for seed, losses in seeds.items()}
     with (out / "curves.csv").open("w", newline="") as file:
         writer = csv.writer(file)

@@ -1,4 +1,4 @@
-"""Time the FP8 kernels next to their twins and bfloat16 namesakes, and the blocks' products by arithmetic."""
+"""Time the FP8 kernels and their bfloat16 counterparts, and the products of the blocks in each number format."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ REPEATS = 20
 
 
 def time_us(call: Callable[[], object], device: torch.device) -> float:
-    """Return the time of one of `REPEATS` calls in a graph, in microseconds: the median of three replays."""
+    """Return the time of one call in microseconds: `REPEATS` calls in one graph, the median of three replays."""
     if device.type != "cuda":
         began = time.perf_counter()
         call()
@@ -47,13 +47,13 @@ def time_us(call: Callable[[], object], device: torch.device) -> float:
 
 
 def differing(found: Any, twin: Any) -> list[int]:
-    """Return, for each pair of results, how many elements differ."""
+    """Return the number of differing elements for each pair of results."""
     pairs = zip(found, twin, strict=True)
     return [int((a.float() != b.float()).sum()) for a, b in pairs if a is not None]
 
 
 def kernels(config: ModelConfig, tokens: int, device: torch.device) -> dict[str, Any]:
-    """Return figures of each kernel, its twin and its bfloat16 namesake, at the model's shapes."""
+    """Return for each FP8 kernel the elements that differ from its twin, its time, and that of the bfloat16 kernel."""
     load = registry.load
     hidden, wide, eps = config.hidden_size, config.intermediate_size, config.rms_norm_eps
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
@@ -121,7 +121,7 @@ def kernels(config: ModelConfig, tokens: int, device: torch.device) -> dict[str,
 
 
 def products(config: ModelConfig, tokens: int) -> dict[str, Any]:
-    """Return the microseconds of each product of a block, forward and input gradient, by arithmetic."""
+    """Return the time of each product of a block in microseconds, forward and input gradient, by number format."""
     shapes = {
         "qkv": (config.qkv_dim, config.hidden_size),
         "output": (config.hidden_size, config.query_dim),

@@ -1,14 +1,14 @@
-"""Compare the step whose products run in FP8 with the bfloat16 step: kernels, products, steps, bits, errors.
+"""Compare the step with FP8 products with the bfloat16 step: kernels, products, steps, bits, errors.
 
     python -m benchmarks.fp8_step --out results/fp8 [--model qwen2-1.5b] [--seq-lens 512 2048 128]
 
-Each section is written to fp8.json when it ends; the file is complete when `complete` is true:
+Each section is written to fp8.json when it ends. The file is complete if `complete` is true:
 
-kernels     each FP8 kernel beside its twin: differing elements, and time beside the bfloat16 kernel's
-products    the blocks' products, operands in FP8 already: bfloat16, row scales, tensor scales, both accumulations
-steps       captured steps, interleaved with the bare bfloat16 products of `benchmarks.floor`; peaks of memory
-equality    captured steps against plain ones, in bits
-errors      gradients of fp8 and bfloat16 against float32 at the same parameters
+    kernels     each FP8 kernel: elements that differ from its naive twin, and its time and the bfloat16 kernel's
+    products    the blocks' products, operands in FP8 already: bfloat16, row scales, tensor scales, both accumulations
+    steps       captured steps, in turns with the bare bfloat16 products of `benchmarks.floor`; peaks of memory
+    equality    captured steps compared with plain ones, bit by bit
+    errors      gradients of fp8 and bfloat16 compared with float32 at the same parameters
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ STEPS_A_ROUND = 5
 
 
 class Results:
-    """fp8.json, written anew after each section."""
+    """The content of fp8.json, which is written again after each section."""
 
     def __init__(self, folder: Path, device: torch.device) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -61,7 +61,7 @@ class Results:
         print(f"{name} after {time.monotonic() - self._began:.0f} s", flush=True)
 
     def table(self) -> str:
-        """Return the captured steps as a table, for fp8.md."""
+        """Return a table of the captured steps, for fp8.md."""
         rows = ["| tokens of a sequence | arm | step, ms | over the bare bfloat16 products | peak, GiB |"]
         rows.append("| --- | --- | --- | --- | --- |")
         for seq_len, entry in self._content.get("steps", {}).items():
@@ -91,13 +91,13 @@ class Arm:
         self.capturing = CapturingTrainer(self.trainer, "step")
 
     def accumulate_exactly(self) -> None:
-        """Leave out fast accumulation, to see what it costs."""
+        """Switch off fast accumulation, to measure how much time exact accumulation costs."""
         model = self.trainer.model
         if isinstance(model, Fp8Model):
             model.products.most_terms_fast = 0
 
     def prepare(self, seq_len: int) -> dict[str, Any]:
-        """Capture a shape; return its peak memory above that before this arm and its earlier shapes, GiB."""
+        """Capture a shape; return its peak memory in GiB, without the memory that other arms hold."""
         on_gpu = self.trainer.device.type == "cuda"
         if on_gpu:
             torch.cuda.synchronize()
@@ -113,7 +113,7 @@ class Arm:
 
     @property
     def own(self) -> int:
-        """Return the bytes of weights and state."""
+        """Return the number of bytes of the trainer's weights and state."""
         tensors = [*self.trainer.frozen_tensors().values(), *self.trainer.state_tensors().values()]
         head = getattr(self.trainer.model, "fp8_head", None)
         if head is not None:
@@ -126,7 +126,7 @@ class Arm:
 
 
 def steps(arms: dict[str, Arm], config: ModelConfig, seq_lens: list[int], results: Results) -> dict[str, Any]:
-    """Time captured steps and the bare products, in ms, round by round; each profile goes to a file."""
+    """Time captured steps and the bare products in ms, round by round; write each profile to a file."""
     found: dict[str, Any] = {}
     for seq_len in seq_lens:
         device = next(iter(arms.values())).trainer.device
@@ -160,7 +160,7 @@ def steps(arms: dict[str, Arm], config: ModelConfig, seq_lens: list[int], result
 
 
 def equality(config: TrainConfig, seq_len: int) -> dict[str, Any]:
-    """Compare eight captured and eight plain steps from one start: losses, and differing elements of parameters."""
+    """Compare eight captured with eight plain steps from one start: losses, and number of differing parameters."""
     ends, losses = [], []
     for scope in ("none", "step"):
         trainer = Trainer(replace(config, seq_len=seq_len))
@@ -172,7 +172,7 @@ def equality(config: TrainConfig, seq_len: int) -> dict[str, Any]:
 
 
 def errors(arms: dict[str, Arm], config: TrainConfig, seq_len: int) -> dict[str, Any]:
-    """Compare gradients with those of float32 at the parameters that the first arm has reached."""
+    """Compare the arms' gradients with those of float32, at the parameters that the first arm has reached."""
     reference = Trainer(replace(config, dtype="float32", precision="dtype", seq_len=seq_len))
     start = next(iter(arms.values())).trainer.trainable.flat.clone()
     grown: dict[str, dict[str, Tensor]] = {}

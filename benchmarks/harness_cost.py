@@ -1,16 +1,17 @@
-"""Measure what the harness itself costs, against the bar for each cost.
+"""Measure the cost of the harness itself, and compare each cost with its bar (the largest allowed value).
 
     python -m benchmarks.harness_cost [--out folder]
 
-- supervision: step time of the paired probe in a supervised worker (losses, batch digests and clip counts of every step
-  recorded) against a bare loop over the same system in a process of its own. Bar: 1 % of step time, and 0.3 ms a step
-  of an arm captured as a CUDA graph. Without a GPU it is the process's CPU time, which other processes of the machine
-  disturb least.
-- ``judge``: a run directory of 10^6 steps an arm, two arms, read and judged by the command line. Bar: 2 s.
-- ``check``: 2,000 contracts, by the command line. Bar: 5 s.
+- supervision: step time of the paired probe in a supervised worker, which records losses, batch digests and clip counts
+  of every step, compared with a bare loop over the same system in its own process. Bar: 1 % of the step time, and 0.3
+  ms for each step of an arm captured as a CUDA graph. Without a GPU, the process's CPU time is compared, because other
+  processes disturb it least.
+- ``judge``: the command line reads and judges a run directory of two arms with 10^6 steps each. Bar: 2 s.
+- ``check``: the command line checks 2,000 contracts. Bar: 5 s.
 
-On a GPU supervision is measured at 28 layers, on a CPU on the small model. Twice the standard error of the share is
-printed with it; a share nearer to its bar than that is not resolved. Exit code 1: a bar is missed.
+On a GPU, supervision is measured with 28 layers, on a CPU with the small model. The share is printed with twice its
+standard error. A share that differs from its bar by less than that is not resolved. The exit code is 1 if a bar is
+missed.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ SUPERVISION_BAR, JUDGE_BAR_S, CHECK_BAR_S = 0.01, 2.0, 5.0
 
 @dataclass(frozen=True)
 class Cost:
-    """One figure and its bar. ``resolution`` is the error that the machine's own variation may cause."""
+    """One figure and its bar. ``resolution`` is the possible error from the machine's own variation."""
 
     what: str
     figure: float
@@ -74,13 +75,13 @@ class Cost:
 
 
 def window_ms(began: Sequence[float]) -> list[float]:
-    """Return milliseconds a step in each whole window after the first, from the times at which steps began."""
+    """Return milliseconds per step for each whole window after the first, from the start times of the steps."""
     edges = began[BLOCK_STEPS::BLOCK_STEPS]
     return [(after - before) * 1e3 / BLOCK_STEPS for before, after in itertools.pairwise(edges)]
 
 
 def supervision(capture: str) -> list[Cost]:
-    """Run bare and supervised processes in turns; return costs from the medians over all their windows."""
+    """Run bare and supervised processes in turns; return the costs, from the medians over all their windows."""
     on_gpu = torch.cuda.is_available()
     workload = Workload(
         model="qwen2-1.5b" if on_gpu else "tiny", batch_size=4, seq_len=512 if on_gpu else 64, steps=_steps()
@@ -105,7 +106,7 @@ def supervision(capture: str) -> list[Cost]:
 
 
 def costs_of(bare: Sequence[float], supervised: Sequence[float], capture: str, shape: str) -> tuple[Cost, Cost]:
-    """Return the cost of supervision as a share of the bare step and in ms; inputs are milliseconds a step."""
+    """Return the cost of supervision as a share of the bare step and in ms. Inputs are milliseconds per step."""
     before, after = float(np.median(bare)), float(np.median(supervised))
     # Standard error of a median of n values of deviation sigma: 1.25 * sigma / sqrt(n).
     variance = float(np.var(bare, ddof=1)) + float(np.var(supervised, ddof=1))
@@ -146,7 +147,7 @@ def _supervised(workload: Workload, arm: Arm, directory: Path) -> None:
 
 
 def command_seconds(*arguments: str) -> tuple[float, str]:
-    """Return a harness command's wall time, with the interpreter's start, and its output. Raises unless it held."""
+    """Return a command's wall time, with the interpreter's start, and its output. Raises unless it exits with 0."""
     began = time.perf_counter()
     done = subprocess.run([sys.executable, "-m", "harness", *arguments], capture_output=True, text=True, check=False)
     seconds = time.perf_counter() - began
@@ -156,7 +157,7 @@ def command_seconds(*arguments: str) -> tuple[float, str]:
 
 
 def judging(steps: int) -> list[Cost]:
-    """Time the whole command, and the judge alone on evidence that is already in memory."""
+    """Time the whole command `judge`, and the judge alone with evidence that is already in memory."""
     from harness.judging.registry import judge_unit
     from harness.run_directory.bundle import read_bundle
 

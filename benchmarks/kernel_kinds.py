@@ -1,4 +1,4 @@
-"""Sort GPU kernels by what they compute, by their names."""
+"""Classify GPU kernels by their names, according to what they compute."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ KINDS = (*(kind for kind, _ in _KINDS), "other")
 
 
 def kind_of(name: str) -> str:
-    """Return the kind of a kernel (or of an ATen operator, on a CPU); ``other`` if no pattern matches."""
+    """Return the kind of a kernel (on a CPU, of an ATen operator), or ``other`` if no pattern matches."""
     lowered = name.lower()
     return next((kind for kind, pattern in _PATTERNS if pattern.search(lowered)), "other")
 
 
 def name_kernels_by_operation() -> None:
-    """Prefix our Triton kernels with their operation: several are called ``_forward_kernel``.
+    """Prefix our Triton kernels with their operation, because several are called ``_forward_kernel``.
 
-    Call it before the first launch and with a kernel cache of its own (``TRITON_CACHE_DIR``), because a cached binary
+    Call this before the first launch and with a separate kernel cache (``TRITON_CACHE_DIR``), because a cached binary
     keeps its old name.
     """
     from reference_impl.kernels.registry import KERNELS, load

@@ -1,10 +1,10 @@
-"""Time of each kernel at Qwen2-1.5B's shapes, against the copy rate and against torch: `python -m benchmarks.kernels`.
+"""Time each kernel at Qwen2-1.5B's shapes, relative to the copy rate and to torch: `python -m benchmarks.kernels`.
 
-Each case is captured into a CUDA graph of launches that rotate over copies of its tensors, which together are several
-times larger than the L2 cache. The time of a launch is the median of 20 replays by CUDA events, divided by the
-launches. So host launch cost is excluded and cold memory is included. Bytes are the least that must be moved: each
-input read once, each output written once. Torch's column is its own operator where it has one (rms_norm, attention,
-silu * up, @), else the naive twin, captured the same way.
+Each case is captured into a CUDA graph of launches that use copies of its tensors in turn. Together the copies are
+several times larger than the L2 cache. The time of a launch is the median time of 20 replays by CUDA events, divided by
+the number of launches. So the host's launch cost is excluded, and data comes from memory. Bytes are the least that must
+be moved: each input read once, each output written once. Torch's column is torch's own operator if there is one
+(rms_norm, attention, silu * up, @), otherwise the naive twin, captured in the same way.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Body = Callable[[], object]
 
 @dataclass(frozen=True)
 class Case:
-    """`make` allocates one set of tensors and returns the kernel's call and torch's on it."""
+    """A kernel at one shape. `make` allocates tensors and returns two calls that use them: the kernel's and torch's."""
 
     name: str
     moved_bytes: int
@@ -50,7 +50,7 @@ def bf16(*shape: int) -> Tensor:
 
 
 def microseconds(bodies: list[Body]) -> float:
-    """Return the median time of one of `bodies`, replayed from one graph."""
+    """Return the median time of one of `bodies` in microseconds, replayed together from one graph."""
     bodies[0]()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
@@ -70,7 +70,7 @@ def microseconds(bodies: list[Body]) -> float:
 
 
 def copy_rate() -> float:
-    """Return the bytes read and written per microsecond by a device-to-device copy of 1 GiB."""
+    """Return the rate of a device-to-device copy of 1 GiB, in bytes read and written per microsecond."""
     source = torch.empty(2**30, dtype=torch.uint8, device="cuda")
     target = torch.empty_like(source)
     return 2 * 2**30 / microseconds([lambda: target.copy_(source)] * 4)
@@ -156,7 +156,7 @@ def block_cases(tokens: int) -> list[Case]:
 
 
 def attention_cases(seq_len: int) -> list[Case]:
-    """Return the cases of batch 4. Torch's columns are cuDNN's on the same views, packed and rotated back after."""
+    """Return the cases for batch 4. Torch's column is cuDNN on views of qkv; its backward also packs and rotates."""
     attention, rope, tokens = registry.load("attention"), registry.load("rope"), 4 * seq_len
     query_bytes, packed_bytes = tokens * HEADS * HEAD_DIM * 2, tokens * (HEADS + 2 * KV_HEADS) * HEAD_DIM * 2
     sizes = (4, seq_len, HEADS, KV_HEADS, HEAD_DIM)
@@ -284,7 +284,7 @@ def cases() -> list[Case]:
 
 
 def measure(case: Case) -> tuple[float, float]:
-    """Return the microseconds of the kernel and of torch."""
+    """Return the times of the kernel and of torch, in microseconds."""
     copies = max(2, min(64, ROTATION_BYTES // case.moved_bytes))
     pairs = [case.make() for _ in range(copies)]
     return microseconds([kernel for kernel, _ in pairs]), microseconds([plain for _, plain in pairs])

@@ -33,7 +33,7 @@ ROUND_MS = 1200.0
 
 @dataclass(frozen=True)
 class StepTimes:
-    """Wall times of single steps, each ended by a device sync, and of a block of steps with one sync at its end."""
+    """Wall times of single steps, each followed by a device sync, and of a block of steps with one sync at its end."""
 
     milliseconds: tuple[float, ...]
     block_ms: float  # mean of a step inside the block
@@ -47,13 +47,13 @@ class StepTimes:
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait for the device; does nothing on a CPU."""
+    """Wait for the device. On a CPU do nothing."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 def time_steps(step: Callable[[int], object], first: int, count: int, device: torch.device) -> StepTimes:
-    """Time steps ``first`` … ``first + count - 1`` one by one, then ``count`` more as one block."""
+    """Time steps ``first`` … ``first + count - 1`` one by one, then ``count`` further steps as one block."""
     milliseconds: list[float] = []
     for index in range(first, first + count):
         synchronize(device)
@@ -69,12 +69,12 @@ def time_steps(step: Callable[[int], object], first: int, count: int, device: to
 
 
 def steps_of_a_round(step_ms: float) -> int:
-    """Return the single steps, and the block's, of a round: both within `ROUND_MS`, but five of each at least."""
+    """Return the number of single steps in a round and of steps in its block: at least five, both within `ROUND_MS`."""
     return max(FEWEST_STEPS_A_ROUND, min(MOST_STEPS_A_ROUND, int(ROUND_MS / (2 * step_ms))))
 
 
 def clock_mhz(device: torch.device) -> int | None:
-    """Return the present clock of the multiprocessors in MHz; None without CUDA or NVML."""
+    """Return the current clock of the multiprocessors in MHz, or None without CUDA or NVML."""
     if device.type != "cuda":
         return None
     try:
@@ -84,20 +84,20 @@ def clock_mhz(device: torch.device) -> int | None:
 
 
 def reset_peak_memory(device: torch.device) -> None:
-    """Reset peaks, so that the next reading covers the steps in between."""
+    """Reset the peaks of memory, so that the next reading covers only the steps from now on."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
 
 
 def peak_memory_gib(device: torch.device) -> tuple[float | None, float | None]:
-    """Return peak allocated and reserved memory in GiB since the last reset; None on a CPU, which has no count."""
+    """Return the peaks of allocated and reserved memory since the last reset, in GiB; (None, None) on a CPU."""
     if device.type != "cuda":
         return None, None
     return torch.cuda.max_memory_allocated(device) / GIB, torch.cuda.max_memory_reserved(device) / GIB
 
 
 def environment() -> dict[str, Any]:
-    """Return commit, device, the driver's data of it, and the version of each arm's packages (None: not installed)."""
+    """Return the commit, the device with its properties, and the versions of the arms' packages (None: missing)."""
     cuda = torch.cuda.is_available()
     return {
         "commit": git_commit(),
@@ -113,7 +113,7 @@ def environment() -> dict[str, Any]:
 
 
 def _sources() -> str:
-    """Return the SHA-256 of the Python sources that run or time: a commit does not identify a changed tree."""
+    """Return the SHA-256 of the Python sources of benchmarks and trainer: a commit does not identify a changed tree."""
     found = hashlib.sha256()
     for folder in SOURCES:
         for path in sorted((REPOSITORY / folder).rglob("*.py")):

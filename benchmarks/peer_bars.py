@@ -1,4 +1,4 @@
-"""The bars for the captured step, and what a run says about each. No torch."""
+"""The bars (limits) for the captured step, and whether a run meets them. No torch."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PEAK_GIB = {128: 2.1, 512: 4.1, 2048: 12.4, 4096: 24.0}
 
 @dataclass(frozen=True)
 class Bar:
-    """One bar: ``figure`` is None where the run did not measure it."""
+    """One bar. ``figure`` is the measured value, or None if the run did not measure it."""
 
     what: str
     shape: Shape
@@ -35,7 +35,7 @@ class Bar:
 
     @property
     def verdict(self) -> str:
-        """`met`, `missed` or `not measured`."""
+        """Return `met`, `missed` or `not measured`."""
         if self.figure is None:
             return "not measured"
         return "met" if (self.figure >= self.bar if self.at_least else self.figure <= self.bar) else "missed"
@@ -46,12 +46,12 @@ class Bar:
 
 
 def bars(run: PeerRun) -> list[Bar]:
-    """Return every bar for the run's sequence lengths, also those not measured; none for another model."""
+    """Return every bar for the run's sequence lengths, measured or not; no bars for another model or batch size."""
     return [bar for seq_len in _lengths(run) for bar in _of_length(run, Shape(BAR_BATCH, seq_len))]
 
 
 def _lengths(run: PeerRun) -> list[int]:
-    """Return the run's shapes that have a reference; references exist before anything is measured."""
+    """Return the run's sequence lengths that have a reference loss, which exists before anything is timed."""
     if (run.model, run.batch_size) != (BAR_MODEL, BAR_BATCH):
         return []
     return sorted(shape.seq_len for shape in map(Shape.parse, run.reference) if shape.batch_size == BAR_BATCH)

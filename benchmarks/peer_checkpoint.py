@@ -1,8 +1,9 @@
 """The weights that all peers start from, and the loss that each must have at step 0.
 
-The reference is transformers' own model in fp32 (no TF32, no Triton kernel of ours) on the checkpoint's weights after
-quantization: plain NF4, and NF4 with double-quantized absmax, as Unsloth loads it and as torchao makes it. Two controls
-show what the comparison can detect: the same model with weights that were never quantized, and another batch.
+The reference loss is that of transformers' own model in fp32 (without TF32 and without our kernels), with the
+checkpoint's weights after quantization: plain NF4, or NF4 with a double-quantized absmax, by Unsloth's or torchao's
+rule. Two controls show what the comparison can detect: the same model with weights that were never quantized, and
+another batch.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ Losses = dict[str, dict[str, float]]
 def write_checkpoint(config: ModelConfig, directory: Path, device: torch.device) -> Path:
     """Write seeded random weights in bfloat16 and ``config.json``; return a second directory, with a tokenizer.
 
-    The tokenizer is byte-level and never used, because batches are already tokens.
+    The second directory has the same weights. Its byte-level tokenizer is never used, because batches are already
+    tokens.
     """
     directory.mkdir(parents=True)
     source = RandomWeights(config, SEED, device)
@@ -97,12 +99,12 @@ def _double_nf4(weight: Tensor) -> Tensor:
 
 
 def torchao_nf4(weight: Tensor) -> Tensor:
-    """Return ``weight`` [rows, columns] after torchao's NF4, in its own type, in which torchao computes every part.
+    """Return ``weight`` [rows, columns] after torchao's NF4, in the weight's dtype, which torchao uses for all steps.
 
-    The codes, of four decimals, are the nearest to a block's values over its absmax. The absmax minus their mean are
-    kept in 8 bits, as multiples of the largest of `TORCHAO_SCALERS` of them over 128. bfloat16 has 8 bits too, and
-    quotients, distances and mean are rounded to it. So these weights lie farther from NF4's than those of bitsandbytes'
-    second quantization, which computes in float32.
+    The codes are rounded to four decimals, and a value divided by its block's absmax gets the nearest code. absmax
+    minus the mean of all absmax is stored in 8 bits: multiples of a 128th of the largest in a group of
+    `TORCHAO_SCALERS`. bfloat16 has 8 bits, too, and quotients, distances and the mean are rounded to it. So these
+    weights differ from plain NF4 by more than those of bitsandbytes' double quantization, which computes in float32.
     """
     codes = torch.round(CODEBOOK, decimals=4).to(weight)
     blocks = weight.reshape(-1, BLOCK)
@@ -119,11 +121,11 @@ def torchao_nf4(weight: Tensor) -> Tensor:
 
 @torch.no_grad()
 def reference_losses(jobs: Sequence[Job]) -> list[Losses]:
-    """Return, for each job (of one checkpoint, any shapes), mean losses at step 0 by variant of the weights.
+    """Return, for each job (all with one checkpoint), the mean losses at step 0 by variant of the weights.
 
-    Variants: ``nf4``, ``nf4_double``, ``nf4_torchao`` (where torchao takes the shapes), and the controls
-    ``unquantized`` and ``other_batch``. Each as ``all`` (over B*S targets) and ``shifted`` (without the last target of
-    each row, as transformers counts).
+    Variants: ``nf4``, ``nf4_double``, ``nf4_torchao`` (if torchao supports the shapes), and the controls
+    ``unquantized`` and ``other_batch``. Each has two losses: ``all`` (over B*S targets) and ``shifted`` (without the
+    last target of each row, as transformers counts).
     """
     from transformers import AutoModelForCausalLM
 

@@ -1,7 +1,7 @@
-"""Plan the arms of a peer run at each shape, and the arms that are open at one time. No torch.
+"""Plan the arms of a peer run at each shape, and which arms are open at the same time (a sitting). No torch.
 
-Memory limits a sitting, and the time until its slowest arm is ready is its cost. So after the arms that all others are
-compared with, the slowest arms come first, together, and quick arms fill the remaining memory.
+The memory of the GPU limits the arms of a sitting, and a sitting costs the time until its slowest arm is ready. So the
+arms that all others are compared with come first, then the slowest arms together. Quick arms fill the remaining memory.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ FLOORS = "floors"  # the captured step between its floors, in its own process; r
 
 @dataclass(frozen=True)
 class Shape:
-    """Sequences of a batch, and tokens of each. Shorter sequences come first."""
+    """A batch size and a sequence length. Shapes are sorted by sequence length, then by batch size."""
 
     batch_size: int
     seq_len: int
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read `1x8192`. Raises ValueError for other texts."""
+        """Return the shape for a text such as `1x8192`. Raises ValueError for other texts."""
         found = re.fullmatch(r"([1-9]\d*)x([1-9]\d*)", text)
         if not found:
             raise ValueError(f"{text!r} is no shape: write batch size x sequence length, such as 1x8192")
@@ -58,9 +58,10 @@ class Cost:
     gib_at_2048: float
 
     def gib(self, tokens: int) -> float:
-        """Return the GiB of the whole process. Peaks grow linearly with tokens.
+        """Return the GiB of the whole process, with linear growth of the peak in the number of tokens.
 
-        Extrapolated from both they match what was seen at 8192 (12.0, 13.8, 33.4, 23.4, 12.8 GiB) within 3 %.
+        Extrapolated to 8192 tokens from both values, the peaks agree within 3 % with those measured (12.0, 13.8, 33.4,
+        23.4, 12.8 GiB).
         """
         slope = (self.gib_at_2048 - self.gib_at_512) / (2048 - 512)
         reserved = self.gib_at_512 + slope * max(0, tokens - 512)
@@ -87,7 +88,7 @@ COSTS: Mapping[str, Cost] = {
 
 
 def arms_at(shape: Shape, batch_size: int) -> tuple[str, ...]:
-    """All arms that a run of ``batch_size`` has at a shape, `FLOORS` not counted."""
+    """Return all arms that a run with ``batch_size`` has at a shape, without `FLOORS`."""
     return tuple(COSTS) if shape.batch_size == batch_size else AT_OTHER_BATCHES
 
 
@@ -95,10 +96,11 @@ Place = tuple[str, Shape]  # an arm at a shape
 
 
 def sittings(places: Iterable[Place], memory_gib: float | None, at_once: int) -> list[list[Place]]:
-    """Arms that are open together: at most ``at_once`` of them, in ``memory_gib`` together (None: no limit is known).
+    """Return groups of arms to open together: at most ``at_once`` arms that fit into ``memory_gib`` (None: no limit).
 
-    First fit: first the arms of ratios and bars, because a run whose time is up lacks its last sittings, then the arms
-    that take longest to be ready. An arm that needs more memory than there is gets a sitting alone, and is tried.
+    Uses first fit. Arms that ratios and bars need come first, because a run that ends early lacks its last sittings.
+    Next come the arms that take longest to be ready. An arm that needs more memory than exists gets a sitting alone,
+    and is tried.
     """
     room = float("inf") if memory_gib is None else memory_gib - DRIVER_GIB
     found: list[list[Place]] = []

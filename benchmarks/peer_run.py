@@ -1,4 +1,4 @@
-"""The data of a peer run, how it is written and read, and how several calls become one run. No torch."""
+"""The data of a peer run: how it is written and read, and how several calls become one run. No torch."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FP8_TEXT = 0.0158  # the error that targets have in common: the root of 0.0164^2
 
 
 class OtherRunError(Exception):
-    """The folder's run cannot be joined with this call's figures; the message says what differs."""
+    """The run in the folder cannot be joined with the figures of this call. The message says what differs."""
 
 
 def place_name(arm: str, shape: Shape) -> str:
@@ -41,7 +41,7 @@ def place_name(arm: str, shape: Shape) -> str:
 
 @dataclass(frozen=True)
 class Measured:
-    """One arm at one shape. Peaks are torch's, from before the first step on; None on a CPU."""
+    """One arm at one shape. Peaks of memory are torch's, since before the first step, and None on a CPU."""
 
     arm: str
     batch_size: int
@@ -71,10 +71,10 @@ class Measured:
 
 @dataclass(frozen=True)
 class PeerRun:
-    """A whole run, from one or several calls. ``batch_size`` is that of the peers.
+    """A whole run, from one or several calls. ``batch_size`` is the one at which peers are compared.
 
-    ``reference``: by shape, variant and counting, see `peer_checkpoint.reference_losses`. ``floors``: by shape, the
-    step and both floors, timed in turns in one process, see `benchmarks.floor`.
+    ``reference``: losses by shape, variant and count of targets, see `peer_checkpoint.reference_losses`. ``floors``: by
+    shape, the step and both floors, timed in turns in one process, see `benchmarks.floor`.
     """
 
     model: str
@@ -88,12 +88,12 @@ class PeerRun:
 
     @property
     def complete(self) -> bool:
-        """Return True if no arm is absent at any shape."""
+        """Return True if every arm was measured at every shape."""
         return not self.absent
 
     @property
     def same_mathematics(self) -> bool:
-        """Return True if all batches are equal, and every loss is within its tolerance."""
+        """Return True if all arms have equal batches and every loss is within its tolerance."""
         one_batch = all(
             len({arm.batch_digest for arm in self.measured if arm.shape == shape}) == 1
             for shape in {arm.shape for arm in self.measured}
@@ -104,7 +104,7 @@ class PeerRun:
         return next((m for m in self.measured if m.arm == arm and m.shape == shape), None)
 
     def expected_loss(self, arm: Measured) -> float:
-        """Return the reference loss for this arm's weights and the targets that it counts."""
+        """Return the reference loss for this arm's weights and for the targets that the arm counts."""
         counting = "all" if arm.facts["loss_positions"] == "all" else "shifted"
         return self.reference[str(arm.shape)][arm.facts["weights"]][counting]
 
@@ -115,7 +115,7 @@ class PeerRun:
         return LOSS_TOLERANCE[arm.facts["dtype"]]
 
     def loss_errors(self) -> list[tuple[Measured, float, float]]:
-        """Return (arm, loss - reference, tolerance) of every arm that has a loss. A NaN is an error of infinity."""
+        """Return (arm, loss - reference, tolerance) for every arm with a loss. A NaN loss gives an infinite error."""
         errors = []
         for arm in self.measured:
             if arm.loss_step_0 is not None:
@@ -142,12 +142,12 @@ class PeerRun:
         ]
 
     def details(self) -> dict[str, Any]:
-        """Return all data behind the table."""
+        """Return all data of the run, for details.json."""
         return {**asdict(self), "complete": self.complete, "same_mathematics": self.same_mathematics}
 
     @classmethod
     def of_details(cls, details: Mapping[str, Any]) -> Self:
-        """Return the run that `details` describes."""
+        """Return the run that `details` returned this data for."""
         measured = (
             Measured(**{**arm, "milliseconds": tuple(arm["milliseconds"]), "block_ms": tuple(arm["block_ms"])})
             for arm in details["measured"]
@@ -156,18 +156,18 @@ class PeerRun:
         return cls(**{**kept, "measured": tuple(measured), "call_seconds": tuple(details["call_seconds"])})
 
     def lacks(self, place: Place) -> bool:
-        """Return True if an arm or the floors of a shape are not measured yet."""
+        """Return True if the arm, or the floors, have not been measured at this shape."""
         arm, shape = place
         return str(shape) not in self.floors if arm == FLOORS else self.find(arm, shape) is None
 
 
 def places_of(shapes: list[Shape], batch_size: int) -> list[Place]:
-    """Return all that a run has at these shapes, the floors of each shape last."""
+    """Return all arms and shapes that a run has for these shapes, with the floors of each shape last."""
     return [(arm, shape) for shape in sorted(shapes) for arm in (*arms_at(shape, batch_size), FLOORS)]
 
 
 def read_run(folder: Path) -> PeerRun | None:
-    """Return the run that a folder holds, to be resumed, or None. Raises OtherRunError for another kind."""
+    """Return the run in a folder, to be resumed, or None. Raises OtherRunError for data of another version."""
     path = folder / "details.json"
     if not path.exists():
         return None
@@ -178,7 +178,7 @@ def read_run(folder: Path) -> PeerRun | None:
 
 
 def check_joinable(before: PeerRun, model: str, batch_size: int, environment: Mapping[str, Any]) -> None:
-    """Raise OtherRunError unless a run has this model, machine, packages and sources."""
+    """Raise OtherRunError unless the run has this model, batch size, machine, packages and sources."""
     here = {"model": model, "batch_size": batch_size, **environment}
     there = {"model": before.model, "batch_size": before.batch_size, **before.environment}
     differences = [
@@ -191,7 +191,7 @@ def check_joinable(before: PeerRun, model: str, batch_size: int, environment: Ma
 
 
 def joined(before: PeerRun | None, now: PeerRun) -> PeerRun:
-    """Return both as one run. Measurements stay; the later call says why an arm is absent, if it tried it."""
+    """Return both calls as one run. Measurements are kept. The reason for an absent arm is that of the last attempt."""
     if before is None:
         return now
     check_joinable(before, now.model, now.batch_size, now.environment)
@@ -209,5 +209,5 @@ def joined(before: PeerRun | None, now: PeerRun) -> PeerRun:
 
 
 def ordered(measured: Iterable[Measured]) -> tuple[Measured, ...]:
-    """Sort by shape, and in the order in which arms are declared."""
+    """Return the measurements sorted by shape, then in the order in which arms are declared."""
     return tuple(sorted(measured, key=lambda arm: (arm.seq_len, arm.batch_size, list(COSTS).index(arm.arm))))

@@ -1,7 +1,7 @@
-"""A process of the peer benchmark: it prepares the checkpoint, or opens one arm at one shape and times it on request.
+"""A process of the peer benchmark. It prepares the checkpoint, or opens one arm at one shape and times it on request.
 
-Requests and answers are JSON lines on the pipe that the harness gives a child. A library's prints go to `output.txt` in
-the worker's folder. A request that fails is answered with ``{"error": …}``, and the process ends.
+Requests and answers are JSON lines on the pipe that the harness gives a child process. Output of libraries goes to
+`output.txt` in the worker's folder. If a request fails, the answer is ``{"error": …}``, and the process ends.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ WARM_AGAIN_S = 0.1
 
 
 def open_arm(job: Job) -> OpenedArm:
-    """Import the arm's libraries here, so that a missing one fails this arm alone."""
+    """Open the job's arm. Its libraries are imported here, so that a missing library makes only this arm fail."""
     if job.arm in OURS:
         from benchmarks.arms.ours import open_ours
 
@@ -69,7 +69,7 @@ def open_arm(job: Job) -> OpenedArm:
 
 
 class ArmProcess:
-    """An arm after its first step, ready to be timed in rounds."""
+    """An arm after its first steps, ready to be timed in rounds."""
 
     def __init__(self, job: Job) -> None:
         began = time.perf_counter()
@@ -97,8 +97,10 @@ class ArmProcess:
         self._next += steps
 
     def measure(self) -> dict[str, Any]:
-        """Time a round: single steps, and a block of as many. The clocks are brought up first, by steps that in the
-        first round say how long a step is, and so how many of them a round has.
+        """Time one round: single steps, and a block with the same number of steps.
+
+        Untimed steps let the clocks rise first. In the first round they also measure how long a step takes, which
+        determines the number of steps in a round.
         """
         taken: list[float] = []
         while len(taken) < WARM_AGAIN_STEPS and sum(taken) < WARM_AGAIN_S:
@@ -117,14 +119,14 @@ class ArmProcess:
 
 
 def _batch_digest(job: Job) -> str:
-    """Return the SHA-256 of the tokens of batches 0 and 1, so that the parent can compare the arms' batches."""
+    """Return the SHA-256 of the tokens of batches 0 and 1, with which the parent compares the arms' batches."""
     batches = job.batches()
     tokens = torch.stack([batches.batch(index, job.batch_size, job.seq_len)[0] for index in (0, 1)])
     return hashlib.sha256(tokens.numpy().tobytes()).hexdigest()
 
 
 def answers(requests: Iterable[str | None]) -> Iterator[dict[str, Any]]:
-    """One answer for each request line."""
+    """Yield one answer for each request line."""
     arm: ArmProcess | None = None
     for line in requests:
         request = json.loads(line or "")

@@ -1,22 +1,22 @@
-"""Time our captured and uncaptured step against today's common libraries, on one machine, in one run.
+"""Time our captured and uncaptured step and today's common libraries, on one machine, in one run.
 
     python -m benchmarks.peers --out reports/<date>-<gpu>-peers
     python -m benchmarks.peers --out /tmp/rehearsal --tiny      # tiny shapes, to rehearse the run without a GPU
 
 Every arm at every shape has its own process. As many arms as fit in the GPU's memory are started together (a sitting),
-the slowest to start first. Once all are ready they are timed in turn, round by round, one at a time. The captured step
-and its floors are timed before. All arms read the same weights and the same batches, and the loss of each at step 0 is
-compared with an fp32 reference. Writes peers.json, details.json and peers.md after every sitting, and peers.svg at the
-end.
+those that start slowest first. Once all are ready they are timed in turns, round by round, one at a time. The captured
+step and its floors are timed before all sittings. All arms read the same weights and the same batches, and the loss of
+each arm at step 0 is compared with an fp32 reference. The script writes peers.json, details.json and peers.md after
+every sitting, and peers.svg at the end.
 
-A folder that holds a run of this machine, these packages and these sources is resumed: requested figures that it lacks
-are measured, and the rest stays as it is. So a long run can be made of several calls:
+If the folder holds a run of this machine, these packages and these sources, the run is resumed. Requested figures that
+the run lacks are measured, and its other figures are kept. So a long run can be made by several calls:
 
     python -m benchmarks.peers --out DIR --seq-lens 128 512
     python -m benchmarks.peers --out DIR --seq-lens 2048 --shapes 1x8192
 
 Exit code 0: the run is complete and all arms train the same mathematics, whatever the ratios are. 1: an arm is absent
-or failed (it is named), or its loss is not the reference's. 2: the folder holds a run of another kind.
+or failed (it is named), or its loss differs from the reference. 2: the folder holds a run that cannot be resumed.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ OUT_OF_MEMORY = re.compile("OutOfMemoryError|out of memory|CUBLAS_STATUS_(ALLOC_
 
 @dataclass
 class Running:
-    """One arm at one shape while the run lasts."""
+    """One arm at one shape, with its process and its measurements so far."""
 
     job: Job
     worker: WorkerProcess
@@ -84,7 +84,7 @@ class Running:
         return place_name(self.job.arm, Shape(self.job.batch_size, self.job.seq_len))
 
     def ask(self, request: dict[str, Any], limit_s: float) -> dict[str, Any]:
-        """Return the worker's answer; empty once the arm has failed, which is remembered and reported."""
+        """Return the worker's answer; empty if the arm fails or has failed. The failure is stored and printed once."""
         if self.failure is not None:
             return {}
         try:
@@ -125,9 +125,9 @@ class Running:
 
 
 class Sitting:
-    """Arms that are open at one time, one process each: opened in parallel, then timed in interleaved rounds.
+    """Arms that are open at the same time, one process each: opened in parallel, then timed in interleaved rounds.
 
-    A context manager; leaving it ends the processes.
+    A context manager, whose end also ends the processes.
     """
 
     def __init__(self, base: Job, places: list[Place], folder: Path, name: str) -> None:
@@ -144,8 +144,10 @@ class Sitting:
             self._stack = stack.pop_all()
 
     def measure(self, following: Sitting | None = None) -> list[Running]:
-        """Open the arms and time them. The processes of the ``following`` sitting, which import torch while these open,
-        are stopped like others when one is timed.
+        """Open the arms, time them and return them.
+
+        The processes of the ``following`` sitting import torch while these arms open. While one arm is timed, all other
+        processes are stopped, those of the ``following`` sitting included.
         """
         with ThreadPoolExecutor(len(self.arms)) as pool:
             list(pool.map(Running.open, self.arms))
@@ -166,7 +168,7 @@ class Sitting:
 
 
 def run_sittings(base: Job, plan: list[list[Place]], folder: Path, call: int) -> Iterator[list[Running]]:
-    """Yield the arms of each sitting after it was timed. An arm that ran out of memory is opened again, alone."""
+    """Yield the arms of each sitting after they were timed. An arm that ran out of memory is opened again, alone."""
     with ExitStack() as stack:
 
         def start(number: int) -> Sitting:
@@ -201,9 +203,7 @@ class Asked:
 
 @dataclass
 class Call:
-    """One call of the benchmark: what is requested, what earlier calls measured, and what this call has measured so
-    far.
-    """
+    """One call of the benchmark: the requested figures, those of earlier calls, and those measured so far."""
 
     base: Job
     places: list[Place]  # of all requested shapes
@@ -245,7 +245,7 @@ class Call:
         return joined(self.before, now)
 
     def measure_floors(self, shape: Shape, folder: Path) -> None:
-        """Return `benchmarks.floor.StepAndFloors.described` of a shape, measured in its own process."""
+        """Measure the step and its floors at a shape in a separate process, and store the figures or the failure."""
         job = replace(self.base, arm="graphed", batch_size=shape.batch_size, seq_len=shape.seq_len)
         with WorkerProcess(FLOORS, folder / f"floors-{shape}") as worker:
             try:
@@ -260,9 +260,9 @@ class Call:
 
 
 def prepared(asked: Asked, before: PeerRun | None, folder: Path, began: float) -> Call:
-    """Return the call with its checkpoint and reference losses, computed in a process that ends before any timing.
+    """Return the call with its checkpoint and reference losses, which a process computes before anything is timed.
 
-    Raises OtherRunError before any computation for a run that cannot be resumed.
+    Raises OtherRunError, before any computation, if the run in the folder cannot be resumed.
     """
     device = "cuda:0" if torch.cuda.is_available() else "cpu"
     directory = folder / "checkpoint"

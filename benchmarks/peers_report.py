@@ -1,4 +1,4 @@
-"""Report a peer run: tables, bars, the check of the mathematics, and a plot. No torch."""
+"""Report a peer run: tables, bars, the check that all arms compute the same mathematics, and a plot. No torch."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _table(run: PeerRun) -> str:
 
 
 def _sittings(run: PeerRun) -> str:
-    """List the arms that took turns: a ratio of two arms that did not also compares two times."""
+    """Return a list of the arms that took turns, because times of other pairs of arms were measured at other times."""
     sittings: dict[str, list[str]] = {}
     for arm in run.measured:
         sittings.setdefault(arm.sitting, []).append(place_name(arm.arm, arm.shape))
@@ -108,7 +108,7 @@ def _ratio(value: float | None) -> str:
 
 
 def _ways_section(run: PeerRun) -> str:
-    """Say how each arm really ran, so that an arm that fell back does not pass for what its name says."""
+    """Return how each arm really ran, because an arm may silently not have run as its name says."""
     lines = []
     for arm in run.measured:
         name = place_name(arm.arm, arm.shape)
@@ -161,7 +161,7 @@ def _mathematics_section(run: PeerRun) -> str:
 
 
 def plot(run: PeerRun, path: Path) -> None:
-    """Median step time of every arm as bars, with p10 to p90, one panel a shape."""
+    """Draw the median step time of every arm as a bar with p10 and p90, in one panel for each shape."""
     from matplotlib.figure import Figure
 
     shapes = sorted({arm.shape for arm in run.measured})

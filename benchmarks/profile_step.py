@@ -2,9 +2,9 @@
 
     python -m benchmarks.profile_step [--model qwen2-1.5b] [--seq-lens 128 512] [--out profile.txt]
 
-On a GPU the rows are kernels; on a CPU (a rehearsal, with ``--model tiny``) they are ATen operators. ``sum`` adds up
-the kernels' times; ``span`` is the time from the first kernel's start to the last one's end, and ``idle`` the part of
-it in which no kernel ran. Kernels that run in parallel make ``sum`` larger than ``span - idle``.
+On a GPU the rows are kernels; on a CPU (a rehearsal, with ``--model tiny``) they are ATen operators. ``sum`` is the sum
+of the kernels' times. ``span`` is the time from the start of the first kernel to the end of the last one, and ``idle``
+is the part of ``span`` in which no kernel ran. With kernels in parallel, ``sum`` is larger than ``span - idle``.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ LISTED_KERNELS = 40
 
 @dataclass(frozen=True)
 class Span:
-    """One kernel (or operator) execution, in microseconds. ``cost_us`` is its own share of the time."""
+    """One execution of a kernel or operator, in microseconds. ``cost_us`` excludes nested operators."""
 
     name: str
     start_us: float
@@ -44,7 +44,7 @@ class Span:
 
 
 def record_spans(step: Callable[[int], object], first: int, device: torch.device) -> list[Span]:
-    """Profile `PROFILED_STEPS` steps. Raises RuntimeError if nothing was recorded, as without access to CUPTI."""
+    """Profile `PROFILED_STEPS` steps. Raises RuntimeError if nothing was recorded, for example without CUPTI."""
     on_gpu = device.type == "cuda"
     wanted = "CUDA" if on_gpu else "CPU"
     with profile(activities=[ProfilerActivity.CUDA if on_gpu else ProfilerActivity.CPU]) as profiler:
@@ -62,12 +62,12 @@ def record_spans(step: Callable[[int], object], first: int, device: torch.device
 
 
 def _cost(event: Any, *, on_gpu: bool) -> float:
-    """Return an event's own time: operators nest on a CPU, so the time of inner ones is left out."""
+    """Return an event's own time. On a CPU operators are nested, so the time of inner operators is excluded."""
     return float(event.time_range.elapsed_us() if on_gpu else event.self_cpu_time_total)
 
 
 def busy_us(spans: Sequence[Span]) -> float:
-    """Return the length of the union of the spans (sorted by start)."""
+    """Return the length of the union of the spans, which must be sorted by start."""
     total, reached = 0.0, float("-inf")
     for span in spans:
         total += max(0.0, span.end_us - max(reached, span.start_us))
@@ -76,7 +76,7 @@ def busy_us(spans: Sequence[Span]) -> float:
 
 
 def totals(spans: Sequence[Span], key: Callable[[str], str]) -> dict[str, tuple[float, float]]:
-    """Return (milliseconds, count) of one step by ``key`` of the kernel's name, the largest first."""
+    """Return (milliseconds, count) in one step for each value of ``key`` (a function of the name), largest first."""
     sums: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
     for span in spans:
         entry = sums[key(span.name)]
@@ -86,13 +86,13 @@ def totals(spans: Sequence[Span], key: Callable[[str], str]) -> dict[str, tuple[
 
 
 def shorten(name: str, width: int = 110) -> str:
-    """Return a kernel's name on one line; templates keep their beginning and their end, where the functor stands."""
+    """Return a kernel's name on one line. Long names keep their beginning and their end, which names the functor."""
     flat = " ".join(name.replace("void ", "").split())
     return flat if len(flat) <= width else f"{flat[: width - 43]}…{flat[-42:]}"
 
 
 def render(title: str, spans: Sequence[Span], median_ms: float, block_ms: float) -> str:
-    """Return the two tables of one arm: by kind, and the largest kernels."""
+    """Return two tables for one arm: the kinds of kernels, and the kernels that take most time."""
     span_ms = (max(span.end_us for span in spans) - spans[0].start_us) / 1e3 / PROFILED_STEPS
     sum_ms = sum(span.cost_us for span in spans) / 1e3 / PROFILED_STEPS
     idle_ms = span_ms - busy_us(spans) / 1e3 / PROFILED_STEPS

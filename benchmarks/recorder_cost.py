@@ -1,9 +1,10 @@
-"""Measure what `harness.record` adds to a step: blocks of steps with and without it take turns in one process.
+"""Measure how much `harness.record` adds to a step: blocks of steps with and without it take turns in one process.
 
-The step trains a transformer of 4 layers on 4 x 128 tokens, on the GPU if there is one; loss, norm and batch are given.
-The share is the median over pairs of blocks of what the recorded block took longer. The benchmark also prints the share
-of a step that calls of `step` take on the host, which a busy machine disturbs less.
-Run as `python -m benchmarks.recorder_cost [PAIRS]`.
+The step trains a transformer of 4 layers on 4 x 128 tokens, on the GPU if there is one; loss, norm and batch are
+recorded. The added share is the median over pairs of blocks. The benchmark also prints the share of a step that calls
+of `step` take on the host, which a busy machine disturbs less.
+
+    python -m benchmarks.recorder_cost [PAIRS]
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class Cost:
 
 
 class Model(nn.Module):
-    """Embedding, four layers of attention, head."""
+    """A transformer: embedding, four encoder layers, head."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,13 +45,13 @@ class Model(nn.Module):
         self.head = nn.Linear(WIDTH, VOCABULARY)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Return logits [rows, length, vocabulary] of tokens [rows, length]."""
+        """Return logits [rows, length, vocabulary] for tokens [rows, length]."""
         logits: Tensor = self.head(self.layers(self.embedding(tokens)))
         return logits
 
 
 def measure(pairs: int) -> Cost:
-    """Return the cost over `pairs` pairs of blocks, after a first pair that does not count."""
+    """Return the cost over `pairs` pairs of blocks, after a first pair that is not counted."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.set_num_threads(1)  # threads that wait for one another compete with other programs
     model = Model().to(device)

@@ -46,7 +46,7 @@ claims:
 
 
 def write_run_directory(folder: Path, steps: int) -> tuple[Contract, Path]:
-    """Write a complete run directory of ``steps`` steps an arm, and its contract."""
+    """Write a complete run directory with ``steps`` steps for each arm; return its contract and its path."""
     path = folder / "cost-v1.yaml"
     path.write_text(_CONTRACT.format(workload=WORKLOAD, steps=steps, claim=CLAIM))
     loaded = load_contracts([path])

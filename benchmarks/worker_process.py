@@ -14,13 +14,13 @@ LAST_LINES = 25
 
 
 class WorkerFailedError(Exception):
-    """The worker answered with an error, died, or did not answer in time; the message says which."""
+    """The worker answered with an error, died, or did not answer in time. The message says which."""
 
 
 class WorkerProcess:
-    """A worker with its own folder, in which libraries write caches of the current directory.
+    """A worker with its own folder, in which libraries write their caches for the current directory.
 
-    A context manager; leaving it ends the worker and everything that it started.
+    A context manager, whose end also ends the worker and everything that it started.
     """
 
     def __init__(self, name: str, folder: Path) -> None:
@@ -38,7 +38,7 @@ class WorkerProcess:
         return self._child.pid
 
     def send(self, request: dict[str, Any]) -> None:
-        """Send a request. It is lost if the worker dies before it reads it."""
+        """Send a request. It is lost if the worker dies before reading it."""
         self._child.line.send(json.dumps(request))
 
     def receive(self, timeout_s: float) -> dict[str, Any]:
@@ -53,13 +53,13 @@ class WorkerProcess:
         return answer
 
     def ask(self, request: dict[str, Any], timeout_s: float) -> dict[str, Any]:
-        """Send, and wait for the answer."""
+        """Send a request and return its answer."""
         self.send(request)
         return self.receive(timeout_s)
 
     @contextlib.contextmanager
     def alone(self, others: Iterable[WorkerProcess]) -> Iterator[None]:
-        """Stop the others' threads and children inside the `with`, so that only this worker runs."""
+        """Stop the threads and children of the others inside the `with`, so that only this worker runs."""
         stopped = [other._child for other in others if other is not self]
         for child in stopped:
             child.stop()
@@ -70,7 +70,7 @@ class WorkerProcess:
                 child.resume()
 
     def last_output(self) -> str:
-        """Return the last lines that the worker printed, or that Python printed if the worker never started."""
+        """Return the last lines that the worker printed, or Python's output if the worker never started."""
         if self._log.exists():
             printed = self._log.read_bytes()
         else:
@@ -78,7 +78,7 @@ class WorkerProcess:
         return "\n".join(printed.decode(errors="replace").splitlines()[-LAST_LINES:])
 
     def close(self) -> None:
-        """End the worker and its children; waits until it is gone."""
+        """End the worker and its children, and wait until they are gone."""
         self._child.close()
 
     def __enter__(self) -> Self:

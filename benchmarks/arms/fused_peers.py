@@ -1,6 +1,6 @@
-"""transformers with kernels of other projects: Liger's, and Axolotl's LoRA kernels with cut cross-entropy; compiled.
+"""transformers with other projects' kernels, compiled: Liger's, and Axolotl's LoRA kernels with cut cross-entropy.
 
-The model, the adapters and the optimizer are those of `benchmarks.arms.huggingface`; the facts name the differences.
+Model, adapters and optimizer are those of `benchmarks.arms.huggingface`. The facts of an arm name the differences.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ from benchmarks.arms.job import Job, OpenedArm
 def open_liger(job: Job) -> OpenedArm:
     """Open Liger's RMSNorm, rotation, SwiGLU and fused head and loss, as Liger patches them, under `torch.compile`.
 
-    The fused head and loss runs as Liger runs it, with its kernel launched by itself, because its compiled loss is
-    wrong. The kernel writes no loss for an ignored target, the last of each row, and relies on a buffer of zeros. It
-    gets slices of that buffer. Inductor copies the tensors that a kernel writes to, and copies a slice from behind the
-    end of the temporary that holds it (pytorch/pytorch#192219), so whatever is there is summed into the loss
-    (linkedin/Liger-Kernel#1338). This explains what an H200 showed: 1.64 too much at 4 x 128, and nothing at 4 x 512.
+    The fused head and loss is left out of the compilation, because the compiled loss is wrong. Its kernel gets slices
+    of a buffer of zeros. It writes no loss for an ignored target (the last of each row) and relies on the zero in the
+    buffer. Inductor copies the tensors that a kernel writes to. It copies a slice from memory behind the end of the
+    temporary that contains it (pytorch/pytorch#192219), so arbitrary values are added to the loss
+    (linkedin/Liger-Kernel#1338). On an H200 the compiled loss was too large by 1.64 at 4 x 128 tokens, and correct at 4
+    x 512.
     """
     liger = import_module("liger_kernel.transformers")
     liger.apply_liger_kernel_to_qwen2(rope=True, rms_norm=True, swiglu=True, fused_linear_cross_entropy=True)
@@ -42,8 +43,8 @@ def open_axolotl(job: Job) -> OpenedArm:
     """Open Axolotl's LoRA kernels for qkv and the MLP and Apple's cut cross-entropy, the rest under `torch.compile`.
 
     Dynamo cannot trace these kernels' autograd functions (an intermediate that aliases an input) and breaks its graph
-    around them, twice a layer. Axolotl installs its kernels by rewriting the source of `Qwen2Attention.forward`, in a
-    package that needs the whole trainer; `_attention` is that method with its `apply_qkv`.
+    around them, twice in each layer. Axolotl installs its kernels by rewriting the source of `Qwen2Attention.forward`,
+    in a package that needs the whole trainer. `_attention` is a copy of that method, with Axolotl's `apply_qkv`.
     """
     kernels = import_module("axolotl.kernels.lora")
     cut_loss = import_module("cut_cross_entropy").linear_cross_entropy
@@ -71,7 +72,7 @@ def _attention(
     attention_mask: Tensor | None,
     **_: object,
 ) -> tuple[Tensor, None]:
-    """Run `Qwen2Attention.forward` without a cache: hidden_states [B, S, H] -> [B, S, H]."""
+    """Do the same as `Qwen2Attention.forward` without a cache; hidden_states and the first result are [B, S, H]."""
     rotate = import_module("transformers.models.qwen2.modeling_qwen2").apply_rotary_pos_emb
     shape = (*hidden_states.shape[:-1], -1, self.head_dim)
     query, key, value = (part.view(shape).transpose(1, 2) for part in self.apply_qkv(hidden_states))

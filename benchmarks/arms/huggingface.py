@@ -1,8 +1,8 @@
-"""transformers + peft + bitsandbytes, eager and compiled; and Unsloth, which is built on these three.
+"""transformers + peft + bitsandbytes, eager and compiled; and Unsloth, which is built on these three libraries.
 
-Each arm is the step that its documentation shows: bf16 compute, NF4 weights, LoRA on q and v with fp32 factors, no
-gradient checkpointing, fused AdamW, `clip_grad_norm_` (no host sync). Each uses every option that costs a user nothing,
-so that no peer is slower than it must be.
+Each arm is the step that its library's documentation shows: bf16 compute, NF4 weights, LoRA on q and v with fp32
+factors, no gradient checkpointing, fused AdamW, `clip_grad_norm_` (no host sync). Each arm uses every option that costs
+a user nothing, so that no peer is slower than necessary.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from benchmarks.arms.job import (
 
 
 def open_huggingface(job: Job) -> OpenedArm:
-    """Yield the arms ``hf_eager``, ``hf_cudnn`` and ``hf_reduce_overhead``."""
+    """Open the job's arm: ``hf_eager``, ``hf_cudnn`` or ``hf_reduce_overhead``."""
     model = peft_model(job)
     if job.arm == "hf_cudnn":
         on_gpu = torch.device(job.device).type == "cuda"
@@ -51,7 +51,7 @@ def _cudnn_attention() -> AbstractContextManager[object]:
 
 
 def compile_facts() -> dict[str, Any]:
-    """Return True if the compiler did what the arm's name says; skipped CUDA graphs or graph breaks slow it."""
+    """Return the numbers of skipped CUDA graphs and of graph breaks, which make a compiled arm slower."""
     from torch._dynamo.utils import counters
 
     skips = int(counters["inductor"]["cudagraph_skips"])
@@ -83,10 +83,10 @@ def peft_model(job: Job) -> Any:
 
 
 def open_unsloth(job: Job) -> OpenedArm:
-    """Open Unsloth's own loader, kernels and loss. Unsloth patches the other libraries: nothing may import them before.
+    """Open Unsloth's own loader, kernels and loss. It patches the other libraries, so it must be imported first.
 
-    ``unsloth_all_linear`` trains LoRA on every projection, as its documentation does: its fused LoRA kernels handle an
-    attention or an MLP only if all of its projections have LoRA.
+    ``unsloth_all_linear`` trains LoRA on every projection, as in Unsloth's documentation: its fused LoRA kernels handle
+    an attention or an MLP only if all of its projections have LoRA.
     """
     everywhere = job.arm == "unsloth_all_linear"
     os.environ.setdefault("UNSLOTH_DISABLE_STATISTICS", "1")
@@ -114,7 +114,7 @@ def open_unsloth(job: Job) -> OpenedArm:
     on_gpu = torch.device(job.device).type == "cuda"
 
     def mixed_precision() -> AbstractContextManager[object]:
-        """Enable autocast as Unsloth's trainer does, by which its kernels cast the fp32 LoRA factors."""
+        """Enable autocast as Unsloth's trainer does; with autocast its kernels cast the fp32 LoRA factors."""
         return torch.autocast("cuda", dtype=dtype) if on_gpu else nullcontext()
 
     opened = open_model(job, model, model, context=mixed_precision)

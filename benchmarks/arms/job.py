@@ -1,4 +1,4 @@
-"""What every arm gets and what it offers."""
+"""The job that every arm gets, and the interface that every opened arm has."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ALL_LINEAR = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "d
 
 @dataclass(frozen=True)
 class Job:
-    """One arm at one shape of a model preset. Both directories hold the same weights in the Hugging Face layout."""
+    """One arm at one shape of a model preset. The two Hugging Face directories contain the same weights."""
 
     arm: str
     model: str
@@ -42,13 +42,13 @@ class Job:
         return MODEL_PRESETS[self.model]
 
     def batches(self) -> TextBatches:
-        """Return the batches that all arms train on: a function of the step's index alone."""
+        """Return the batches that all arms train on. They depend on the step's index alone."""
         return TextBatches(tokenize(read_text(None), None), self.config.vocab_size, SEED)
 
 
 @dataclass(frozen=True)
 class OpenedArm:
-    """An arm that is ready to train. ``step`` enqueues one step and returns its loss, 0-d; None where there is none."""
+    """An arm that is ready to train. ``step`` enqueues one step and returns its loss (0-d), or None without a loss."""
 
     step: Callable[[int], Tensor | None]
     facts: dict[str, Any]
@@ -56,7 +56,7 @@ class OpenedArm:
 
 
 def device_batch(batches: TextBatches, job: Job, index: int) -> Tensor:
-    """Return tokens [B, S] of batch ``index`` on the job's device, copied without a host sync as in our trainer."""
+    """Return the tokens [B, S] of batch ``index`` on the job's device, copied without a host sync."""
     tokens, _ = batches.batch(index, job.batch_size, job.seq_len)
     device = torch.device(job.device)
     return tokens.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tokens

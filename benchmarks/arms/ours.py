@@ -11,7 +11,7 @@ from reference_impl.trainer import Trainer
 
 
 def open_ours(job: Job) -> OpenedArm:
-    """Open the arm. Raises RuntimeError after its first step if it was not captured, or ran in another precision."""
+    """Open the arm. `after_first_step` raises RuntimeError if the step was not captured or ran in a wrong precision."""
     config = TrainConfig.preset(
         job.checkpoint,
         batch_size=job.batch_size,
@@ -49,7 +49,7 @@ def open_ours(job: Job) -> OpenedArm:
 
 
 def _fp8_products(trainer: Trainer) -> dict[str, Any]:
-    """Return the precision of the products with frozen weights. Raises unless all of them ran in FP8."""
+    """Return the precision of the products with frozen weights. Raises RuntimeError unless all of them ran in FP8."""
     from reference_impl.fp8_record import FP8_NAME, precision_facts
 
     counted = precision_facts(trainer)
