@@ -94,7 +94,7 @@ def measure_cell(trainer: Trainer, batch_size: int, seq_len: int) -> Cell:
 
 
 def _release(trainer: Trainer) -> None:
-    """Release the cell's graph pool and activations, so that the next cell can use all memory."""
+    """Free the cell's graph pool and activations, so that the next cell can use all memory."""
     synchronize(trainer.device)
     gc.collect()
     if trainer.device.type == "cuda":

@@ -130,7 +130,7 @@ class GemmFloor:
             self._run()
 
     def step(self, _index: int) -> None:
-        """Enqueue every product once."""
+        """Enqueue every product of the step once."""
         if self._graph is None:
             self._run()
         else:
@@ -149,7 +149,7 @@ class Interleaved:
         return float(median(self.milliseconds))
 
     def described(self) -> dict[str, float | None]:
-        """Return, as JSON, the median step in ms and the median clock in MHz."""
+        """Return the median step in ms, the median clock in MHz and the number of steps, for JSON."""
         return {
             "median_ms": self.median_ms,
             "clock_mhz": float(median(self.clocks_mhz)) if self.clocks_mhz else None,

@@ -83,7 +83,7 @@ class Results:
 
 
 class Arm:
-    """One captured trainer."""
+    """One arm: a trainer whose step is captured."""
 
     def __init__(self, config: TrainConfig) -> None:
         self.index = 0

@@ -51,7 +51,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Cost:
-    """The cost of an arm: seconds until it can be timed, and GiB that torch reserves at 512 and 2048 tokens a step."""
+    """The cost of an arm: seconds until it can be timed, and GiB that torch reserves with 512 and 2048 tokens."""
 
     ready_s: float
     gib_at_512: float

@@ -135,8 +135,8 @@ _TRAIN_PRESETS: dict[str, dict[str, Any]] = {
 class TrainConfig:
     """The settings of one training run.
 
-    ``model``: a preset name or a `ModelConfig` (both with seeded random weights), or a Hugging Face model directory.
-    ``device`` and ``dtype``: "auto" means CUDA if there is a GPU, with bfloat16, and otherwise the CPU, with float32.
+    ``model``: a preset name, a Hugging Face model directory, or a `ModelConfig` (with seeded random weights).
+    ``device`` and ``dtype``: "auto" means CUDA if there is a GPU; bfloat16 on CUDA and float32 on a CPU.
     ``learning_rate``: the peak of a linear warm-up followed by a cosine to a tenth of the peak; 0 trains nothing.
     ``weight_decay``: applied to every trainable tensor, as in one parameter group of `torch.optim.AdamW`.
     ``data``: a text file or folder; None means the text in `reference_impl/text/`.

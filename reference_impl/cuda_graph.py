@@ -33,7 +33,7 @@ MOST_TOKENS_OVERLAPPED_IN_FP8 = 2048
 
 
 class GraphKey(NamedTuple):
-    """Everything that makes two steps different graphs. The sequence length alone would replay a wrong graph."""
+    """Everything that makes two steps different graphs. With sequence length alone, a wrong graph could replay."""
 
     batch_size: int
     seq_len: int
@@ -128,7 +128,7 @@ class CapturingTrainer:
         )
 
     def prepare(self, index: int) -> CapturedStep | TracedReplay | None:
-        """Copy in batch `index` and capture its shape if it is new. Return None if the step must run uncaptured."""
+        """Copy batch `index` to static tensors; capture a new shape. Return None if the step must run uncaptured."""
         self.trainer.prepare(index)
         if self.scope == "none" or self.failure is not None:
             return None
@@ -237,5 +237,5 @@ class CapturingTrainer:
             captured.release()
 
     def close(self) -> None:
-        """Release every captured step."""
+        """Release all captured steps."""
         self.forget_captures()

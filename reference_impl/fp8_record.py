@@ -23,7 +23,7 @@ def products_expected(trainer: Trainer) -> int:
 
 
 def products_counted(trainer: Trainer) -> int:
-    """Return the number of products that run in FP8 in one forward and backward pass, counted on fake tensors."""
+    """Return the number of products that run in FP8 in one step's forward and backward, counted on fake tensors."""
     model = trainer.model
     if not isinstance(model, Fp8Model):
         return 0

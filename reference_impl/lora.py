@@ -52,7 +52,7 @@ def layer_shapes(config: ModelConfig, rank: int) -> dict[str, tuple[int, ...]]:
 
 
 def layout(config: ModelConfig, rank: int) -> list[Slot]:
-    """Return the slots of all layers, named ``layers.<i>.<tensor>``."""
+    """Return the slots of all trainable tensors, named ``layers.<i>.<tensor>``, in buffer order."""
     slots: list[Slot] = []
     offset = 0
     for layer in range(config.num_layers):
@@ -64,7 +64,7 @@ def layout(config: ModelConfig, rank: int) -> list[Slot]:
 
 @dataclass(frozen=True)
 class LayerTrainable:
-    """Views of one layer: compute-dtype LoRA factors, float32 gains, and the float32 buffers for their gradients."""
+    """Views of one layer's compute-dtype LoRA factors, float32 gains, and float32 buffers for their gradients."""
 
     scaled_a: Tensor  # [2r, H]: alpha/rank * lora_a_q above alpha/rank * lora_a_v, compute dtype
     b: Tensor  # [QKV, 2r], compute dtype: lora_b_q at (query rows, first r), lora_b_v at (value rows, last r), else 0

@@ -26,7 +26,7 @@ _TIME_LIMIT_S = 300
 
 
 class OfflineCompilation:
-    """A compilation of kernels for `sm` (90 is Hopper) in a new process while this one continues."""
+    """Compile kernels for `sm` (90 is Hopper) in a new process while this process continues."""
 
     def __init__(self, specs: Sequence[KernelSpec], sm: int) -> None:
         self._process: subprocess.Popen[str] | None = None
@@ -90,7 +90,7 @@ _REBUILT: dict[str, Callable[[dict[str, Any]], KernelFunction]] = {
 
 
 def rebuild(description: dict[str, Any]) -> KernelSpec:
-    """Return the spec that `describe` described."""
+    """Return the spec for which `describe` returned this description."""
     return KernelSpec(
         function=_REBUILT[description["function"]["language"]](description["function"]),
         pointers=tuple(Pointer(*pointer) for pointer in description["pointers"]),

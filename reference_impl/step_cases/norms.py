@@ -41,7 +41,7 @@ def _rows(inputs: Inputs, tokens: int, hidden: int, size: float, *, zero: bool) 
 
 
 def _scale(x: Tensor, eps: float) -> Tensor:
-    """Return 1 / sqrt(mean(x^2) + eps) of each row, in fp64."""
+    """Return rstd = 1 / sqrt(mean(x^2) + eps) of each row of x, in fp64."""
     return (x.double().square().mean(dim=1) + eps).rsqrt()
 
 

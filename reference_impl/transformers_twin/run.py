@@ -33,7 +33,7 @@ class TwinRun:
         self._own = _zeros(self._trained)
 
     def step(self, index: int) -> Tensor:
-        """Run one step of the twin's own training, from its own state and gradients."""
+        """Run one step of the twin's own training, from its own state and with its own gradients."""
         loss = self.evaluate(index, self._own.parameters)
         self._own = self.update(index, self._own, self.gradients())
         self._take(self._own.parameters)

@@ -96,7 +96,7 @@ def drills(reports: Path) -> list[DrillRecord]:
 
 
 def tables(runs: Sequence[Published], drilled: Sequence[DrillRecord]) -> str:
-    """Return the text between the marks: tables of the runs, and the results of faults in all drills."""
+    """Return the text to write between the marks of the page: tables of the runs, and the faults of all drills."""
     if not runs:
         return "No run is published yet."
     verdicts = [(run, verdict) for run in runs for verdict in run.verdicts.claims]

@@ -78,7 +78,7 @@ def survivors(alive: Iterable[Mapping[str, str]], explained: Sequence[Mapping[st
 
 
 def tables(result: Mapping[str, Any], explained: Sequence[Mapping[str, Any]]) -> str:
-    """Return the text between the marks."""
+    """Return the text to write between the two marks of the page."""
     modules = counts(result)
     total = sum(modules.values(), Counter[str]())
     head = (

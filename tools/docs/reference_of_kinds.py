@@ -28,7 +28,7 @@ HEAD = ("field", "value", "default", "")
 
 @cache
 def text() -> str:
-    """Return the text between the marks, in Markdown."""
+    """Return the text to write between the two marks of the page, in Markdown."""
     schema = contract_json_schema(with_packages=False)
     defined: Mapping[str, Schema] = schema["$defs"]
     models = {kind: part_model(kind).__name__ for kind in BUILT_IN}
@@ -70,7 +70,7 @@ def _default(field: Schema) -> str:
 
 
 def _text(described: Schema) -> str:
-    """Return a description on one line."""
+    """Return the description of a model or field on one line."""
     return " ".join(str(described.get("description", "")).split())
 
 

@@ -59,7 +59,7 @@ def verdicts(name: str, machine: str) -> list[Verdict]:
 
 
 def tables() -> str:
-    """Return the text between the marks."""
+    """Return the text to write between the two marks of the page."""
     rows = [row for name in names() for row in _rows(name)]
     return f"{_counts()} {_runs()}\n\n{table(HEAD, rows)}\n\nWhat stands in the way of a capture:\n\n{_obstacles()}"
 

@@ -53,7 +53,7 @@ def upstream(paths: Sequence[Path]) -> dict[tuple[str, str], str]:
 
 
 def text() -> str:
-    """Return the table."""
+    """Return the table to write between the two marks of the page."""
     seen = upstream(sorted(REPORTS.rglob("drill.json")))
     lines = (
         [f"`{name}`", summary, claim, expected, seen.get((name, claim), "not drilled yet")]

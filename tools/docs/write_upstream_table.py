@@ -81,7 +81,7 @@ def _verdicts(contract: str, claim: str, runs: Sequence[Published]) -> str:
 
 
 def state_of(outcome: Outcome | None, claims: Mapping[str, OurClaim]) -> str:
-    """Return the state of a row about training on a GPU."""
+    """Return the state of a row about training on a GPU, from its outcome and the claims that it names."""
     if outcome is None:
         return SUPPORTING
     unpublished = all(claims[name].published == NOT_PUBLISHED for name in outcome.by)
@@ -202,5 +202,5 @@ def _code(text: str) -> str:
 
 
 def text() -> str:
-    """Return the text between the page's marks."""
+    """Return the text to write between the two marks of the page."""
     return tables(read_decisions(), ours())

@@ -35,7 +35,7 @@ def _unpacked_run(folder: Path) -> Path:
 
 
 class Evidence:
-    """One run directory, of which each case changes one small file."""
+    """One run directory in which each case changes one small file."""
 
     def __init__(self, folder: Path) -> None:
         self.root = _unpacked_run(folder)

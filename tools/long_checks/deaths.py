@@ -54,7 +54,7 @@ STEPS = 5
 
 
 def combination(phase: str, cause: str) -> Combination:
-    """Return a combination of the table. `phase` may be one of `STRANGER_PHASES`, in which user code is imported."""
+    """Return a combination of the table. `phase` may also be one of `STRANGER_PHASES` (imported or described)."""
     if phase not in STRANGER_PHASES:
         return Combination(phase, cause, NAMED[cause])
     named = NAMED if phase == "import_in_worker" else NAMED_DESCRIBING
@@ -74,7 +74,7 @@ def table() -> list[Combination]:
 
 
 def groups(combinations: Sequence[Combination], together: int = TOGETHER) -> list[Group]:
-    """Group the combinations for one run each. Hanging and overrunning workers get groups with their own limits."""
+    """Group the combinations into runs. Hanging and overrunning workers have their own groups, with own limits."""
     found: list[Group] = []
     for kind, wall, heartbeat in (
         ("hang", WALL_LIMIT_S, HANG_S),

@@ -128,7 +128,7 @@ class Kill:
 
 
 def kill(name: str, phase: str, sent: tuple[signal.Signals, ...], wait_s: float, expected: bytes) -> Kill:
-    """Kill a command `wait_s` seconds after the phase has begun, with one signal or two; return what is wrong."""
+    """Kill a command `wait_s` seconds after a phase began, with one or two signals; return phase and problems."""
     with tempfile.TemporaryDirectory() as text:
         folder = Path(text)
         prepare(folder)

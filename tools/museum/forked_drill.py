@@ -1,4 +1,4 @@
-"""Drill contracts in forks of a process that has imported torch (forked_runs.py): every fault that they name."""
+"""Drill contracts (plant every fault that they name) in forks of a process that has imported torch (forked_runs.py)."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ def show(entry: Path, records: field_bugs.Records) -> bool:
 
 
 def show_claims(said: Sequence[Said]) -> None:
-    """Print a line for each claim."""
+    """Print a line for the result of each claim."""
     for each in said:
         print(f"   {each.status} {each.reason}  {each.claim}: {each.message}")
 

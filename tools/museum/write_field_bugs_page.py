@@ -78,7 +78,7 @@ class Entry:
 
 
 def entries() -> list[Entry]:
-    """Return every entry, by name."""
+    """Return every entry with the results of its trials, sorted by name."""
     results = read_results()
 
     def tried_on(machine: str, path: Path, tried: str = NOW) -> Records:
@@ -97,7 +97,7 @@ def entries() -> list[Entry]:
 
 
 def written(every: Sequence[Entry], not_had: Sequence[Mapping[str, str]]) -> str:
-    """Return the page's text."""
+    """Return the text of the page."""
     found = [entry for entry in every if entry.found or entry.found_on_gpu]
     missed = [entry for entry in every if entry not in found]
     parts = [

@@ -41,7 +41,7 @@ def facts(verdict: Any) -> Entries:
 
 
 def judge(_scratch: Path) -> Entries:
-    """Return the verdict of every case in the tables of the tests."""
+    """Return the verdict of every case in the tests' tables of cases."""
     _import_as_tests_do()
     from judge_cases_tables import EVERYTHING
 

@@ -1,4 +1,4 @@
-"""The published tables of the throughput rule's error rates, and the required value of each rate."""
+"""The published tables of the throughput rule's error rates, and the required value for each rate."""
 
 from __future__ import annotations
 

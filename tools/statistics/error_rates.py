@@ -193,7 +193,7 @@ def _measured() -> Iterator[tuple[Setting, Sequence[float]]]:
 
 
 def points(experiments: int, seed: int) -> list[Point]:
-    """Return every point of the report."""
+    """Return every point (simulated setting and true ratio) of the report."""
     found = [point for setting, ratios in settings() for point in simulate(setting, ratios, experiments, seed)]
     name = "common to a measurement, 2.5 %"
     for deviation in (0.001, 0.01):

@@ -77,7 +77,7 @@ def simulate(noise: str, seeds: int, confidence: float, experiments: int, seed: 
 
 
 def points(experiments: int, seed: int) -> list[Point]:
-    """Return every point of the report."""
+    """Return every point (noise, number of seeds and true difference) of the report."""
     settings = [(noise, seeds, CONFIDENCE) for noise in NOISES for seeds in NUMBERS]
     settings += [("normal", seeds, confidence) for seeds, confidence in STRICT]
     return [point for setting in settings for point in simulate(*setting, experiments, seed)]

@@ -87,7 +87,7 @@ def _scale_apply_kernel(
 
 @functools.cache
 def squared_sum_spec(partials: int) -> KernelSpec:
-    """Return the kernel of `squared_sum_partials` for `partials` partials."""
+    """Return the kernel of `squared_sum_partials` for a buffer of `partials` partials."""
     return KernelSpec(
         op="clip.squared_sum",
         shape=(partials,),
@@ -109,7 +109,7 @@ def squared_sum_spec(partials: int) -> KernelSpec:
 
 @functools.cache
 def scale_reduce_spec(partials: int, groups: int, max_norm: float, eps: float) -> KernelSpec:
-    """Return the kernel of `clip_scale_reduce` for `partials` partials in `groups` groups."""
+    """Return the kernel of `clip_scale_reduce` for a buffer of `partials` partials in `groups` groups."""
     names = (("partials", "fp32"), ("group_starts", "i32"), ("norms", "fp32"), ("scales", "fp32"))
     return KernelSpec(
         op="clip.scale_reduce",
@@ -127,7 +127,7 @@ def scale_reduce_spec(partials: int, groups: int, max_norm: float, eps: float) -
 
 @functools.cache
 def scale_apply_spec(partials: int) -> KernelSpec:
-    """Return the kernel of `scale_apply_` for `partials` partials."""
+    """Return the kernel of `scale_apply_` for a buffer of `partials` partials."""
     names = (("flat", "fp32"), ("scales", "fp32"), ("starts", "i64"), ("counts", "i32"), ("groups", "i32"))
     return KernelSpec(
         op="clip.scale_apply",
@@ -144,7 +144,7 @@ def scale_apply_spec(partials: int) -> KernelSpec:
 
 
 def specializations(*, partials: int, groups: int, max_norm: float, eps: float) -> list[KernelSpec]:
-    """Return the three kernels of a clip of `partials` partials in `groups` groups."""
+    """Return the three kernels of a clip, for a buffer of `partials` partials in `groups` groups."""
     return [squared_sum_spec(partials), scale_reduce_spec(partials, groups, max_norm, eps), scale_apply_spec(partials)]
 
 

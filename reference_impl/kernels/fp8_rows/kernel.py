@@ -48,7 +48,7 @@ def _quantize_kernel(
 
 
 def row_warps(block: int) -> int:
-    """Return the warps of a program that holds `block` elements of a row."""
+    """Return the number of warps for a program that holds `block` elements of a row."""
     return max(1, min(16, block // (32 * _ELEMENTS_PER_THREAD)))
 
 
@@ -76,7 +76,7 @@ def specializations(*, rows: int, cols: int, dtype: str) -> list[KernelSpec]:
 
 
 def empty_rows(rows: int, cols: int, like: Tensor) -> tuple[Tensor, Tensor]:
-    """Return unfilled data e4m3 [rows, cols] and scale f32 [rows] on the device of `like`."""
+    """Return uninitialized data e4m3 [rows, cols] and scale f32 [rows] on the device of `like`."""
     data = torch.empty(rows, cols, dtype=torch.float8_e4m3fn, device=like.device)
     return data, torch.empty(rows, dtype=torch.float32, device=like.device)
 

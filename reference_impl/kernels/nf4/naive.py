@@ -1,4 +1,4 @@
-"""NF4 dequantization in plain torch."""
+"""NF4 dequantization in plain torch: 4-bit codes and block scales to a dense matrix."""
 
 from __future__ import annotations
 
