@@ -193,9 +193,7 @@ class StepAndFloors:
     fp8_step: Interleaved | None = None
 
     def described(self) -> dict[str, Any]:
-        """Return the figures as JSON; ``times_floor``, ``times_fused_floor`` and ``fp8_times_floor`` are ratios of
-        medians.
-        """
+        """Return the figures for JSON. ``times_floor``, ``times_fused_floor`` and ``fp8_times_floor`` are ratios."""
         arms = {name: getattr(self, name) for name in ("step", "floor", "fused_floor", "fp8_step")}
         ratios = {f"times_{name}": self.step.median_ms / arms[name].median_ms for name in ("floor", "fused_floor")}
         if self.fp8_step is not None:
