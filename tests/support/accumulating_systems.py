@@ -1,4 +1,4 @@
-"""A stranger's trainer that takes its batch in micro-batches, right and in the ways of which people's went wrong."""
+"""A user's trainer that processes its batch in micro-batches: correctly, and with known mistakes of other trainers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PARTS, IGNORED, WORDS, MAX_NORM = 4, -100, 11, 0.05
 
 
 class Step:
-    """One update of a small model; `wrong` says what is wrong about its accumulation."""
+    """One update of a small model; `wrong` names the mistake in its accumulation."""
 
     def __init__(self, rate: float, parts: int, wrong: str, *, clips: bool, optimizer: Any) -> None:
         self.model = nn.Sequential(nn.Embedding(WORDS, 8), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, WORDS))
@@ -63,7 +63,7 @@ class Step:
 
 
 class Accumulating(StepFunctionSystem):
-    """Tokens and labels of four sequences, of which some labels are ignored: unequally many in each."""
+    """Train on four sequences of tokens and labels; different numbers of labels are ignored in each sequence."""
 
     name = "accumulating"
     arm_options: Mapping[str, Any] = {"micro_batches": int, "learning_rate": float}
@@ -80,7 +80,7 @@ class Accumulating(StepFunctionSystem):
         return StepFunction(step, self.batches(parts), lambda: dict(step.model.named_parameters()))
 
     def batches(self, parts: int) -> Callable[[int], dict[str, Tensor]]:
-        """Four sequences a step, in `parts` micro-batches or at once; the same ones either way."""
+        """Return a function of the step that returns four sequences, as `parts` micro-batches or as one batch."""
 
         def batch(index: int) -> dict[str, Tensor]:
             drawn = torch.Generator().manual_seed(index)
@@ -146,13 +146,13 @@ class LoadedTwice(Accumulating):
 
 
 class WithoutCounter(Accumulating):
-    """Its optimizer counts no updates."""
+    """Train with an optimizer that does not count its updates."""
 
     optimizer = torch.optim.SGD
 
 
 class WithOwnCounter(WithoutCounter):
-    """As its state's tensor `updates` does."""
+    """Train with such an optimizer, but count the updates in the state's tensor `updates`."""
 
     def build(self, workload: Workload, arm: Arm) -> StepFunction:
         right = super().build(workload, arm)

@@ -1,4 +1,4 @@
-"""Systems that refuse a step beyond those that they were opened for, as a schedule of learning rates does."""
+"""Systems that refuse steps beyond the number for which they were opened, as a learning-rate schedule does."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from harness.system.wrappers import FaultyRun
 
 
 class OneStepTooManyError(Exception):
-    """The trainer had planned for fewer steps."""
+    """The trainer has planned fewer steps than it was asked to run."""
 
 
 class Counted(FaultyRun):
-    """Takes so many steps, from wherever it was loaded."""
+    """A run that allows a fixed number of steps, counted from the step at which it was loaded."""
 
     def step(self, index: int) -> Tensor:
         self._steps -= 1
@@ -26,7 +26,7 @@ class Counted(FaultyRun):
 
 
 class Announced(Regression):
-    """Takes as many steps as its workload has when it is opened."""
+    """Allow as many steps as the workload has when the run is opened."""
 
     def open(self, workload: Workload, arm: Arm, **options: Any) -> Any:
         return Counted(super().open(workload, arm, **options), workload.steps)
@@ -46,4 +46,4 @@ class Announced(Regression):
 
 
 class AnnouncedWaits(Announced, Waits):
-    """Waits for the device in every step. Tests name it by its two parts."""
+    """Wait for the device in every step. The name combines those of its two base classes."""

@@ -1,13 +1,14 @@
-"""Say of each entry that is named on standard input what the claims say of a form of it: a line of JSON for each line.
+"""Try forms of museum entries that standard input names, and print the results of their claims as lines of JSON.
 
-The lines: [drill] PATH FORM [CLAIM ...], or example NAME
+A line of input is `[drill] PATH FORM [CLAIM ...]` or `example NAME`.
 
-For tests: one process imports torch, and each run is a fork. What entries need imported beside it is imported once, in
-a branch: a fork that answers for all entries which need that. A release that an entry brings is imported by its runs
-alone, and in a branch that has no other release of it.
+For tests. One process imports torch, and each run is a fork. Other slow imports that entries need are done once, in a
+branch: a fork that answers for all entries with this need. A package release that an entry needs is imported by the
+entry's runs alone, in a branch without another release of the package.
 
-Without claims, all but the long run are tried. A FORM may end with another number of steps than the templates' have
-(`buggy:8`). Of a line that begins with `drill`: what did not hold without a fault, and each fault that was planted.
+Without claims, all but the long run are tried. A FORM may end with a number of steps that replaces the templates'
+(`buggy:8`). For a line that starts with `drill`, the answer has the claims that failed without a fault, and each
+planted fault.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ OF_RELEASES = {
 
 
 class Branch:
-    """A fork that answers line by line, until this process closes its end."""
+    """A fork that answers line by line until this process closes its end of the pipe."""
 
     def __init__(self) -> None:
         theirs, self._to = os.pipe()
@@ -74,7 +75,7 @@ def _answer(line: str) -> str:
 
 
 def answered(*words: str) -> list[dict[str, object]]:
-    """What is said of one line."""
+    """Return the answer to one line."""
     if words[0] == "example":
         return [vars(each) for each in try_example(words[1])]
     if words[0] != "drill":
@@ -88,9 +89,9 @@ def answered(*words: str) -> list[dict[str, object]]:
 
 
 def needed_by(entry: Path) -> list[str]:
-    """What an entry imports in any of its functions, or has others import, of what takes long: `module[:name]`.
+    """Return the slow imports, `module[:name]`, that the entry's functions need directly or indirectly.
 
-    Of the library that is installed for tests only where the entry brings no releases, one of which may be its own.
+    The library that is installed for tests is included only if the entry needs no releases, because one may be its own.
     """
     text, brought = entry.read_text(encoding="utf-8"), _brought_by(entry)
     needed = [COMPILER] if COMPILES in text else []
@@ -109,7 +110,7 @@ def _brought_by(entry: Path) -> set[str]:
 
 
 def import_all(needed: list[str]) -> None:
-    """Import it here, before any fork of this process."""
+    """Import these modules in this process, before it forks."""
     known = len(sys.modules)
     for each in needed:
         name, _, attribute = each.partition(":")
@@ -121,7 +122,7 @@ def import_all(needed: list[str]) -> None:
 
 
 def branch_of(line: str) -> str:
-    """The one that answers: none for what needs torch alone; with the library, or without it."""
+    """Return the name of the branch that answers the line; "" if the entry needs torch alone."""
     words = line.split()
     needed = needed_by(Path(words[0])) if words[0] not in ("example", "drill") else []
     return COMPILER if set(needed) == {COMPILER} else LIBRARY if needed else ""

@@ -1,4 +1,4 @@
-"""Archives that no honest tool writes."""
+"""Archives that no ordinary tool writes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Member:
-    """One entry. `size` lies about the data where it is given."""
+    """One member of an archive. If `size` is given, it is written in place of the true size of the data."""
 
     name: str
     data: bytes = b""
@@ -30,7 +30,7 @@ def header(member: Member) -> tarfile.TarInfo:
 
 
 def tar_bytes(members: Sequence[Member]) -> bytes:
-    """A tar file of these entries, one after the other, whatever they are."""
+    """Return a tar file of these members, one after the other, even if they are invalid."""
     parts = []
     for member in members:
         padding = b"\0" * (-len(member.data) % tarfile.BLOCKSIZE)
@@ -39,13 +39,13 @@ def tar_bytes(members: Sequence[Member]) -> bytes:
 
 
 def archive_of(path: Path, *members: Member) -> Path:
-    """Write a `.tar.xz` of these entries."""
+    """Write a `.tar.xz` archive of these members and return its path."""
     path.write_bytes(lzma.compress(tar_bytes(members)))
     return path
 
 
 def packed(directory: Path, archive: Path, top: str) -> Path:
-    """A directory as ordinary tar packs it, under `top` ("." or a folder's name); compressed as the name says."""
+    """Pack a directory as ordinary tar does, under `top` ("." or a folder's name); the name selects compression."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as tar:
         tar.add(directory, arcname=top)

@@ -1,4 +1,4 @@
-"""Claims of the kinds `resume` and `evaluation` on small systems, planned, executed and judged by a test."""
+"""Plan, execute and judge claims of the kinds `resume` and `evaluation` on small systems, within a test."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def evaluated(system: str, directory: Path, *, fault: str | None = None, **claim
 
 
 def fork_other_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Train parts in forks of a process that has done nothing yet (`warm`): starting an interpreter takes seconds.
+    """Train parts in forks of an unused process (`warm`), because starting an interpreter takes seconds.
 
-    They have one thread, as this process must: sums in another order have other bits.
+    The forks have one thread, as this process must have: with more threads, sums have another order and other bits.
     """
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setattr(child, "subprocess", warm_start.Subprocess())

@@ -1,6 +1,6 @@
-"""One process of xdist gets all tests of a file, or of files that share a library: what they share is made once.
+"""Run all tests of a file, or of files that share a resource, in one xdist process, which makes the resource once.
 
-xdist's `loadfile` counts the tests of a process again after each one, and looks up each in a list.
+xdist's own `loadfile` is slower: after each test it counts the tests of a process again, and looks up each in a list.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SHARED = {
 
 
 class Indexed(list[str]):
-    """Different names; each is found at once."""
+    """A list of different names with a fast `index`."""
 
     def __init__(self, names: Sequence[str]) -> None:
         super().__init__(names)
@@ -35,7 +35,7 @@ class Indexed(list[str]):
 
 
 class ByFile(LoadScopeScheduling):  # type: ignore[misc]
-    """Files with the most tests begin first."""
+    """A scheduler that starts files with the most tests first."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
@@ -47,7 +47,7 @@ class ByFile(LoadScopeScheduling):  # type: ignore[misc]
             self.registered_collections[node] = Indexed(collection)
 
     def mark_test_complete(self, node: Any, item_index: int, duration: float = 0) -> None:
-        """Forget the test: what remains is pending."""
+        """Remove the completed test, so that only pending tests remain."""
         nodeid = self.registered_collections[node][item_index]
         unit = self._split_scope(nodeid)
         del self.assigned_work[node][unit][nodeid]

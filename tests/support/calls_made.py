@@ -1,4 +1,4 @@
-"""Count the function calls of a piece of work: the same number on every machine, however fast or busy."""
+"""Count the function calls of a piece of work, which is the same number on every machine, at any load."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HERE = Path(__file__).parent
 
 
 def counted(work: Callable[[], Value]) -> tuple[Value, int]:
-    """Return what the work returns, and how many functions of Python and C it calls in this thread."""
+    """Return the result of the work and the number of Python and C functions that it calls in this thread."""
     calls = 0
 
     def count(_frame: object, event: str, _of: object) -> None:
@@ -31,7 +31,7 @@ def counted(work: Callable[[], Value]) -> tuple[Value, int]:
 
 
 def calls_of_program(program: str) -> int:
-    """Return how many functions a new Python calls for a program, in the repository's root."""
+    """Return the number of functions that a new Python calls to run a program in the repository's root."""
     counted = f"from calls_made import counted\n_, calls = counted(lambda: exec({program!r}, {{}}))"
     code = f"import sys\nsys.path.insert(0, {str(HERE)!r})\n{counted}\nprint(calls, file=sys.stderr)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=HERE.parents[1])

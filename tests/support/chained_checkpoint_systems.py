@@ -1,5 +1,6 @@
-"""Trainers whose checkpoint is right once, away from an epoch's end, in a process that trains no further; and right
-ones that look like them.
+"""Trainers whose checkpoints are correct only once, or not at an epoch's end, or not while training goes on.
+
+Next to them are correct trainers that look similar.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ EPOCH = ROWS // BATCH  # steps
 
 
 class WithLoader(Right):
-    """Its loader is of another class."""
+    """Use the loader class that a subclass sets as `loader`."""
 
     loader: type[Loader]
 
@@ -31,7 +32,7 @@ class WithLoader(Right):
 
 
 class SecondResumeLoader(Loader):
-    """Counts batches since the process began, and skips those of the checkpoint: two resumes skip the last alone."""
+    """Count batches since the process started, and skip so many on load: a second resume skips too few."""
 
     skipped = 0
 
@@ -52,7 +53,7 @@ class SecondResumeLoader(Loader):
 
 
 class CountedWholeLoader(SecondResumeLoader):
-    """Right: all that were read are counted, also before the resume."""
+    """Correct: count all batches, also those before the resume."""
 
     def state_dict(self) -> dict[str, Any]:
         return {"position": self.place()}
@@ -67,7 +68,7 @@ class CountedWhole(WithLoader):
 
 
 class EpochAgainLoader(Loader):
-    """A finished epoch is begun again by the load, and not the one after it."""
+    """Repeat a finished epoch after a load, and not the epoch after it."""
 
     epoch = 0
     next_epoch = 0  # begun by the load of a finished one: 1 is right
@@ -103,7 +104,7 @@ class NextEpoch(WithLoader):
 
 
 class WritesInAThread(Right):
-    """Return before writing, and write the tensor values that exist after the next step."""
+    """Return before the file is written, and write the tensor values that exist after the next step."""
 
     stepped: threading.Event
 
@@ -132,7 +133,7 @@ class WritesInAThread(Right):
 
 
 class CopiesBeforeItWrites(WritesInAThread):
-    """Right: what the thread writes, no step changes."""
+    """Correct: the thread writes copies, which no step changes."""
 
     def held(self, state: dict[str, Any]) -> dict[str, Any]:
         return {name: _copied(value) for name, value in state.items()}
@@ -167,7 +168,7 @@ class WritesWithTheNextStep(ByIndex):
 
 
 class SavesWhatItLoadedFrom(Right):
-    """Bind new averages when loading, but keep saving the averages from the construction."""
+    """Bind new averages when loading, but continue to save the averages of the construction."""
 
     def build(self, workload: Workload, arm: Arm) -> StepFunction:
         function = super().build(workload, arm)
@@ -185,7 +186,7 @@ class SavesWhatItLoadedFrom(Right):
 
 
 class BindsBoth(SavesWhatItLoadedFrom):
-    """Right: what the step changes is what the next save writes."""
+    """Correct: the next save writes the tensors that the step changes."""
 
     def load(self, path: Path) -> None:
         super().load(path)

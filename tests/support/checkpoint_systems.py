@@ -1,6 +1,6 @@
-"""A trainer as its user wrote it (BatchNorm, dropout, a cosine schedule, a shuffled loader), and wrong ones like it.
+"""A user's trainer (BatchNorm, dropout, a cosine schedule, a shuffled loader), and incorrect trainers like it.
 
-`Right` saves and loads all of it, and its evaluation leaves nothing behind. Each other system forgets one thing.
+`Right` saves and loads all of its state, and its evaluation changes nothing. Each other system has one mistake.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ROWS, BATCH = 40, 8  # five batches an epoch
 
 
 class Loader:
-    """Epoch after epoch in an order of its own, as a DataLoader with `shuffle=True` and a generator."""
+    """Yield epoch after epoch in random order, as a DataLoader with `shuffle=True` and its own generator does."""
 
     def __init__(self, seed: int) -> None:
         self.data = torch.randn(ROWS, 4, generator=torch.Generator().manual_seed(seed))
@@ -31,7 +31,7 @@ class Loader:
         self.order = torch.randperm(ROWS, generator=self.generator)
 
     def current(self, index: int) -> Tensor:
-        """The rows that are next, shifted a little by the number of the step as by an augmentation that follows it."""
+        """Return the next rows, shifted slightly by the number of the step, like an augmentation that depends on it."""
         return self.data[self.order[self.position * BATCH : (self.position + 1) * BATCH]] + 0.01 * index
 
     def advance(self) -> None:
@@ -49,7 +49,7 @@ class Loader:
 
 
 class Trainer:
-    """Everything that a step, a checkpoint and an evaluation touch."""
+    """Everything that a step, a checkpoint and an evaluation read or change."""
 
     def __init__(self, seed: int) -> None:
         torch.manual_seed(seed)
@@ -86,7 +86,7 @@ class Trainer:
 
 
 class Right(StepFunctionSystem):
-    """`lost`: what its checkpoint does not hold."""
+    """Save and load correctly, except for the state in `lost`."""
 
     name = "a trainer with a checkpoint"
     lost: ClassVar[tuple[str, ...]] = ()
@@ -137,7 +137,7 @@ class Right(StepFunctionSystem):
 
 
 class ByIndex(Right):
-    """Its batch follows from the number of the step alone."""
+    """Read a batch that depends on the number of the step alone."""
 
     def batch(self, index: int) -> dict[str, Tensor]:
         rows = torch.randn(BATCH, 4, generator=torch.Generator().manual_seed(index))
@@ -156,32 +156,32 @@ class WithoutOptimizer(Right):
 
 
 class WithoutGenerator(Right):
-    """Dropout draws other masks."""
+    """Lose the state of the generator, so that dropout draws other masks after a load."""
 
     lost = ("draws",)
 
 
 class WithoutLoader(Right):
-    """The epoch begins again."""
+    """Lose the loader's position, so that the epoch starts again."""
 
     lost = ("loader",)
 
 
 class WithoutAverage(Right):
-    """No loss reads the averaged weights."""
+    """Lose the averaged weights, which no loss reads."""
 
     lost = ("average",)
 
 
 class EpochOnly(Right):
-    """The place in the epoch is kept, and the epoch's order is drawn anew."""
+    """Keep the position in the epoch, but draw the order of the epoch again."""
 
     def save(self, path: Path) -> None:
         torch.save({**self.trainer.state_dict(), "loader": {"position": self.trainer.loader.position}}, path)
 
 
 class LaterEpochsDiffer(Right):
-    """The epoch under way is kept, and not the generator that orders the next one."""
+    """Keep the current epoch, but lose the generator that orders the following epochs."""
 
     def save(self, path: Path) -> None:
         loader = self.trainer.loader.state_dict()
@@ -190,7 +190,7 @@ class LaterEpochsDiffer(Right):
 
 
 class ParametersOnly(Right):
-    """Without running statistics."""
+    """Lose the running statistics."""
 
     def save(self, path: Path) -> None:
         model = dict(self.trainer.model.named_parameters())
@@ -203,7 +203,7 @@ class ParametersOnly(Right):
 
 
 class RenamedLayer(ParametersOnly):
-    """`strict=False` hides that the last layer has another name in the file."""
+    """Give the last layer another name in the file, which `strict=False` hides."""
 
     def save(self, path: Path) -> None:
         model = {name.replace("4.", "head."): each for name, each in self.trainer.model.state_dict().items()}
@@ -211,7 +211,7 @@ class RenamedLayer(ParametersOnly):
 
 
 class RenamedModel(ParametersOnly):
-    """`strict=False` hides that every name in the file begins with `module.`."""
+    """Start every name in the file with `module.`, which `strict=False` hides."""
 
     def save(self, path: Path) -> None:
         model = {f"module.{name}": each for name, each in self.trainer.model.state_dict().items()}
@@ -219,7 +219,7 @@ class RenamedModel(ParametersOnly):
 
 
 class AnotherModel(Right):
-    """The load makes a model anew, and the optimizer goes on with the old one's parameters."""
+    """Make a new model when loading, while the optimizer keeps the parameters of the old model."""
 
     def load(self, path: Path) -> None:
         trainer, state = self.trainer, torch.load(path)
@@ -228,7 +228,7 @@ class AnotherModel(Right):
 
 
 class HalfPrecision(Right):
-    """Floating-point weights are written as bfloat16."""
+    """Write floating-point weights as bfloat16."""
 
     def save(self, path: Path) -> None:
         model = {
@@ -239,7 +239,7 @@ class HalfPrecision(Right):
 
 
 class StepCountRestarts(Right):
-    """Moments are kept, and bias corrections begin anew."""
+    """Keep the moments, but restart the step count of the bias corrections."""
 
     def load(self, path: Path) -> None:
         super().load(path)
@@ -248,7 +248,7 @@ class StepCountRestarts(Right):
 
 
 class ScheduleSteppedOnLoad(Right):
-    """The load takes the schedule's step of an epoch that has not ended."""
+    """Step the schedule when loading, although the epoch has not ended."""
 
     def load(self, path: Path) -> None:
         super().load(path)
@@ -256,7 +256,7 @@ class ScheduleSteppedOnLoad(Right):
 
 
 class EvalModeAfterLoad(Right):
-    """No tensor tells that dropout is off, only what is computed."""
+    """Leave dropout switched off after a load, which no tensor shows."""
 
     def load(self, path: Path) -> None:
         super().load(path)
@@ -267,7 +267,7 @@ KEPT: dict[str, Any] = {}
 
 
 class InMemory(Right):
-    """What is loaded lives in a global of the module: any test within one process passes."""
+    """Load from a global variable of the module, so that any test within one process passes."""
 
     def save(self, path: Path) -> None:
         KEPT.update(self.trainer.state_dict())
@@ -279,7 +279,7 @@ class InMemory(Right):
 
 
 class SavesTheFirstAgain(Right):
-    """What was staged for the first checkpoint is written for every later one."""
+    """Write the data of the first checkpoint for every later one."""
 
     staged: Any = None
 
@@ -289,7 +289,7 @@ class SavesTheFirstAgain(Right):
 
 
 class TrainsOnFromItsAverage(Right):
-    """A save leaves the averaged weights in the model, which are right in the checkpoint."""
+    """Leave the averaged weights in the model after a save; they are correct in the checkpoint."""
 
     def save(self, path: Path) -> None:
         super().save(path)
@@ -299,10 +299,10 @@ class TrainsOnFromItsAverage(Right):
 
 
 class ElsewhereThanAsked(Right):
-    """Writes nothing to the path that it is given; the load repairs nothing but one tensor."""
+    """Write nothing to the given path; the load restores only one tensor."""
 
     def save(self, path: Path) -> None:
-        """Believe that a callback saves."""
+        """Do nothing, as if a callback saved."""
 
     def load(self, path: Path) -> None:
         with torch.no_grad():
@@ -320,7 +320,7 @@ class StaysInEvalMode(Right):
 
 
 class EvaluatesInTrainMode(Right):
-    """Updates running statistics, and draws dropout's masks."""
+    """Evaluate in training mode, which updates running statistics and draws dropout masks."""
 
     def evaluate(self) -> Any:
         with torch.no_grad():
@@ -328,7 +328,7 @@ class EvaluatesInTrainMode(Right):
 
 
 class UpdatesStatistics(Right):
-    """Running statistics alone."""
+    """Update the running statistics in the evaluation."""
 
     def evaluate(self) -> Any:
         before = torch.get_rng_state()
@@ -345,7 +345,7 @@ class DrawsItsBatch(Right):
 
 
 class EvaluatesItsAverage(Right):
-    """The captured arm evaluates the averaged weights, the plain one those that it trains."""
+    """Evaluate the averaged weights in the captured arm, but the trained weights in the plain one."""
 
     def build(self, workload: Workload, arm: Arm) -> StepFunction:
         self.captured = arm.capture == "step"
@@ -373,7 +373,7 @@ class TakesTrainingBatches(Right):
 
 
 class LeavesGradients(Right):
-    """The next step adds its own gradients to those of the held-out loss."""
+    """Leave the gradients of the evaluation, to which the next step adds its own."""
 
     def evaluate(self) -> Any:
         self.trainer.model.eval()
@@ -410,7 +410,7 @@ class ReturnsText(Right):
 
 
 class Without(Right):
-    """Hands over neither evaluation nor checkpoint."""
+    """Offer neither evaluation nor checkpoint."""
 
     def build(self, workload: Workload, arm: Arm) -> StepFunction:
         whole = super().build(workload, arm)
@@ -418,7 +418,7 @@ class Without(Right):
 
 
 class Dying(StepFunctionSystem):
-    """Comes to its end as the arm's setting `dies` says, `save killed` or `load raises`, with a file half written."""
+    """Die as the arm's setting `dies` says (`save killed` or `load raises`), with a half-written file."""
 
     name = "a trainer that dies"
     arm_options = {"dies": str, "note": str}  # noqa: RUF012 - as users write it

@@ -25,13 +25,13 @@ FLAGS = [
 
 
 def installed() -> str | None:
-    """The Chromium of this machine, None when it has none."""
+    """Return the path of this machine's Chromium, or None."""
     return shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
 @dataclass
 class Browser:
-    """A Chromium with one page, spoken to over file descriptors 3 and 4."""
+    """A Chromium with one page, controlled through file descriptors 3 and 4."""
 
     process: subprocess.Popen[bytes]
     write: int
@@ -42,7 +42,7 @@ class Browser:
     _rest: bytes = b""
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """One command and its answer; events that come meanwhile are kept."""
+        """Send a command and return its answer; keep events that arrive before it."""
         self._next += 1
         message: dict[str, Any] = {"id": self._next, "method": method, "params": parameters}
         if self.session:
@@ -60,7 +60,7 @@ class Browser:
         raise TimeoutError(method)
 
     def wait_for(self, method: str) -> None:
-        """Until an event of this name has come."""
+        """Wait until an event with this name has arrived."""
         deadline = time.monotonic() + TIMEOUT_S
         while not any(event.get("method") == method for event in self.events):
             if time.monotonic() > deadline:
@@ -68,7 +68,7 @@ class Browser:
             self.events.append(self._message())
 
     def evaluate(self, expression: str) -> Any:
-        """A value computed in the page, promises awaited."""
+        """Return the value of an expression computed in the page; promises are awaited."""
         result = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         if "exceptionDetails" in result:
             raise RuntimeError(str(result["exceptionDetails"]))
@@ -86,7 +86,7 @@ class Browser:
 
 @contextmanager
 def chromium(executable: str) -> Iterator[Browser]:
-    """A browser that ends with the context."""
+    """Yield a browser that ends with the context."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
         browser = _start(executable, profile)
         try:
@@ -99,7 +99,7 @@ def chromium(executable: str) -> Iterator[Browser]:
 
 
 def _start(executable: str, profile: str) -> Browser:
-    """A browser whose pipe ends are descriptors 3 and 4, as `--remote-debugging-pipe` asks."""
+    """Start a browser whose ends of the pipe are descriptors 3 and 4, as `--remote-debugging-pipe` requires."""
     their_read, our_write = os.pipe()
     our_read, their_write = os.pipe()
     command = [executable, *FLAGS, f"--user-data-dir={profile}", "--remote-debugging-pipe", "about:blank"]

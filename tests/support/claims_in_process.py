@@ -1,4 +1,4 @@
-"""A claim planned, executed and judged in this process: what `harness verify` would say, without its workers."""
+"""Plan, execute and judge a claim in this process: the result of `harness verify` without its workers."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def contract_of(
     steps: int = STEPS,
     arms: Mapping[str, Mapping[str, Any]] = ARMS,
 ) -> Contract:
-    """A contract of one claim over arms of one system, and `again`, which names that system as its own."""
+    """Return a contract with one claim over arms of one system, and an arm `again` that names the system itself."""
     return Contract.model_validate(
         {
             "schema": "contract/v2",
@@ -87,7 +87,7 @@ def planned_of(contract: Contract, fault: str | None = None) -> Plan:
 
 
 def executed(run: Run, directory: Path) -> RunEvidence:
-    """The evidence that the run's probe leaves in `directory`, read again."""
+    """Execute a run's probe in `directory` and return its evidence as it is read from there."""
     directory.mkdir(parents=True)
     (directory / "run.json").write_text(dump_json(run.model_dump(), sort_keys=False))
     with Recorder(directory) as recorder:
@@ -99,7 +99,7 @@ def executed(run: Run, directory: Path) -> RunEvidence:
 def verdict_on(
     system: str, directory: Path, *, fault: str | None = None, seed: int = 0, steps: int = STEPS, **claim: Any
 ) -> Verdict:
-    """The verdict on `CLAIM` with changes, of a system in a test's support folder."""
+    """Return the verdict on `CLAIM`, with changes, for a system in a test's support folder."""
     return judged(system, directory, CLAIM | claim, fault=fault, seed=seed, steps=steps)
 
 
@@ -113,7 +113,7 @@ def judged(
     steps: int = STEPS,
     arms: Mapping[str, Mapping[str, Any]] = ARMS,
 ) -> Verdict:
-    """The verdict on any claim."""
+    """Return the verdict on any claim."""
     contract = contract_of(system, claim, seed, steps, arms)
     planned = planned_of(contract, fault)
     [unit] = planned.units

@@ -1,4 +1,4 @@
-"""Trainers whose clip hides how large the gradients of the captured arm were."""
+"""Trainers whose clip hides that the captured arm's gradients are too large."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from harness.system.step_function import StepFunction, StepFunctionSystem
 
 
 class Clipped(StepFunctionSystem):
-    """The captured arm's loss is multiplied by `factor`; the clip acts in every step."""
+    """Multiply the captured arm's loss by `factor`; the clip is active in every step."""
 
     factor = 1.0
 

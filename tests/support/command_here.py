@@ -1,4 +1,4 @@
-"""A command of the harness in this process."""
+"""Execute a command of the harness in this process."""
 
 from __future__ import annotations
 

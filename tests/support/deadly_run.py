@@ -1,4 +1,4 @@
-"""Where an arm of `deadly_system` dies: in its step function, in a method of its run, or in a write of records."""
+"""The places where an arm of `deadly_system` dies: its step function, a method of its run, or a write of records."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def opened(workload: Workload, arm: Arm, phase: str, cause: str, options: Mappin
 
 
 class DiesInCapture(Regression):
-    """Dies within its step function, while that is captured."""
+    """Die within the step function while it is captured."""
 
     def __init__(self, die: Callable[[], Any]) -> None:
         self._die = die
@@ -60,7 +60,7 @@ def _dies_in_step(training: Any, index: int, die: Callable[[], Any]) -> None:
 
 
 def _dies_in_method(training: Any, name: str, die: Callable[[], Any]) -> None:
-    """From the first step on: everybody reads the parameters before it."""
+    """Make a method die, but only after the first step, because parameters are read before it."""
     kind = type(training)
     steps: list[int] = []
 
@@ -76,7 +76,7 @@ def _dies_in_method(training: Any, name: str, die: Callable[[], Any]) -> None:
 
 
 def _dies_in_write(arm: str, die: Callable[[], Any], *, torn: bool) -> None:
-    """While the record of the arm's end is written: after half of its line, where the process ends with it."""
+    """Die while the record of the arm's end is written: in the middle of its line if `torn`, else before it."""
     write = Recorder.write
 
     def writes(self: Recorder, record: Record) -> None:

@@ -1,6 +1,6 @@
-"""A small training system of which an arm dies as its setting `dies: <phase>:<cause>` says; an arm without it trains.
+"""A small training system whose arm dies as its setting `dies: <phase>:<cause>` says; without the setting it trains.
 
-The ways to die are here, without torch. Where they come is in `deadly_run.py`.
+The ways to die are in this module, which does not import torch. `deadly_run.py` has the places where they happen.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NONSENSE = 0.5
 
 
 def misbehave(cause: str) -> Any:
-    """End or harm this process in one way. What leaves it alive raises, or returns something: nonsense."""
+    """End or damage this process in one way. If the process stays alive, raise an error or return nonsense."""
     return CAUSES[cause]()
 
 
@@ -52,7 +52,7 @@ def _lose_output() -> None:
 
 
 def _lose_directory() -> None:
-    """Remove the folder in which this worker's records lie."""
+    """Remove the folder with this worker's records."""
     links = [os.readlink(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd") if _is_link(name)]  # noqa: PTH115, PTH208
     shutil.rmtree(Path(next(link for link in links if link.endswith("records.jsonl"))).parent)
 
@@ -62,12 +62,12 @@ def _is_link(name: str) -> bool:
 
 
 def _fill_disk() -> None:
-    """As a full disk: no file of this process grows any more."""
+    """Act like a full disk: no file of this process can grow."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
 
 
 def _leave_a_child() -> None:
-    """A grandchild in a session of its own outlives this process, which leaves as if all were well."""
+    """Leave a grandchild in its own session that outlives this process, which exits without an error."""
     if os.fork() == 0:
         os.setsid()
         if os.fork() == 0:
@@ -105,7 +105,7 @@ CAUSES: dict[str, Callable[[], Any]] = {
 
 
 class DeadlySystem:
-    """Two layers learn a linear map (`step_function_systems`), until they die."""
+    """Two layers that learn a linear map (`step_function_systems`) until they die."""
 
     def describe(self) -> SystemDescription:
         return SystemDescription(

@@ -1,7 +1,7 @@
-"""Verify a contract whose arms die, each of one cause in one phase, and say what is not as it must be.
+"""Verify a contract whose arms die, each by one cause in one phase, and report what is not as it must be.
 
-A combination is an arm and a claim of its own; beside them each workload has the claim SOUND, which must hold. Its
-arms share a run: a worker that dies costs its claim and another worker for the rest.
+A combination has its own arm and claim. In addition each workload has the claim SOUND, which must hold. The arms of a
+workload share a run: if a worker dies, its claim is an ERROR, and another worker executes the rest.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ LEFT_S = 5.0  # for what was killed to be gone
 
 @dataclass(frozen=True)
 class Combination:
-    """One arm's death. named: texts of which the verdict's message has one; system: the arm's own, where not SYSTEM."""
+    """One arm's death. named: texts of which the verdict's message must have one. system: None means SYSTEM."""
 
     phase: str
     cause: str
@@ -56,7 +56,7 @@ class Combination:
 
 @dataclass(frozen=True)
 class Group:
-    """Combinations that share a workload, and so a run, with its limits in seconds."""
+    """Combinations that share a workload, and so a run, with the run's time limits in seconds."""
 
     name: str
     combinations: tuple[Combination, ...]
@@ -66,7 +66,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one combination came to."""
+    """The verdict of one combination, and what is wrong with it."""
 
     combination: Combination
     verdict: Verdict
@@ -78,7 +78,7 @@ class Outcome:
 
 
 def contract_text(groups: Sequence[Group], needs: dict[str, Any], steps: int) -> str:
-    """A contract with a workload for each group."""
+    """Return a contract with a workload for each group."""
     workload = {"model": "any", "batch_size": 2, "seq_len": 4, "steps": steps, "needs": needs}
     claims = [_claim("SOUND", "again", [group.name for group in groups], steps)]
     claims += [_claim_of(one, group.name, steps, needs) for group in groups for one in group.combinations]
@@ -128,9 +128,9 @@ def _claim(name: str, candidate: str, workloads: list[str], steps: int) -> dict[
 
 
 def verified(groups: Sequence[Group], needs: dict[str, Any], *, steps: int, describe_s: float) -> list[Outcome]:
-    """Verify them all in one directory, and look for what must not be: a PASS, an unnamed cause, a process left.
+    """Verify all combinations in one directory; find a PASS, an unnamed cause, or a process that is left.
 
-    What concerns all of them (exit code, SOUND, `judge --check`, processes) is a problem of the first outcome.
+    Problems of all combinations together (exit code, SOUND, `judge --check`, processes) are added to the first outcome.
     """
     paths = [path for path in (str(Path(__file__).parent),) if path not in sys.path]
     mark = uuid.uuid4().hex
@@ -160,7 +160,7 @@ def verified(groups: Sequence[Group], needs: dict[str, Any], *, steps: int, desc
 
 
 def _with_limits(groups: Sequence[Group]) -> Callable[[Sequence[LoadedContract], VerifyOptions], Plan]:
-    """`plan_contracts`, with each group's limits in its runs."""
+    """Return a substitute for `plan_contracts` that sets each group's limits in its runs."""
     limits = {each.name: {"wall_limit_s": each.wall_limit_s, "heartbeat_s": each.heartbeat_s} for each in groups}
     planned_as_ever = session.plan_contracts
 
@@ -183,7 +183,7 @@ def _exit_code(code: ExitCode) -> list[str]:
 
 
 def _check(directory: Path | None) -> list[str]:
-    """What `harness judge --check` has against the directory."""
+    """Return what `harness judge --check` reports against the directory."""
     arguments = ["judge", "--check", str(directory)]
     printed = StringIO()
     with redirect_stdout(printed), redirect_stderr(printed):
@@ -211,7 +211,7 @@ STRANGER_PHASES = ("import", "import_in_worker", "describe")
 
 
 def write_modules(folder: Path) -> None:
-    """Modules whose systems die while they are imported or described: `dies_<phase>_<cause>`."""
+    """Write modules `dies_<phase>_<cause>`, whose systems die while they are imported or described."""
     from deadly_system import CAUSES
 
     for where in STRANGER_PHASES:

@@ -1,12 +1,12 @@
-"""Code blocks of documentation pages, with the comment above each that says what becomes of it.
+"""Read code blocks of documentation pages, with the comment above each that says how it is tested.
 
-A comment on the line above a block has one of these forms; `sh` and `console` blocks without one are run:
+A comment on the line above a block has one of these forms; `sh` and `console` blocks without a comment are run:
 
-    <!-- not run here: REASON -->    its commands are parsed, and not run
-    <!-- DIR: PATH -->               run, with PATH in the place of the word DIR
+    <!-- not run here: REASON -->    its commands are parsed, but not run
+    <!-- DIR: PATH -->               run, with the word DIR replaced by PATH
     <!-- file: NAME -->              the reader saves the block as this file
-    <!-- change to: NAME -->         the reader changes the file so, in a `diff` block
-    <!-- written: NAME -->           what a command before it has written
+    <!-- change to: NAME -->         the reader changes the file as the `diff` block says
+    <!-- written: NAME -->           an earlier command has written this text
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ BLOCK = re.compile(
 
 @dataclass(frozen=True)
 class Block:
-    """A block of a page; `line` is where it begins."""
+    """A block of a page; `line` is its first line."""
 
     page: str
     line: int
@@ -52,7 +52,7 @@ class Block:
 
 
 def blocks(page: str) -> list[Block]:
-    """All blocks of a page, in their order."""
+    """Return all blocks of a page, in order."""
     text = (ROOT / page).read_text(encoding="utf-8")
     return [
         Block(page, text.count("\n", 0, found.start()) + 1, found["language"], found["text"], found["note"] or "")
@@ -61,21 +61,21 @@ def blocks(page: str) -> list[Block]:
 
 
 def followed(page: str) -> list[Block]:
-    """The blocks of a page that are followed in their order; none of other pages."""
+    """Return the blocks of a page whose steps a reader follows in order; none for other pages."""
     text, end = (ROOT / page).read_text(encoding="utf-8"), FOLLOWED.get(page, "")
     last = text[: len(text) if end is None else text.index(end)].count("\n")
     return [block for block in blocks(page) if block.line <= last]
 
 
 class Command(NamedTuple):
-    """A line for a shell, and the output that the page shows."""
+    """A shell line, and the output that the page shows for it."""
 
     line: str
     shown: list[str]
 
 
 def commands(block: Block) -> list[Command]:
-    """The commands of an `sh` block, a line each, or of a `console` block, where they begin with `$`."""
+    """Return the commands of a block: each line of `sh`, or each line of `console` that starts with `$`."""
     if block.language == "sh":
         return [Command(line, []) for line in block.text.splitlines() if line.strip()]
     found: list[Command] = []
@@ -88,7 +88,7 @@ def commands(block: Block) -> list[Command]:
 
 
 def shows(printed: list[str], shown: list[str]) -> bool:
-    """Return True if lines match the page: `…` alone stands for any lines, within a line for any text."""
+    """Return True if the lines match the page, where `…` stands for any lines, or within a line for any text."""
     if not shown:
         return not printed
     if shown[0].strip() == "…":
@@ -98,7 +98,7 @@ def shows(printed: list[str], shown: list[str]) -> bool:
 
 
 def programs(line: str) -> Iterator[list[str]]:
-    """The arguments of each program that a line for a shell starts, without variables, redirections and comments."""
+    """Yield the arguments of each program that a shell line starts, without variables, redirections and comments."""
     words = shlex.shlex(line, posix=True, punctuation_chars=True)
     words.whitespace_split = True
     started: list[str] = []

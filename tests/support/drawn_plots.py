@@ -1,4 +1,4 @@
-"""Every plot of a run's sections, even if the page budget leaves it out."""
+"""Return every plot of a run's sections, also those that the page budget leaves out."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from harness.report.view import ReportView
 
 
 class DrawnPlot(NamedTuple):
-    """A plot, its section, the units that it is of, and the arms by role of each part of their claims."""
+    """A plot, its section, its units (claim and workload), and the arms by role for each part of their claims."""
 
     anchor: str
     plot: Plot
@@ -21,7 +21,7 @@ class DrawnPlot(NamedTuple):
 
 
 def drawn_plots(view: ReportView) -> tuple[DrawnPlot, ...]:
-    """All plots of a view, in reading order."""
+    """Return all plots of a view, in reading order."""
     parts = {(one.contract, one.claim, one.workload): found for one, found, _ in view.judged()}
     return tuple(
         DrawnPlot(

@@ -1,4 +1,4 @@
-"""Evidence, contracts and verdicts for tests of judges: every builder gives what passes, changes are keywords.
+"""Build evidence, contracts and verdicts for tests of judges. Every builder makes what passes; keywords change it.
 
 The arms: `graphed` captures its step, `ungraphed` and `synchronizing` do not, `untrained` has learning rate 0.
 """
@@ -81,7 +81,7 @@ DREW = {"torch.cpu": "aa"}  # a generator that a step moved, and where it left i
 
 
 def contract_of(*claims: Mapping[str, Any], steps: int = STEPS) -> Contract:
-    """A contract of these claims (their text is filled in) over one workload `w`; bounds may have cases."""
+    """Return a contract with these claims (their texts are filled in) over one workload `w`; bounds may have cases."""
     value = {
         "schema": "contract/v2",
         "id": "contract",
@@ -103,8 +103,7 @@ def verdict_of(
     gpu: GpuFacts = GpuFacts(),  # noqa: B008 - frozen
     steps: int = STEPS,
 ) -> Verdict:
-    """The verdict on a claim; `beside` are further claims of its contract, `gpu` is the machine's, `steps` are the
-    workload's."""
+    """Return the verdict on a claim of a contract with the claims `beside` and `steps` steps, on a machine `gpu`."""
     contract = contract_of({"id": "CLAIM"} | dict(claim), *beside, steps=steps)
     return judge_unit(contract, contract.claims[0], "w", runs, None, gpu)
 
@@ -117,7 +116,7 @@ def series(
     active: Sequence[int] | int = 2,
     metrics: Mapping[str, Sequence[float] | np.ndarray[Any, Any]] | None = None,
 ) -> Series:
-    """A series; without `batches`, one distinct batch a step."""
+    """Return a series; without `batches`, every step has a different batch."""
     steps = len(losses)
     return Series(
         loss=np.asarray(losses, dtype=np.float64),
@@ -129,7 +128,7 @@ def series(
 
 
 def state(parameters: str, /, **others: Mapping[str, str]) -> State:
-    """Four parameters, a buffer, a moment and a generator, as digests; `others` replace a category."""
+    """Return digests of four parameters, a buffer, a moment and a generator; `others` replace categories."""
     digests: dict[str, dict[str, str]] = {
         "parameters": {f"p{index}": f"{parameters}{index}" for index in range(4)},
         "buffers": {"mean": "b"},
@@ -141,7 +140,7 @@ def state(parameters: str, /, **others: Mapping[str, str]) -> State:
 
 
 def apart(arm: str = "ungraphed", largest: float | None = 0.0, replica: int = 0) -> EndDifference:
-    """How far an execution's parameters ended from those of an arm's execution."""
+    """Return the difference between the end parameters of an execution and those of an arm's execution."""
     return EndDifference(arm=arm, replica=replica, tensors=2, largest=largest, tensor="p0")
 
 
@@ -171,10 +170,10 @@ def arm(
     rounded: str | None = None,
     **columns: Any,
 ) -> ArmEvidence:
-    """One execution of an arm, trained; states change by category, `columns` go to `series`.
+    """Return one execution of an arm, trained. States change by category; `columns` are passed to `series`.
 
-    The harness saw the captures begin that `capture` has (`counted` changes that). An arm that asks
-    for a capture has a record of it.
+    The harness saw as many captures begin as `capture` records (`counted` changes this number). An arm that requests a
+    capture must have a record of it.
     """
     if capture is None and ARMS.get(name, {}).get("capture", "none") != "none":
         raise ValueError(f"a recorder writes what became of the capture of {name}")
@@ -213,9 +212,9 @@ def arm(
 
 
 def counted(execution: ArmEvidence, attempts: int | None, failed: int = 0) -> ArmEvidence:
-    """Return the execution with so many captures begun, some of which failed.
+    """Return the execution with this number of captures begun, `failed` of which failed.
 
-    attempts: None where it was recorded before captures were counted.
+    attempts: None if it was recorded before captures were counted.
     """
     error = str(HarnessError("the capture must succeed", where="model.py:7", got="RuntimeError: a sync"))
     errors = None if attempts is None else [error] * failed
@@ -230,12 +229,12 @@ def unrecorded(execution: ArmEvidence) -> ArmEvidence:
 
 
 def twice(name: str, losses: Sequence[float] | np.ndarray[Any, Any] = LOSSES, **changes: Any) -> list[ArmEvidence]:
-    """Two executions of an arm, alike."""
+    """Return two equal executions of an arm."""
     return [arm(name, losses, replica=replica, **changes) for replica in (0, 1)]
 
 
 def graphed(losses: Sequence[float] | np.ndarray[Any, Any] = LOSSES, **changes: Any) -> ArmEvidence:
-    """An execution of `graphed` that replayed its CUDA graph once a step."""
+    """Return an execution of `graphed` that replayed its CUDA graph once in each step."""
     replayed = cuda_graph(replays=max(len(losses), 1), every_step=watch_of(max(len(losses) - 1, 1)))
     return arm("graphed", losses, **{"capture": replayed, **changes})
 
@@ -247,7 +246,7 @@ def drew(
     generators: Mapping[str, str] = DREW,
     step: int = 1,
 ) -> ArmEvidence:
-    """Return the execution with what its step drew."""
+    """Return the execution with a record of the random numbers that its step drew."""
     assert execution.end is not None
     draws = Draws(
         step=step,
@@ -259,12 +258,12 @@ def drew(
 
 
 def untrained(**changes: Any) -> ArmEvidence:
-    """The control: its loss stays, and so do its parameters."""
+    """Return the control, whose losses and parameters do not change."""
     return arm("untrained", **{"losses": np.full(STEPS, 3.0), "end": "start", **changes})
 
 
 def paired(*executions: ArmEvidence, **changes: Any) -> RunEvidence:
-    """A paired run of executions, in their order; replicas of an arm follow each other."""
+    """Return a paired run of executions in this order; replicas of an arm follow each other."""
     arms: dict[str, list[ArmEvidence]] = {}
     for execution in executions:
         arms.setdefault(execution.start.arm, []).append(execution)
@@ -272,7 +271,7 @@ def paired(*executions: ArmEvidence, **changes: Any) -> RunEvidence:
 
 
 def again(execution: ArmEvidence) -> ArmEvidence:
-    """Return the second execution of an arm that repeats itself."""
+    """Return a second execution of an arm, equal to the first."""
     return replace(execution, start=execution.start.model_copy(update={"replica": 1}))
 
 
@@ -282,7 +281,7 @@ def trajectory_run(
     control: ArmEvidence | None = None,
     repetition: ArmEvidence | None = None,
 ) -> RunEvidence:
-    """A paired run that `TRAJECTORY` passes, with the given executions in place of its own."""
+    """Return a paired run that passes `TRAJECTORY`, with the given executions replacing its own."""
     baseline = baseline or arm("ungraphed")
     return paired(
         baseline,
@@ -293,7 +292,7 @@ def trajectory_run(
 
 
 def graph(**changes: Any) -> GraphNodes:
-    """One graph of 12 kernels over two layers, six of each clipped."""
+    """Return one graph of 12 kernels over two layers, with six clipped tensors for each layer."""
     return GraphNodes(
         **{
             "label": "step",
@@ -307,7 +306,7 @@ def graph(**changes: Any) -> GraphNodes:
 
 
 def cuda_graph(**changes: Any) -> CaptureEvidence:
-    """A captured CUDA graph, replayed at each of ten steps, three of them watched; it did what its nodes say."""
+    """Return a captured CUDA graph, replayed in ten steps, three of them watched, that executed its nodes."""
     nodes = changes.get("nodes", [graph()])
     return CaptureEvidence(
         **{
@@ -337,12 +336,12 @@ def cuda_graph(**changes: Any) -> CaptureEvidence:
 
 
 def watch_of(steps: int) -> StepWatch:
-    """So many steps watched one by one, each of which copied its batch in."""
+    """Return a watch of `steps` single steps, each of which copied its batch in."""
     return StepWatch(steps=steps, fewest_operations=4, most_operations=5, busiest_step=7)
 
 
 def device_work(nodes: Sequence[GraphNodes], captures: int = 1, **changes: Any) -> DeviceWork:
-    """Three replays, over the shapes that were captured: 30 ms under the launches, copies beside them."""
+    """Return the work of three replays over the captured shapes: 30 ms in the launches, and copies outside them."""
     launches = 3 // max(captures, 1)
     return DeviceWork(
         **{
@@ -357,7 +356,7 @@ def device_work(nodes: Sequence[GraphNodes], captures: int = 1, **changes: Any) 
 
 
 def traced(**changes: Any) -> CaptureEvidence:
-    """A traced step of 40 operations, replayed at each of ten steps; the watch saw two more a step, copying in."""
+    """Return a traced step of 40 operations, replayed in ten steps; two more operations in each copy the batch in."""
     return cuda_graph(
         **{
             "mechanism": "traced",
@@ -374,7 +373,7 @@ def traced(**changes: Any) -> CaptureEvidence:
 
 
 def syncs(name: str, counts: Mapping[str, int], *, steps: int = 2, **changes: Any) -> HostSyncEvidence:
-    """Readings by detector: the count over all `steps`, as often in the judged steps; all saw the planted sync."""
+    """Return readings by detector: the count over `steps`, the same rate in judged steps; all saw the planted sync."""
     readings = [
         DetectorReading(
             detector=detector,
@@ -407,7 +406,7 @@ def syncs(name: str, counts: Mapping[str, int], *, steps: int = 2, **changes: An
 
 
 def reduction(name: str, **changes: Any) -> TensorReduction:
-    """A gradient equal to the baseline's."""
+    """Return a gradient equal to the baseline's."""
     return TensorReduction(
         **{
             "name": name,
@@ -423,7 +422,7 @@ def reduction(name: str, **changes: Any) -> TensorReduction:
 
 
 def gradients(step: int = 0, **changes: Any) -> Gradients:
-    """Two gradients and one clipped group of a step."""
+    """Return two gradients and one clipped group of a step."""
     return Gradients(
         **{
             "arm": "graphed",
@@ -438,7 +437,7 @@ def gradients(step: int = 0, **changes: Any) -> Gradients:
 
 
 def memory(allocated: Sequence[int], reserved: Sequence[int] | None = None, per: str = "replay") -> MemoryEvidence:
-    """Memory samples, in bytes."""
+    """Return samples of memory, in bytes."""
     return MemoryEvidence(
         arm="graphed",
         replica=0,
@@ -451,7 +450,7 @@ def memory(allocated: Sequence[int], reserved: Sequence[int] | None = None, per:
 
 
 def blocks(candidate: Sequence[float], baseline: Sequence[float], *, steps: int = 20) -> list[Block]:
-    """ABBA rounds (the candidate is A) of these step times in seconds, two a round and arm."""
+    """Return ABBA rounds (the candidate is A) of step times in seconds; each arm has two in a round."""
     found = []
     for index in range(len(candidate) // 2):
         ours, theirs = candidate[2 * index : 2 * index + 2], baseline[2 * index : 2 * index + 2]
@@ -474,7 +473,7 @@ def blocks(candidate: Sequence[float], baseline: Sequence[float], *, steps: int 
 
 
 def sample(**changes: Any) -> TelemetrySample:
-    """A quiet machine."""
+    """Return a sample of a quiet machine."""
     return TelemetrySample(
         **{
             "seconds": 0.0,
@@ -490,7 +489,7 @@ def sample(**changes: Any) -> TelemetrySample:
 
 
 def watched_all_along(timed: Sequence[Block], **changes: Any) -> Telemetry:
-    """A sample a second, of a quiet machine but for the changes."""
+    """Return a sample for each second, of a quiet machine with these changes."""
     seconds = sum(block.seconds for block in timed)
     last = max(1, math.ceil(seconds)) if math.isfinite(seconds) else 1
     samples = [sample(seconds=float(second), **changes) for second in range(last + 1)]
@@ -508,7 +507,7 @@ def timed_run(
     telemetry: Telemetry | None = None,
     steps: int = 2,
 ) -> RunEvidence:
-    """One process of a throughput comparison; step times in seconds, one a block, of two steps each."""
+    """Return one process of a throughput comparison; step times in seconds, one for each block of `steps` steps."""
     losses = np.linspace(3.0, 2.0, steps * len(candidate))
     timing = dict(timing or {})
     if timing.get("observed_device_seconds") != {}:  # a moment of each arm's, unless the test says how long, or none

@@ -1,7 +1,7 @@
 """Recorded evidence with one defect: the possible defects, by shared check.
 
-A change alters what was recorded, everywhere that a recorder would have written it. It builds no
-record (`recorded_only`).
+A change alters recorded values everywhere that a recorder would have written them. It builds no record
+(`recorded_only`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ OTHER = "another"  # ends a digest of other bits
 
 
 class Place(NamedTuple):
-    """One execution of the evidence: which run, rank, arm and repetition."""
+    """The place of one execution in the evidence: run, rank, arm and repetition."""
 
     run: int
     rank: int
@@ -37,7 +37,7 @@ class Place(NamedTuple):
 
 
 class Changed(NamedTuple):
-    """Evidence with one thing wrong, what that is, and the role of the execution in which it is."""
+    """Evidence with one defect, the name of the defect, and the role of the execution that has it."""
 
     what: str
     role: str
@@ -49,9 +49,9 @@ Change = Callable[[ArmEvidence], ArmEvidence | None]  # None: nothing of the kin
 
 @dataclass(frozen=True)
 class Way:
-    """A way to be wrong, for each execution that `of` names alone, or for all of them together.
+    """A kind of defect, for each execution that `of` selects alone, or for all of them together.
 
-    role: what the change makes of an execution; None: nothing else than it is.
+    role: the role that the change gives to an execution; None: it keeps its role.
     """
 
     name: str
@@ -63,7 +63,7 @@ class Way:
 
 
 def places(base: Recorded) -> dict[Place, ArmEvidence]:
-    """Return every execution of an arm that the claim names, at each rank that the arm has."""
+    """Return every execution of the arms that the claim names, at each rank of an arm."""
     named = {arm for part in parts_of(base.claim) for arm in part.arms().values()}
     return {
         Place(number, rank, arm, index): execution
@@ -76,7 +76,7 @@ def places(base: Recorded) -> dict[Place, ArmEvidence]:
 
 
 def changed_evidence(base: Recorded, check: str) -> Iterator[Changed]:
-    """Yield the evidence with each way of `check` in it; nothing if no recorder wrote its subject."""
+    """Yield the evidence with each kind of defect of `check`; nothing if no recorder wrote what it is about."""
     with recorded_only():
         found = [*_changed(base, check)]
     yield from found
@@ -114,7 +114,7 @@ def _with(runs: list[RunEvidence], others: Mapping[Place, ArmEvidence]) -> list[
 
 @contextmanager
 def recorded_only() -> Iterator[None]:
-    """Refuse to build a record while this is entered: evidence of no recorder proves nothing."""
+    """Refuse to build records inside the `with`, because evidence that no recorder wrote proves nothing."""
 
     def refuse(record: Record, **_: Any) -> None:
         raise AssertionError(f"a {type(record).__name__} was built by hand")
@@ -146,12 +146,12 @@ def declared_plain(base: Recorded, place: Place, _execution: ArmEvidence) -> boo
 
 
 def trained(base: Recorded, place: Place, execution: ArmEvidence) -> bool:
-    """Return True where the arm is there to train: a control with learning rate 0 is not."""
+    """Return True if the arm is meant to train; a control with learning rate 0 is not."""
     return execution.end is not None and execution.end.trainable_digest != execution.start.trainable_digest
 
 
 def in_bits(base: Recorded, _place: Place, _execution: ArmEvidence) -> bool:
-    """Return True if the claim, or the trajectory that it names, demands equal bits."""
+    """Return True if the claim, or the trajectory that it names, requires equal bits."""
     named = {getattr(part, "trajectory", None) for part in parts_of(base.claim)}
     claims = [base.claim, *(each for each in base.contract.claims if each.id in named)]
     return not any(getattr(part, "equality", "bitwise") != "bitwise" for claim in claims for part in parts_of(claim))
@@ -172,7 +172,7 @@ def is_control(base: Recorded, place: Place, _execution: ArmEvidence) -> bool:
 
 
 def role_of(base: Recorded, place: Place) -> str:
-    """Return what the execution is next to those that the claim compares: one of `ROLES`, or ""."""
+    """Return the role of an execution that the claim does not compare directly, one of `ROLES`, else ""."""
     [part, *_] = [part for part in parts_of(base.claim) if place.arm in part.arms().values()]
     path = next(path for path, arm in part.arms().items() if arm == place.arm)
     if path == part.baseline_path and place.repetition and getattr(part, "equality", "noise") != "noise":
@@ -224,7 +224,7 @@ def never_captured(execution: ArmEvidence) -> ArmEvidence | None:
 
 
 def captures_itself(execution: ArmEvidence) -> ArmEvidence | None:
-    """As every recorder counts it today; the oldest published runs have no count."""
+    """Count one more capture, as every recorder counts today; the oldest published runs have no count."""
     end = execution.end
     if end is None:
         return None
@@ -239,7 +239,7 @@ def half_watched(execution: ArmEvidence) -> ArmEvidence | None:
 
 
 def blind_watch(execution: ArmEvidence) -> ArmEvidence | None:
-    """As the watch records it where each step captures again."""
+    """Change the watch to what it records if each step captures again."""
     capture = execution.capture
     if capture is None or capture.every_step is None:
         return None
@@ -294,7 +294,7 @@ def another_batch(execution: ArmEvidence) -> ArmEvidence | None:
 
 
 def fewer_tokens(execution: ArmEvidence) -> ArmEvidence | None:
-    """Of another batch, then."""
+    """Reduce the tokens, so that the batch differs, too."""
     other, tokens = another_batch(execution), execution.series.tokens.copy()
     if other is None or tokens[len(tokens) // 2] < 1:
         return None
@@ -320,7 +320,7 @@ def other_parameters(execution: ArmEvidence) -> ArmEvidence:
 
 
 def other_frozen(execution: ArmEvidence) -> ArmEvidence | None:
-    """From the start to the end: it stays as it is."""
+    """Change the frozen tensors at the start and at the end alike, so that they stay constant."""
     start, end = execution.start, execution.end
     if end is None:
         return None
@@ -344,7 +344,7 @@ def one_batch(execution: ArmEvidence) -> ArmEvidence | None:
 
 
 def as_low_as_trained(execution: ArmEvidence) -> ArmEvidence | None:
-    """A control whose later losses lie far below the candidate's."""
+    """Return a control whose later losses are far below the candidate's."""
     loss = execution.series.loss.copy()
     loss[1:] -= 10
     return _series(execution, loss=loss)
@@ -424,7 +424,7 @@ def one_step(execution: ArmEvidence) -> ArmEvidence | None:
 
 
 def _cut(execution: ArmEvidence, rows: int) -> ArmEvidence | None:
-    """Return the execution ended after so many rows of its series, in all its records."""
+    """Return the execution ended after `rows` rows of its series, in all its records."""
     series, capture, end = execution.series, execution.capture, execution.end
     if end is None or not 0 < rows < len(series.loss):
         return None

@@ -1,4 +1,4 @@
-"""Paths into evidence, and evidence that is changed in one place."""
+"""Find paths into evidence, and change evidence at one path."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Path = tuple[Any, ...]
 
 
 class Judged(NamedTuple):
-    """What a case gave to `judge_unit`."""
+    """The arguments with which a case called `judge_unit`."""
 
     contract: Any
     claim: Any
@@ -29,7 +29,7 @@ class Judged(NamedTuple):
     rest: tuple[Any, ...]
 
     def verdict(self) -> Verdict:
-        """Of the evidence as it is now."""
+        """Return the verdict on the evidence as it is now."""
         return judge_unit(self.contract, self.claim, self.workload, self.evidence, *self.rest)
 
 
@@ -48,7 +48,7 @@ def recorded(case: Case, monkeypatch: pytest.MonkeyPatch) -> Judged | None:
 
 
 def leaves(value: Any, path: Path = ()) -> Iterator[Path]:
-    """Return paths to the floats; of a list only the first two entries and the last, because entries are alike."""
+    """Yield paths to the floats; of a list only those in the first two entries and the last: entries are alike."""
     if isinstance(value, float):
         yield path
     for key, entry in inside(value):
@@ -78,7 +78,7 @@ def step_into(value: Any, key: Any) -> Any:
 
 @contextmanager
 def changed(evidence: list[Any], path: Path, other: object) -> Iterator[None]:
-    """One thing is another for as long as this is entered."""
+    """Replace the value at a path inside the `with`, and restore it afterwards."""
     parent: Any = evidence
     for key in path[:-1]:
         parent = step_into(parent, key)
@@ -102,7 +102,7 @@ def name_of(path: Path) -> str:
 
 
 def things(value: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
-    """What could be absent: paths to lists and dictionaries, with an empty one, and to optional values, with None."""
+    """Yield paths to values that could be absent, with a substitute: an empty list or dictionary, or None."""
     for key, entry in inside(value):
         if isinstance(entry, dict | list | tuple) and entry:
             yield (*path, key), type(entry)()

@@ -1,4 +1,4 @@
-"""What a judge reads of its evidence. A judge sees no more, so what it did not read cannot change its verdict."""
+"""Record which evidence a judge reads. What a judge does not read cannot change its verdict."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _OF_THE_CLASS = frozenset({"__class__", "__dataclass_fields__"})  # say nothing 
 
 
 class Reads:
-    """Names of the attributes that were read of each piece of evidence, by its identity."""
+    """The names of the attributes that were read, for each piece of evidence by its identity."""
 
     def __init__(self) -> None:
         self._names: dict[int, set[str]] = defaultdict(set)
@@ -28,14 +28,13 @@ class Reads:
         self._names[id(thing)].add(name)
 
     def found_in(self, evidence: list[Any]) -> None:
-        """Whatever is no field of a piece (its `__dict__`, what serializes it, a method) may show it, and what it
-        holds: it counts as read altogether."""
+        """Count a piece as completely read if something other than a field of it was read, such as its `__dict__`."""
         for thing in _pieces(evidence):
             if self._names[id(thing)] - _fields(thing) - _OF_THE_CLASS:
                 self._wholly |= {id(piece) for piece in _pieces([thing])}
 
     def of(self, evidence: list[Any], path: Path) -> bool:
-        """Whether the thing at the path may have been read: whether the attribute was in which it lies."""
+        """Return True if the value at the path may have been read, because an attribute on its path was read."""
         thing, holder = evidence, None
         for key in path:
             holder = (thing, key) if isinstance(thing, EVIDENCE) else holder
@@ -47,7 +46,7 @@ class Reads:
 
 @contextmanager
 def reads_noted(monkeypatch: pytest.MonkeyPatch) -> Iterator[Reads]:
-    """Record what is read from evidence while this block is open."""
+    """Record reads of evidence inside the `with`."""
     reads = Reads()
 
     def read(thing: object, name: str, note: Callable[[object, str], None] = reads.note) -> Any:
@@ -65,7 +64,7 @@ def _fields(thing: object) -> set[str]:
 
 
 def _pieces(value: Any) -> Iterator[Any]:
-    """Every piece of evidence in a value, itself included."""
+    """Yield every piece of evidence in a value, and the value itself if it is one."""
     if isinstance(value, EVIDENCE):
         yield value
         value = {name: getattr(value, name) for name in _fields(value)}

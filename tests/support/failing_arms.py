@@ -1,4 +1,4 @@
-"""A training system whose arms fail in the way of their setting `fails`; an arm without it trains."""
+"""A training system whose arms fail as their setting `fails` says; an arm without the setting trains."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FAILING_STEP = 1
 
 
 class Failing:
-    """Everything of the inner run, but for the step `FAILING_STEP`."""
+    """A run that passes everything to the inner run, except for the step `FAILING_STEP`."""
 
     def __init__(self, inner: TrainingRun, how: str) -> None:
         self._inner, self._how = inner, how
@@ -71,7 +71,7 @@ def misbehave(how: str) -> Any:
 class FailingArms:
     """A system around `Descending`.
 
-    `fails: <how>` fails in a step, `fails: open+<how>` while the arm is opened; `fails: type` opens no run.
+    `fails: <how>` fails in a step, `fails: open+<how>` when the arm is opened. `fails: type` opens no run.
     """
 
     def describe(self) -> SystemDescription:

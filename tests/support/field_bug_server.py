@@ -1,4 +1,4 @@
-"""What the claims say of forms of entries of the museum, tried in forks of one process for all tests that ask."""
+"""Try forms of museum entries, with the results of their claims, in forks of one process for all tests."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Drill = Callable[[Path, str], tuple[list[str], list[dict[str, Any]]]]
 
 
 class Server:
-    """A process that has imported torch, and answers a line for each line."""
+    """A process that has imported torch and answers each line with a line."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         assert process.stdin is not None
@@ -37,7 +37,7 @@ class Server:
         return [Said(**each) for each in self._answer("example", name)]
 
     def drill(self, entry: Path, form: str) -> tuple[list[str], list[dict[str, Any]]]:
-        """What did not hold without a fault; and each fault that was planted, with what was said of it."""
+        """Return the claims that failed without a fault, and each planted fault with its result."""
         first, *planted = self._answer("drill", entry, form)
         return first["not_held"], planted
 
@@ -54,7 +54,7 @@ class Server:
 
 @contextmanager
 def server() -> Iterator[Server]:
-    """One that ends with the block."""
+    """Yield a server that ends with the context."""
     command = [sys.executable, str(SCRIPT)]
     pipe, environment = subprocess.PIPE, {**os.environ, "PYTHONPATH": str(Path(field_bugs.__file__).parent)}
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, cwd=ROOT, env=environment) as process:
@@ -64,7 +64,7 @@ def server() -> Iterator[Server]:
 
 
 def assert_recorded(entry: Path, form: str, ask: Ask) -> None:
-    """Every claim that was tried when an entry was recorded, but the long run, says of a form what it said then."""
+    """Assert that every claim recorded for an entry, except the long run, gives the recorded result for a form."""
     recorded = [each for each in field_bugs.record_of(entry.stem, read_results())[0][form] if each.claim != LONG]
     tried = [each.claim for each in recorded if each.status != "NOT_RUN"]
     said = {each.claim: each for each in ask(entry, form, *tried)}

@@ -1,4 +1,4 @@
-"""The text that a page shows before scrolling, on a laptop and without JavaScript."""
+"""Read the text that a page shows before scrolling, on a laptop and without JavaScript."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ _WORDS = """(() => {
 def first_screen(
     browser: Browser, page: Path, *, scheme: str = "light", width: int = WIDTH, height: int = HEIGHT
 ) -> str:
-    """The text inside the window when the page has been opened with JavaScript off; a line a cell or paragraph.
+    """Return the text inside the window for a page opened without JavaScript; one line for each cell or paragraph.
 
-    Words of one line are parted by single blanks, so that `"at least 1.10x" in first_screen(…)` finds what is read
-    without a break between cells.
+    Words of one line are separated by single blanks, so that a test can search it for a phrase that is visible without
+    a line break between cells.
     """
     browser.events.clear()
     browser.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)

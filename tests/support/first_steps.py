@@ -53,7 +53,7 @@ def written(
 
 
 def called(project: Path, *arguments: str) -> tuple[int, str, str]:
-    """Exit code, stdout and stderr of the same without a process of its own; its workers have theirs."""
+    """Return exit code, stdout and stderr of the command executed in this process; its workers have their own."""
     out, err, known = io.StringIO(), io.StringIO(), set(sys.modules)
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
         patch.chdir(project)

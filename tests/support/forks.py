@@ -1,4 +1,4 @@
-"""Forks of a test's process: what it has imported is there at once, and what the fork does is not seen here."""
+"""Fork a test's process: a fork has its imports at once, and does not affect it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 
 def begin(work: Callable[[], object]) -> int:
-    """The process id of a fork that does the work, on one thread of torch: those of this process are not in it."""
+    """Start a fork that does the work with one torch thread (this process's threads are not in it); return its id."""
     import torch
 
     with warnings.catch_warnings(action="ignore", category=DeprecationWarning):  # that this process has threads
@@ -28,5 +28,5 @@ def begin(work: Callable[[], object]) -> int:
 
 
 def end(process: int) -> int:
-    """Its exit code, once it has ended; negative for a signal."""
+    """Wait until the process has ended; return its exit code, negative for a signal."""
     return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])

@@ -1,4 +1,4 @@
-"""Captured steps whose outputs do not come from their replays, with honest ones that look alike."""
+"""Captured steps whose outputs do not come from their replays, and honest steps that look alike."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _batch(index: int) -> Batch:
 
 
 class _Model:
-    """A model that learns a linear map by plain descent, in pieces that a system puts inside or outside a recording."""
+    """A model that learns a linear map by plain descent, in parts that a system puts inside or outside a recording."""
 
     def __init__(self, seed: int) -> None:
         torch.manual_seed(seed)
@@ -56,7 +56,7 @@ class _Model:
 
 
 class _CapturesItself(StepFunctionSystem):
-    """Trains plainly, and as `make_step` says where a capture is asked for; `record` is of what that recorded."""
+    """Train plainly, or by `captured_step` if a capture is requested; `record` describes what was recorded."""
 
     name = "captures itself"
     layers = 1
@@ -104,7 +104,7 @@ class _CapturesItself(StepFunctionSystem):
 
 
 class Whole(_CapturesItself):
-    """Honest: all of the step is replayed."""
+    """Honest: the replay is the whole step."""
 
     def captured_step(self, model: _Model, recording: Any) -> Tensor:
         loss: Tensor = recording(model.train).replay()
@@ -112,7 +112,7 @@ class Whole(_CapturesItself):
 
 
 class EagerUpdate(_CapturesItself):
-    """Honest: forward and backward are replayed, the update is made next to them."""
+    """Honest: forward and backward are replayed, and the update runs outside the replay."""
 
     def captured_step(self, model: _Model, recording: Any) -> Tensor:
         loss: Tensor = recording(model.gradients).replay()
@@ -121,7 +121,7 @@ class EagerUpdate(_CapturesItself):
 
 
 def idle(model: _Model) -> Callable[[], Tensor]:
-    """Return work about as large as a step, which trains nothing."""
+    """Return work that is about as large as a step and trains nothing."""
     scratch = torch.ones(6, 6)
 
     def body() -> Tensor:
@@ -133,7 +133,7 @@ def idle(model: _Model) -> Callable[[], Tensor]:
 
 
 class Idle(_CapturesItself):
-    """Trains plainly next to the replay of idle work."""
+    """Replay idle work, and train plainly outside the replay."""
 
     def captured_step(self, model: _Model, recording: Any) -> Tensor:
         recording(idle(model)).replay()
@@ -141,7 +141,7 @@ class Idle(_CapturesItself):
 
 
 class Hidden:
-    """A model that no walk from a step reaches: it stands under a name that is made when it is asked for."""
+    """A model that cannot be found from a step, because its name is computed when it is used."""
 
     @staticmethod
     def of(model: _Model) -> _Model:
@@ -154,7 +154,7 @@ class Hidden:
 
 
 class HiddenTrainer(_CapturesItself):
-    """Trains a hidden copy next to the replay of idle work, and copies its parameters."""
+    """Replay idle work, train a hidden copy outside the replay, and copy its parameters."""
 
     def captured_step(self, model: _Model, recording: Any) -> Tensor:
         recording(idle(model)).replay()
@@ -168,7 +168,7 @@ class HiddenTrainer(_CapturesItself):
 
 
 class CopiesThrough(_CapturesItself):
-    """Trains a hidden copy, whose loss and parameters the replay copies."""
+    """Train a hidden copy; the replay copies its loss and parameters."""
 
     def captured_step(self, model: _Model, recording: Any) -> Tensor:
         hidden = Hidden.of(model)
@@ -191,7 +191,7 @@ class CopiesThrough(_CapturesItself):
 
 
 class Playback(_CapturesItself):
-    """Replays the whole step, and returns a loss that it remembers by the batch."""
+    """Replay the whole step, but return a loss that depends on the batch alone."""
 
     def captured_step(self, model: _Model, recording: Any) -> Tensor:
         recording(model.train).replay()
@@ -200,7 +200,7 @@ class Playback(_CapturesItself):
 
 
 class OneBatchCaptured(_CapturesItself):
-    """Honest, and wrong: the recording reads a batch that no step writes any more."""
+    """Honest but wrong: after the first step the recording reads a batch that is no longer written."""
 
     def captured_step(self, model: _Model, recording: Any) -> Tensor:
         loss: Tensor = recording(model.train).replay()
@@ -209,7 +209,7 @@ class OneBatchCaptured(_CapturesItself):
 
 
 class RefusesMore(Whole):
-    """Honest, and over after its last step."""
+    """Honest: refuse further steps after the last one."""
 
     def captured_step(self, model: _Model, recording: Any) -> Tensor:
         if recording(model.train).replays >= 12:
@@ -218,7 +218,7 @@ class RefusesMore(Whole):
 
 
 class IdleAndOver(Idle):
-    """Trains next to the replay of idle work, and refuses a step beyond its last."""
+    """Train outside the replay of idle work, and refuse steps beyond the last one."""
 
     def captured_step(self, model: _Model, recording: Any) -> Tensor:
         if recording(idle(model)).replays >= 12:
@@ -227,21 +227,21 @@ class IdleAndOver(Idle):
 
 
 class _OnOneBatch(_CapturesItself):
-    """Trains on one fixed batch, as a benchmark does."""
+    """Train on one fixed batch, as a benchmark does."""
 
     batch = staticmethod(lambda index: _batch(0 * index))
 
 
 class OneBatch(_OnOneBatch, EagerUpdate):
-    """Honest: forward and backward are replayed, the update is made next to them."""
+    """Honest: forward and backward are replayed, and the update runs outside the replay."""
 
 
 class IdleOnOneBatch(_OnOneBatch, Idle):
-    """Trains plainly next to the replay of idle work."""
+    """Replay idle work, and train plainly outside the replay."""
 
 
 class UpdateOnOneBatch(_OnOneBatch):
-    """Replays forward and backward for the loss alone, and trains plainly next to it."""
+    """Replay forward and backward only for the loss, and train plainly outside the replay."""
 
     def captured_step(self, model: _Model, recording: Any) -> Tensor:
         rest = idle(model)
@@ -256,7 +256,7 @@ class UpdateOnOneBatch(_OnOneBatch):
 
 
 class EndsTheProcess(Whole):
-    """Honest, and ends its process after its last step."""
+    """Honest: end the process after the last step."""
 
     def captured_step(self, model: _Model, recording: Any) -> Tensor:
         if recording(model.train).replays >= 12:
@@ -265,7 +265,7 @@ class EndsTheProcess(Whole):
 
 
 class StaticResults(_CapturesItself):
-    """Honest: the replay leaves loss and gradients in tensors of the trainer, of which its update reads."""
+    """Honest: the replay writes loss and gradients to the trainer's tensors, and its update reads them."""
 
     def captured_step(self, model: _Model, recording: Any) -> Tensor:
         held: Any = model
@@ -289,11 +289,11 @@ class StaticResults(_CapturesItself):
 
 
 class StaticResultsOnOneBatch(_OnOneBatch, StaticResults):
-    """Honest: the same on one batch."""
+    """Honest: the same as `StaticResults`, on one batch."""
 
 
 class Unrepeatable(_CapturesItself):
-    """Honest: gradients have a rounding that no two replays share, as atomic additions have."""
+    """Honest: each replay rounds gradients differently, as atomic additions do."""
 
     def captured_step(self, model: _Model, recording: Any) -> Tensor:
         held: Any = model
@@ -315,7 +315,7 @@ class Unrepeatable(_CapturesItself):
 
 
 class _Scheduled(_CapturesItself):
-    """Ends its step by that of a schedule, which refuses more than its number of them: `OneCycleLR`."""
+    """End each step with a schedule's step, which raises beyond its number of steps, as `OneCycleLR` does."""
 
     def captured_step(self, model: _Model, recording: Any) -> Tensor:
         held: Any = model
@@ -327,15 +327,15 @@ class _Scheduled(_CapturesItself):
 
 
 class EagerAndScheduled(_Scheduled, EagerUpdate):
-    """Honest: forward and backward are replayed, the update and the schedule's step are made next to them."""
+    """Honest: forward and backward are replayed; the update and the schedule's step run outside the replay."""
 
 
 class IdleAndScheduled(_Scheduled, Idle):
-    """Trains next to the replay of idle work."""
+    """Train outside the replay of idle work."""
 
 
 class WaitsForMore(EagerUpdate):
-    """Honest: its last batch was the last one that some thread sends."""
+    """Honest: wait for a batch that never comes after the last one, as from a thread that has ended."""
 
     def captured_step(self, model: _Model, recording: Any) -> Tensor:
         if recording(model.gradients).replays >= 12:
@@ -344,7 +344,7 @@ class WaitsForMore(EagerUpdate):
 
 
 class Averages(StepFunctionSystem):
-    """Trains in its step, and averages the model after it: more operations than the step has, `rounds` times over."""
+    """Train in the step and average the model after it; `rounds` of averaging take more operations than the step."""
 
     rounds = 16
 
@@ -365,13 +365,13 @@ class Averages(StepFunctionSystem):
 
 
 class AveragesLess(Averages):
-    """Averages by fewer operations than its step has."""
+    """Average with fewer operations than the step has."""
 
     rounds = 1
 
 
 class AveragesInItsStep(Averages):
-    """Makes more operations than a replay has around its replay, and fewer after it."""
+    """Execute more operations outside the replay than in it, but fewer after it."""
 
     rounds = 1
 
@@ -389,7 +389,7 @@ class AveragesInItsStep(Averages):
 
 
 class TrainsAfterwards(StepFunctionSystem):
-    """Captures the loss alone, and trains after the step, where nothing is captured."""
+    """Capture the loss alone, and train after the step, where nothing is captured."""
 
     def build(self, workload: Workload, arm: Arm) -> StepFunction:
         model = _Model(workload.seed)

@@ -1,6 +1,6 @@
-"""Steps that keep an average in every kind of holder that Python has: each changes it in place or binds it anew.
+"""Steps that keep an average in every kind of Python container: changed in place, or bound to a new tensor.
 
-An entry makes (step, read): `step()` moves the average, `read()` gives it as it is bound now.
+An entry returns (step, read): `step()` updates the average, and `read()` returns the one that is bound now.
 """
 # ruff: noqa: PLW0603 - globals that are bound anew are what some scripts have
 
@@ -35,7 +35,7 @@ def fresh() -> Tensor:
 
 
 def in_attribute(holder: Any) -> Kept:
-    """Bound anew at `holder.average`."""
+    """Bind a new average to `holder.average` in each step."""
     holder.average = fresh()
 
     def step() -> None:
@@ -45,7 +45,7 @@ def in_attribute(holder: Any) -> Kept:
 
 
 def in_entry(holder: Any, key: Any = 0) -> Kept:
-    """Bound anew at `holder[key]`."""
+    """Bind a new average to `holder[key]` in each step."""
 
     def step() -> None:
         holder[key] = holder[key] + 1
@@ -54,7 +54,7 @@ def in_entry(holder: Any, key: Any = 0) -> Kept:
 
 
 def seen_through(holder: Any, average: Tensor) -> Kept:
-    """Changed in place, in something that binds nothing anew."""
+    """Change the average in place, in a container that binds nothing anew."""
     return (lambda: (holder, [each.add_(1) for each in _tensors(holder)]), lambda: average)
 
 
@@ -112,11 +112,11 @@ class Slotted:
 
 
 class SlottedBelow(Slotted):
-    """With a dictionary beside what its base keeps in slots."""
+    """A class with a dictionary in addition to the slots of its base class."""
 
 
 class Private:
-    """Whose slot Python calls by another name."""
+    """A class whose slot has a private name, which Python changes."""
 
     __slots__ = ("__average",)
 
@@ -146,7 +146,7 @@ def of_frozen_slot() -> Kept:
 
 
 class Helped:
-    """Whose step calls methods that name a global."""
+    """A class whose step calls methods that use a global variable."""
 
     def step(self) -> None:
         self._update()
@@ -168,7 +168,7 @@ def of_a_method() -> Kept:
 
 
 class Layer(nn.Module):
-    """Whose forward pass names a global."""
+    """A module whose forward pass uses a global variable."""
 
     def forward(self) -> None:
         global GLOBAL
@@ -395,7 +395,7 @@ def table_in_a_list() -> Tensor:
 
 
 class Tables:
-    """A class that keeps one for all of its instances."""
+    """A class that keeps one average for all of its instances."""
 
     table: Tensor | None = None
 
@@ -431,7 +431,7 @@ TABLE: dict[str, Callable[[], Tensor]] = {
 
 
 def forget_tables() -> None:
-    """As a new process begins."""
+    """Clear the averages of classes, as in a new process."""
     global GLOBAL
     GLOBAL = Tables.table = SLOTTED.average = LISTED[0] = None
     TABLES.clear()

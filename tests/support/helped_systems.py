@@ -1,4 +1,4 @@
-"""Systems whose arms begin threads or processes of their own."""
+"""Systems whose arms start their own threads or processes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PASSES = 50  # far longer than a step: the thread is busy whenever a batch was t
 
 
 class PreparesAhead(Regression):
-    """An arm with `optimized` prepares its batches in a thread, ahead of all steps; the other one in its steps."""
+    """With `optimized`, prepare batches in a thread, ahead of all steps; otherwise prepare them in the steps."""
 
     arm_options: Mapping[str, Sequence[Scalar] | type] = MappingProxyType({"optimized": bool})
 

@@ -1,4 +1,4 @@
-"""A run with a stranger's text in every field that may hold one."""
+"""A run with hostile text in every field that can contain free text."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _FIXED |= {"arm", "candidate", "baseline", "start", "runs"}
 
 
 def poison(value: Any, text: str) -> Any:
-    """The same structure with every free text replaced."""
+    """Return the same structure with every free text replaced."""
     if isinstance(value, str):
         return text
     if isinstance(value, dict):
@@ -48,7 +48,7 @@ def poison(value: Any, text: str) -> Any:
 
 
 def hostile_view(text: str) -> ReportView:
-    """The full run, with `text` in every field that a contract, a system, a worker or a machine may fill."""
+    """Return the full run with `text` in every field that a contract, a system, a worker or a machine can fill."""
     view = full_view()
     evidence = {
         run_id: replace(
@@ -80,7 +80,7 @@ def hostile_view(text: str) -> ReportView:
 
 
 def _hostile_header(header: Header, text: str) -> Header:
-    """The header with its units. Without lone surrogates: a `run.json` that holds one is refused."""
+    """Return the header with its units, without lone surrogates, with which a `run.json` would be refused."""
     text = text.replace("\ud800", "")
     signed = waiver("tiny", owner=text, reason=text, expires=text)
     unknown: dict[str, Any] = {text: text}

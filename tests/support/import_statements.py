@@ -13,7 +13,7 @@ SOURCES = sorted(path for package in ("harness", "reference_impl") for path in (
 
 
 class ImportStatement(NamedTuple):
-    """One imported name, in full; `deferred` if it waits for a call or for a type checker."""
+    """One imported name, in full. `deferred`: the import runs only in a call, or only for a type checker."""
 
     name: str
     line: int
@@ -21,15 +21,16 @@ class ImportStatement(NamedTuple):
 
 
 def module_name(path: Path) -> str:
-    """The dotted name; a package's own file keeps its `__init__`, so that relative imports count from it."""
+    """Return the dotted name; a package's own file keeps `__init__`, so that relative imports resolve from it."""
     return ".".join(path.relative_to(ROOT).with_suffix("").parts)
 
 
 def room(module: str) -> str:
-    """Return the room of ARCHITECTURE.md that a module stands in, by its place in the tree.
+    """Return the room of ARCHITECTURE.md that a module belongs to, by its place in the tree.
 
-    A room is what lies directly under `harness` or `reference_impl`. The folder of a family of kinds has three beside
-    the table's: its models, judges and sections. What a module has, such as a class, stands in the module's room.
+    A room is directly under `harness` or `reference_impl`. A folder of a family of kinds belongs to the room of the
+    table, except for its models, judges and sections. Names inside a module, such as classes, belong to the module's
+    room.
     """
     parts = module.removesuffix(".__init__").split(".")
     if parts[:2] == ["harness", "kinds"] and len(parts) > 3 and (ROOT / "harness" / "kinds" / parts[2]).is_dir():
@@ -42,9 +43,9 @@ def room(module: str) -> str:
 
 @functools.cache  # several rules look at the same sources
 def import_statements(module: str, source: str) -> tuple[ImportStatement, ...]:
-    """Every import of `source`, in functions and under `if TYPE_CHECKING:` too.
+    """Return every import of `source`, also in functions and under `if TYPE_CHECKING:`.
 
-    `from harness import judging` imports harness.judging: the name counts as a part of what is imported.
+    `from harness import judging` is an import of harness.judging: the imported name is part of the module's name.
     """
     return tuple(_imports(module, ast.parse(source), deferred=False))
 

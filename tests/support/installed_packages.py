@@ -1,4 +1,4 @@
-"""Packages as an installer leaves them in a folder of any name: their files, and the record that names these."""
+"""Write packages as an installer leaves them in a folder of any name: their files, and the record that lists these."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def record_installed(folder: Path, files: Mapping[str, str]) -> None:
-    """files: their texts, by the paths below the folder."""
+    """Write the files and their record. files: text by path below the folder."""
     record = [
         f"{name}-1.0.dist-info/{file}" for name in [next(iter(files)).split("/")[0]] for file in ("METADATA", "RECORD")
     ]

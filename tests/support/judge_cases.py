@@ -1,4 +1,4 @@
-"""A verdict, and the reason code it must carry: the shape of every row in the tables of `judge_cases_*.py`."""
+"""The shape of every row in the tables of `judge_cases_*.py`: a verdict, and the reason code that it must have."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from harness.judging.verdict import Verdict
 
 @dataclass(frozen=True)
 class Case:
-    """`judged` builds evidence in which one thing is wrong, and judges it."""
+    """`judged` builds evidence with one defect and judges it."""
 
     name: str
     reason: str
@@ -18,5 +18,5 @@ class Case:
 
 
 def figures(verdict: Verdict) -> dict[str, tuple[object, str]]:
-    """Value and unit of every figure by name."""
+    """Return value and unit of every figure, by name."""
     return {name: (figure.value, figure.unit) for name, figure in verdict.figures.items()}

@@ -37,7 +37,7 @@ def micro_batches(digests: Sequence[Sequence[str]] = DIGESTS, first_step: int = 
 
 
 def one_batch(**changes: Any) -> ArmEvidence:
-    """The arm that takes each batch at once; of its gradients the candidate's records tell."""
+    """Return the arm that processes each batch at once; its gradients are in the candidate's records."""
     own = {"arm": "ungraphed", "baseline": None, "groups": norm(4.0), "tensors": []}
     return arm("ungraphed", **{"gradients": [gradients(0, **own), gradients(5, **own)], **changes})
 
@@ -53,7 +53,7 @@ def accumulated(
     other: ArmEvidence | None = None,
     **changes: Any,
 ) -> Verdict:
-    """Gradients at step 0 that pass, and these at step 5; what was read and counted in all ten steps."""
+    """Return the verdict on passing gradients at step 0, `tensors` at step 5, and what ten steps read and counted."""
     late: dict[str, Any] = {"tensors": list(tensors)} if tensors else {"tensors": [reduction("a"), ROUNDED]}
     late |= {} if groups is None else {"groups": groups}
     records = [gradients(0, tensors=[reduction("a"), ROUNDED]), gradients(5, **late)]
@@ -69,7 +69,7 @@ def accumulated(
 
 
 def unlike(absolute: float, **changes: Any) -> Any:
-    """Tensor `b`, different from the one batch's."""
+    """Return tensor `b`, different from that of the one-batch arm."""
     return reduction("b", **{"digest": "other", "max_abs_difference": absolute, **changes})
 
 
@@ -137,6 +137,6 @@ ACCUMULATION_CASES = [
 
 
 def all_steps(*tensors: Any, groups: Any = None) -> list[Any]:
-    """Both gradient records of these tensors and groups."""
+    """Return both gradient records with these tensors and groups."""
     kept = list(tensors) or [A, ROUNDED]
     return [gradients(step, tensors=kept, **({} if groups is None else {"groups": groups})) for step in (0, 5)]

@@ -37,7 +37,7 @@ ANEW = {"optimizer": {"p0.exp_avg": "fresh"}}
 
 
 def saved(name: str = "ungraphed", *, record: Mapping[str, Any] | None = None, **changes: Any) -> ArmEvidence:
-    """The first half, which was saved after four steps."""
+    """Return the first half of a training, saved after four steps."""
     given = {"arm": name, "replica": 0, "steps": SAVE_AT, "process": 11, "files": 2, "bytes": 640, **(record or {})}
     half = {"losses": LOSSES[:SAVE_AT], "batches": BATCHES[:SAVE_AT], "end": "half", "end_state": {}}
     return replace(arm(name, replica=0, **{**half, **changes}), saved=Saved(**given))
@@ -50,7 +50,7 @@ def loaded(
     after: Mapping[str, Mapping[str, str]] | None = None,
     **changes: Any,
 ) -> ArmEvidence:
-    """The second half, in another process; `after` is what the load left otherwise than it was saved."""
+    """Return the second half, in another process. after: state that the load left different from what was saved."""
     given = {
         "arm": name,
         "replica": 1,
@@ -72,7 +72,7 @@ def resumed(
     *,
     claim: Mapping[str, Any] | None = None,
 ) -> Verdict:
-    """The verdict where one of the three executions differs from those that pass."""
+    """Return the verdict if the given ones of the three executions replace the passing ones."""
     halves = [first or saved(), second or loaded()]
     name = halves[0].start.arm
     last = other or arm(name, replica=2, differences=[apart(replica=1)])
@@ -90,7 +90,7 @@ def chained(
     last: ArmEvidence | None = None,
     **claim: Any,
 ) -> Verdict:
-    """The verdict where one of three parts differs from those that pass: saved after 4 steps, and after 7."""
+    """Return the verdict if the given ones of the three parts replace the passing ones, saved after steps 4 and 7."""
     name = "ungraphed"
     parts = [
         first or saved(),
@@ -104,14 +104,14 @@ def chained(
 
 
 def middle_part(*, record: Mapping[str, Any] | None = None, **changes: Any) -> ArmEvidence:
-    """Loaded what was saved after four steps, and saved after three more."""
+    """Return a part that loaded what was saved after four steps, and was saved after three more."""
     half = {"losses": LOSSES[SAVE_AT:7], "batches": BATCHES[SAVE_AT:7], "end": "later", "end_state": {}}
     given = {"arm": "ungraphed", "replica": 1, "steps": 7, "process": 12, "files": 2, "bytes": 640, "steps_after": 2}
     return replace(loaded(**{**half, **changes}), saved=Saved(**{**given, **(record or {})}))
 
 
 def last_part(**changes: Any) -> ArmEvidence:
-    """Loaded what was saved after seven steps."""
+    """Return a part that loaded what was saved after seven steps."""
     record = {"replica": 2, "process": 13, "trainable_after": "later", **changes.pop("record", {})}
     part = {"losses": LOSSES[7:], "batches": BATCHES[7:], "after": {}, **changes}
     after = state("later", **part.pop("after"))
@@ -119,14 +119,14 @@ def last_part(**changes: Any) -> ArmEvidence:
 
 
 def from_step(step: int, by: float = 0.25) -> dict[str, Any]:
-    """The second half's losses, changed from a step on."""
+    """Return the second half's losses, changed from a step on."""
     losses = LOSSES.copy()
     losses[step:] += by
     return {"losses": losses[SAVE_AT:]}
 
 
 def captured(first: Any = None, second: Any = None, **claim: Any) -> Verdict:
-    """A captured arm, against the plain one."""
+    """Return the verdict on a captured arm, compared with the plain one."""
     return resumed(
         first or saved("graphed", capture=cuda_graph(replays=SAVE_AT)),
         second or loaded("graphed", capture=cuda_graph(replays=STEPS - SAVE_AT)),
@@ -142,7 +142,7 @@ def failed_in(cause: Cause) -> Verdict:
 
 
 def scratched() -> ArmEvidence:
-    """Saved with a tensor that nobody names: a table, or what a step left behind."""
+    """Return a half saved with a tensor that nothing names, such as a table or a temporary of a step."""
     return saved(end_state={"tensors": {"scratch": "s"}})
 
 
@@ -296,7 +296,7 @@ def evaluated(
     claim: Mapping[str, Any] | None = None,
     **changes: Any,
 ) -> Verdict:
-    """The verdict where evaluations, or one of the two executions, differ from those that pass."""
+    """Return the verdict if the given evaluations, or one of two executions, replace the passing ones."""
     found = list(evaluations) or [evaluation(5), evaluation(10)]
     ours = replace(arm(**{"name": "ungraphed", "replica": 1, **changes}), evaluations=found)
     run = RunEvidence("run", "evaluation", {"ungraphed": [without or arm("ungraphed"), ours]})
@@ -304,7 +304,7 @@ def evaluated(
 
 
 def beside_plain(*theirs: float | None, **plain_arm: Any) -> Verdict:
-    """Five evaluations of a candidate beside a plain arm's, which may be a hundredth apart; None: of no loss."""
+    """Return the verdict on five evaluations, compared with a plain arm's losses within a hundredth; None: no loss."""
     at = (2, 4, 6, 8, 10)
     ours = [evaluation(steps, values={"loss": 3.0 - steps / 10}) for steps in at]
     plain = [

@@ -1,4 +1,4 @@
-"""Cases exactly at a bound, and one beyond: on which side of it the verdict falls, by kind of claim."""
+"""Cases exactly at a bound and just beyond it, by kind of claim, with the verdict on each side."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ FLAT = {"steps": STEPS}
 
 
 def level(loss: float) -> np.ndarray[Any, Any]:
-    """From the control's 3 at step 0 at once to a level, about which the losses alternate by 1/8."""
+    """Return losses that start at the control's 3 and then alternate by 1/8 around a level."""
     return np.array([3.0, *(loss + (0.125 if step % 2 else -0.125) for step in range(STEPS - 1))])
 
 
 def flat(ours: float, repetition: float, effect: float = 0.25) -> Verdict:
-    """Losses of a level: the baseline's 1, the control's 3."""
+    """Return the verdict on constant levels of loss: the baseline's is 1, the control's is 3."""
     control = {"control": "untrained", "last": 2, "at_least": effect}
     return trajectory(
         graphed(level(ours)),
@@ -57,19 +57,19 @@ def one_step(**claim: Any) -> Verdict:
 
 
 def without_norms(demanded: int) -> Verdict:
-    """No arm says whether its clip was active."""
+    """Return the verdict if no arm records whether its clip was active."""
     guards = FLAT | {"clip_active_steps": demanded}
     return trajectory(*(execution(active=-1) for execution in EXECUTIONS), claim={"guards": guards})
 
 
 def erring(*errors: float) -> list[KernelCase]:
-    """The grid's bfloat16 cases err by these, its bound being 0.01."""
+    """Return cases whose bfloat16 cases have these errors; the bound is 0.01."""
     exact = [compared(*point) for point in GRID[:2]]
     return exact + [compared(*point, error_vs_naive=error) for point, error in zip(GRID[2:], errors, strict=True)]
 
 
 def clipped(*after: float) -> Verdict:
-    """Norms after clipping at 1, with a quarter for rounding."""
+    """Return the verdict on these norms after clipping at 1, with a quarter allowed for rounding."""
     groups = [group for value in after for group in norm(4.0, value)]
     return matched(groups=groups, claim={"clipped_norm": {"at_most": 1.0, "relative_rounding": 0.25}})
 
@@ -84,7 +84,7 @@ def clocks(*mhz: float | None) -> dict[str, Any]:
 
 
 def idle_for_a_quarter(allowed: float) -> Verdict:
-    """Baseline blocks of a quarter of a second, of which the processor worked three quarters."""
+    """Return the verdict on baseline blocks of a quarter second, in which the processor was idle for a quarter."""
     made = [
         block.model_copy(update={"processor_seconds": 0.75 * block.seconds})
         for block in blocks([0.125 / 1.2] * 4, [0.125] * 4, steps=2)

@@ -44,19 +44,19 @@ UNEVEN = {"gemm": 5, "norm": 4, "head": 1, "loss": 1, "clip": 1}
 
 
 def captured(claim: dict[str, Any] | None = None, execution: dict[str, Any] | None = None, **capture: Any) -> Verdict:
-    """The verdict on a captured CUDA graph with changes."""
+    """Return the verdict on a captured CUDA graph with changes."""
     replayed = graphed(**{"capture": cuda_graph(**capture), **(execution or {})})
     return verdict_of(CAPTURE | (claim or {}), paired(replayed))
 
 
 def silent(attempts: int | None, failed: int = 0) -> Verdict:
-    """The verdict on an arm that asks for a capture, has none and says nothing; what the harness saw of captures."""
+    """Return the verdict on an arm with no requested capture and no error; the harness saw `attempts` and `failed`."""
     asked = graphed(capture=cuda_graph(captured=False, captures=0, replays=0, nodes=[], device_work=None))
     return verdict_of(CAPTURE, paired(counted(asked, attempts, failed)))
 
 
 def nodes(**types: int) -> dict[str, Any]:
-    """A graph of the usual kernels, and these other nodes."""
+    """Return a graph with the usual kernels and these other nodes."""
     return {"nodes": [graph(by_type={"kernel": 12, **types})]}
 
 
@@ -72,12 +72,12 @@ THREE_SHAPES: dict[str, Any] = {"captures": 3, "nodes": [graph(label=shape) for 
 
 
 def last_shape(**changes: Any) -> dict[str, Any]:
-    """Three captures, the last one changed."""
+    """Return three captures, the last one changed."""
     return THREE_SHAPES | {"nodes": [graph(label="a"), graph(label="b"), graph(label="c", **changes)]}
 
 
 def shaped(shapes: int | None, **capture: Any) -> Verdict:
-    """Three captures, and so many shapes of batches, of each of which one is allowed."""
+    """Return the verdict on three captures for `shapes` shapes of batches, with one capture allowed for each."""
     asked = graphed(capture=cuda_graph(**(THREE_SHAPES | capture)))
     assert asked.end is not None
     end = asked.end.model_copy(update={"input_shapes": shapes})
@@ -220,7 +220,7 @@ MAY_SKIP = [{"id": "CAPTURED", "kind": "capture", "candidate": "graphed", "skipp
 def watched(
     candidate: HostSyncEvidence | None = None, control: HostSyncEvidence | None = None, **changes: Any
 ) -> Verdict:
-    """No sync in two replays, six a layer and step in the control; `claim`, `execution`, `of_control` change them."""
+    """Return the verdict on no sync in two replays, and six for each layer and step in the control, with changes."""
     replay = syncs("graphed", {"profiler": 0, "sync_debug_mode": 0}, replayed=True)
     waiting = {"syncs": control or syncs("synchronizing", CONTROL), **changes.get("of_control", {})}
     reported = [arm("ungraphed", syncs=changes["reported"])] if "reported" in changes else []
@@ -241,7 +241,7 @@ def control(**counts: int) -> HostSyncEvidence:
 
 
 def blind(evidence: HostSyncEvidence, detector: str) -> HostSyncEvidence:
-    """One detector did not see the planted sync."""
+    """Return the evidence with one detector that did not see the planted sync."""
     readings = [
         reading.model_copy(update={"sees_planted": reading.detector != detector}) for reading in evidence.readings
     ]
@@ -249,7 +249,7 @@ def blind(evidence: HostSyncEvidence, detector: str) -> HostSyncEvidence:
 
 
 def placed(evidence: HostSyncEvidence) -> HostSyncEvidence:
-    """The second look, for the places, saw one sync fewer than the first counted."""
+    """Return the evidence in which the second run, for the places, saw one sync fewer than the first counted."""
     first, *others = evidence.readings
     places = [first.places[0].model_copy(update={"count": first.count - 1})]
     return evidence.model_copy(update={"readings": [first.model_copy(update={"places": places}), *others]})
@@ -385,8 +385,10 @@ def sampled(
     beside: Sequence[dict[str, Any]] = (),
     **execution: Any,
 ) -> Verdict:
-    """The verdict on memory samples in bytes, one a step; `steps`: those of the samples that are there, `of`: how many
-    steps the workload has; `beside`: further claims of the contract."""
+    """Return the verdict on memory samples in bytes, one for each step.
+
+    steps: the steps of the samples. of: the number of the workload's steps. beside: further claims of the contract.
+    """
     record = memory(allocated, *rest)
     if steps is not None:
         record = record.model_copy(update={"samples": [record.samples[step] for step in steps]})

@@ -1,4 +1,4 @@
-"""Cases of the state that training starts from and ends with, and of an effect that batch noise could have made."""
+"""Cases of the state at the start and the end of training, and of an effect that may be only noise of batches."""
 
 from __future__ import annotations
 
@@ -58,18 +58,18 @@ NO_GENERATOR: dict[str, Any] = {"end_state": {"generators": {}}}
 
 
 def plain(**changes: Any) -> dict[str, Any]:
-    """A baseline and its repetition, with changes."""
+    """Return a baseline and its repetition, with changes."""
     return dict(zip(("baseline", "repetition"), twice("ungraphed", **changes), strict=True))
 
 
 def in_all(**changes: Any) -> Verdict:
-    """Every arm starts and ends so."""
+    """Return the verdict if every arm starts and ends with these changes."""
     arms = graphed(**changes), arm("ungraphed", **changes), untrained(**changes)
     return verdict_of(TRAJECTORY, trajectory_run(*arms, arm("ungraphed", replica=1, **changes)))
 
 
 def named_alike() -> Verdict:
-    """A capture holds under another name what the baseline holds as `late`; the buffers of that name end apart."""
+    """Return the verdict if a capture and the baseline use the name `late` for different tensors, which differ."""
 
     def seen(buffer: str, loose: str) -> dict[str, Any]:
         end = {"buffers": {"late": buffer}, "tensors": {loose: "t"}}
@@ -82,19 +82,19 @@ def named_alike() -> Verdict:
 
 
 def late_without_numbers(spoiled: list[str] | None) -> Verdict:
-    """All arms end with a tensor of equal bits that came with the first step, and is not finite."""
+    """Return the verdict if all arms end with a new tensor that has equal bits and is not finite."""
     late: dict[str, Any] = {"end_state": {"tensors": {"late": "n!"}}}
     executions = graphed(**late), arm("ungraphed", **late), untrained(**late), arm("ungraphed", replica=1, **late)
     return verdict_of(TRAJECTORY, trajectory_run(*(changed_end(each, spoiled=spoiled) for each in executions)))
 
 
 def made(execution: ArmEvidence, roles: dict[str, Any], *, replays: int = 0, **unread: str) -> ArmEvidence:
-    """The execution with roles of loose tensors, and digests of those that nobody reads."""
+    """Return the execution with roles of loose tensors, and digests of those that nothing reads."""
     return changed_end(execution, loose=Loose(roles=roles, unread=unread), replays=replays)
 
 
 def loose(ours: dict[str, str], theirs: dict[str, str], *, replays: int = 0) -> Verdict:
-    """Arms that end with loose tensors: by name, a role and a digest. The control and the repetition are as theirs."""
+    """Return the verdict on arms with loose tensors (name: role and digest); control and repetition are as theirs."""
 
     def ended(tensors: dict[str, str], made_by: Callable[..., ArmEvidence], *given: str, **more: Any) -> ArmEvidence:
         roles, digests = ({name: each.split()[part] for name, each in tensors.items()} for part in (0, 1))
@@ -108,7 +108,7 @@ def loose(ours: dict[str, str], theirs: dict[str, str], *, replays: int = 0) -> 
 
 
 def unfollowed() -> Verdict:
-    """A ledger that failed in the candidate."""
+    """Return the verdict if the ledger failed in the candidate."""
     execution = changed_end(graphed(), loose=Loose(roles=None, unread={}, failure="RuntimeError: no storage"))
     return trajectory(execution)
 
@@ -138,12 +138,12 @@ def fewer_parameters(execution: ArmEvidence) -> ArmEvidence:
 
 
 def end_cases(judged: Callable[..., Verdict]) -> list[Case]:
-    """What every kind that trains says: `judged` takes changes of the candidate's execution."""
+    """Return the cases that hold for every kind that trains. judged: takes changes of the candidate's execution."""
     return [Case("tensors at the end that nobody counted", "evidence_inconsistent", lambda: judged(**NO_GENERATOR))]
 
 
 def effect(ours: Any, theirs: Any, **claim: Any) -> Verdict:
-    """Losses of the trained arms, and of the control."""
+    """Return the verdict on these losses of the trained arms and of the control."""
     control = {"control": "untrained", "last": 4, "at_least": 0.2}
     guards = {"steps": len(ours), "training_effect": control}
     run = paired(*twice("ungraphed", ours), graphed(ours), untrained(losses=theirs))
@@ -160,7 +160,7 @@ ONCE: dict[str, Any] = {"end_state": {"buffers": {"mean": "b", "norm.num_batches
 
 
 def counted_twice(apart_by: float | None, ours: dict[str, Any] = COUNTED) -> Verdict:
-    """Of a claim within a hundredth; the candidate's buffer `mean` ends so many times its largest element apart."""
+    """Return the verdict of a claim within 0.01 if the candidate's buffer `mean` differs by `apart_by`, relatively."""
     found = apart().model_copy(update={"buffers": 1, "buffers_relative": apart_by, "buffer": "mean"})
     baselines = [arm("ungraphed", replica=replica, **ONCE) for replica in (0, 1)]
     run = trajectory_run(graphed(differences=[found], **ours), baselines[0], repetition=baselines[1])

@@ -1,4 +1,4 @@
-"""Cases of ends within a bound: movements of the candidate, and of a control that began a rounding away."""
+"""Cases of ends within a bound: movements of the candidate, and of a control that starts one rounding away."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ENDS: dict[str, Any] = {"ends": {"control": "nudged", "at_most": 0.01}}
 
 
 def moved(*, by: float = 0.0, of: str = "ungraphed", **changes: tuple[float, float, float]) -> MovedApart:
-    """Each tensor this far apart from another arm's movement of 2, but for `changes` by the tensor's last name."""
+    """Return each tensor `by` apart from another arm's, which moved 2; changes: by the tensor's last name."""
     tensors = {name: changes.get(name.split()[1], (by, MOVED, SIZE)) for name in TENSORS}
     return MovedApart(arm=of, tensors=tensors, uncompared=[])
 
@@ -52,7 +52,7 @@ def near(
     candidate: dict[str, Any] | None = None,
     nudged: dict[str, Any] | None = None,
 ) -> Verdict:
-    """The verdict where a hundredth of the way is allowed between the ends; the control moves a millionth of it."""
+    """Return the verdict if ends may differ by 0.01 of the movement; the control differs by a millionth of it."""
     mine = ending(graphed(end="near", **(candidate or {})), ours or moved(by=0.001))
     other = ending(arm("nudged", start="a rounding away", **(nudged or {})), control or moved(by=2e-6))
     run = paired(*twice("ungraphed"), mine, untrained(), other)
@@ -60,7 +60,7 @@ def near(
 
 
 def rounded(ours: float, control: float) -> Verdict:
-    """The verdict on losses that are so far apart from step 5 on, where a relative bound lets 0.0025 through."""
+    """Return the verdict on losses that differ by these amounts from step 5 on; a relative bound allows 0.0025."""
     late = np.where(np.arange(STEPS) < 5, 0.0, 1.0)
     mine = ending(graphed(LOSSES + ours * late, end="near"), moved(by=0.001))
     nudged = ending(arm("nudged", LOSSES + control * late, start="a rounding away"), moved(by=2e-6))
@@ -69,14 +69,14 @@ def rounded(ours: float, control: float) -> Verdict:
 
 
 def lost(tensor: str, named: bool = False) -> MovedApart:
-    """Without a tensor, which may be named as one that nobody could compare."""
+    """Return movements without a tensor; named: it is recorded as one that could not be compared."""
     found = moved(by=0.001)
     tensors = {name: each for name, each in found.tensors.items() if name != tensor}
     return found.model_copy(update={"tensors": tensors, "uncompared": [tensor] if named else []})
 
 
 def of_form(form: str) -> Verdict:
-    """The verdict where a buffer of this form ends further apart than rounding takes most parameters."""
+    """Return the verdict if a buffer of this form differs at the end by more than rounding moves most parameters."""
     plain = twice("ungraphed")
     state = plain[0].start.state
     assert state is not None
@@ -115,7 +115,7 @@ def missing(
     roles: dict[str, Any] | None = None,
     our_roles: dict[str, Any] | None = None,
 ) -> Verdict:
-    """The verdict where these tensors of the baseline were compared with none of the candidate's."""
+    """Return the verdict if these tensors of the baseline were compared with none of the candidate's."""
     found = moved(by=0.001).model_copy(update={"missing": names, "uncompared": own or []})
     found = found.model_copy(update={"tensors": {**found.tensors, **(compared or {})}})
     control = moved(by=2e-6)
@@ -149,7 +149,7 @@ LOST: dict[str, Any] = {"start_state": EARLIER["start_state"], "end_state": {"te
 
 
 def ended_with(**tensors: str) -> dict[str, Any]:
-    """Loose tensors at the end, by the last name."""
+    """Return loose tensors at the end, by last name."""
     return {"end_state": {"tensors": {name.replace("_", "."): digest for name, digest in tensors.items()}}}
 
 
@@ -158,7 +158,7 @@ def of_optimizers(*names: str) -> dict[str, Any]:
 
 
 def counting(ours: float, theirs: float, digests: tuple[str, str] = ("o", "o")) -> Verdict:
-    """Optimizers that counted so many updates; `digests` of a count that Python holds."""
+    """Return the verdict on optimizers that counted these numbers of updates; digests: of a count held in Python."""
     executions = []
     for count, digest, each in zip(
         (ours, theirs),

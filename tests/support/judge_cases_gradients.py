@@ -33,7 +33,7 @@ def gradient_run(execution: ArmEvidence) -> RunEvidence:
 def matched(
     *tensors: Any, groups: Any = None, claim: dict[str, Any] | None = None, execution: dict[str, Any] | None = None
 ) -> Verdict:
-    """Gradients at step 0 that pass, and these at step 5."""
+    """Return the verdict on passing gradients at step 0 and the given ones at step 5."""
     late: dict[str, Any] = {"tensors": list(tensors)} if tensors else {}
     late |= {"groups": groups} if groups is not None else {}
     records = [gradients(0), gradients(5, **late)]
@@ -41,12 +41,12 @@ def matched(
 
 
 def unlike(absolute: float, **changes: Any) -> Any:
-    """Tensor `b`, different from the baseline's."""
+    """Return tensor `b`, different from the baseline's."""
     return reduction("b", **{"digest": "other", "max_abs_difference": absolute, **changes})
 
 
 def all_steps(*tensors: Any, groups: Any = None) -> dict[str, Any]:
-    """Both gradient records of these tensors and groups."""
+    """Return both gradient records with these tensors and groups."""
     changes = {"tensors": list(tensors)} | ({} if groups is None else {"groups": groups})
     return {"gradients": [gradients(step, **changes) for step in (0, 5)]}
 
@@ -54,7 +54,7 @@ def all_steps(*tensors: Any, groups: Any = None) -> dict[str, Any]:
 def skipping(
     steps: Sequence[int], updates: list[int] | None, *, alone: bool = False, theirs: list[int] | None = None
 ) -> Verdict:
-    """Gradients that are not finite at these steps, and so many updates; alone: of the candidate."""
+    """Return the verdict if gradients (alone: only the candidate's) are not finite at `steps`, with update counts."""
     left_out = [
         reduction(
             name, max_abs=math.inf, max_abs_difference=math.nan, **({} if alone else {"baseline_max_abs": math.nan})
@@ -81,13 +81,13 @@ SAID_NONE = [each.model_copy(update={"without": ["a", "b"]}) for each in NONE_LE
 
 
 def none_left(baseline: ArmEvidence, candidate: Sequence[Gradients] = NONE_LEFT) -> Verdict:
-    """A candidate whose steps leave no gradient."""
+    """Return the verdict on a candidate whose steps leave no gradient."""
     run = paired(baseline, arm("synchronizing"), graphed(gradients=candidate))
     return verdict_of(GRADIENTS | {"clipped_norm": None, "clip_active_steps": None}, run)
 
 
 def cleared(a: str, b: str) -> Verdict:
-    """Both arms' steps leave gradients of zero, and their parameters end so."""
+    """Return the verdict if both arms' steps leave zero gradients, and their parameters end with these digests."""
     states: dict[str, Any] = {
         "start_state": {"parameters": {"a": "0", "b": "0"}},
         "end_state": {"parameters": {"a": a, "b": b}},
@@ -99,7 +99,7 @@ def cleared(a: str, b: str) -> Verdict:
 
 
 def routed(theirs: list[Any], end: str = "1", said: list[str] | None = None) -> Verdict:
-    """`b`, which ends as it says, has no gradient in the candidate's step 5; the baseline has `theirs` there."""
+    """Return the verdict if the candidate has no gradient of `b` in step 5, the baseline has `theirs`; end: of `b`."""
     without = [name for name in "ab" if name not in {each.name for each in theirs}] if said is None else said
     states: dict[str, Any] = {
         "start_state": {"parameters": {"a": "0", "b": "0"}},
@@ -111,7 +111,7 @@ def routed(theirs: list[Any], end: str = "1", said: list[str] | None = None) -> 
 
 
 def unreached(largest: float) -> Verdict:
-    """No gradient reached the baseline's `b` in step 5; the candidate's has one of this size."""
+    """Return the verdict if the baseline has no gradient of `b` in step 5, but the candidate one of this size."""
     b = reduction("b", max_abs=largest, max_abs_difference=None, baseline_digest=None, baseline_max_abs=None)
     baseline = arm("ungraphed", gradients=[gradients(0), gradients(5, tensors=[A], without=["b"])])
     candidate = graphed(gradients=[gradients(0), gradients(5, tensors=[A, b])])
@@ -119,7 +119,7 @@ def unreached(largest: float) -> Verdict:
 
 
 def grouped(*theirs: str, ours: Sequence[str] = ("layer0",), baseline: str = "ungraphed") -> Verdict:
-    """Both arms' norms, of these groups at both steps."""
+    """Return the verdict on norms of these groups, in both arms and at both steps."""
 
     def of(name: str, groups: Sequence[str]) -> list[Gradients]:
         norms = [GroupNorm(group=group, before=4.0, after=1.0) for group in groups]
@@ -131,7 +131,7 @@ def grouped(*theirs: str, ours: Sequence[str] = ("layer0",), baseline: str = "un
 
 
 def made(left: Any, made: list[Any], claim: dict[str, Any] | None = None, written: Sequence[str] = ()) -> Verdict:
-    """Both arms' steps leave `a`, and `b` as it is here; they changed it since it was made."""
+    """Return the verdict if steps leave `a` and `left` as gradients, changed since they were computed as `made`."""
     records = [
         gradients(0, made_norm=3.0),
         gradients(5, tensors=[A, left], made=made, made_norm=6.0, written=[*written]),
@@ -142,9 +142,7 @@ def made(left: Any, made: list[Any], claim: dict[str, Any] | None = None, writte
 
 
 def controlled(ours: Sequence[float], theirs: Sequence[float], **control: Any) -> Verdict:
-    """Gradients of step 5 differ by so much, and those of a control that begins a rounding away by so much; both arms
-    have gradients of 0.5.
-    """
+    """Return the verdict if gradients at step 5 differ by `ours`, and a control's, one rounding away, by `theirs`."""
 
     def late(apart: Sequence[float], **of: Any) -> list[Gradients]:
         tensors = [unlike(each).model_copy(update={"name": name}) for name, each in zip("abc", apart, strict=True)]
@@ -158,7 +156,7 @@ def controlled(ours: Sequence[float], theirs: Sequence[float], **control: Any) -
 
 
 def seen_in_one() -> Verdict:
-    """Gradients of the baseline alone were seen before the clip."""
+    """Return the verdict if gradients before the clip were seen in the baseline alone."""
     norms = [gradients(step, arm="ungraphed", baseline=None, made_norm=3.0) for step in (0, 5)]
     return verdict_of(
         GRADIENTS, paired(arm("ungraphed", gradients=norms), arm("synchronizing"), graphed(gradients=BOTH))

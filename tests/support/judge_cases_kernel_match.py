@@ -34,7 +34,7 @@ def peer(dtype: str, own: float = 1e-6, theirs: float = 1e-6) -> KernelPeer:
 
 
 def compared(dtype: str = "float32", magnitude: float = 1.0, **changes: Any) -> KernelCase:
-    """A case that agrees."""
+    """Return a case in which kernel and references agree."""
     return KernelCase(
         **{
             "operation": "gemm",
@@ -58,7 +58,7 @@ def compared(dtype: str = "float32", magnitude: float = 1.0, **changes: Any) -> 
 
 
 def agreed(claim: dict[str, Any] | None = None, last: dict[str, Any] | None = None, **changes: Any) -> Verdict:
-    """The verdict on the whole grid, with the last case changed."""
+    """Return the verdict on the whole grid, with the last case changed."""
     cases = [compared(*point) for point in GRID[:-1]] + [compared(*GRID[-1], **(last or {}))]
     evidence = {
         "arm": "graphed",
@@ -71,40 +71,40 @@ def agreed(claim: dict[str, Any] | None = None, last: dict[str, Any] | None = No
 
 
 def in_terms(claim: dict[str, Any] | None = None, last: dict[str, Any] | None = None, **changes: Any) -> Verdict:
-    """As `agreed`, judged relative to terms and beside a peer."""
+    """Return the verdict as `agreed` does, judged relative to terms and compared with a peer."""
     demands = {"relative_to": "terms", "over_peer_at_most": 3.0, "demands": {}}
     return agreed(demands | (claim or {}), last, **changes)
 
 
 def mixed(**of_float32: float) -> dict[str, Any]:
-    """A bfloat16 case that has an output in float32."""
+    """Return a bfloat16 case with an additional output in float32."""
     types = {"product": "bfloat16", "sums": "float32"}
     return {"outputs": types, "terms": {"bfloat16": errors(), "float32": errors(**of_float32)}}
 
 
 def errs_in(dtype: str) -> dict[str, Any]:
-    """A bfloat16 case with outputs of two types, of which one errs."""
+    """Return a bfloat16 case with outputs of two types, one of which has errors."""
     case = mixed()
     return {**case, "terms": {each: errors(vs_fp64=0.5 if each == dtype else 1e-6) for each in case["terms"]}}
 
 
 def of_type(dtype: str, own: float, theirs: float) -> dict[str, Any]:
-    """A bfloat16 case whose output, and the peer's, is of another type."""
+    """Return a bfloat16 case whose output, like the peer's, has another type."""
     return {"outputs": {"product": dtype}, "terms": {dtype: errors()}, "peer": peer(dtype, own, theirs)}
 
 
 def beyond(dtype: str, factor: float) -> dict[str, Any]:
-    """A claim on one type of inputs, which errs by at most so many times its peer's error."""
+    """Return a claim on one type of inputs that allows `factor` times its peer's error."""
     return {"max_relative_error": {dtype: MATCH["max_relative_error"][dtype]}, "over_peer_at_most": factor}
 
 
 def mixed_peer() -> dict[str, Any]:
-    """A bfloat16 case whose output, and the peer's, is in float32, of which the claim names no tolerance."""
+    """Return a bfloat16 case whose output, like the peer's, is float32, for which the claim has no tolerance."""
     return of_type("float32", 1e-7, 1e-7)
 
 
 def of_narrow_inputs() -> Verdict:
-    """Outputs in float32 of inputs in two types, whose tolerances are theirs: the one of bfloat16 is the wider."""
+    """Return the verdict on float32 outputs of inputs in two types, whose tolerances apply; bfloat16's is wider."""
     points = [(dtype, magnitude) for dtype in ("bfloat16", "float16") for magnitude in (1.0, 1e5)]
     narrow = {"max_relative_error": {"bfloat16": 1e-2, "float16": 1e-5}, "over_peer_at_most": 1000.0}
     return in_terms(narrow, cases=[compared(*point, **of_type("float32", 1e-7, 1e-7)) for point in points])
@@ -115,7 +115,7 @@ def demanding(**demands: int) -> dict[str, Any]:
 
 
 def beside_peers(*changes: dict[str, float]) -> list[KernelCase]:
-    """The grid, the float32 cases of which have changed peers, one after the other."""
+    """Return the grid with changed peers for its float32 cases, one after the other."""
     several = iter([*changes, *(changes[-1:] * 2)])
     return [compared(*point, peer=peer(point[0], **(next(several) if point[0] == "float32" else {}))) for point in GRID]
 

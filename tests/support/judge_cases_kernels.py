@@ -14,7 +14,7 @@ from harness.judging.verdict import Verdict
 
 
 def kernel(key: str = "gemm", **changes: Any) -> KernelRecord:
-    """A Hopper kernel."""
+    """Return a kernel for Hopper."""
     return KernelRecord(
         **{
             "key": key,
@@ -31,7 +31,7 @@ def kernel(key: str = "gemm", **changes: Any) -> KernelRecord:
 
 
 def inventory(**changes: Any) -> KernelsEvidence:
-    """Two planned and used kernels on a Hopper device under a driver of CUDA 13.0."""
+    """Return two planned and used kernels on a Hopper device with a driver for CUDA 13.0."""
     return KernelsEvidence(
         **{
             "arm": "graphed",
@@ -53,13 +53,13 @@ OFFLINE: dict[str, Any] = {"device": None, "driver_ptx_version": None, "compiled
 
 
 def targeted(claim: dict[str, Any] | None = None, **changes: Any) -> Verdict:
-    """The verdict on an inventory with changes."""
+    """Return the verdict on an inventory with changes."""
     kernels = {"graphed": inventory(**changes)}
     return verdict_of(PTX | (claim or {}), RunEvidence("run", "kernels", {}, kernels=kernels))
 
 
 def odd(**changes: Any) -> dict[str, Any]:
-    """One of two kernels changed."""
+    """Return two kernels, one of them changed."""
     return {"planned": [], "used": [kernel(), kernel("clip", **changes)]}
 
 
@@ -115,7 +115,7 @@ WARM = [compiled("gemm"), compiled("clip")]
 
 
 def ledger(**changes: Any) -> PrewarmEvidence:
-    """Both kernels compiled at one second, upload at two, training at three in full memory."""
+    """Return a ledger: both kernels compiled at 1 s, upload at 2 s, training with full memory at 3 s."""
     return PrewarmEvidence(
         **{
             "arm": "graphed",
@@ -130,7 +130,7 @@ def ledger(**changes: Any) -> PrewarmEvidence:
 
 
 def prewarmed(kernels: dict[str, Any] | None = None, claim: dict[str, Any] | None = None, **changes: Any) -> Verdict:
-    """The verdict on an inventory and a JIT ledger with changes."""
+    """Return the verdict on an inventory and a ledger of compilations, with changes."""
     run = RunEvidence(
         "run",
         "prewarm",
@@ -142,13 +142,13 @@ def prewarmed(kernels: dict[str, Any] | None = None, claim: dict[str, Any] | Non
 
 
 def covered(**kernels: Any) -> Verdict:
-    """Keys and PTX alone, cross-compiled."""
+    """Return the verdict on keys and PTX alone, cross-compiled."""
     run = RunEvidence("run", "kernels", {}, kernels={"graphed": inventory(**(OFFLINE | kernels))})
     return verdict_of(PREWARM | COVERAGE, run)
 
 
 def covered_among_targets(target: str) -> Verdict:
-    """A claim with runs for two targets, sm_80's first, and of a plan alone: a part is judged by its own target's."""
+    """Return the verdict on a plan alone, with runs for two targets, sm_80 first: a part uses its own target's run."""
     runs = [
         RunEvidence(name, "kernels", {}, kernels={"graphed": inventory(**(OFFLINE | changes))})
         for name, changes in (("first", {"compiled_for": "sm_80"}), ("plan alone", {"used": []}), ("second", {}))

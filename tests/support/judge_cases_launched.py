@@ -1,4 +1,4 @@
-"""Cases of what was launched: evidence that passes, with a step that did other work than its graphs'."""
+"""Cases of launched work: evidence that passes, changed by a step that did other work than its graphs'."""
 
 from __future__ import annotations
 
@@ -44,44 +44,44 @@ def other_kernels() -> DeviceWork:
 
 
 def other_launches(**changes: Any) -> DeviceWork:
-    """Replays of the one graph, a field of the launched work changed."""
+    """Return replays of the one graph, with a field of the launched work changed."""
     made = work()
     return made.model_copy(update={"launched": [each.model_copy(update=changes) for each in made.launched]})
 
 
 def eager(seconds: float) -> DeviceWork:
-    """A training beside the launches."""
+    """Return device work with `seconds` of training outside the launches."""
     return work(outside_kernel_seconds=seconds, outside=[OutsideWork(name="gemm", count=9, seconds=seconds)])
 
 
 def averaging() -> DeviceWork:
-    """As much work after the steps as under their launches."""
+    """Return device work with as much work after the steps as in their launches."""
     return work(after_kernel_seconds=0.03)
 
 
 def ghost(**changes: Any) -> GhostReplay:
-    """A look at replays that compute all outputs, with changes."""
+    """Return a check that replays compute all outputs, with changes."""
     seen = {"replays": 1, "moves": True, "moves_alone": True, "alone_reads": True, "stays": True}
     return GhostReplay.model_validate(seen | changes)
 
 
 def outside(*named: str) -> GhostReplay:
-    """These outputs are alike with and without replays."""
+    """Return a check in which these outputs are equal with and without replays."""
     return ghost(stays=False, reads=True, outside=len(named), named=[*named])
 
 
 def on_one_batch(**changes: Any) -> GhostReplay:
-    """All steps have one batch, and the update is made next to the replays."""
+    """Return a check in which all steps have one batch and the update runs outside the replays."""
     return ghost(**({"stays": False, "alone_reads": None, "moves_alone": False} | changes))
 
 
 def outside_update() -> GhostReplay:
-    """The update is made next to the replays."""
+    """Return a check in which the update runs outside the replays."""
     return ghost(stays=False, reads=True, moves_alone=False)
 
 
 def over(**changes: Any) -> GhostReplay:
-    """The step was refused, so that its replays were made alone only."""
+    """Return a check in which the step was refused, so that only replays alone were tried."""
     return GhostReplay(replays=1, failure="no more data", **changes)
 
 
@@ -90,7 +90,7 @@ def steps(fewest: int, most: int, number: int = STEPS - 1, **changes: Any) -> St
 
 
 def afterwards(most: int) -> StepWatch:
-    """A traced step of 40 operations, of which 2 copy its batch in, and so many after it."""
+    """Return the watch of a traced step of 40 operations plus 2 that copy the batch in, and `most` after it."""
     return steps(42, 42, fewest_replayed=40, most_after=most)
 
 
@@ -100,17 +100,17 @@ def judged_steps(count: int = 0, number: int = STEPS - 1, **changes: Any) -> lis
 
 
 def every_tenth(readings: list[DetectorReading], **changes: Any) -> Verdict:
-    """Two replays without a sync, watched beside the judged steps."""
+    """Return the verdict on two replays without a sync, together with these readings of the judged steps."""
     return watched(replays({"profiler": 0, "sync_debug_mode": 0}, every_step=readings), **changes)
 
 
 def at_most_one(count: int, **changes: Any) -> Verdict:
-    """One sync a step is allowed, and the judged steps have so many together."""
+    """Return the verdict if one sync is allowed in each step and the judged steps have `count` in total."""
     return every_tenth(judged_steps(count, **changes), claim={"candidate": {"arm": "graphed", "at_most": 1}})
 
 
 def uncaptured_syncs(steps: int = STEPS) -> Verdict:
-    """Of an arm without a capture, executed for `steps` steps more under two detectors."""
+    """Return the verdict on an arm without a capture, executed for `steps` more steps with two detectors."""
     counts = {"ungraphed": 0, "synchronizing": 6 * steps}
     claim = {
         "kind": "host_syncs",
@@ -129,7 +129,7 @@ def trajectory(**capture: Any) -> Verdict:
 
 
 def in_pieces(*launches: int, shapes: int = 1) -> Verdict:
-    """Of a forward and a backward graph of each shape, launched so often in three steps."""
+    """Return the verdict on forward and backward graphs of each shape, with these launches in three steps."""
     nodes = [
         graph(
             label=f"{piece} {shape}",
@@ -156,7 +156,7 @@ def traced_trajectory(**capture: Any) -> Verdict:
 
 
 def in_shapes(seen: int, captures: int) -> Verdict:
-    """Of a schedule of three lengths, of which so many had to be captured and so many steps were watched."""
+    """Return the verdict on a schedule of three lengths with `captures` captures and `seen` watched steps."""
     nodes = [graph(label=f"shape {each}") for each in range(captures)]
     capture = cuda_graph(captures=captures, nodes=nodes, device_work=work(), every_step=watch_of(seen))
     contract = contract_of(TRAJECTORY | {"mechanism": "cuda_graph"})
@@ -166,7 +166,7 @@ def in_shapes(seen: int, captures: int) -> Verdict:
 
 
 def in_a_contract(share: float, claim: dict[str, Any], seconds: float = 0.02) -> Verdict:
-    """Of a trajectory with so many seconds outside 30 ms of graphs, where claims of its contract allow a share."""
+    """Return the verdict on a trajectory with `seconds` outside 30 ms of graphs; CAPTURE claims allow `share`."""
     declared = [{"kind": "capture", "candidate": "graphed", "outside_share_at_most": each} for each in (share, 0.9)]
     beside = [{"id": f"CAPTURE-{number}"} | each for number, each in enumerate(declared)]
     run = trajectory_run(graphed(capture=cuda_graph(device_work=eager(seconds))))
@@ -178,13 +178,13 @@ def timed_with(**capture: Any) -> Verdict:
 
 
 def worked(seconds: float) -> dict[str, Any]:
-    """Each block, of 20 ms, with so much processor time."""
+    """Return blocks of 20 ms, each with this processor time."""
     made = blocks([0.01] * 4, [0.012] * 4, steps=2)
     return {"blocks": [block.model_copy(update={"processor_seconds": seconds}) for block in made]}
 
 
 def counting(process: int, baseline: float = 0.012, **changes: Any) -> RunEvidence:
-    """A process that counted the launches of its timed blocks and was not profiled."""
+    """Return a process that counted the launches of its timed blocks and was not profiled."""
     made = blocks([0.01] * 4, [baseline] * 4, steps=2)
     timing = {
         "blocks": [
@@ -200,18 +200,18 @@ def counting(process: int, baseline: float = 0.012, **changes: Any) -> RunEviden
 
 
 def profiling(**changes: Any) -> RunEvidence:
-    """Process 0, profiled in an untimed block of each arm."""
+    """Return process 0, profiled in an untimed block of each arm."""
     made = {"blocks": blocks([0.01] * 4, [0.012] * 4, steps=2), "profiler_sees_planted": True, **changes}
     return timed_run(0, timing=made, ours=graphed(LOSSES))
 
 
 def counted(last: RunEvidence | None = None, first: RunEvidence | None = None) -> Verdict:
-    """One process profiled, seven counted, with the first or the last one of another kind."""
+    """Return the verdict on one profiled process and seven counting ones; first, last: replacements."""
     return timed([first or profiling(), *(counting(process) for process in range(1, 7)), last or counting(7)])
 
 
 def launched(arm: str, launches: int | None) -> RunEvidence:
-    """The last process, with so many launches in each timed block of an arm."""
+    """Return the last process, with this number of launches in each timed block of an arm."""
     timing = counting(7).timing
     assert timing is not None
     changed = [
@@ -221,7 +221,7 @@ def launched(arm: str, launches: int | None) -> RunEvidence:
 
 
 def one_launch_elsewhere() -> RunEvidence:
-    """One launch of a timed block is missing, and another block has one too many."""
+    """Return a process in which one launch is missing from a timed block, and another block has one too many."""
     timing = counting(7).timing
     assert timing is not None
     first, *others = timing.blocks
@@ -235,7 +235,7 @@ def one_launch_elsewhere() -> RunEvidence:
 
 
 def other_graphs() -> RunEvidence:
-    """A process that nobody profiled launches another graph as often."""
+    """Return an unprofiled process that launches another graph equally often."""
     run = counting(7)
     nodes = [graph(label="decoy", by_type={"kernel": 1}, kernels={"add": 1})]
     run.arms["graphed"][0] = graphed(LOSSES, capture=cuda_graph(nodes=nodes, device_work=None, every_step=None))
@@ -243,7 +243,7 @@ def other_graphs() -> RunEvidence:
 
 
 def sleeping_baseline() -> RunEvidence:
-    """A process that nobody profiled, whose baseline did nothing on a processor in half of its time."""
+    """Return an unprofiled process whose baseline used no processor for half of its time."""
     timing = counting(7).timing
     assert timing is not None
     changed = [block.model_copy(update={"processor_seconds": block.seconds / 2}) for block in timing.blocks]
@@ -251,7 +251,7 @@ def sleeping_baseline() -> RunEvidence:
 
 
 def slow_supervisor() -> Telemetry:
-    """The timed phase took 100 s by the supervisor's clock."""
+    """Return telemetry in which the timed phase took 100 s by the supervisor's clock."""
     return watched_all_along([]).model_copy(update={"timed_seconds": 100.0})
 
 

@@ -34,7 +34,7 @@ LATE = 31  # a block
 
 
 def block(number: int, **changes: Any) -> ReplayBlock:
-    """One block; its steps take a second each, or a hundredth more."""
+    """Return one block, whose steps take 1 s each, or 1.01 s in every other block."""
     return ReplayBlock(
         **{
             "first_step": number * EVERY,
@@ -65,17 +65,17 @@ def replay(name: str, blocks: Sequence[ReplayBlock] | None = None, **changes: An
 
 
 def late(**changes: Any) -> dict[str, Any]:
-    """One late block is another."""
+    """Return blocks with one late block changed."""
     return {"blocks": [block(number, **(changes if number == LATE else {})) for number in range(BLOCKS)]}
 
 
 def from_late(**changes: Any) -> dict[str, Any]:
-    """Every block from a late one on."""
+    """Return blocks that are changed from a late one on."""
     return {"blocks": [block(number, **(changes if number >= LATE else {})) for number in range(BLOCKS)]}
 
 
 def leaking(peak_until: int, bytes_a_block: int = MIB) -> dict[str, Any]:
-    """Memory grows block by block, after a peak up to a block that is above whatever follows."""
+    """Return blocks whose memory grows block by block, after a higher peak up to block `peak_until`."""
     return {
         "blocks": [
             block(number, allocated_bytes=100 * MIB if number <= peak_until else 30 * MIB + number * bytes_a_block)
@@ -85,12 +85,12 @@ def leaking(peak_until: int, bytes_a_block: int = MIB) -> dict[str, Any]:
 
 
 def columns(**changes: Any) -> dict[str, Any]:
-    """The rows of the blocks' last steps."""
+    """Return the rows of the blocks' last steps."""
     return {"batches": [f"batch{number}" for number in range(BLOCKS)], "steps_called": STEPS, **changes}
 
 
 def unwatched(**changes: Any) -> CaptureEvidence:
-    """A capture that was replayed at every step; the probe watches no replay."""
+    """Return a capture that was replayed in every step, of which the probe watches none."""
     seen = {"device_work": None, "every_step": None, "observed_graph_launches": None}
     return cuda_graph(**{"replays": STEPS, **seen, **changes})
 
@@ -104,7 +104,7 @@ def baseline(rows: Any = ROWS, **changes: Any) -> ArmEvidence:
 
 
 def alone(execution: ArmEvidence, seen: LongReplayEvidence | None, **changes: Any) -> RunEvidence:
-    """The run of one arm."""
+    """Return the run of one arm."""
     name = execution.start.arm
     arms = {name: [replace(execution, long_replay=seen)]}
     return RunEvidence(**{"run_id": f"run of {name}", "probe": "long_replay", "arms": arms, **changes})
@@ -119,7 +119,7 @@ def replayed(
     steps: int = STEPS,
     **changes: Any,
 ) -> Verdict:
-    """The verdict on two processes; `ours` and `theirs` change the blocks, `changes` the candidate's run."""
+    """Return the verdict on two processes. ours, theirs: changes of the blocks. changes: of the candidate's run."""
     runs = [
         alone(others or baseline(), replay("ungraphed", **(theirs or {}))),
         alone(mine or candidate(), replay("graphed", **(ours or {})), **changes),
@@ -128,7 +128,7 @@ def replayed(
 
 
 def cut_short() -> Verdict:
-    """A baseline that made no step of the last block."""
+    """Return the verdict on a baseline without the steps of the last block."""
     rows: dict[str, Any] = {
         "batches": [f"batch{number}" for number in range(BLOCKS - 1)],
         "steps_called": STEPS - EVERY,
@@ -138,9 +138,9 @@ def cut_short() -> Verdict:
 
 
 def ended(theirs: str | None = "train.py:9: ValueError: no rate", *, asked: int = 300, end: str = "end") -> Verdict:
-    """Both arms end in the middle of a block, or the candidate alone, or the baseline later.
+    """Return the verdict if both arms end in the middle of a block, or the candidate alone, or the baseline later.
 
-    end: what the candidate ends with.
+    end: the candidate's state at the end.
     """
     blocks = [*map(block, range(LATE)), block(LATE, steps=EVERY - 1)]
     shown: dict[str, Any] = {"blocks": blocks, "ended": "train.py:9: ValueError: no rate"}
@@ -158,7 +158,7 @@ def ended(theirs: str | None = "train.py:9: ValueError: no rate", *, asked: int 
 
 
 def still_at_last() -> Verdict:
-    """All rows have one loss, and the steps of the first block had others."""
+    """Return the verdict if all rows have one loss, but the steps of the first block had others."""
     blocks = {"blocks": [block(number, losses=f"losses{min(number, 1)}") for number in range(BLOCKS)]}
     return replayed(None, blocks, blocks, candidate(0 * ROWS), baseline(0 * ROWS))
 
@@ -168,9 +168,9 @@ def in_both(changes: Mapping[str, Any], **claim: Any) -> Verdict:
 
 
 def timed(late_seconds: float, yardstick: float = 0.001, spread: float = 0.0) -> dict[str, Any]:
-    """Blocks whose steps take a second at first, and another time in the second half; and a yardstick likewise.
+    """Return blocks whose steps take 1 s in the first half and `late_seconds` in the second, with a yardstick.
 
-    `spread`: every third block takes so much longer.
+    spread: the additional seconds of every third block.
     """
     return {
         "blocks": [
@@ -185,8 +185,9 @@ def timed(late_seconds: float, yardstick: float = 0.001, spread: float = 0.0) ->
 
 
 def turns(old: float, late_seconds: float = 1.0, disturbed: int = 0, rounds: int = 24) -> dict[str, Any]:
-    """Rounds in which the old run's step takes `old` seconds and the fresh run's one; of some a neighbour doubles
-    either run's.
+    """Return rounds in which a step of the old run takes `old` seconds and one of the fresh run 1 s.
+
+    disturbed: the number of rounds in which another program doubles the time of one of the runs.
     """
     doubled = [(2.0, 1.0) if number % 2 else (1.0, 2.0) for number in range(disturbed)]
     factors = [*doubled, *[(1.0, 1.0)] * (rounds - disturbed)]
@@ -195,12 +196,12 @@ def turns(old: float, late_seconds: float = 1.0, disturbed: int = 0, rounds: int
 
 
 def few() -> Verdict:
-    """So few blocks follow the warm-up that a quarter has no interval."""
+    """Return the verdict if so few blocks follow the warm-up that a quarter has no interval."""
     return replayed({"after": 12})
 
 
 def shorter() -> Verdict:
-    """The last block holds what is left."""
+    """Return the verdict if the last block has only the remaining steps."""
     made = {"blocks": [*map(block, range(BLOCKS - 1)), block(BLOCKS - 1, steps=3, seconds=90.0)]}
     called = STEPS - 7
     mine = candidate(steps_called=called, capture=unwatched(replays=called))
@@ -217,12 +218,12 @@ def swapped() -> dict[str, Any]:
 
 
 def noisy_turns() -> dict[str, Any]:
-    """Blocks that decide nothing, as of the case `noise`, and rounds that do."""
+    """Return blocks that decide nothing, as in the case `noise`, and rounds that decide."""
     return turns(1.0, disturbed=10) | timed(1.0, spread=1.0)
 
 
 def noisy_and_late() -> Verdict:
-    """Make the whole process slower; noise in its blocks leaves this undecided."""
+    """Return the verdict if the whole process becomes slower, which noisy blocks alone leave undecided."""
     return replayed(ours=turns(1.0) | timed(1.25, spread=0.5))
 
 

@@ -1,4 +1,4 @@
-"""Cases of who is who beyond trajectories: uncaptured candidates, whose mechanism, whose target, parts of a claim."""
+"""Cases of roles and mechanisms: uncaptured candidates, mechanisms, targets, parts of a claim."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ HARMLESS = ("kernel", "memcpy", "memset", "graph", "empty", "wait_event", "event
 
 
 def one_of_several_targets(target: str) -> Verdict:
-    """Runs for sm_80, for this machine's device and for sm_90; none of them used a kernel."""
+    """Return the verdict on runs for sm_80, this machine's device and sm_90, none of which used a kernel."""
     kinds: list[dict[str, Any]] = [OFFLINE | {"compiled_for": "sm_80"}, {}, OFFLINE]
     runs = [
         RunEvidence(f"run{index}", "kernels", {}, kernels={"graphed": inventory(used=[], **changes)})
@@ -47,7 +47,7 @@ def prewarm_run_alone() -> Verdict:
 
 
 def uncaptured_and_timed(claim: dict[str, Any], **observed: int) -> Verdict:
-    """Eight processes whose candidate is the uncaptured arm, half as fast as the captured baseline."""
+    """Return the verdict on eight processes whose uncaptured candidate is half as fast as the captured baseline."""
     timing = {
         "candidate": "ungraphed",
         "baseline": "graphed",
@@ -64,7 +64,7 @@ def two_pieces() -> ArmEvidence:
 
 
 def final_losses_alone() -> Verdict:
-    """Timed losses that differ before the final step, which is all that the trajectory claim compares."""
+    """Return the verdict on losses that differ only before the final step, which alone the trajectory compares."""
     losses = TIMED_LOSSES.copy()
     losses[3] += 1.0
     run = [timed_run(index, ours=graphed(losses)) for index in range(8)]
@@ -72,7 +72,7 @@ def final_losses_alone() -> Verdict:
 
 
 def bare(part: dict[str, Any], **changes: Any) -> dict[str, Any]:
-    """A claim as a part of another: without its id."""
+    """Return a claim as a part of another claim, without its id."""
     return {key: value for key, value in (part | changes).items() if key != "id"}
 
 
@@ -82,7 +82,7 @@ def composed(*parts: dict[str, Any], run: RunEvidence | None = None, mechanism: 
 
 
 def by_workload(at_least: float) -> dict[str, Any]:
-    """A part that demands this training effect of the workload `w`, and hardly any of others."""
+    """Return a part that requires this training effect on the workload `w`, and hardly any on others."""
     bound = {"otherwise": 0.1, "cases": [{"workload": "w", "value": at_least}]}
     effect = {"control": "untrained", "last": 2, "at_least": bound}
     return bare(TRAJECTORY, guards={"steps": STEPS, "training_effect": effect})

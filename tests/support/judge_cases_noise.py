@@ -1,4 +1,4 @@
-"""Cases of a trajectory within the baseline's own noise: five runs of each arm, whose numbers scatter a little."""
+"""Cases of a trajectory within the baseline's own noise: five runs of each arm with slightly different numbers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WAY = [f"parameters p{index}" for index in range(4)]
 
 
 def sketched(execution: ArmEvidence, ends: dict[str, Sketch] | None) -> ArmEvidence:
-    """The execution with sketches of a start at 0 and of the given end."""
+    """Return the execution with sketches of a start at 0 and of the given end."""
     assert execution.end is not None
     start = execution.start.model_copy(update={"sketches": dict.fromkeys(WAY, (EPSILON, 0.0, 0.0, 0.0, 0.0, 0.0))})
     end = execution.end.model_copy(update={"sketches": ends})
@@ -29,7 +29,7 @@ def sketched(execution: ArmEvidence, ends: dict[str, Sketch] | None) -> ArmEvide
 
 
 def ending(scatter: np.ndarray[Any, Any], way: float = 1.0) -> dict[str, Sketch]:
-    """Sketches of four parameters: scatter [4, 4] about this way."""
+    """Return sketches of four parameters, scattered [4, 4] around this movement."""
     return {name: (EPSILON, way, *(way + row).tolist()) for name, row in zip(WAY, scatter, strict=True)}
 
 
@@ -42,7 +42,7 @@ def in_noise(
     claim: Any = None,
     **changes: Any,
 ) -> Verdict:
-    """The verdict on runs with this noise, of which the candidate's (by `ours`, if given) lie off by so much."""
+    """Return the verdict on runs with this noise (the candidate's: `ours`, if given), the candidate's off by `off`."""
     draw = np.random.default_rng(5)
     executions = []
     for name, of_arm in (("ungraphed", noise), ("graphed", noise if ours is None else ours)):
@@ -56,13 +56,13 @@ def in_noise(
 
 
 def unsketched() -> Verdict:
-    """The verdict on evidence that no sketch was asked of."""
+    """Return the verdict on evidence for which no sketch was requested."""
     runs = [arm("ungraphed", replica=each) for each in range(RUNS)] + [graphed(replica=each) for each in range(RUNS)]
     return verdict_of(TRAJECTORY | NOISE_CLAIM, paired(*runs, untrained()))
 
 
 def without_steps() -> Verdict:
-    """The verdict on runs that made no step."""
+    """Return the verdict on runs without a step."""
     none: dict[str, Any] = {"start": "start", "end": "start", "batches": []}
     runs = [arm("ungraphed", [], replica=each, **none) for each in range(RUNS)]
     runs += [graphed([], replica=each, **none) for each in range(RUNS)]
@@ -89,7 +89,7 @@ NOISE_CASES = [
 
 
 def scattered(off: float = 0.0) -> list[RunEvidence]:
-    """Processes of a timing whose losses scatter from one to the next; the candidate's of step 3 lie `off` away."""
+    """Return processes of a timing whose losses vary; the candidate's loss of step 3 differs by `off`."""
     drawn = np.random.default_rng(0)
 
     def changed(each: ArmEvidence, away: float) -> ArmEvidence:

@@ -26,7 +26,7 @@ RATIO = {"at_most_gib": None, "at_most_ratio": 1.25}
 
 
 def peak(allocated: float = 2.0, **changes: Any) -> MemoryPeak:
-    """GiB that torch gave away; it took half a GiB more of the device, which held half a GiB beside."""
+    """Return a peak of `allocated` GiB; torch reserved 0.5 GiB more, and the device had 0.5 GiB beyond that."""
     return MemoryPeak(
         **{
             "allocated_bytes": int(allocated * GIB),
@@ -40,7 +40,7 @@ def peak(allocated: float = 2.0, **changes: Any) -> MemoryPeak:
 
 
 def peaks(name: str, opening: MemoryPeak | None = None, steps: MemoryPeak | None = None, **changes: Any) -> Any:
-    """An arm took 1 GiB to open and 2 GiB for its steps."""
+    """Return the peaks of an arm that took 1 GiB to open and 2 GiB for its steps."""
     return PeakMemoryEvidence(
         **{
             "arm": name,
@@ -58,14 +58,14 @@ def peaks(name: str, opening: MemoryPeak | None = None, steps: MemoryPeak | None
 
 
 def alone(execution: ArmEvidence, seen: PeakMemoryEvidence | None, **changes: Any) -> RunEvidence:
-    """The run of one arm."""
+    """Return the run of one arm."""
     name = execution.start.arm
     arms = {name: [replace(execution, peak_memory=seen)]}
     return RunEvidence(**{"run_id": f"run of {name}", "probe": "peak_memory", "arms": arms, **changes})
 
 
 def mine(*given: Any, **changes: Any) -> ArmEvidence:
-    """The candidate's execution, of which the probe watches no replay."""
+    """Return the candidate's execution, of which the probe watches no replay."""
     return graphed(*given, **{"capture": unwatched(), **changes})
 
 
@@ -82,7 +82,7 @@ def measured(
     trajectory: Mapping[str, Any] | None = None,
     **changes: Any,
 ) -> Verdict:
-    """The verdict on two processes; `ours` and `theirs` change the peaks, `changes` the candidate's run."""
+    """Return the verdict on two processes. ours, theirs: changes of the peaks. changes: of the candidate's run."""
     runs = [
         alone(baseline or arm("ungraphed"), peaks("ungraphed", **(theirs or {}))),
         alone(candidate or mine(), peaks("graphed", **(ours or {})), **changes),
@@ -96,7 +96,7 @@ def unrecorded() -> Verdict:
 
 
 def beside_captured(**changes: Any) -> Verdict:
-    """An arm without a capture, which is to hold no more than a captured one; `changes` are of the latter's capture."""
+    """Return the verdict on an uncaptured arm that may use no more memory than a captured one, with these changes."""
     claim = {"mechanism": None, "candidate": "ungraphed", "baseline": "graphed"}
     runs = [alone(mine(capture=unwatched(**changes)), peaks("graphed")), alone(arm("ungraphed"), peaks("ungraphed"))]
     return verdict_of(MEMORY | RATIO | claim, *runs, beside=[TRAJECTORY])

@@ -1,4 +1,4 @@
-"""Cases of ranks: evidence of two ranks that passes, with one thing changed in one of them."""
+"""Cases of ranks: passing evidence of two ranks, with one thing changed in one of them."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def noted(
 
 
 def rank_of(number: int, losses: Any = LOSSES, *, name: str = "ranked", **changes: Any) -> ArmEvidence:
-    """One rank of an arm; what is named in OF_STEPS is of its steps."""
+    """Return one rank of an arm. Changes named in OF_STEPS are made to its record of steps."""
     of_steps = {key: changes.pop(key) for key in OF_STEPS if key in changes}
     return dataclasses.replace(arm(name, losses, **changes), rank_steps=noted(name, number, **of_steps))
 
@@ -98,7 +98,7 @@ def graph(kernels: dict[str, int]) -> Any:
 def in_graph(
     kernels: dict[str, int] | None = None, collectives: Sequence[int] = (9, *[0] * (STEPS - 1)), **claim: Any
 ) -> Verdict:
-    """Two ranks whose reductions are in their graphs; the last one's as given."""
+    """Return the verdict on two ranks whose reductions are in their graphs; kernels, collectives: the last rank's."""
     reduced = {"name": "ranked_graph", "capture": graph({"ncclDevKernel_AllReduce_Sum_f32_RING_LL": 2, "adam": 3})}
     other = {**reduced, **({} if kernels is None else {"capture": graph(kernels)})}
     ranks = [rank_of(0, collectives=(9, *[0] * (STEPS - 1)), **reduced), rank_of(1, collectives=collectives, **other)]
@@ -108,7 +108,7 @@ def in_graph(
 def behind_the_graph(
     kernels: dict[str, int], collectives: int = 1, launched: Sequence[GraphNodes] | None = None, **last: Any
 ) -> Verdict:
-    """Ranks whose graphs end before the sum, as with the fault `sum_outside_graph` on two H100s: 0.0877 is outside."""
+    """Return the verdict for the fault `sum_outside_graph`, with 0.0877 of the work outside, as on two H100s."""
     nodes = graph(kernels).nodes
     ran = nodes if launched is None else launched
     capture = cuda_graph(nodes=nodes, device_work=device_work(ran, outside_kernel_seconds=0.03 * 0.0877 / 0.9123))
@@ -118,7 +118,7 @@ def behind_the_graph(
 
 
 def of_two_shapes(*collectives: int) -> Verdict:
-    """Ranks that captured a graph for each of two shapes, which hold so many collectives."""
+    """Return the verdict on ranks that captured a graph for each of two shapes, with these numbers of collectives."""
     graphs = [graph({"ncclDevKernel_AllReduce_Sum_f32_RING_LL": number, "adam": 3}).nodes[0] for number in collectives]
     capture = cuda_graph(captures=2, nodes=graphs, device_work=device_work(graphs[:1]))
     ranks = [
@@ -128,7 +128,7 @@ def of_two_shapes(*collectives: int) -> Verdict:
 
 
 def captured_in_every_step() -> Verdict:
-    """Ranks that begin their collectives on the host in each step, beside a capture."""
+    """Return the verdict on ranks that start collectives on the host in each step, in addition to a capture."""
     graphs = [graph({"ncclDevKernel_AllReduce_Sum_f32_RING_LL": 2, "adam": 3}).nodes[0] for _ in range(STEPS)]
     capture = cuda_graph(captures=STEPS, nodes=graphs, device_work=device_work(graphs[:1]))
     ranks = [rank_of(rank, name="ranked_graph", collectives=[9] * STEPS, capture=capture) for rank in (0, 1)]
@@ -136,7 +136,7 @@ def captured_in_every_step() -> Verdict:
 
 
 def one(losses: Any = LOSSES, **changes: Any) -> ArmEvidence:
-    """The baseline: both ranks' rows as one batch."""
+    """Return the baseline, which reads both ranks' rows as one batch."""
     rows = [[*rows_of(0, step), *rows_of(1, step)] for step in range(STEPS)]
     of_steps = {"rows": rows, "collectives": [0] * STEPS, "names": {}}
     return rank_of(0, losses, name="ungraphed", **{**of_steps, **changes})
@@ -156,7 +156,7 @@ def matching(
 
 
 def trajectory_at_ranks(last: Any = LOSSES, **changes: Any) -> Verdict:
-    """A claim of another kind, about arms of two ranks each: judged at both."""
+    """Return the verdict of a trajectory claim on arms with two ranks, which is judged at both."""
     claim = {
         "kind": "trajectory_match",
         "candidate": "ranked_graph",
@@ -178,7 +178,7 @@ FAR = {"differences": [apart(largest=0.5)]}
 
 
 def in_turn(parameters: Sequence[str] = PARAMETERS, first: dict[str, Any] | None = None, **changes: Any) -> Verdict:
-    """The claim with a third arm, of one rank that adds up the same parts; without a bound for the ends."""
+    """Return the verdict with a third arm, one rank that adds up the same parts, and without a bound for the ends."""
     alone = rank_of(0, name="same_system", parameters=parameters, collectives=[0] * STEPS, end="rounded", **changes)
     ranks = [
         rank_of(0, **{"losses": LOSSES - 0.25, "end": "rounded", **FAR, **(first or {})}),
@@ -189,7 +189,7 @@ def in_turn(parameters: Sequence[str] = PARAMETERS, first: dict[str, Any] | None
 
 
 def near(ours: MovedApart | None = None, *, control: bool = True, last: dict[str, Any] | None = None) -> Verdict:
-    """The claim with ends beside a control, which moves a millionth of the way; rank 0's as given."""
+    """Return the verdict on ends relative to a control, which moves a millionth as far; ours: rank 0's end."""
     nudged = ending(rank_of(0, name="nudged", start="a rounding away"), moved(by=2e-6))
     close: dict[str, Any] = {"losses": LOSSES - 0.25, "end": "rounded", **CLOSE}
     first = ending(rank_of(0, **close), ours or moved(by=0.001))
@@ -199,7 +199,7 @@ def near(ours: MovedApart | None = None, *, control: bool = True, last: dict[str
 
 
 def of_one_model(odd_step: int | None = None) -> Verdict:
-    """Two ranks that hold one model, and read the same rows but for the last one's in a step."""
+    """Return the verdict on two ranks with one model that read the same rows, except for the last rank in a step."""
     rows = [rows_of(0, step) for step in range(STEPS)]
     other = [rows_of(1, step) if step == odd_step else read for step, read in enumerate(rows)]
     whole = [[*each, *rows_of(2, step)] for step, each in enumerate(rows)]
@@ -209,7 +209,7 @@ def of_one_model(odd_step: int | None = None) -> Verdict:
 
 
 def shorter() -> Verdict:
-    """All make nine steps."""
+    """Return the verdict if all arms run only nine steps."""
     nine = {"losses": LOSSES[:9], "parameters": PARAMETERS[:10], "collectives": [1] * 9}
     rows = [[rows_of(rank, step) for step in range(9)] for rank in (0, 1)]
     both = [[*one, *other] for one, other in zip(*rows, strict=True)]
@@ -217,13 +217,13 @@ def shorter() -> Verdict:
 
 
 def reading(*ranks: int, rows: Callable[[list[str], int], list[str]]) -> Verdict:
-    """What these ranks read in a step, made of their rows and its index."""
+    """Return the verdict if these ranks read, in each step, rows computed from their own rows and the step."""
     read = {rank: {"rows": [rows(rows_of(rank, step), step) for step in range(STEPS)]} for rank in ranks}
     return agreeing(read.get(0), read.get(1))
 
 
 def drawing(first: dict[str, Any], last: dict[str, Any], demanded: Any = None) -> Verdict:
-    """Two ranks whose generators have these states after each step; a word is the seed of one that moves in each."""
+    """Return the verdict on two ranks with these generator states; a word means a state that changes in each step."""
     ranks = [
         {
             name: [f"{each}{index}" for index in range(STEPS + 1)] if isinstance(each, str) else each
@@ -245,7 +245,7 @@ def _of_first_step(rows: list[str], _: int) -> list[str]:
 
 
 def from_few(rank: int) -> dict[str, Any]:
-    """Rows of a data set that has three for each rank, as they are drawn."""
+    """Return drawn rows of a data set that has three rows for each rank."""
     return {"rows": [[f"row{rank}.{step % 3}", f"row{rank}.{step * step % 3}"] for step in range(STEPS)]}
 
 

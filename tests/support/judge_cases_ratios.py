@@ -22,14 +22,14 @@ SLOWER = 1.7  # a step beside a busy sibling of its processor
 
 
 def level(ratio: float, *others: float, of: int = 12) -> Verdict:
-    """Return processes with steady blocks at one ratio; the last processes have different ratios."""
+    """Return the verdict on processes with steady blocks at one ratio; the last processes have the ratios `others`."""
     each = [ratio] * (of - len(others)) + list(others)
     runs = [timed_run(index, [0.01] * 4, [0.01 * one] * 4) for index, one in enumerate(each)]
     return timed(runs, {"processes": of})
 
 
 def disturbed(ratio: float, *, candidate: Sequence[int] = (), baseline: Sequence[int] = (), blocks: int = 8) -> Verdict:
-    """All processes have these blocks of an arm disturbed."""
+    """Return the verdict if these blocks of an arm are disturbed in all processes."""
     ours, theirs = (
         [step * (SLOWER if block in slow else 1.0) for block in range(blocks)]
         for step, slow in ((0.01, candidate), (0.01 * ratio, baseline))
@@ -40,7 +40,10 @@ def disturbed(ratio: float, *, candidate: Sequence[int] = (), baseline: Sequence
 def stalling(
     ratio: float, longer: float, *, theirs: float = 1.0, processes: Sequence[int] = tuple(range(8))
 ) -> Verdict:
-    """The third of eight blocks of the candidate takes so much longer in these processes; `theirs`: the baseline's."""
+    """Return the verdict if the candidate's third block takes `longer` times as long in these processes.
+
+    theirs: the factor for the baseline's third block.
+    """
     return timed(stalled(ratio, longer, theirs, processes), {"blocks": 8})
 
 
@@ -57,12 +60,12 @@ def stalled(
 
 
 def stalling_twice(first: float = 1.0, second: float = 1.0) -> Verdict:
-    """Two measurements with a block so much longer in each process."""
+    """Return the verdict on two measurements in which a block takes so much longer in each process."""
     return measured(stalled(1.5, first), stalled(1.5, second))
 
 
 def clocked(run: RunEvidence, process: int, began: float) -> RunEvidence:
-    """The run as this process, its blocks end to end from then on."""
+    """Return the run as this process, with blocks one after the other from the time `began` on."""
     assert run.timing is not None
     blocks = []
     for block in run.timing.blocks:
@@ -77,7 +80,7 @@ def end_of(run: RunEvidence) -> float:
 
 
 def measured(first: Sequence[RunEvidence], second: Sequence[RunEvidence], *, pause: float = 60.0) -> Verdict:
-    """Two measurements, the second beginning so many seconds after the first was over."""
+    """Return the verdict on two measurements; the second begins `pause` seconds after the end of the first."""
     runs: list[RunEvidence] = []
     for run in (*first, *second):
         after = 0.0 if not runs else end_of(runs[-1]) + (pause if len(runs) == len(first) else 0.0)
@@ -86,7 +89,7 @@ def measured(first: Sequence[RunEvidence], second: Sequence[RunEvidence], *, pau
 
 
 def unclocked() -> Verdict:
-    """Two measurements whose blocks do not say when they began."""
+    """Return the verdict on two measurements whose blocks have no start times."""
     return timed([*processes(1.2), *(numbered(run, 8 + index) for index, run in enumerate(processes(1.2)))], TWICE)
 
 
@@ -96,7 +99,7 @@ def numbered(run: RunEvidence, process: int) -> RunEvidence:
 
 
 def slow(count: int) -> list[RunEvidence]:
-    """Twelve processes at a ratio of 1.2, so many of them at 1."""
+    """Return twelve processes with a ratio of 1.2, except for `count` with a ratio of 1."""
     spread = [*PROCESSES, *PROCESSES[:4]]
     return processes(1.2, [*spread[count:], *[1 / 1.2] * count])
 

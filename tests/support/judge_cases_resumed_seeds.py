@@ -1,4 +1,4 @@
-"""Cases of not_worse whose candidate is resumed with each seed: evidence that passes, with one thing changed."""
+"""Cases of not_worse whose candidate is resumed with each seed: passing evidence with one thing changed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def halves(
     worse: float = 0.0,
     **both: Any,
 ) -> list[ArmEvidence]:
-    """Both halves of each seed; `first` and `second` change them with some seeds, `both` all."""
+    """Return both halves of each seed. first, second: changes of a half by seed. both: changes of all halves."""
     found = []
     for seed in SEEDS:
         losses = of_seed(seed) + (NOISE[seed] + worse) * (np.arange(STEPS) > 0)
@@ -47,7 +47,7 @@ def halves(
 
 
 def resumed(candidate: list[ArmEvidence] | None = None, **claim: Any) -> Verdict:
-    """The verdict where the candidate's halves differ from those that pass."""
+    """Return the verdict if these halves of the candidate replace the passing ones."""
     mine = candidate or halves()
     arms = {"same_system": executions("same_system"), mine[0].start.arm: mine, "untrained": controls()}
     claimed = RESUMED | {"candidate": mine[0].start.arm} | claim
@@ -55,7 +55,7 @@ def resumed(candidate: list[ArmEvidence] | None = None, **claim: Any) -> Verdict
 
 
 def captured(**second: Any) -> Verdict:
-    """The verdict on a captured candidate."""
+    """Return the verdict on a captured candidate."""
     of_half = {seed: {"capture": cuda_graph(replays=STEPS - SAVE_AT), **second} for seed in SEEDS}
     before = {seed: {"capture": cuda_graph(replays=SAVE_AT)} for seed in SEEDS}
     return resumed(halves("graphed", before, of_half), mechanism="cuda_graph")

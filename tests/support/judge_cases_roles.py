@@ -32,7 +32,7 @@ NEVER = cuda_graph(captured=False, failure="a sync at clip.py:7")
 
 
 def swapped_trajectory(**changes: Any) -> Verdict:
-    """The captured arm as the baseline of the other."""
+    """Return the verdict if the captured arm is the baseline and the plain arm the candidate."""
     return verdict_of(
         TRAJECTORY | SWAPPED, paired(graphed(**changes), graphed(replica=1), arm("ungraphed"), untrained())
     )
@@ -44,7 +44,7 @@ def swapped_gradients(**changes: Any) -> Verdict:
 
 
 def against(baseline: str, **changes: Any) -> Verdict:
-    """A trajectory against another arm, whose frozen tensors have other bits."""
+    """Return the verdict on a trajectory compared with another arm, whose frozen tensors have other bits."""
     run = trajectory_run()
     run.arms[baseline] = twice(baseline, frozen="another format", **changes)
     return verdict_of(TRAJECTORY | {"baseline": baseline}, run)
@@ -57,7 +57,7 @@ def gradients_of_another_system() -> Verdict:
 
 
 def declared_uncaptured() -> Verdict:
-    """A candidate that its contract declares uncaptured, in a claim about a CUDA graph, without a record of one."""
+    """Return the verdict of a claim about a CUDA graph if the candidate is declared uncaptured and has no record."""
     claim = {"candidate": "synchronizing", "mechanism": "cuda_graph"}
     return verdict_of(TRAJECTORY | claim, paired(arm("synchronizing"), *twice("ungraphed"), untrained()))
 
@@ -73,12 +73,12 @@ def repeated_graphs(third: ArmEvidence | None = None) -> Verdict:
 
 
 def repeated_with(second: ArmEvidence, third: ArmEvidence, *others: ArmEvidence, **claim: Any) -> Verdict:
-    """A first run of `ungraphed` that is as it should be, and these."""
+    """Return the verdict on a correct first run of `ungraphed` and these further runs."""
     return verdict_of(REPEATED | claim, paired(arm("ungraphed"), second, third, *others))
 
 
 def unrepeated() -> RunEvidence:
-    """Run the baseline once, so that its noise is unknown."""
+    """Return a run in which the baseline runs once, so that its noise is unknown."""
     run = trajectory_run()
     return dataclasses.replace(run, arms=run.arms | {"ungraphed": run.arms["ungraphed"][:1]})
 

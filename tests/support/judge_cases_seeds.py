@@ -38,19 +38,19 @@ NORMS = np.linspace(4.0, 0.0, STEPS)
 
 
 def of_seed(seed: int) -> Any:
-    """The baseline's losses: other ones with each seed, of one beginning."""
+    """Return the baseline's losses, which start equally and then differ by seed."""
     return LOSSES - 0.05 * seed * np.linspace(0.0, 1.0, STEPS)
 
 
 def batches(seed: int) -> list[str]:
-    """Other ones with each seed."""
+    """Return the digests of the batches, which differ by seed."""
     return [f"batch{seed}.{index}" for index in range(STEPS)]
 
 
 def executions(
     name: str, by_seed: Mapping[int, Mapping[str, Any]] | None = None, worse: float = 0.0, **all_seeds: Any
 ) -> list[ArmEvidence]:
-    """An arm's execution with every seed; `by_seed` changes some of them, other arguments all."""
+    """Return an arm's executions with all seeds. by_seed: changes for some seeds. Other arguments change all."""
     found = []
     for replica, seed in enumerate(SEEDS):
         off = NOISE[seed] + worse if name == "ungraphed" else 0.0
@@ -79,7 +79,7 @@ def seeds(
     control: list[ArmEvidence] | None = None,
     **claim: Any,
 ) -> Verdict:
-    """The verdict on `NOT_WORSE` with changes, over executions with every seed."""
+    """Return the verdict on `NOT_WORSE` with changes, over executions with all seeds."""
     arms = {
         "same_system": baseline or executions("same_system"),
         "ungraphed": candidate or executions("ungraphed"),
@@ -89,7 +89,7 @@ def seeds(
 
 
 def last_worse(**by: float) -> Verdict:
-    """The candidate's losses worse by so much with these seeds, and by their noise with the others."""
+    """Return the verdict if the candidate's losses are worse by these amounts with these seeds, else by their noise."""
     changed = {
         int(seed[1:]): {"losses": of_seed(int(seed[1:])) + off * (np.arange(STEPS) > 0)} for seed, off in by.items()
     }
@@ -97,30 +97,30 @@ def last_worse(**by: float) -> Verdict:
 
 
 def of_norms(ours: Any, direction: str = "higher_is_better", **claim: Any) -> Verdict:
-    """The verdict on the metric `norm`, whose baseline has `NORMS` less a part of the seed."""
+    """Return the verdict on the metric `norm`, which is `NORMS` minus 0.01 times the seed in the baseline."""
     baseline = executions("same_system", {seed: {"metrics": {"norm": NORMS - 0.01 * seed}} for seed in SEEDS})
     candidate = executions("ungraphed", {seed: {"metrics": {"norm": ours - 0.01 * seed}} for seed in SEEDS})
     return seeds(candidate, baseline, metric="norm", direction=direction, **claim)
 
 
 def in_two_precisions(ours: str = "bfloat16", theirs: str = "float32", **changes: Any) -> Verdict:
-    """The verdict on arms that state these data types, and whose frozen tensors have other bits."""
+    """Return the verdict on arms that declare these data types and whose frozen tensors have other bits."""
     candidate = executions("ungraphed", frozen="half", facts={"dtype": ours}, **changes)
     baseline = executions("same_system", facts={"dtype": theirs})
     return seeds(candidate, baseline, precisions={"candidate": "bfloat16", "baseline": "float32"})
 
 
 def changed(seed: int, step: int, value: float) -> dict[int, dict[str, Any]]:
-    """One loss of one seed replaced."""
+    """Return losses of one seed with one value replaced."""
     losses = of_seed(seed).copy()
     losses[step] = value
     return {seed: {"losses": losses}}
 
 
 def without_seed(generators: Mapping[int, tuple[str | None, str]] | None = None, **differing: Any) -> Verdict:
-    """Seeds 1 and 2 read the same batches from one start; their losses differ all the same.
+    """Return the verdict if seeds 1 and 2 have equal starts and batches, but different losses.
 
-    `generators` are what one held at the start and at the end, by seed; `differing` changes a start with seed 2.
+    generators: by seed, a generator's state at the start and at the end. differing: changes of the start with seed 2.
     """
     alike: dict[int, dict[str, Any]] = {seed: {"batches": batches(1)} for seed in (1, 2)}
     alike[2] |= differing
@@ -136,7 +136,7 @@ def without_seed(generators: Mapping[int, tuple[str | None, str]] | None = None,
 
 
 def capturing(name: str) -> list[ArmEvidence]:
-    """An arm, declared uncaptured, in whose steps the harness saw a capture begin with each seed."""
+    """Return executions of an arm, declared uncaptured, in which the harness saw a capture begin with each seed."""
     return [counted(execution, 1) for execution in executions(name)]
 
 

@@ -26,13 +26,13 @@ OTHER_BATCHES = [f"other {batch}" for batch in BATCHES]
 
 
 def differing(losses: Any = OTHER_LOSSES, *, claim: dict[str, Any] | None = None, **changes: Any) -> Verdict:
-    """The verdict on an arm that differs from `ungraphed` in everything, with changes."""
+    """Return the verdict on an arm that differs from `ungraphed` in everything, with changes."""
     other = arm("synchronizing", losses, **{"start": "other", "end": "other end", "batches": OTHER_BATCHES, **changes})
     return verdict_of(DIFFER | (claim or {}), paired(arm("ungraphed"), other))
 
 
 def with_equal(step: int) -> Any:
-    """Losses that differ at every step but one."""
+    """Return losses that differ in every step but one."""
     return np.where(np.arange(STEPS) == step, LOSSES, OTHER_LOSSES)
 
 
@@ -76,7 +76,7 @@ def fallen_back(
     capture: Mapping[str, Any] | None = None,
     **changes: Any,
 ) -> Verdict:
-    """The verdict on an arm whose capture failed, with changes."""
+    """Return the verdict on an arm whose capture failed, with changes."""
     ours = arm("graphed", losses, capture=cuda_graph(**{**FAILED, **(capture or {})}), **changes)
     run = paired(counted(arm("ungraphed"), unasked), counted(ours, attempts, attempts or 0))
     return verdict_of(FALLBACK | (claim or {}), run)

@@ -38,7 +38,7 @@ ARMS = {"ungraphed": ("bfloat16", 0.25), "other_system": ("bfloat16", 0.5), "sam
 def executions(
     name: str, of_seed: Mapping[int, Mapping[str, Any]] | None = None, **all_seeds: Any
 ) -> list[ArmEvidence]:
-    """An arm's execution with every seed; `of_seed` changes some of them, other arguments all."""
+    """Return an arm's executions with all seeds. of_seed: changes for some seeds. Other arguments change all."""
     dtype, error = ARMS[name]
     found = []
     for replica, seed in enumerate(SEEDS):
@@ -52,7 +52,7 @@ def executions(
 
 
 def without_state(execution: ArmEvidence) -> ArmEvidence:
-    """As the peer and the reference are recorded."""
+    """Return the execution without states, as peer and reference are recorded."""
     start = execution.start.model_copy(update={"state": None})
     end = execution.end and execution.end.model_copy(update={"state": None})
     return replace(execution, start=start, end=end)
@@ -63,7 +63,7 @@ def tensor(name: str, ours: float = 0.5, theirs: float = 1.0, norm: float = 8.0)
 
 
 def step(seed: int, index: int, **changes: Any) -> StepErrors:
-    """Both tensors of a step, from equal parameters on equal batches."""
+    """Return the errors of both tensors in a step, from equal parameters on equal batches."""
     return StepErrors(
         **{
             "seed": seed,
@@ -80,19 +80,19 @@ def step(seed: int, index: int, **changes: Any) -> StepErrors:
 def accurate(
     claim: dict[str, Any] | None = None, records: list[StepErrors] | None = None, **arms: dict[str, Any]
 ) -> Verdict:
-    """The verdict on passing evidence with changes: of the last step's record, and of arms by their name."""
+    """Return the verdict on passing evidence, with these records of steps and these changes of arms."""
     steps = [step(0, 1), step(0, 9), step(1, 1), step(1, 9)] if records is None else records
     evidence = {name: executions(name, **arms.get(name, {})) for name in ARMS}
     return verdict_of(ACCURACY | (claim or {}), RunEvidence("run", "step_accuracy", evidence, step_errors=steps))
 
 
 def every(**changes: Any) -> list[StepErrors]:
-    """All four records with the same change."""
+    """Return all four records with the same change."""
     return [step(seed, index, **changes) for seed in (0, 1) for index in (1, 9)]
 
 
 def last(**changes: Any) -> list[StepErrors]:
-    """The last record changed."""
+    """Return the records with the last one changed."""
     return [*every()[:-1], step(1, 9, **changes)]
 
 
@@ -101,32 +101,32 @@ def of_arms(**changed: Any) -> dict[str, Any]:
 
 
 def only_losses(**changes: Any) -> dict[str, Any]:
-    """A change of the two executions whose losses are compared."""
+    """Return a change of the two executions whose losses are compared."""
     return {"of_seed": {0: changes, 2: changes}}
 
 
 def off(error: float) -> dict[str, Any]:
-    """The candidate's losses lie so far from the reference's."""
+    """Return a change that moves the candidate's losses by `error` from the reference's."""
     return only_losses(losses=LOSSES + error)
 
 
 def of_seed(seed: int, **changes: Any) -> dict[str, Any]:
-    """A change of an arm's execution with one seed."""
+    """Return a change of an arm's execution with one seed."""
     return {"of_seed": {seed: changes}}
 
 
 def both(ours: TensorErrors | None = None, theirs: TensorErrors | None = None) -> dict[str, Any]:
-    """The tensors `a` and `b` of a record."""
+    """Return the tensors `a` and `b` of a record."""
     return {"tensors": [ours or tensor("a"), theirs or tensor("b")]}
 
 
 def _shorter() -> dict[str, Any]:
-    """All arms stop one step early with seed 2."""
+    """Return changes that let all arms stop one step early with seed 2."""
     return {name: of_seed(2, losses=LOSSES[:-1] + error) for name, (_, error) in ARMS.items()}
 
 
 def _one_batch() -> dict[str, Any]:
-    """All arms read one batch again and again with seed 0."""
+    """Return changes that let all arms read one batch repeatedly with seed 0."""
     return {name: of_seed(0, batches=["batch0"] * STEPS) for name in ARMS}
 
 

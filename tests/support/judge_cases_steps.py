@@ -27,14 +27,14 @@ Changes = dict[tuple[int, str], dict[str, Any]]
 
 
 def reading(quantity: str, **changes: Any) -> StepReading:
-    """A reading at a tenth of its bound, or of four times the yardstick's error."""
+    """Return a reading at a tenth of its bound, or at four times the yardstick's error."""
     values = {"quantity": quantity, "tensors": 1 if quantity == "loss" else 2, "error": 1e-7, "tensor": "p0"}
     values |= {"error": 1e-6, "yardstick": 1e-6} if quantity in EVALUATED else {}
     return StepReading.model_validate(values | changes)
 
 
 def steps(changes: Changes | None = None, **of_all: Any) -> list[ComparedStep]:
-    """Every step compared, with single readings changed by step and quantity."""
+    """Return every compared step, with single readings changed by step and quantity."""
     changed = changes or {}
     return [
         ComparedStep(
@@ -53,7 +53,7 @@ def compared(
     yardstick: ArmEvidence | None = None,
     **candidate: Any,
 ) -> Verdict:
-    """Return the verdict when the candidate's execution, or the comparison, differs from a passing one."""
+    """Return the verdict if this execution of the candidate, or this comparison, replaces the passing one."""
     ours = arm("ungraphed", **candidate)
     ours.compared_steps.extend(steps(changes) if taken is None else taken)
     arms = {each.start.arm: [each] for each in (ours, yardstick or arm("same_system"), arm("other_system"))}
@@ -78,7 +78,7 @@ def at_all_steps(*quantities: str, **changes: Any) -> Changes:
 
 
 def captured(**changes: Any) -> Verdict:
-    """A candidate that asks for a capture, of which the probe watches no replay."""
+    """Return the verdict on a candidate that requests a capture, of which the probe watches no replay."""
     capture = cuda_graph(**{"device_work": None, "every_step": None, "observed_graph_launches": None, **changes})
     ours = arm("graphed", capture=capture)
     ours.compared_steps.extend(steps(arm="graphed"))

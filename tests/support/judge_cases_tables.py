@@ -1,4 +1,4 @@
-"""Every table of cases by the kind of claim, and `any`: cases of no one kind."""
+"""Every table of cases by kind of claim, and `any` for cases that belong to no single kind."""
 
 from __future__ import annotations
 

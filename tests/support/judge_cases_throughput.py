@@ -52,7 +52,7 @@ LOSSES = np.linspace(3.0, 2.0, 8)
 
 
 def processes(ratio: float, spread: Sequence[float] = PROCESSES) -> list[RunEvidence]:
-    """One run a process of this true ratio, each off by its factor."""
+    """Return runs with this true ratio, one for each process, each multiplied by its factor in `spread`."""
     return [
         timed_run(index, [0.01 * block for block in STEADY], [0.01 * ratio * factor * block for block in STEADY])
         for index, factor in enumerate(spread)
@@ -60,13 +60,13 @@ def processes(ratio: float, spread: Sequence[float] = PROCESSES) -> list[RunEvid
 
 
 def apart(run: RunEvidence) -> RunEvidence:
-    """Its arms were of two commits."""
+    """Return the run as one in which each arm had its own process, as arms of two commits have."""
     assert run.timing is not None
     return replace(run, timing=run.timing.model_copy(update={"own_processes": True}))
 
 
 def sleeping(share: float) -> list[Block]:
-    """Blocks whose baseline was neither on the processor nor, as far as these say, on the device for `share` of it."""
+    """Return blocks whose baseline used neither processor nor device for `share` of the time."""
     made = blocks([0.01 * b for b in STEADY], [0.012 * b for b in STEADY], steps=2)
     return [
         block.model_copy(update={"processor_seconds": (1 - share) * block.seconds})
@@ -77,7 +77,7 @@ def sleeping(share: float) -> list[Block]:
 
 
 def unwatched(process: int, block: int) -> Verdict:
-    """One block of one process does not say what the processor did; blocks 1 and 2 of four are the baseline's."""
+    """Return the verdict if a block of one process has no processor time; blocks 1 and 2 of four are the baseline's."""
     runs = processes(1.2)
     timing = runs[process].timing
     assert timing is not None
@@ -86,7 +86,7 @@ def unwatched(process: int, block: int) -> Verdict:
 
 
 def timed(runs: Sequence[RunEvidence] | None = None, claim: dict[str, Any] | None = None, **last: Any) -> Verdict:
-    """Eight processes at a ratio of 1.2, the last one with changes."""
+    """Return the verdict on eight processes at a ratio of 1.2, the last one with changes."""
     seven = processes(1.2)[:7] if runs is None else list(runs)
     eighth = [timed_run(7, [0.01 * b for b in STEADY], [0.012 * b for b in STEADY], **last)] if runs is None else []
     return verdict_of(FASTER | (claim or {}), *seven, *eighth, beside=[TRAJECTORY])
@@ -101,7 +101,7 @@ def launches(candidate: int, baseline: int = 0) -> dict[str, Any]:
 
 
 def torn(**changes: Any) -> dict[str, Any]:
-    """The first timed block changed."""
+    """Return blocks with the first timed one changed."""
     first, *others = blocks([0.01] * 4, [0.012] * 4, steps=2)
     return {"timing": {"blocks": [first.model_copy(update=changes), *others]}}
 
@@ -110,12 +110,12 @@ ENQUEUE = {"measure": "enqueue", "at_least": 10.0}
 
 
 def without_enqueue_times() -> Verdict:
-    """Blocks of a harness that did not time them."""
+    """Return the verdict on blocks of a harness that did not record enqueue times."""
     return timed(claim=ENQUEUE, **torn(enqueue_seconds=None))
 
 
 def long_on_the_device(seconds: float) -> Verdict:
-    """Every process saw the device work so long in a step of the baseline, which the host enqueues in 12 ms."""
+    """Return the verdict if the device works for `seconds` in a baseline step, which the host enqueues in 12 ms."""
     runs = [
         timed_run(
             index,
@@ -129,7 +129,7 @@ def long_on_the_device(seconds: float) -> Verdict:
 
 
 def timed_in(ours: str, theirs: str) -> Verdict:
-    """Arms that state these data types, and whose frozen tensors have other bits, timed where two are demanded."""
+    """Return the verdict on arms that declare these data types, timed under a claim that requires two data types."""
     demanded = {"equality": "within", "precisions": {"candidate": "bfloat16", "baseline": "float32"}}
     runs = [
         timed_run(
@@ -149,7 +149,7 @@ def machine_without_clock() -> dict[str, Any]:
 
 
 def wrong_number(what: str, number: float) -> Verdict:
-    """The last process with a number that cannot be one."""
+    """Return the verdict if the last process has an impossible number."""
     if what == "a processor time":
         return timed(**torn(processor_seconds=number))
     if what == "a device time":
@@ -158,7 +158,7 @@ def wrong_number(what: str, number: float) -> Verdict:
 
 
 def first_round(*positions: int, arm: str = "ungraphed") -> dict[str, Any]:
-    """The first round's blocks (candidate, `arm`, `arm`, candidate) at these positions."""
+    """Return the first round's blocks (candidate, `arm`, `arm`, candidate) at these positions."""
     made = blocks([0.01] * 4, [0.012] * 4, steps=2)
     names = ["graphed", arm, arm, "graphed"]
     moved = [
@@ -169,7 +169,7 @@ def first_round(*positions: int, arm: str = "ungraphed") -> dict[str, Any]:
 
 
 def helped(arm: str, share: float) -> dict[str, Any]:
-    """Threads of `arm` that worked for this share of the shorter arm's timed seconds, outside of its own blocks."""
+    """Return blocks: `arm` has helper threads that worked for `share` of the timed seconds, outside its own blocks."""
     made = blocks([0.01] * 4, [0.012] * 4, steps=2)
     share *= 1 - 1e-9  # rounding
     worked = [
@@ -179,7 +179,7 @@ def helped(arm: str, share: float) -> dict[str, Any]:
 
 
 def against_captured(capture: dict[str, Any] | None = None, *, recorded: bool = True, **timing: Any) -> Verdict:
-    """An arm without a capture that is faster than a captured one, of which the last process says otherwise."""
+    """Return the verdict on an uncaptured arm that is faster than a captured one; timing: of the last process."""
     last = graphed(LOSSES, capture=cuda_graph(**(capture or {})))
     runs = [
         timed_run(
@@ -196,7 +196,7 @@ def against_captured(capture: dict[str, Any] | None = None, *, recorded: bool = 
 
 
 def trained_apart(*trajectories: dict[str, Any]) -> Verdict:
-    """Arms whose losses differ by more than any claim about them allows, where the named claim has several parts."""
+    """Return the verdict if losses differ by more than any claim allows, and the named claim has several parts."""
     common = {key: value for key, value in TRAJECTORY.items() if key != "id"}
     parts = [common | {"equality": "within", "max_abs_difference": 0.1} | each for each in trajectories]
     runs = [
@@ -209,7 +209,7 @@ def trained_apart(*trajectories: dict[str, Any]) -> Verdict:
 
 
 def with_own_copies(equality: str) -> Verdict:
-    """A candidate that starts with tensors which its baseline has not."""
+    """Return the verdict on a candidate that starts with additional tensors that its baseline lacks."""
     copies = {state: {"buffers": {"mean": "b"}, "tensors": {"master": "m"}} for state in ("start_state", "end_state")}
     runs = [
         timed_run(index, [0.01 * b for b in STEADY], [0.012 * b for b in STEADY], ours=graphed(LOSSES, **copies))
@@ -219,7 +219,7 @@ def with_own_copies(equality: str) -> Verdict:
 
 
 def of_another_system() -> Verdict:
-    """A baseline of another system, which keeps the frozen tensors and its state in formats of its own."""
+    """Return the verdict on a baseline of another system, with its own formats of frozen tensors and state."""
     runs = []
     for run in processes(1.2):
         timing, [ours], [theirs] = run.timing, run.arms["graphed"], run.arms["ungraphed"]
@@ -233,7 +233,7 @@ def of_another_system() -> Verdict:
 
 
 def uncaptured(**seen: Any) -> Verdict:
-    """Two arms without a capture on a GPU, which was seen so all along."""
+    """Return the verdict on two uncaptured arms on a GPU, with this telemetry at all times."""
     runs = []
     for run in processes(1.2):
         timing, [theirs] = run.timing, run.arms["ungraphed"]
@@ -424,7 +424,7 @@ THROUGHPUT_CASES = [
 
 
 def composite(*runs: RunEvidence) -> Verdict:
-    """Capture and trajectory of one run."""
+    """Return the verdict on capture and trajectory of one run."""
     parts = [{key: value for key, value in part.items() if key != "id"} for part in (CAPTURE, TRAJECTORY)]
     return verdict_of({"kind": "composite", "mechanism": "cuda_graph", "parts": parts}, *runs)
 
@@ -440,7 +440,7 @@ def of_something_else() -> Verdict:
 
 
 def broken() -> Verdict:
-    """A baseline that the evidence holds under its name without an execution."""
+    """Return the verdict if the evidence has the baseline's name without an execution."""
     run = trajectory_run()
     series = run.arms["ungraphed"][0].series
     object.__setattr__(series, "loss", ["no", "numbers"] * 5)

@@ -35,19 +35,19 @@ from harness.judging.verdict import Verdict
 
 
 def changed(step: int, value: float) -> np.ndarray[Any, Any]:
-    """The losses with one step's replaced."""
+    """Return the losses with that of one step replaced."""
     losses = LOSSES.copy()
     losses[step] = value
     return losses
 
 
 def nudged(step: int) -> np.ndarray[Any, Any]:
-    """The losses with one step's moved to the next double."""
+    """Return the losses with that of one step moved to the next double."""
     return changed(step, float(np.nextafter(LOSSES[step], 9.0)))
 
 
 def trajectory(*args: Any, claim: dict[str, Any] | None = None, **executions: Any) -> Verdict:
-    """The verdict on `TRAJECTORY` with changes, from `trajectory_run` with changes."""
+    """Return the verdict on `TRAJECTORY` with changes, for `trajectory_run` with changes."""
     return verdict_of(TRAJECTORY | (claim or {}), trajectory_run(*args, **executions))
 
 
@@ -58,7 +58,7 @@ PRECISIONS: dict[str, Any] = {
 
 
 def in_two_precisions(ours: str | None = "bfloat16", theirs: str | None = "float32", **changes: Any) -> Verdict:
-    """The verdict on arms that state these data types, and whose frozen tensors have other bits."""
+    """Return the verdict on arms that declare these data types and whose frozen tensors have other bits."""
     stated = [{} if dtype is None else {"dtype": dtype} for dtype in (ours, theirs)]
     run = trajectory_run(
         graphed(**{"facts": stated[0], "frozen": "half", **changes}),
@@ -75,7 +75,7 @@ DTYPES: dict[str, Any] = {
 
 
 def of_two_dtypes(theirs: dict[str, Any] | None = None, **changes: Any) -> Verdict:
-    """The verdict on arms whose parameters have two data types: other bits, the same values once rounded."""
+    """Return the verdict on arms whose parameters have two data types: other bits, but equal values when rounded."""
     full: dict[str, Any] = {"rounded": "values", **(theirs or {})}
     ours = {"start": "half", "frozen": "half", "dtypes": ["bfloat16"], "rounded": "values", **changes}
     run = trajectory_run(
@@ -112,7 +112,7 @@ NORMS = np.linspace(4.0, 0.0, STEPS)  # its last one is 0, of which no part is a
 
 
 def of_norms(ours: Any = NORMS, again: Any = NORMS, metric: str = "norm", **claim: Any) -> Verdict:
-    """The verdict on a metric `norm` of the candidate; `again` is that of the baseline's repetition."""
+    """Return the verdict on the candidate's metric `norm`; again: that of the baseline's repetition."""
     run = trajectory_run(
         graphed(metrics={"norm": ours}),
         arm("ungraphed", metrics={"norm": NORMS, "rate": NORMS}),
@@ -122,7 +122,7 @@ def of_norms(ours: Any = NORMS, again: Any = NORMS, metric: str = "norm", **clai
 
 
 def other(step: int, value: float) -> Any:
-    """The norms with one step's replaced."""
+    """Return the norms with that of one step replaced."""
     norms = NORMS.copy()
     norms[step] = value
     return norms
@@ -143,7 +143,7 @@ def constant_norms() -> Verdict:
 
 
 def relative(ours: Any = LOSSES, bound: float = 0.01, **claim: Any) -> Verdict:
-    """Losses within a part of the baseline's, and nothing else."""
+    """Return the verdict on losses within a relative bound and no other bound."""
     claim = {"equality": "within", "max_abs_difference": None, "max_relative_difference": bound, **claim}
     return trajectory(graphed(ours), claim=claim)
 
@@ -152,7 +152,7 @@ FLOOR = {"control": "untrained", "moved": 1e-3, "standard_errors": 5}
 
 
 def floored(moved: float | None, losses: Any = LOSSES, **changes: Any) -> Verdict:
-    """The verdict on a claim with a floor, of arms that moved so far; the control's losses are LOSSES or zeros."""
+    """Return the verdict on a claim with a floor for arms that moved so far; the control's losses are LOSSES or 0."""
     executions = [execution(losses=losses) for execution in EXECUTIONS]
     executions[2] = untrained(**{"losses": LOSSES * bool(np.any(losses)), **changes})
     ended = [each.end.model_copy(update={"moved": moved}) for each in executions if each.end is not None]
@@ -165,7 +165,10 @@ CLEARLY_LESS = LOSSES - np.linspace(0.0, 20.0, STEPS)
 
 
 def near_zero(apart: float, terms: float | None) -> Verdict:
-    """Losses that are 0 from step 4 on in the baseline, and so much in the candidate; terms: of which they are sums."""
+    """Return the verdict if the baseline's losses are 0 from step 4 on, and the candidate's `apart`.
+
+    terms: the size of the terms of which the losses are sums.
+    """
     zero = np.where(np.arange(STEPS) < 4, LOSSES, 0.0)
     baseline = arm("ungraphed", zero)
     assert baseline.end is not None
@@ -176,7 +179,7 @@ def near_zero(apart: float, terms: float | None) -> Verdict:
 
 
 def ended(execution: ArmEvidence, *, optimizer_bytes: dict[str, int] | None = None, **changes: Any) -> ArmEvidence:
-    """The execution with other facts of its end."""
+    """Return the execution with changed facts of its end."""
     assert execution.end is not None
     assert execution.end.state is not None
     state = execution.end.state.model_copy(update={"optimizer_bytes": optimizer_bytes})
@@ -184,19 +187,19 @@ def ended(execution: ArmEvidence, *, optimizer_bytes: dict[str, int] | None = No
 
 
 def with_clips(ours: bool | None, theirs: bool | None, *, acted: bool = False) -> Verdict:
-    """The verdict on equal arms that were seen to bound their gradients, or not to."""
+    """Return the verdict on equal arms that were seen to clip their gradients, or not to."""
     mine, plain = (Clip(seen=each, acted=acted and bool(each), operator="aten::clamp") for each in (ours, theirs))
     return trajectory(ended(graphed(), clip=mine), ended(arm("ungraphed"), clip=plain))
 
 
 def switched(ours: str | None, theirs: str | None = "form", candidate: ArmEvidence | None = None) -> Verdict:
-    """The verdict on arms that must be two different steps, by the digests of their operators."""
+    """Return the verdict on arms that must have different steps, by the digests of their operators."""
     plain = ended(arm("ungraphed"), step_form=theirs)
     return trajectory(ended(candidate or graphed(), step_form=ours), plain, claim={"switched_on": True})
 
 
 def in_fewer_bits(ours: str = "uint8", theirs: str = "float32") -> Verdict:
-    """The verdict on unequal arms whose optimizers keep their state in these types."""
+    """Return the verdict on unequal arms whose optimizer states have these data types."""
     full: dict[str, Any] = {"dtypes": ["float32"]}
     candidate = ended(graphed(changed(4, 9.0), **full), optimizer_bytes={ours: 64})
     return trajectory(candidate, ended(arm("ungraphed", **full), optimizer_bytes={theirs: 64}), claim=WITHIN)
@@ -455,7 +458,7 @@ REPEATED: dict[str, Any] = {
 
 
 def repeated(last: ArmEvidence | None = None, **claim: Any) -> Verdict:
-    """Three runs of `ungraphed`; `last` in place of the third."""
+    """Return the verdict on three runs of `ungraphed`; last: replaces the third."""
     runs = [arm("ungraphed"), arm("ungraphed", replica=1), last or arm("ungraphed", replica=2)]
     return verdict_of(REPEATED | claim, paired(*runs))
 

@@ -1,6 +1,6 @@
-"""Hold JUnit XML against the schema of Jenkins' xunit plugin: as much of XML Schema as that file is written in.
+"""Check JUnit XML with the schema of Jenkins' xunit plugin, using the part of XML Schema that the file needs.
 
-`schemas/junit-10.xsd` is the plugin's own file, under the MIT licence that its head states.
+`schemas/junit-10.xsd` is the plugin's own file, under the MIT license that its header states.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PATTERNS = {
 
 
 def departures(root: ET.Element) -> Iterator[str]:
-    """Yield what the schema does not allow, such as `testcase: attribute file`."""
+    """Yield each violation of the schema, such as `testcase: attribute file`."""
     for element in root.iter():
         declared = ELEMENTS.get(element.tag)
         if declared is None:

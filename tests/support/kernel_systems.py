@@ -1,4 +1,4 @@
-"""Systems with stand-in kernels, for the probes of kernels and prewarm."""
+"""Systems with substitute kernels, for the probes of kernels and prewarm."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def kernel(key: str, ptx: str = PTX) -> Kernel:
 
 
 class Run:
-    """Launches one kernel a step. `fails_at`: the step that raises; `refuses`: it raises by refusing a kernel."""
+    """Launch one kernel in each step. fails_at: the step that raises. refuses: it raises by refusing a kernel."""
 
     def __init__(self, fails_at: int | None = None, *, refuses: bool = False) -> None:
         self.steps: list[int] = []
@@ -65,7 +65,7 @@ class Run:
 
 
 class Healthy:
-    """Also cross-compiles; the fault shows in the key."""
+    """Can also cross-compile; the fault changes the key."""
 
     def describe(self) -> SystemDescription:
         return SystemDescription("stand-in", "s", (), {}, {}, frozenset({"kernels"}), faults={FAULT.name: FAULT})

@@ -1,4 +1,4 @@
-"""Small trainers whose optimizer makes state of the first step's gradients; each differs from `Lazy` by one thing."""
+"""Small trainers whose optimizer creates state from the first step's gradients; each differs from `Lazy` in one way."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from harness.system.step_function_run import StepFunctionRun
 
 
 class FromTheFirst(torch.optim.Optimizer):
-    """Divides an update by the root of a running mean of squares, which begins as the first step's squares."""
+    """Divide an update by the root of a running mean of squares, which starts with the first step's squares."""
 
     def __init__(self, parameters: Any, lr: float) -> None:
         super().__init__(parameters, {"lr": lr})
@@ -31,7 +31,7 @@ class FromTheFirst(torch.optim.Optimizer):
 
 
 class Lazy(Regression):
-    """Trained by `FromTheFirst`."""
+    """Train with `FromTheFirst`."""
 
     name = "lazy"
 
@@ -41,7 +41,7 @@ class Lazy(Regression):
 
 
 class LazyWithFrozenRate(Lazy):
-    """Halves its learning rate, a Python number, after each step: a replay goes on with that of its capture."""
+    """Halve the learning rate, a Python number, after each step: a replay continues with the rate at its capture."""
 
     name = "lazy, with a frozen rate"
 
@@ -56,7 +56,7 @@ class LazyWithFrozenRate(Lazy):
 
 
 class LazyWithLostUpdate(Lazy):
-    """Undoes the update of one step of its captured arm: the first replay's, after one plain step."""
+    """Undo the update of one step of the captured arm, the first replay, which follows one plain step."""
 
     name = "lazy, with a lost update"
     lost = 2
@@ -77,14 +77,14 @@ class LazyWithLostUpdate(Lazy):
 
 
 class LazyWithOtherWarmStep(LazyWithLostUpdate):
-    """Leave different state after its plain step, although no replay did."""
+    """Undo the update of the plain step, although no replay differs."""
 
     name = "lazy, with another warm step"
     lost = 1
 
 
 class LazyAndSlow(Lazy):
-    """Makes two plain steps more than its arm says."""
+    """Run two more plain steps than the arm declares."""
 
     name = "lazy and slow"
 
@@ -94,7 +94,7 @@ class LazyAndSlow(Lazy):
 
 
 class Counted(FromTheFirst):
-    """Counts its steps in Python for each parameter, and keeps the last size of each: nothing reads either, as CAME."""
+    """Count steps in Python and keep each parameter's last norm; nothing reads either, as in CAME."""
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
@@ -105,7 +105,7 @@ class Counted(FromTheFirst):
 
 
 class LazyAndCounted(Lazy):
-    """Trained by `Counted`."""
+    """Train with `Counted`."""
 
     name = "lazy and counted"
 

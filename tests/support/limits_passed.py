@@ -1,4 +1,4 @@
-"""A limit that passes in a moment, once a worker hangs: no test waits it out, and none depends on a machine's speed."""
+"""Time limits that pass at once when a worker hangs: no test waits for them or depends on a machine's speed."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ LOOK_S = 0.05
 
 
 def clock_of_limits(folder: Path, phase: str, seconds: float) -> SimpleNamespace:
-    """The module `time` for `harness.execution.watched_worker`.
+    """Return a substitute for the module `time`, for `harness.execution.watched_worker`.
 
-    It is so many seconds ahead from when a worker whose evidence lies below `folder` stands still in that phase.
+    Its clock jumps ahead by `seconds` when a worker with evidence below `folder` makes no progress in that phase.
     """
     return clock_ahead(lambda: any(_stands_still(path, phase) for path in folder.rglob(HEARTBEAT)), seconds)
 
 
 def clock_ahead(since: Callable[[], bool], seconds: float) -> SimpleNamespace:
-    """The module `time` for what measures a limit. It stands until that is true, and is then so many seconds ahead."""
+    """Return a substitute for the module `time`, whose clock stands still until `since` is true, then jumps ahead."""
     began = time.monotonic()
     looked, stood = began, 0.0  # when it looked last; how long it stood
 

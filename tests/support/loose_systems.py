@@ -1,4 +1,4 @@
-"""Trainers that make tensors on the way: averages, copies and logs that a captured or optimized arm keeps, or not."""
+"""Trainers that create tensors in steps (averages, copies, logs), which a captured or optimized arm may not keep."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ BEGINS = 4  # the step in which averages begin
 
 
 class Makes(Stateful):
-    """Counts its steps in Python. An arm with `drops` leaves out what it makes."""
+    """Count steps in Python. An arm with `drops` does not create the tensors."""
 
     arm_options = {"learning_rate": float, "drops": bool}  # noqa: RUF012 - as the base class has it
 
@@ -31,11 +31,11 @@ class Makes(Stateful):
                 self.make(built)
 
     def make(self, built: Built) -> None:
-        """What the step makes."""
+        """Create the step's tensors; here none."""
 
 
 class AveragesLater(Makes):
-    """An average in a dictionary, which begins later."""
+    """Keep averages in a dictionary, starting some steps later."""
 
     def make(self, built: Built) -> None:
         if built.more["number"] >= BEGINS:
@@ -44,7 +44,7 @@ class AveragesLater(Makes):
 
 
 class AveragesAnew(Makes):
-    """An average that every step binds to a new tensor."""
+    """Bind the average to a new tensor in every step."""
 
     def make(self, built: Built) -> None:
         weight = next(built.model.parameters())
@@ -52,7 +52,7 @@ class AveragesAnew(Makes):
 
 
 class TakesSnapshots(Makes):
-    """Copies of the weights at every other step."""
+    """Copy the weights in every other step."""
 
     def make(self, built: Built) -> None:
         if built.more["number"] % 2:
@@ -66,14 +66,14 @@ class ListsItsLosses(Makes):
 
 
 class MeansItsLosses(Makes):
-    """A running mean that every step binds to a new tensor."""
+    """Bind the running mean of losses to a new tensor in every step."""
 
     def make(self, built: Built) -> None:
         built.more["mean"] = 0.9 * built.more.get("mean", built.more["loss"]) + 0.1 * built.more["loss"]
 
 
 class SumsItsLosses(Makes):
-    """A sum that is there from the start."""
+    """Keep a sum that exists from the start."""
 
     def prepare(self, built: Built, arm: Arm) -> None:
         super().prepare(built, arm)
@@ -84,7 +84,7 @@ class SumsItsLosses(Makes):
 
 
 class LooksBack(Makes):
-    """Trains on its last batch, too."""
+    """Train on the previous batch, too."""
 
     def forward(self, built: Built, batch: dict[str, Tensor]) -> Tensor:
         last = built.more.get("last", batch)

@@ -1,4 +1,4 @@
-"""Objects that training scripts put in place of a standard stream; none can be flushed."""
+"""Objects that training scripts use in place of a standard stream; none can be flushed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import io
 
 
 class Logger:
-    """A stream like that of scripts that print into a file: it has only `write`."""
+    """A stream with nothing but `write`, as in scripts that print to a file."""
 
     def write(self, text: str) -> int:
         return len(text)

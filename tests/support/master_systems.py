@@ -1,4 +1,4 @@
-"""Trainers whose optimizers step on copies of what is trained: rightly, or of another model."""
+"""Trainers whose optimizers update copies of the trained parameters: correctly, or those of another model."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ def listed(model: nn.Module) -> list[Tensor]:
 
 
 def flat(model: nn.Module) -> list[Tensor]:
-    """One tensor for all, as ZeRO has it."""
+    """Return one tensor for all parameters, as ZeRO has it."""
     return [torch.cat([each.detach().float().flatten() for each in model.parameters()]).requires_grad_()]
 
 
 def same_type(model: nn.Module) -> list[Tensor]:
-    """Hold master weights like an optimizer that keeps its weights in host memory."""
+    """Return master weights in the parameters' data type, as an optimizer with weights in host memory has them."""
     return [each.detach().clone().requires_grad_() for each in model.parameters()]
 
 
@@ -78,7 +78,7 @@ class SameType(Mastered):
 
 
 class OfAnother(Mastered):
-    """The optimizer was made for another model."""
+    """Use an optimizer that was made for another model."""
 
     made = staticmethod(lambda model: [*listed(model), torch.zeros(3, requires_grad=True)])
 

@@ -1,4 +1,4 @@
-"""The regression, reporting how far its largest weight lies from zero beside its loss."""
+"""The regression, which reports its largest absolute weight in addition to its loss."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from harness.system.step_function import PlantedFault, StepFunction
 
 
 def _ascending(right: StepFunction) -> StepFunction:
-    """Puts the parameters back, and as far to the other side."""
+    """Reverse the step's update, so that parameters move equally far in the other direction."""
 
     def step(batch: dict[str, Tensor]) -> Tensor:
         before = {name: tensor.detach().clone() for name, tensor in right.parameters().items()}
@@ -28,7 +28,7 @@ def _ascending(right: StepFunction) -> StepFunction:
 
 
 class Measured(Regression):
-    """Keeps the largest weight of the model it has trained."""
+    """Record the largest absolute weight of the trained model."""
 
     name = "measured"
     faults = {"ascending": PlantedFault("up", _ascending, {"not_worse": Expectation("FAIL", "worse")})}  # noqa: RUF012

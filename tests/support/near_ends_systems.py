@@ -1,4 +1,4 @@
-"""Trainers whose captured arm trains otherwise in what no loss reads, or as rightly as rounding lets it."""
+"""Trainers whose captured arm trains wrongly where no loss shows it, or correctly except for rounding."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from harness.system.step_function import StepFunction
 
 
 class ForgetsItsAverage(Averages):
-    """The captured arm never updates the averaged weights."""
+    """Never update the averaged weights in the captured arm."""
 
     told = "tensors built.more.average.0"
 
@@ -27,7 +27,7 @@ class ForgetsItsAverage(Averages):
 
 
 class OwnStatistics(nn.BatchNorm1d):
-    """BatchNorm by its formula, as a fused kernel has it; `fewer` of the rows is what the variance is divided by."""
+    """BatchNorm by its formula, as in a fused kernel; the running variance is divided by the rows minus `fewer`."""
 
     fewer = 1
 
@@ -41,7 +41,7 @@ class OwnStatistics(nn.BatchNorm1d):
 
 
 class DividesByItsRows(Stateful):
-    """The captured arm's running variance is the biased one, of 16 rows: a sixteenth too small."""
+    """Use the biased running variance in the captured arm, which is too small by a sixteenth (16 rows)."""
 
     told = "buffers 1.running_var"
 
@@ -53,7 +53,7 @@ class DividesByItsRows(Stateful):
 
 
 class LeavesOneOut(Stateful):
-    """The captured arm's optimizer does not hold one parameter, at a rate at which no loss shows it."""
+    """Leave one parameter out of the captured arm's optimizer, at a learning rate with which no loss shows it."""
 
     told = "parameters 3.weight"
 
@@ -65,7 +65,7 @@ class LeavesOneOut(Stateful):
 
 
 class CountsTwice(Stateful):
-    """The captured arm counts what it sees of each kind twice, in whole numbers."""
+    """Count what it has seen of each kind twice in the captured arm, in integers."""
 
     told = "buffers seen"
 
@@ -81,7 +81,7 @@ class CountsTwice(Stateful):
 
 
 class RoundsOtherwise(Stateful):
-    """The captured arm adds up the first layer in two halves. Its bias, before a norm, is moved by rounding alone."""
+    """Sum the first layer in two halves in the captured arm; its bias precedes a norm and moves by rounding alone."""
 
     def prepare(self, built: Built, arm: Arm) -> None:
         built.more["halves"] = arm.capture == "step"
@@ -97,7 +97,7 @@ class RoundsOtherwise(Stateful):
 
 
 class Chaotic(Stateful):
-    """What is trained is the outcome of a map that doubles every rounding twice a step; its loss is read from it."""
+    """Train by a map that doubles every rounding twice in each step; the loss is computed from the result."""
 
     def model(self) -> nn.Module:
         return nn.Sequential(nn.Linear(6, 12, bias=False), nn.Tanh(), nn.Linear(12, 1, bias=False))
@@ -114,7 +114,7 @@ class Chaotic(Stateful):
 
 
 class ForgetsAnAverageOfItsOptimizer(Stateful):
-    """The averages lie in the optimizer's state, and the captured arm never updates them."""
+    """Keep averages in the optimizer's state, which the captured arm never updates."""
 
     told = "optimizer 0.weight.average"
 
@@ -129,7 +129,7 @@ class ForgetsAnAverageOfItsOptimizer(Stateful):
 
 
 class KeepsItFlat(Averages):
-    """The captured arm keeps the averages in one tensor, and gives its parts to `state`, as the plain one its own."""
+    """Keep the averages in one tensor in the captured arm; `state` names its parts as those of the plain arm."""
 
     named_alike = True
 
@@ -162,13 +162,13 @@ class KeepsItFlat(Averages):
 
 
 class KeepsItFlatUnsaid(KeepsItFlat):
-    """The same, and nothing says which is which."""
+    """Do the same as `KeepsItFlat`, but name no parts."""
 
     named_alike = False
 
 
 class AveragesFaithfully(Averages):
-    """Both arms average the weights after each step, the captured one as another formula has it."""
+    """Average the weights after each step in both arms, in the captured one by another formula."""
 
     share = 0.8
     falls = 0.5  # what each step multiplies the learning rate by: a lag in the last steps moves little then
@@ -196,7 +196,7 @@ class AveragesFaithfully(Averages):
 
 
 class AveragesAllAtOnce(AveragesFaithfully):
-    """The captured arm averages by torch's functions of lists."""
+    """Average with torch's functions for lists in the captured arm."""
 
     def average(self, averages: list[Tensor], parameters: list[Tensor], built: Built) -> None:
         torch._foreach_mul_(averages, 1 - self.share)
@@ -204,7 +204,7 @@ class AveragesAllAtOnce(AveragesFaithfully):
 
 
 class AveragesSlowly(AveragesFaithfully):
-    """The average is of so many steps that each formula's own rounding of the share adds up."""
+    """Average over so many steps that each formula's own rounding of the share adds up."""
 
     share = 0.001
 
@@ -222,14 +222,14 @@ class RoundsCoarsely(AveragesFaithfully):
 
 
 class AveragesLate(AveragesFaithfully):
-    """The captured arm averages the parameters of the step before."""
+    """Average the parameters of the previous step in the captured arm."""
 
     def average(self, averages: list[Tensor], parameters: list[Tensor], built: Built) -> None:
         self.lerp(averages, built.more["before"], built)
 
 
 class AveragesEverySecond(AveragesFaithfully):
-    """The captured arm averages in every second step alone."""
+    """Average only in every second step in the captured arm."""
 
     def average(self, averages: list[Tensor], parameters: list[Tensor], built: Built) -> None:
         for average, parameter in zip(averages, parameters, strict=True):
@@ -237,7 +237,7 @@ class AveragesEverySecond(AveragesFaithfully):
 
 
 class AveragesFromTheSecond(AveragesFaithfully):
-    """The captured arm leaves the first update of the average out, of which little is left at the end."""
+    """Skip the first update of the average in the captured arm, of which little remains at the end."""
 
     share, falls = 0.5, 1.0
 

@@ -9,7 +9,7 @@ import pytest
 
 
 def absent(what: str) -> NoReturn:
-    """Skip the test; an error where `REQUIRE_TOOLS` is set, as CI does, so that no test is left out unseen."""
+    """Skip the test. If `REQUIRE_TOOLS` is set, as in CI, fail instead, so that no test is skipped unnoticed."""
     if os.environ.get("REQUIRE_TOOLS"):
         pytest.fail(f"REQUIRE_TOOLS is set, and {what} is not on this machine", pytrace=False)
     pytest.skip(f"{what} is not on this machine")

@@ -11,7 +11,7 @@ BUSY = f"import os\nwhile os.getppid() == {os.getpid()}:\n    sum(range(100_000)
 
 
 def main(command: list[str]) -> int:
-    """Return the exit code of the command."""
+    """Run the command and return its exit code."""
     busy = [subprocess.Popen([sys.executable, "-S", "-c", BUSY]) for _ in range(2)]
     try:
         return subprocess.call(command)

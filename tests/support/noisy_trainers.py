@@ -1,6 +1,6 @@
-"""Trainers whose steps do not repeat themselves in bits: by cuDNN and atomic additions on a GPU, else by drawn noise.
+"""Trainers whose steps do not repeat in bits: on a GPU by cuDNN and atomic additions, elsewhere by drawn noise.
 
-All have a learning rate that warms up and averaged weights. `faults` are what their noise must not hide.
+All have averaged weights and a learning rate that warms up. Their noise must not hide the `faults`.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def fault(summary: str, **changes: Any) -> PlantedFault:
 
 
 class Noisy(StepFunctionSystem):
-    """Each element of a gradient is off by 1e-7 of itself, as by another order of its sum."""
+    """Change each element of a gradient by about 1e-7 of it, as another order of its sum does."""
 
     name = "noisy"
     noise = 1e-7
@@ -125,7 +125,7 @@ class Noisy(StepFunctionSystem):
 
 
 class Noisier(Noisy):
-    """Each element is off by 1e-3 of itself, as where sums cancel."""
+    """Change each element by about 1e-3 of it, as when sums cancel."""
 
     noise = 1e-3
 
@@ -137,7 +137,7 @@ class Drowned(Noisy):
 
 
 class Quiet(Noisy):
-    """Every run repeats itself in bits."""
+    """Add no noise, so that every run repeats in bits."""
 
     noise = 0.0
 
@@ -151,7 +151,7 @@ class OnGpu(Noisy):
 
 
 class Convolutional(OnGpu):
-    """Convolutions, batch normalization and a bilinear enlargement, whose backward passes add atomically."""
+    """Use convolutions, batch normalization and bilinear upsampling, whose backward passes add atomically."""
 
     name = "convolutional"
 
@@ -176,7 +176,7 @@ class Convolutional(OnGpu):
 
 
 class Table(nn.Module):
-    """A table whose rows are gathered and added up by segments: `index_add` forward and backward."""
+    """A table whose rows are gathered and added up by segments, with `index_add` forward and backward."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -184,7 +184,7 @@ class Table(nn.Module):
         self.out = nn.Sequential(nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 1))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Look up indices x [rows, N]; returns [rows, 1]."""
+        """Return the sums [rows, 1] for indices x [rows, N]."""
         gathered = torch.index_select(self.table, 0, x.flatten())
         segments = torch.arange(len(x), device=x.device).repeat_interleave(x.shape[1])
         summed = torch.zeros(len(x), gathered.shape[1], device=x.device).index_add(0, segments, gathered)

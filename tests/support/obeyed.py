@@ -1,4 +1,4 @@
-"""Text that a terminal or a CI system obeys, and what of it is left in what was printed."""
+"""Find text in printed output that a terminal or a CI system would execute."""
 
 from __future__ import annotations
 
@@ -15,5 +15,5 @@ _COMMAND = re.compile(r"^\s*::|##\w*\[")
 
 
 def obeyed(printed: str) -> list[str]:
-    """Lines of what was printed that are more than text, each as Python writes it; line ends are `\\n` alone."""
+    """Return the printed lines that are more than text, each as Python's repr; only `\n` ends a line."""
     return [ascii(line) for line in printed.split("\n") if not line.isprintable() or _COMMAND.search(line)]

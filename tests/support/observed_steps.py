@@ -1,4 +1,4 @@
-"""Execute both arms of a `where` run plain and observed, and compare what the two executions of each end in."""
+"""Execute both arms of a `where` run plain and observed, and compare the results of both executions of each arm."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CLAIMS: dict[str, tuple[str, str | None]] = {
 
 
 def run_of_example(example: str, figures: Mapping[str, object]) -> Run:
-    """Return the run that looks for the first difference of an example's claim. figures: of its verdict."""
+    """Return the run that finds the first difference of an example's claim. figures: those of its verdict."""
     name, package = CLAIMS[example]
     if package is not None and find_spec(package) is None:
         absent(package)
@@ -48,13 +48,13 @@ def run_of_example(example: str, figures: Mapping[str, object]) -> Run:
 
 
 def observed_steps(run: Run, folder: Path, last: int) -> tuple[Run, Sequence[ObservedStep]]:
-    """Execute the arms of a run plain and observed, to the step `last`."""
+    """Execute the arms of a run plain and observed, up to the step `last`."""
     run = run.model_copy(update={"settings": {**run.settings, "last": last, "observed": True, "limit_s": 600.0}})
     return run, executed(run, folder / "where").observed_steps
 
 
 def require_own_bits(run: Run, steps: Sequence[ObservedStep]) -> None:
-    """Assert that observed steps end in the bits of the unobserved ones, with all that graphs launched."""
+    """Assert that observed steps end with the bits of unobserved steps, including everything that graphs launched."""
     known = {(each.arm, each.replica): each for each in steps}
     for arm, planned in run.arms.items():
         plain, seen = known[arm, UNOBSERVED], known[arm, OBSERVED]

@@ -1,4 +1,4 @@
-"""A build backend that reads `[project]` and packs no file: its wheel has dependencies, extras and commands."""
+"""A build backend that reads `[project]` and packs no files: its wheel has only dependencies, extras and commands."""
 
 from __future__ import annotations
 

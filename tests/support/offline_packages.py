@@ -1,7 +1,7 @@
-"""Stand-ins for what the project depends on, so that pip's own resolution runs without a package index.
+"""Substitutes for the project's dependencies, so that pip resolves them without a package index.
 
-A distribution becomes a wheel with its name, its version and its top-level modules, which are empty; the project is
-built by `offline_backend.py`. What pip then installs, by which extra, is what it would install from an index.
+Each distribution becomes a wheel with its name, version and empty top-level modules. `offline_backend.py` builds the
+project. Pip then installs, for each extra, what it would install from an index.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _PINNED = re.compile(r"^([\w.-]+)==(\S+)", re.MULTILINE)
 
 
 def offline_checkout(root: Path, folder: Path) -> dict[str, str]:
-    """Write the project's metadata and constraints into `folder`; returns the variables for pip."""
+    """Write the project's metadata and constraints into `folder`; return the environment variables for pip."""
     metadata = (root / "pyproject.toml").read_text()
     (folder / "pyproject.toml").write_text(_BUILD + metadata[metadata.index("[project]") :])
     shutil.copy(Path(__file__).with_name("offline_backend.py"), folder)
@@ -36,7 +36,7 @@ def offline_checkout(root: Path, folder: Path) -> dict[str, str]:
 
 
 def write_wheel(folder: Path, name: str, version: str, modules: Sequence[str]) -> None:
-    """A wheel of empty modules for any Python."""
+    """Write a wheel of empty modules for any Python."""
     stem = f"{name.replace('-', '_')}-{version}"
     contents = {f"{module}.py": "" for module in modules} | {
         f"{stem}.dist-info/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
@@ -50,13 +50,13 @@ def write_wheel(folder: Path, name: str, version: str, modules: Sequence[str]) -
 
 
 def _required(project: dict[str, dict[str, list[str]]]) -> set[str]:
-    """Normalized names of every requirement, of all extras."""
+    """Return the normalized names of all requirements of all extras."""
     groups = [project["dependencies"], *project["optional-dependencies"].values()]
     return {_normalized(re.split(r"[^\w.-]", requirement)[0]) for group in groups for requirement in group}
 
 
 def _modules() -> dict[str, list[str]]:
-    """Top-level modules by the normalized name of the distribution that installed them here."""
+    """Return top-level modules by the normalized name of the installed distribution that has them."""
     found: dict[str, list[str]] = {}
     for module, distributions in importlib.metadata.packages_distributions().items():
         for name in set(distributions):

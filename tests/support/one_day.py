@@ -1,4 +1,4 @@
-"""The day on which tests of waivers run, so that none of them meets a midnight."""
+"""The fixed day on which tests of waivers run, so that no test runs over midnight."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ TODAY = date(2026, 6, 15)
 
 
 class Noon(datetime):
-    """A clock that stands."""
+    """A clock that stands still."""
 
     @classmethod
     def now(cls, tz: tzinfo | None = UTC) -> Self:

@@ -1,4 +1,4 @@
-"""A small trainer whose optimized arm may differ from the plain one at one line, which ends in `# fault`."""
+"""A small trainer whose optimized arm can differ from the plain one in one line, which ends with `# fault`."""
 
 from __future__ import annotations
 

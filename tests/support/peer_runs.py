@@ -1,4 +1,4 @@
-"""A made peer run at 4 x 512, whose figures tests of its report change."""
+"""An invented peer run at 4 x 512; tests of its report change its figures."""
 
 from __future__ import annotations
 

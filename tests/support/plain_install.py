@@ -1,9 +1,9 @@
-"""The command line as a plain install has it: without what the extra `run` adds, on Windows if asked for.
+"""The command line in a plain install, without the packages of the extra `run`, and on Windows if requested.
 
     python tests/support/plain_install.py [--windows]
 
-Reads command lines, a list in JSON each, and answers each with its exit code, its stdout and its stderr. Modules that
-there are not found here, and what Python has on POSIX systems alone is taken away.
+Reads command lines (each a JSON list) and answers each with exit code, stdout and stderr. Modules that a plain install
+lacks are hidden, and what Python has only on POSIX systems is removed.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ class _Without(DistributionFinder):
 
 
 def hide(names: tuple[str, ...]) -> None:
-    """From now on these modules are not installed."""
+    """Make these modules look uninstalled from now on."""
     # the other finders serve frozen and built-in modules, and editable installs
     sys.meta_path = [finder for finder in sys.meta_path if finder is not PathFinder]
     sys.meta_path.append(_Without(names))
 
 
 def become_windows() -> None:
-    """Take away what Python has on POSIX systems alone."""
+    """Remove what Python has only on POSIX systems."""
     for name in POSIX_MODULES:
         sys.modules.pop(name, None)
     for owner, names in ((os, POSIX_OS), (signal, POSIX_SIGNALS)):
@@ -72,7 +72,7 @@ def become_windows() -> None:
 
 
 def answered(arguments: list[str]) -> tuple[int, str, str]:
-    """Exit code, stdout and stderr of a command line."""
+    """Return exit code, stdout and stderr of a command line."""
     from harness.cli.application import main as harness
 
     sys.argv, out, err = ["harness", *arguments], io.StringIO(), io.StringIO()

@@ -1,4 +1,4 @@
-"""Claims of every kind, a system that can do everything, and the plan of a contract made of them."""
+"""Claims of every kind, a system with all capabilities, and the plan of a contract of these claims."""
 
 from __future__ import annotations
 

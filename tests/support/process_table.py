@@ -1,4 +1,4 @@
-"""Which processes are there, as /proc has them."""
+"""Read the states of processes from /proc."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from waiting import eventually
 
 
 def state(process: int) -> str:
-    """One letter: `R` running, `S` sleeping, `T` stopped, `Z` ended and not yet taken leave of; nothing: gone."""
+    """Return a letter: `R` running, `S` sleeping, `T` stopped, `Z` ended but not waited for; "" if there is none."""
     try:
         return Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0]
     except OSError:
@@ -23,5 +23,5 @@ def pending(process: int) -> set[int]:
 
 
 def await_end(*processes: int) -> None:
-    """Wait until none is alive: a signal takes effect when the kernel next gives its process a turn."""
+    """Wait until the processes have ended: a signal takes effect only when the kernel next runs its process."""
     eventually(lambda: all(state(process) in ("", "Z") for process in processes), f"processes {processes} have ended")

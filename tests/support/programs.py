@@ -1,6 +1,6 @@
-"""Stands in for the command `harness` in shards: executes what `programs.json` of the working folder has for the name.
+"""Substitute for the command `harness` in shards: execute the program for the name in `programs.json`.
 
-It is called as a shard is; what the file does not name ends at once, with 0.
+It is called like a shard. For a name that the file does not contain, it exits at once with 0.
 """
 
 import json

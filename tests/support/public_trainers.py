@@ -1,6 +1,6 @@
-"""Correct training steps in the style of public trainers, a function each, as `harness init` takes them.
+"""Correct training steps in the style of public trainers, each a function as `harness init` accepts it.
 
-Of those that take `optimized` the two arms are two right ways to compute the same.
+If a function takes `optimized`, its two arms are two correct ways to compute the same.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ CLASSES = 8
 
 
 def _examples(seed: int, *shape: int) -> Callable[[int], Batch]:
-    """Noise of [16, *shape] with its class added to the first elements."""
+    """Return a function for noise [16, *shape] with the class added to the first elements."""
 
     def batch(index: int) -> Batch:
         generator = torch.Generator().manual_seed(100_000 * seed + index)
@@ -306,7 +306,7 @@ def micro_batches_for_one(seed: int, optimized: bool) -> StepFunction:
 
 
 def bias_before_a_norm(seed: int, optimized: bool) -> StepFunction:
-    """The gradient of the first bias is none but for rounding, which another order of sums changes altogether."""
+    """Train a bias whose gradient is only rounding, so that another order of sums changes it completely."""
     torch.manual_seed(seed)
     first, norm, last = nn.Linear(16, 32), nn.BatchNorm1d(32), nn.Linear(32, CLASSES)
     model = nn.ModuleList([first, norm, last])

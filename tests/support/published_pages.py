@@ -1,4 +1,4 @@
-"""Published runs as they are shown, each judged and drawn once for all processes of a session: one takes up to 12 s."""
+"""Judge and draw published runs once for all processes of a session, because one takes up to 12 s."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ GATE_PARTS = [REPORTS.parent / name for name in _PARTS.split()]
 
 @dataclass(frozen=True)
 class Published:
-    """A published run's page, and every plot of its sections, on the page or not."""
+    """A published run's page, and every plot of its sections, whether or not it is on the page."""
 
     page: str
     plots: tuple[DrawnPlot, ...]
@@ -43,12 +43,12 @@ PageOf = Callable[[Path], str]
 
 @functools.cache
 def judged_run(directory: Path) -> ReportView:
-    """A published run, judged."""
+    """Return a published run after judging it."""
     return judged([directory])[1].view
 
 
 def published_in(shared: Path) -> PublishedOf:
-    """Give a published run as it is shown; `shared` is a folder that all processes of a test session use."""
+    """Return a function that shows a published run; `shared`: a folder of all processes of a test session."""
 
     def published_of(directory: Path) -> Published:
         kept = shared / f"published-{'-'.join(directory.relative_to(REPORTS).parts)}"
@@ -72,7 +72,7 @@ def drawings_of(shared: Path) -> Iterator[None]:
 
 
 class _Drawings(dict[bytes, Plot]):
-    """Figures by the digest of what they show, in a file each."""
+    """Plots by the digest of what they show, each stored in a file."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
@@ -92,13 +92,13 @@ class _Drawings(dict[bytes, Plot]):
 
 
 def _write(path: Path, value: object) -> None:
-    """The whole file at once: another process may be reading."""
+    """Write the whole file at once, because another process may be reading it."""
     own = path.with_name(f"{path.name}.{os.getpid()}")
     own.write_bytes(pickle.dumps(value))
     own.replace(path)
 
 
 def shared_folder(factory: pytest.TempPathFactory, worker: str) -> Path:
-    """The folder of temporary files; under xdist, where each process has its own, the one around them."""
+    """Return the folder of temporary files; under xdist, the parent of each process's own folder."""
     own = factory.getbasetemp()
     return own if worker == "master" else own.parent

@@ -1,4 +1,4 @@
-"""The loop of examples/ranks under DistributedDataParallel, with averages of its weights and a statistic."""
+"""The loop of examples/ranks with DistributedDataParallel, averages of the weights, and a statistic."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from harness.system.step_function import StepFunctionSystem
 
 
 class Averages(StepFunctionSystem):
-    """The averages follow the model's weights, and a buffer the size of some of them."""
+    """Keep averages of the model's weights, and a buffer with the norm of one weight."""
 
     name = "averages"
     updated_by_ranks: tuple[str, ...] = ("averages", "statistic")
@@ -42,14 +42,14 @@ class Averages(StepFunctionSystem):
 
 
 class StaleAverages(Averages):
-    """Only the training of one process updates them."""
+    """Update the averages in one process alone, but not with ranks."""
 
     updated_by_ranks = ("statistic",)
     told = "tensors averages.0"
 
 
 class StaleStatistic(Averages):
-    """The ranks leave the buffer as it began; DistributedDataParallel calls it `module.1.seen`."""
+    """Never update the buffer with ranks; DistributedDataParallel calls it `module.1.seen`."""
 
     updated_by_ranks = ("averages",)
     told = "buffers 1.seen"

@@ -1,4 +1,4 @@
-"""The loop of examples/ranks with random numbers: masks, and the steps that leave out what the model reads."""
+"""The loop of examples/ranks with random numbers: dropout masks, and steps that leave out the model's input."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from harness.system.step_function import StepFunctionSystem
 
 
 class Draws(StepFunctionSystem):
-    """Each rank has masks of its own, and all leave out the same steps' points."""
+    """Draw different masks in each rank, but leave out the input in the same steps."""
 
     name = "draws"
 
@@ -43,7 +43,7 @@ class Draws(StepFunctionSystem):
 
 
 class SharedMasks(Draws):
-    """Every rank draws the masks of the others: the seed does not know the rank."""
+    """Draw the same masks in every rank, because the seed does not depend on the rank."""
 
     def seed_masks(self, seed: int) -> None:
         import torch
@@ -52,14 +52,14 @@ class SharedMasks(Draws):
 
 
 class UnseededMasks(Draws):
-    """Nobody seeds the masks: processes of torchrun draw different ones."""
+    """Seed no masks, so that processes of torchrun draw different ones."""
 
     def seed_masks(self, seed: int) -> None:
         """Leave the process's generator as it is."""
 
 
 class DepthApart(Draws):
-    """Every rank chooses by itself in which steps it leaves out its points."""
+    """Let every rank choose for itself in which steps it leaves out its input."""
 
     def depth_seed(self, seed: int) -> int:
         return seed + rank()

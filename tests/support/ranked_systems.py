@@ -1,4 +1,4 @@
-"""A small system for several ranks, whose last rank comes to a bad end in its third step where an arm asks for it."""
+"""A small system for several ranks, whose last rank fails in its third step if an arm requests it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def misbehave(how: str) -> None:
 
 
 class Ranked(Descending):
-    """`last_rank`: what it does. `note`: a file to which every rank adds its process id."""
+    """last_rank: how the last rank fails. note: a file to which every rank adds its process id."""
 
     name = "ranked"
     arm_options = {"learning_rate": float, "last_rank": str, "note": str}  # noqa: RUF012 - as in adapters
@@ -61,7 +61,7 @@ class Ranked(Descending):
         return step, batch, parameters
 
     def before_update(self, loss: Tensor, model: nn.Module) -> None:
-        """The mean of all ranks' gradients, by hand: DistributedDataParallel imports torch._dynamo."""
+        """Average the gradients of all ranks by hand, because DistributedDataParallel imports torch._dynamo."""
         for parameter in model.parameters() if world_size() > 1 else ():
             assert parameter.grad is not None
             torch.distributed.all_reduce(parameter.grad)

@@ -1,7 +1,7 @@
-"""Evidence of every kind that production code wrote, judged PASS: the base of the matrix of checks.
+"""Evidence of every kind, written by production code and judged PASS: the base for the matrix of checks.
 
-A probe is executed in this process over a tiny system on a CPU. Where a kind's evidence needs a GPU or
-several ranks, it is a published run's. Nothing here builds a record.
+A probe is executed in this process with a tiny system on a CPU. If a kind needs a GPU or several ranks, the evidence is
+that of a published run. Nothing here builds a record.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ REGRESSION = "step_function_systems:Regression"
 
 @dataclass(frozen=True)
 class Recorded:
-    """A unit with the evidence that it was judged PASS by."""
+    """A unit with the evidence on which it was judged PASS."""
 
     contract: Contract
     claim: AnyClaim
@@ -37,13 +37,13 @@ class Recorded:
     gpu: GpuFacts = GpuFacts()  # noqa: RUF009 - frozen
 
     def verdict(self, runs: list[RunEvidence] | None = None) -> Verdict:
-        """Judge these runs, or those that were recorded."""
+        """Return the verdict on these runs, or on the recorded ones."""
         return judge_unit(self.contract, self.claim, self.workload, self.runs if runs is None else runs, None, self.gpu)
 
 
 @dataclass(frozen=True)
 class OnCpu:
-    """A claim over a tiny system."""
+    """A claim about a tiny system."""
 
     system: str
     claim: Mapping[str, Any]
@@ -51,7 +51,7 @@ class OnCpu:
     arms: Mapping[str, Mapping[str, Any]] | None = None  # None: those of `claims_in_process`
 
     def recorded(self, directory: Path) -> Recorded:
-        """Execute the claim's runs, and read them again."""
+        """Execute the claim's runs, and return them as they are read back."""
         contract = contract_of(self.system, self.claim, 0, self.steps, ARMS if self.arms is None else self.arms)
         runs = [executed(run, directory / run.id) for run in planned_of(contract).runs]
         return Recorded(contract, contract.claims[0], "w", runs)
@@ -66,7 +66,7 @@ class Published:
     workload: str
 
     def recorded(self, _: Path) -> Recorded:
-        """Read the run's evidence, and judge it by the run's own copy of the contract."""
+        """Return the run's evidence, judged by the run's own copy of the contract."""
         from harness.api.rejudge import copies
         from harness.run_directory.bundle import read_bundle
 

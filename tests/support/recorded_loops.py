@@ -1,6 +1,6 @@
-"""A training loop as its user writes it, recorded by `harness.record`; under torchrun each rank averages gradients.
+"""A user's training loop recorded by `harness.record`; under torchrun each rank averages gradients.
 
-As a script: FOLDER and JSON of `train`'s arguments.
+As a script it takes FOLDER and the arguments of `train` as JSON.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ def train(
 ) -> None:
     """Train and record.
 
-    dropped: batches at the end that are left out. swapped_at: the rank that reads its first two batches in the other
-    order. noise: of a gradient, by a generator that is seeded by the system. given: what the recorder gets.
-    warmup: steps over which the learning rate grows.
+    dropped: number of last batches that are left out. swapped_at: the rank that reads its first two batches in reverse
+    order. noise: of a gradient, from a generator seeded by the system. given: what is passed to the recorder. warmup:
+    number of steps over which the learning rate grows.
     """
     rank = int(os.environ.get("RANK", "0"))
     torch.manual_seed(seed)

@@ -1,4 +1,4 @@
-"""The run that looks for the first difference of the reference trainer, captured and plain."""
+"""The run that finds the first difference between the captured and the plain reference trainer."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def run_of_reference(
     limit_s: float = 300.0,
     **settings: Any,
 ) -> Run:
-    """Return the run for an arm `captured`, with the fault, and an arm `plain`. settings: of both arms."""
+    """Return the run for an arm `captured` with the fault, and an arm `plain`. settings: of both arms."""
     arms = {"captured": {"capture": capture, **settings}, "plain": {"capture": "none", **settings}}
     claim = {**CLAIM, "guards": {"steps": STEPS}}
     described = contract_of(SYSTEM, claim, seed=1, steps=STEPS, arms=arms).model_dump(

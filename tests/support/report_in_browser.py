@@ -1,9 +1,9 @@
-"""Open reports in a headless Chromium and check what only a browser knows.
+"""Open reports in a headless Chromium and check what only a browser shows.
 
-Each report is opened in light, dark and print, wide and at 390 px, and with JavaScript off. Checked: no console message
-or violation of the page's own content policy, no request beside the file itself, no horizontal scroll of the page,
-every image drawn, every id there once and there for what refers to it, folded parts printed, one script, and without
-JavaScript the same words but for the tools that it makes; with axe-core, no serious violation.
+Each report is opened in light, dark and print mode, wide and at 390 px, and without JavaScript. Checked: no console
+message or violation of the page's content policy, no request except for the file itself, no horizontal scrolling, every
+image drawn, every id unique and present if something refers to it, folded parts printed, one script, and without
+JavaScript the same words except for the script's own controls. With axe-core: no serious violation.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ COMPLAINTS = {"Log.entryAdded", "Runtime.consoleAPICalled", "Runtime.exceptionTh
 
 @dataclass(frozen=True)
 class Variant:
-    """How a report is looked at; `width` in CSS pixels."""
+    """How a report is opened; `width` in CSS pixels."""
 
     name: str
     media: str = "screen"
@@ -113,12 +113,12 @@ def check(
     one_of_each: Container[str] = (),
     then: Callable[[Browser], None] | None = None,
 ) -> list[str]:
-    """Return what is wrong with one report, a sentence each; axe: the source of axe-core, for the variants on a screen.
+    """Return what is wrong with a report, one sentence for each problem.
 
-    axe_in: the variants, by name, that it looks at; None for all of them. one_of_each: those of which it sees one row,
-    table and card of each shape, whatever its words; of a large page it takes seconds.
-    then: what is done on the page before it is looked at.
-    The page is loaded for a variant that axe looks at, for one without JavaScript, and once for the others together.
+    axe: the source of axe-core, for variants on a screen. axe_in: names of the variants that axe checks; None: all.
+    one_of_each: names of variants in which axe sees only one row, table and card of each shape, because a large page
+    takes seconds. then: what is done on the page before it is checked. The page is loaded separately for each variant
+    that axe checks and for one without JavaScript, and once for the others together.
     """
     seen_by_axe = {
         each.name
@@ -152,14 +152,14 @@ def _unnamed(variant: Variant, *, javascript: bool | None = None) -> Variant:
 
 
 def show(browser: Browser, report: Path, variant: Variant) -> None:
-    """Load a report as `variant` says; the events since then are kept."""
+    """Load a report as `variant` says; events from then on are kept."""
     turn(browser, variant)
     browser.call("Page.navigate", url=report.resolve().as_uri())
     browser.wait_for("Page.loadEventFired")
 
 
 def turn(browser: Browser, variant: Variant) -> None:
-    """Look at the open page as `variant` says, but for its scripts; the events since then are kept."""
+    """Show the open page as `variant` says, except for its scripts; events from then on are kept."""
     browser.events.clear()
     width = variant.width
     browser.call("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=width < 500)
@@ -193,7 +193,7 @@ def _findings(browser: Browser, report: Path, variant: Variant) -> list[str]:
 
 
 def _of_axe(browser: Browser, axe: str, *, one_of_each: bool) -> list[str]:
-    """Return what axe finds on the page, which serves for nothing else afterwards."""
+    """Return what axe finds on the page, which cannot be used for other checks afterwards."""
     if one_of_each:
         browser.evaluate(ONE_OF_EACH)
     browser.evaluate(MEASURED_ONCE)
@@ -202,7 +202,7 @@ def _of_axe(browser: Browser, axe: str, *, one_of_each: bool) -> list[str]:
 
 
 def _missing_words(browser: Browser, report: Path, variant: Variant, words: Mapping[Variant, str]) -> list[str]:
-    """Return True if the page says more with JavaScript; `words`: of the variants that were looked at."""
+    """Return the words that the page has only with JavaScript. words: by variant checked so far."""
     without, same = words[_unnamed(variant)], _unnamed(variant, javascript=True)
     if not without:
         return ["nothing to read without JavaScript"]
@@ -212,6 +212,6 @@ def _missing_words(browser: Browser, report: Path, variant: Variant, words: Mapp
 
 
 def _words(browser: Browser) -> str:
-    """Return the text to read, without the tools of the page's script."""
+    """Return the visible text, without the controls of the page's script."""
     words: Any = browser.evaluate(WORDS)
     return str(words).strip()

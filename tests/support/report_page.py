@@ -1,4 +1,4 @@
-"""A report's page as a browser would read it."""
+"""Read a report's page as a browser would."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ VOID = {"meta", "link", "img", "br"}
 
 
 class Page(HTMLParser):
-    """What a browser would read: tags in order, attributes, text; and whether every tag closes in its place."""
+    """The parsed page: tags in order, attributes, text, and whether every tag closes in its place."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -50,11 +50,11 @@ def images(page: Page) -> list[str]:
 
 
 def parsed(svg: str) -> ET.Element:
-    """The image's root element; raises when it is not sound XML."""
+    """Return the root element of an SVG; raise an error if it is not well-formed XML."""
     return ET.fromstring(svg)  # noqa: S314 - our own output
 
 
 def with_losses(**losses: Any) -> ReportView:
-    """A run of arms with these losses."""
+    """Return a run of arms with these losses."""
     run = run_evidence.RunEvidence("tiny-paired", "paired", {name: [arm(name, loss)] for name, loss in losses.items()})
     return small_view(evidence={run.run_id: run})

@@ -1,4 +1,4 @@
-"""Made-up runs for the report: one with every kind of evidence and verdict, and small ones to change at will."""
+"""Invented runs for the report: one with every kind of evidence and verdict, and small ones to be changed."""
 
 from __future__ import annotations
 
@@ -115,18 +115,18 @@ TENSORS = (
 
 
 def contract(**changes: Any) -> Contract:
-    """The contract of `CONTRACT`, with top-level values replaced."""
+    """Return `CONTRACT` with top-level values replaced."""
     return Contract.model_validate(CONTRACT | changes)
 
 
 def listing_two() -> Contract:
-    """The contract with two claims that no kind can judge."""
+    """Return the contract with two claims that no kind can judge."""
     listed = {"source": "graph: proof_obligations (up/graph.yaml:5:3)", "why": "no number"}
     return contract(unchecked=[{"id": f"G-{n}", "title": f"Pretty <b>{n}</b>", **listed} for n in (1, 2)])
 
 
 def header(**changes: Any) -> Header:
-    """The header of a run directory without units, on a machine of which nothing is known; `changes` as in JSON."""
+    """Return the header of a run directory without units, on an unknown machine; changes: as in JSON."""
     values = {
         "purpose": "verify",
         "started_at": "2026-11-20T11:00:00+00:00",
@@ -140,7 +140,7 @@ def header(**changes: Any) -> Header:
 
 
 def waiver(workload: str, **changes: Any) -> dict[str, Any]:
-    """A waiver of F-GRAPH-BWD-001 on a workload, as a header records it."""
+    """Return a waiver of F-GRAPH-BWD-001 on a workload, as a header records it."""
     values = {"contract": CONTRACT["id"], "claim": "F-GRAPH-BWD-001", "workload": workload}
     signed = {"owner": "ada", "reason": "known", "expires": "2027-01-01", "expired": False}
     return {**values, **signed, **changes}
@@ -181,24 +181,24 @@ def verdict(claim: str, workload: str = "tiny", status: Status = Status.PASS, **
 
 
 def decided_by(demanded: Demanded) -> dict[str, Any]:
-    """Changes of a verdict whose judge compared this alone."""
+    """Return changes for a verdict whose judge compared only this."""
     return {"demands": (demanded,), "decided": demanded}
 
 
 def ratio_of(value: float, low: float = -0.01, high: float = 0.02) -> dict[str, Any]:
-    """The same for a ratio of speeds that must be at least 1.1; low, high: ends of its interval beside it."""
+    """Return changes for a speed ratio that must be at least 1.1; low, high: offsets of its interval's ends."""
     interval = Interval(value + low, value + high, 0.99, "one-sided bounds", "processes")
     return decided_by(Demanded("mean_ratio", value, "at least", 1.1, "x", interval=interval))
 
 
 def loss_curve(steps: int, seed: int = 0) -> Any:
-    """A loss that falls, with the noise of batches."""
+    """Return losses that fall, with noise of batches."""
     noise = np.random.default_rng(seed).normal(0, 0.05, steps)
     return 2.4 + 1.8 * np.exp(-np.arange(steps) / (steps / 3)) + noise
 
 
 def small_view(**changes: Any) -> ReportView:
-    """One claim on one workload, held: two arms with equal trajectories of 100 steps."""
+    """Return a run with one claim on one workload that holds: two arms with equal trajectories of 100 steps."""
     curve = loss_curve(100)
     arms = {"ungraphed": [arm("ungraphed", curve), arm("ungraphed", curve, 1)], "graphed": [arm("graphed", curve)]}
     run = run_evidence.RunEvidence("tiny-paired", "paired", arms)
@@ -213,7 +213,7 @@ def small_view(**changes: Any) -> ReportView:
 
 
 def view_of(*statuses: Status, **changes: Any) -> ReportView:
-    """Verdicts of these statuses on workloads w0, w1, …, without evidence; fields of the view may be changed."""
+    """Return verdicts with these statuses on workloads w0, w1, …, without evidence; changes: fields of the view."""
     verdicts = [
         verdict("F-GRAPH-BWD-001", f"w{place}", status, message=f"message {place}", reason=f"reason_{place}")
         for place, status in enumerate(statuses)
@@ -222,12 +222,12 @@ def view_of(*statuses: Status, **changes: Any) -> ReportView:
 
 
 def view_with(*verdicts: Verdict, contracts: Sequence[Contract] = (), **header_changes: Any) -> ReportView:
-    """These verdicts and nothing else; fields of the header may be changed."""
+    """Return a run with only these verdicts; header_changes: fields of the header."""
     return ReportView(header(**header_changes), contracts, verdicts, {})
 
 
 def full_view() -> ReportView:
-    """A run with every kind of evidence and every status, in the sizes of a real one."""
+    """Return a run with every kind of evidence and every status, as large as a real one."""
     names = {
         "paired": "qwen2-1.5b-paired",
         "tiny": "tiny-paired",
@@ -268,7 +268,7 @@ def full_view() -> ReportView:
 
 
 def _costs(runs: Iterable[str]) -> Costs:
-    """Every kind of cost but `other`, in each run; the runs overlap, and every third one needs no GPU."""
+    """Return every kind of cost except `other` for each run; runs overlap, and every third needs no GPU."""
     names = ["start", "a.0: open", "a: warm-up", "timed", "a.0: steps", "b.0: steps", "a.0: host syncs", "a.0: census"]
     names += ["a: kernels", "a: inventory", "a: measure a step's memory in another process"]
     workers = {
@@ -289,17 +289,17 @@ def _costs(runs: Iterable[str]) -> Costs:
 
 
 def drill_view() -> ReportView:
-    """The full run with a fault planted."""
+    """Return the full run with a fault planted."""
     return planted(full_view())
 
 
 def planted(view: ReportView, fault: str = "stale_batch") -> ReportView:
-    """The view of a run directory in which this fault was planted."""
+    """Return the view of a run directory in which this fault was planted."""
     return replace(view, header=view.header.model_copy(update={"purpose": "fault", "fault": fault}))
 
 
 def whole_drill_view(*statuses: Status, killed: Sequence[bool], not_run: int = 0, gate: bool = False) -> ReportView:
-    """A drill's directory: controls of these statuses (by default one that held), and a row for each fault."""
+    """Return the view of a drill: controls with these statuses (default: one that holds), and a row for each fault."""
     return view_of(
         *(statuses or (Status.PASS,)),
         gate=gate,
@@ -309,7 +309,7 @@ def whole_drill_view(*statuses: Status, killed: Sequence[bool], not_run: int = 0
 
 
 def drilled(*, killed: Sequence[bool], not_run: int = 0, reason: str = "needs_cuda") -> DrillRecord:
-    """The record of a drill of one control, which held, with a row for each of `killed`."""
+    """Return the record of a drill with one control, which held, and a row for each entry of `killed`."""
     record, unit = _drill(), {"contract": CONTRACT["id"], "claim": "F-GRAPH-BWD-001"}
     left = [NotDrilled(**unit, fault=f"left{index}", reason=reason, message="needs CUDA") for index in range(not_run)]
     control = Control(**unit, workload="tiny", status="PASS", reason="held", message="it held")

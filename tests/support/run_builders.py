@@ -10,7 +10,7 @@ SYSTEM = "some.system:System"
 
 
 def stand_in_run(behaviour: str, *, wall_limit_s: float = 300.0, heartbeat_s: float = 300.0, **settings: object) -> Run:
-    """A run for the stand-in probe of `stand_in/`."""
+    """Return a run for the substitute probe of `stand_in/`."""
     return Run(
         id=f"c+w+{behaviour}",
         contract="c",

@@ -1,4 +1,4 @@
-"""A scripted contract whose free texts are a stranger's."""
+"""A scripted contract with hostile free texts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 
 
 def hostile_contract(text: str, *behaviours: str) -> str:
-    """The contract of `scripted_system.contract_text`, with `text` in every place that takes any."""
+    """Return the contract of `scripted_system.contract_text` with `text` in every field that accepts it."""
     from scripted_system import contract_text
 
     quoted, lines = json.dumps(text), []

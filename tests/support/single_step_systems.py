@@ -17,7 +17,7 @@ FEATURES = 6
 
 
 def batch(index: int) -> tuple[Tensor, Tensor]:
-    """Inputs [4, FEATURES] and what they should give [4], float32."""
+    """Return inputs [4, FEATURES] and their targets [4], float32."""
     drawn = torch.randn(4, FEATURES + 1, generator=torch.Generator().manual_seed(index))
     return drawn[:, :-1], drawn[:, -1]
 
@@ -67,7 +67,7 @@ class _Run:
 
 
 class TrainedRun(_Run):
-    """Adam written out. `changes` maps a step to what is done to the run before it."""
+    """Train with Adam written by hand. changes: by step, a change made to the run before the step."""
 
     changes: Mapping[int, str] = {}
 

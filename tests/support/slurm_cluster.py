@@ -1,6 +1,6 @@
-"""A real Slurm on this machine: a controller and a daemon for each node, under names and ports of their own.
+"""A real Slurm on this machine: a controller and a daemon for each node, with their own names and ports.
 
-A node is lost with its daemon, and all that came of it.
+A node is lost together with its daemon and all of the daemon's processes.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def missing_programs() -> list[str]:
 
 
 class Cluster:
-    """`variables` are what a process needs, beside its own, to be a client of this cluster."""
+    """`variables`: the additional environment variables of a process that is a client of this cluster."""
 
     def __init__(self, folder: Path, nodes: Sequence[str]) -> None:
         self.variables = {"SLURM_CONF": str(folder / "slurm.conf")}
@@ -78,7 +78,7 @@ class Cluster:
         (folder / "slurm.conf").write_text(text)
 
     def start(self) -> None:
-        """The controller, then every node; returns once all are idle."""
+        """Start the controller, then every node; return when all nodes are idle."""
         self._daemons["slurmctld"] = self._daemon("slurmctld", "-D")
         for name in self._names:
             self.start_node(name)
@@ -89,9 +89,9 @@ class Cluster:
         self._daemons[name] = self._daemon("slurmd", "-D", "-N", name)
 
     def lose(self, name: str) -> None:
-        """The node is down, and its daemon and its jobs' processes are killed.
+        """Set the node down, and kill its daemon and its jobs' processes.
 
-        The controller hears of it first: of processes that die one after the other the last may report a job's end.
+        The controller is told first. Otherwise the last of several dying processes might report the end of a job.
         """
         self.ask("scontrol", "update", f"nodename={name}", "state=down", "reason=lost")
         self._daemons.pop(name).kill()
@@ -101,14 +101,15 @@ class Cluster:
             daemon.kill()
 
     def preempt(self, node: str) -> None:
-        """A job that goes before the node's present one, and ends at once."""
+        """Start a job that preempts the node's current job and ends at once."""
         alone = [f"--nodelist={node}", f"--cpus-per-task={CORES}"]
         self.ask("sbatch", "--partition=urgent", *alone, "--output=/dev/null", "--wrap=true")
 
     def begin(self, jobs: Sequence[str]) -> None:
-        """Jobs that were put back begin, by their order, as soon as a node is free.
+        """Let requeued jobs start in their order, as soon as a node is free.
 
-        Slurm would let each wait until its last credential is void everywhere; one of the same second is refused.
+        Slurm would let each wait until its last credential has expired everywhere, and refuses a credential of the same
+        second.
         """
         second = int(time.time())
         self.until(lambda: int(time.time()) > second + 1, "a later second has begun")
@@ -120,7 +121,7 @@ class Cluster:
         return dict(line.split() for line in lines)
 
     def jobs(self) -> dict[str, tuple[str, str]]:
-        """State and node of each job that waits or runs, by its number."""
+        """Return state and node of each job that waits or runs, by its number."""
         lines = self.ask("squeue", "--noheader", "--format=%i|%T|%N").splitlines()
         return {number: (state, node) for number, state, node in (line.split("|") for line in lines)}
 

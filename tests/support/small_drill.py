@@ -1,4 +1,4 @@
-"""A short contract of the reference trainer, and runs of it that are executed in the process of the test."""
+"""A short contract for the reference trainer, with runs that are executed in the test's process."""
 
 from __future__ import annotations
 
@@ -47,16 +47,16 @@ claims:
 def write_contract(
     folder: Path, faults: str, *, equality: str = "bitwise", tolerance: str = "0.1", file: str = "short-v1.yaml"
 ) -> Path:
-    """The contract's file in `folder`."""
+    """Write the contract's file into `folder` and return its path."""
     path = folder / file
     path.write_text(CONTRACT.format(faults=faults, equality=equality, tolerance=tolerance), encoding="utf-8")
     return path
 
 
 def run_here(patch: pytest.MonkeyPatch, folder: Path) -> None:
-    """Execute runs in this process, one at a time, on the first layer of the tiny model.
+    """Execute runs in this process, one at a time, with only the first layer of the tiny model.
 
-    Recording a step is nothing for two threads, and takes a second a layer. `folder`: for the weights that remain.
+    Recording cannot be split over two threads, and takes a second for each layer. folder: for the remaining weights.
     """
     patch.setattr(supervisor, "execute", execute_here)
     patch.setattr(sharing, "_repetitions", lambda _run: [])  # of one process there is no other
@@ -65,7 +65,7 @@ def run_here(patch: pytest.MonkeyPatch, folder: Path) -> None:
 
 
 def in_lanes(patch: pytest.MonkeyPatch) -> None:
-    """Short runs of a CPU are split into lanes as long ones of a GPU are."""
+    """Split short CPU runs into several processes (lanes), as long GPU runs are."""
     patch.setattr(sharing, "SPLIT_FROM_STEP_GIB", 1)
     patch.setattr(sharing, "_on_processors", sharing._on_gpu)
 
@@ -85,7 +85,7 @@ def _first_layer(directory: Path) -> Path:
 
 
 def execute_here(run: Run, directory: Path, on_progress: object = None, **_: object) -> None:
-    """`supervisor.execute` without the process: seconds of imports a run are saved, isolation is lost."""
+    """Replace `supervisor.execute` without a process, which saves seconds of imports but does not isolate runs."""
     directory.mkdir(parents=True)
     text = dump_json(run.model_dump(), indent=2, sort_keys=False)
     (directory / layout.RUN).write_text(text + "\n", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""What a system does to a process's sockets that holds one of the harness's own among them."""
+"""Write to a process's sockets, one of which belongs to the harness, as a system might."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ DESCRIPTORS = range(3, 64)
 
 
 def write_to_sockets(text: bytes) -> None:
-    """Write to each socket that this process has, as a system may that takes one for its own."""
+    """Write to each socket of this process, as a system might that takes one for its own."""
     for descriptor in DESCRIPTORS:
         if _is_socket(descriptor):
             os.write(descriptor, text)

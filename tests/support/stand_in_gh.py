@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Stands in for `gh api`: the comments of a pull request are a JSON file, `$GH_COMMENTS`.
+"""Substitute for `gh api`: the comments of a pull request are in a JSON file, `$GH_COMMENTS`.
 
-As GitHub does it wants a token, gives comments in pages of 30, knows who wrote each, and takes at most 65,536
-characters. Options are those that comment.yml uses; `jq` evaluates `--jq`.
+Like GitHub it needs a token, returns comments in pages of 30 with their authors, and accepts at most 65,536 characters.
+It has the options that comment.yml uses; `jq` evaluates `--jq`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Stands in for the command `harness` where a script of a workflow is run: it leaves the files that the workflow needs.
+"""Substitute for the command `harness` when a workflow's script is run: it leaves the files that the workflow needs.
 
-How each command ends is in `ends.json` of the working folder: the command, of `verify` the part's name, to the code.
+`ends.json` of the working folder has the exit codes, by command, or for `verify` by the part's name.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Small trainers whose state is more than their parameters; each differs from `Stateful` by one thing.
+"""Small trainers with more state than their parameters; each differs from `Stateful` in one way.
 
-What spoils the end does so in the captured arm alone, after its last step has returned.
+If a trainer spoils its end, it does so in the captured arm alone, after the last step has returned.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from harness.system.wrappers import FaultyRun
 
 @dataclass
 class Built:
-    """What one arm was built from."""
+    """The objects from which one arm was built."""
 
     model: Any  # a module; its attributes are what each system gave it
     optimizer: torch.optim.Optimizer
@@ -32,7 +32,7 @@ class Built:
 
 
 class _Spoiled(FaultyRun):
-    """Calls the system's `spoil` once the last step has returned."""
+    """A run that calls the system's `spoil` after the last step has returned."""
 
     system: Stateful
 
@@ -46,7 +46,7 @@ class _Spoiled(FaultyRun):
 
 
 class Stateful(StepFunctionSystem):
-    """A regression with batch normalization, under AdamW with moments."""
+    """A regression with batch normalization, trained by AdamW."""
 
     name = "stateful"
     layers = 2
@@ -59,19 +59,19 @@ class Stateful(StepFunctionSystem):
         return nn.functional.mse_loss(built.model(batch["x"]), batch["y"])
 
     def prepare(self, built: Built, arm: Arm) -> None:
-        """Add to `built.more`."""
+        """Add to `built.more`; here nothing."""
 
     def after_update(self, built: Built) -> None:
-        """Part of the step."""
+        """Run a further part of the step; here nothing."""
 
     def named(self, built: Built) -> dict[str, Tensor]:
         return dict(built.model.named_parameters())
 
     def before(self, index: int, steps: int) -> None:
-        """Before step `index` of the captured arm."""
+        """Run before step `index` of the captured arm; here nothing."""
 
     def spoil(self, built: Built) -> None:
-        """After the last step of the captured arm."""
+        """Run after the last step of the captured arm; here nothing."""
 
     def build(self, workload: Workload, arm: Arm) -> tuple[Any, Any, Any]:
         torch.manual_seed(workload.seed)
@@ -115,14 +115,14 @@ def moments(built: Built) -> list[Tensor]:
 
 
 class Drops(Stateful):
-    """Dropout draws from torch's global generator."""
+    """Use dropout, which draws from torch's global generator."""
 
     def model(self) -> nn.Module:
         return nn.Sequential(nn.Linear(6, 32), nn.Tanh(), nn.Dropout(0.1), nn.Linear(32, 1))
 
 
 class LazyTable(Stateful):
-    """A table of scales, built in the first forward pass and kept."""
+    """Keep a table of scales that the first forward pass builds."""
 
     def forward(self, built: Built, batch: dict[str, Tensor]) -> Tensor:
         if "table" not in built.more:
@@ -131,7 +131,7 @@ class LazyTable(Stateful):
 
 
 class LazyBuffer(Stateful):
-    """The table is a buffer that the first forward pass registers."""
+    """Keep the table in a buffer that the first forward pass registers."""
 
     def forward(self, built: Built, batch: dict[str, Tensor]) -> Tensor:
         if not hasattr(built.model, "table"):
@@ -140,7 +140,7 @@ class LazyBuffer(Stateful):
 
 
 class BindsABuffer(Stateful):
-    """Every forward pass binds a buffer anew, as spiking neurons do: it holds what the last batch gave."""
+    """Bind a buffer to a new tensor in each forward pass, as spiking neurons do: the results of the last batch."""
 
     def model(self) -> nn.Module:
         model = super().model()
@@ -162,7 +162,7 @@ class ChangesItsBatch(Stateful):
 
 
 class Compiled(Stateful):
-    """The plain arm's model is compiled, so that its names begin with `_orig_mod.`."""
+    """Compile the plain arm's model, so that its names begin with `_orig_mod.`."""
 
     def prepare(self, built: Built, arm: Arm) -> None:
         if arm.capture == "none":
@@ -170,14 +170,14 @@ class Compiled(Stateful):
 
 
 class NamesItsBuffers(Stateful):
-    """Names everything that a checkpoint would hold."""
+    """Name everything that a checkpoint would contain."""
 
     def named(self, built: Built) -> dict[str, Tensor]:
         return {**dict(built.model.named_parameters()), **dict(built.model.named_buffers())}
 
 
 class NamesItsCheckpoint(Stateful):
-    """The same by `state_dict`, whose tensors are others over the same storage."""
+    """Name the same by `state_dict`, whose tensors are different objects with the same storage."""
 
     def named(self, built: Built) -> dict[str, Tensor]:
         return dict(built.model.state_dict())
@@ -191,7 +191,7 @@ class Masked(Stateful):
 
 
 class KeepsItsLastLoss(Stateful):
-    """Keeps what the last forward pass gave, and counts its steps, in Python."""
+    """Keep the result of the last forward pass, and count steps, both in Python."""
 
     def prepare(self, built: Built, arm: Arm) -> None:
         built.more["steps"] = 0
@@ -204,7 +204,7 @@ class KeepsItsLastLoss(Stateful):
 
 
 class Averages(Stateful):
-    """An exponential moving average of the weights, as loose tensors."""
+    """Keep an exponential moving average of the weights, in tensors that nothing names."""
 
     def prepare(self, built: Built, arm: Arm) -> None:
         built.more["average"] = [parameter.detach().clone() for parameter in built.model.parameters()]
@@ -228,10 +228,10 @@ class AveragesACopy(Stateful):
 
 
 class LazyAverage(Averages):
-    """The average comes to be in the first step, and every step changes it: no capture can hold that."""
+    """Create the average in the first step and change it in each step, which no capture can represent."""
 
     def prepare(self, built: Built, arm: Arm) -> None:
-        """Nothing yet."""
+        """Do nothing yet."""
 
     def after_update(self, built: Built) -> None:
         if "average" not in built.more:
@@ -240,7 +240,7 @@ class LazyAverage(Averages):
 
 
 class CapturesItself(Averages):
-    """Makes its capture, the average that comes with the first step, and a buffer of the capture's own."""
+    """Make its own capture, an average that is created in the first step, and a buffer of the capture."""
 
     forgets = False
 
@@ -282,7 +282,7 @@ class CapturesItself(Averages):
         return StepFunction(own, batch, named, captured=captured)
 
     def replay(self, recorded: TracedStep, eager: Callable[[], Tensor], number: int) -> Tensor:
-        """Return the loss of the replay of that number."""
+        """Return the loss of replay `number`."""
         return recorded.replay()
 
     def after_update(self, built: Built) -> None:
@@ -298,7 +298,7 @@ class SaysItReplays(CapturesItself):
 
 
 class ReplaysADecoy(CapturesItself):
-    """Replays a recording of nothing that trains, and runs eagerly."""
+    """Replay a recording that trains nothing, and run eagerly."""
 
     def replay(self, recorded: TracedStep, eager: Callable[[], Tensor], number: int) -> Tensor:
         self.decoy = getattr(self, "decoy", None) or TracedStep(torch.ones(3).sum, dict)
@@ -307,7 +307,7 @@ class ReplaysADecoy(CapturesItself):
 
 
 class ReplaysWhileProfiled(CapturesItself):
-    """Replays the first and the last steps, which a GPU's profiler sees, and runs eagerly between with a decoy."""
+    """Replay the first and last steps, which a GPU's profiler sees; in between, run eagerly with a decoy."""
 
     def replay(self, recorded: TracedStep, eager: Callable[[], Tensor], number: int) -> Tensor:
         if number not in (5, 6):
@@ -316,7 +316,7 @@ class ReplaysWhileProfiled(CapturesItself):
 
 
 class ForgetsItsLazyAverage(CapturesItself):
-    """No replay updates the average."""
+    """Do not update the average in replays."""
 
     forgets = True
 
@@ -415,7 +415,7 @@ class LosesItsAverage(Averages):
 
 
 class SecondHead(Stateful):
-    """A second head that `parameters` does not name; the captured arm trains it with the wrong sign."""
+    """Train a second head that `parameters` does not name; the captured arm trains it with the wrong sign."""
 
     sign = -1.0
 
@@ -462,7 +462,7 @@ class SpendsItsOwnNumbers(Stateful):
 
 
 class _Scaled(nn.Module):
-    """Holds tensors of uncommon kinds."""
+    """A module with tensors of uncommon kinds."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -520,7 +520,7 @@ class LateTable(LazyTable):
 
 
 class AveragesByBinding(BindsABuffer):
-    """The buffer is an average that each step makes of the last one: every replay reads the one of the capture."""
+    """Compute each average from the last one; every replay reads the average at capture time."""
 
     def forward(self, built: Built, batch: dict[str, Tensor]) -> Tensor:
         built.model.seen = 0.9 * built.model.seen + 0.1 * batch["x"].mean()
@@ -528,7 +528,7 @@ class AveragesByBinding(BindsABuffer):
 
 
 class Scheduled(Stateful):
-    """The captured arm's scheduler is left one step behind."""
+    """Leave the captured arm's scheduler one step behind."""
 
     def prepare(self, built: Built, arm: Arm) -> None:
         built.more["schedule"] = torch.optim.lr_scheduler.LambdaLR(built.optimizer, lambda _: 1.0)
@@ -538,7 +538,7 @@ class Scheduled(Stateful):
 
 
 class GradScaled(Stateful):
-    """The captured arm's loss scale differs at the end."""
+    """End the captured arm with another loss scale."""
 
     def prepare(self, built: Built, arm: Arm) -> None:
         built.more["scaler"] = torch.amp.GradScaler("cpu", init_scale=4.0)
@@ -579,7 +579,7 @@ ENDS_ELSEWHERE = dict.fromkeys(APART, "end_differs") | dict.fromkeys(NOT_FINITE,
 
 
 class CountsInItsGroup(Stateful):
-    """Its optimizer counts steps in a Python number that nothing reads; no replay counts on."""
+    """Count the optimizer's steps in a Python number that nothing reads; replays do not count."""
 
     def prepare(self, built: Built, arm: Arm) -> None:
         built.optimizer.param_groups[0]["count"] = 0
@@ -589,7 +589,7 @@ class CountsInItsGroup(Stateful):
 
 
 class SlowsLater(Stateful):
-    """Its rate falls once many steps are done, by a Python number that no replay changes."""
+    """Reduce the learning rate after many steps, by a Python number that no replay changes."""
 
     falls_at = 500
 

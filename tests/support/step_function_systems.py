@@ -1,4 +1,4 @@
-"""Small systems over the step-function adapter, for the probes' tests; each differs from the first by one thing."""
+"""Small systems with the step-function adapter, for tests of probes; each differs from the first in one way."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from harness.system.step_function import StepFunction, StepFunctionSystem
 
 
 class Regression(StepFunctionSystem):
-    """Two layers learn a fixed linear map from noise; about 100 parameters."""
+    """Two layers that learn a fixed linear map from noise; about 100 parameters."""
 
     name = "regression"
     layers = 2
@@ -48,11 +48,11 @@ class Regression(StepFunctionSystem):
         return optimizer
 
     def before_update(self, loss: Tensor, model: nn.Module) -> None:
-        """Nothing here; subclasses wait for the device."""
+        """Do nothing; subclasses wait for the device here."""
 
 
 class Descent:
-    """Gradient descent without `torch.optim`, whose first use imports torch._dynamo: half of what a worker costs."""
+    """Gradient descent without `torch.optim`, whose first use imports torch._dynamo: half of a worker's cost."""
 
     def __init__(self, model: nn.Module, rate: Tensor) -> None:
         self._parameters, self._rate = list(model.parameters()), rate
@@ -69,7 +69,7 @@ class Descent:
 
 
 class Descending(Regression):
-    """Trained by `Descent`: for workers that are started in order to die."""
+    """Train by `Descent`, for workers that are started in order to die."""
 
     name = "descending"
 
@@ -78,7 +78,7 @@ class Descending(Regression):
 
 
 class Waits(Regression):
-    """Reads its loss on the host, and each gradient's norm: five syncs a step."""
+    """Read the loss and each gradient's norm on the host: five syncs in each step."""
 
     name = "waits"
 
@@ -90,7 +90,7 @@ class Waits(Regression):
 
 
 class Chooses(Regression):
-    """Selects by a mask, so that a shape depends on values: one sync a step."""
+    """Select by a mask, so that a shape depends on values: one sync in each step."""
 
     name = "chooses"
 
@@ -100,7 +100,7 @@ class Chooses(Regression):
 
 
 class DividesByWhatItReads(Regression):
-    """Divides by one less than a number that it reads on the host, as NAdam's first step does: one sync a step."""
+    """Divide by a number read on the host minus one, as NAdam's first step does: one sync in each step."""
 
     name = "divides by what it reads"
 
@@ -110,12 +110,12 @@ class DividesByWhatItReads(Regression):
 
 @torch.library.custom_op("harness_tests::negated", mutates_args=())
 def negated(value: Tensor) -> Tensor:
-    """An operator that nobody has told fake tensors of."""
+    """Apply a custom operator that fake tensors do not know."""
     return -value
 
 
 class OwnOperator(Regression):
-    """Calls an operator of its own, which does not wait."""
+    """Call a custom operator, which does not wait for the device."""
 
     name = "own operator"
 
@@ -124,7 +124,7 @@ class OwnOperator(Regression):
 
 
 class Rising(torch.optim.Optimizer):
-    """Its rate begins at a half and rises; momentum begins at one."""
+    """An optimizer whose rate starts at 0.5 and rises, and whose momentum starts at 1."""
 
     def __init__(self, parameters: Any) -> None:
         super().__init__(parameters, {})
@@ -142,7 +142,7 @@ class Rising(torch.optim.Optimizer):
 
 
 class OwnOptimizer(Regression):
-    """Is updated by an optimizer whose state, made in the first step, begins as other numbers than zero."""
+    """Use an optimizer whose state, created in the first step, does not start at zero."""
 
     name = "own optimizer"
 
@@ -151,7 +151,7 @@ class OwnOptimizer(Regression):
 
 
 class Ending(Regression):
-    """Its schedule raises after so many updates, in the arms that it names."""
+    """Use a schedule that raises after a number of updates, in the arms that it names."""
 
     updates = 325
     arms: tuple[str, ...] = ("step", "none")

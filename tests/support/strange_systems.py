@@ -1,4 +1,4 @@
-"""Systems that misbehave while they are imported, made, or described: a module each, and what is found of it."""
+"""Systems that misbehave while they are imported, made or described, each in its own module, with expected errors."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ LAZY = """
 
 @dataclass(frozen=True)
 class Strange:
-    """A module: `begin` stands before the system, `body` in `describe`; `found`: what its error says, None for none."""
+    """A module. begin: code before the system. body: of `describe`. found: the expected error text, or None."""
 
     found: str | None
     begin: str = ""

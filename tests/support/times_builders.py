@@ -20,7 +20,7 @@ def run_named(name: str) -> Run:
 
 
 def old(*phases: tuple[str, float], end: float | None) -> WorkerTimes:
-    """Evidence without moments: phases with the second at which they began, and the end (None: it died)."""
+    """Return evidence without start times: phases with the second at which each began; end: None if it died."""
     records = [Phase(name=name, seconds=seconds) for name, seconds in phases]
     return WorkerTimes(run_named("old"), records, None if end is None else Complete(seconds=end), None)
 
@@ -34,7 +34,7 @@ def clocked(
     stopped: Sequence[tuple[float, float]] = (),
     **process: Any,
 ) -> WorkerTimes:
-    """Phases, end and stops in seconds from the start of the process; its first record comes after `IMPORTED`."""
+    """Return phases, end and stops in seconds after the process's start; the first record comes after `IMPORTED`."""
     recorder = started + IMPORTED
     records = [Phase(name=name, seconds=max(at - IMPORTED, 0.0), began=started + at) for name, at in phases]
     complete = None if end is None else Complete(seconds=started + end - recorder, processor_seconds=processor)

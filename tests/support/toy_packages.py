@@ -1,4 +1,4 @@
-"""A folder with a contract of `loss_below`, the kind of `tests/plugin_kind`, and commands in it."""
+"""A folder with a contract of `loss_below`, the kind of `tests/plugin_kind`, and commands that run in it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ Harness = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 def harness_with(folder: Path) -> Harness:
-    """What runs a command in a folder with the contract and what is installed in its folder `packages`."""
+    """Return a function that runs a command in a folder with the contract and packages in its folder `packages`."""
     (folder / "contracts").mkdir()
     (folder / "contracts" / "toy-v1.yaml").write_text(CONTRACT)
 

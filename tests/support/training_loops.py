@@ -1,4 +1,4 @@
-"""A loop that keeps control, as a library's trainer does, small enough to be read at a glance."""
+"""A small training loop that keeps control itself, as a library's trainer does."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from harness.system.owned_loop import OwnedLoop
 
 
 class CountingLoop:
-    """Adds each batch's `x` to `total`, draws no random number, and reads its loss on the host in each step."""
+    """Add each batch's `x` to `total`, draw no random number, and read the loss on the host in each step."""
 
     def __init__(self, batches: Iterable[dict[str, Tensor]]) -> None:
         self.batches = batches

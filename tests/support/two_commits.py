@@ -55,7 +55,7 @@ GRADIENTS = """\
 
 @dataclass(frozen=True)
 class UserRepository:
-    """A working tree; the trainer lies in `folder` of it, in a package where one is named (`name.`)."""
+    """A working tree; the trainer is in its `folder`, within a package if `package` names one (`name.`)."""
 
     root: Path
     folder: Path
@@ -63,7 +63,7 @@ class UserRepository:
 
     @classmethod
     def make(cls, root: Path, *, folder: str = ".", package: str = "") -> UserRepository:
-        """With one commit on `main`: the trainer, its update rule, the contract."""
+        """Create a repository with one commit on `main`: the trainer, its update rule, the contract."""
         root.mkdir()
         made = cls(root, root / folder / package.removesuffix("."), package)
         made.git("init", "--quiet", "--initial-branch=main")
@@ -97,5 +97,5 @@ class UserRepository:
         return done.stdout.strip()
 
     def worktrees(self) -> int:
-        """How many git knows of; one is the repository's own."""
+        """Return the number of worktrees that git knows, with the repository's own."""
         return len(self.git("worktree", "list").splitlines())

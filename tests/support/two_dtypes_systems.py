@@ -1,4 +1,4 @@
-"""A stranger's trainer whose parameters have the data type that its arm names, and what may be wrong with that."""
+"""A user's trainer whose parameters have the data type that its arm names, and mistakes in that."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from harness.system.step_function import StepFunction, StepFunctionSystem
 
 
 class TwoDtypes(StepFunctionSystem):
-    """Least squares; parameters, moments and products in the arm's data type, from one start in float32."""
+    """Least squares; parameters, moments and products have the arm's data type and start from the same float32."""
 
     name = "two dtypes"
     arm_options: Mapping[str, Any] = {"dtype": ("bfloat16", "float32")}

@@ -1,4 +1,4 @@
-"""Waiting for an event. A test waits for what it needs to see, not for a time in which that mostly happens."""
+"""Wait for an event. A test waits for what it must see, not for a time in which that usually happens."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Seen = TypeVar("Seen")
 
 
 class Process(Protocol):
-    """As `subprocess.Popen`."""
+    """A process like `subprocess.Popen`."""
 
     def poll(self) -> int | None: ...
 
@@ -22,8 +22,8 @@ class Process(Protocol):
 def eventually(seen: Callable[[], Seen], what: str, of: Process | None = None) -> Seen:
     """Return what `seen` returns as soon as that is true.
 
-    A look at a file that another process moves meanwhile has seen nothing. Raise AssertionError when it is not within
-    `LIMIT_S`, or once the process `of` whose doing it is has ended.
+    A look at a file that another process moves at the same time counts as not seen. Raises AssertionError after
+    `LIMIT_S`, or if the process `of`, which is to cause the event, has ended.
     """
     until = time.monotonic() + LIMIT_S
     ended, problem = False, ""

@@ -38,9 +38,9 @@ class System(StepFunctionSystem):
 
 @dataclass(frozen=True)
 class Wrong:
-    """Line `right` of the right adapter replaced by `wrong`; `told`: the message behind the place.
+    """A correct adapter with its line `right` replaced by `wrong`. told: the message after the place.
 
-    at: the line that the message names; by default the last of `wrong`.
+    at: the line that the message names; by default the last line of `wrong`.
     """
 
     right: str
@@ -56,7 +56,7 @@ class Wrong:
         return "\n".join(lines)
 
     def line(self) -> int:
-        """The number of the line that the message names."""
+        """Return the number of the line that the message names."""
         at = self.at or self.wrong.split("\n")[-1].strip()
         [number] = [number for number, text in enumerate(self.source().split("\n"), start=1) if text.strip() == at]
         return number

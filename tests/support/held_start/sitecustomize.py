@@ -1,6 +1,7 @@
-"""A Python that finds this folder on its path stands still before it imports the module that `HOLD_AT` names.
+"""Make a Python with this folder on its path pause before it imports the module that `HOLD_AT` names.
 
-It writes `HOLD_AT.held` into the working directory, and goes on once `HOLD_AT.go` is there. `site` is this file itself.
+Python writes `HOLD_AT.held` to the working directory and continues when `HOLD_AT.go` exists. `site` is this file
+itself.
 """
 
 import os
@@ -9,7 +10,7 @@ import time
 
 
 def hold(name: str, *_: object) -> None:
-    """Stand still if it is this module's turn."""
+    """Pause if this is the module to wait for."""
     if name == os.environ["HOLD_AT"]:
         with open(f"{name}.held", "w"):  # noqa: PTH123 - before the first line of a command little is imported
             pass
@@ -18,7 +19,7 @@ def hold(name: str, *_: object) -> None:
 
 
 class Finder:
-    """Finds no module."""
+    """A finder that finds no module."""
 
     find_spec = staticmethod(hold)
 

@@ -1,4 +1,4 @@
-"""In workers that find this folder on their path, seconds pass at each look for as long as a rank hangs or is stopped.
+"""Give workers with this folder on their path a fast clock while a rank hangs or is stopped.
 
 Such a rank adds its process id to the file that the variable `RANKS_THAT_HANG` names (`ranked_systems`).
 """
@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 
 class Hurried:
-    """A clock, in seconds."""
+    """A clock in seconds that goes ahead by seconds at each look."""
 
     def __init__(self) -> None:
         self._ahead = 0.0

@@ -1,4 +1,4 @@
-"""A pytest plugin (`-p played_runs`): runs are played and systems described in this process, no other is started."""
+"""A pytest plugin (`-p played_runs`) that plays runs and describes systems in this process; it starts no other."""
 
 import scripted_system
 

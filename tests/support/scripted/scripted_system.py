@@ -1,6 +1,6 @@
-"""A training system without torch, and the probe that plays its runs: a workload's `behaviour` says how each one ends.
+"""A training system without torch, and the probe that plays its runs as a workload's `behaviour` says.
 
-`execute` writes evidence in the worker's place; `play` does the same without a worker, for tests of what comes after.
+`execute` writes evidence within a worker. `play` does the same without a worker, for tests of later stages.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ claims:
 
 
 def contract_text(*behaviours: str, identity: str = "scripted-v1", claim: str = "SCRIPT-001") -> str:
-    """A contract of one claim with a workload for each behaviour; `not_run` needs a module that nobody has."""
+    """Return a contract of one claim, with a workload for each behaviour; `not_run` needs a module that is absent."""
     lines = []
     for name in behaviours:
         needs = "{modules: [a_module_that_nobody_has]}" if name == "not_run" else "{}"
@@ -63,7 +63,7 @@ def contract_text(*behaviours: str, identity: str = "scripted-v1", claim: str = 
 
 
 class ScriptedSystem:
-    """Describes itself; its runs are played by `execute` and never opened."""
+    """Describe the system; its runs are played by `execute` and never opened."""
 
     def describe(self) -> SystemDescription:
         return SystemDescription(
@@ -90,7 +90,7 @@ class ScriptedSystem:
 
 
 class FaultySystem(ScriptedSystem):
-    """Offers faults whose names are words of the harness; each makes the candidate's losses differ."""
+    """Offer faults whose names are words of the harness; each makes the candidate's losses differ."""
 
     FAULTS = ("drill", "fault", "verify")
 
@@ -101,7 +101,7 @@ class FaultySystem(ScriptedSystem):
 
 
 def execute(run: Run, recorder: Recorder) -> None:
-    """The probe `paired`: misbehave as the workload says, or write the evidence of both arms."""
+    """Act as the probe `paired`: misbehave as the workload says, or write the evidence of both arms."""
     behaviour = str(run.workload.options["behaviour"])
     recorder.phase(behaviour)
     misbehave = MISBEHAVIOURS.get(behaviour)
@@ -111,7 +111,7 @@ def execute(run: Run, recorder: Recorder) -> None:
 
 
 def play(run: Run, directory: Path, *_: object, **__: object) -> Death | None:
-    """Stands in for `supervisor.execute`: the same files, without a process; `error` is a worker killed at once."""
+    """Replace `supervisor.execute`: write the same files without a process. `error`: a worker killed at once."""
     directory.mkdir(parents=True)
     (directory / "run.json").write_text(dump_json(run.model_dump(), sort_keys=False))
     behaviour = str(run.workload.options["behaviour"])
@@ -131,7 +131,7 @@ _ask = described._ask
 
 
 def describe_here(names: Sequence[str], limit_s: float, at: ImportPath | None) -> dict[str, described.Description]:
-    """Stands in for `described._ask`: these systems describe themselves without a process, others as ever."""
+    """Replace `described._ask`: describe these systems in this process, and other systems as usual."""
     own = {name: globals()[name.partition(":")[2]]().describe() for name in names if name.startswith(f"{__name__}:")}
     others = [name for name in names if name not in own]
     return own | (_ask(others, limit_s, at) if others else {})
@@ -207,7 +207,7 @@ def _sleep() -> None:
 
 
 def _wait() -> None:
-    """Until the file `go` is there; then the run goes on as one that holds."""
+    """Wait until the file `go` exists; then the run continues and holds."""
     while not Path("go").exists():
         time.sleep(0.05)
 

@@ -1,4 +1,4 @@
-"""In workers that find this directory on their path, the probe `paired` plays scripts; Python imports this at start."""
+"""Make workers with this folder on their path play scripts as the probe `paired`; Python imports this file at start."""
 
 import sys
 import types

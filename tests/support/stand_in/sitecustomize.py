@@ -1,6 +1,6 @@
-"""Stands in for the probes `paired` and `throughput` in worker processes: what it does is named by the run's settings.
+"""Replace the probes `paired` and `throughput` in worker processes; the run's settings name what they do.
 
-With its directory on the path (a worker inherits its supervisor's), Python imports this file at start.
+Python imports this file at start if its folder is on the path, which a worker inherits from its supervisor.
 """
 
 from __future__ import annotations

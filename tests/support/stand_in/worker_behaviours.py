@@ -1,4 +1,4 @@
-"""What a worker under test does: some write evidence, most misbehave. No torch: a worker starts quickly."""
+"""The behaviours of workers under test: some write evidence, most misbehave. No torch, so that workers start fast."""
 
 import importlib
 import os
@@ -33,7 +33,7 @@ def one_arm(run: Run, recorder: Recorder) -> None:
 
 
 def edits_its_records(run: Run, recorder: Recorder) -> None:
-    """Train, then change what was recorded on the disk as the settings say: `old` to `new` in the file `name`."""
+    """Train, then replace `old` by `new` in the recorded file `name`, as the settings say."""
     one_arm(run, recorder)
     path = recorder.directory / str(run.settings["name"])
     before = path.read_text()
@@ -41,7 +41,7 @@ def edits_its_records(run: Run, recorder: Recorder) -> None:
 
 
 def killed(run: Run, recorder: Recorder) -> None:
-    """By the signal that the settings name, else SIGKILL."""
+    """Die by the signal in the settings, or by SIGKILL."""
     recorder.phase("about to be killed")
     number = run.settings.get("number")
     os.kill(os.getpid(), number if isinstance(number, int) else signal.SIGKILL)
@@ -65,7 +65,7 @@ def _wait_for_ever() -> None:
 
 
 def ticks(run: Run, recorder: Recorder) -> None:
-    """Append this process and the moment to a file until another file is there."""
+    """Append this process and the time to a file until another file exists."""
     moments = Path(str(run.settings["moments"]))
     recorder.phase("ticking")
     while not Path(str(run.settings["until"])).exists():
@@ -76,9 +76,9 @@ def ticks(run: Run, recorder: Recorder) -> None:
 
 
 def measures_alone(run: Run, recorder: Recorder) -> None:
-    """Measure alone while another run, which ticks, is stopped. Write how often it had ticked at both ends.
+    """Measure alone while another run, which ticks, is stopped. Write the number of its ticks at the start and the end.
 
-    Counts and not moments are compared: two processes' monotonic clocks differ by milliseconds on some hosts.
+    Numbers are compared and not times, because two processes' monotonic clocks differ by milliseconds on some hosts.
     """
     moments = Path(str(run.settings["moments"]))
     eventually(lambda: moments.exists() and "\n" in moments.read_text(), "the other one ticks")
@@ -96,13 +96,13 @@ def measures_alone(run: Run, recorder: Recorder) -> None:
 
 
 def dies_alone(run: Run, recorder: Recorder) -> None:
-    """Takes the machine, and dies with it."""
+    """Die while it has the machine to itself."""
     with recorder.alone():
         os.kill(os.getpid(), signal.SIGKILL)
 
 
 def dies_as_it_waits(run: Run, recorder: Recorder) -> None:
-    """As on a device whose kernels fail while an arm waits for others to be stopped."""
+    """Die while it waits for other processes to be stopped, as on a device whose kernels fail."""
     recorder.phase("plain.0: steps")
     vars(sys.modules[Recorder.__module__])["wait_for_quiet_device"] = lambda: os.kill(os.getpid(), signal.SIGKILL)
     with recorder.alone():
@@ -168,7 +168,7 @@ def leaves_by_system_exit(run: Run, recorder: Recorder) -> None:
 
 
 def drips(run: Run, recorder: Recorder) -> None:
-    """A byte a moment on the line to its supervisor, which never ends."""
+    """Send one byte after the other to the supervisor, without end."""
     recorder.phase("dripping")
     while True:
         write_to_sockets(b".")
@@ -176,14 +176,14 @@ def drips(run: Run, recorder: Recorder) -> None:
 
 
 def floods(run: Run, recorder: Recorder) -> None:
-    """Without end on the line to its supervisor, as fast as that takes it."""
+    """Send data to the supervisor without end, as fast as it is read."""
     recorder.phase("flooding")
     while True:
         write_to_sockets(b"x" * 2**16)
 
 
 def asks_and_asks(run: Run, recorder: Recorder) -> None:
-    """To be alone twice, together twice, and again, without a look at the answers; then hangs."""
+    """Request to run alone twice, then together many times, without reading the answers; then hang."""
     recorder.phase("asking")
     write_to_sockets(b"alone\nalone\n")
     write_to_sockets(b"together\n" * 2000)
@@ -203,7 +203,7 @@ def not_available(run: Run, recorder: Recorder) -> None:
 
 
 def loses_streams(run: Run, recorder: Recorder) -> None:
-    """Puts something else in the place of standard streams, or closes them, and then does what it is to do."""
+    """Replace or close standard streams, and then write the evidence of one arm."""
     for name in str(run.settings["streams"]).split():
         if run.settings["left"] == "closed itself":
             getattr(sys, name).close()
@@ -213,7 +213,7 @@ def loses_streams(run: Run, recorder: Recorder) -> None:
 
 
 def leaves_children(run: Run, recorder: Recorder) -> None:
-    """One child in the worker's group, one in a session of its own; their ids go into a file."""
+    """Start a child in the worker's group and one in its own session, and write their ids to a file."""
     recorder.phase("starting children")
     sleep = [sys.executable, "-c", "import time; time.sleep(600)"]
     children = [subprocess.Popen(sleep), subprocess.Popen(sleep, start_new_session=True)]
@@ -231,7 +231,7 @@ def shows_environment(run: Run, recorder: Recorder) -> None:
 
 
 def takes_away(run: Run, recorder: Recorder) -> None:
-    """Does to its own directory, or to one above it, what the settings say; then goes on, and on, or ends."""
+    """Damage its own directory, or one above it, as the settings say; then continue, or exit."""
     recorder.phase("taking away")
     TAKEN[str(run.settings["what"])](recorder.directory)
     if run.settings.get("then_complete"):
@@ -286,7 +286,7 @@ TAKEN: dict[str, Callable[[Path], object]] = {
 
 
 def compiles_elsewhere(run: Run, recorder: Recorder) -> None:
-    """Waits for a child of the name that the settings give; it works until `folder` has a file, or `idle` sleeps."""
+    """Wait for a child with the name in the settings, which works until a file exists, or sleeps if `idle`."""
     recorder.phase("waiting for a child")
     child = Path(str(run.settings["folder"])) / str(run.settings["name"])
     busy = "while [ ! -e $1/compiled ]; do :; done"
@@ -298,7 +298,7 @@ def compiles_elsewhere(run: Run, recorder: Recorder) -> None:
 
 
 def compiles_here(run: Run, recorder: Recorder) -> None:
-    """Spins or sleeps in a function of a file of the name that the settings give, until `folder` has a file."""
+    """Spin or sleep in a function of a file with the name in the settings, until `folder` has a file."""
     recorder.phase("within a function")
     source = "import time\ndef work(until, spins):\n    while not until.exists():\n        spins or time.sleep(0.01)\n"
     names: dict[str, Callable[[Path, bool], None]] = {}

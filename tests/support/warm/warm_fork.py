@@ -1,4 +1,4 @@
-"""What a fork of a warm process does before it is the command that was asked for: as `exec` and an interpreter would.
+"""Make a fork of a warm process act like the requested command, as `exec` and a new interpreter would.
 
 See `warm_server` and `warm_start`.
 """
@@ -31,12 +31,12 @@ def is_warm() -> bool:
 
 
 def know_modules() -> None:
-    """Those that are loaded now are every fork's."""
+    """Record the modules that are loaded now, which every fork has."""
     _known.update(sys.modules)
 
 
 def start(request: dict[str, Any], descriptors: Sequence[int]) -> NoReturn:
-    """As `exec` would: descriptors by their numbers, environment, working directory, no wakeup; then the command."""
+    """Do what `exec` would: set descriptors, environment, folder and signals; then become the command."""
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     numbers = request["numbers"]
@@ -65,7 +65,7 @@ def start(request: dict[str, Any], descriptors: Sequence[int]) -> NoReturn:
 
 
 def _show(what: str, texts: Sequence[str]) -> None:
-    """Write it where /proc finds it, over what this process began with: its server has room there."""
+    """Write the texts where /proc reads them, over the process's original ones; the server left room for them."""
     bounds = [int(word) for word in Path("/proc/self/stat").read_text().rpartition(")")[2].split()[45:49]]
     begin, end = bounds[:2] if what == "command line" else bounds[2:]
     shown = b"\0".join(os.fsencode(text) for text in texts)[: end - begin - 1]
@@ -73,7 +73,7 @@ def _show(what: str, texts: Sequence[str]) -> None:
 
 
 def become(command: Sequence[str]) -> NoReturn:
-    """Go on as `python [-P] -m MODULE …` in the place of an `exec`: what is not inheritable is closed."""
+    """Continue as `python [-P] -m MODULE …`, as after `exec`: close descriptors that are not inheritable."""
     _forget_handlers()  # before the keeper's pipe is closed, which tells that the command is there to get signals
     _show("command line", command)
     for number in _open_descriptors():
@@ -99,7 +99,7 @@ def become(command: Sequence[str]) -> NoReturn:
 
 
 def _open_streams(*, unbuffered: bool) -> None:
-    """Over the descriptors that are there now: those of the server took note of what its own were."""
+    """Open streams on the current descriptors, because the server's streams remember its own."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         before = getattr(sys, f"__{name}__")
         mode, buffering = ("w" if number else "r"), (1 if number == 2 or (number and unbuffered) else -1)
@@ -108,7 +108,7 @@ def _open_streams(*, unbuffered: bool) -> None:
 
 
 def _customize(folders: Sequence[str]) -> None:
-    """As a new interpreter does: the first `sitecustomize` of its path, which may be an installation's own."""
+    """Import the first `sitecustomize` of the path, as a new interpreter does; it may be an installation's own."""
     if any(Path(folder, "sitecustomize.py").exists() for folder in folders):
         sys.modules.pop("sitecustomize", None)
         importlib.import_module("sitecustomize")
@@ -130,7 +130,7 @@ def _end_with(work: Any) -> NoReturn:
 
 
 def _forget_handlers() -> None:
-    """As `exec` and a new interpreter leave them: what was ignored stays so, and Python ignores two."""
+    """Reset signal handlers as `exec` and a new interpreter do: ignored signals stay so, and Python ignores two."""
     faulthandler.disable()
     faulthandler.unregister(signal.SIGTERM)
     for number in signal.valid_signals():

@@ -1,9 +1,10 @@
-"""Forks Python processes of one that has imported what they need: `python warm_server.py SOCKET KIND`.
+"""Fork Python processes from one that has imported what they need: `python warm_server.py SOCKET KIND`.
 
-It does so until its stdin and every lease has ended: a connection on which no request comes. KIND: of `AHEAD`. A
-request is a length, a JSON object (command, env, cwd, numbers of the descriptors, whether it has a session of its own)
-and the descriptors. The answer is the process id, and its wait status once it has ended. Who asks may be killed at any
-point of it, as tests of killed gates do: what it asked in full is forked, and the server lives on. See `warm_start`.
+The server runs until its stdin and every lease have ended; a lease is a connection on which no request comes. KIND is a
+key of `AHEAD`. A request is a length, a JSON object (command, env, cwd, numbers of the descriptors, whether it has its
+own session) and the descriptors. The answer is the process id, and the wait status when the process has ended. A client
+may be killed at any time, as tests of killed gates do: a complete request is still executed, and the server continues.
+See `warm_start`.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ LEASE = bytes(8)  # in the place of a request's length
 
 
 def main() -> None:
-    """Import, then fork for each request."""
+    """Import the modules, then fork for each request."""
     address = Path(sys.argv[1])
     _import_ahead(AHEAD[sys.argv[2]])
     listening = socket.socket(socket.AF_UNIX)
@@ -109,7 +110,7 @@ def _import_ahead(modules: Sequence[str]) -> None:
 
 
 def _complete_models() -> None:
-    """A model's schema is compiled when it is first needed: each fork did that for those that it reads and writes."""
+    """Compile the schemas of all models now; otherwise each fork would compile those that it uses."""
     from pydantic import BaseModel
 
     waiting: list[type[BaseModel]] = BaseModel.__subclasses__()
@@ -121,7 +122,7 @@ def _complete_models() -> None:
 
 
 def _draw_ahead() -> None:
-    """Each page compiles its templates, and looks for its font."""
+    """Compile the page's templates and find its font now; otherwise each page would."""
     from harness.report import page
     from harness.report.charts import svg
 
@@ -147,7 +148,7 @@ def _take_leave(asking: dict[int, socket.socket]) -> None:
 
 
 def _forked(connection: socket.socket, length: bytes, descriptors: Sequence[int]) -> int:
-    """The process id of what was asked for; 0 where the request broke off."""
+    """Return the process id of the requested command, or 0 if the request was cut off."""
     text = _rest(connection, length)
     process = os.fork() if text else 0
     if text and process == 0:

@@ -1,4 +1,4 @@
-"""One server of a kind (`warm_server`) for all processes of a test session: it lives as long as one of them may ask."""
+"""Run one server of each kind (`warm_server`) for all processes of a test session, as long as one may need it."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from filelock import FileLock
 
 @contextmanager
 def server_of(kind: str, shared: Path, path: Sequence[str]) -> Iterator[str]:
-    """The address of a server of this kind, which is started where none is there.
+    """Yield the address of a server of this kind, which is started if there is none.
 
-    shared: a folder that the processes of the session have in common. path: where a started one looks for modules.
+    shared: a folder of all processes of the session. path: where a started server searches modules.
     """
     note = shared / f"warm-{kind}"
     with FileLock(f"{note}.lock"):
@@ -35,7 +35,7 @@ def server_of(kind: str, shared: Path, path: Sequence[str]) -> Iterator[str]:
 
 
 def _lease(note: Path) -> socket.socket | None:
-    """A connection that keeps the server whose address is noted; None where no such server is there."""
+    """Return a connection that keeps the server at the noted address running; None if there is no such server."""
     connection = socket.socket(socket.AF_UNIX)
     with suppress(OSError):
         connection.connect(note.read_text())

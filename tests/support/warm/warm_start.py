@@ -1,9 +1,8 @@
-"""In the place of `subprocess.Popen`: a Python process that is forked from one that has imported ahead (`warm_server`).
+"""Substitute for `subprocess.Popen`: fork a Python process from one that has imported modules (`warm_server`).
 
-The keeper and the worker under it, or a command, are processes as they are elsewhere, with their own sessions, parents,
-descriptors, exit codes and entries in /proc; only `exec` and the imports are left out. What an interpreter does at its
-start (hash seed, addresses, locale) is not tried under it. Under another warm process its children are forks of it, as
-ranks are.
+The keeper with its worker, or a command, are real processes, with their own sessions, parents, descriptors, exit codes
+and entries in /proc. Only `exec` and the imports are skipped. So what an interpreter does at its start (hash seed,
+addresses, locale) is not tested. Children of a warm process, such as ranks, are forks of that process.
 """
 
 from __future__ import annotations
@@ -45,12 +44,12 @@ USERS = ("harness.processes.kept", "harness.processes.child", "submitit.local.lo
 
 
 def path_of_commands(*more: str | Path) -> str:
-    """PYTHONPATH of a command whose workers are to be forks; under the fixture `warm`."""
+    """Return PYTHONPATH for a command whose workers are to be forks; used with the fixture `warm`."""
     return os.pathsep.join(map(str, (HERE / "site", HERE, *more)))
 
 
 def popen(command: Sequence[str], **options: Any) -> Any:
-    """A fork where the command is a module that a server, or this process, has ready, with or without a keeper."""
+    """Return a fork if a server, or this process, has the command's module ready; otherwise start the command."""
     if _server_of(command):
         return Forked(command, **options)
     if warm_fork.is_warm() and (_module(command) in WARM or _module(command) == TASK):
@@ -63,13 +62,13 @@ def _is_kept(command: Sequence[str]) -> bool:
 
 
 def _module(command: Sequence[str]) -> str:
-    """That the command executes; "" where it is no module of this Python."""
+    """Return the module that the command executes; "" if it is not a module of this Python."""
     inner = [word for word in (command[6:] if _is_kept(command) else command)[:4] if word not in {"-P", "-u"}]
     return inner[2] if inner[:2] == [sys.executable, "-m"] else ""
 
 
 def _server_of(command: Sequence[str]) -> str:
-    """The address of the server that forks it; "" where none does."""
+    """Return the address of the server that can fork the command; "" if none can."""
     module = _module(command)
     if module in {"harness", "pytest", JOB}:
         return os.environ.get(COMMANDS, "")
@@ -88,7 +87,7 @@ def run(
     timeout: float | None = None,
     **options: Any,
 ) -> subprocess.CompletedProcess[Any]:
-    """`subprocess.run` over `popen`."""
+    """Do the same as `subprocess.run`, with `popen`."""
     if capture_output:
         options |= {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with popen(command, **options) as process:
@@ -114,7 +113,7 @@ class Subprocess:
 
 
 class Forked(subprocess.Popen[Any]):
-    """A command, or a keeper with its command, that a server forks: a process like any other but for its parent."""
+    """A command, or a keeper with its command, forked by a server: an ordinary process except for its parent."""
 
     def _execute_child(  # in the place of fork and exec
         self,
@@ -156,7 +155,7 @@ class Forked(subprocess.Popen[Any]):
         self._close_pipe_fds(p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite)  # type: ignore[attr-defined]
 
     def _try_wait(self, options: int) -> tuple[int, int]:
-        """As `os.waitpid` of a child: the server has taken leave of it, or was killed, and what it forked with it."""
+        """Do the same as `os.waitpid` for a child: the server has waited for it, or was killed together with it."""
         if options & os.WNOHANG and not select.select([self._server], [], [], 0)[0]:
             return 0, 0
         answer = self._answers.readline()
@@ -177,7 +176,7 @@ class Forked(subprocess.Popen[Any]):
 
 
 class ForkedHere:
-    """A module forked by this process, which is a warm one itself: a child of its own, as its parts and ranks are."""
+    """A module forked by this process, which is itself warm: its own child, like a part or a rank."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""A command that a test starts with this folder on its path forks its workers (`warm_start`)."""
+"""Make a command with this folder on its path fork its workers (`warm_start`)."""
 
 import os
 
