@@ -30,11 +30,10 @@ class Accumulation:
         self._model = model
 
     def gradients(self, tokens: Tensor, targets: Tensor, shape: StepShape) -> Tensor:
-        """Return this rank's part of the mean loss over the tokens of all ranks (0-d); tokens, targets: int64 [k, B,
-        S].
+        """Return this rank's part of the mean loss over the tokens of all ranks (0-d).
 
-        k micro-batches, B sequences of a micro-batch, S sequence length. Leaves the gradient of the returned loss in
-        the flat gradient buffer.
+        tokens, targets: int64 [k, B, S]; k micro-batches, B sequences of a micro-batch, S sequence length. Leaves the
+        gradient of the returned loss in the flat gradient buffer.
         """
         losses = []
         for number in range(self.parts):

@@ -44,8 +44,7 @@ class BetweenSteps:
 
     @torch.no_grad()
     def load(self, path: Path) -> None:
-        """Copy the state from `path` into the trainer's own tensors in place, because captures hold the addresses of
-        these.
+        """Copy the state from `path` into the trainer's own tensors, whose addresses captured graphs contain.
 
         Raises `ReferenceImplError` if the checkpoint's names or shapes differ from the trainer's.
         """

@@ -97,8 +97,7 @@ class Block:
     def forward(
         self, residual: Tensor, branch: Tensor | None, shape: StepShape, dense: DenseWeights
     ) -> tuple[Tensor, Tensor | None, BlockContext]:
-        """Return the residual stream [T, H] and the branch [T, H] after the block, and the context for the backward
-        pass.
+        """Return the residual stream [T, H] and the branch [T, H] after the block, and the backward's context.
 
         residual [T, H]: the residual stream before the block. branch [T, H]: what must still be added to ``residual``,
         or None. The returned branch is None if it is already added to the returned residual stream. ``dense`` yields
@@ -153,8 +152,7 @@ class Block:
         *,
         consume: bool,
     ) -> tuple[Tensor, Beside[None]]:
-        """Return the gradient [T, H] of the block's input from that of its output, `grad`; write the block's own
-        gradients.
+        """Return the gradient [T, H] of the block's input, and write those of its parameters. grad: of its output.
 
         The block's own gradients are complete once `take` of the second result was called. LoRA's gradients are staged,
         see `reference_impl.lora.Trainable`. ``dense`` yields the matrices of this block's

@@ -44,8 +44,7 @@ class ClipPlan:
 
     @classmethod
     def build(cls, sizes: Sequence[int], layers: Sequence[int], scope: ClipScope, device: torch.device) -> ClipPlan:
-        """Return the plan of a buffer of consecutive tensors: tensor i has ``sizes[i]`` elements and is in layer
-        ``layers[i]``.
+        """Return the plan of consecutive tensors: tensor i has ``sizes[i]`` elements and is in layer ``layers[i]``.
 
         Layers count up from 0. With the scope "per_layer" each layer is a group, otherwise all tensors are one group.
         """

@@ -78,8 +78,7 @@ def window_order(seed: int, number: int, windows: int) -> Tensor:
 
 
 class TextBatches:
-    """Batches of contiguous windows. Neighboring windows share one token: a target of the first, an input of the
-    second.
+    """Batches of contiguous windows. A window's last token, a target, is the first input of the next window.
 
     A window is used at most once per pass over the text; each pass has its own seeded order.
     """

@@ -149,8 +149,7 @@ class Fp8Products:
     def up_swiglu(self, x: ScaledRows, weight: ScaledRows, limits: MlpLimits) -> tuple[Tensor, ScaledRows]:
         """Return gate_up = x W^T [T, 2I] in the compute dtype, and silu(gate) * up [T, I] in FP8.
 
-        x [T, H]; weight [2I, H], the rows of gate first. One fused kernel where `serves` allows it, otherwise two
-        kernels.
+        x [T, H]; weight [2I, H], the rows of gate first. One fused kernel where `serves` allows it, otherwise two.
         """
         if x.norm is None or not self.serves(x, weight.data.shape[0] // 2):
             gate_up = self.multiply(x, weight)

@@ -43,11 +43,9 @@ class BackwardGemm:
         self.half = HALF_TYPES.get(path)
 
     def cache_weight(self, weight: Tensor) -> Tensor:
-        """Return the tensor to keep for a frozen weight [K, N], operand `b` of `grad_a`: itself or a half-precision
-        copy.
+        """Return what to keep of a frozen weight [K, N], operand `b` of `grad_a`: itself or a half-precision copy.
 
-        Raises ReferenceImplError if a finite weight would become infinite in the path's type; the check is one host
-        sync.
+        Raises ReferenceImplError if a finite weight would be infinite in the path's type; the check is one host sync.
         """
         if self.half is None:
             return weight

@@ -183,8 +183,7 @@ class Ledger:
     def resident(self, key: str) -> None:
         """Record that the key's module is loaded, unless an event of the key exists.
 
-        Triton reports no load if the same machine code was already loaded for another key, for example for another
-        grid.
+        Triton reports no load if the same machine code was already loaded for another key, as for another grid.
         """
         with self._lock:
             if all(event.key != key for event in self._events):

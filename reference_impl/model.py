@@ -109,11 +109,10 @@ class Model:
     def forward(
         self, tokens: Tensor, targets: Tensor, shape: StepShape, *, mean_over: int | None = None
     ) -> tuple[Tensor, ModelContext]:
-        """Return the mean loss over all B*S tokens (0-d float32) and the context for `backward`; tokens, targets int64
-        [B, S].
+        """Return the mean loss over all B*S tokens (0-d float32) and the context for `backward`.
 
-        For a micro-batch, ``mean_over`` is the number of tokens of the whole batch, so that losses and gradients add
-        up.
+        tokens, targets: int64 [B, S]. ``mean_over``, if given, is the divisor instead of B*S: for a micro-batch, the
+        number of tokens of the whole batch, so that losses and gradients add up.
         """
         self.trainable.refresh_compute_copies()
         hidden, contexts = self._forward_blocks(tokens, shape)
@@ -133,10 +132,10 @@ class Model:
         return residual if branch is None else residual + branch, contexts
 
     def _loss(self, final: Tensor, targets: Tensor, mean_over: int) -> tuple[Tensor, Tensor]:
-        """Return the part of the mean loss over ``mean_over`` tokens that final [T, H], targets [T] contribute; its
-        gradient.
+        """Return the part of the mean loss over ``mean_over`` tokens that `final` contributes, and its gradient.
 
-        The gradient [T, H] overwrites ``final`` chunk by chunk, so that logits exist for one chunk of tokens at a time.
+        final [T, H]: the last norm's output. targets [T]: the next tokens. The gradient [T, H] overwrites ``final``
+        chunk by chunk, so that logits exist for one chunk of tokens at a time.
         """
         tokens = targets.numel()
         scale = torch.full((), 1.0 / mean_over, dtype=torch.float32, device=final.device)

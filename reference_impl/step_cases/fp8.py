@@ -1,5 +1,4 @@
-"""Comparisons of the kernels that write FP8: the values of data and scales, compared with fp64 results without
-rounding.
+"""Comparisons of the kernels that write FP8. The values of data and scales are compared with unrounded fp64 results.
 
 A value's error is at most 2^-4 of the value, or 2^-10 scales if the value is below its row's normal numbers. A row's
 largest value is at least 224 scales, so 2^-10 scales are less than 2^-4 * 2^-13 of the row's largest value. So the

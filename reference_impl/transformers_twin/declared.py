@@ -50,10 +50,10 @@ class Declared:
 
 
 def declared(workload: Workload, arm: Arm, data: str | None, model_directory: str | None) -> Declared:
-    """Return the declared settings. Raises ValueError for a missing, unknown or mistyped setting; there are no
-    defaults.
+    """Return the declared settings. No setting has a default.
 
-    `model_directory`, if given, replaces the arm's `checkpoint`.
+    Raises ValueError for a missing, unknown or mistyped setting. `model_directory`, if given, replaces the arm's
+    `checkpoint`.
     """
     given = arm.settings() if model_directory is None else {**arm.settings(), "checkpoint": model_directory}
     settings = {

@@ -15,5 +15,5 @@ _COMMAND = re.compile(r"^\s*::|##\w*\[")
 
 
 def obeyed(printed: str) -> list[str]:
-    """Return the printed lines that are more than text, each as Python's repr; only `\n` ends a line."""
+    """Return the printed lines that are more than text, each as Python's repr. Only a newline ends a line."""
     return [ascii(line) for line in printed.split("\n") if not line.isprintable() or _COMMAND.search(line)]

@@ -1,5 +1,4 @@
-"""Fuzz every reader of untrusted files, and lint, plan and explain: typed errors only, within limits of time and
-memory.
+"""Fuzz every reader of untrusted files, and lint, plan and explain. All may raise typed errors only, within limits.
 
     python tools/fuzz/fuzz_readers.py [--inputs N | --seconds S] [TARGET ...]
 

@@ -14,8 +14,7 @@ from harness.kinds.speed.timing import FEWEST_ROUNDS
 
 
 def paced_readings(candidate: Array, baseline: Array, paces: Array) -> tuple[Reading, Reading]:
-    """Return `statistics.readings` of the rounds that the judge counts, with paces measured beside the baseline's
-    blocks.
+    """Return `statistics.readings` of the rounds that the judge counts; paces: measured beside the baseline's blocks.
 
     All shapes are [experiments, processes, rounds, 2]. Processes may have different numbers of counted rounds. Those
     with the same number are read together, as if they were processes of one experiment.

@@ -268,8 +268,7 @@ def forward_spec(batch: int, seq_len: int, heads: int, kv_heads: int, head_dim: 
 def _is_tiled(seq_len: int, head_dim: int, block: int, dtype: str) -> bool:
     """Return True if tiles are read by descriptor: long sequences of whole blocks, whole heads, 2-byte elements.
 
-    fp32 is excluded: its tiles are twice as large, and with three of them a multiprocessor has room for one program
-    only.
+    fp32 is excluded: its tiles are twice as large, and with three of them only one program fits on a multiprocessor.
     """
     whole = head_dim // 2 == _half_block(head_dim) and seq_len % block == 0
     return whole and seq_len >= _TILED_FROM and dtype in ("bf16", "fp16")

@@ -40,8 +40,7 @@ def load_tile(  # type: ignore[no-untyped-def]  # noqa: ANN201
     BLOCK: tl.constexpr,
     TILED: tl.constexpr,
 ):
-    """Load the rows of one head from position `first` on, of the sequence that starts at row `token` of packed [T,
-    WIDTH].
+    """Load the rows of one head from position `first` on; the sequence starts at row `token` of packed [T, WIDTH].
 
     TILED: packed is a descriptor of such tiles, and no tile reaches past the end of its sequence.
     """

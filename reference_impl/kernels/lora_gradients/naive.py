@@ -23,11 +23,11 @@ def write(
     grad_a: Tensor,
     grad_norms: Tensor,
 ) -> None:
-    """Write grad_b [O, R] = grad_qkv^T @ low_rank, grad_a [R, H] = (grad_low_rank * rstd)^T @ residual, grad_norms [G,
-    H].
+    """Write grad_b = grad_qkv^T @ low_rank, grad_a = (grad_low_rank * rstd)^T @ residual, and grad_norms.
 
-    grad_qkv [T, O]; low_rank, grad_low_rank [T, R]; rstd [T]; residual [T, H]. grad_norms is the sum of gain_partials
-    [G, P, H] over P. The product with rstd is rounded to its own dtype; sums are accumulated in the outputs' dtype.
+    grad_b [O, R], grad_a [R, H], grad_norms [G, H]; grad_qkv [T, O]; low_rank, grad_low_rank [T, R]; rstd [T]; residual
+    [T, H]. grad_norms is the sum of gain_partials [G, P, H] over P. The product with rstd is rounded to its own dtype;
+    sums are accumulated in the outputs' dtype.
     """
     rms_norm.reduce_gains(gain_partials, grad_norms)
     _write_product(grad_b, grad_qkv.t(), low_rank)

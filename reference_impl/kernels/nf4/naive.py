@@ -53,8 +53,7 @@ def dequantize_double(
     cols: int,
     dtype: torch.dtype,
 ) -> Tensor:
-    """Dequantize with doubly quantized scales: absmax[j] = absmax_map[absmax_codes[j]] * nested_absmax[j // 256] +
-    offset.
+    """Dequantize; absmax[j] = absmax_map[absmax_codes[j]] * nested_absmax[j // 256] + offset (double quantization).
 
     absmax_codes uint8 [rows*cols/64], absmax_map float32 [256], nested_absmax float32 [ceil(rows*cols/64/256)], offset
     float32 0-d.
