@@ -1,7 +1,8 @@
-"""Comparisons of one AdamW update of a flat buffer, at several steps of a run, with gradients of the given magnitude.
+"""Comparisons of one AdamW update of a flat buffer, at several steps of a run.
 
-Elements of a gradient are down to 10^6 times smaller than the magnitude, and one in seven is exactly zero, so the
-epsilon of 1e-8 dominates the smallest. The reference is torch.optim.AdamW in fp64, with neither `fused` nor `foreach`.
+The claim's `magnitude` is the size of the gradient's largest elements. Other elements are down to 10^6 times smaller,
+and one in seven is exactly zero, so the epsilon of 1e-8 dominates the smallest. The reference is torch.optim.AdamW in
+fp64, with neither `fused` nor `foreach`.
 """
 
 from __future__ import annotations
@@ -127,7 +128,7 @@ class _Update:
 
     @property
     def _learning_rate(self) -> float:
-        """Return the learning rate rounded to fp32, because the trainer's is an fp32 tensor."""
+        """Return the learning rate rounded to fp32, because the trainer keeps it in an fp32 tensor."""
         return float(torch.tensor(self.shape.learning_rate))
 
     def _by_torch(self, dtype: torch.dtype, *, fused: bool = False) -> dict[str, Tensor]:

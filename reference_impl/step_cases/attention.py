@@ -1,8 +1,8 @@
 """Comparisons of attention, forward and backward; the backward ends by rotating dQ and dK back.
 
-The magnitude is the size of the elements of values and incoming gradients. Queries have the magnitude and keys its
-inverse, or the reverse, so that scores keep their size. Scores have size 1, or size 1000 if a shape is `peaked`. With
-1000, an exponential is infinite unless its row's maximum is subtracted.
+The claim's `magnitude` is the size of values and incoming gradients. Queries have this size and keys its inverse, or
+the reverse, so that scores keep their size. Scores have size 1, or size 1000 if a shape is `peaked`. With 1000, an
+exponential is infinite unless its row's maximum is subtracted.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Comparisons of cross-entropy, loss and gradient, with logits of the given magnitude.
+"""Comparisons of cross-entropy, loss and gradient. The claim's `magnitude` is the logits' standard deviation.
 
-Targets are spread over the vocabulary, with its first and last token. With more than two rows, the first row's target
-is ignored.
+Targets are spread over the vocabulary and include its first and last token. With more than two rows, the first row's
+target is ignored.
 """
 
 from __future__ import annotations

@@ -186,7 +186,7 @@ def _swiglu_backward(setting: Setting, shape: str, gate_up: Tensor, grad: Tensor
 
 
 def weight(setting: Setting) -> Iterator[KernelComparison]:
-    """Compare NF4 weights converted to FP8, untransposed and transposed; the blocks' scales have the magnitude."""
+    """Compare NF4 weights converted to FP8, untransposed and transposed; blocks' scales have the size `magnitude`."""
     model = setting.model
     for count, cols in ((model.hidden_size, model.query_dim), *WEIGHTS):
         for turned in (False, True):

@@ -1,6 +1,6 @@
 """Comparisons of the head's product with its statistics: each panel's largest logit and sum of exponentials.
 
-Legend: T tokens, H hidden, V vocabulary, P panels of the vocabulary. Logits have the magnitude.
+Legend: T tokens, H hidden, V vocabulary, P panels of the vocabulary. The claim's `magnitude` is the logits' size.
 
 Statistics are those of the stored (rounded) logits. To make the reference independent of this rounding, half of the
 cases has operands of -1, 0 and 1 times a power of two. Their sums of products are integers times a power of two.

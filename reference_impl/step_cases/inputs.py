@@ -30,7 +30,10 @@ FLUSHED = 2.0**-126 / FP32_ROUNDOFF
 
 @dataclass(frozen=True)
 class Setting:
-    """The setting of one comparison: kernel table, trainer configuration, and one point of the claim's grid."""
+    """The setting of one comparison: kernel table, trainer configuration, and one point of the claim's grid.
+
+    magnitude: a value of the claim's `magnitudes`, in most comparisons the standard deviation of the inputs.
+    """
 
     table: KernelTable
     config: TrainConfig

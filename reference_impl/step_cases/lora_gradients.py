@@ -1,7 +1,7 @@
 """Comparisons of the gradients of a block's LoRA factors and of its norms' gains, which the same kernels sum.
 
-Activations, incoming gradients and partial sums of the gains have the magnitude. The product with the norm's scale is
-rounded to the data type before it is summed; the reference uses this rounded product.
+The claim's `magnitude` is the size of activations, incoming gradients and the gains' partial sums. The product with the
+norm's scale is rounded to the data type before it is summed; the reference uses this rounded product.
 """
 
 from __future__ import annotations

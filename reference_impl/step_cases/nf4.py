@@ -1,4 +1,4 @@
-"""Comparisons of NF4 dequantization; the blocks' scales have the magnitude.
+"""Comparisons of NF4 dequantization. The claim's `magnitude` is the size of the blocks' scales.
 
 The reference uses the values of QLoRA's appendix E (Dettmers et al. 2023, arXiv 2305.14314) in fp64, from its own
 table. On a GPU the errors are also compared with those of bitsandbytes' kernel, which uses bitsandbytes' table.

@@ -1,7 +1,7 @@
 """Comparisons of RMSNorm: forward, forward after a fused addition, and backward, also with a fused addition after it.
 
-Activations and incoming gradients have the magnitude. At 1e-4 the mean of squares is a hundredth of the epsilon. The
-middle row of a ragged shape is zero, as the row of a padding token may be.
+The claim's `magnitude` is the size of activations and incoming gradients. At 1e-4 the mean of squares is a hundredth of
+the epsilon. The middle row of a ragged shape is zero, as the row of a padding token may be.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Comparisons of the products that are fused with neighboring operations, on Hopper and in bfloat16 alone.
 
-Inputs have the magnitude; elements of matrices have about the size 0.02, as in a model. So a product of K terms is
-about as large as its inputs. An element's terms are computed in fp64 from the absolute values of all factors.
+The claim's `magnitude` is the standard deviation of the inputs. Elements of matrices have about the size 0.02, as in a
+model, so a product of K terms is about as large as its inputs. An element's terms are computed in fp64 from the
+absolute values of all factors.
 """
 
 from __future__ import annotations

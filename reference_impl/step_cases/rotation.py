@@ -28,7 +28,7 @@ _TABLES = ((7, 2), (33, 24), (700, 64))
 
 
 def add_rotate(setting: Setting) -> Iterator[KernelComparison]:
-    """Compare with qkv and low-rank activations of the magnitude. Angles are arbitrary, at position 0, too."""
+    """Compare with qkv and low-rank activations of size `magnitude`. Angles are arbitrary, even at position 0."""
     config, model = setting.config, setting.model
     heads = Heads(config.batch_size, config.seq_len, model.num_heads, model.num_kv_heads, model.head_dim)
     for each in ((heads, 2 * config.rank), *RAGGED):

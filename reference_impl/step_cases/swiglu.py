@@ -1,7 +1,7 @@
 """Comparisons of SwiGLU, forward and backward, with results in new memory and in place of its input.
 
-Up and the incoming gradient have the magnitude. Gates of three sizes are mixed: 3, where the sigmoid bends, 30, where
-it saturates, and the magnitude, where its exponential overflows.
+The claim's `magnitude` is the size of up and of the incoming gradient. Gates of three sizes are mixed: 3, where the
+sigmoid bends; 30, where it saturates; and `magnitude`, where its exponential overflows.
 """
 
 from __future__ import annotations

@@ -211,7 +211,7 @@ def _link(entry: Entry) -> str:
 
 
 def _thread(thread: str) -> str:
-    """Return a link to the thread on GitHub, if it names one."""
+    """Return a link to the thread if `thread` names one on GitHub, otherwise the text unchanged."""
     repository, _, number = thread.partition("#")
     linked = repository.count("/") == 1 and number.isdigit()
     return f"[{thread}](https://github.com/{repository}/issues/{number})" if linked else thread
