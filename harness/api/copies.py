@@ -1,7 +1,8 @@
-"""Copy a finished run without names of host, user and folders, to publish it; write the page of several directories.
+"""Copy a finished run without host, user and folder names, so that it can be published. Write one page for several
+runs.
 
-Removing names changes header and evidence, so verdicts, pages and manifest are created again from the changed files.
-Removed are host and user names of this machine, all folder names, and facts about the CI job.
+Removing names changes the header and the evidence. Verdicts, pages and manifest are therefore created again from the
+changed files. The copy leaves out this machine's host and user names, all folder names, and facts about the CI job.
 """
 
 from __future__ import annotations
@@ -32,10 +33,11 @@ from harness.run_directory.verdict_file import record_text, write_verdicts
 
 @contextmanager
 def without_names(source: Rejudged) -> Iterator[Rejudged]:
-    """Yield a copy of `source` without names, judged again; its folder is removed after the block.
+    """Yield a copy of `source` without host, user and folder names, judged again. Remove the copy's folder after the
+    block.
 
-    Raises UsageError for an old run, whose header has digests of its evidence instead of a manifest, and
-    EvidenceError if a verdict of the copy differs.
+    Raises UsageError for an old run, whose header has digests of its evidence instead of a manifest, and EvidenceError
+    if a verdict of the copy differs from the verdict in `source`.
     """
     bundle = source.bundle
     if bundle.header.digests.evidence:
@@ -51,7 +53,7 @@ def without_names(source: Rejudged) -> Iterator[Rejudged]:
 
 
 def _write(bundle: Bundle, source: Rejudged, folder: Path) -> None:
-    """Write header, contracts, waivers, evidence and a drill's record, without the names."""
+    """Write header, contracts, waivers, evidence and a drill's record, without host, user and folder names."""
     seen = manifest_of(bundle.root, only=is_seen)
     for name in seen.folders:
         (folder / name).mkdir(parents=True, exist_ok=True)
@@ -93,7 +95,7 @@ def _refuse_other(source: Rejudged, copy: Rejudged) -> None:
 
 
 def _decided(verdict: Verdict) -> tuple[object, ...]:
-    """Return the parts of a verdict that must be equal in a copy; the message may contain a name."""
+    """Return the parts of a verdict that must be equal in a copy. The message may differ, as it may contain a name."""
     return verdict.contract, verdict.claim, verdict.workload, verdict.status, verdict.reason, verdict.denominators
 
 
@@ -118,7 +120,7 @@ def refuse_used(out: Path, runs: Sequence[Path]) -> None:
 def write_shared(out: Path, judgement: session.Judgement, bundles: Sequence[Bundle]) -> session.Judgement:
     """Write `report.html`, `summary.md` and `junit.xml` into a folder that `refuse_used` has accepted.
 
-    Return the judgement with links to the parts' own pages. Raises UsageError if the folder cannot be written.
+    Return the judgement with links to each run's own page. Raises UsageError if the folder cannot be written.
     """
     pages = {name: _way(out, bundle) for name, bundle in zip(part_names(bundles), bundles, strict=True)}
     parts: tuple[RunPart, ...] = tuple(replace(part, page=pages[part.name]) for part in judgement.view.parts)
@@ -132,7 +134,7 @@ def write_shared(out: Path, judgement: session.Judgement, bundles: Sequence[Bund
 
 
 def _way(out: Path, bundle: Bundle) -> str | None:
-    """Return the relative path from a folder to a run's own page; None for an archive or a run without a page."""
+    """Return the relative path from `out` to a run's own page; None for an archive or a run without a page."""
     page = bundle.place.derived / layout.PAGE
     if bundle.place.derived != bundle.place.named or not page.is_file():
         return None

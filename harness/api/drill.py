@@ -54,7 +54,7 @@ def count_line(record: DrillRecord) -> str:
 
 
 def headline_of(record: DrillRecord) -> Headline:
-    """Return the headline of a drill, as its page has it: word, sentence and exit code."""
+    """Return the headline that the page of a drill shows: word, sentence and exit code."""
     return of_drill(record, [control.status for control in record.controls])
 
 
@@ -94,7 +94,7 @@ def _row(row: Row) -> list[str]:
 
 
 def _upstream(record: DrillRecord) -> list[str]:
-    """Return a line for each claim in which faults would have passed by upstream's bound alone."""
+    """Return a line for each claim with faults that would pass if only the upstream project's bound were checked."""
     passed: dict[str, list[str]] = {}
     for row in record.rows:
         if row.upstream_alone_passes:
@@ -148,8 +148,8 @@ def drill(
 
     refuse: see `session.verify`.
 
-    KeyboardInterrupt, and SystemExit on SIGTERM, leave an INCOMPLETE directory with the rows whose runs had ended. The
-    other rows count as never planted. A note on the exception names the directory.
+    KeyboardInterrupt, and SystemExit on SIGTERM, leave an INCOMPLETE directory. It contains the results of the faults
+    whose runs had all ended. The other faults count as never planted. A note on the exception names the directory.
     """
     contracts, machine, planned, read = plan_drill_here(paths, options, refuse)
     options = replace(options, claims=selected(contracts, options.tags, options.claims))
@@ -186,7 +186,8 @@ def drill(
 def plan_drill_here(
     paths: Sequence[Path], options: DrillOptions, refuse: session.Refuse | None = None
 ) -> tuple[list[LoadedContract], Machine, DrillPlan, FilesRead]:
-    """Return the contracts, this machine, the plan of their drill on it, and the files that were read.
+    """Return the contracts, this machine, the plan of the contracts' drill on this machine, and the files that were
+    read.
 
     Raises ContractError, UsageError.
     """
@@ -205,9 +206,10 @@ def plan_drill_here(
 def _keep_rows(
     ended: DrillPlan, contracts: Sequence[LoadedContract], writer: BundleWriter, machine: Machine, started: datetime
 ) -> str:
-    """Write the rows whose runs had ended, and a page that counts the others; the directory stays INCOMPLETE.
+    """Write the results of the planted faults whose runs had ended, and a page that counts the other faults.
 
-    Return a line that names the directory."""
+    The directory stays INCOMPLETE. Return a line that names the directory.
+    """
     writer.abandon()
     writer.settle()
     record = _judge(contracts, ended, writer.bundle(), machine, started)
@@ -230,7 +232,7 @@ def _header(
 def _judge(
     contracts: Sequence[LoadedContract], planned: DrillPlan, bundle: Bundle, machine: Machine, started: datetime
 ) -> DrillRecord:
-    """Judge the controls and the rows only by the evidence on disk."""
+    """Judge the controls and the planted faults. Use only the evidence on disk."""
     models, sources = [loaded.contract for loaded in contracts], sources_of(planned)
     controls = controls_of(session.judge_bundles([bundle], contracts).verdicts)
     rows, left = decidable([row_of(case, models, sources, bundle) for case in planned.cases], controls)
@@ -284,7 +286,7 @@ def _write(
 
 
 def ended_part(planned: DrillPlan, bundle: Bundle) -> DrillPlan:
-    """Return the plan reduced to cases and controls all of whose runs ended; the other cases count as not run."""
+    """Return the plan with only the cases and controls whose runs have all ended; the other cases count as not run."""
     ended = {run.id for run in runs_of(planned) if has_ended(bundle.root / layout.EVIDENCE / run.id)}
     controls = [unit for unit in planned.controls.units if ended.issuperset(unit.runs)]
     judged = {(unit.contract, unit.claim, unit.workload) for unit in controls}
@@ -311,7 +313,7 @@ def ended_part(planned: DrillPlan, bundle: Bundle) -> DrillPlan:
 
 
 def rests_on(case: Case, planned: DrillPlan) -> set[str]:
-    """Return the ids of the runs whose evidence the case is judged from."""
+    """Return the ids of the runs from whose evidence the case is judged."""
     faulted = [planned.faulted[run] for run in case.unit.runs]
     own = {item.executed.id for item in faulted if item.executed is not None}
     return own | {item.donor for item in faulted if item.donor is not None}

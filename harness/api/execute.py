@@ -33,7 +33,7 @@ class Watch(Protocol):
     """Receives the progress of a session's runs. Several threads call its methods."""
 
     def begins(self, runs: Sequence[Run]) -> None:
-        """Record the runs that are executed; other planned runs read the evidence of one of these runs."""
+        """Record the runs that are executed. Every other planned run reads the evidence of one of these runs."""
 
     def moves(self, run: Run, phase: str, seconds: float) -> None:
         """Record the phase of a run, `seconds` after the run's start. The phase is "" if the run has ended."""
@@ -64,12 +64,11 @@ def execute(
 ) -> None:
     """Execute the runs, in parallel where possible. A worker that dies affects only the units that depend on it.
 
-    Equal work of several runs is executed once.
+    If several runs have equal work, the work is executed once.
 
-    interpreters: waiting processes to use; this call ends them. redacted: removes names from the evidence, also from
-    that of a run that was cut off. checkout: the worktree of the baselines' commit. journal: records the end of each
-    run; a run with a recorded end is not executed again. early: judges units at each phase of a run, and after each
-    recorded end.
+    interpreters: waiting processes to use; this call ends them. redacted: removes names from the evidence, even if a
+    run was cut off. checkout: the worktree of the baselines' commit. journal: records the end of each run; a run with a
+    recorded end is not executed again. early: judges units when a run begins a new phase, and after each recorded end.
     """
     from harness.execution.schedule import Schedule, Work, tasks_of
     from harness.execution.sharing import as_one, hosted, lane_directories, write_guests
@@ -108,9 +107,10 @@ def execute(
 
 
 class _End:
-    """Called when a process of a run ends. At the last end, redact the evidence and record the ends in the journal.
+    """Called when a process of a run ends. At the run's last end, redact the evidence and record the ends in the
+    journal.
 
-    Redaction comes first, because evidence with a recorded end is not changed any more.
+    The evidence is redacted first, because it must not change after the journal has recorded its end.
     """
 
     def __init__(
@@ -154,7 +154,7 @@ def _redact_the_rest(evidence: Path, redacted: Redaction, journal: Journal | Non
 
 
 def _import_for_pages() -> None:
-    """Import the report's modules while runs are under way, which saves a second after the runs."""
+    """Import the report's modules while runs are executed, so that writing the report later takes a second less."""
     with suppress(Exception):  # the report fails in the same way, and reports it
         os.environ.update(moved_caches())
         for module in ("harness.report.html", "matplotlib.figure", "matplotlib.backends.backend_svg"):

@@ -43,7 +43,7 @@ Tell = Callable[[Run, str, float], None]  # takes a run, its phase, and its seco
 
 
 def run_of(bundle: Bundle, claim: AnyClaim | None, verdict: Verdict, limit_s: float = LIMIT_S) -> Run | None:
-    """Return the run that locates the difference of a unit that failed; None if there is nothing to locate."""
+    """Return the run that finds where a failed unit's arms first differ; None if there is no such difference."""
     unit = unit_of(bundle, verdict)
     if claim is None or unit is None or verdict.reason not in DIFFERENCES:
         return None
@@ -52,15 +52,16 @@ def run_of(bundle: Bundle, claim: AnyClaim | None, verdict: Verdict, limit_s: fl
 
 
 def unit_of(bundle: Bundle, verdict: Verdict) -> Unit | None:
-    """Return the planned unit of a verdict; None if the directory did not plan it."""
+    """Return the planned unit that a verdict is about; None if the run directory has no such unit."""
     names = (verdict.contract, verdict.claim, verdict.workload)
     return next((each for each in bundle.header.units if (each.contract, each.claim, each.workload) == names), None)
 
 
 def foreseen_seconds(bundle: Bundle, unit: Unit, run: Run) -> float | None:
-    """Estimate the seconds of `locate` without its limit from those of the unit's runs; None if none are recorded.
+    """Estimate how many seconds `locate` would take without its time limit; None if no training time is recorded.
 
-    Both arms are executed once to find the step, twice to observe it, and twice for the values of an operator.
+    The estimate is based on the times of the unit's runs. `locate` executes both arms once to find the step, twice to
+    observe the step, and twice for the values of an operator.
     """
     workers = [worker for name in unit.runs for worker in read_times(bundle.root / layout.EVIDENCE / name)]
     seen = [(span, span.phase.partition(".0: ")[0]) for worker in workers for span in spans(worker)]
@@ -74,7 +75,10 @@ def foreseen_seconds(bundle: Bundle, unit: Unit, run: Run) -> float | None:
 
 
 def locate(run: Run, execute: Execute) -> FirstDifference:
-    """Execute the arms of a `where_run` at most three times, within its time limit; return the first difference."""
+    """Execute the arms of `run` at most three times, within the run's time limit, and return their first difference.
+
+    run: a run that `where_run` planned.
+    """
     began, limit = monotonic(), float(str(run.settings["limit_s"]))
 
     def execute_in_time(run: Run) -> tuple[list[ObservedStep], list[Death]]:
@@ -112,7 +116,7 @@ def executing_into(
     redacted: Redaction | None = None,
     tell: Tell | None = None,
 ) -> Execute:
-    """Return a function that executes a run, with a worker for each commit, and replaces the content of `folder`."""
+    """Return a function that executes a run in one worker for each commit, and replaces the content of `folder`."""
 
     def execute(run: Run) -> Sequence[RunEvidence]:
         from harness.execution.schedule import Schedule, Work, tasks_of
@@ -143,7 +147,7 @@ def _moves(tell: Tell | None, run: Run, progress: Progress) -> None:
 
 
 def recorded(bundle: Bundle, unit: Unit) -> FirstDifference | None:
-    """Return the first difference of a unit from the records in the run directory; None if there are none."""
+    """Return the first difference of a unit from records in the run directory; None if there are no such records."""
     folder = bundle.root / layout.WHERE / where_name(unit)
     try:
         read = [read_run(part) for part in sorted(folder.iterdir())] if folder.is_dir() else []
@@ -161,10 +165,11 @@ def locate_all(
     redacted: Redaction | None = None,
     tell: Tell | None = None,
 ) -> bool:
-    """Locate the difference of each failed unit and write it below `into`. Return True if anything was written.
+    """Find the first difference of each failed unit and write it below `into`. Return True if anything was written.
 
-    All units together take at most `LIMIT_S`, apart from the start of processes; later units are left out. A unit is
-    left out too if an error occurs, or if its files may not be in a run directory (links, sockets, too large files).
+    All units together take at most `LIMIT_S` seconds, not counting the start of processes. When the time is over, the
+    remaining units are left out. A unit is also left out if an error occurs, or if its files may not be in a run
+    directory (links, sockets, too large files).
     """
     claims = {(each.contract.id, claim.id): claim for each in contracts for claim in each.contract.claims}
     until = monotonic() + LIMIT_S

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 class Judgement:
     """The result of judging a run directory or the shards of a gate: verdicts in planned order, counts, exit code.
 
-    manifest: the digest of the directory's manifest; None for shards, and if there is no manifest.
+    manifest: the digest of the run directory's manifest; None for shards, and for a directory without a manifest.
     """
 
     view: ReportView
@@ -78,7 +78,7 @@ def judge_bundles(bundles: Sequence[Bundle], contracts: Sequence[LoadedContract]
 
 
 def _places(bundles: Sequence[Bundle], contracts: Sequence[LoadedContract]) -> dict[tuple[str, str], tuple[str, int]]:
-    """Return file and line number of each claim, in the original contract file; copies have the same line numbers."""
+    """Return file and line number of each claim in the original contract. The run's copy has the same line numbers."""
     files = {name: file for bundle in bundles for name, file in bundle.header.contract_files.items()}
     return {
         (loaded.contract.id, claim.id): (files[loaded.contract.id], loaded.position(("claims", at))[0])
@@ -89,7 +89,7 @@ def _places(bundles: Sequence[Bundle], contracts: Sequence[LoadedContract]) -> d
 
 
 def run_part(bundle: Bundle, contracts: Sequence[Contract], name: str) -> RunPart:
-    """Return a run directory judged by itself, by those of the contracts with which it was run."""
+    """Return one run directory, judged separately. Of `contracts`, use only those with which the directory was run."""
     own = [contract for contract in contracts if contract.id in bundle.header.digests.contracts]
     return RunPart(name, _view_of_one(bundle, own, name))
 
@@ -112,7 +112,7 @@ def _view_of_one(bundle: Bundle, contracts: Sequence[Contract], name: str) -> Re
 
 
 def _view_of_shards(bundles: Sequence[Bundle], contracts: Sequence[Contract]) -> ReportView:
-    """Return a view with every unit of the contracts once, judged on its earliest attempt."""
+    """Return a view that has every unit of the contracts once, judged on the unit's earliest attempt."""
     attempted = attempts(bundles, contracts)
     for difference in speeds_apart(bundles, contracts):
         raise difference
@@ -157,10 +157,10 @@ def judge_runs(
     fault: str | None = None,
     baseline: str | None = None,
 ) -> Verdict:
-    """Judge a unit by the evidence of its runs, if these are the runs that the contract demands.
+    """Judge a unit by the evidence of its runs, if the contract demands exactly these runs.
 
-    made: the executed runs, None for a run without a description. gpu: that of the machine. fault: the fault that was
-    planted on purpose. baseline: the commit of the arms that claims name as `baseline`.
+    made: the executed runs; None stands for a run without a description. gpu: the GPU of the machine. fault: the fault
+    that was planted on purpose. baseline: the commit of the arms that the claims call `baseline`.
     """
     from harness.judging.registry import judge_unit, of_another_contract
 
@@ -213,9 +213,10 @@ Ended = Callable[[str], Collection[str]]  # the arms of a run that have ended, b
 
 
 class AsTheyEnd:
-    """Call each function of `waiting` once, as soon as its runs and arms have ended. Usable from several threads.
+    """Call each function of `waiting` once, as soon as the runs and arms that the function waits for have ended.
 
-    No function is called while timings are measured, because it would disturb them.
+    While timings are measured, no function is called, because the call would disturb the timings. Several threads may
+    use one object.
     """
 
     def __init__(
@@ -228,13 +229,13 @@ class AsTheyEnd:
         self._lock = threading.Lock()
 
     def look(self, ended: Collection[str]) -> None:
-        """Call the functions that are ready now. ended: the names of all runs that have ended."""
+        """Call the functions whose runs and arms have ended. ended: the names of all runs that have ended."""
         with self._lock:
             self._ended |= set(ended)
             self._tell()
 
     def moves(self, runs: Iterable[str], phase: str) -> None:
-        """Record a new phase of runs in one process, and call functions that are ready, because arms may have ended."""
+        """Record a new phase of the runs in one process. Call the functions that are ready; an arm may have ended."""
         with self._lock:
             execution = phase.partition(": ")[0]
             for name in runs:
@@ -260,7 +261,8 @@ class AsTheyEnd:
 def units_as_they_end(
     bundle: Bundle, contracts: Sequence[LoadedContract], runs: Sequence[Run], tell: Judged
 ) -> AsTheyEnd:
-    """Return a watcher that calls `tell` with the verdict of each unit that has runs, and a view of its evidence.
+    """Return a watcher that calls `tell` once for each unit that has runs, with the unit's verdict and a view of its
+    evidence.
 
     bundle: the run directory that is being written.
     """

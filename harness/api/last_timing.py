@@ -18,9 +18,10 @@ from harness.run_directory.verdict_file import read_verdicts
 
 
 def last_timings(contracts: Sequence[Contract], folders: Sequence[Path]) -> list[LastTiming]:
-    """Return the last timing of each claim and workload that has one in a run below `folders`.
+    """Return the last timing of each claim and workload that was timed in a run below `folders`.
 
-    Runs are searched from the newest name, because names begin with a date. Unreadable runs are left out.
+    Runs are searched in descending order of their names, so newest first, because names begin with a date. Unreadable
+    runs are left out.
     """
     wanted = {
         (contract.id, claim.id, workload): part

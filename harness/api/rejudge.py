@@ -34,9 +34,10 @@ if TYPE_CHECKING:
 
 
 def contradictions(bundle: Bundle, contracts: Sequence[Contract] | None) -> list[str]:
-    """Return one line for each statement of the header that the directory contradicts.
+    """Return one line for each statement of the header that other files of the directory contradict.
 
-    contracts: the directory's own copies; None if they cannot be read, so that their names are unknown.
+    contracts: the directory's own copies of its contracts; None if they cannot be read, so that their names are
+    unknown.
     """
     unknown = _unknown_names(bundle, contracts) if contracts is not None else ()
     found = [*unknown, *_narrowing(bundle), *_runs(bundle), *_machine(bundle), *_waivers(bundle)]
@@ -44,7 +45,7 @@ def contradictions(bundle: Bundle, contracts: Sequence[Contract] | None) -> list
 
 
 def _unknown_names(bundle: Bundle, contracts: Sequence[Contract]) -> Iterator[str]:
-    """Yield a line for each name that the run was narrowed to although no contract has it."""
+    """Yield a line for each claim, workload or tag to which the run was limited although no contract has it."""
     narrowed = bundle.header.narrowed
     claims = [claim for contract in contracts for claim in contract.claims]
     workloads = {name for claim in claims for name in claim.judged_on}
@@ -61,7 +62,7 @@ def _unknown_names(bundle: Bundle, contracts: Sequence[Contract]) -> Iterator[st
 
 
 def _narrowing(bundle: Bundle) -> Iterator[str]:
-    """Yield a line for each planned unit outside of the part that was requested."""
+    """Yield a line for each planned unit that is not in the part of the contracts that was requested."""
     narrowed = bundle.header.narrowed
     for unit in bundle.header.units:
         if not narrowed.asks_for(unit):
@@ -111,7 +112,7 @@ def _machine(bundle: Bundle) -> Iterator[str]:
 
 
 def _waivers(bundle: Bundle) -> Iterator[str]:
-    """Yield lines on waivers in the header that differ from the copied waiver files, read as of the run's first day."""
+    """Yield a line for each waiver in the header that no copied waiver file has, as of the day when the run started."""
     header = bundle.header
     if not header.waivers:
         return
@@ -134,7 +135,7 @@ def _waivers(bundle: Bundle) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Rejudged:
-    """One run judged again, with the rows of a fire drill. problems: one line for each difference from the record."""
+    """One run, judged again, with a drill's rechecked results. problems: a line for each difference from the record."""
 
     bundle: Bundle
     judgement: session.Judgement
@@ -144,11 +145,12 @@ class Rejudged:
 
 @dataclass(frozen=True)
 class Known:
-    """Facts that the caller knows independently of the run directories, which their author could have forged.
+    """Facts that the caller knows without reading the run directories, whose author could have forged them.
 
-    contracts: files and folders to judge by. waivers: their waiver file, by default those next to the contracts.
-    commit: that of the tested tree. not_before: the earliest start that a run may have. asked: the part of the
-    contracts that a gate over a single run must cover, regardless of what the run directory states.
+    contracts: files and folders to judge by. waivers: the waiver file for these contracts; by default the waiver files
+    next to the contracts. commit: the commit of the tested tree. not_before: the earliest start that a run may have.
+    asked: the part of the contracts that a gate over a single run must cover, regardless of what the run directory
+    states.
     """
 
     contracts: Sequence[Path] = ()
@@ -158,9 +160,10 @@ class Known:
     asked: Narrowed = field(default_factory=Narrowed)
 
     def require(self, bundles: Sequence[Bundle]) -> None:
-        """Raise EvidenceError for a run of another commit, or a run that started earlier.
+        """Raise EvidenceError for a run of a commit other than `commit`, or a run that started before `not_before`.
 
-        A system outside of a repository, such as an installed package, has no commit and is not compared.
+        Systems outside of a repository, such as installed packages, have no commit and are not compared. At least one
+        system must be of `commit`.
         """
         for bundle in bundles:
             where, header = str(bundle.path), bundle.header
@@ -180,7 +183,7 @@ class Known:
                 raise EvidenceError(rule, where=where, got=header.started_at, remedy="verify anew")
 
     def with_waivers(self, header: Header) -> Header:
-        """Return a header with the waivers of the given contracts, dated by the later of its start and `not_before`."""
+        """Return the header with the waivers of `contracts`, as of the later of the run's start and `not_before`."""
         day = max(started(header), self.not_before or started(header)).date()
         waivers = [WaiverRecord(**waiver.record(day)) for waiver in find_waivers(self.contracts, self.waivers)]
         return header.model_copy(update={"waivers": waivers})
@@ -200,9 +203,10 @@ NOTHING_KNOWN = Known()
 def judged(
     runs: Sequence[Path], known: Known = NOTHING_KNOWN, *, gate: bool = False
 ) -> tuple[list[Bundle], session.Judgement]:
-    """Read and judge runs (folders, archives, published folders) by `known`, by default by their own contracts.
+    """Read and judge runs (folders, archives, published folders).
 
-    Raises EvidenceError for runs that are damaged, contradict `known`, or do not belong together.
+    The runs are judged by the facts in `known`, by default by the runs' own contracts. Raises EvidenceError for runs
+    that are damaged, contradict `known`, or do not belong together.
     """
     bundles = [read_bundle(run) for run in runs]
     known.require(bundles)
@@ -248,8 +252,10 @@ def _judged(bundles: Sequence[Bundle], known: Known = NOTHING_KNOWN, *, gate: bo
 
 
 def _asked(part: Narrowed, contracts: Sequence[LoadedContract]) -> Narrowed:
-    """Return the part with the claims of its tags. Raises UsageError for unknown names and for a part without units,
-    because an empty part would demand nothing, and the run directory alone would decide.
+    """Return the part with its tags replaced by the claims that they select. Raises UsageError for unknown names.
+
+    Also raises UsageError for a part without units. Such a part would require nothing, so that the run directory alone
+    would decide.
     """
     units = [(claim.id, workload) for one in contracts for claim in one.contract.claims for workload in claim.judged_on]
     refuse_unknown("no contract here has this claim", part.claims, {claim for claim, _ in units})
@@ -261,14 +267,14 @@ def _asked(part: Narrowed, contracts: Sequence[LoadedContract]) -> Narrowed:
 
 
 def _readable_copies(bundles: Sequence[Bundle]) -> list[LoadedContract] | None:
-    """Return the runs' own copies of their contracts, for runs judged by other contracts; None if unreadable."""
+    """Return the own contract copies of runs that are judged by other contracts; None if a copy is unreadable."""
     with suppress(EvidenceError, ContractError, UsageError):  # changed copies are reported as altered
         return copies(bundles)
     return None
 
 
 def _with_contradictions(view: ReportView, bundles: Sequence[Bundle], own: Sequence[Contract] | None) -> ReportView:
-    """Return the view with contradictions added to `altered`, also in each part. own: the runs' contract copies."""
+    """Return the view with each run's contradictions added to `altered`. own: the contract copies of the runs."""
     names = part_names(bundles) if view.parts else [bundle.path.name for bundle in bundles]
     against = {
         name: tuple(f"{name}: {line}" for line in contradictions(bundle, own))
@@ -292,8 +298,8 @@ def whole_commit(given: str) -> str:
 def refuse_others(runs: Sequence[Path], digests: Sequence[str]) -> None:
     """Raise EvidenceError unless each run's manifest has one of these digests, and each digest belongs to a run.
 
-    A directory that was changed and sealed again has another manifest, which only a digest kept elsewhere reveals.
-    Raises UsageError for a digest that is not a SHA-256 in hexadecimal.
+    A directory that was changed and sealed again has a new manifest. Only a digest that is kept outside of the
+    directory reveals the change. Raises UsageError for a digest that is not a SHA-256 in hexadecimal.
     """
     wanted = {digest.removeprefix("sha256:") for digest in digests}
     for digest in wanted:
@@ -309,13 +315,13 @@ def refuse_others(runs: Sequence[Path], digests: Sequence[str]) -> None:
 
 
 def replaced(bundle: Bundle, *more: str) -> set[str]:
-    """Return the names of the pages that are rendered again in a directory, and `more`."""
+    """Return the names of the files that are written again in a run directory: its pages, and the names in `more`."""
     pages = {layout.PAGE, layout.SUMMARY} | (set() if bundle.place.published else {layout.JUNIT, layout.PROBLEMS})
     return pages | set(more)
 
 
 def unfit(bundle: Bundle, judgement: session.Judgement, names: Collection[str]) -> list[str]:
-    """Return one line for each difference from the seal, except in files of these names."""
+    """Return one line for each difference between the directory and its seal, except in the files with these names."""
     prefix = f"{bundle.path.name}: "
     altered = {line: line.removeprefix(prefix).partition(": ")[0] for line in judgement.view.altered}
     return [line for line, name in altered.items() if name.partition("/")[0] not in names]
@@ -325,9 +331,10 @@ def unfit(bundle: Bundle, judgement: session.Judgement, names: Collection[str]) 
 def rewritten(
     bundle: Bundle, judgement: session.Judgement, names: Collection[str]
 ) -> Iterator[tuple[Path, ReportView]]:
-    """Yield folder and view, from which the block writes files of these names; then seal the folder again.
+    """Yield a run's folder and view, so that the block can write the files with these names; then seal the folder
+    again.
 
-    Raises UsageError for a bare archive, EvidenceError if anything except these files differs from the seal.
+    Raises UsageError for a bare archive, and EvidenceError if any file except these differs from the seal.
     """
     folder, view = bundle.place.writable(), judgement.view
     others = unfit(bundle, judgement, names)
@@ -343,7 +350,7 @@ def rewritten(
 
 
 def rejudged(run: Path) -> Rejudged:
-    """Judge one run by its own contracts and compare the result with what was recorded. Raises EvidenceError."""
+    """Judge one run by its own contracts and compare the verdicts with the recorded ones. Raises EvidenceError."""
     [bundle], judgement = judged([run])
     problems = [*judgement.view.altered, *([bundle.seal.missing] if bundle.seal.missing else [])]
     recorded = recorded_bytes(bundle.place.derived / layout.VERDICTS)
@@ -359,9 +366,10 @@ def rejudged(run: Path) -> Rejudged:
 
 
 def copies(bundles: Sequence[Bundle]) -> list[LoadedContract]:
-    """Return the runs' contract copies, each once; joining shards checks that copies have equal digests.
+    """Return the runs' copies of their contracts, each contract once. The runs' copies of one contract must be equal.
 
-    Raises EvidenceError for a copy that was changed after recording, ContractErrors for an unchanged but invalid copy.
+    Joining shards checks that they are equal. Raises EvidenceError for a copy that was changed after recording,
+    ContractErrors for an unchanged but invalid copy.
     """
     paths: dict[str, Path] = {}
     for bundle in bundles:
@@ -380,7 +388,7 @@ def copies(bundles: Sequence[Bundle]) -> list[LoadedContract]:
 
 
 def _copy_of_shared(bundles: Sequence[Bundle], contract: Path, number: int, name: str) -> Path:
-    """Return the copy of a shared file that a contract uses, from the run directory with the contract's copy."""
+    """Return the copied shared file that a contract uses, from the run directory that has the copy of the contract."""
     for bundle in bundles:
         used = bundle.header.digests.shared.get(contract.stem, [])
         if contract.parent == bundle.root / layout.CONTRACTS and number < len(used):

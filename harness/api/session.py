@@ -81,7 +81,7 @@ def waiver_texts(waivers: Sequence[Waiver]) -> list[str]:
 
 
 def redaction_of(contracts: Sequence[LoadedContract], asked: bool | None) -> Redaction | None:
-    """Return the redaction for evidence of these contracts, which keeps words of the contracts; None without one."""
+    """Return the redaction for these contracts' evidence; None if none is wanted. Words of the contracts are kept."""
     if not redaction.wanted(asked):
         return None
     words = [redaction.texts_in(loaded.contract.model_dump(mode="json")) for loaded in contracts]
@@ -96,7 +96,7 @@ def header_of(
     waivers: Sequence[Waiver] = (),
     commits: TwoCommits | None = None,
 ) -> Header:
-    """Return the content of `run.json`. The day on which the run starts decides which waivers have expired."""
+    """Return the content of `run.json`. Waivers count as expired or valid as of the day on which the run starts."""
     systems = sorted({system for loaded in contracts for system in loaded.contract.systems()})
     listed = sources.listed_sources(systems)
     trained = {
@@ -127,14 +127,14 @@ def header_of(
 
 
 def _files_of(contracts: Sequence[LoadedContract], folder: Path) -> dict[str, str]:
-    """Return the relative file of each contract below the folder, by the contract's id."""
+    """Return the file path of each contract below `folder`, relative to `folder`, by the contract's id."""
     found = {loaded.contract.id: (folder / loaded.path).resolve() for loaded in contracts}
     below = folder.resolve()
     return {name: path.relative_to(below).as_posix() for name, path in found.items() if path.is_relative_to(below)}
 
 
 def beside_the_header(options: VerifyOptions) -> dict[str, object]:
-    """Return options that change execution and are not in the header; for files, with their sizes and times."""
+    """Return options that change execution but are not in the header. Files are listed with their sizes and times."""
     return {
         "--data": _files(options.data),
         "--model": _files(options.model_directory),
@@ -152,7 +152,7 @@ def _files(path: Path | None) -> list[list[object]]:
 
 
 def redacted_header(header: Header, left_out: Redaction) -> Header:
-    """Return the header without names of host, user and folders, with a note about the redaction."""
+    """Return the header without host, user and folder names, and with a note about the redaction."""
     noted = header.environment.model_copy(update={"redacted": redaction.NOTE})
     # a waiver's owner signed with a name, so waivers stay unchanged
     changes = {"environment": left_out.model(noted), "waivers": header.waivers}
@@ -165,7 +165,7 @@ def _text(word: str) -> str:
 
 
 def with_earlier_runs(header: Header, contracts: Sequence[LoadedContract], reports: Path) -> Header:
-    """Return the header with earlier attempts and drills in `reports`, before the run's own directory exists."""
+    """Return the header with the earlier attempts and drills found in `reports`, before the run's directory exists."""
     drilled = drilled_claims(records_below(reports, contracts), header.digests.contracts)
     return header.model_copy(update={"attempts": attempts_before(header, reports, os.environ), "drilled": drilled})
 
@@ -183,7 +183,7 @@ Refuse = Callable[[Sequence[LoadedContract], Sequence[Waiver]], None]
 def plan_contracts(
     contracts: Sequence[LoadedContract], options: VerifyOptions, checkout: Checkout | None = None
 ) -> Plan:
-    """Return the units and the runs that decide them on this machine. checkout: that of the baselines' commit."""
+    """Return the units and the runs that decide them on this machine. checkout: a checkout of the baselines' commit."""
     from harness.system.wrappers import HARNESS_FAULTS
 
     systems = [system for loaded in contracts for system in loaded.contract.systems()]
@@ -207,7 +207,7 @@ def plan_contracts(
 
 
 def _described_baseline(contracts: Sequence[LoadedContract], checkout: Checkout | None, limit_s: float) -> Baseline:
-    """Return the baselines' commit with the descriptions of its systems, each made within `limit_s` seconds."""
+    """Return the baselines' commit, and descriptions of the systems at that commit, made within `limit_s` seconds."""
     if checkout is None:
         return Baseline()
     systems = baseline_systems([loaded.contract for loaded in contracts])
@@ -233,12 +233,13 @@ def verify(
 ) -> Judgement:
     """Execute every planned run, judge every unit, write the run directory. Raises ContractError, UsageError.
 
-    interpreters: processes that were started in advance for the runs; they end with the last run.
+    interpreters: processes that were started in advance for the runs. They end with the last run.
     refuse: raises ContractError for contracts that are readable but must not be run (`harness.lint`).
-    judged: called with each unit's verdict, as soon as its arms have ended, and with a view of its evidence.
-    checkout: that of the baselines' commit; by default made for `options.baseline`, and removed at the end.
-    Any exception (also KeyboardInterrupt, and SystemExit on SIGTERM) leaves the evidence so far in a directory marked
-    INCOMPLETE, and gets a note that names the directory. `options.resume` resumes such a directory.
+    judged: called with a unit's verdict and a view of its evidence, as soon as the unit's arms have ended.
+    checkout: a checkout of the baselines' commit. By default it is made for `options.baseline` and removed at the end.
+    Any exception (also KeyboardInterrupt, and SystemExit on SIGTERM) leaves the evidence recorded until then in a
+    directory marked INCOMPLETE. The exception gets a note that names the directory. `options.resume` resumes such a
+    directory.
     """
     refuse_fault_of_gate(options)
     contracts = load_contracts(paths)
@@ -252,18 +253,18 @@ def verify(
 
 
 def refuse_fault_of_gate(options: VerifyOptions) -> None:
-    """Raise UsageError for a gate with a planted fault, because the gate would open if the fault survives."""
+    """Raise UsageError for a gate with a planted fault, because the gate would open if no judge noticed the fault."""
     if options.gate and options.fault is not None:
         raise UsageError("a gate plants no fault", got=f"--fault {options.fault}", remedy="leave out --gate or --fault")
 
 
 def of_tags(contracts: Sequence[LoadedContract], options: VerifyOptions) -> VerifyOptions:
-    """Return the options with the claims that their tags select. Raises UsageError for a tag that no claim has."""
+    """Return the options with tags replaced by the claims that have the tags. Raises UsageError for an unknown tag."""
     return replace(options, claims=selected(contracts, options.tags, options.claims))
 
 
 def baselines(contracts: Sequence[LoadedContract], options: VerifyOptions) -> AbstractContextManager[Checkout | None]:
-    """Check out the baselines' commit for a block; yield None without `--baseline`. Raises UsageError."""
+    """Check out the baselines' commit for the `with` block. Yield None without `--baseline`. Raises UsageError."""
     if options.baseline is not None and options.fault is not None:
         raise UsageError("--baseline compares two commits as they are", got="--fault", remedy="leave out one of them")
     return baseline_checkout(contracts, options.baseline, options.reports)
@@ -272,7 +273,7 @@ def baselines(contracts: Sequence[LoadedContract], options: VerifyOptions) -> Ab
 def plan_something(
     contracts: Sequence[LoadedContract], options: VerifyOptions, checkout: Checkout | None = None
 ) -> Plan:
-    """Plan as `plan_contracts` does. Raises UsageError if the options leave no unit."""
+    """Plan as `plan_contracts` does, but raise UsageError if the options select no unit."""
     planned = plan_contracts(contracts, options, checkout)
     if not planned.units:
         raise UsageError("nothing is planned", got="no unit matches", remedy="widen --claim and --workload")
@@ -330,7 +331,7 @@ def _verified(
 def _located(
     writer: BundleWriter, contracts: Sequence[LoadedContract], judgement: Judgement, locates: Callable[..., bool]
 ) -> Judgement:
-    """Add first differences to a complete run directory; after an error, restore the directory without them."""
+    """Add first differences to a complete run directory. After an error, restore the directory without them."""
     kept = writer.path / layout.WHERE
     try:
         with tempfile.TemporaryDirectory(prefix="harness-where-", ignore_cleanup_errors=True) as folder:
@@ -362,9 +363,10 @@ def write_judgement(directory: Path, judgement: Judgement) -> None:
 
 
 def write_reports(directory: Path, view: ReportView, *, junit: bool = True) -> None:
-    """Write `report.html`, `summary.md` and, if `junit`, `junit.xml` and a file for each unit that did not hold.
+    """Write `report.html` and `summary.md`. If `junit`, also write `junit.xml` and one file for each unit that did not
+    hold.
 
-    All files are rendered before the first is written. Files of units that hold now are removed.
+    All files are rendered before the first is written. Old files of units that hold now are removed.
     """
     from harness.report.html import render
     from harness.report.junit import render_junit

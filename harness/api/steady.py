@@ -26,7 +26,7 @@ STEPS = 10**6  # more steps than fit into any observation
 
 @dataclass(frozen=True)
 class Steadiness:
-    """Clocks and power of one GPU. spread: (highest - lowest) / median SM clock, as limited by throughput claims."""
+    """Clocks and power of one GPU. spread: (highest - lowest) / median SM clock; throughput claims limit this value."""
 
     uuid: str
     spread: float
