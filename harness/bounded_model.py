@@ -18,7 +18,7 @@ _NO_SCHEMAS = frozenset({"cls", "config", "metadata", "serialization"})
 
 
 class BoundedModel(BaseModel):
-    """Stop validating a list at its first wrong item, and a mapping after the first part of it with an error."""
+    """A model whose validation stops early: in a list at the first wrong item, in a mapping after few wrong entries."""
 
     model_config = ConfigDict(defer_build=True)
 

@@ -1,7 +1,7 @@
 """Define typed errors (place, rule, what was found, what to do), the exit codes, and functions that escape text.
 
-Text from a file, a worker or a system may contain sequences that move a cursor, change the direction of a line,
-end it, or start a command of the CI system that reads the log. `escaped` makes them harmless. All printed text goes
+Text from a file, a worker or a system may contain characters that move a cursor, change the direction of a line, end a
+line, or start a command of the CI system that reads the log. `escaped` makes such text harmless. All printed text goes
 through `escaped` (`harness.platform.standard_streams`), as do errors and the texts of reports.
 """
 
@@ -76,7 +76,7 @@ class ContractError(HarnessError):
 
 
 class ContractErrors(ContractError):  # noqa: N818 - several errors, raised as one exception
-    """All errors of all files, one per line."""
+    """All errors of all files, printed one per line."""
 
     def __init__(self, errors: Sequence[ContractError]) -> None:
         self.errors = list(errors)
@@ -130,12 +130,12 @@ def printable(text: object) -> str:
 
 
 def escaped_lines(text: object) -> str:
-    """Escape each line of a text that the harness wrote, and keep its line ends."""
+    """Escape each line of a text that the harness composed, and keep the text's line ends."""
     return "\n".join(escaped(line) for line in str(text).split("\n"))
 
 
 def escaped_command(command: str) -> str:
-    """Escape the text of a GitHub command, which starts with `::`, so that it contains no other command."""
+    """Escape a command of GitHub Actions, which starts with `::`, so that its text contains no second command."""
     return f"::{escaped(command.removeprefix('::'))}"
 
 

@@ -1,4 +1,4 @@
-"""Find mistakes in a valid contract, such as names that its system does not know and claims that no fault tests."""
+"""Find mistakes in a valid contract, such as names that its system does not know and claims without a fault."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def _place(finding: Finding, own: str) -> tuple[bool, str, int, int]:
 
 
 def _describe_all(loaded: LoadedContract, describe: Describe) -> tuple[dict[str, SystemDescription], list[Finding]]:
-    """Return descriptions of the contract's and the arms' systems, by name, and errors for systems without one."""
+    """Return descriptions of the contract's and arms' systems, by name, and an error for each undescribable system."""
     places: dict[str, str] = {loaded.contract.system: loaded.where("system")}
     for name, arm in loaded.contract.arms.items():
         if arm.system is not None:
@@ -219,7 +219,7 @@ def _numbers_of(loaded: LoadedContract, index: int, offered: Mapping[str, FaultD
 
 
 def _faults(loaded: LoadedContract, index: int, descriptions: Mapping[str, SystemDescription]) -> Iterator[Finding]:
-    """Yield errors for a claim's faults that do not exist, or that declare no expected verdict for this claim."""
+    """Yield an error for each fault of a claim that does not exist, or that declares no verdict for the claim."""
     from harness.drill.faults import expectation_for, offered_faults
 
     if loaded.contract.system not in descriptions:
@@ -278,7 +278,7 @@ def lint_drill(loaded: LoadedContract, records: Sequence[DrillRecord]) -> list[F
 def lint_rules(loaded: LoadedContract, claims: Collection[str] | None = None) -> Iterator[Finding]:
     """Yield a note for each rule that affects the contract's claims and is newer than the contract's `rules` version.
 
-    A `rules` version that this harness does not know gives a warning, because it would hide later rules.
+    If this harness does not know the `rules` version, yield a warning, because later rules would be missed.
     """
     current = current_rules()
     if in_order(loaded.contract.rules) > in_order(current):
@@ -298,7 +298,8 @@ def lint_rules(loaded: LoadedContract, claims: Collection[str] | None = None) ->
 
 
 def lint_power(loaded: LoadedContract, timings: Iterable[LastTiming]) -> Iterator[Finding]:
-    """Yield a warning for each last timing of the contract whose noise would probably leave a claim undecided.
+    """Yield a warning for each last timing of the contract that was so noisy that a new run would probably not decide
+    the claim.
 
     The chance of a verdict is computed for a true ratio of `CLEAR` times the required ratio.
     """
@@ -334,7 +335,7 @@ def _twin_arms(loaded: LoadedContract, part: AnyPart) -> Iterator[tuple[str, str
 
 
 def _captured_plain_arm(loaded: LoadedContract, part: AnyPart) -> Iterator[tuple[str, str]]:
-    """Yield the field and the message if the arm in the plain role is captured too."""
+    """Yield the field and the message if the plain arm, which must not be captured, is captured too."""
     field = part.plain_path
     name = None if field is None else part.arms().get(field)
     if field is None or name is None or loaded.contract.arms[name].capture == "none":
@@ -350,10 +351,11 @@ def refuse_lint_errors(
     paths: Sequence[Path] = (),
     limit_s: float | None = None,
 ) -> None:
-    """Raise ContractErrors if the lint of the contracts, or of the waivers found for `paths`, has errors.
+    """Raise ContractErrors if `lint` finds errors in the contracts, or if a waiver names no unit.
 
-    A system that cannot be described is no error here: its units become ERROR later, with a better message.
-    limit_s: seconds within which each system must describe itself; the description is kept for later calls.
+    paths: where the waivers were found. If it has a folder, waivers of unknown contracts are errors too. A system that
+    cannot be described is not an error here. Its units become ERROR later, with a better message. limit_s: seconds
+    within which each system must describe itself. The description is kept for later calls.
     """
     describe_all([system for one in contracts for system in one.contract.systems()], limit_s or LIMIT_S)
     errors = [ContractError(each.message, where=each.where) for one in contracts for each in errors_of(one, describe)]

@@ -35,7 +35,7 @@ def _not_negative(value: float) -> float:
 
 
 def counted(number: int, noun: str) -> str:
-    """Return a number with its noun: `1 fault`, `2 faults`."""
+    """Return a number with its noun in the right form: `1 fault`, `2 faults`."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
@@ -50,7 +50,8 @@ _ONE_OF_MANY = re.compile(
 
 
 def agreed(sentence: str) -> str:
-    """Return the sentence with its counted nouns in agreement: `1 captures of 44 nodes` becomes `1 capture of …`.
+    """Return the sentence with verbs and nouns that agree with their numbers: `1 captures of 44 nodes` -> `1 capture of
+    …`.
 
     Every sentence of a judge passes through this function, so judges need not choose the forms of nouns and verbs. Text
     in quotes or backquotes is a quotation and remains unchanged.

@@ -1,4 +1,4 @@
-"""Build the application: which commands there are, and how an error ends one. Commands are imported by name."""
+"""Build the application: its commands, and the exit code after an error. A command is imported when it is named."""
 
 from __future__ import annotations
 
@@ -95,13 +95,13 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
 def application(arguments: list[str]) -> typer.Typer:
     """Return the application with only the command that `arguments` begin with, or with all if they name none.
 
-    A command does not wait for imports of other commands: `check` starts without numpy.
+    Modules of other commands are not imported, so that for example `check` starts without numpy.
     """
     import typer  # imported late, after the signal handlers are installed
     from typer.core import TyperGroup
 
     class ByTask(TyperGroup):
-        """List commands by task, each with its whole summary; click cuts summaries that are longer than a line."""
+        """List commands by task, each with its whole summary. click itself cuts summaries longer than a line."""
 
         def format_commands(self, _context: Any, formatter: Any) -> None:
             for task, names in TASKS.items():
@@ -161,7 +161,10 @@ def main() -> None:
 
 
 def _behind_no_code_of_the_project(command: Callable[..., object]) -> Callable[..., object]:
-    """Return a command that first refuses code of the project that ran at Python's start (not for help and version)."""
+    """Return the command, preceded by a check that no code of the project ran at Python's start.
+
+    `--help` and `--version` skip the check.
+    """
 
     @wraps(command)
     def begun(*values: object, **options: object) -> object:
@@ -172,7 +175,7 @@ def _behind_no_code_of_the_project(command: Callable[..., object]) -> Callable[.
 
 
 def _refuse_code_of_the_project() -> None:
-    """Raise HarnessError if Python ran code at its start that PYTHONPATH led to in the working directory."""
+    """Raise HarnessError if Python, at its start, ran code of the working directory because of PYTHONPATH."""
     from harness.evidence.modules import is_users
 
     project, own = Path.cwd(), Path(__file__).resolve().parents[2]  # a checkout of the harness may have its own
@@ -195,7 +198,7 @@ def _refuse_code_of_the_project() -> None:
 
 
 def _collect_from_now_on() -> None:
-    """Enable garbage collection again, except for modules imported so far; `check` is too short to need it."""
+    """Enable garbage collection for objects created from now on, except in `check`, which is too short to need it."""
     if not gc.isenabled() and sys.argv[1:2] != ["check"]:
         gc.freeze()
         gc.enable()
@@ -218,7 +221,10 @@ def _notes(error: Exception) -> list[str]:
 
 
 def _left(leaving: SystemExit) -> int | str | None:
-    """Return a signal's exit code, else ERROR, because commands return their code and only other modules exit."""
+    """Return the exit code after SystemExit: a signal's code is kept, any other is ERROR.
+
+    Commands return their exit codes, so SystemExit without a signal comes from code that must not end the command.
+    """
     if noted or leaving.code in CODES.values():
         return leaving.code
     print_line(f"error: something ended the command before it was done: {leaving!r}", file=sys.stderr)
@@ -228,8 +234,8 @@ def _left(leaving: SystemExit) -> int | str | None:
 def _refused(error: OSError) -> int:
     """Print an error of the file system with its path and notes; return the exit code, or 0 for any other error.
 
-    Commands report errors of paths in their options as usage errors, so this function handles other paths. An error
-    about a full disk has no path if the file was open.
+    A command itself reports wrong paths in its options, as usage errors. Here are errors about all other paths. If the
+    disk is full, the error has no path if the file was already open.
     """
     path = error.filename2 or error.filename
     where = os.fsdecode(path) if isinstance(path, str | bytes) else ""
@@ -255,7 +261,7 @@ if __name__ == "__main__":
 
 
 def epilog(name: str) -> str:
-    """Return the examples of a command, one on each line; the first line (`\\b`) prevents click from joining them."""
+    """Return the examples of a command, one on each line. The first line (`\\b`) keeps click from joining the lines."""
     width = max(len(arguments) for arguments, _ in EXAMPLES[name])
     lines = [f"  harness {name} {arguments:<{width}}  {what}" for arguments, what in EXAMPLES[name]]
     return "\n".join(["\b", "Examples:", *lines])

@@ -83,7 +83,7 @@ Gpus = Annotated[
 
 
 def refuse_plan_of_resumed(resume: Path | None, *, plan: bool) -> None:
-    """Raise UsageError for `--plan` with `--resume`, because the plan would count runs that have ended."""
+    """Raise UsageError for `--plan` with `--resume`, because the plan would also count runs that have already ended."""
     if plan and resume is not None:
         raise UsageError(
             "--plan is of a run that begins anew", got=f"--resume {resume}", remedy="leave out one of them"
@@ -91,14 +91,14 @@ def refuse_plan_of_resumed(resume: Path | None, *, plan: bool) -> None:
 
 
 def redact_words(redact: bool | None) -> list[str]:
-    """Return `--redact` or `--no-redact` as words for another command of the harness; none by default."""
+    """Return `--redact` or `--no-redact` as words for another command of the harness; no words if neither was given."""
     return [] if redact is None else ["--redact" if redact else "--no-redact"]
 
 
 def shared_out(on: str | None, gpus: str | None, options: Mapping[str, object]) -> bool:
-    """Return True if `--on` or `--gpus` requests to run the contracts as several jobs.
+    """Return True if `--on` or `--gpus` was given, so that the contracts are run as several jobs.
 
-    options: options that cannot be combined with them, by name. Raises UsageError if one of these was given.
+    options: options that cannot be combined with these two, by name. Raises UsageError if one of `options` was given.
     """
     asked = "--on" if on else "--gpus"
     if not on and not gpus:

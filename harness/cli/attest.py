@@ -46,7 +46,7 @@ def attest(
 
 
 def check(directory: Path, file: Path, key: Path) -> int:
-    """Verify an attestation, print who signed what, and return the exit code of the gate over the directory."""
+    """Verify an attestation, print who signed what, and return the exit code of the gate over the signed directory."""
     attested = verify_statement(directory, file, key)
     print_line(f"{file}: signed by key {attested.key_id} ({key})")
     print_line(summary(attested.statement))
@@ -58,14 +58,14 @@ def check(directory: Path, file: Path, key: Path) -> int:
 
 
 def summary(statement: Statement) -> str:
-    """Return `PASSED: 88 passed, 0 warned, 0 failed`."""
+    """Return the counts of a statement as one line, such as `PASSED: 88 passed, 0 warned, 0 failed`."""
     found = statement.predicate
     counts = {"passed": found.passed_tests, "warned": found.warned_tests, "failed": found.failed_tests}
     return f"{found.result}: " + ", ".join(f"{len(tests)} {word}" for word, tests in counts.items())
 
 
 def beside(directory: Path) -> Path:
-    """Return the path of a directory's attestation, next to the directory because a file in it breaks the seal."""
+    """Return the path of a directory's attestation: next to the directory, because a file inside breaks the seal."""
     if directory.name in {"", ".."}:  # resolve `.` and `..` to a name
         directory = directory.resolve()
     return directory.with_name(f"{directory.name}{SUFFIX}")

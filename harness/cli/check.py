@@ -109,7 +109,7 @@ def _old_versions(contracts: Sequence[LoadedContract]) -> list[Finding]:
 
 
 def _read(paths: Sequence[Path], waivers: Path | None) -> tuple[list[LoadedContract], list[Waiver]]:
-    """Load contracts and waivers. Raises ContractErrors with the errors of both."""
+    """Load contracts and waivers. Raises ContractErrors with all errors of the contracts and of the waivers."""
     errors: list[ContractError] = []
     loaded: list[LoadedContract] = []
     signed: list[Waiver] = []

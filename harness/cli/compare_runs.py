@@ -1,4 +1,4 @@
-"""`harness compare-runs`: judge two recordings of `harness.record` against each other; nothing is run."""
+"""`harness compare-runs`: compare two recordings of `harness.record`, and judge the second; nothing is run."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def compare_runs(
 
 
 def end_of(result: ComparedRuns) -> tuple[str, ExitCode]:
-    """Return the word of the headline and the exit code."""
+    """Return the word of the headline, such as PASS, and the exit code."""
     return _ENDS.get(result.judgement.status, (ERROR, ExitCode.ERROR))
 
 

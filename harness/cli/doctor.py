@@ -55,7 +55,7 @@ def doctor(
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Facts about the machine, all units with their obstacles, and systems that cannot be described."""
+    """Facts about the machine, all units with the obstacles to deciding them, and systems that cannot be described."""
 
     facts: list[tuple[str, str]]
     units: list[Unit]

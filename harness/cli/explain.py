@@ -64,7 +64,7 @@ def _explanation(loaded: LoadedContract, claim: AnyClaim, width: int) -> list[st
 
 
 def _section(label: str, texts: Iterable[str], width: int) -> list[str]:
-    """Return wrapped lines with the label before the first, or above them if it is too long to stand there."""
+    """Return wrapped lines. The label is in the first line; a label that is too long has a line of its own."""
     margin = " " * (2 + LABEL_WIDTH)
     lines = [
         line
@@ -95,7 +95,7 @@ def _workload(loaded: LoadedContract, name: str) -> str:
 
 
 def _demands(part: AnyPart) -> list[str]:
-    """Return a line for each number or name that the claim is judged by, including default values."""
+    """Return a line for each number or name by which the claim is judged, including default values."""
     values: dict[str, Any] = part.model_dump(exclude_none=True, exclude=TEXTS)
     for path, bound in part.bounds().items():
         *above, name = path.split(".")

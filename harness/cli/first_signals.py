@@ -1,7 +1,8 @@
 """Record signals that ask a process to end, from its first line until the command's own handlers are installed.
 
-Python's default handler of SIGINT raises an exception at any place. During imports, callbacks of weak references can
-swallow it, and then the command continues and exits with 0. `_signal` is used because importing `signal` takes 10 ms.
+Python's default handler of SIGINT raises an exception at any place in the code. During imports, callbacks of weak
+references can swallow the exception. The command would then continue and exit with 0. `_signal` is used because
+importing `signal` takes 10 ms.
 """
 
 import _signal  # type: ignore[import-not-found]

@@ -39,14 +39,14 @@ from harness.run_directory.costs import Kind, Span, costs, spans
 
 
 class Estimate(Record):
-    """Estimated seconds, and the earlier measurement that they are based on."""
+    """Estimated seconds, and the earlier measurement on which the estimate is based."""
 
     seconds: Amount
     source: str
 
 
 class PlannedUnit(Record):
-    """A planned verdict. runs: the executed runs that decide it; empty if it cannot be decided on this machine."""
+    """A planned verdict. runs: the executed runs that decide the verdict; empty if this machine cannot decide it."""
 
     contract: str
     claim: str
@@ -61,9 +61,10 @@ class PlannedUnit(Record):
 
 
 class PlannedRun(Record):
-    """A run to execute. processes: number of parallel processes; stands_for: other runs that read its evidence.
+    """A run to execute. processes: number of parallel processes. stands_for: other runs that read this run's evidence.
 
-    estimate: the seconds of all its processes without waiting; None: no similar run was recorded.
+    estimate: the seconds of all processes of the run, without the time spent waiting; None if no similar run was
+    recorded.
     """
 
     id: str
@@ -79,9 +80,10 @@ class PlannedRun(Record):
 
 
 class Forecast(Record):
-    """`--plan --json`. seconds: sum over the runs with an estimate; unknown: number of runs without an estimate.
+    """The output of `--plan --json`.
 
-    together: seconds that exactly these runs took when they were executed in one session; None: never recorded.
+    seconds: sum over the runs that have an estimate. unknown: number of runs without an estimate.
+    together: the seconds of an earlier session that executed exactly these runs; None if there was no such session.
     """
 
     format_version: Literal[1] = 1
@@ -97,7 +99,7 @@ class Forecast(Record):
 
     @property
     def broken(self) -> bool:
-        """Return True if a unit will be an ERROR, because its system cannot be described."""
+        """Return True if the verdict of a unit is certain to be ERROR, because its system cannot be described."""
         return any(unit.obstacle is not None and unit.obstacle.reason == "system_not_described" for unit in self.units)
 
 
@@ -116,14 +118,17 @@ AS_LONG = {  # fields that must agree so that a step of an arm takes equally lon
 
 @dataclass
 class Estimates:
-    """Estimate the planned runs from run directories in `folder`, reading as few directories as needed."""
+    """Estimate the planned runs from recorded run directories in `folder`. Read as few directories as possible."""
 
     machine: Machine
     folder: Path
     _seen: list[RecordedDirectory] = field(default_factory=list)
 
     def of(self, runs: Sequence[Run]) -> tuple[dict[str, Estimate], Estimate | None]:
-        """Return estimates by run id, and one for all runs together if a directory has exactly these runs."""
+        """Return an estimate for each run, by run id, and one for all runs together.
+
+        The estimate for all runs is None unless one directory has exactly these runs.
+        """
         equal: dict[str, Estimate] = {}
         together = None
         for directory in recorded(self.folder):
@@ -143,7 +148,7 @@ class Estimates:
         return next((one for one in same if self._on_such_a_machine(one.environment, run)), None)
 
     def _by_arms(self, run: Run) -> Estimate | None:
-        """Estimate from the newest runs with the same arms, scaled to the planned steps, if arms run one by one."""
+        """Estimate from the newest runs with the same arms, scaled to the planned steps; None if arms run together."""
         if not probe_named(run.probe).arm_by_arm:
             return None
         sources: list[RecordedRun] = []
@@ -184,13 +189,13 @@ def _place(found: RecordedRun) -> str:
 
 
 def _rounded(seconds: float) -> float:
-    """Round to a tenth of a second, since repeats vary by more."""
+    """Round to a tenth of a second, because repeated runs differ by more than that."""
     return round(seconds, 1)
 
 
 @dataclass(frozen=True)
 class RecordedRun:
-    """A run that completed. spent: the time spans of all its processes, except those spent waiting."""
+    """A run that completed. spent: the time spans of all its processes, without the spans spent waiting."""
 
     run: Run
     directory: str
@@ -204,7 +209,7 @@ class RecordedRun:
 
     @cached_property
     def by_arm(self) -> Mapping[str | None, float]:
-        """Return seconds by arm; the key None has those of imports, start and end."""
+        """Return the seconds of each arm. The key None has the seconds of imports, start and end."""
         seconds: defaultdict[str | None, float] = defaultdict(float)
         for span in self.spent:
             named, colon, _ = span.phase.partition(": ")
@@ -225,7 +230,7 @@ class RecordedDirectory:
 
 
 def recorded(folder: Path) -> Iterator[RecordedDirectory]:
-    """Yield every readable run directory, also published ones. It is lazy, so a caller can stop early."""
+    """Yield every readable run directory, also published ones. Reading is lazy, so that a caller can stop early."""
     for path in sorted(folder.glob("*/"), reverse=True):
         if any((path / name).is_file() for name in (layout.HEADER, layout.ARCHIVE)):
             try:
@@ -263,7 +268,7 @@ def _spent(workers: Sequence[WorkerTimes]) -> list[Span]:
 def forecast_verify(paths: Sequence[Path], options: session.VerifyOptions) -> Forecast:
     """Forecast `session.verify` with the same arguments. Raises the same ContractError or UsageError.
 
-    A baseline's commit is checked out temporarily, because its systems must be described.
+    The baselines' commit is checked out temporarily, because its systems must be described.
     """
     session.refuse_fault_of_gate(options)
     contracts = load_contracts(paths)
@@ -290,7 +295,7 @@ def _unit(unit: Unit) -> PlannedUnit:
 
 
 def _drilled(planned: DrillPlan) -> list[PlannedUnit]:
-    """Return the controls, then the faults with the runs that they are judged from, then faults not to be planted."""
+    """Return the controls, then the planted faults with the runs that decide them, then the faults not planted."""
     units = [_unit(unit) for unit in planned.controls.units]
     for case in planned.cases:
         faulted = [planned.faulted[run] for run in case.unit.runs]
@@ -311,7 +316,7 @@ def _drilled(planned: DrillPlan) -> list[PlannedUnit]:
 
 
 def _forecast(units: Sequence[PlannedUnit], runs: Sequence[Run], reports: Path) -> Forecast:
-    """Return the forecast. Each unit names executed runs: if several runs share an execution, the executed run."""
+    """Return the forecast. A unit whose run is not executed itself names the executed run that replaces its run."""
     machine = environment.machine()
     hosts = hosted(runs)
     executed = {run.id: host.run.id for host in hosts for run in host.runs}
@@ -374,7 +379,7 @@ def _name(unit: PlannedUnit) -> str:
 
 
 def _not_here(units: Sequence[PlannedUnit]) -> Iterator[str]:
-    """Yield the units that cannot be decided here, grouped by obstacle because without a GPU they are most units."""
+    """Yield lines for units that cannot be decided here, grouped by obstacle because without a GPU they are many."""
     together: dict[Obstacle, list[PlannedUnit]] = {}
     for unit in units:
         if unit.obstacle is not None:

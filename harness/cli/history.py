@@ -22,12 +22,12 @@ def history(
     reports: Annotated[Path, typer.Argument(help="A folder of run directories, published ones, archives.")],
     out: Annotated[Path, typer.Option("--out", help="The page to write.")] = Path("history.html"),
 ) -> None:
-    """Draw every judged figure over the runs below a folder; only like machines share a line."""
+    """Draw every judged figure over the runs below a folder; one line connects only results of equal machines."""
     print_line(write_history(reports, out))
 
 
 def write_history(reports: Path, out: Path) -> str:
-    """Write the history page of a folder's runs and return a line about it. Print each run that is left out."""
+    """Write the history page of a folder's runs, and return a line about the page. Print the runs that are left out."""
     require_existing([reports])
     refuse_within_run(out)
     runs = [_read(path, reports, out) for path in runs_below(reports)]
@@ -43,7 +43,7 @@ def write_history(reports: Path, out: Path) -> str:
 
 
 def _read(path: Path, reports: Path, out: Path) -> HistoryRun:
-    """Judge a run again; record why the page leaves it out, if so."""
+    """Judge a run again. If the page must leave the run out, record why."""
     page = path / layout.PAGE
     link = way(out.parent, page) if page.is_file() else None
     name = path.relative_to(reports).as_posix()

@@ -1,4 +1,4 @@
-"""`harness import`: list every claim of contracts in another language: executable here, or not, with the reason."""
+"""`harness import`: list every claim of another project's contracts: executable here, or the reason why not."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def import_contracts(
     write: Annotated[Path | None, typer.Option("--write", help="Write them as one contract to this new file.")] = None,
     json: Json = False,
 ) -> None:
-    """List every claim of upstream's contracts: executable here, or without a check, with the reason."""
+    """List every claim of an upstream project's contracts: executable here, or without a check, with the reason."""
     if write is not None and (write.exists() or write.is_symlink()):
         raise UsageError("--write makes a new file", where=str(write), got="one that exists", remedy="name another")
     if write is not None:
@@ -46,7 +46,7 @@ def import_contracts(
 
 
 def lines(imported: Sequence[Imported], errors: Sequence[ContractError]) -> Iterator[str]:
-    """Yield a line of totals, then each file with its claims: executable ones one by one, the others by reason."""
+    """Yield a line of totals, then each file with its claims: executable claims singly, other claims by reason."""
     not_named = sum(one.values for each in imported for one in _not_named(each))
     unnamed = f"{counted(not_named, 'value')} under keys that no form names"
     yield " · ".join([counted(len(imported), "file"), _counts(imported), unnamed, counted(len(errors), "error")])
@@ -76,7 +76,7 @@ def _counts(imported: Sequence[Imported]) -> str:
 
 
 def as_json(imported: Sequence[Imported], errors: Sequence[ContractError]) -> dict[str, Any]:
-    """Return all files and errors for JSON, item by item."""
+    """Return all files and all errors as JSON values."""
     return {
         "files": [_file(each) for each in imported],
         "errors": [{"where": one.where, "message": one.sentence()} for error in errors for one in error.each()],

@@ -36,7 +36,7 @@ Force = Annotated[bool, typer.Option("--force", help="Replace files that exist."
 def init(
     step: Step, steps: Steps = None, budget: Budget = None, compiled: Compile = True, force: Force = False
 ) -> None:
-    """Try the step that a function makes, and write a contract and an adapter for what can be compared of it."""
+    """Try the step that a function makes, and write a contract and an adapter for what can be compared in the step."""
     horizon = Horizon(steps, None if budget is None else seconds_of(budget))
     draft = Draft(find_step_source(step), steps or STEPS, arms_here(compiled=compiled))
     require_free(kept_files(draft, Path.cwd()), force=force)
@@ -49,7 +49,7 @@ def init(
 
 
 def _measured(draft: Draft, horizon: Horizon, watch: session.Watch) -> tuple[Draft, str, list[str]]:
-    """Return the draft as measured, why the step does not run here ("" if it does), and lines about a GPU."""
+    """Return the draft with measured values, why the step cannot run here ("" if it ran), and lines about GPU runs."""
 
     def again(other: Draft) -> Tried:
         return probe(other, session.VerifyOptions(), watch)
@@ -70,7 +70,7 @@ def _measured(draft: Draft, horizon: Horizon, watch: session.Watch) -> tuple[Dra
 
 
 def probe(draft: Draft, options: session.VerifyOptions, watch: session.Watch) -> Tried:
-    """Try the draft without arms that do not affect choices, and keep no files."""
+    """Try the draft and keep no files. Leave out the arms whose results do not affect the draft's choices."""
     return try_step(replace(draft, arms=Arms(False, False, memory=False)), reports=None, options=options, watch=watch)
 
 

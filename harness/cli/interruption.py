@@ -27,10 +27,10 @@ _grace: list[float] = [GRACE_S]
 
 @contextmanager
 def watched() -> Iterator[None]:
-    """Let signals end the command within the block. A signal that was ignored before it (nohup) stays ignored.
+    """Let signals end the command within the block. A signal that was ignored before the block (nohup) stays ignored.
 
-    A signal since the process's first line (`first_signals`) ends the block at once. A process that used
-    `first_signals` only runs this command, so after the block no signal raises an exception any more.
+    A signal that arrived since the process's first line (`first_signals`) ends the block at once. A process that called
+    `first_signals.hold` runs nothing after this command, so after the block no signal raises an exception any more.
     """
     noted.clear()
     previous: dict[int, Any] = {number: signal.getsignal(number) for number in CODES}
@@ -50,7 +50,7 @@ def watched() -> Iterator[None]:
 
 
 def _while_it_ends(handler: Any) -> Any:
-    """Return the signal handler for the interpreter's shutdown: ignore signals if an earlier one set the exit code."""
+    """Return the handler of a signal after the block: ignore the signal if an earlier signal set the exit code."""
     return signal.SIG_IGN if noted or handler is signal.SIG_IGN else _end_now
 
 
@@ -60,7 +60,7 @@ def _end_now(number: int, _frame: object) -> None:
 
 @contextmanager
 def interruptible(grace_s: float = GRACE_S) -> Iterator[None]:
-    """Print the notes on kept files if the block is interrupted, and exit with the signal's code within `grace_s`."""
+    """If the block is interrupted, print which files are kept, and exit with the signal's code within `grace_s`."""
     _grace.append(grace_s)
     try:
         yield
@@ -91,6 +91,6 @@ def _note(number: int, _frame: object) -> None:
 
 
 def _end_hard(seconds: float, code: int) -> None:
-    """End the process without cleanup after `seconds`; keepers then end the processes that it started."""
+    """End the process without cleanup after `seconds`. Keepers then end the processes that this process started."""
     time.sleep(seconds)
     os._exit(code)

@@ -107,7 +107,7 @@ def print_verdicts(
     out: Path | None = None,
     badge: Path | None = None,
 ) -> int:
-    """Print the verdicts and return the exit code. Write only the badge, and pages into `out`, if requested."""
+    """Print the verdicts and return the exit code. Write nothing except a badge, and pages into `out`, if requested."""
     bundles, judgement = judged(directories, known, gate=gate)
     if out is not None:
         judgement = write_shared(out, judgement, bundles)
@@ -123,7 +123,7 @@ def print_verdicts(
 
 
 def refuse_of_printed(option: str, options: Mapping[str, object]) -> None:
-    """Raise UsageError if one of `options` was given with `option`, which is about recorded verdicts."""
+    """Raise UsageError if one of `options` was given together with `option`, which works only on recorded verdicts."""
     for name, value in options.items():
         if value is not None:
             rule = f"{name} is of the verdicts that are printed"
@@ -131,7 +131,7 @@ def refuse_of_printed(option: str, options: Mapping[str, object]) -> None:
 
 
 def refuse_beside_out(options: Mapping[str, bool]) -> None:
-    """Raise UsageError if one of these options was given with `--out`."""
+    """Raise UsageError if one of these options was given together with `--out`."""
     for name, given in options.items():
         if given:
             raise UsageError("--out writes what is judged now", got=name, remedy=f"leave out --out or {name}")
@@ -140,8 +140,8 @@ def refuse_beside_out(options: Mapping[str, bool]) -> None:
 def check_recorded(directories: Sequence[Path], *, gate: bool = False, as_json: bool) -> int:
     """Return 0 if judging each directory again gives exactly the facts in its `verdicts.json`; otherwise 12.
 
-    With `gate`, the directories are the shards of a gate, whose exit code is returned if nothing differs. Rows of a
-    fire drill are judged again too; rows that could not be judged again are printed and counted.
+    With `gate`, the directories are the shards of a gate, whose exit code is returned if nothing differs. The results
+    of a drill's faults are judged again too. Results that cannot be judged again are printed and counted.
     """
     differing = 0
     for directory in directories:
@@ -162,16 +162,16 @@ def check_recorded(directories: Sequence[Path], *, gate: bool = False, as_json: 
 
 
 def _gate(directories: Sequence[Path]) -> int:
-    """Return the exit code of the gate over all directories, and print its headline on stderr."""
+    """Return the exit code of the gate over all directories, and print the gate's headline on stderr."""
     _, judgement = judged(directories, gate=True)
     print_error(str(judgement.headline))
     return judgement.exit_code
 
 
 def replace_recorded(directories: Sequence[Path], *, gate: bool = False) -> int:
-    """Judge again, replace verdicts and reports, and seal the directory again; evidence stays unchanged.
+    """Judge each directory again, replace its verdicts and reports, and seal it again. Evidence stays unchanged.
 
-    Return 0. With `gate`, write pages of a gate, and return the exit code of the gate over all directories. An old
+    Return 0. With `gate`, write pages for a gate, and return the exit code of the gate over all directories. An old
     directory without a manifest gets one.
     """
     if gate:

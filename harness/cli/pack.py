@@ -1,4 +1,4 @@
-"""`harness pack`: publish a finished run, with its evidence in one archive; nothing is run."""
+"""`harness pack`: write a finished run for publication, with its evidence in one archive; nothing is run."""
 
 from __future__ import annotations
 
@@ -40,14 +40,15 @@ def pack(
         ),
     ] = True,
 ) -> None:
-    """Make the published form of a run: its page, summary and verdicts next to one archive; the source stays."""
+    """Write a run for publication: page, summary and verdicts next to one archive; the run itself stays as it is."""
     print_lines(published(run_directory, out or PUBLISHED / run_directory.resolve().name, redact=redact, page=page))
 
 
 def published(run: Path, out: Path, *, redact: bool = False, page: bool = True) -> tuple[str, str]:
-    """Write the published folder, judge it again from its archive, and rename it to `out`; return two lines about it.
+    """Write the published folder, judge it again from its archive, and rename it to `out`.
 
-    Raises UsageError if `out` exists or is inside a run, EvidenceError for a run that is incomplete or was changed.
+    Return two lines about the published folder. Raises UsageError if `out` exists or is inside a run, EvidenceError for
+    a run that is incomplete or was changed.
     """
     if os.path.lexists(out):
         raise UsageError("a run is published once", where=str(out), got="it exists", remedy="name another with --out")
@@ -103,7 +104,7 @@ def _write(bundle: Bundle, folder: Path, replaces: str | None, beside: Sequence[
 
 
 def _refuse_other(source: Rejudged, packed: Rejudged, out: Path) -> None:
-    """Raise EvidenceError unless the packed run reads like its source, including header and verdicts."""
+    """Raise EvidenceError unless the packed run has the same content as its source, including header and verdicts."""
     if packed.problems or packed.bundle.header != source.bundle.header:
         got = "; ".join(packed.problems[:3]) or "another header"
         raise EvidenceError("a packed run reads as the run it was made from", where=str(out), got=got)

@@ -40,13 +40,13 @@ def print_judgement(judgement: session.Judgement, *, as_json: bool) -> None:
 
 
 def print_manifest(judgement: session.Judgement) -> None:
-    """Print the manifest's digest, if there is one; it differs in a directory that was changed and sealed again."""
+    """Print the digest of the run's manifest, if any. It changes when a directory is changed and sealed again."""
     if judgement.manifest is not None:
         print_line(f"manifest: sha256:{judgement.manifest}", whole=True)
 
 
 def print_costs(judgement: session.Judgement) -> None:
-    """Print how long the runs took, by kind of cost; nothing if they recorded no times."""
+    """Print how many seconds the runs took, by kind of cost. Print nothing if the runs recorded no times."""
     from harness.report.sections.costs import summary
 
     if costs := summary(judgement.view.costs):
@@ -65,7 +65,7 @@ def print_forecast(forecast: Forecast, *, as_json: bool) -> ExitCode:
 
 
 def recorded_in(reports: Path) -> Callable[[Sequence[Run]], dict[str, float]]:
-    """Return a function for `Progress` that estimates the seconds of runs from runs recorded in this folder."""
+    """Return a function that estimates the seconds of runs for `Progress`, from runs recorded in this folder."""
 
     def seconds(runs: Sequence[Run]) -> dict[str, float]:
         from harness.cli.forecast import Estimates
@@ -78,7 +78,7 @@ def recorded_in(reports: Path) -> Callable[[Sequence[Run]], dict[str, float]]:
 
 
 def print_shard(shard: Shard, place: str, outcome: Outcome | None) -> None:
-    """Print one line on stderr for a shard that ended."""
+    """Print one line on stderr about a shard that has ended."""
     if outcome is None:
         print_error(f"{shard.name}{f' on {place}' if place else ''}: its job ended without a result")
         return

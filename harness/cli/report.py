@@ -1,4 +1,4 @@
-"""`harness report`: draw the pages of run directories again; nothing is run."""
+"""`harness report`: render the pages of run directories again; nothing is run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def report(
     ],
     out: Out = None,
 ) -> None:
-    """Render report.html, junit.xml and summary.md of a run directory again; of a published one, no junit.xml."""
+    """Render report.html, summary.md and, if the run is not a published one, junit.xml of a run directory again."""
     if out is not None:
         folder, warnings = out, render_together(run_directories, out)
     elif len(run_directories) > 1:
@@ -41,7 +41,7 @@ def report(
 
 
 def render_together(directories: Sequence[Path], out: Path) -> list[str]:
-    """Write one report of these runs into a new folder; return the page's warnings. The runs' own pages stay."""
+    """Write one report of these runs into a new folder; return the page's warnings. The runs' own pages stay as is."""
     refuse_used(out, directories)
     bundles, judgement = shown_together(directories)
     linked = write_shared(out, judgement, bundles)
@@ -51,9 +51,10 @@ def render_together(directories: Sequence[Path], out: Path) -> list[str]:
 
 
 def render(directory: Path) -> list[str]:
-    """Render the reports of a run again, seal it again, and return the warnings (doubts) on its page.
+    """Render the reports of a run again, seal its directory again, and return the warnings (doubts) on its page.
 
-    An incomplete run gets pages that report this, and no seal. Raises UsageError for a bare archive.
+    The pages of an incomplete run report that it is incomplete, and its directory is not sealed. Raises UsageError for
+    a bare archive.
     """
     [bundle], judgement = judged([directory])
     junit = not bundle.place.published

@@ -50,7 +50,7 @@ def try_step(
     heartbeat: Heartbeat = None,
     redact: Redact = None,
 ) -> None:
-    """Run the step that a function makes: does it capture, train the same, how fast, where does it wait."""
+    """Run the step that a function makes: does it capture, train the same, how fast is it, where does the host wait."""
     draft = Draft(find_step_source(step), steps or STEPS, arms_here(compiled=compiled, speed=speed))
     _refuse_together({"--json": json, "--markdown": markdown, "--write-contract": write_contract})
     _refuse_together({"--baseline": bool(baseline), "--write-contract": write_contract})
@@ -88,7 +88,7 @@ def _refuse_together(options: Mapping[str, bool]) -> None:
 def _tried(
     draft: Draft, reports: Path | None, options: session.VerifyOptions, watch: Progress, *, as_text: bool
 ) -> tuple[Tried, Draft]:
-    """Try the draft until the choice of comparison is final; as text, print each answer as soon as it is known."""
+    """Try the draft until the kind of comparison is final. As text, print each answer as soon as it is known."""
     names = {FIRST: options.name, CHOSEN: None if options.name is None else f"{options.name}-chosen"}
 
     def run(other: Draft, which: str) -> Tried:

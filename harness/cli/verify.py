@@ -79,7 +79,7 @@ def verify(
         bool, typer.Option("--no-where", help="Do not execute arms again to locate the first difference of a failure.")
     ] = False,
 ) -> None:
-    """Run the planned units, judge them, write a run directory with its report."""
+    """Run the planned units, judge them, and write a run directory with its report."""
     options = session.VerifyOptions(
         claims=tuple(claim or ()),
         tags=tuple(tag or ()),
@@ -120,7 +120,7 @@ def verify(
 
 
 def verify_here(paths: Sequence[Path], options: session.VerifyOptions) -> session.Judgement:
-    """Verify on this machine; worker processes import modules while contracts are read and systems described."""
+    """Verify on this machine. Worker processes import modules while contracts are read and systems are described."""
     from harness.execution.supervisor import Interpreters
 
     refuse = partial(refuse_lint_errors, paths=paths, limit_s=options.wall_limit_s)
@@ -134,7 +134,7 @@ def verify_here(paths: Sequence[Path], options: session.VerifyOptions) -> sessio
 def verify_on(
     on: str | None, gpus: str | None, paths: Sequence[Path], options: session.VerifyOptions
 ) -> session.Judgement:
-    """Verify the claims of the contracts as jobs of an engine, then judge all run directories together."""
+    """Verify the contracts' claims in jobs of an engine such as Slurm, then judge all run directories together."""
     contracts = load_contracts(paths)
     read = FilesRead.of(paths, options.waivers, contracts)
     refuse_lint_errors(contracts, find_waivers(paths, options.waivers), paths)
