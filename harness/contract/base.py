@@ -1,4 +1,4 @@
-"""Define the field types and base models that every part of the contract language is made of."""
+"""Define the field types and the base models from which the models of the contract language are built."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Strict(BaseModel):
 
 @dataclass(frozen=True)
 class Problem:
-    """A broken rule. path: of the offending value, within the contract, or within the judgement that yields this."""
+    """A broken rule. path: of the offending value, counted from the contract, or from the judgement that yields it."""
 
     path: tuple[str | int, ...]
     rule: str
@@ -84,9 +84,10 @@ NUDGED_CONTROLS = ("ends.control", "control")  # fields that name a baseline who
 
 
 class GradientDemand(NamedTuple):
-    """Gradients that a paired run reduces for a judgement, and the arm with which it compares them.
+    """Gradients that a paired run reduces for a judgement, and the arm with which the run compares them.
 
-    steps: counted from 0, or from the end if negative; steps that the workload does not have are left out.
+    steps: the steps with these gradients, counted from 0, or from the end if negative. Steps that the workload does not
+    have are left out.
     also: other arms whose gradients are reduced.
     control: an arm that is also compared with the baseline.
     """
@@ -104,7 +105,7 @@ class GradientDemand(NamedTuple):
 
 @dataclass(frozen=True, init=False)
 class Demand:
-    """Marks a field that can turn PASS into FAIL. The verdict then has one of these reason codes, and these figures."""
+    """Marks a field that can turn PASS into FAIL. The verdict then has one of `reasons`, and has these `figures`."""
 
     reasons: tuple[str, ...]
     figures: Mapping[str, Scalar]
@@ -116,14 +117,14 @@ class Demand:
 
 @dataclass(frozen=True)
 class NoDemand:
-    """Marks a field that cannot turn PASS into FAIL, with the reason `why`. The mark also covers nested fields."""
+    """Marks a field that cannot turn PASS into FAIL. `why` gives the reason. The mark also covers nested fields."""
 
     why: str
 
 
 @dataclass(frozen=True)
 class Nothing:
-    """Marks a field whose `value` every run meets, so that with this value the field requires nothing."""
+    """Marks a field that requires nothing if it has this `value`, because every run meets the value."""
 
     value: float
 
@@ -135,7 +136,7 @@ class NamesArm:
 
 @dataclass(frozen=True)
 class CountsSteps:
-    """Marks a number of steps, or a list of step numbers, that must be within the workload's steps."""
+    """Marks a number of steps, or a list of step numbers, that must fit in the number of steps of the workload."""
 
 
 ArmName = Annotated[Name, NamesArm(), NoDemand("names an arm")]
@@ -196,9 +197,10 @@ def flat(annotation: Any) -> Iterator[Any]:
 
 
 class Judged(Strict):
-    """One judgement: a whole claim, or one part of a claim. Every kind's model is a subclass.
+    """One judgement: a whole claim, or one part of a claim. The model of every kind is a subclass.
 
-    The methods derive facts from the fields. A kind overrides the methods for which its answer differs.
+    The methods derive facts from the fields. A kind overrides the methods that must return something else for this
+    kind.
     """
 
     mechanism: Mechanism | None = None
@@ -224,7 +226,7 @@ class Judged(Strict):
         return {path: arm for path, arm in named.items() if isinstance(arm, str)}
 
     def between_steps(self) -> dict[str, object]:
-        """Return what only the candidate does between its steps, as settings of the probe `where`."""
+        """Return the work that only the candidate does between its steps, as settings of the probe `where`."""
         return {}
 
     def uncaptured_may_begin(self) -> int:
@@ -236,9 +238,9 @@ class Judged(Strict):
     _conditional: Conditional | None = PrivateAttr(default=None)
 
     def depend(self, bounds: Mapping[str, Bound], variants: Sequence[Judged]) -> None:
-        """Store the bounds with cases, by field path. Called by the loader. Fields have the `otherwise` values.
+        """Store the bounds with cases, by field path. The loader calls this. The fields keep the `otherwise` values.
 
-        variants: a valid copy of the judgement for each set of numbers by which it may be judged.
+        variants: one valid copy of the judgement for each set of numbers that can apply to it.
         """
         self._conditional = Conditional(bounds, variants)
 
@@ -247,7 +249,7 @@ class Judged(Strict):
         return {} if self._conditional is None else self._conditional.bounds
 
     def variants(self) -> Sequence[Judged]:
-        """Return a copy of the judgement for each set of numbers by which it may be judged."""
+        """Return one copy of the judgement for each set of numbers that can apply to it."""
         return [self] if self._conditional is None else self._conditional.variants
 
     def resolved(self, situation: Situation) -> Judged:
@@ -265,7 +267,7 @@ class Judged(Strict):
         yield from ()
 
     def demanded(self) -> dict[str, Demand]:
-        """Return the fields whose current values, or defaults, can turn PASS into FAIL, by field path."""
+        """Return the fields that can turn PASS into FAIL with their current or default values, by field path."""
         variants = self.variants()
         return {
             path: demand
@@ -274,14 +276,14 @@ class Judged(Strict):
         }
 
     def can_bite(self, path: str) -> bool:
-        """Return True if the value at the path of a `Demand` field requires something, so that it can cause FAIL."""
+        """Return True if the current value of the `Demand` field at `path` requires something and can cause FAIL."""
         value = self.value_at(path)
         if value is None or value is False or value in ([], {}):
             return False
         return value != getattr(marks(type(self), Nothing).get(path), "value", None)
 
     def idle(self) -> list[str]:
-        """Return the paths of the fields that require nothing in any set of numbers by which it may be judged."""
+        """Return the paths of the fields that require nothing, whichever set of numbers applies to the judgement."""
         return [
             path
             for path, nothing in marks(type(self), Nothing).items()
@@ -289,7 +291,7 @@ class Judged(Strict):
         ]
 
     def value_at(self, path: str) -> object:
-        """Return the value at a path such as `guards.steps`, or None where a field on the path is left out."""
+        """Return the value at a path such as `guards.steps`, or None if a field on the path is not set."""
         name, _, below = path.partition(".")
         value: object = getattr(self, name, None)
         for each in below.split(".") if below else ():
@@ -301,14 +303,14 @@ class Judged(Strict):
         on: Sequence[str],  # noqa: ARG002
         claims: Mapping[str, Sequence[Judged]],  # noqa: ARG002
     ) -> Iterator[Problem]:
-        """Yield a problem for each name of a workload or claim that does not exist; paths are within this judgement.
+        """Yield a problem for each name of a workload or claim that does not exist. Paths are within this judgement.
 
-        `on` are the workloads of the judgement's claim, `claims` the judgements of each claim of the contract.
+        on: the workloads of the judgement's claim. claims: the judgements of each claim of the contract.
         """
         yield from ()
 
     def beyond(self, steps: int) -> Iterator[tuple[tuple[str | int, ...], str]]:
-        """Yield path and rule of every value that a workload with `steps` steps is too short for."""
+        """Yield path and rule of every value that does not fit in a workload of `steps` steps."""
         for field in marks(type(self), CountsSteps):
             path, value = tuple(field.split(".")), self.value_at(field)
             for position, step in enumerate(value if isinstance(value, list) else ()):
@@ -318,21 +320,21 @@ class Judged(Strict):
                 yield path, f"`{field}` ({value}) is within the workload's steps"
 
     def undecidable(self) -> Iterator[Problem]:
-        """Yield a problem for each demand that no evidence could decide; paths are within this judgement."""
+        """Yield a problem for each requirement that no evidence could decide. Paths are within this judgement."""
         yield from ()
 
     def captures_candidate(self) -> bool:
-        """Return True if the judgement's candidate must ask for a capture."""
+        """Return True if the judgement's candidate must be an arm that captures."""
         return self.mechanism is not None
 
     # --- what must be run for it ------------------------------------------------------------------------------
 
     def asks_the_device(self) -> bool:
-        """Return True if the judgement is about the CUDA device of this machine."""
+        """Return True if the judgement makes a statement about the CUDA device of this machine."""
         return False
 
     def asks_the_device_of_replays(self) -> bool:
-        """Return True if a captured candidate must be judged on a CUDA device, since traced replays decide nothing."""
+        """Return True if a captured candidate needs a CUDA device here, because traced replays decide nothing."""
         return False
 
     def candidate_capabilities(self) -> frozenset[str]:
@@ -344,15 +346,15 @@ class Judged(Strict):
         return frozenset()
 
     def chosen_probe(self) -> str | None:
-        """Return the probe, among those of its kind, that records its evidence; None if the kind has only one."""
+        """Return the name of the probe that records the judgement's evidence; None if its kind has only one probe."""
         return None
 
     def replicas(self) -> dict[str, int]:
-        """Return how often a paired run executes each arm that it executes more than once."""
+        """Return the number of executions of each arm that a paired run executes more than once."""
         return {}
 
     def compared(self) -> list[list[str]]:
-        """Return groups that one process must execute: first executions of several arms, or all executions of one arm.
+        """Return groups of executions that one process must do: several arms once each, or one arm several times.
 
         Arms that are judged only by series and digests may be executed in several processes.
         """
@@ -368,25 +370,25 @@ class Judged(Strict):
         return None
 
     def recorded_of(self) -> dict[str, dict[str, int | str]]:
-        """Return additional recordings of a paired run, by arm, as fields of its `PlannedArm`."""
+        """Return what a paired run records in addition, by arm, as fields of the arm's `PlannedArm`."""
         return {}
 
     def process_count(self) -> int | None:
-        """Return the number of processes (each a run) that repeat the probe; None: one run, shared if possible."""
+        """Return the number of processes (each a run) that repeat the probe. None means one run, shared if possible."""
         return None
 
     def arms_of(self, process: int) -> list[str]:  # noqa: ARG002 - all arms, unless a kind gives each arm its own process
-        """Return the arms that one of several processes executes, the baseline first."""
+        """Return the arms that the process with this number executes, the baseline first."""
         return list(dict.fromkeys(reversed(self.arms().values())))
 
     def measurement_of(self, process: int) -> int:  # noqa: ARG002
-        """Return the number of the measurement that a process belongs to. Measurements are made one after another."""
+        """Return the number of the measurement that a process belongs to. Measurements are made one after the other."""
         return 0
 
 
 @dataclass(frozen=True)
 class Conditional:
-    """The bounds with cases of a judgement, by field path, and a copy of it for each set of numbers that can occur."""
+    """A judgement's bounds with cases, by field path, and a copy of the judgement for each set of numbers."""
 
     bounds: Mapping[str, Bound]
     variants: Sequence[Judged]
@@ -396,11 +398,11 @@ _Model = TypeVar("_Model", bound=BaseModel)
 
 
 def _with_value(model: _Model, path: Sequence[str], value: object) -> _Model:
-    """Return a copy with another value at a field path. Do not validate the copy, because the value is valid."""
+    """Return a copy of the model with another value at a field path. The copy is not validated: the value is valid."""
     name, *rest = path
     return model.model_copy(update={name: _with_value(getattr(model, name), rest, value) if rest else value})
 
 
 def refuse(message: str, *path: str | int) -> None:
-    """Raise a validation error. path: within the model, of the value to which the message points."""
+    """Raise a validation error with this message. path: the value, within the model, to which the error points."""
     raise PydanticCustomError("contract_rule", "{message}", {"message": message, "path": list(path)})

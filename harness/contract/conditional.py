@@ -7,8 +7,8 @@ For each number that can turn PASS into FAIL (`Demand`), a contract may give a n
       cases:
         - {gpu: H100, value: 1.3}
 
-A contract with such bounds is validated once for every set of numbers by which some unit may be judged, as if the
-contract had these plain numbers.
+A contract with such bounds is validated once for every set of numbers that can apply to one of its units. Each
+validation reads the contract as if it had these plain numbers.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Case(Strict):
 
 
 class ByCase(Strict):
-    """A bound that depends on where it is judged."""
+    """A bound that depends on the unit: on its workload, GPU, compute capability or data type."""
 
     otherwise: Any
     """The bound if no case holds."""
@@ -76,7 +76,7 @@ class ByCase(Strict):
 
 @dataclass(frozen=True)
 class Found:
-    """A bound with cases in a document. claim, part: their positions; field: path among the fields of its kind."""
+    """A bound with cases, found in a document. claim, part: their positions. field: path within the judgement."""
 
     claim: int
     part: int
@@ -89,7 +89,7 @@ class Found:
         return (*self.judgement, *self.field.split("."))
 
     def value_at(self, choice: int | None) -> Path:
-        """Return the path of the value of the case numbered `choice`; None means the `otherwise` value."""
+        """Return the document path of the value of case number `choice`; None means the `otherwise` value."""
         return (*self.place, "otherwise") if choice is None else (*self.place, "cases", choice, "value")
 
 
@@ -98,7 +98,7 @@ Choices = tuple[int | None, ...]  # for each bound of a claim, the number of a c
 
 @dataclass(frozen=True)
 class Reading:
-    """The document with one set of plain numbers. only_on: the workloads with these numbers, by a claim's position."""
+    """The document with plain numbers. only_on: the workloads that have these numbers, by the position of a claim."""
 
     document: Document
     choices: dict[int, Choices]
@@ -149,7 +149,7 @@ class Bounds:
                     yield found
 
     def _note_what_is_no_number(self, found: Found, bound: ByCase) -> None:
-        """Record an error for each value of a case that is not a number. Unlike a field, a value cannot be left out."""
+        """Record an error for each value of the bound that is not a number. Unlike a field, a value must be given."""
         for choice, value in ((None, bound.otherwise), *((at, case.value) for at, case in enumerate(bound.cases))):
             if isinstance(value, bool) or not isinstance(value, int | float):
                 rule = f"'{found.place[-1]}' must be a valid number"
@@ -157,7 +157,8 @@ class Bounds:
                 self.errors.append(self.document.error(place, rule, got=shown(value), remedy=remedy))
 
     def _sets_of(self, number: int, found: Sequence[Found]) -> dict[Choices, set[str]]:
-        """Return the sets of numbers by which a claim may be judged, with their workloads; first only `otherwise`.
+        """Return the sets of numbers that can apply to a claim, each with its workloads. First is the set of
+        `otherwise` values.
 
         Also record an error for each case that can never win.
         """
@@ -205,7 +206,10 @@ class Bounds:
             self.errors.append(self.document.error(path, rule, got=got, remedy=remedy))
 
     def readings(self) -> list[Reading]:
-        """Return the document once for each set of numbers, first with only `otherwise`; once if there are no cases."""
+        """Return the document once for each set of numbers, first with all `otherwise` values.
+
+        Without cases, return the document once.
+        """
         sets = {number: list(each.items()) for number, each in self._sets.items()}
         count = max((len(each) for each in sets.values()), default=1)
         return [
@@ -243,7 +247,7 @@ class Bounds:
 
 
 def _bound(one: Found, at: int, position: int, valid: dict[Choices, list[Judged]]) -> Bound:
-    """Return the bound, with the values that the models parsed."""
+    """Return the bound. Take its numbers from the validated models, not from the document."""
     values = {choices[at]: parts[position].value_at(one.field) for choices, parts in valid.items()}
     cases = [(conditions, _number(values[case])) for case, conditions in enumerate(one.cases)]
     return Bound(_number(values[None]), tuple(cases))
@@ -260,7 +264,7 @@ def _choice(cases: Sequence[Conditions], situation: Situation) -> int | None:
 
 
 def _around(capability: str) -> list[str]:
-    """Return the capability, a lower one and the next higher one, since conditions can change between these."""
+    """Return the capability, a lower one, and the next higher one. Conditions can change between these three."""
     major, minor = (int(number) for number in capability.split("."))
     return ["0.1", capability, f"{major}.{minor + 1}"]
 
@@ -276,7 +280,7 @@ def _with(value: Any, path: Path, new: Any) -> Any:
 
 @cache
 def numbers_of(kind: str) -> list[str]:
-    """Return the field paths of a kind's numbers that can turn PASS into FAIL and do not influence runs."""
+    """Return the field paths of those numbers of a kind that can turn PASS into FAIL and do not influence its runs."""
     model, row = part_model(kind), kinds()[kind]
     planned = {name for settings in row.probes.values() for name in settings}
     return [path for path in marks(model, Demand) if path.split(".")[0] not in planned and _is_number(model, path)]

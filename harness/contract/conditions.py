@@ -25,9 +25,10 @@ Dtype = Literal[
 
 @dataclass(frozen=True)
 class Situation:
-    """The facts about a unit on which bounds can depend; None: the fact does not exist, or is not known.
+    """The facts about a unit on which bounds can depend. None: the fact does not exist or is unknown.
 
-    gpu: the device's name; capability: its compute capability, such as `9.0`; dtype: as the candidate's system states.
+    gpu: the device's name. capability: its compute capability, such as `9.0`. dtype: the data type in which the
+    candidate computes, as stated by its system.
     """
 
     workload: str
@@ -38,7 +39,7 @@ class Situation:
 
 @dataclass(frozen=True)
 class Conditions:
-    """Conditions that must all hold; None: no condition."""
+    """Conditions that must all hold. None in a field means that the field is no condition."""
 
     workload: str | None = None
     gpu: str | None = None
@@ -63,13 +64,13 @@ class Conditions:
 
 @dataclass(frozen=True)
 class Bound:
-    """A number that depends on the situation: that of the first case whose conditions hold, else `otherwise`."""
+    """A number that depends on the situation: of the first case whose conditions all hold, otherwise `otherwise`."""
 
     otherwise: float
     cases: Sequence[tuple[Conditions, float]]
 
     def decided(self, situation: Situation) -> tuple[float, str]:
-        """Return the number that applies in a situation, and the deciding conditions as text."""
+        """Return the number that applies in a situation, and the conditions that selected it, as text."""
         for conditions, value in self.cases:
             if conditions.hold(situation):
                 return value, str(conditions)
@@ -77,7 +78,7 @@ class Bound:
 
     @property
     def of_workload_alone(self) -> bool:
-        """Return True if every case depends on the workload alone, so that a unit's name shows which case decides."""
+        """Return True if every case depends only on the workload, so that the workload alone selects the case."""
         return all(conditions == Conditions(workload=conditions.workload) for conditions, _ in self.cases)
 
     @property
@@ -91,13 +92,13 @@ class Bound:
 
 
 def is_gpu(found: str | None, wanted: str) -> bool:
-    """Return True if a device's name has these words, in any case: `NVIDIA H100 80GB HBM3` is an `H100`."""
+    """Return True if a device's name contains these words, ignoring case: `NVIDIA H100 80GB HBM3` is an `H100`."""
     words = r"\s+".join(re.escape(word) for word in wanted.split())
     return found is not None and re.search(rf"(?<![A-Za-z0-9]){words}(?![A-Za-z0-9])", found, re.IGNORECASE) is not None
 
 
 def reaches(found: str | None, wanted: str) -> bool:
-    """Return True if capability `found` is at least `wanted`. Compare numbers, so that `10.0` is more than `9.0`."""
+    """Return True if capability `found` is at least `wanted`. Numbers are compared, so `10.0` is more than `9.0`."""
     return found is not None and _ordered(found) >= _ordered(wanted)
 
 

@@ -1,4 +1,4 @@
-"""Define the guards of judgements about training, the bounds that these judgements share, and the bounds of `ends`."""
+"""Define the guards of judgements about training, the bounds that these judgements share, and bounds on end states."""
 
 from __future__ import annotations
 
@@ -36,8 +36,9 @@ class TrainingEffect(Strict):
 
 
 class Floor(Strict):
-    """Training had an effect: parameters moved, or the loss fell below an untrained control's loss. One of the two is
-    enough, because a loss may be 0 by construction, and a large parameter may move little.
+    """Training had an effect: parameters moved, or the loss fell below an untrained control's loss.
+
+    One of the two is enough, because a loss may be 0 by construction, and a large parameter may move only little.
     """
 
     control: ArmName
@@ -49,7 +50,7 @@ class Floor(Strict):
 
 
 class Guards(Strict):
-    """Conditions for a PASS. If one is not met, the verdict is FAIL with a `vacuous_…` code."""
+    """Conditions without which no PASS is given. If one is not met, the verdict is FAIL with a `vacuous_…` code."""
 
     steps: StepsCompared
     """Smallest number of compared steps."""
@@ -63,13 +64,13 @@ class Guards(Strict):
     """The least effect that counts as training. If it is not met, the claim is undecided (`trained_too_little`)."""
 
     def controls(self) -> dict[str, str]:
-        """Return the untrained control arm of each guard that names one, by guard."""
+        """Return the untrained control arms that the guards name, by guard."""
         named = {"training_effect": self.training_effect, "floor": self.floor}
         return {guard: each.control for guard, each in named.items() if each is not None}
 
 
 class Guarding(Judged):
-    """Derive the required capabilities from the guards of a judgement."""
+    """A judgement with guards. The guards determine which capabilities the systems must have."""
 
     if TYPE_CHECKING:  # each kind declares them, after its own fields
         guards: Guards
@@ -82,7 +83,7 @@ class Guarding(Judged):
 
 
 class Guarded(Guarding):
-    """Derive requirements also from `equality` and its bound."""
+    """A judgement with guards whose `equality` determines which bounds can cause FAIL."""
 
     if TYPE_CHECKING:
         equality: EqualityOrNoise
@@ -93,7 +94,7 @@ class Guarded(Guarding):
 
 
 class Bounded(Guarded):
-    """Add a bound relative to the baseline's value, instead of the absolute bound or in addition to it."""
+    """A judgement that can have a bound relative to the baseline's value, instead of or next to the absolute bound."""
 
     if TYPE_CHECKING:
         max_relative_difference: Positive | None
@@ -105,7 +106,7 @@ class Bounded(Guarded):
         return self
 
     def demanded(self) -> dict[str, Demand]:
-        """Return the fields that can cause FAIL. With two bounds, a fault must break the bound that it names."""
+        """Return the fields that can cause FAIL. If both bounds are set, a fault must break the bound that it names."""
         found = super().demanded()
         if self.max_relative_difference is not None and "max_abs_difference" in found:
             found["max_abs_difference"] = Demand("exceeds_tolerance", exceeded_bound="max_abs_difference")
@@ -113,7 +114,7 @@ class Bounded(Guarded):
 
 
 def bites_by_equality(path: str, equality: EqualityOrNoise | None) -> bool:
-    """Return True if the value at `path` can decide the verdict: `equality` for bits or noise, otherwise the bounds."""
+    """Return True if the value at `path` can cause FAIL: `equality` for bits or noise, otherwise the bounds."""
     if path == "equality":
         return equality in ("bitwise", "noise")
     return equality == "within" or path not in {"max_abs_difference", "max_relative_difference"}
@@ -127,7 +128,7 @@ _MOMENTS = (
 
 
 def _of_bookkeeping(name: str) -> str:
-    """Return the name unchanged. Raise PydanticCustomError if it shows that training reads the tensor."""
+    """Return the name unchanged. Raise PydanticCustomError if the name shows that training reads the tensor."""
     category, _, tensor = name.partition(" ")
     if category not in ("optimizer", "tensors") or not tensor.strip() or tensor.rpartition(".")[2] in _MOMENTS:
         raise PydanticCustomError(
@@ -155,5 +156,5 @@ class Ends(Strict):
     rounding that the median parameter shows."""
 
     def recorded_of(self, candidate: str, baseline: str) -> dict[str, dict[str, int | str]]:
-        """Return what to record, by arm: the movements of all three arms. The control is also nudged."""
+        """Return what each of the three arms must record: its movements. The control is also nudged."""
         return {arm: {"moves": True, "nudged": arm == self.control} for arm in (candidate, baseline, self.control)}

@@ -1,4 +1,7 @@
-"""Generate the JSON Schema of the contract language from the models; the schema of the built-in kinds is checked in."""
+"""Generate the JSON Schema of the contract language from its models.
+
+The schema of the harness's own kinds, without kinds of installed packages, is a file of the repository.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ SHARED_PATH = Path(__file__).with_name("shared.schema.json")
 
 
 class _Described(GenerateJsonSchema):
-    """Use the docstrings of models and of their fields as descriptions."""
+    """Generate schemas whose descriptions are the docstrings of models and of their fields."""
 
     def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
         generated = super().model_schema(schema)
@@ -45,7 +48,7 @@ class _Described(GenerateJsonSchema):
 
 @cache
 def _conditional_fields() -> dict[type[BaseModel], set[str]]:
-    """Return, by model, the number fields that may depend on where a claim is judged."""
+    """Return, by model, the number fields whose value may depend on the unit (workload, GPU, data type)."""
     fields: dict[type[BaseModel], set[str]] = {}
     for kind in part_kinds():
         for path in numbers_of(kind):
@@ -60,7 +63,7 @@ def _conditional_fields() -> dict[type[BaseModel], set[str]]:
 
 
 class _OfTheHarness(_Described):
-    """Leave out the claim kinds of installed packages."""
+    """Generate the schema without the claim kinds of installed packages."""
 
     def tagged_union_schema(self, schema: core_schema.TaggedUnionSchema) -> JsonSchemaValue:
         foreign = set(part_kinds()) - BUILT_IN.keys()
@@ -81,7 +84,7 @@ def contract_json_schema(*, with_packages: bool) -> dict[str, Any]:
 
 
 def _refer_to_cases(schema: object) -> None:
-    """Replace each placeholder by a reference, because pydantic refuses references to foreign definitions."""
+    """Replace each placeholder by a reference, because pydantic refuses references to definitions not its own."""
     for inside in schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ():
         _refer_to_cases(inside)
     if isinstance(schema, dict) and _BY_CASE in schema.get("anyOf", []):
@@ -89,7 +92,7 @@ def _refer_to_cases(schema: object) -> None:
 
 
 def _by_case() -> dict[str, Any]:
-    """Return the definitions of a bound with cases. The loader, not the schema, checks the ranges of its values."""
+    """Return the definitions of a bound with cases. The loader, not the schema, checks the ranges of its numbers."""
     generated = ByCase.model_json_schema(schema_generator=_Described)
     case, properties = generated["$defs"].pop("Case"), generated["properties"]
     case["minProperties"] = 2
@@ -119,7 +122,7 @@ def main() -> None:
 
 @cache
 def _field_docstrings(module: str) -> dict[tuple[str, str], str]:
-    """Return the string below each field of each model of a module. Reads the source: Python drops these strings."""
+    """Return the string below each field of a module's models. Read the source: Python drops these strings."""
     docstrings = {}
     tree = ast.parse(inspect.getsource(sys.modules[module]))
     for model in (node for node in tree.body if isinstance(node, ast.ClassDef)):

@@ -39,10 +39,11 @@ Place = tuple[Key, ...]
 
 
 def problems(contract: Contract, only_on: Mapping[int, Collection[str]] = MappingProxyType({})) -> list[Problem]:
-    """Return a problem for each name that does not exist and each demand that cannot be met, in claim order.
+    """Return a problem for each name that does not exist and each requirement that cannot be met, in the order of the
+    claims.
 
-    only_on: by a claim's position, the workloads on which the claim is judged by the numbers in this contract; default:
-    all workloads of the claim.
+    only_on: by the position of a claim, the workloads to which this contract's numbers apply; default: all workloads of
+    the claim.
     """
     return list(_problems(contract, only_on))
 
@@ -71,7 +72,7 @@ def _problems(contract: Contract, only_on: Mapping[int, Collection[str]]) -> Ite
 
 
 def _names_in_one_case(contract: Contract) -> Iterator[Problem]:
-    """Yield a problem for names that are equal or differ only in case, because they become the names of files."""
+    """Yield a problem for names that differ only in case or not at all, because names become the names of files."""
     named: list[tuple[str, list[tuple[Place, str]]]] = [
         ("claim ids", [(("claims", index, "id"), claim.id) for index, claim in enumerate(contract.claims)]),
         ("workloads", [(("workloads", name), name) for name in contract.workloads]),
@@ -105,7 +106,7 @@ def _excused_ends(claim: AnyClaim, here: Place) -> Iterator[Problem]:
 
 
 def _arm_names(contract: Contract, part: AnyPart, named: Mapping[str, str], path: Place) -> Iterator[Problem]:
-    """Yield problems of named arms: an arm exists, differs from the others, and captures if the claim needs it."""
+    """Yield a problem for each arm that does not exist, is named twice, or must capture but does not."""
     seen: dict[str, str] = {}
     for field, arm in named.items():
         if arm not in contract.arms:
@@ -125,7 +126,7 @@ def _arm_names(contract: Contract, part: AnyPart, named: Mapping[str, str], path
 
 
 def _control_of_ends(contract: Contract, named: Mapping[str, str], path: Place) -> Iterator[Problem]:
-    """Yield problems of `ends`: it compares arms of one system, and its control has the baseline's settings."""
+    """Yield problems of `ends`: its arms must have one system, and its control the baseline's settings."""
     arms = {name: contract.arms[arm] for name, arm in named.items() if arm in contract.arms}
     control = next((field for field in NUDGED_CONTROLS if field in named), None)
     if control is None or "baseline" not in named or len(arms) < len(named):
@@ -142,7 +143,7 @@ def _control_of_ends(contract: Contract, named: Mapping[str, str], path: Place) 
 
 
 def _ranks(contract: Contract, part: AnyPart, names: Mapping[str, str], path: Place) -> Iterator[Problem]:
-    """Yield problems of ranks: compared arms need equal numbers of ranks, a claim about ranks needs several."""
+    """Yield problems of ranks: compared arms need equal numbers of ranks, and claims about ranks need several ranks."""
     named = {field: arm for field, arm in names.items() if arm in contract.arms}
     of_candidate = contract.arms[named[part.candidate_path]] if part.candidate_path in named else None
     candidate = 1 if of_candidate is None else of_candidate.ranks
@@ -185,7 +186,7 @@ def _warm_steps(contract: Contract, named: Mapping[str, str], path: Place, name:
 
 
 def _on_workload(claim: AnyClaim, part: AnyPart, path: Place, name: str, workload: Workload) -> Iterator[Problem]:
-    """Yield a problem for each bound, and each mechanism, that does not fit this workload."""
+    """Yield a problem for each bound, and for each kind of replay, that does not fit this workload."""
     for place, rule in part.beyond(workload.steps):
         got = f"workload '{name}' has {workload.steps} steps"
         yield Problem((*path, *place), rule, got, "lower it, or give the workload more steps")
@@ -203,8 +204,8 @@ NO_CONTRACT = "a file that is no contract lies in another folder, or in a hidden
 class LoadedContract:
     """A valid contract with its source.
 
-    digest: the SHA-256, in hexadecimal, of the file's bytes, and of its shared files if it uses any (`shared`).
-    value: its content in version 2, joined with its shared files.
+    digest: the SHA-256, in hexadecimal, of the file's bytes and, if the contract uses shared files, of their digests.
+    value: the contract's content in version 2 of the language, joined with its shared files (`shared`).
     version: the version of the language in which the file is written.
     """
 
@@ -223,16 +224,16 @@ class LoadedContract:
         return _demands(self.value)
 
     def where(self, *path: str | int) -> str:
-        """Return `file:line:column` of the value at `path`, or of the nearest part above it."""
+        """Return `file:line:column` of the value at `path`, or of the nearest parent that the file has."""
         line, column = self.position(path)
         origin = self.origins.get((str(path[0]), str(path[1]))) if len(path) > 1 else None
         return f"{self.path if origin is None else origin.where}:{line}:{column}"
 
 
 def load_contract(path: Path, files: SharedFiles | None = None) -> LoadedContract:
-    """Load one contract file. Raises ContractError; ContractErrors when there are several.
+    """Load one contract file. Raises ContractError, or ContractErrors if there are several errors.
 
-    files: reads shared files; default: they are searched for relative to the contract's folder.
+    files: reads shared files; by default shared files are searched for relative to the contract's folder.
     """
     return loaded_from(strict_yaml.read(path), path, files)
 
@@ -258,7 +259,7 @@ def demands_of(path: Path, files: SharedFiles) -> str:
 def _joined(
     document: strict_yaml.Document, path: Path, files: SharedFiles | None
 ) -> tuple[strict_yaml.Document, list[SharedFile]]:
-    """Return a document in version 2, joined with its shared files, and these files. Raises as `load_contract` does."""
+    """Return the document in version 2, joined with its shared files, and these files. Raises as `load_contract`."""
     document, errors = _in_this_version(document)
     used: list[SharedFile] = []
     if not errors:
@@ -307,7 +308,7 @@ def _validated_once(reading: Reading) -> tuple[Contract | None, list[ContractErr
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """Switch garbage collection off, because it takes a tenth of the time and loaded objects are kept anyway."""
+    """Switch garbage collection off: it takes a tenth of the loading time, and loaded objects are kept anyway."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -320,7 +321,7 @@ def _uncollected() -> Iterator[None]:
 def load_contracts(paths: Sequence[Path], locate: Locate | None = None) -> list[LoadedContract]:
     """Load contract files, and all contracts of folders (see `files_of_folder`), each file once.
 
-    locate: finds shared files; default: they are searched for relative to the contract's folder.
+    locate: finds shared files; by default they are searched for relative to the contract's folder.
     Raises UsageError for a path that does not exist. Raises ContractErrors with every error of every file, also if a
     folder contains no contract or if two files have the same id.
     """
@@ -350,7 +351,7 @@ def load_contracts(paths: Sequence[Path], locate: Locate | None = None) -> list[
 
 
 def id_again(first: LoadedContract, second: LoadedContract) -> ContractError:
-    """Return the error that two contracts have the same id. Runs and verdicts are stored by id, ignoring case."""
+    """Return the error that two contracts have ids that are equal or differ only in case. Ids become file names."""
     got, remedy = f"'{second.contract.id}' again", f"{first.where('id')} has it already: rename one"
     if first.contract.id != second.contract.id:
         got, remedy = f"'{second.contract.id}'", f"{first.where('id')} differs from it in case only: rename one"
@@ -358,7 +359,7 @@ def id_again(first: LoadedContract, second: LoadedContract) -> ContractError:
 
 
 def _add_new(errors: list[ContractError], found: ContractError) -> None:
-    """Add errors that are not listed yet, because an error in a shared file is found by every contract that uses it."""
+    """Add the errors that are not in the list yet. Every contract that uses a faulty shared file has the same error."""
     listed = {str(each) for each in errors}
     errors += [each for each in found.each() if str(each) not in listed]
 
@@ -370,7 +371,7 @@ def unused_files(paths: Sequence[Path], contracts: Sequence[LoadedContract]) -> 
 
 
 def contract_files(paths: Sequence[Path]) -> list[Path]:
-    """Return the files that `load_contracts` reads. Raises ContractErrors where a folder holds no contract."""
+    """Return the files that `load_contracts` reads. Raises ContractErrors if a folder contains no contract."""
     errors: list[ContractError] = []
     files = _files(paths, errors)
     if errors:
@@ -390,7 +391,7 @@ def _files(paths: Sequence[Path], errors: list[ContractError]) -> list[Path]:
 
 
 def _in_this_version(document: strict_yaml.Document) -> tuple[strict_yaml.Document, list[ContractError]]:
-    """Return the document in version 2, and errors. If there are errors, further validation is pointless."""
+    """Return the document in version 2, and errors. If there are errors, the document cannot be validated further."""
     value = document.value
     if not isinstance(value, dict):
         got = "a list" if isinstance(value, list) else "a single value"
@@ -419,9 +420,9 @@ def _unportable(document: strict_yaml.Document) -> list[ContractError]:
 
 
 def selected(contracts: Sequence[LoadedContract], tags: Sequence[str], claims: Sequence[str] = ()) -> tuple[str, ...]:
-    """Return the ids of the claims that have one of the tags, limited to `claims` if given; without tags, `claims`.
+    """Return the ids of the claims that have one of the tags, and only of those in `claims` if it is not empty.
 
-    Raises UsageError for a tag that no claim has, and where no claim is left.
+    Without tags, return `claims`. Raises UsageError for a tag that no claim has, and if no claim is selected.
     """
     if not tags:
         return tuple(claims)

@@ -1,4 +1,4 @@
-"""Read the rules that may change the verdict of an older contract, and find the rules that concern a contract."""
+"""Read the rules of newer versions that may change an older contract's verdicts, and find those that concern it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from harness.contract.strict_yaml import read
 
 
 class Rule(Strict):
-    """A rule that was introduced with `version`. `rules.yaml` explains the fields."""
+    """A rule of judging that version `version` introduced. `rules.yaml` explains the fields."""
 
     id: Name
     version: RulesVersion
@@ -31,13 +31,13 @@ class Rule(Strict):
 
     @property
     def key(self) -> str:
-        """Return the key of the line to write."""
+        """Return the key of the line that an author must write into the contract."""
         return self.write.partition(":")[0]
 
 
 @dataclass(frozen=True)
 class Concern:
-    """A rule, the claims that it concerns, and the places that lack its line."""
+    """A rule, the claims that the rule concerns, and the places in the contract that lack the rule's line."""
 
     rule: Rule
     claims: Collection[str]
@@ -46,7 +46,7 @@ class Concern:
 
 @cache
 def rules() -> list[Rule]:
-    """Return the rules of this harness."""
+    """Return all rules that this harness knows."""
     return [Rule.model_validate(each) for each in read(Path(__file__).with_name("rules.yaml"), "rules").value["rules"]]
 
 
@@ -61,7 +61,7 @@ def in_order(version: str) -> tuple[int, ...]:
 
 
 def newer_rules(loaded: LoadedContract, only: Collection[str] | None = None) -> Iterator[Concern]:
-    """Yield the rules that are newer than the contract's `rules` and concern its claims. only: ids of these claims."""
+    """Yield the rules newer than the contract's `rules` that concern its claims. only: ids of the claims to check."""
     for rule in rules():
         if in_order(rule.version) <= in_order(loaded.contract.rules):
             continue
@@ -79,7 +79,7 @@ def newer_rules(loaded: LoadedContract, only: Collection[str] | None = None) -> 
 
 
 def _lacking(rule: Rule, loaded: LoadedContract, part: Judged, here: Place, claim: Place) -> list[Place]:
-    """Return the places that lack the rule's line, if the rule concerns the judgement."""
+    """Return the places of the contract that lack the rule's line; none if the rule does not concern the judgement."""
     arms, value = part.arms(), loaded.value
     candidate = arms.get(part.candidate_path)
     captured = candidate is not None and loaded.contract.arms[candidate].capture != "none"

@@ -1,9 +1,9 @@
 """Define the contract language, version 2: the content of a contract file.
 
-Contracts are data, without expressions and code. Every model is strict (unknown keys, wrong types and non-finite
-numbers are errors). A claim consists of one judgement, or of several in parts, and of texts for people.
-`harness.contract.load.problems` checks references between parts of a contract (arms, workloads, claims). It gives
-the path of the offending value, so that the loader can report its line and column.
+Contracts are data, without expressions and code. Every model is strict: unknown keys, wrong types and non-finite
+numbers are errors. A claim consists of one judgement, or of several judgements as its parts, and of texts for people.
+`harness.contract.load.problems` checks references between parts of a contract (arms, workloads, claims). Each problem
+has the path of the offending value, so that the loader can report line and column.
 """
 
 from __future__ import annotations
@@ -75,10 +75,10 @@ class AnyClaim(Judged, ClaimText):
 
 
 class _OneOf:
-    """A union by `kind` that builds only the models of the kinds that a contract names.
+    """A union by `kind` that builds models only for the kinds that a contract names.
 
-    It accepts the same values, with the same errors, as pydantic's union of all kinds. Building that union took as long
-    as reading all contracts of this repository.
+    The union accepts the same values, with the same errors, as pydantic's union of all kinds. Building pydantic's union
+    took as long as reading all contracts of this repository.
     """
 
     def __init__(self, kind_names: Callable[[], Sequence[str]], model_of: Callable[[str], type[Judged]]) -> None:
@@ -115,19 +115,22 @@ def _union(models: Mapping[str, type[Judged]]) -> CoreSchema:
 
 
 def part_kinds() -> list[str]:
-    """Return the kinds that a part of a claim may have."""
+    """Return the kinds that can be a part of a composite claim."""
     return list(kinds())
 
 
 def claim_kinds() -> list[str]:
-    """Return the kinds that a claim may have, `composite` included."""
+    """Return the kinds that a claim may have, including `composite`."""
     return [*kinds(), "composite"]
 
 
 @cache
 def part_model(kind: str) -> type[Judged]:
-    """Return the model of a claim part of this kind. Raises KindError if the model cannot be imported, or if one of its
-    fields has no mark (`Demand`, `NoDemand`), since nothing would then require a fault for that field."""
+    """Return the model of a claim part of this kind.
+
+    Raises KindError if the model cannot be imported, or if a field has neither the mark `Demand` nor `NoDemand`.
+    Nothing would require a fault for a field without mark.
+    """
     model: type[Judged] = resolve(kinds()[kind].model)
     marked = {path.partition(".")[0] for path in (*marks(model, Demand), *marks(model, NoDemand))}
     unmarked = [name for name in model.model_fields if name not in {"kind", *Judged.model_fields, *marked}]
@@ -139,9 +142,9 @@ def part_model(kind: str) -> type[Judged]:
 
 @cache
 def claim_model(kind: str) -> type[AnyClaim]:
-    """Return the model of a whole claim of this kind: the part's model plus the text fields of a claim.
+    """Return the model of a whole claim of this kind: the part's model with the text fields of a claim added.
 
-    `MemorySteady` becomes `MemorySteadyClaim`.
+    From `MemorySteady`, for example, the model `MemorySteadyClaim` is made.
     """
     if kind == "composite":
         return CompositeClaim
@@ -153,7 +156,7 @@ def claim_model(kind: str) -> type[AnyClaim]:
 
 
 class CompositeClaim(AnyClaim):
-    """A claim of several parts, each of one kind. The worst part's verdict decides."""
+    """A claim of several parts, each of one kind. The worst verdict among the parts decides."""
 
     kind: Literal["composite"]
     """Joins several judgements."""
@@ -210,11 +213,11 @@ class Needs(Strict):
 
     @property
     def asks_for_gpu(self) -> bool:
-        """Return True if the needs name a GPU, a compute capability or a number of GPUs."""
+        """Return True if the workload needs a certain GPU, compute capability or number of GPUs."""
         return self.gpu is not None or self.capability_at_least is not None or self.gpus is not None
 
     def gpu_names(self) -> list[str]:
-        """Return the accepted words of the GPU's name; an empty list accepts any GPU."""
+        """Return the words of which one must be in the GPU's name; an empty list accepts any GPU."""
         return [self.gpu] if isinstance(self.gpu, str) else self.gpu or []
 
 
@@ -238,7 +241,7 @@ class Workload(Strict):
 
 
 class Arm(BaseModel):
-    """One way to train: settings that the harness passes to the system, after a check with its `arm_options`."""
+    """One way to train: settings that the harness checks with the system's `arm_options` and passes to the system."""
 
     model_config = ConfigDict(extra="allow", strict=True, frozen=True, allow_inf_nan=False, defer_build=True)
     __pydantic_extra__: dict[str, Scalar] = Field(init=False)
@@ -274,12 +277,12 @@ class Arm(BaseModel):
         return self.ranks // self.model_parallel
 
     def settings(self) -> dict[str, Scalar]:
-        """Return every key of the arm except the harness's own keys, which are the declared fields."""
+        """Return every key of the arm that is a setting for the system; the declared fields are for the harness."""
         return dict(self.__pydantic_extra__ or {})
 
 
 class Unchecked(Strict):
-    """A claim that no kind of the language can judge. It is listed so that nobody assumes that it holds."""
+    """A claim that no kind of the language can judge. Reports list it so that nobody assumes that it holds."""
 
     id: Text
     """The claim's name in its source."""
@@ -292,7 +295,7 @@ class Unchecked(Strict):
 
 
 class Contract(Strict):
-    """One contract file."""
+    """The content of one contract file."""
 
     schema_version: Literal["contract/v2"] = Field(alias="schema")
     """Version of the contract language."""
@@ -333,7 +336,7 @@ class Contract(Strict):
         return claim.owner or self.owner
 
     def same_settings(self, first: str, second: str) -> bool:
-        """Return True if two arms differ in name only. Naming the contract's own system makes no difference."""
+        """Return True if two arms differ only in name. An arm may name the contract's own system or leave it out."""
         one, other = self.arms[first], self.arms[second]
         return one == other.model_copy(update={"system": one.system}) and (one.system or self.system) == (
             other.system or self.system

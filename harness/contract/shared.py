@@ -1,6 +1,6 @@
-"""Read shared files, which have workloads and arms of several contracts, and classify the YAML files of a folder.
+"""Read shared files, which define workloads and arms for several contracts, and classify the YAML files of a folder.
 
-Contracts name shared files under `uses`. A folder has contracts, shared files, waivers, and files to leave out.
+Contracts name shared files under `uses`. A folder may have contracts, shared files, waivers, and files to leave out.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _OF_CONTRACTS = {field.alias or name for name, field in Contract.model_fields.it
 
 @dataclass(frozen=True)
 class SharedFile:
-    """A valid shared file; `digest` is the SHA-256 of its bytes, in hexadecimal."""
+    """A valid shared file. digest: the SHA-256 of the file's bytes, in hexadecimal."""
 
     document: Document
     digest: str
@@ -68,7 +68,7 @@ class SharedFile:
 
 
 def is_shared_file(path: Path) -> bool:
-    """Return True if a file's `schema` is that of shared files; False if the file cannot be read."""
+    """Return True if a file's `schema` is the schema of shared files; False also if the file cannot be read."""
     try:
         return path.is_file() and _says_shared(strict_yaml.read_text(path))
     except (ContractError, OSError):
@@ -76,7 +76,7 @@ def is_shared_file(path: Path) -> bool:
 
 
 def _says_shared(text: str) -> bool:
-    """Return True if the text's `schema` is that of shared files. Read only up to `schema`, because that is faster."""
+    """Return True if the text's `schema` is that of shared files. Stop reading there, because that is faster."""
     if _PREFIX not in text:
         return False
     try:
@@ -106,9 +106,9 @@ def _schema(next_event: Callable[[], Any]) -> str | None:
 
 
 def beside(folder: Path, name: str) -> Path:
-    """Return the path of a shared file. name: its path relative to the contract's folder, at most one folder up.
+    """Return the path of a shared file. name: its path relative to the contract's folder; it may lead one folder up.
 
-    Raises ContractError for a path that leads outside, directly or through a link.
+    Raises ContractError for a path that leads further out, directly or through a link.
     """
     parts = PurePosixPath(name).parts
     if PurePosixPath(name).is_absolute() or "\\" in name or ":" in name or ".." in parts[1:]:
@@ -123,7 +123,7 @@ def beside(folder: Path, name: str) -> Path:
 
 
 class SharedFiles:
-    """Read shared files for several contracts, each file once. locate: finds files that are not next to contracts."""
+    """Read shared files for several contracts, each file once. locate: finds files in other folders."""
 
     def __init__(self, locate: Locate | None = None) -> None:
         self._locate = locate
@@ -131,7 +131,7 @@ class SharedFiles:
         self._read: dict[Path, SharedFile] = {}
 
     def used_by(self, document: Document, path: Path) -> list[SharedFile]:
-        """Return the files under a contract's `uses`; none if `uses` is not a list of texts. Raises ContractErrors."""
+        """Return the shared files under a contract's `uses`; none if `uses` is invalid. Raises ContractErrors."""
         names = document.value.get("uses", [])
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             return []  # validation reports this error
@@ -144,7 +144,7 @@ class SharedFiles:
         return [self.read(each) for each in found]
 
     def read(self, path: Path) -> SharedFile:
-        """Return one shared file, read once. Raises ContractError; ContractErrors for several."""
+        """Return one shared file, which is read only once. Raises ContractError; ContractErrors for several errors."""
         if path not in self._read:
             self._read[path] = read_shared(path)
         return self._read[path]
@@ -171,7 +171,7 @@ class SharedFiles:
 
 
 def read_shared(path: Path) -> SharedFile:
-    """Read and validate one shared file. Raises ContractError; ContractErrors for several."""
+    """Read and validate one shared file. Raises ContractError, or ContractErrors if there are several errors."""
     document = strict_yaml.read(path, WHAT)
     value = document.value
     if not isinstance(value, dict) or value.get("schema") != SCHEMA_VERSION:
@@ -214,7 +214,7 @@ def with_shared(document: Document, files: Sequence[SharedFile]) -> tuple[Docume
 
 
 def contract_digest(text: bytes, shared: Sequence[str]) -> str:
-    """Return the digest of a contract: of its file alone, or of it and the digests of the files that it uses."""
+    """Return a contract's digest: of its file alone, or of its file and the digests of its shared files."""
     own = hashlib.sha256(text).hexdigest()
     return hashlib.sha256("\n".join([own, *shared]).encode()).hexdigest() if shared else own
 
@@ -233,9 +233,10 @@ RULE = f"every .yaml and .yml in it at any depth, but hidden ones, shared files 
 
 @dataclass(frozen=True)
 class FolderFiles:
-    """The YAML files of a folder by kind, each list sorted. shared: files with workloads and arms of several contracts.
+    """The YAML files of a folder by kind, each list sorted. shared: files with workloads and arms for several
+    contracts.
 
-    runs: the run directories below the folder. They contain copies of contracts, and are not searched.
+    runs: the run directories below the folder. They are not searched, because they contain copies of contracts.
     """
 
     contracts: list[Path]
@@ -246,7 +247,7 @@ class FolderFiles:
 
 
 def files_of_folder(folder: Path) -> FolderFiles:
-    """Return the YAML files below a folder by kind. All commands and the pytest plugin use this rule.
+    """Return the YAML files below a folder by kind. All commands and the pytest plugin classify files in this way.
 
     A file at any depth whose name ends in `.yaml` or `.yml`, in upper or lower case, is a contract, except waiver files
     (`waivers.yaml`), shared files (`schema: shared/v2`), hidden files, and files in hidden folders (names that begin
@@ -288,7 +289,7 @@ def is_run_directory(folder: Path) -> bool:
 
 
 def real(path: Path) -> Path:
-    """Return the real path behind all links. Unlike `Path.resolve`, this does not raise for a circle of links."""
+    """Return the path with all links resolved. Unlike `Path.resolve`, this does not raise for a circle of links."""
     return Path(os.path.realpath(path))
 
 
@@ -315,7 +316,7 @@ def shared_files(paths: Sequence[Path]) -> list[Path]:
 
 
 def folders_read(paths: Sequence[Path]) -> list[str]:
-    """Return a line for each folder among `paths`: its number of contracts, the rule used, and what was left out."""
+    """Return a line for each folder among `paths`: how many contracts it has, by which rule, and ignored files."""
     lines = []
     for path in paths:
         if path.is_dir():

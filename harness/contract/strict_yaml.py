@@ -1,6 +1,6 @@
 """Read YAML strictly: YAML 1.2 core scalars, no aliases, tags or duplicate keys, and a position for each value.
 
-The limits of size, depth and count apply to the event stream, before values are composed, because PyYAML's composer
+The limits of size, depth and count are applied to the event stream, before values are composed. PyYAML's composer
 overflows the stack at a depth of 2,000 and takes seconds at 20,000.
 """
 
@@ -38,7 +38,7 @@ _FLOAT_PARTS = re.compile(r"(?P<sign>[-+]?)(?P<whole>[0-9]*)\.?(?P<rest>[0-9]*)(
 
 @lru_cache(maxsize=4096)
 def portable(text: str, value: object) -> str | None:
-    """Return a replacement for a plain scalar that YAML 1.1 and 1.2 read differently; None if both read it alike.
+    """Return a replacement for a plain scalar that YAML 1.1 and 1.2 read as different values; None if both agree.
 
     value: the scalar's value in YAML 1.2.
     """
@@ -68,7 +68,7 @@ def _reads_alike(text: str, value: object) -> bool:
 
 
 def _float_text(text: str) -> str:
-    """Return the same digits in a form that YAML 1.1 reads as a float: digits around a point, a signed exponent."""
+    """Return a number in a form that YAML 1.1 reads as a float: digits around the point, a signed exponent."""
     found = _FLOAT_PARTS.fullmatch(text)
     if found is None:  # cannot happen: the reader recognizes floats by the same form
         raise ValueError(f"no float: {text}")
@@ -104,7 +104,7 @@ class Unportable:
     instead: str
 
     def remedy(self) -> str:
-        """Return the remedy for an error. For text that YAML 1.1 reads as a number (`1_000`), offer it first."""
+        """Return the remedy for an error. If YAML 1.1 reads the text as a number (`1_000`), offer the number first."""
         number = number_of_text(self.text) if self.instead.startswith('"') else None
         return (
             f"write `{self.instead}`" if number is None else f"write `{number}`, or `{self.instead}` where it is a text"
@@ -113,10 +113,10 @@ class Unportable:
 
 @dataclass(frozen=True)
 class Document:
-    """One YAML document: plain Python values, and the position of each (line and column, both from 1).
+    """One YAML document: plain Python values, and the position of each value (line and column, both counted from 1).
 
-    written: key in version 2 -> its name in this document's version, if different. origins: for values that a shared
-    file defines, the document of that file, by section and name.
+    written: key in version 2 -> name of the key in this document's version, if different. origins: by section and name,
+    the document of the shared file that defines the value.
     """
 
     where: str
@@ -129,7 +129,7 @@ class Document:
     origins: Mapping[tuple[str, str], Document] = field(default_factory=dict)
 
     def position(self, path: tuple[Key, ...], *, of_key: bool = False) -> Position:
-        """Return the position of the value at `path` (or of its key), or of the nearest part above it."""
+        """Return the position of the value at `path` (or of its key), or of the nearest parent that the file has."""
         origin = self.origin_of(path)
         if origin is not None:
             return origin.position(path, of_key=of_key)
@@ -140,14 +140,14 @@ class Document:
         return self.values[path]
 
     def at(self, path: tuple[Key, ...]) -> Any:
-        """Return the value at a path, which must exist."""
+        """Return the value at a path. The value must exist."""
         value = self.value
         for key in path:
             value = value[key]
         return value
 
     def cut(self, errors: Sequence[ContractError], total: int) -> list[ContractError]:
-        """Return at most `MOST_ERRORS` errors, and one that counts the rest. total: the number of all errors."""
+        """Return at most `MOST_ERRORS` of the errors, and an error that counts the rest. total: number of errors."""
         shown = list(errors[:MOST_ERRORS])
         if total > len(shown):
             remedy = "fix these first"
@@ -159,7 +159,7 @@ class Document:
     def error(
         self, path: tuple[Key, ...], rule: str, *, got: str = "", remedy: str = "", of_key: bool = False
     ) -> ContractError:
-        """Return a ContractError at the position of `path`, with the key names of the document's version."""
+        """Return a ContractError at the position of `path`, worded with the key names of the document's version."""
         line, column = self.position(path, of_key=of_key)
         where = self.file_of(path)
         for key, word in self.written.items():
@@ -176,7 +176,7 @@ class Document:
         return self.origins.get((str(path[0]), str(path[1]))) if self.origins and len(path) > 1 else None
 
     def unportable_errors(self, instead: Mapping[Position, str] = MappingProxyType({})) -> list[ContractError]:
-        """Return an error for each scalar that YAML 1.1 reads differently. instead: other replacements, by position."""
+        """Return an error for each scalar that YAML 1.1 reads differently. instead: replacements, by position."""
         errors = [
             ContractError(
                 "every YAML reader reads a value alike",
@@ -190,15 +190,15 @@ class Document:
 
 
 def read(path: Path, what: str = "a contract") -> Document:
-    """Read one YAML file. Raises ContractError with file, line and column, the rule, what was found, a remedy.
+    """Read one YAML file. Raises ContractError with file, line and column, the rule, what was found, and a remedy.
 
-    what: what errors call the file.
+    what: the word for the file in errors.
     """
     return parse(read_text(path, what), where=str(path), what=what)
 
 
 def read_text(path: Path, what: str = "a contract") -> str:
-    """Return the text of a UTF-8 file with at most `MAX_BYTES`. Raises ContractError. Never opens a pipe or device."""
+    """Return the text of a UTF-8 file of at most `MAX_BYTES`. Raises ContractError. Never open a pipe or a device."""
     where = str(path)
     try:
         if path.is_dir():
@@ -237,7 +237,7 @@ def read_text(path: Path, what: str = "a contract") -> str:
 
 
 def parse(text: str, *, where: str = "<text>", what: str = "a contract") -> Document:
-    """Read one YAML document from a string; `where` and `what` name it in errors."""
+    """Read one YAML document from a string. Errors name it by `where` and `what`."""
     for pattern, rule, remedy in (
         (_CONTROL, "no control characters", "remove it"),
         (_TAB_INDENTATION, "no tabs in indentation", "indent with spaces"),
@@ -264,14 +264,14 @@ def nearest(name: object, names: Iterable[str]) -> str:
 
 
 def events(text: str) -> Callable[[], Any]:
-    """Return a function that returns the next event, from libyaml's parser if PyYAML was built with it."""
+    """Return a function that returns the next YAML event. It uses libyaml's parser if PyYAML was built with it."""
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     get_event: Callable[[], Any] = loader(text).get_event
     return get_event
 
 
 class _Reader:
-    """Compose the values of one document from events, top down."""
+    """Compose the values of one document from its YAML events, from the top down."""
 
     def __init__(self, text: str, where: str, what: str) -> None:
         self.text, self.where, self.what = text, where, what
@@ -347,7 +347,7 @@ class _Reader:
         return items
 
     def _plain(self, event: Any) -> Any:
-        """Return the value of a plain scalar. Note the scalar if YAML 1.1 reads it differently."""
+        """Return the value of a plain scalar. Note the scalar if YAML 1.1 reads it as another value."""
         text: str = event.value
         if text and text[0] not in FIRST_CHARACTERS:
             return text
@@ -359,7 +359,10 @@ class _Reader:
         return value
 
     def _by_core_schema(self, event: Any, text: str) -> Any:
-        """Return the value by the YAML 1.2 core schema: `1e-5` is a float, `no` a string; no dates, no sexagesimals."""
+        """Return a scalar's value by the YAML 1.2 core schema: `1e-5` is a float, `no` is a string.
+
+        Dates and sexagesimal numbers are strings.
+        """
         if text in _BOOL:
             return _BOOL[text]
         if _NULL.fullmatch(text):

@@ -1,4 +1,4 @@
-"""Turn pydantic's validation errors into contract errors: where, rule, what was found, nearest valid name."""
+"""Turn pydantic's validation errors into contract errors: place, rule, what was found, and the nearest valid name."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def explain(
 
 
 def _merge(errors: list[ContractError]) -> ContractError:
-    """Return one error that names all alternatives, because pydantic gives an error for each member of a union."""
+    """Return one error that names all alternatives. pydantic gives one error for each member of a union."""
     first = errors[0]
     for other in errors[1:]:
         if other.rule != first.rule:
@@ -53,7 +53,7 @@ def _merge(errors: list[ContractError]) -> ContractError:
 
 
 def _without_tags(detail: Any, value: Any) -> tuple[Path, bool]:
-    """Return an error's path in the document, without the `kind` tags and union members in pydantic's location.
+    """Return an error's path in the document: pydantic's location without `kind` tags and names of union members.
 
     The flag is True if the location ended in the name of a union member.
     """
@@ -109,14 +109,14 @@ def _one(detail: Any, path: Path, document: Document, root: type[BaseModel]) -> 
 
 
 def _name(path: Path) -> str:
-    """Return the name, for messages, of the value at `path`: its key, and its index if it is an item of a list."""
+    """Return the name of the value at `path` for messages: its key, and its index if the value is an item of a list."""
     if not path:
         return "contract"
     return f"{_name(path[:-1])}[{path[-1]}]" if isinstance(path[-1], int) else path[-1]
 
 
 def _demand(message: str) -> str:
-    """Return pydantic's message with `Input should be …` as `must be …`."""
+    """Return pydantic's message with `must be …` in place of `Input should be …`."""
     message = re.sub(r" after validation, not \d+$", "", message)
     return re.sub(r"^(Input|String|List|Dictionary) should", "must", message)
 
@@ -148,7 +148,7 @@ def shown(value: object) -> str:
 
 
 def _keys(location: Path, root: type[BaseModel]) -> list[str]:
-    """Return the valid keys of the model at a location within `root`. location: pydantic's, with `kind` tags."""
+    """Return the valid keys of the model at a location within `root`. location: as in pydantic's errors."""
     model, rest = root, list(location)
     if rest[:1] == ["workloads"]:
         model, rest = Workload, rest[2:]

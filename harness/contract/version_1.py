@@ -1,4 +1,4 @@
-"""Translate version 1 of the contract language into version 2, so that old recordings stay readable for good."""
+"""Translate version 1 of the contract language into version 2, so that old recordings can always be read."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Path = tuple[Key, ...]
 
 @dataclass(frozen=True)
 class Translation:
-    """A document of version 1, translated to version 2. Every value keeps its position in the file.
+    """A version 1 document, translated to version 2. Every value keeps its position in the file.
 
     errors: uses of keys that exist only in version 2.
     """
@@ -29,7 +29,7 @@ class Translation:
 
 
 def in_version_2(document: Document) -> Translation:
-    """Translate a document that is a mapping. Keep its invalid values, which the validation of version 2 reports."""
+    """Translate a document that is a mapping. Keep its invalid values, which version 2's validation reports."""
     return _Translator(document).translation()
 
 
@@ -72,7 +72,7 @@ class _Translator:
         return self._judgement(new, path)
 
     def _judgement(self, judgement: Any, path: Path) -> Any:
-        """Return the judgement with `at_least_on` of the training effect turned into cases, one for each workload."""
+        """Return the judgement with the training effect's `at_least_on` turned into cases, one for each workload."""
         guards = judgement.get("guards") if isinstance(judgement, dict) else None
         effect = guards.get("training_effect") if isinstance(guards, dict) else None
         if not isinstance(guards, dict) or not isinstance(effect, dict) or "at_least_on" not in effect:
@@ -106,7 +106,7 @@ class _Translator:
             self.errors.append(ContractError("unknown key", where=where, got=got, remedy=remedy))
 
     def _moved(self, old: Path, new: Path, value: Any) -> None:
-        """Move the positions of a value, and of all values within it, to its path in version 2."""
+        """Change the paths of the positions of a value, and of all values within it, from `old` to `new`."""
         for inside in _paths(value):
             if (*old, *inside) in self.document.keys:
                 self.keys[*new, *inside] = self.document.keys[*old, *inside]
@@ -118,7 +118,7 @@ def _mapping(value: Any) -> dict[str, Any]:
 
 
 def _paths(value: Any) -> Iterator[Path]:
-    """Yield the paths of a value and of everything within it."""
+    """Yield the path of a value and the paths of all values within it."""
     yield ()
     inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, each in inside:

@@ -39,7 +39,7 @@ _DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 
 @dataclass(frozen=True)
 class Waiver:
-    """One waiver. `where` is its `file:line:column`, `file_text` the text of its whole file."""
+    """One waiver. where: its `file:line:column`. file_text: the text of the whole file that contains the waiver."""
 
     contract: str
     claim: str
@@ -51,7 +51,7 @@ class Waiver:
     file_text: str = field(repr=False)
 
     def expired(self, day: date) -> bool:
-        """Return True if `day`, on which a run starts (UTC), is after the waiver's last day."""
+        """Return True if `day` is after the waiver's last day. day: the day on which a run starts (UTC)."""
         return day > self.expires
 
     def record(self, day: date) -> dict[str, Any]:
@@ -61,9 +61,10 @@ class Waiver:
 
 
 def find_waivers(paths: Sequence[Path], file: Path | None = None) -> list[Waiver]:
-    """Return the waivers of `file`, or else of each waiver file below the folders and next to the files in `paths`.
+    """Return the waivers of `file`. Without `file`, return those of the waiver files in and next to `paths`.
 
-    Raises ContractErrors, and UsageError for a `file` that does not exist.
+    Waiver files are searched for below each folder of `paths`, and next to each file. Raises ContractErrors, and
+    UsageError for a `file` that does not exist.
     """
     if file is not None:
         require_existing([file])
@@ -80,14 +81,14 @@ def find_waivers(paths: Sequence[Path], file: Path | None = None) -> list[Waiver
 
 
 def files_beside(contract: Path) -> list[Path]:
-    """Return the waiver files next to a contract's file."""
+    """Return the waiver files in the folder of a contract's file."""
     if not contract.parent.is_dir():
         return []
     return sorted(path for path in contract.parent.iterdir() if path.is_file() and is_waiver_file(path))
 
 
 def load_waivers(path: Path) -> list[Waiver]:
-    """Return the waivers of one file. Raises ContractErrors with every error, each with its place."""
+    """Return the waivers of one file. Raises ContractErrors with every error and its place."""
     document = strict_yaml.read(path, "a waiver file")
     errors: list[ContractError] = []
     waivers = [waiver for index in _entries(document, errors) if (waiver := _waiver(document, index, errors))]
@@ -98,7 +99,7 @@ def load_waivers(path: Path) -> list[Waiver]:
 
 
 def _second(waivers: Sequence[Waiver]) -> Iterator[ContractError]:
-    """Yield an error for each second waiver of a unit, because it would be unclear which of two dates holds."""
+    """Yield an error for each second waiver of the same unit, because it would be unclear which expiry date holds."""
     first: dict[tuple[str, ...], Waiver] = {}
     for waiver in waivers:
         known = first.setdefault((waiver.contract, waiver.claim, waiver.workload), waiver)
@@ -124,7 +125,7 @@ def _entries(document: Document, errors: list[ContractError]) -> range:
 
 
 def _waiver(document: Document, index: int, errors: list[ContractError]) -> Waiver | None:
-    """Return one entry as a waiver. If something is wrong with it, add its errors and return None."""
+    """Return one entry of the file as a waiver. If the entry is invalid, add its errors to `errors` and return None."""
     place = ("waivers", index)
     entry = document.value["waivers"][index]
     if not isinstance(entry, dict):
@@ -165,7 +166,7 @@ def _is_date(text: str) -> bool:
 
 
 def expired_on(day: date, waivers: Sequence[Waiver]) -> list[tuple[str, str]]:
-    """Return the place of each waiver that expired before `day` (UTC), and what to do."""
+    """Return, for each waiver that expired before `day` (UTC), its place and a message with the remedy."""
     return [
         (
             waiver.where,
@@ -191,7 +192,7 @@ def unmatched(
 
 
 def _missing(waiver: Waiver, contracts: Sequence[LoadedContract], *, all_known: bool) -> tuple[str, str] | None:
-    """Return the part of a waiver's unit that does not exist, and a hint with near names; None if the unit exists."""
+    """Return the part of the waived unit that does not exist, with a hint of near names; None if the unit exists."""
     known = {loaded.contract.id: loaded.contract for loaded in contracts}
     contract = known.get(waiver.contract)
     if contract is None:
@@ -213,7 +214,7 @@ JUDGE = "the shards are kept: put it back as it was, see what wrote it, and `har
 
 @dataclass(frozen=True)
 class FilesRead:
-    """Every file that determines what a run must show, with the SHA-256 of its bytes."""
+    """Every file that determines how a run must be judged, with the SHA-256 of the file's bytes."""
 
     paths: Sequence[Path]
     waivers: Path | None
@@ -222,12 +223,12 @@ class FilesRead:
 
     @classmethod
     def of(cls, paths: Sequence[Path], waivers: Path | None, contracts: Sequence[LoadedContract]) -> FilesRead:
-        """Record the files as they are now. Call this before any code of the project runs."""
+        """Record the files' present content. Call this before any code of the project runs."""
         shared = frozenset(Path(file.document.where) for one in contracts for file in one.shared)
         return cls(paths, waivers, shared, _digests(paths, waivers, shared))
 
     def require_unchanged(self, remedy: str = ANEW) -> None:
-        """Raise EvidenceError, with this remedy, if a file was changed, added or removed since then."""
+        """Raise EvidenceError, with this remedy, if a file was changed, added or removed after it was recorded."""
         now = _digests(self.paths, self.waivers, self.shared)
         changed = sorted(path for path in self.digests.keys() | now.keys() if self.digests.get(path) != now.get(path))
         if changed:
