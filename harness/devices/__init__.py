@@ -1,1 +1,1 @@
-"""Ask CUDA's driver, NVML, the profiler and the operating system about this machine."""
+"""Read facts about this machine from CUDA's driver, NVML, the profiler and the operating system."""

@@ -1,6 +1,6 @@
 """Ask libcuda which GPUs CUDA programs on this machine can use, without torch, a context or an allocation.
 
-libcuda, unlike NVML, honours CUDA_VISIBLE_DEVICES, and lists the devices in the order that workers use.
+Unlike NVML, libcuda honors CUDA_VISIBLE_DEVICES and lists the devices in the order in which workers number them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _NAME_LENGTH = 100
 
 @dataclass(frozen=True)
 class Gpu:
-    """One CUDA device. architecture: such as `sm_90`. uuid: in NVML's format."""
+    """One CUDA device. architecture: such as `sm_90`. uuid: the device's id in NVML's format."""
 
     name: str
     uuid: str
@@ -29,7 +29,7 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Devices:
-    """The driver's answer. problem: why no GPU can be used. unreadable: True if a GPU exists but does not answer."""
+    """The driver's answer. problem: why no GPU can be used. unreadable: True if a GPU exists but does not respond."""
 
     gpus: tuple[Gpu, ...] = ()
     problem: str = ""
@@ -39,7 +39,7 @@ class Devices:
 
 
 class DriverError(Exception):
-    """A libcuda call failed; `code` is its CUresult."""
+    """A libcuda call failed. code: the CUresult that the call returned."""
 
     def __init__(self, call: str, code: int) -> None:
         self.code = code
@@ -57,7 +57,7 @@ def devices() -> Devices:
 
 
 def read(library: Any, *, present: bool) -> Devices:
-    """Ask `library` (libcuda or a stand-in) for the GPUs. present: the operating system shows NVIDIA devices."""
+    """Ask `library` (libcuda or a stand-in) for GPUs. present: True if the operating system shows NVIDIA devices."""
     try:
         _call(library, "cuInit", 0)
         count, api = ctypes.c_int(), ctypes.c_int()
@@ -104,7 +104,7 @@ def _load() -> Any:
 
 
 def _driver() -> str | None:
-    """Return the kernel driver's version by NVML; None if NVML or its bindings (the extra `run`) are missing."""
+    """Return the kernel driver's version from NVML; None without NVML or its Python bindings (the extra `run`)."""
     try:
         import pynvml
     except ImportError:

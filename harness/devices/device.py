@@ -1,4 +1,4 @@
-"""Ask torch for this process's CUDA device, and wait for the device. Without a device, waits return at once."""
+"""Access this process's CUDA device through torch, and wait for the device. Without a device, waits return at once."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def synchronize() -> None:
 
 
 def wait_for(tensor: Tensor) -> None:
-    """Wait until the tensor's device has done all enqueued work. For a tensor on the host do not wait."""
+    """Wait until the tensor's device has done all enqueued work. If the tensor is on the host, return at once."""
     if tensor.is_cuda:
         _synchronize(tensor.device)
 
@@ -47,14 +47,14 @@ class HostCopy:
         return self._arrived is None or bool(self._arrived.query())  # type: ignore[no-untyped-call]
 
     def tensor(self) -> Tensor:
-        """Wait until the copy is complete, and return it."""
+        """Wait until the copy is complete, and return the copied tensor."""
         if self._arrived is not None:
             self._arrived.synchronize()
         return self._copy
 
 
 def select(index: int) -> torch.device | None:
-    """Make device `index` this process's current device and return it; None without CUDA."""
+    """Make device `index` this process's current device, and return the device; None without CUDA."""
     if not has_cuda():
         return None
     device = torch.device("cuda", index)
@@ -63,7 +63,7 @@ def select(index: int) -> torch.device | None:
 
 
 def generators() -> dict[str, tuple[Callable[[], Tensor], Callable[[Tensor], None]]]:
-    """Return, by name, functions to read and set each device's random generator; empty before the first use of CUDA."""
+    """Return functions that read and set each CUDA device's random generator, by name; empty before CUDA is used."""
     if not (has_cuda() and torch.cuda.is_initialized()):  # type: ignore[no-untyped-call]
         return {}
     return {f"torch.cuda:{index}": _generator(index) for index in range(torch.cuda.device_count())}

@@ -1,4 +1,4 @@
-"""Ask torch's allocator for its device memory, fill the device's memory, and guard the outputs of kernels."""
+"""Measure the device memory of torch's allocator, fill the device's memory, and guard the outputs of kernels."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ from harness.evidence.arm_records import MemorySample
 
 
 class Growth(NamedTuple):
-    """The memory that some work took, in bytes. large, small: growth of torch's peak reservation in each pool.
+    """The memory that some work took, in bytes.
 
-    reserved: growth of torch's reservation. taken: the decrease of the device's free memory. segments: sizes of the
-    large pool's driver allocations that were added and still existed at the end.
+    large, small: growth of the peak reservation in torch's pools for large and for small blocks. reserved: growth of
+    torch's reservation. taken: by how much the device's free memory decreased. segments: sizes of the driver
+    allocations that the work added to the large pool and that still existed at the end.
     """
 
     large: int
@@ -35,7 +36,7 @@ class Growth(NamedTuple):
 
 
 def empty_cache() -> None:
-    """Return the allocator's cached memory to the driver. Without a device do nothing."""
+    """Return the allocator's cached memory to the driver. Do nothing without a device."""
     torch.cuda.empty_cache()
 
 
@@ -50,14 +51,14 @@ def free_bytes(device: torch.device | None = None) -> int:
 
 
 def reserved_bytes() -> int:
-    """Return the bytes that the allocator holds of the device, its cache included; 0 without a device."""
+    """Return the bytes of the device that the allocator has reserved, including its cache; 0 without a device."""
     return torch.cuda.memory_reserved()
 
 
 def memory_sample(step: int) -> MemorySample | None:
-    """Return torch's own count of CUDA memory now; None without CUDA.
+    """Return torch's own counts of CUDA memory at this moment; None without CUDA.
 
-    One call gets all counts, without a host sync.
+    One call of torch gives all counts, without a host sync.
     """
     if not has_cuda():
         return None
@@ -69,9 +70,9 @@ def memory_sample(step: int) -> MemorySample | None:
 
 
 def growth(work: Callable[[], object]) -> Growth:
-    """Execute `work`, which must wait for the device, and return the memory that it took.
+    """Execute `work`, which must wait for the device, and return the memory that the work took.
 
-    No other process may use the device meanwhile, because the whole device's free memory is compared.
+    No other process may use the device meanwhile, because free memory is measured for the whole device.
     """
     synchronize()
     empty_cache()
@@ -90,7 +91,7 @@ def growth(work: Callable[[], object]) -> Growth:
 
 
 def _large_segments() -> dict[int, int]:
-    """Return the segments of torch's large pools, those of graphs included: bytes by address."""
+    """Return the segments of torch's large pools, including pools of graphs, as bytes by address."""
     snapshot = torch.cuda.memory_snapshot()  # type: ignore[no-untyped-call]
     return {one["address"]: one["total_size"] for one in snapshot if one["segment_type"] == "large"}
 
@@ -105,16 +106,17 @@ LEFT_FREE = 2**22
 
 
 def take(size: int) -> None:
-    """Allocate `size` bytes from the driver, and never free them. Raises DriverError if there is no such block."""
+    """Allocate `size` bytes from the driver and never free them. Raises DriverError if no such block is available."""
     if _allocate(ctypes.CDLL("libcuda.so.1"), size) is None:
         raise DriverError("cuMemAlloc_v2", _OUT_OF_MEMORY)
 
 
 @contextmanager
 def full(*, but: int = 0, library: Any = None) -> Iterator[None]:
-    """Fill the current context's device within the block. Leave `but` bytes free, and less than LEFT_FREE more.
+    """Fill the memory of the current context's device within the block.
 
-    library: libcuda or a stand-in. Raises DriverError for any failure except running out of memory.
+    but: bytes to leave free. In addition, less than LEFT_FREE bytes stay free. library: libcuda or a stand-in. Raises
+    DriverError for any failure except running out of memory.
     """
     driver = ctypes.CDLL("libcuda.so.1") if library is None else library
     kept_free = [_allocate(driver, but)] if but else []
@@ -181,12 +183,12 @@ def bits(tensor: Tensor) -> Tensor:
 
 
 def poisoned(tensor: Tensor) -> Tensor:
-    """Return a mask of the elements that are poison."""
+    """Return a mask of the elements that still have the poison value, because nothing wrote them."""
     return bits(tensor) == _POISON[tensor.dtype][1]
 
 
 class GuardedMemory(TorchFunctionMode):
-    """Within its block, tensors that torch allocates uninitialized are poisoned and lie between guards."""
+    """Within its block, fill each tensor that torch allocates uninitialized with poison, between two guards."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -205,7 +207,7 @@ class GuardedMemory(TorchFunctionMode):
         return result
 
     def poisoned_like(self, tensor: Tensor) -> Tensor:
-        """Return a contiguous tensor of the same shape, type and device, filled with poison and between guards."""
+        """Return a contiguous tensor of the same shape, type and device, filled with poison, between two guards."""
         integer, pattern = _POISON[tensor.dtype]
         count = math.prod(tensor.shape)
         size = count + 2 * GUARD_ELEMENTS
@@ -214,11 +216,11 @@ class GuardedMemory(TorchFunctionMode):
         return buffer[GUARD_ELEMENTS : GUARD_ELEMENTS + count].view(tensor.shape)
 
     def copy_of(self, tensor: Tensor) -> Tensor:
-        """Return a copy of the tensor's values between guards."""
+        """Return a copy of the tensor that lies between two guards."""
         return self.poisoned_like(tensor).copy_(tensor)
 
     def overwritten(self) -> int:
-        """Return how many elements of the guards were changed."""
+        """Return how many guard elements were overwritten."""
         ends = (
             end
             for buffer, count in self._buffers

@@ -26,7 +26,7 @@ _CHECKOUT = Path(__file__).parents[2]
 
 @dataclass(frozen=True)
 class Machine:
-    """The facts that a plan depends on. cuda: True if torch can use a GPU here. cuda_message: why it cannot."""
+    """The facts on which a plan depends. cuda: True if torch can use a GPU here. cuda_message: why torch cannot."""
 
     cuda: bool
     cuda_message: str
@@ -37,7 +37,7 @@ class Machine:
 
     @property
     def gpu_memory_gib(self) -> float:
-        """Return the memory in GiB of the first GPU, which workers use; 0 without a GPU."""
+        """Return the memory of the first GPU in GiB, because workers use the first GPU; 0 without a GPU."""
         return self.gpus[0].memory_gib if self.gpus else 0.0
 
 
@@ -67,7 +67,7 @@ def torch_version() -> str | None:
 
 
 def torch_cuda() -> str | None:
-    """Return the CUDA version that torch is built for, by its `version.py`; None for a CPU build or without torch."""
+    """Return the CUDA version for which torch was built, from its `version.py`; None for a CPU build or no torch."""
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:
         return None
@@ -77,8 +77,11 @@ def torch_cuda() -> str | None:
 
 
 def collect(systems: Iterable[str] = (), listed: Mapping[str, str] | None = None) -> Environment:
-    """Return this machine's fingerprint. systems: `module:attribute` names, whose sources are digested.
-    listed: the result of `sources.listed_sources` for them, if it is known."""
+    """Return this machine's fingerprint.
+
+    systems: `module:attribute` names of systems, whose sources are digested. listed: the result of
+    `sources.listed_sources` for these systems, if the caller has it.
+    """
     versions = {name: installed for name in PACKAGES if (installed := _version(name)) is not None}
     return Environment(
         git=GitFacts(commit=git_commit()),
@@ -95,7 +98,7 @@ def collect(systems: Iterable[str] = (), listed: Mapping[str, str] | None = None
 
 
 def gpu_facts() -> GpuFacts:
-    """Return facts about the first GPU, which workers use, all GPUs' names and the driver; or why there is no GPU."""
+    """Return facts about the first GPU (which workers use), all GPUs' names and the driver, or why there is no GPU."""
     answer = devices()
     if not answer.gpus:
         return GpuFacts(problem=answer.problem)
@@ -149,14 +152,14 @@ def ci_facts(variables: Mapping[str, str]) -> CiFacts:
 
 
 def git_commit() -> str | None:
-    """Return the checkout's commit, with `+changes` if its sources differ from it; None outside a checkout."""
+    """Return the checkout's commit, with `+changes` if sources differ from the commit; None outside a checkout."""
     commit = checked_out_commit()
     changes = commit and git(_CHECKOUT, "status", "--porcelain", "--untracked-files=no")
     return f"{commit}{CHANGES}" if changes else commit
 
 
 def checked_out_commit() -> str | None:
-    """Return the checkout's commit, even if its sources differ from it; None outside a checkout."""
+    """Return the checkout's commit, even if sources differ from the commit; None outside a checkout."""
     # requires its own `.git`: an installed package may lie in another checkout
     return git(_CHECKOUT, "rev-parse", "HEAD") if (_CHECKOUT / ".git").exists() else None
 
@@ -177,7 +180,7 @@ def usable_cores() -> int:
 
 
 def host_memory_gib() -> float:
-    """Return the physical memory of the host, in GiB; 0 where the system does not report it (Windows)."""
+    """Return the physical memory of the host in GiB; 0 if the operating system does not report it (Windows)."""
     if not hasattr(os, "sysconf"):
         return 0.0
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30

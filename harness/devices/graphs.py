@@ -3,8 +3,9 @@
     graph = capture(3, None, step)      # three warm-up runs, then one recorded run; recording executes nothing
     graph.replay()
 
-This module adds to torch's own graph all that a capture needs: a side stream, cuBLAS workspaces that exist before the
-capture, its end if the captured code raises, an error for an empty graph, and the raw handle for a census.
+Torch's own graph lacks some things that a capture needs. This module adds them: a side stream, cuBLAS workspaces that
+exist before the capture, the capture's end if the captured code raises, an error for an empty graph, and the raw handle
+for a census.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def census(label: str, graph: int, clip_kernels: ClipKernels | None = None) -> G
     """Count the nodes of the raw `cudaGraph_t` by type, kernels by name, and copies to the host, child graphs included.
 
     Types are CUDA's names in lower case (`kernel`, `memset`, `memcpy`, `host`, `mem_alloc`, …).
-    clip_kernels: the result of `CountsClippedTensors`; None: do not count clipped tensors.
+    clip_kernels: what a system's `CountsClippedTensors` returns; None if clipped tensors are not counted.
     """
     from cuda.bindings import runtime
 
@@ -69,7 +70,11 @@ def census(label: str, graph: int, clip_kernels: ClipKernels | None = None) -> G
 
 
 def clipped_by(tables: Mapping[int, int], arguments: Sequence[int]) -> int:
-    """Return how many tensors one launch clips. tables: address of a table -> its tensors; the first match counts."""
+    """Return how many tensors a kernel launch clips.
+
+    tables: number of tensors in each table, by the table's address. arguments: the launch's arguments. The first
+    argument that is a table's address counts.
+    """
     return next((tables[argument] for argument in arguments if argument in tables), 0)
 
 
@@ -121,7 +126,7 @@ def _kernel_name(parameters: Any) -> str:
 
 
 def _pointer_arguments(parameters: Any) -> list[int]:
-    """Return a kernel node's 8-byte arguments in order. Their sizes come from the kernel (driver 12.4 and later)."""
+    """Return a kernel node's 8-byte arguments in order. The kernel gives their sizes (driver 12.4 and later)."""
     from cuda.bindings import driver
 
     table = int(parameters.kernelParams)
@@ -167,7 +172,7 @@ class CudaGraphError(HarnessError):
 
 
 class CaptureMode(StrEnum):
-    """Which unsafe calls CUDA forbids during a capture: those of any thread, of this thread, or none."""
+    """The threads whose unsafe calls CUDA forbids during a capture: any thread, only the capturing thread, or none."""
 
     GLOBAL = "global"
     THREAD_LOCAL = "thread_local"
@@ -189,7 +194,7 @@ def graph_pool_handle() -> MemPoolId:
 
 
 def require_cuda() -> None:
-    """Raise `CudaGraphError`, with the reason, if CUDA graphs cannot exist here."""
+    """Raise `CudaGraphError` with the reason if CUDA graphs cannot be used on this machine."""
     if has_cuda():
         return
     got = "a torch built without CUDA" if torch.version.cuda is None else "no usable CUDA device"
@@ -197,17 +202,17 @@ def require_cuda() -> None:
 
 
 def new_stream() -> torch.Stream:
-    """Return a new stream."""
+    """Return a new CUDA stream."""
     return torch.cuda.Stream()  # type: ignore[no-untyped-call]
 
 
 def is_capturing() -> bool:
-    """Return True if the current stream is being captured. Call torch's original function, even if it is replaced."""
+    """Return True if the current stream is being captured. Use torch's original function, even if it was replaced."""
     return has_cuda() and _capturing()
 
 
 def nodes_captured_so_far() -> int | None:
-    """Return how many nodes the current stream's capture has; None outside of a capture, or if CUDA cannot tell."""
+    """Return the number of nodes captured on the current stream so far; None outside of a capture, or if unknown."""
     if not is_capturing():
         return None
     with suppress(Exception):
@@ -225,9 +230,9 @@ Method = Callable[..., object]
 def watched_graphs(
     begin: Callable[[Method], Method], end: Callable[[Method], Method], replay: Callable[[Method], Method]
 ) -> Iterator[None]:
-    """Replace torch's methods by which code of any library begins, ends and replays a CUDA graph.
+    """Replace the methods of torch with which code of any library begins, ends and replays a CUDA graph.
 
-    Each argument gets torch's method, and returns the function that replaces it within the block.
+    Each argument is called with torch's method, and returns the function that replaces this method within the block.
     """
     watches = {"capture_begin": begin, "capture_end": end, "replay": replay}
     methods = {name: getattr(_Graph, name) for name in watches}
@@ -255,7 +260,7 @@ def answering_whether_captured(answer: Callable[[], bool]) -> Iterator[None]:
 
 
 class CudaGraph:
-    """One graph. It is captured on `stream`, or on a stream of its own, and replayed on the current stream."""
+    """One graph. It is captured on `stream`, by default on a new stream, and replayed on the current stream."""
 
     def __init__(self, stream: torch.Stream | None = None) -> None:
         require_cuda()
@@ -266,7 +271,7 @@ class CudaGraph:
         self._generator_state: Any = None
 
     def capture_begin(self, pool: MemPoolId | None = None, mode: CaptureMode = CaptureMode.RELAXED) -> None:
-        """Record all work of this thread on the graph's stream, which becomes current, until `capture_end`."""
+        """Record all work of this thread on the graph's stream until `capture_end`. The stream becomes current."""
         if self._graph is not None or self._capturing is not None:
             raise CudaGraphError("a graph is captured once", got="a captured graph", remedy="call reset() first")
         self._previous_stream = torch.cuda.current_stream()
@@ -308,7 +313,7 @@ class CudaGraph:
 
     @contextmanager
     def capturing(self, pool: MemPoolId | None = None, mode: CaptureMode = CaptureMode.RELAXED) -> Iterator[None]:
-        """Capture the body of a `with`. An exception inside ends the capture, and is raised again."""
+        """Capture the body of a `with`. An exception in the body ends the capture and is raised again."""
         self.capture_begin(pool, mode)
         try:
             yield
@@ -324,18 +329,18 @@ class CudaGraph:
         self._captured().replay()
 
     def reset(self) -> None:
-        """Drop the captured graph, so that another capture may follow. Do nothing if there is no graph."""
+        """Drop the captured graph, so that it can be captured again. Do nothing if there is no captured graph."""
         if self._graph is not None:
             torch.cuda.synchronize()  # a replay may be under way
             self._graph.reset()
             self._graph = None
 
     def pool(self) -> MemPoolId:
-        """Return the pool of this graph's memory."""
+        """Return the memory pool from which this graph allocates."""
         return MemPoolId(*self._captured().pool())
 
     def raw(self) -> int:
-        """Return the raw `cudaGraph_t`, for a census; valid until `reset`."""
+        """Return the raw `cudaGraph_t` for a census. It is valid until `reset`."""
         return int(self._captured().raw_cuda_graph())
 
     def _captured(self) -> Any:
@@ -347,9 +352,9 @@ class CudaGraph:
 def capture(
     warmup: int, pool: MemPoolId | None, function: Callable[[], object], mode: CaptureMode = CaptureMode.RELAXED
 ) -> CudaGraph:
-    """Run `function` `warmup` times, then capture it once, and return the graph; capturing executes nothing.
+    """Run `function` `warmup` times, then capture it once, and return the graph. Capturing executes nothing.
 
-    Warm-up runs really execute: undo them, or count them as steps. They use the stream of the capture, so that
+    Warm-up runs do execute, so undo their effect or count them as steps. They use the stream of the capture, so that
     libraries set up their state for this stream.
     """
     graph = CudaGraph()
@@ -360,7 +365,7 @@ def capture(
 
 
 def warm_up(stream: torch.Stream, function: Callable[[], object], times: int) -> None:
-    """Run `function` `times` times on `stream`, after all work enqueued so far, and wait for it."""
+    """Run `function` `times` times on `stream`, after all work enqueued so far, and wait until the runs are done."""
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):  # type: ignore[arg-type]
         for _ in range(times):
@@ -370,10 +375,10 @@ def warm_up(stream: torch.Stream, function: Callable[[], object], times: int) ->
 
 
 def bind_cublas(stream: torch.Stream) -> None:
-    """Make this thread's cuBLAS handle allocate its workspace for `stream`.
+    """Make this thread's cuBLAS handle allocate its workspace for `stream` now, before a capture.
 
-    A workspace allocated within a capture is in the graph's pool, and fails if memory is nearly full (PMAT-063).
-    If a step uses autograd, the warm-up allocates the workspace of autograd's thread, on the same stream.
+    A workspace that is allocated within a capture comes from the graph's pool, and fails if memory is nearly full
+    (PMAT-063). If a step uses autograd, the warm-up allocates the workspace of autograd's thread, on the same stream.
     """
     with torch.cuda.stream(stream), torch.no_grad():  # type: ignore[arg-type]
         x = torch.ones(16, 16, device=stream.device)

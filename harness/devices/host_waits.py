@@ -1,7 +1,7 @@
-"""Count the operations that make the host wait for the device within steps: by torch's warnings and by waiting calls.
+"""Count the operations in steps that make the host wait for the device, by torch's warnings and by waiting calls.
 
-`where` returns the place of an operation that waits. The harness's own work between two steps, such as making a batch,
-is marked, and no detector counts it as part of the step.
+The given function `where` returns the place of an operation that waits. The harness's own work between two steps, such
+as making a batch, is marked so that no detector counts it as part of the step.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _depth = _after = 0
 
 @contextmanager
 def after_the_step() -> Iterator[None]:
-    """Mark the block as a trainer's work after its step, which watchers of the step count separately."""
+    """Mark the block as work that a trainer does after its step. Watchers of the step count this work separately."""
     global _after  # noqa: PLW0603
     _after += 1
     try:
@@ -43,7 +43,7 @@ def is_after() -> bool:
 
 @contextmanager
 def _range(name: str) -> Iterator[None]:
-    """Show the block in a profile as the range `name`. Hide the range's own operators from dispatch modes."""
+    """Show the block in a profile as the range `name`. The range's own operators are hidden from dispatch modes."""
     if not torch._C._autograd._profiler_enabled():  # the range would cost each timed step some microseconds
         yield
         return
@@ -61,7 +61,7 @@ def _range(name: str) -> Iterator[None]:
 def not_of_the_step() -> Iterator[None]:
     """Suspend the watchers of a step within the block: dispatch modes, torch's sync warnings, counts of waiting calls.
 
-    A profile shows the block as the range `OUTSIDE`, which readers of the profile leave out.
+    In a profile, the block is the range `OUTSIDE`. Readers of the profile leave this range out.
     """
     global _depth  # noqa: PLW0603
     _depth += 1
@@ -73,7 +73,7 @@ def not_of_the_step() -> Iterator[None]:
 
 
 class _Waits(Generic[Where]):
-    """Counts waits in steps by place. It can be entered again after its block."""
+    """Counts the waits in steps, by place. One object can be used for several blocks."""
 
     _seen: Counter[Where]
 
@@ -86,9 +86,9 @@ class _Waits(Generic[Where]):
 
 
 class SyncWarnings(_Waits[Where]):
-    """Within its block, counts torch's warnings of synchronizing calls.
+    """Within its block, counts torch's warnings about synchronizing calls.
 
-    Setup is kept minimal, because around a replay it costs as much time as the replay's own call.
+    The setup does as little as possible, because around a replay it takes as long as the call of the replay itself.
     """
 
     _catching: warnings.catch_warnings[None]
@@ -129,7 +129,8 @@ _WAITING_CALLS: tuple[tuple[Any, str], ...] = (
 class WaitingCalls(_Waits[Where]):
     """Within its block, counts explicit waits for a device, a stream or an event, for which torch has no warnings.
 
-    The replacement of a call is created once for all blocks, unless other code has replaced the call since.
+    The function that replaces a waiting call is created once and used in all blocks. It is created again if other code
+    has replaced the call in the meantime.
     """
 
     def __init__(self, where: Callable[[str], Where]) -> None:

@@ -3,9 +3,9 @@
 A profiler slows the steps that it watches, so it cannot be used in timed blocks. The callback is enabled only for graph
 launches: a step without a launch is not slowed, and a replay is slowed only by a short call into Python.
 
-CUPTI allows one subscriber in each process. A profile while the counter is subscribed is silently empty, and so are all
-later profiles. After a profiler's first session CUPTI refuses the counter. So a process counts, profiles, or counts
-first.
+CUPTI allows one subscriber in each process. A profile that is made while the counter is subscribed is silently empty,
+and so are all later profiles. After a profiler's first session, CUPTI refuses the counter. A process must therefore
+count only, profile only, or count first.
 """
 
 from __future__ import annotations
@@ -38,16 +38,17 @@ Launch = Callable[[], object]
 
 
 class _Unavailable(Exception):  # noqa: N818 - not an error of the run but the reason for a missing count
-    """Launches cannot be counted here. The message is the reason."""
+    """Launches cannot be counted in this process. The message is the reason."""
 
 
 class LaunchCounter:
-    """Counts the process's graph launches within its block, whichever library makes them.
+    """Counts the graph launches of the process within its block, whichever library launches.
 
-    library: libcupti; None if the process has none. planted: launches one graph and waits for it. All functions are
-    bound at the beginning, because a system that is imported later could replace them in their modules.
-    sees_planted: True if the counter saw the launches planted before and after the counting. failure: why launches are
-    not counted, or why the counts are not reliable; None if they are.
+    library: libcupti; None if the process has none. planted: a function that launches one graph and waits for it. All
+    functions are bound when the counter is created, because a system that is imported later could replace them in their
+    modules.
+    sees_planted: True if the counter saw the launches planted before and after the block. failure: why launches are not
+    counted, or why the counts are not reliable; None if they are.
     """
 
     def __init__(self, library: Any | None, planted: Launch) -> None:
@@ -66,7 +67,7 @@ class LaunchCounter:
             self.failure = str(why)
 
     def __enter__(self) -> Self:
-        """Subscribe, and test the counter with a planted launch. If either fails, set `failure` instead of raising."""
+        """Subscribe, and test the counter with a planted launch. If this fails, set `failure` instead of raising."""
         if self.failure is None:
             try:
                 self._subscribe()
@@ -88,7 +89,7 @@ class LaunchCounter:
             self._unsubscribe()
 
     def count(self) -> int | None:
-        """Return the graph launches so far; None if they cannot be counted."""
+        """Return the number of graph launches so far; None if launches cannot be counted."""
         return None if self._domain is None else self._launches[self._domain]
 
     def _subscribe(self) -> None:
@@ -100,9 +101,10 @@ class LaunchCounter:
         self._subscribed = True
 
     def _see_planted(self) -> None:
-        """Choose a domain that sees a planted launch once: preferably the driver's, which sees all libraries' launches.
+        """Choose a domain that sees a planted launch exactly once. Prefer the driver's, which sees launches of all
+        libraries.
 
-        A launch by the runtime calls the driver, so both domains together would count it twice.
+        A launch by the runtime calls the driver, so using both domains would count this launch twice.
         """
         callbacks = {domain: self._callbacks(domain) for domain in _NAMES}
         if not any(callbacks.values()):
@@ -147,7 +149,7 @@ class LaunchCounter:
 
 
 def _counting(launches: list[int]) -> Callable[[object, int, int, int], None]:
-    """Return the callback. It runs within every graph launch, so it binds all that it needs in advance."""
+    """Return the callback. It runs within every graph launch, so everything it needs is bound in advance."""
     site = ctypes.c_int.from_address
 
     def on_call(_user: object, domain: int, _callback: int, data: int) -> None:
@@ -171,7 +173,7 @@ def _bound(library: Any | None) -> dict[str, Any]:
 
 
 def counter_of_this_process() -> LaunchCounter:
-    """Return a counter that is tested with a small captured graph of its own. Needs CUDA."""
+    """Return a launch counter for this process, with a small graph of its own as the planted launch. Needs CUDA."""
     return LaunchCounter(_loaded_cupti(), PlantedGraph())
 
 
@@ -184,7 +186,10 @@ def _loaded_cupti() -> Any | None:
 
 
 def mapped_cupti(maps: str) -> str | None:
-    """Return the path of libcupti in a process's mapped files (`/proc/self/maps`), which torch's profiler uses, too."""
+    """Return the path of the libcupti that a process has mapped, which is also the one that torch's profiler uses.
+
+    maps: the text of `/proc/self/maps`.
+    """
     found = re.search(r"(/[^\n]*/libcupti\.so[.\d]*)$", maps, re.MULTILINE)
     return found.group(1) if found else None
 

@@ -1,8 +1,8 @@
 """Measure the peak of a process's device memory, independently of the measured code.
 
-torch records the peaks of its allocator, but any code may reset them. So the watch reads the peaks
-before each observed reset, and counts peaks that decreased without a reset. Only the driver knows about
-memory allocated without torch. A thread samples it through NVML, which does not disturb captures.
+torch records the peaks of its allocator, but any code may reset them. The watch therefore reads the peaks before each
+observed reset, and counts how often peaks decreased without an observed reset. Only the driver knows about memory
+allocated without torch. A thread samples it through NVML, which does not disturb captures.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ INTERVAL_S = 0.002  # between samples of the device; an NVML call takes 0.05 ms
 
 
 class Levels(NamedTuple):
-    """Bytes that torch's allocator has handed out, and bytes that it has reserved on the device."""
+    """Bytes that torch's allocator has given to tensors, and bytes that the allocator has reserved on the device."""
 
     allocated: int
     reserved: int
 
 
 class DeviceMemory(Protocol):
-    """A process's view of its device's memory."""
+    """The memory of a process's device, as the process sees it."""
 
     def peaks(self) -> Levels:
-        """Return the largest levels since the last reset."""
+        """Return the largest levels since the last reset of the peaks."""
         ...
 
     def reserved(self) -> int: ...
@@ -46,7 +46,7 @@ class DeviceMemory(Protocol):
     def reset_peaks(self) -> None: ...
 
     def watch_resets(self, around: Callable[[Callable[[], object]], object]) -> AbstractContextManager[None]:
-        """Pass every reset by other code within the block to `around`, which must call the reset."""
+        """Pass every reset by other code within the block to `around`, which must execute the reset."""
         ...
 
     def apart(self) -> AbstractContextManager[None]:
@@ -58,7 +58,7 @@ class DeviceMemory(Protocol):
         ...
 
     def before(self) -> tuple[int | None, int | None]:
-        """Return the values of `in_use` and `processes` from before this process used the device."""
+        """Return the values that `in_use` and `processes` had before this process used the device."""
         ...
 
     def in_use(self) -> int | None:
@@ -70,12 +70,12 @@ class DeviceMemory(Protocol):
         ...
 
     def names(self) -> tuple[str, str]:
-        """Return the name of the allocator's backend, and its settings."""
+        """Return the name of the allocator's backend, and the allocator's settings."""
         ...
 
 
 class PeakWatch:
-    """Watches one process. A context manager; enter it before the process uses the device."""
+    """Measures the peaks of one process. Enter this context manager before the process uses the device."""
 
     def __init__(self, device: DeviceMemory) -> None:
         self._device = device
@@ -101,7 +101,7 @@ class PeakWatch:
 
     @contextmanager
     def measuring(self, keep: Callable[[MemoryPeak], None]) -> Iterator[None]:
-        """Measure the peak within the block, and pass it to `keep`."""
+        """Measure the peak within the block, and pass the result to `keep`."""
         with self._lock:
             self._device.reset_peaks()
             self._largest = self._last = Levels(0, 0)
@@ -133,7 +133,7 @@ class PeakWatch:
             self._read_device()
 
     def evidence(self, arm: str, opening: MemoryPeak, steps: MemoryPeak) -> PeakMemoryEvidence:
-        """Return the evidence of the whole run, with the peaks of its opening and of its steps."""
+        """Return the evidence of the whole run. opening, steps: the peaks of opening the arm and of its steps."""
         allocator, settings = self._device.names()
         return PeakMemoryEvidence(
             arm=arm,
@@ -166,7 +166,7 @@ class PeakWatch:
         self._largest = Levels(*map(max, self._largest, peaks))
 
     def _read_device(self) -> None:
-        """Read the driver between two reads of torch's reservation. The larger counts, as it may change."""
+        """Read the driver's numbers between two reads of torch's reservation. Use the larger read, as it may change."""
         if not self._device.used():
             return
         before, others = self._device.before()
@@ -193,8 +193,8 @@ SETTINGS = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 class CudaMemory:
     """The memory of the current CUDA device, or of device `number`, as torch and NVML report it.
 
-    A rank must give its number, because a new thread's current device is 0. No CUDA context is created, because a
-    system may configure torch's allocator before the first use.
+    A rank must give its number, because the current device of a new thread is device 0. No CUDA context is created,
+    because a system may still configure torch's allocator before the first use of the device.
     """
 
     def __init__(self, number: int | None = None) -> None:
@@ -230,7 +230,7 @@ class CudaMemory:
 
     @contextmanager
     def watch_resets(self, around: Callable[[Callable[[], object]], object]) -> Iterator[None]:
-        """Pass each reset to `around`. All of torch's Python functions for resets call one of `_RESETS`."""
+        """Pass each reset of the peaks to `around`. All Python functions of torch that reset call one of `_RESETS`."""
         originals = {name: getattr(torch._C, name) for name in _RESETS if hasattr(torch._C, name)}
         for name, original in originals.items():
             setattr(torch._C, name, _told(original, around))
@@ -274,7 +274,7 @@ def _told(original: Callable[..., object], around: Callable[[Callable[[], object
 
 
 class _Nvml:
-    """NVML's memory use and process counts by the GPU's UUID; empty if NVML is not available."""
+    """Memory use and process counts from NVML, by GPU UUID; empty if NVML is not available."""
 
     def __init__(self) -> None:
         import pynvml
@@ -290,15 +290,15 @@ class _Nvml:
             self._handles = {}
 
     def in_use(self) -> dict[str, int]:
-        """Return the bytes in use on each GPU, by its UUID."""
+        """Return the bytes in use on each GPU, by the GPU's UUID."""
         return self._asked(lambda handle: int(self._nvml.nvmlDeviceGetMemoryInfo(handle).used))
 
     def processes(self) -> dict[str, int]:
-        """Return the number of processes on each GPU, by its UUID."""
+        """Return the number of processes on each GPU, by the GPU's UUID."""
         return self._asked(lambda handle: len(self._nvml.nvmlDeviceGetComputeRunningProcesses(handle)))
 
     def at_rest(self) -> tuple[dict[str, int], dict[str, int]]:
-        """Return both once the use is constant, because memory of an ended process is freed a little later."""
+        """Return `in_use` and `processes` once the use is constant, because an ended process frees memory late."""
         began = since = monotonic()
         found = self.in_use()
         while monotonic() - since < REST_S and monotonic() - began < REST_LIMIT_S:

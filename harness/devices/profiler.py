@@ -1,6 +1,7 @@
 """Watch steps with torch's profiler: graph launches and the device's work.
 
-A profile can be silently empty if other code has subscribed to CUPTI. So each must show a sync planted at its end.
+A profile can be silently empty if other code has subscribed to CUPTI. Each profile must therefore show a sync that was
+planted at its end.
 """
 
 from __future__ import annotations
@@ -48,12 +49,13 @@ def launches_in(events: Iterable[Any]) -> int:
 
 
 def device_work(events: Sequence[Any], steps: int, nodes: Sequence[GraphNodes]) -> DeviceWork:
-    """Sort the device activities of a profile (its raw events) over `steps` steps, each in a range named `STEP`.
+    """Sort the device activities of a profile over `steps` steps, each of which is in a range named `STEP`.
 
+    events: the profile's raw events. nodes: the census of the graphs.
     An activity has the correlation number of the host call that began it: a graph launch, or another call in a step.
-    Activities that began between steps are left out, because they belong to the harness or to an evaluation, which
-    may replay graphs, too. A trainer's work after its step is counted separately. The profiler demangles kernel names;
-    they are replaced by the census's names (`nodes`) of the same kernels.
+    Activities that began between steps are left out, because they belong to the harness or to an evaluation, which may
+    replay graphs too. Work that a trainer does after its step is counted separately. The profiler demangles kernel
+    names. They are replaced by the names of the same kernels in `nodes`.
     """
     launches = {event.correlation_id() for event in _begun_in(STEP, events) if event.name() in GRAPH_LAUNCHES}
     in_steps, after = _begun_by_calls_in(STEP, events), _begun_by_calls_in(AFTER, events)
@@ -79,19 +81,19 @@ def device_work(events: Sequence[Any], steps: int, nodes: Sequence[GraphNodes]) 
 
 
 def sees_sync(events: Sequence[Any]) -> bool:
-    """Return True if a profile shows its planted sync: the call that waited, and the device's work for it."""
+    """Return True if a profile shows the sync planted in it: both the call that waited and the device's work."""
     planted = _of_planted(events)
     return any(event.name() in WAITS for event in planted) and any(_on_device(event) for event in planted)
 
 
 def without_planted(events: Sequence[Any]) -> list[Any]:
-    """Return a profile's events without those of its planted sync."""
+    """Return the events of a profile without the events of its planted sync."""
     planted = {id(event) for event in _of_planted(events)}
     return [event for event in events if id(event) not in planted]
 
 
 def _of_planted(events: Sequence[Any]) -> list[Any]:
-    """Return the driver and runtime calls within the planted range, and the device activities that they began."""
+    """Return the driver and runtime calls within the planted range, and the device activities begun by these calls."""
     calls = [event for event in _begun_in(PLANTED, events) if _API_CALL.match(event.name())]
     numbers = {event.correlation_id() for event in calls}
     return [*calls, *(event for event in events if _on_device(event) and event.correlation_id() in numbers)]
@@ -100,7 +102,8 @@ def _of_planted(events: Sequence[Any]) -> list[Any]:
 def _begun_by_calls_in(name: str, events: Sequence[Any]) -> set[int]:
     """Return the correlation numbers of the host's calls that began within a range named `name`.
 
-    An operator in the range may have the number of a call outside. Leave out such numbers, as operators begin no work.
+    An operator in the range may have the same number as a call outside. Such numbers are left out, because an operator
+    itself begins no work on the device.
     """
     inside = _begun_in(name, events)
     known = {id(event) for event in inside}
@@ -113,8 +116,8 @@ def _begun_by_calls_in(name: str, events: Sequence[Any]) -> set[int]:
 def _begun_in(name: str, events: Sequence[Any]) -> list[Any]:
     """Return the host's events that began within a range named `name`.
 
-    The profiler also shows a host range on the device, for the time in which its kernels ran there.
-    Ignore that range, because events during it may come after the host's own range.
+    The profiler also shows a host range on the device, for the time in which the range's kernels ran there. That device
+    range is ignored, because host events during it may come after the end of the host's own range.
     """
     on_host = [event for event in events if not _of_device(event)]
     ranges = [(event.start_ns(), event.start_ns() + event.duration_ns()) for event in on_host if event.name() == name]
@@ -122,7 +125,7 @@ def _begun_in(name: str, events: Sequence[Any]) -> list[Any]:
 
 
 def _on_device(event: Any) -> bool:
-    """Return True for work of the device. Exclude host ranges shown there, which would count their kernels twice."""
+    """Return True for work of the device, but not for host ranges shown there: their kernels would count twice."""
     return _of_device(event) and not event.is_user_annotation()
 
 
@@ -141,8 +144,8 @@ def _kernel_seconds(events: Iterable[Any]) -> float:
 def busy_seconds(events: Iterable[Any], *, ranks: int) -> float:
     """Return the seconds in which at least one device activity of a profile ran. Overlapping activities count once.
 
-    With several ranks, kernels that wait for other ranks do not count, because a profile delays them: to seven times a
-    step's time on two H200s. A single rank never waits, so all its kernels count, whatever their names.
+    With several ranks, kernels that wait for other ranks do not count. A profile delays such kernels: on two H200s they
+    took seven times the time of a step. A single rank never waits, so all its kernels count, whatever their names.
     """
     alone = ranks == 1
     working = [event for event in events if _on_device(event) and (alone or not waits_for_ranks(event.name()))]
@@ -160,7 +163,7 @@ def waits_for_ranks(kernel: str) -> bool:
 
 
 def _launched(launches: Sequence[Sequence[Any]], names: Mapping[str, str]) -> list[Launched]:
-    """Group launches that did equal work, in the order of each group's first launch."""
+    """Group launches that did equal work, in the order of the groups' first launches."""
     groups: Counter[tuple[tuple[tuple[str, int], ...], tuple[tuple[str, int], ...]]] = Counter()
     for events in launches:
         types = Counter(_type(event.name()) for event in events)
@@ -190,12 +193,12 @@ def _type(name: str) -> str:
 
 
 def _census_names(nodes: Sequence[GraphNodes]) -> dict[str, str]:
-    """Return the census's name of each kernel by the profiler's name."""
+    """Return the kernel names of the census, by the profiler's names of the same kernels."""
     return {demangled(name): name for graph in nodes for name in graph.kernels}
 
 
 def demangled(name: str) -> str:
-    """Return a C++ symbol in readable form, made by the profiler's C++ runtime. Return other names unchanged."""
+    """Return a C++ symbol in readable form, made by the profiler's C++ runtime. Return any other name unchanged."""
     demangle = _demangler()
     if demangle is None or not name.startswith("_Z"):
         return name
@@ -211,7 +214,7 @@ def demangled(name: str) -> str:
 
 @cache
 def _demangler() -> Any | None:
-    """Return `__cxa_demangle` (Itanium C++ ABI), whose result the caller must free; None if it is missing."""
+    """Return `__cxa_demangle` (Itanium C++ ABI); None if it is missing. Callers must free the text that it returns."""
     try:
         demangle = ctypes.CDLL("libstdc++.so.6").__cxa_demangle
     except (OSError, AttributeError):
@@ -227,7 +230,7 @@ span = torch.profiler.record_function
 
 @dataclass
 class Watched:
-    """The observations of `steps` watched steps. A value is None if this machine's watch cannot observe it."""
+    """What was observed in `steps` steps. A value is None if it cannot be observed on this machine."""
 
     steps: int = 0
     graph_launches: int | None = None
@@ -244,8 +247,9 @@ def graph_launches(
 ) -> Iterator[None]:
     """Watch `steps` steps with the profiler: graph launches and device activities. Needs CUDA.
 
-    ranks: how many train together. replays: True if none of the steps captures, so that their work can be compared with
-    the census. over: called when the steps are done, before the profile is closed and read, which may take seconds.
+    ranks: how many ranks train together. replays: True if none of the steps captures, so that their work can be
+    compared with the census. over: called when the steps are done, before the profile is closed and read, which may
+    take seconds.
     """
     with profiler() as profile:
         yield
@@ -264,7 +268,7 @@ def graph_launches(
 
 
 def planted_sync(device: str) -> None:
-    """Read a value on the host, for detectors to see. Its tensor is made unwatched, so it counts as the device's."""
+    """Read a value on the host: a sync that detectors must see. Creating the tensor itself is not watched."""
     with not_of_the_step():
         value = torch.ones(2, device=device)
     value.sum().item()
@@ -279,7 +283,8 @@ def in_step(profiled: object) -> AbstractContextManager[object]:
 def profiler(*, stacks: bool = False) -> Iterator[Any]:
     """Profile host calls and device activities with torch, in a way that is safe for replays of CUDA graphs.
 
-    CUPTI must not be torn down and set up again between replays (a known crash), hence the two variables.
+    The two environment variables keep CUPTI from being torn down and set up again between replays, a known cause of
+    crashes.
     """
     os.environ.setdefault("DISABLE_CUPTI_LAZY_REINIT", "1")
     os.environ.setdefault("TEARDOWN_CUPTI", "0")
@@ -294,11 +299,11 @@ def profiler(*, stacks: bool = False) -> Iterator[Any]:
 
 
 def prime_profiler() -> None:
-    """Run the process's first profile, which sets up CUPTI. It took 4.2 s on an H200; later profiles took 1 ms."""
+    """Run the process's first profile, which sets up CUPTI. On an H200 this took 4.2 s; later profiles took 1 ms."""
     with profiler():
         synchronize()
 
 
 def raw_events(profile: Any) -> list[Any]:
-    """Return a profile's events as Kineto gives them: with correlation numbers, and without torch's event tree."""
+    """Return a profile's events as Kineto gives them, which have correlation numbers, instead of torch's event tree."""
     return list(profile.profiler.kineto_results.events())

@@ -1,8 +1,8 @@
 """Read `.target`, `.version` and entries of PTX text, and decide whether a target fits a device.
 
-Rules of the PTX ISA manual (directives `.target` and `.version`): PTX for `sm_XY` loads on a device of
-capability >= X.Y; `sm_XYf` on the same family from X.Y on; `sm_XYa` on exactly X.Y. `compute_XY` means `sm_XY`.
-The driver must know a module's `.version`, which must not be older than the version that introduced its target.
+The rules are from the PTX ISA manual (directives `.target` and `.version`). PTX for `sm_XY` loads on a device of
+capability X.Y or higher, `sm_XYf` on the same family from X.Y on, `sm_XYa` only on X.Y. `compute_XY` means `sm_XY`. The
+driver must know a module's `.version`. This version must not be older than the version that introduced the target.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Module:
-    """The declarations of a PTX text, as written. targets: only architectures (no `debug`, no texturing mode)."""
+    """The declarations of a PTX text, as written. targets: only architectures, without `debug` and texturing modes."""
 
     targets: list[str]
     versions: list[str]
@@ -89,12 +89,12 @@ def parse_version(text: str) -> tuple[int, int]:
 
 
 def is_exact(target: Target, device: Target) -> bool:
-    """Return True if the architectures are equal. Ignore suffixes, which only limit loading on other devices."""
+    """Return True if the architectures are equal. Suffixes are ignored, because they only limit loading elsewhere."""
     return target.number == device.number
 
 
 def is_loadable(target: Target, device: Target) -> bool:
-    """Return True if the driver may compile PTX of this target for the device (its own suffix does not matter)."""
+    """Return True if the driver may compile PTX of this target for the device. The device's own suffix is ignored."""
     if target.suffix == "a":
         return target.number == device.number
     if target.suffix == "f":
@@ -103,7 +103,7 @@ def is_loadable(target: Target, device: Target) -> bool:
 
 
 def introduced_in(target: Target) -> tuple[int, int] | None:
-    """Return the PTX ISA version that introduced a target; None if this table does not know the target."""
+    """Return the PTX ISA version that introduced a target; None for a target that is not in this module's table."""
     return _INTRODUCED.get(f"{target.number}{target.suffix}")
 
 

@@ -44,9 +44,9 @@ UNKNOWN = -1  # foreign_processes when the driver does not list processes
 class Sampler:
     """Samples the machine within its block; `write` then stores one Telemetry record.
 
-    gpu_uuid: the GPU to watch; None for the host alone. workers: ids of the harness's processes (session leaders) that
-    use the GPU now. phase: returns the worker's phase. before: processes on the GPU before all workers. If the run has
-    a timed phase, only samples of that phase are kept.
+    gpu_uuid: the GPU to watch; None to watch only the host. workers: ids of the harness's processes (session leaders)
+    that use the GPU now. phase: returns the worker's phase. before: processes that were on the GPU before all workers.
+    If the run has a timed phase, only samples from this phase are kept.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Sampler:
         path.write_text(dump_json(self.telemetry().model_dump()) + "\n", encoding="utf-8")
 
     def _sample_until_stopped(self) -> None:
-        """Take a sample every INTERVAL_S, and every TIMED_INTERVAL_S during the timed phase."""
+        """Take a sample every INTERVAL_S seconds, and every TIMED_INTERVAL_S seconds during the timed phase."""
         due = self._started
         while not self._stop.is_set():
             now, phase = time.monotonic(), self._phase()
@@ -107,7 +107,7 @@ class Sampler:
 
 
 def _is_timed(phase: str) -> bool:
-    """Return True for the timed phase. Phases of an arm of that name do not match, because a colon follows the name."""
+    """Return True for the timed phase. A colon follows an arm's name, so an arm with this name does not match."""
     return phase.partition(" ")[0] == TIMED_PHASE
 
 
@@ -143,7 +143,7 @@ def open_gpu(uuid: str, workers: Collection[int], before: Collection[int] | None
 
 
 class Gpu:
-    """One GPU, read through NVML. A value that the driver does not report is None (or `UNKNOWN`)."""
+    """One GPU, read through NVML. A value that the driver does not report is None, or `UNKNOWN` if it is a count."""
 
     def __init__(self, uuid: str, workers: Collection[int], nvml: Any, before: Collection[int] | None = None) -> None:
         self._nvml, self._workers = nvml, workers
@@ -183,10 +183,10 @@ class Gpu:
         return None if compute is None else {int(process.pid) for process in [*compute, *graphics]}
 
     def _foreign_processes(self) -> int:
-        """Return the number of processes on the GPU outside the sessions of the harness's workers.
+        """Return the number of processes on the GPU that are not in a session of the harness's workers.
 
-        In a container NVML gives the host's process ids, so no worker is recognized. In this case assume
-        that as many of the new processes are workers as there are workers.
+        In a container NVML gives the host's process ids, so that no worker is recognized. In this case, of the
+        processes that are new on the GPU, as many are assumed to be workers as there are workers.
         """
         processes = self.process_ids()
         if processes is None:
@@ -215,7 +215,7 @@ OWN_SHARE = 0.1  # share of the piece's own time; a choice, above the cost of co
 
 
 def pace() -> float | None:
-    """Return the seconds that the piece takes; None if other threads of this process worked meanwhile."""
+    """Return the seconds of a fixed piece of Python code; None if other threads of this process worked meanwhile."""
     process, thread = process_time_ns(), thread_time_ns()
     value = 0
     for number in range(PASSES):
@@ -226,7 +226,7 @@ def pace() -> float | None:
 
 
 def _others_work() -> bool:
-    """Return True if another thread of this process runs now. Its time is missing, as Linux counts it a tick late."""
+    """Return True if another thread of this process runs now. Linux adds its time to the process a tick late."""
     own = str(get_native_id())
     try:
         return any(_works(thread) for thread in listdir("/proc/self/task") if thread != own)  # noqa: PTH208
@@ -243,13 +243,13 @@ def _works(thread: str) -> bool:
 
 
 class Paces:
-    """The paces of one process, and the least pace so far, which is that of an undisturbed processor."""
+    """The paces measured in one process. least: the smallest pace so far, as of an undisturbed processor."""
 
     def __init__(self) -> None:
         self.least = math.inf
 
     def measure(self) -> float | None:
-        """Measure the pace and return it; None if `pace` returns None."""
+        """Measure the pace and return it; None if `pace` cannot measure it."""
         measured = pace()
         self.least = min(self.least, measured or math.inf)
         return measured
@@ -260,7 +260,7 @@ class Paces:
             self.measure()
 
     def disturbed(self, block: Block) -> bool:
-        """Return True if the pace shows that other work disturbed `block`."""
+        """Return True if the pace during `block` shows that other work slowed the processor."""
         return block.pace is not None and disturbed(block.pace, self.least)
 
 
@@ -277,7 +277,7 @@ LIMIT_S = 5.0  # a stopped process has at most 50 enqueued steps left on the dev
 
 
 def wait_for_quiet_device() -> None:
-    """Wait until short kernels have not been delayed for QUIET_S, but at most LIMIT_S."""
+    """Wait until short kernels have not been delayed for QUIET_S seconds. Give up after LIMIT_S seconds."""
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
         return

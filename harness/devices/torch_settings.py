@@ -1,5 +1,6 @@
-"""Read and restore torch's process-wide settings. An arm may change them when it opens, and so change
-or slow down the steps of another arm.
+"""Read and restore torch's process-wide settings.
+
+An arm may change these settings when it is opened, and thereby change or slow down the steps of another arm.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ _SETTINGS: dict[str, _Accessors] = {
 
 
 def torch_settings() -> dict[str, Any]:
-    """Return the settings' values by name. Leave out settings that torch refuses to read, as when APIs are mixed."""
+    """Return the settings' values by name. Settings that torch refuses to read, as after mixed APIs, are left out."""
     found = {}
     for name, (get, _) in _SETTINGS.items():
         with suppress(RuntimeError):
@@ -54,7 +55,7 @@ def torch_settings() -> dict[str, Any]:
 
 
 def restore_torch_settings(known: dict[str, Any]) -> None:
-    """Set every setting that has changed back to the value that `torch_settings` gave."""
+    """Restore the recorded value of every setting that has changed. known: what `torch_settings` returned."""
     now = torch_settings()
     for name, value in known.items():
         if name in now and now[name] != value:
@@ -68,8 +69,9 @@ _WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 def deterministic_algorithms(*, is_strict: bool = True) -> Iterator[None]:
     """Make torch, cuDNN and cuBLAS repeat their bits within the block.
 
-    is_strict: an operator that cannot repeat its bits raises an error; if False, it is executed without a guarantee.
-    cuBLAS documents two workspace settings as reproducible; `:4096:8` is one. torch reads the variable at each product.
+    is_strict: True if an operator that cannot repeat its bits must raise an error; otherwise it is executed without a
+    guarantee. cuBLAS documents two workspace settings as reproducible. One of them, `:4096:8`, is used. torch reads the
+    environment variable at each matrix product.
     """
     known, workspace = torch_settings(), os.environ.get(_WORKSPACE)
     filling: Any = torch.utils.deterministic
