@@ -1,7 +1,8 @@
 """Plant faults in recorded evidence, and find the verdict that each planted fault must cause.
 
-A system cannot cause a fault of the evidence. Each kind of claim lists in `harness.kinds` the evidence faults that its
-judge must detect. `offered_faults` adds the other faults. Importing this module needs neither torch nor a judge.
+A fault of the evidence is a fault that no system can cause. Each kind of claim lists in `harness.kinds` the evidence
+faults that its judge must detect. `offered_faults` adds the other faults. Importing this module needs neither torch nor
+a judge.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EvidenceFault:
-    """A fault that is planted in recorded evidence, and the verdict that every kind that lists the fault must give."""
+    """A fault that is planted in recorded evidence, and the verdict required of every kind that lists the fault."""
 
     name: str
     summary: str
@@ -35,7 +36,7 @@ class EvidenceFault:
 
 
 def without_steps(evidence: RunEvidence) -> RunEvidence:
-    """Return the run's evidence as if no arm had been asked for a step."""
+    """Return the run's evidence as if no arm had been asked to execute a step."""
     arms = {arm: [_emptied(each) for each in executions] for arm, executions in evidence.arms.items()}
     return replace(evidence, arms=arms, ranks=tuple(map(without_steps, evidence.ranks)))
 
@@ -69,7 +70,7 @@ MISSING_RUN = EvidenceFault(
 
 @cache
 def evidence_faults() -> dict[str, EvidenceFault]:
-    """Return all evidence faults that kinds list, by name. Raises KindError for a non-fault or a duplicate name."""
+    """Return all evidence faults that kinds list, by name. Raises KindError for a duplicate name or another object."""
     found: dict[str, EvidenceFault] = {}
     for kind in kinds().values():
         for reference in kind.evidence_faults:
@@ -96,7 +97,8 @@ def descriptions() -> dict[str, FaultDescription]:
 def offered_faults(systems: Iterable[SystemDescription]) -> dict[str, FaultDescription]:
     """Return all faults by name: evidence faults, faults of the harness's wrappers, and faults of the systems.
 
-    Of faults with the same name, a system's fault hides the harness's, and an earlier system's hides a later one's.
+    If faults have the same name, a system's fault replaces the harness's fault, and an earlier system's a later
+    system's.
     """
     offered = {**descriptions(), **HARNESS_FAULTS}
     for system in reversed(list(systems)):
@@ -105,7 +107,7 @@ def offered_faults(systems: Iterable[SystemDescription]) -> dict[str, FaultDescr
 
 
 def offered_by(contract: Contract, describe: Callable[[str], SystemDescription]) -> dict[str, FaultDescription]:
-    """Return the faults that a contract may name. describe: returns the description of a system, or raises."""
+    """Return the faults that a contract may name. describe: returns a system's description, or raises."""
     return offered_faults([describe(system) for system in contract.systems()])
 
 
@@ -120,9 +122,10 @@ _OF_BITS = frozenset(
 
 
 def expectation_for(claim: AnyClaim, fault: FaultDescription) -> Expectation | None:
-    """Return the verdict that `fault` declares for a claim's id, else for its kind; None if it declares none.
+    """Return the verdict that `fault` declares for a claim's id, otherwise for its kind; None if neither is declared.
 
-    For a composite claim, return the worst of its parts' expectations (the first of several), as its judge does.
+    For a composite claim, return the worst of its parts' expectations, and the first if several are equally bad. Its
+    judge selects the deciding part in the same way.
     """
     if claim.id in fault.breaks:
         return fault.breaks[claim.id]
@@ -142,16 +145,16 @@ def _by_equality(part: AnyPart, expected: Expectation) -> Expectation:
 
 
 def seen_figures(verdict: Verdict, names: Mapping[str, object]) -> dict[str, Scalar | None]:
-    """Return the verdict's values of the named figures; the value is None for a missing figure.
+    """Return the verdict's values of the named figures. The value is None for a figure that the verdict does not have.
 
-    Figures of a composite claim have their part's name as a prefix; without a prefix, the deciding part is used.
+    In a composite claim, a figure's name begins with the name of its part. A name without part means the deciding part.
     """
     deciding = deciding_part(verdict)
     return {name: _value(verdict.figures, name, deciding) for name in names}
 
 
 def deciding_part(verdict: Verdict) -> str | None:
-    """Return the first part of a composite claim that has the claim's status; None for a simple claim."""
+    """Return the first part of a composite claim whose status is the claim's status; None for a simple claim."""
     for name, figure in verdict.figures.items():
         if name.endswith(".status") and figure.value == str(verdict.status):
             return name.removesuffix(".status")
@@ -164,7 +167,10 @@ def _value(figures: Mapping[str, Figure], name: str, part: str | None) -> Scalar
 
 
 def is_killed(expected: Expectation, verdict: Verdict) -> bool:
-    """Return True if status, reason and figures are as expected, or the status is and the reason is in `or_reasons`."""
+    """Return True if the verdict is the expected one: its status, reason and figures.
+
+    A verdict with the expected status also counts if its reason is in `or_reasons`.
+    """
     if verdict.status.value != expected.status:
         return False
     if verdict.reason != expected.reason:
@@ -179,10 +185,11 @@ def _equal(seen: Scalar | None, declared: Scalar) -> bool:
 
 
 def upstream_alone_passes(claim: AnyClaim, verdict: Verdict) -> bool | None:
-    """Return True if upstream's bound alone would have passed the fault.
+    """Return True if the upstream project's bound alone would have passed the fault.
 
-    Return None if the claim has no such bound, or the judge did not reach it. A bitwise claim reports separately if
-    upstream's bound holds. A `within` claim is judged by the bound itself, so the bound fails if a step exceeds it.
+    Return None if the claim has no such bound, or if the judge did not come to check it. A bitwise claim reports
+    separately whether upstream's bound holds. A `within` claim is judged by the bound itself, so the bound fails if a
+    step exceeds it.
     """
     prefixes = [""] if not isinstance(claim, CompositeClaim) else sorted(_prefixes(verdict))
     answers = [answer for prefix in prefixes if (answer := _within_bound(verdict.figures, prefix)) is not None]
@@ -212,7 +219,7 @@ class Unbroken:
     offered: tuple[str, ...]  # faults that would test the field but that the claim does not name
 
     def sentence(self, claim: str) -> str:
-        """Return a warning about the field, and its remedy."""
+        """Return a warning about the field, with a remedy."""
         reasons = " or ".join(f"`{reason}`" for reason in self.demand.reasons)
         figures = "".join(f", {name} = {value}" for name, value in self.demand.figures.items())
         there = f"; offered: {', '.join(self.offered)}" if self.offered else ""
@@ -223,7 +230,7 @@ class Unbroken:
 
 
 def unbroken(claim: AnyClaim, faults: Mapping[str, FaultDescription]) -> Iterator[Unbroken]:
-    """Yield the demands of all parts that no fault in `falsified_by` breaks, in the order of the fields."""
+    """Yield the required fields of all parts that no fault in `falsified_by` breaks, in the order of the fields."""
     planted = [expectation_for(claim, faults[name]) for name in claim.falsified_by if name in faults]
     for part, path, demand in demanded(claim):
         if any(breaks(claim, expected, part, demand) for expected in planted):
@@ -240,7 +247,7 @@ def unbroken(claim: AnyClaim, faults: Mapping[str, FaultDescription]) -> Iterato
 
 
 def demanded(claim: AnyClaim) -> Iterator[tuple[int, str, Demand]]:
-    """Yield for each demand of the claim: the position of its part, its field's path, and the demand."""
+    """Yield, for each required field of the claim, the position of its part, its path, and its `Demand`."""
     for position, part in enumerate(parts_of(claim)):
         for path, demand in part.demanded().items():
             yield position, path, demand
@@ -257,7 +264,7 @@ def breaks(claim: AnyClaim, expected: Expectation | None, part: int, demand: Dem
 
 
 def _concerns(claim: AnyClaim, expected: Expectation, part: int) -> bool:
-    """Return True if the figures of an expectation name this part, or no part at all."""
+    """Return True if the figures of an expectation are figures of this part, or belong to no named part."""
     if not isinstance(claim, CompositeClaim):
         return True
     names = part_names(claim)
@@ -266,7 +273,7 @@ def _concerns(claim: AnyClaim, expected: Expectation, part: int) -> bool:
 
 
 def left_out_for(claim: AnyClaim, fault: FaultDescription) -> str:
-    """Return an unset field of the claim that the fault would break; "" if the fault breaks a set field, or none."""
+    """Return an unset field of the claim that the fault would break; "" if it breaks a set field, or no field."""
     left_out, expected = "", expectation_for(claim, fault)
     for position, part in enumerate(parts_of(claim)):
         for path, demand in marks(type(part), Demand).items():

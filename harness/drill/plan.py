@@ -1,6 +1,6 @@
-"""Plan a drill: every claim against every fault that it names, and the unfaulted controls.
+"""Plan a drill: every fault that each claim names, planted once, and controls, which are runs without a fault.
 
-Each row and control uses the smallest workload that this machine can run: minimum demanded memory, then minimum
+Each fault and control uses the smallest workload that this machine can run: the least required memory, then the least
 steps x tokens. Of workloads of equal size, one on the accelerator is preferred.
 """
 
@@ -34,7 +34,10 @@ from harness.system.wrappers import HARNESS_FAULTS, SWAPPED_ARMS
 
 
 def arms_to_execute(run: Run) -> set[str]:
-    """Return the faulted arms, and all arms with which their gradients or end states are compared in one process."""
+    """Return the arms to execute with the fault: faulted arms, and arms compared with these in one process.
+
+    Such a comparison is one of gradients, or of end states within a bound.
+    """
     if not probe_named(run.probe).arm_by_arm or run.fault == SWAPPED_ARMS:
         return set(run.arms)  # swapping needs all arms
     needed = _changed(run)
@@ -48,10 +51,12 @@ def arms_to_execute(run: Run) -> set[str]:
 
 
 def _bounded_apart(run: Run, arm: str) -> set[str]:
-    """Return the arms from whose end state that of `arm` may differ within a bound, so both must run together.
+    """Return the arms from whose end state the end of `arm` may differ within a bound, so that both must run together.
 
-    Either one of the two arms has several ranks and the other has one, or the parameter changes of `arm` are compared
-    with those of an earlier arm. For all other arms, digests and losses are enough."""
+    There is such a bound in two cases: one of the two arms has several ranks and the other has one, or the parameter
+    changes of `arm` are compared with those of an earlier arm. For all other arms, comparing digests and losses is
+    enough.
+    """
     several = run.arms[arm].arm.ranks > 1
     apart = {other for other in _compared_with(run, arm) if (run.arms[other].arm.ranks > 1) is not several}
     return apart | {other for other in run.arms if arm in _moved_after(run, other)}
@@ -62,7 +67,7 @@ def _compared_with(run: Run, arm: str) -> set[str]:
 
 
 def _moved_after(run: Run, arm: str) -> set[str]:
-    """Return later arms that compare their parameter changes with those of this arm."""
+    """Return the later arms whose parameter changes are compared with the changes of this arm."""
     if not run.arms[arm].moves:
         return set()
     order = list(run.arms)
@@ -71,8 +76,10 @@ def _moved_after(run: Run, arm: str) -> set[str]:
 
 
 def donor_for(run: Run, controls: Sequence[Run]) -> Run | None:
-    """Return a control run with all arms that `run` need not execute; None if all of `run` must be executed.
-    A probe that does not execute arm by arm needs a control run that is equal to `run`."""
+    """Return a control run that has all arms that `run` need not execute; None if all of `run` must be executed.
+
+    If the probe does not execute arm by arm, the control run must be equal to `run`.
+    """
     if not probe_named(run.probe).arm_by_arm:
         return next((control for control in controls if serves(control, run, SAME)), None)
     left_out = {arm: arm for arm in run.arms.keys() - arms_to_execute(run)}
@@ -80,7 +87,7 @@ def donor_for(run: Run, controls: Sequence[Run]) -> Run | None:
 
 
 def reduced(run: Run) -> Run:
-    """Return the run with only the arms to execute; arms that the fault cannot change execute one replica."""
+    """Return the run with only the arms to execute. Arms that the fault cannot change are executed only once."""
     needed, changed = arms_to_execute(run), _changed(run)
     arms = {
         arm: planned if arm in changed else planned.model_copy(update={"replicas": 1, "observe_syncs": False})
@@ -92,7 +99,7 @@ def reduced(run: Run) -> Run:
 
 
 def _changed(run: Run) -> set[str]:
-    """Return the arms whose evidence the fault can change: the faulted arms, and arms compared with them."""
+    """Return the arms whose evidence the fault can change: the faulted arms, and arms that are compared with them."""
     faulted = set(run.fault_arms)
     moved = {other for arm in faulted & run.arms.keys() for other in _moved_after(run, arm)}
     return faulted | moved | {candidate for candidate, baseline in run.baseline_of.items() if baseline in faulted}
@@ -101,8 +108,9 @@ def _changed(run: Run) -> set[str]:
 def merged(run: Run, faulted: RunEvidence, control: RunEvidence) -> RunEvidence:
     """Return the evidence of all arms: arms that the fault can change from `faulted`, the other arms from `control`.
 
-    `run` may be the reduced run, which has every comparison that the fault can change. Extra arms of the control have
-    no effect. If either run died, the merged run counts as dead, because half of the evidence decides nothing.
+    `run` may be the reduced run, because it has every comparison that the fault can change. Additional arms of the
+    control have no effect. If either run died, the merged run counts as dead, because half of the evidence decides
+    nothing.
     """
     whole = _merged_at_one_rank(run, faulted, control)
     number = max(len(faulted.ranks), len(control.ranks))
@@ -111,7 +119,7 @@ def merged(run: Run, faulted: RunEvidence, control: RunEvidence) -> RunEvidence:
 
 
 def _at_rank(seen: RunEvidence, other: int) -> RunEvidence:
-    """Return the evidence of rank `other` + 1, or of rank 0 if the run has fewer ranks."""
+    """Return the evidence of rank `other` + 1. If the run has fewer ranks, return the evidence of rank 0."""
     return seen.ranks[other] if other < len(seen.ranks) else seen
 
 
@@ -133,7 +141,10 @@ def _merged_at_one_rank(run: Run, faulted: RunEvidence, control: RunEvidence) ->
 
 @dataclass(frozen=True)
 class FaultedRun:
-    """A run with a fault: as planned, its executed part (or None), and the control run (donor) of the other arms."""
+    """A run with a fault. planned: the whole run. executed: its executed part, or None. donor: see below.
+
+    The donor is the id of the control run that supplies the evidence of the arms that are not executed.
+    """
 
     planned: Run
     executed: Run | None
@@ -142,7 +153,7 @@ class FaultedRun:
 
 @dataclass(frozen=True)
 class Case:
-    """One row of the kill matrix: a fault in a unit, and the expected verdict."""
+    """One row of the kill matrix: a fault planted in a unit, and the expected verdict."""
 
     unit: Unit  # its runs are the faulted runs
     fault: str
@@ -151,7 +162,7 @@ class Case:
 
 @dataclass
 class DrillPlan:
-    """The plan of a drill. controls: units and runs without a fault; faulted: by run id, in execution order."""
+    """The plan of a drill. controls: units and runs without a fault. faulted: by run id, in execution order."""
 
     controls: Plan = field(default_factory=lambda: Plan([], []))
     cases: list[Case] = field(default_factory=list)
@@ -178,7 +189,7 @@ def plan_drill(
 
 
 class _ContractPlanner:
-    """Adds one contract's rows, controls and runs to the plan."""
+    """Adds the rows, controls and runs of one contract to the plan."""
 
     def __init__(
         self,
@@ -208,7 +219,7 @@ class _ContractPlanner:
             self._add_faulted(workload, fault, group, planned[workload].runs)
 
     def _rows(self) -> Iterator[tuple[AnyClaim, str, str]]:
-        """Yield claim, workload and fault of each row that this machine can run; record the others as not run."""
+        """Yield claim, workload and fault of each row that this machine can run. Record the other rows as not run."""
         claims = {unit.claim for unit in self._units}
         for claim in self._loaded.contract.claims:
             for fault in claim.falsified_by:
@@ -244,7 +255,7 @@ class _ContractPlanner:
         return NotDrilled(contract=contract, claim=claim.id, fault=fault.name, reason=reason, message=message)
 
     def _groups(self, rows: Sequence[tuple[AnyClaim, str, str]]) -> dict[tuple[str, str, frozenset[str]], list[str]]:
-        """Group claims for which a fault is planted in the same arms, so that they can share runs."""
+        """Group the claims for which a fault is planted in the same arms, so that claims of a group share runs."""
         groups: dict[tuple[str, str, frozenset[str]], list[str]] = {}
         for claim, workload, fault in rows:
             arms = plan_fault(fault, self._offered, [claim]).arms
@@ -285,7 +296,10 @@ class _ContractPlanner:
 
 def _faulted_run(run: Run, controls: Sequence[Run], *, in_evidence: bool) -> FaultedRun:
     """Return a faulted run with its executed part, and the control run that supplies the other arms.
-    Nothing is executed for a run equal to a control, or for an evidence fault, which is planted when reading."""
+
+    Nothing is executed if the run is equal to a control, or if the fault is an evidence fault. An evidence fault is
+    planted when the evidence is read.
+    """
     control = donor_for(run, controls)
     if in_evidence or (control is not None and not probe_named(run.probe).arm_by_arm):
         return FaultedRun(run, None, control.id if control is not None else None)
@@ -295,7 +309,7 @@ def _faulted_run(run: Run, controls: Sequence[Run], *, in_evidence: bool) -> Fau
 
 
 def size_of(workload: Workload) -> tuple[float, float, bool]:
-    """Return a sort key for the smallest workload; demanded memory represents the number of layers."""
+    """Return a sort key that orders workloads by size. Required memory stands for the number of layers."""
     lengths = workload.seq_len if isinstance(workload.seq_len, list) else [workload.seq_len]
     tokens = workload.batch_size * sum(lengths) / len(lengths)
     return workload.needs.memory_gib or 0.0, workload.steps * tokens, workload.needs.device == "cpu"

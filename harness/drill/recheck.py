@@ -1,6 +1,6 @@
-"""Judge a drill's directory again: every control and every row, by the evidence in the directory.
+"""Judge a drill's directory again: every control and every row (a planted fault), by the evidence in the directory.
 
-The record is trusted only for the runs that a row reads and the arms that were executed. Verdicts come from the
+The record is trusted only for two facts: which runs a row reads, and which arms were executed. Verdicts come from the
 evidence, contracts from the directory's copies, and expectations from the current declarations of the faults.
 """
 
@@ -34,7 +34,7 @@ from harness.run_directory.verdict_file import FILE, Control, DrillRecord, NotDr
 
 
 def controls_of(verdicts: Sequence[Verdict]) -> list[Control]:
-    """Convert the verdicts of units without a fault to the form that the record has."""
+    """Convert the verdicts of units without a fault to the form in which the drill's record has them."""
     return [
         Control(
             contract=verdict.contract,
@@ -49,7 +49,7 @@ def controls_of(verdicts: Sequence[Verdict]) -> list[Control]:
 
 
 def row_of(case: Case, contracts: Sequence[Contract], sources: Mapping[str, Source], bundle: Bundle) -> Row:
-    """Judge a case and return its row. contracts: includes that of the case; sources: include those of its runs."""
+    """Judge a case and return its row. contracts: must include the case's contract; sources: those of its runs."""
     unit, expected = case.unit, case.expected
     contract = next(contract for contract in contracts if contract.id == unit.contract)
     claim = next(claim for claim in contract.claims if claim.id == unit.claim)
@@ -71,9 +71,9 @@ def row_of(case: Case, contracts: Sequence[Contract], sources: Mapping[str, Sour
 
 
 def decidable(rows: Sequence[Row], controls: Sequence[Control]) -> tuple[list[Row], list[NotDrilled]]:
-    """Return rows without those of claims that are NOT_RUN both with and without the fault, and the latter as not run.
+    """Split off the rows of claims that are NOT_RUN both with and without the fault, and return them as not run.
 
-    Some obstacles are found only by running. If a claim is decided without the fault and the fault makes the claim
+    Some obstacles are found only by running. If a claim is decided without the fault and the fault makes it
     undecidable, the row stays, because no judge detected the fault.
     """
     undecided = {(one.contract, one.claim, one.workload) for one in controls if one.status == Status.NOT_RUN}
@@ -90,7 +90,7 @@ def decidable(rows: Sequence[Row], controls: Sequence[Control]) -> tuple[list[Ro
 
 
 def sources_of(planned: DrillPlan) -> dict[str, Source]:
-    """Return the sources of each faulted run's evidence, by the run's name."""
+    """Return where the evidence of each faulted run comes from, by the run's name."""
     return {
         name: Source(
             probe=faulted.planned.probe,
@@ -103,7 +103,7 @@ def sources_of(planned: DrillPlan) -> dict[str, Source]:
 
 
 def evidence_of(name: str, source: Source, bundle: Bundle, fault: str) -> RunEvidence:
-    """Return a faulted run's evidence: joined with the arms of its control, or with an evidence fault planted."""
+    """Return a faulted run's evidence: joined with its control's arms, or the control's with an evidence fault."""
     planted = evidence_faults().get(fault)
     if planted is not None and planted.change is not None and source.donor is not None:
         return planted.change(bundle.evidence(source.donor))
@@ -124,8 +124,10 @@ Describe = Callable[[str], SystemDescription]
 
 @dataclass(frozen=True)
 class RowAgain:
-    """A row judged again. difference: from the recorded row. not_judged: why the row could not be judged again, or not
-    completely; a row without evidence is kept as recorded.
+    """A row judged again. difference: from the recorded row. not_judged: why the row was not, or not fully, judged
+    again.
+
+    A row without evidence is kept as recorded.
     """
 
     row: Row
@@ -139,7 +141,7 @@ class RowAgain:
 
 @dataclass(frozen=True)
 class Recheck:
-    """A drill judged again. record: with the new controls and rows; of_the_whole: problems outside of single rows."""
+    """A drill judged again. record: with the new controls and rows. of_the_whole: problems of no single row."""
 
     record: DrillRecord
     of_the_whole: list[str]
@@ -174,7 +176,7 @@ class Recheck:
 
 
 def recheck(bundle: Bundle, contracts: Sequence[Contract], verdicts: Sequence[Verdict], describe: Describe) -> Recheck:
-    """Compare `drill.json` with the evidence. verdicts: those of the directory's units, which are the controls.
+    """Compare `drill.json` with the evidence. verdicts: the verdicts on the directory's units, which are the controls.
 
     Raises EvidenceError if there is no readable record.
     """
@@ -195,7 +197,7 @@ def recheck(bundle: Bundle, contracts: Sequence[Contract], verdicts: Sequence[Ve
 
 
 def _miscounted_rows(record: DrillRecord, bundle: Bundle, contracts: Sequence[Contract]) -> list[str]:
-    """Return a line for each drilled fault that does not have exactly one row, because this may hide a survivor."""
+    """Return a line for each drilled fault without exactly one row, because a missing row may hide a survivor."""
     listed = [(row.contract, row.claim, row.fault) for row in record.rows]
     listed += [(item.contract, item.claim, item.fault) for item in record.not_run]
     drilled, narrowed = {fault for _, _, fault in listed}, bundle.header.narrowed.claims
@@ -214,9 +216,11 @@ def _miscounted_rows(record: DrillRecord, bundle: Bundle, contracts: Sequence[Co
 
 
 def _planted_not_run(record: DrillRecord, bundle: Bundle) -> list[str]:
-    """Return a line for each fault recorded as not run although a run with it was planned: it may hide a survivor.
+    """Return a line for each fault recorded as not run although a run with it was planned. It may hide a survivor.
+
     A run's name has contract, workload and fault. If the claim was decided on this workload without the fault, the
-    fault must have a row."""
+    fault must have a row.
+    """
     decided = {(one.contract, one.claim, one.workload) for one in record.controls if one.status != Status.NOT_RUN}
     found = []
     for item in record.not_run:
@@ -265,7 +269,7 @@ def _again(
 
 
 def _evidence_needed(run: str, record: DrillRecord) -> list[str]:
-    """Return the runs whose evidence makes up that of a faulted run: itself, if it executed arms, and its donor."""
+    """Return the runs that have a faulted run's evidence: the run itself, if it executed arms, and its donor."""
     source = record.sources[run]
     return [*([run] if source.executed_arms else []), *([source.donor] if source.donor is not None else [])]
 
@@ -275,7 +279,7 @@ def _was_recorded(run: str, bundle: Bundle) -> bool:
 
 
 def _expectation(row: Row, contract: Contract, claim: AnyClaim, describe: Describe) -> tuple[Expectation, str | None]:
-    """Return the fault's current expectation; if it is unknown, return the recorded expectation and the cause."""
+    """Return the fault's current expectation. If it is unknown, return the recorded expectation, and the cause."""
     status = cast('Literal["FAIL", "INCONCLUSIVE", "ERROR"]', row.expected.status)
     figures = {name: value for name, value in row.expected.figures.items() if value is not None}
     recorded = Expectation(status, row.expected.reason, figures)
@@ -288,12 +292,12 @@ def _expectation(row: Row, contract: Contract, claim: AnyClaim, describe: Descri
 
 
 def _difference(recorded: Row, today: Row) -> str | None:
-    """Return in words every fact that differs, with both values; None if all are equal."""
+    """Return, in words, every fact that differs, with both values; None if all facts are equal."""
     before, now = _facts(recorded), _facts(today)
     changed = [f"{key} is recorded as {before[key]}, and is {now[key]}" for key in now if before[key] != now[key]]
     return "; ".join(changed) or None
 
 
 def _facts(of: Row | Control) -> dict[str, str]:
-    """Return all facts except the message, as text: as text True differs from 1, and NaN equals NaN."""
+    """Return all facts except the message, as text. As text, True differs from 1, and NaN is equal to NaN."""
     return {key: dump_json(value) for key, value in of.model_dump(mode="json", exclude={"message"}).items()}
