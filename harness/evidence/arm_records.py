@@ -1,4 +1,4 @@
-"""Define the records that a worker writes of one arm: start and end, gradients, capture, host syncs, memory."""
+"""Define the records that a worker writes about one arm: start, end, gradients, capture, host syncs, memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Sketch = tuple[Amount, Amount, Real, Real, Real, Real]
 
 
 class State(Record):
-    """State that training may change: a digest of each tensor, by category and name, and the number of tensors."""
+    """The state that training may change: a digest of each tensor, by category and name, and the number of tensors."""
 
     digests: dict[str, dict[str, str]]
     tensors: Count
@@ -51,7 +51,7 @@ class MovedApart(Record):
 
     tensors: three L2 norms by `category name`: of the difference between the two movements, of the other arm's
     movement, and of the tensor at this execution's end. A tensor that the first step created counts as 0 at the start.
-    An optimizer's is there where it has a parameter's shape, with its data type where that is not float32.
+    An optimizer's tensor is included if it has the shape of a parameter. Its data type is added if it is not float32.
     """
 
     arm: str
@@ -62,7 +62,7 @@ class MovedApart(Record):
 
 
 class Draws(Record):
-    """List the operators that drew random numbers in one step, in order, with the shapes of what they drew."""
+    """The operators that drew random numbers in one step, in order, with the shapes of the drawn tensors."""
 
     step: Count  # the watched step
     operators: list[str]  # operators that the host ran in the step; a graph's operators are in `captured`
@@ -81,7 +81,7 @@ COMPARED: tuple[Role, ...] = ("state", "table", "derived")  # roles whose tensor
 
 
 class Loose(Record):
-    """Roles of the loose tensors that exist at the end of an execution and did not exist at its start, by name."""
+    """Roles, by name, of the loose tensors: they exist at the end of an execution and did not at its start."""
 
     # None: the steps could not be followed (see `failure`), or were timed and use another arm's roles (see `lent`)
     roles: dict[str, Role] | None
@@ -104,7 +104,7 @@ class ArmStart(ArmRecord):
 
 
 class Clip(Record):
-    """Gradient clipping seen in the watched steps: a bound on gradients that is computed from gradients."""
+    """Gradient clipping seen in the watched steps: gradients are scaled by a number that is computed from gradients."""
 
     seen: bool | None  # None: unknown, because the code was compiled or the host read such numbers
     acted: bool  # the bound changed a gradient
@@ -155,7 +155,7 @@ class MicroBatches(ArmRecord):
 
 
 class RankSteps(ArmRecord):
-    """Work of one rank in every step of one execution. Data-parallel training is judged by these records."""
+    """The work of one rank in every step of one execution. Judges of data-parallel training read these records."""
 
     record: Literal["rank_steps"] = "rank_steps"
     parameters: list[str]  # digest of all trainable parameters before the first step, and after each step
@@ -172,7 +172,7 @@ class RankSteps(ArmRecord):
 
 
 class TensorReduction(Record):
-    """A gradient reduced on the device. `max_abs_difference` is against the baseline arm, if there is one."""
+    """A gradient reduced on the device. `max_abs_difference` is from the baseline arm's gradient, if there is one."""
 
     name: str
     digest: str
@@ -185,7 +185,7 @@ class TensorReduction(Record):
 
 
 class GroupNorm(Record):
-    """L2 norm of one clipping group: `before` clipping by the system's report, `after` by the harness's measurement."""
+    """L2 norm of one clipping group: `before` clipping, as the system reports; `after`, as the harness measures."""
 
     group: str
     before: Amount
@@ -208,7 +208,7 @@ class Gradients(ArmRecord):
 
 
 class StepReading(Record):
-    """Largest error of one quantity in one step, among its tensors (or groups). `ComparedStep` defines the error."""
+    """The largest error of one quantity in one step, over its tensors or groups. `ComparedStep` defines the error."""
 
     quantity: Literal["loss", "norms", "gradients", "exp_avg", "exp_avg_sq", "parameters"]
     tensors: Count
@@ -218,10 +218,11 @@ class StepReading(Record):
 
 
 class ComparedStep(ArmRecord):
-    """Errors of one candidate step against the reference's step; both start from the candidate's state before the step.
+    """Errors of a candidate's step against a reference's step that starts from the same state as the candidate's.
 
-    Errors are relative. Loss, norms and gradients: L2 norm of the difference divided by the reference's L2 norm.
-    Moments and parameters: each element's difference divided by the same update computed from absolute terms.
+    Errors are relative. For loss, norms and gradients, the L2 norm of the difference is divided by the reference's L2
+    norm. For moments and parameters, each element's difference is divided by the same update computed from absolute
+    values of its terms.
     """
 
     record: Literal["compared_step"] = "compared_step"
@@ -233,7 +234,7 @@ class ComparedStep(ArmRecord):
 
 
 class GraphNodes(Record):
-    """Nodes of one captured graph, counted by type; `kernels` counts kernel launches by readable kernel name."""
+    """Nodes of one captured graph, counted by type. kernels: number of launches by readable kernel name."""
 
     label: str
     by_type: dict[str, Count]
@@ -243,7 +244,7 @@ class GraphNodes(Record):
 
 
 class Launched(Record):
-    """Launches of one graph that did equal work: device activities of one launch by type, and its kernels by name."""
+    """The launches of one graph that did equal work: a launch's device activities by type, and its kernels by name."""
 
     launches: Count
     by_type: dict[str, Count]  # kernel, memcpy, memset
@@ -251,7 +252,7 @@ class Launched(Record):
 
 
 class OutsideWork(Record):
-    """Device activities with one name that a step started outside every graph launch."""
+    """Device activities of one name that a step started outside of every graph launch."""
 
     name: str
     count: Count
@@ -259,7 +260,7 @@ class OutsideWork(Record):
 
 
 class DeviceWork(Record):
-    """Device work that the profiler saw in some steps that were expected to be replays."""
+    """Device work that the profiler saw in some steps that were expected to be replays of graphs."""
 
     steps: Count
     launched: list[Launched]
@@ -270,7 +271,7 @@ class DeviceWork(Record):
 
 
 class StepWatch(Record):
-    """ATen operations that reached the dispatcher in each step of the series, except steps that captured."""
+    """ATen operations that reached the dispatcher in each step of the series, except in steps that captured."""
 
     steps: Count
     fewest_operations: Count  # in one step
@@ -281,9 +282,9 @@ class StepWatch(Record):
 
 
 class HostNumber(Record):
-    """A Python number that the step keeps changing and no replay changes. `name` is its path.
+    """A Python number that plain steps keep changing and that no replay changes. name: the path to the number.
 
-    read: how and where the step uses the number, apart from counting it up; None: it does not.
+    read: how and where the step uses the number, except to count it up; None if the step does not use it.
     """
 
     name: str
@@ -294,9 +295,10 @@ LOSS_OUTPUT = "loss"  # among the outputs of a step, next to `parameters <name>`
 
 
 class GhostReplay(Record):
-    """Test a captured step without its replays, and its replays without the step, after the arm has ended.
+    """The results of testing a captured step without its replays, and the replays without the step, after the arm's
+    end.
 
-    Outputs of a step are its loss and the trainable parameters. None: the harness did not test this.
+    The outputs of a step are its loss and the trainable parameters. None means that the harness did not test this.
     """
 
     replays: Count  # replays in the last step, by torch's replay method or of recorded steps
@@ -319,7 +321,7 @@ class GhostReplay(Record):
 
 
 class CaptureEvidence(ArmRecord):
-    """What the system reports about its capture, and what the harness saw."""
+    """What the system reports about its capture, and what the harness itself saw of it."""
 
     record: Literal["capture"] = "capture"
     mechanism: Literal["cuda_graph", "traced"] | None
@@ -365,7 +367,7 @@ class SyncPlace(Record):
 
 
 class DetectorReading(Record):
-    """One detector's count of host syncs over `steps` steps, and whether it sees a planted sync."""
+    """One detector's count of host syncs over `steps` steps, and whether the detector sees a planted sync."""
 
     detector: Literal["dispatch_mode", "fake_pass", "profiler", "sync_debug_mode", "waiting_calls"]
     steps: Count
@@ -378,7 +380,7 @@ class DetectorReading(Record):
 
 
 class OnAGpu(Record):
-    """Predict on a CPU how a step would behave on a GPU: findings with their source lines. No verdict depends on it."""
+    """How a step would behave on a GPU, predicted on a CPU: findings with source lines. No verdict reads them."""
 
     copies: list[str]  # copies of tensors or Python numbers from host to device, which no capture can contain
     changes: list[str]  # changes of host tensors, which no replay repeats
@@ -401,7 +403,7 @@ class HostSyncEvidence(ArmRecord):
 
 
 class Saved(ArmRecord):
-    """An arm's training was saved. The `ArmEnd` of this execution has the state at that time."""
+    """An arm's training was saved. The `ArmEnd` of this execution has the state at the time of saving."""
 
     record: Literal["saved"] = "saved"
     steps: Count  # steps before the save
@@ -423,7 +425,7 @@ class Loaded(ArmRecord):
 
 
 class Evaluated(ArmRecord):
-    """One evaluation between two steps, with digests of the state before and after it, by category."""
+    """One evaluation between two steps, with digests of the state before and after the evaluation, by category."""
 
     record: Literal["evaluated"] = "evaluated"
     key: ClassVar = ("arm", "replica", "steps")
@@ -450,8 +452,8 @@ class MemoryEvidence(ArmRecord):
 class MemoryPeak(Record):
     """Peak memory of an arm's process during one phase.
 
-    Allocator figures are torch's own statistics. Device figures are samples of the memory that the driver reports in
-    use, minus the memory in use before this process used the device. None: the driver was not read.
+    Allocator figures are torch's own statistics. Device figures are samples of the memory that the driver reports as
+    used, minus the memory used before this process began to use the device. None means that the driver was not read.
     """
 
     allocated_bytes: Count
@@ -473,7 +475,7 @@ class PeakMemoryEvidence(ArmRecord):
 
 
 class ReplayBlock(Record):
-    """Consecutive steps of a long run: digests to compare with the other arm's block, and the time and memory used."""
+    """Consecutive steps of a long run: digests to compare with the other arm's block, the time, and the memory used."""
 
     first_step: Count
     steps: Count
@@ -487,14 +489,14 @@ class ReplayBlock(Record):
 
 
 class ReplayRound(Record):
-    """Seconds per step of four blocks after the last step, in the order old, fresh, fresh, old."""
+    """Seconds per step of four blocks that were timed after the last step, in the order old, fresh, fresh, old."""
 
     old: tuple[Amount, Amount]  # first and last block: the long run's own arm
     fresh: tuple[Amount, Amount]  # second and third block: the arm opened and captured anew
 
 
 class LongReplayEvidence(ArmRecord):
-    """A long run in blocks of `every` steps. The arm's series has one row per block, for its last step."""
+    """A long run in blocks of `every` steps. The arm's series has one row for each block: the block's last step."""
 
     record: Literal["long_replay"] = "long_replay"
     every: Count

@@ -1,6 +1,6 @@
 """Define how systems describe themselves and the faults that can be planted. Imports neither torch nor pydantic.
 
-An adapter imports these from `harness.system.protocol`.
+Adapters import these classes from `harness.system.protocol`.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ Scalar = bool | int | float | str
 
 @dataclass(frozen=True)
 class Expectation:
-    """What a planted fault must do to one claim: the verdict's status, its generic reason code, and figures to check.
+    """What a planted fault must do to a claim: the verdict's status, its generic reason code, and figures to check.
 
-    or_reasons: other accepted reason codes with the same status. Figures are not checked for these codes.
+    or_reasons: other accepted reason codes with the same status. With one of these codes, figures are not checked.
     """
 
     status: Literal["FAIL", "INCONCLUSIVE", "ERROR"]
@@ -27,7 +27,7 @@ class Expectation:
 
 @dataclass(frozen=True)
 class FaultDescription:
-    """A planted fault: a small readable change, off by default."""
+    """A planted fault: a small, readable change of a system or of evidence, off by default."""
 
     name: str
     summary: str

@@ -1,4 +1,4 @@
-"""Define the machine's fingerprint and the commits that a run compares, as `run.json` holds them."""
+"""Define the records in `run.json` that describe the machine (its fingerprint) and the commits that a run compares."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def quoted(commit: str) -> str:
 
 
 class Facts(Record):
-    """Collected facts; None: the fact is not known."""
+    """Collected facts. None means that the fact is not known."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -51,9 +51,9 @@ class TrainerFacts(GitFacts):
 
 
 class GpuFacts(Facts):
-    """The GPU that workers use, the number of GPUs, and the driver; or `problem`: why no GPU can be used.
+    """The GPU that workers use, the number of GPUs, and the driver. problem: why no GPU can be used.
 
-    names: names of all GPUs, in the order of their numbers; ranks use GPUs in that order.
+    names: names of all GPUs, in the order of their numbers. Ranks use the GPUs in this order.
     """
 
     architecture: str | None = None
@@ -68,7 +68,7 @@ class GpuFacts(Facts):
 
 
 class JobFacts(Facts):
-    """The engine's job in which the run was made: its number, its node, and how often the job had been restarted."""
+    """The engine's job in which the run was executed: its number, its node, and how often the job was restarted."""
 
     engine: str | None = None
     number: str | None = None
@@ -77,7 +77,7 @@ class JobFacts(Facts):
 
 
 class CiFacts(Facts):
-    """The CI service's job in which the run was made: its page, who started it, and the machine's name there."""
+    """The CI service's job in which the run was executed: its page, who started it, and its machine's name."""
 
     service: str | None = None
     link: str | None = None
@@ -86,12 +86,12 @@ class CiFacts(Facts):
 
     @property
     def page(self) -> str | None:
-        """Return the link if it is an http(s) address without a character that would end a link in a text."""
+        """Return the link if it is an http(s) address without characters that could end a link in a text."""
         return self.link if self.link and re.fullmatch(r"https?://[^\s<>\"'()\[\]]{1,400}", self.link) else None
 
 
 class Environment(Facts):
-    """The machine and its software. `versions`: of Python, of torch's CUDA, and of each relevant installed package."""
+    """The machine and its software. versions: of Python, of torch's CUDA, and of each relevant installed package."""
 
     ci: CiFacts = CiFacts()
     cpu: CpuFacts = CpuFacts()
@@ -110,7 +110,8 @@ class Environment(Facts):
 class CommitFacts(Record):
     """A commit of the system's repository.
 
-    changes: number of changed or new files; 0 for a baseline. lacks: what the commit's checkout does not contain.
+    changes: number of changed or new files; always 0 for a baseline. lacks: what the checkout of the commit does not
+    contain.
     """
 
     commit: str
@@ -129,17 +130,17 @@ class CommitFacts(Record):
 
 
 class TwoCommits(Record):
-    """The commit of the candidate's working tree, and the commit of every arm that a claim names as its `baseline`."""
+    """The commit of the candidate's working tree, and the commit of each arm that a claim names as `baseline`."""
 
     candidate: CommitFacts
     baseline: CommitFacts
 
     @property
     def equal(self) -> bool:
-        """Return True if both are the same commit and the candidate has no uncommitted changes."""
+        """Return True if both commits are the same and the candidate has no uncommitted changes."""
         return self.candidate.commit == self.baseline.commit and not self.candidate.changes
 
     def lines(self) -> dict[str, str]:
-        """Return a line for each of the two commits, and a third line where they are equal."""
+        """Return a line for each of the two commits, and a third line if the commits are equal."""
         both = {"candidate": self.candidate.line(), "baseline": self.baseline.line()}
         return both | ({"commits": "candidate and baseline are the same commit"} if self.equal else {})

@@ -1,5 +1,7 @@
-"""Read and write single files of a run directory. A damaged file of any content raises `Damaged` with one short line,
-never another exception. A file is written completely or not at all.
+"""Read and write single files of a run directory.
+
+Whatever a damaged file contains, reading it raises `Damaged` with one short line, never another exception. A file is
+written completely or not at all.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from harness.numbers import Count
 
 
 def kind(path: Path) -> str:
-    """Return what exists at the path, in words, without following links."""
+    """Return, in words, what exists at the path. Links are not followed."""
     try:
         mode = path.lstat().st_mode
     except OSError:  # also if a parent of the path is no longer a folder
@@ -40,7 +42,7 @@ def kind(path: Path) -> str:
 
 
 def remove(path: Path) -> None:
-    """Remove whatever exists at the path."""
+    """Remove whatever exists at the path: a file, a link or a folder."""
     found = kind(path)
     if found == "a folder":
         shutil.rmtree(path)
@@ -49,20 +51,20 @@ def remove(path: Path) -> None:
 
 
 def make_way(path: Path) -> None:
-    """Remove what exists at the path, unless it is a plain file, so that a file can be written there."""
+    """Remove what exists at the path, unless it is a plain file, so that a plain file can be written at the path."""
     if kind(path) != "a file":
         remove(path)
 
 
 def own_folder(path: Path) -> None:
-    """Make a folder at `path` unless there is one; remove anything else that exists there."""
+    """Make a folder at `path` unless there is one already. Remove anything else that exists at the path."""
     if kind(path) != "a folder":
         remove(path)
         path.mkdir(parents=True)
 
 
 def empty_folder(path: Path) -> None:
-    """Make an empty folder at the path. Remove what exists there, and any parent that is not a folder."""
+    """Make an empty folder at the path. Remove what exists at the path, and each parent that is not a folder."""
     remove(path)
     for parent in path.parents:
         if kind(parent) != "nothing" and not parent.is_dir():
@@ -79,14 +81,14 @@ class Damaged(Exception):  # noqa: N818 - a finding about a file, turned into a 
 
 
 class RepeatedKey(ValueError):  # noqa: N818 - a finding about a file
-    """An object of a JSON file has a key twice."""
+    """The same key occurs twice in an object of a JSON file."""
 
     def __str__(self) -> str:
         return "a key stands twice in one object"
 
 
 def read_bytes(path: Path, limit: int = SIZE_LIMIT) -> bytes:
-    """Return the file's bytes. Raises `Damaged` when it cannot be read, is not a plain file, or exceeds the limit."""
+    """Return the file's bytes. Raises `Damaged` if it cannot be read, is not a plain file, or exceeds the limit."""
     try:
         if not path.is_file() or path.is_symlink():
             raise Damaged(f"{path.name} is not a plain file")
@@ -104,14 +106,14 @@ def read_model(path: Path, model: type[Model], limit: int = 64 * 2**20) -> Model
 
 
 def readable(path: Path, model: type[Model]) -> Model | None:
-    """Return one JSON file as a model; None where it is missing, damaged, or too new."""
+    """Return one JSON file as a model; None if the file is missing, damaged, or of a version too new to read."""
     with suppress(Damaged):
         return read_model(path, model)
     return None
 
 
 def parse(text: bytes, model: type[Model], name: str) -> Model:
-    """Return JSON text as a model. Raises `Damaged` with the unknown version, or with the first error's place."""
+    """Return JSON text as a model. Raises `Damaged` with the unknown version, or with the place of the first error."""
     try:
         require_keys_once(text)
         return model.model_validate_json(text, strict=True)
@@ -120,7 +122,10 @@ def parse(text: bytes, model: type[Model], name: str) -> Model:
 
 
 def require_keys_once(text: str | bytes) -> None:
-    """Raise ValueError for JSON that repeats a key, also in two Unicode forms: readers differ on which value counts."""
+    """Raise ValueError for JSON that repeats a key, because readers differ on which value counts.
+
+    A key in two Unicode forms counts as repeated.
+    """
     raw = text.encode() if isinstance(text, str) else text
     one_form = raw.isascii() and b"\\u" not in raw  # no key has a second Unicode form
     json.loads(text, object_pairs_hook=_once if one_form else _once_in_any_form)
@@ -137,7 +142,7 @@ def _once_in_any_form(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _unknown_version(error: Exception, model: type[BaseModel], name: str) -> str | None:
-    """Return a message if the file's version is unknown, which explains all other errors in the file; else None."""
+    """Return a message if the file's version is unknown, because this explains all its other errors; otherwise None."""
     if not isinstance(error, ValidationError) or "format_version" not in model.model_fields:
         return None
     seen: list[Any] = [one["input"] for one in error.errors(include_url=False) if one["loc"] == ("format_version",)]
@@ -149,9 +154,9 @@ def _unknown_version(error: Exception, model: type[BaseModel], name: str) -> str
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file whole or not at all: a reader never sees half of it, and no link or pipe at the path is opened.
+    """Write a file completely or not at all: no reader sees half of it. A link or pipe at the path is not opened.
 
-    A half-written file stays only if the process is killed; `half_written` finds it by its name.
+    A half-written file stays only if the process is killed. `half_written` finds it by its name.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     remove(temporary)
@@ -168,14 +173,14 @@ def write_text(path: Path, text: str) -> None:
 
 
 def half_written(folder: Path, names: str) -> Iterator[Path]:
-    """Yield the half-written files that killed processes left in a folder. names: a pattern for the final names."""
+    """Yield the half-written files that killed processes left in a folder. names: a pattern of the final file names."""
     for path in folder.glob(f".{names}.*"):
         if path.name.rpartition(".")[2].isdecimal():
             yield path
 
 
 def first_error(error: Exception) -> str:
-    """Return the first of a validation's errors, in one short line."""
+    """Return the first error of a failed validation, in one short line."""
     if not isinstance(error, ValidationError):
         return str(error) if isinstance(error, RepeatedKey) else type(error).__name__
     first = error.errors(include_url=False, include_input=False, include_context=False)[0]
@@ -184,7 +189,7 @@ def first_error(error: Exception) -> str:
 
 
 class Segment(Record):
-    """Consecutive bytes that one process wrote into a file of its run's directory."""
+    """Consecutive bytes that one process wrote into one file of its run's directory."""
 
     name: str
     start: Count
@@ -193,12 +198,12 @@ class Segment(Record):
 
 
 class Written(Record):
-    """Everything that a worker wrote. A file into which another process wrote in between has several segments."""
+    """Everything that a worker wrote. A file has several segments if another process wrote between them."""
 
     segments: list[Segment]
 
     def changed(self, directory: Path) -> str | None:
-        """Return the name of the first file whose content is not exactly what was written; None if there is none."""
+        """Return the name of the first file whose content is not exactly what was written; None if no file changed."""
         ends = {each.name: each.start + each.length for each in self.segments}
         for each in self.segments:
             try:
@@ -214,7 +219,7 @@ class Written(Record):
 
 
 class DigestedFile:
-    """A file to append to, with digests of what this process wrote. Each write is flushed."""
+    """A file to which this process appends, with digests of what the process wrote. Each write is flushed."""
 
     def __init__(self, path: Path, mode: str) -> None:
         self._name, self._file = path.name, path.open(mode)
@@ -236,14 +241,14 @@ class DigestedFile:
         self._digest.update(written)
 
     def restart(self) -> None:
-        """Forget all that was written."""
+        """Forget all digests of what was written so far."""
         self._file.seek(0)
         self._file.truncate()
         self._segments = []
         self._begin()
 
     def segments(self) -> list[Segment]:
-        """Return the segments that this process has written so far."""
+        """Return the segments that this process has written so far, with their digests."""
         length = self._end - self._start
         last = Segment(name=self._name, start=self._start, length=length, sha256=self._digest.hexdigest())
         return [*self._segments, last]

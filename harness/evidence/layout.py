@@ -1,4 +1,4 @@
-"""Name the files in a run directory, and the columns of a series; writer and reader share these names."""
+"""Name the files in a run directory, and the columns of a series, for the code that writes and that reads them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ METRIC_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,99}")
 
 
 def lane_name(number: int) -> str:
-    """Return the name of the folder of one lane of a run."""
+    """Return the name of the folder of one lane (a process that executes part of a run)."""
     return f"{LANE}{number}"
 
 
@@ -58,7 +58,7 @@ def series_name(arm: str, replica: int) -> str:
 
 
 def unfit(name: str) -> str | None:
-    """Return why a run directory may not contain a file with this name, a path from its top; None if it may."""
+    """Return why a run directory may not contain a file with this name; None if it may. name: path in the directory."""
     if not name.isprintable() or "\\" in name or ":" in name:
         return "a name with a control character, a backslash or a colon"
     path = PurePosixPath(name)
@@ -72,5 +72,5 @@ def unfit(name: str) -> str | None:
 
 
 def shown(name: str) -> str:
-    """Return an untrusted name for a message: printable, and at most 240 characters."""
+    """Return an untrusted name in a form for messages: printable, and at most 240 characters long."""
     return ascii(name)[1:-1][:240]

@@ -1,4 +1,4 @@
-"""Find where modules lie, without importing any, and whose they are: the user's, the harness's, a library's."""
+"""Find the files of modules without importing them, and whether these belong to the user, the harness or a library."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _HARNESS = Path(os.path.realpath(__file__)).parents[1]
 
 
 def module_spec(name: str) -> ModuleSpec | None:
-    """Return the spec of a module without importing it or a package that contains it; None if it is not found."""
+    """Return a module's spec; None if the module is not found. Import neither the module nor a package that has it."""
     package, *inner = name.split(".")
     try:
         spec = importlib.util.find_spec(package)
@@ -30,12 +30,12 @@ def module_spec(name: str) -> ModuleSpec | None:
 
 
 def module_installed(name: str) -> bool:
-    """Return True if a module can be found. Do not import it or a package that contains it."""
+    """Return True if a module can be found. Import neither the module nor a package that contains it."""
     return module_spec(name) is not None
 
 
 def places_of(package: str) -> list[Path]:
-    """Return the folders of a package, or the file of a module; empty if not found. package: a name without dots."""
+    """Return the folders of a package, or the file of a module; empty if neither is found. package: without dots."""
     spec = module_spec(package)
     if spec is None:
         return []
@@ -45,7 +45,7 @@ def places_of(package: str) -> list[Path]:
 
 
 def place_in(folder: Path, package: str) -> Path | None:
-    """Return the path where Python would find a package or module in this folder; None if it is not there."""
+    """Return the path at which Python would find a package or module in this folder; None if it would find none."""
     below, file = folder / package, folder / f"{package}.py"
     module = os.path.isfile(file)  # noqa: PTH113 - no error where the folder may not be read
     if os.path.isfile(below / "__init__.py") or (os.path.isdir(below) and not module):  # noqa: PTH112, PTH113
@@ -71,25 +71,31 @@ def is_library(place: Path) -> bool:
 
 
 def is_installed(place: Path) -> bool:
-    """Return True if a file or folder belongs to an installed package: below `site-packages`, or recorded.
+    """Return True if a file or folder belongs to an installed package: it is below `site-packages`, or recorded.
 
-    Links are followed first, because a user's own package may be linked into `site-packages`.
+    recorded: see `is_recorded`. Links are followed first, because a user's own package may be linked into
+    `site-packages`.
     """
     real = Path(os.path.realpath(place))
     return any(part in INSTALLED for part in real.parts) or is_recorded(real)
 
 
 def is_recorded(place: Path) -> bool:
-    """Return True if an installer recorded this path as installed. The record is in a folder above the path, which can
-    have any name, such as the target of `pip install --target` or the folder of an unpacked wheel."""
+    """Return True if an installer recorded this path as installed.
+
+    The record is in some folder above the path. This folder can have any name, for example that of the target of `pip
+    install --target`, or of an unpacked wheel.
+    """
     above = reversed(place.parents)  # the root first
     return any(name in recorded_in(folder) for folder, name in zip(above, place.parts[1:], strict=False))
 
 
 @cache
 def recorded_in(folder: Path) -> frozenset[str]:
-    """Return the names in a folder that belong to packages installed there, according to their `RECORD` files
-    (https://packaging.python.org/specifications/recording-installed-packages)."""
+    """Return the names in a folder that belong to packages installed there, according to their `RECORD` files.
+
+    See https://packaging.python.org/specifications/recording-installed-packages.
+    """
     names: set[str] = set()
     with suppress(OSError):  # a folder that may not be read
         for entry in os.scandir(folder):

@@ -1,4 +1,4 @@
-"""Define what is planned: units, each with one verdict, and the runs that decide them, each stored as `run.json`."""
+"""Define what is planned: units (one verdict each), and the runs that decide them. Each run is stored as `run.json`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SPENT = "spent_s"  # a run's setting: the seconds of earlier executions whose ev
 
 
 class PlannedArm(Record):
-    """One arm to execute, how often, and what to record of it. Replicas beyond the first measure noise."""
+    """One arm to execute, how often, and what to record of it. Replicas after the first show the noise."""
 
     arm: Arm
     system: str
@@ -32,12 +32,12 @@ class PlannedArm(Record):
 
     @property
     def indices(self) -> range:
-        """Return the replicas to execute, by their numbers."""
+        """Return the numbers of the replicas that this run executes."""
         return range(self.first_replica, self.first_replica + self.replicas)
 
 
 class Run(Record):
-    """Work of one fresh process. `arms` are executed in order, baselines first."""
+    """The work of one fresh process. `arms` are executed in order, baselines first."""
 
     id: str
     contract: str
@@ -67,33 +67,33 @@ class Run(Record):
     compared: list[list[str]] | None = None
 
     def executions(self) -> list[tuple[str, int]]:
-        """Return every planned execution, as arm and replica, in the order of execution."""
+        """Return every planned execution as (arm, replica), in the order of execution."""
         return [(arm, replica) for arm, planned in self.arms.items() for replica in planned.indices]
 
     @property
     def repeats(self) -> bool:
-        """Return True if the run only repeats arms whose first executions are in another process."""
+        """Return True if the run only repeats arms, and another process has the first executions of these arms."""
         return bool(self.arms) and all(planned.first_replica > 0 for planned in self.arms.values())
 
     @property
     def ranks(self) -> int:
-        """Return how many processes execute the run: as many as the arm with the most ranks has."""
+        """Return the number of processes that execute the run, which is the number of ranks of its largest arm."""
         return max((planned.arm.ranks for planned in self.arms.values()), default=1)
 
     @property
     def commits(self) -> set[str | None]:
-        """Return the commits of its arms' systems; None stands for the working tree."""
+        """Return the commits from which the arms' systems are taken. None stands for the working tree."""
         return {planned.commit for planned in self.arms.values()}
 
     def needed(self, failed: Collection[str]) -> set[str]:
-        """Return the arms that belong to a group without a failed arm, so that they are still needed."""
+        """Return the arms of the groups in which no arm has failed. Only these groups can still be judged."""
         groups = self.groups or [[arm] for arm in self.arms]
         alive = (group for group in groups if not set(group) & set(failed))
         return {arm for group in alive for arm in group if arm in self.arms}
 
 
 class Unit(Record):
-    """One planned verdict: (contract, claim, workload), and the runs whose evidence decides it."""
+    """One planned verdict on (contract, claim, workload), and the runs whose evidence decides it."""
 
     contract: str
     claim: str

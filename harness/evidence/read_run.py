@@ -1,6 +1,6 @@
 """Read the files of one worker: records, death, and the series of each arm, a CSV file that keeps every bit of a loss.
 
-Damage becomes a `garbage` death, never a traceback.
+Damage becomes a death with the cause `garbage`, never an exception with a traceback.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _HEADER = ",".join(layout.SERIES_COLUMNS)
 
 
 def read_series(path: Path) -> Series:
-    """Return a series with every bit of its numbers. Raises `Damaged`. A million rows take about half a second."""
+    """Return a series. Its numbers keep every bit. Raises `Damaged`. A million rows take about half a second."""
     text = read_bytes(path)
     end = text.find(b"\n")
     metrics = _metrics(path.name, text[: end if end >= 0 else None])
@@ -44,7 +44,7 @@ def read_series(path: Path) -> Series:
 
 
 def _metrics(name: str, header: bytes) -> list[str]:
-    """Return the names of metrics in the header, which follow the columns that every series has."""
+    """Return the names of the metrics in the header. They follow the columns that every series has."""
     columns = header.decode("ascii", "replace").split(",")
     own = len(layout.SERIES_COLUMNS)
     metrics = columns[own:]
@@ -60,7 +60,7 @@ class _Read(NamedTuple):
 
 
 def _read_whole(path: Path, text: bytes, rows: int, metrics: list[str]) -> _Read | None:
-    """Return the rows with numpy's reader, which rounds correctly; None if the file is unusual or damaged."""
+    """Return the rows, read with numpy's reader, which rounds correctly. Return None for an unusual or damaged file."""
     # numpy would treat a carriage return as a line end, and drop text after the last counted row
     if rows == 0 or not text.isascii() or b"\0" in text or b"\r" in text:
         return None
@@ -85,7 +85,7 @@ def _read_whole(path: Path, text: bytes, rows: int, metrics: list[str]) -> _Read
 
 
 def _read_field_by_field(name: str, body: bytes, rows: int, metrics: list[str]) -> _Read:
-    """Return the rows with Python's own conversions. Raises `Damaged` with what is wrong."""
+    """Return the rows, read with Python's own conversions. Raises `Damaged` with a description of what is wrong."""
     own = len(layout.SERIES_COLUMNS)
     width = own + len(metrics)
     # a newline becomes a comma, so one split gives every field
@@ -107,7 +107,7 @@ def _read_field_by_field(name: str, body: bytes, rows: int, metrics: list[str]) 
 
 
 class DigestColumn(Sequence[str]):
-    """ASCII digests [rows] without NUL bytes. Two columns compare as blocks: 10 ms for a million rows."""
+    """A column of ASCII digests without NUL bytes. Comparing two columns of a million rows as blocks takes 10 ms."""
 
     def __init__(self, encoded: NDArray[np.bytes_]) -> None:
         self._encoded = encoded
@@ -137,7 +137,7 @@ class DigestColumn(Sequence[str]):
         return isinstance(other, Sequence) and list(self) == list(other)
 
     def distinct(self) -> int:
-        """Return how many different digests there are, counted as bytes, since text would take twice the time."""
+        """Return how many different digests there are. They are counted as bytes, because text takes twice the time."""
         return len(set(self._encoded.tolist()))
 
     def __hash__(self) -> int:
@@ -145,7 +145,7 @@ class DigestColumn(Sequence[str]):
 
 
 def distinct(digests: Sequence[str]) -> int:
-    """Return how many different digests a column or a list holds."""
+    """Return the number of different digests in a column or a list."""
     return digests.distinct() if isinstance(digests, DigestColumn) else len(set(digests))
 
 
@@ -156,9 +156,9 @@ OPENED = ": open"  # suffix of the name of an execution's first phase
 
 
 def read_records(directory: Path) -> tuple[list[Record], str | None]:
-    """Return the records before the first damage, and a description of the damage, or None.
+    """Return the records before the first damage, and a description of the damage, or None if there is none.
 
-    A last line without a newline was cut off by the worker's death. It is left out, and does not count as damage.
+    A last line without a newline was cut off by the worker's death. It is left out and does not count as damage.
     """
     path = directory / layout.RECORDS
     if not path.exists():
@@ -179,7 +179,7 @@ def read_records(directory: Path) -> tuple[list[Record], str | None]:
 
 
 def read_run(directory: Path) -> tuple[Run, RunEvidence]:
-    """Return one run and its evidence, from `evidence/<run id>/`. Raises EvidenceError when its Run cannot be read."""
+    """Return a run and its evidence, from `evidence/<run id>/`. Raises EvidenceError if the Run cannot be read."""
     try:
         run = read_model(directory / layout.RUN, Run)
     except Damaged as damage:
@@ -196,9 +196,9 @@ def read_run(directory: Path) -> tuple[Run, RunEvidence]:
 
 
 def read_so_far(directory: Path) -> tuple[Run, RunEvidence]:
-    """Return what `read_run` returns, but only the executions that have ended if the run is under way.
+    """Return what `read_run` returns. If the run is still being executed, include only executions that have ended.
 
-    An execution has ended when the next one begins. Raises EvidenceError when the Run cannot be read.
+    An execution has ended when the next one begins. Raises EvidenceError if the Run cannot be read.
     """
     try:
         if has_ended(directory):
@@ -219,7 +219,7 @@ def read_so_far(directory: Path) -> tuple[Run, RunEvidence]:
 
 
 def _ended_of_worker(run: Run, directory: Path) -> RunEvidence:
-    """Return the evidence of one worker before its current execution, or all of it if the worker has ended."""
+    """Return one worker's evidence: all of it if the worker has ended, otherwise only its executions that ended."""
     if has_ended(directory):
         return _of_worker(run, directory)
     records, _ = read_records(directory)
@@ -238,7 +238,7 @@ def _of_rank(run: Run, directory: Path, first: RunEvidence, rank: int) -> RunEvi
 
 
 def host_of(directory: Path) -> Path | None:
-    """Return the folder of the run whose process executed this run too; None if this run has its own evidence.
+    """Return the folder of the run whose process also executed this run; None if this run has its own evidence.
 
     Raises `Damaged` if `shared.json` cannot be read, or does not name a run in the same folder.
     """
@@ -252,7 +252,7 @@ def host_of(directory: Path) -> Path | None:
 
 
 def has_ended(directory: Path) -> bool:
-    """Return True if the end of every process of a run is recorded: the process completed, or its death was seen."""
+    """Return True if the end of every process of a run is recorded: each completed, or its death was recorded."""
     folders = lane_folders(directory)
     try:
         if (host := host_of(directory)) is not None:
@@ -266,7 +266,7 @@ def has_ended(directory: Path) -> bool:
 
 
 def _of_host(run: Run, directory: Path) -> RunEvidence:
-    """Return this run's evidence from the host run's process; a `garbage` death if that executed less than required."""
+    """Return this run's evidence from the host run's process; a `garbage` death if the host executed too little."""
     try:
         host, shared = host_of(directory), read_model(directory / layout.SHARED, Shared)
         if host is None or (host / layout.SHARED).exists():
@@ -285,7 +285,7 @@ def _of_host(run: Run, directory: Path) -> RunEvidence:
 
 
 def _of_lanes(run: Run, directory: Path, folders: list[Path]) -> RunEvidence:
-    """Return the joined evidence of all lanes; damage that does not belong to one lane is the death of the run."""
+    """Return the joined evidence of all lanes. Damage that does not belong to one lane counts as the run's death."""
     lanes: list[Lane] = []
     unreadable: list[str] = []
     for folder in folders:
@@ -308,7 +308,7 @@ def _garbage(run: Run, detail: str) -> RunEvidence:
 
 
 def _of_worker(run: Run, directory: Path) -> RunEvidence:
-    """Return the evidence that one worker left in a directory."""
+    """Return the evidence that one worker wrote into a directory."""
     records, damage_found = read_records(directory)
     phases = [record.name for record in records if isinstance(record, Phase)]
     phase = phases[-1] if phases else None
@@ -332,7 +332,7 @@ def _death(directory: Path, records: list[Record], damage: str | None, phase: st
 
 
 def death_from_records(records: list[Record], damage: str | None, phase: str | None) -> Death | None:
-    """Return how the worker died, from its records alone; None if the records are undamaged and complete."""
+    """Return how the worker died, according to its records alone; None if the records are undamaged and complete."""
     raised = next((record for record in records if isinstance(record, Raised)), None)
     if raised is not None:
         return Death(cause=raised.cause, detail=raised.error, phase=phase, stack=raised.stack)
@@ -344,7 +344,7 @@ def death_from_records(records: list[Record], damage: str | None, phase: str | N
 
 
 def assemble(run: Run, records: list[Record], directory: Path) -> RunEvidence:
-    """Order records and series by arm and replica. Raises `Damaged` when they do not fit together."""
+    """Order records and series by arm and replica. Raises `Damaged` if records and series do not fit together."""
     executions: dict[tuple[str, int], list[RunRecord]] = {}
     of_run: list[RunRecord] = []
     seen: set[str] = set()
@@ -380,7 +380,7 @@ def assemble(run: Run, records: list[Record], directory: Path) -> RunEvidence:
 
 
 def _series(path: Path, known: dict[Path, Series]) -> Series:
-    """Return a series. Parse files with equal bytes only once, since parsing a million steps takes half a second."""
+    """Return a series. Files with equal bytes are parsed only once, because a million steps take half a second."""
     size = path.stat().st_size
     for other, series in known.items():
         if other.stat().st_size == size and read_bytes(other) == read_bytes(path):
@@ -393,9 +393,10 @@ _OF_INTEREST = (b'"record":"phase"', b'"record":"complete"')  # as `dump_json` w
 
 
 class ProcessTimes(Record):
-    """`process.json`: times of a worker's process by its supervisor, in seconds of the machine's monotonic clock.
+    """`process.json`: times of a worker's process, seen by its supervisor, in seconds of the machine's monotonic clock.
 
-    An interpreter that is started in advance is `ready` before `given_run`. The run holds its GPU from `given_run` on.
+    An interpreter that is started in advance is `ready` before it is `given_run`. The run holds its GPU from
+    `given_run` on.
     """
 
     started: Real
@@ -412,7 +413,7 @@ class ProcessTimes(Record):
 
 @dataclass(frozen=True)
 class WorkerTimes:
-    """One worker of a run. `process` is None in older evidence, which did not record the process."""
+    """One worker of a run. process: None in older evidence, in which the process's times were not recorded."""
 
     run: Run
     phases: Sequence[Phase]
@@ -421,14 +422,14 @@ class WorkerTimes:
 
     @property
     def clocked(self) -> bool:
-        """Return True if all its times are of the machine's clock, which is the same for all runs of a directory."""
+        """Return True if all times are on the machine's clock, which all runs of a directory share."""
         return self.process is not None and all(phase.began is not None for phase in self.phases)
 
 
 def read_times(directory: Path) -> list[WorkerTimes]:
     """Return the workers of one run in order, from `evidence/<run id>/`. Leave out workers without a readable run.
 
-    For a run in lanes, return the workers of all lanes, because only they executed the run.
+    For a run in lanes, return the workers of all lanes, because only the lanes executed the run.
     """
     try:
         folders = lane_folders(directory)
@@ -454,7 +455,7 @@ def _of_one(directory: Path) -> WorkerTimes | None:
 
 
 def _records(path: Path) -> list[Record]:
-    """Return the `phase` and `complete` records. Do not parse other lines; ignore damaged or cut-off lines."""
+    """Return the `phase` and `complete` records. Other lines are not parsed; damaged or cut-off lines are ignored."""
     try:
         lines = read_bytes(path).split(b"\n")
     except Damaged:

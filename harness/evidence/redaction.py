@@ -1,7 +1,7 @@
-"""Remove names of this machine, its user and its folders from what is published.
+"""Remove names of this machine, its user and its folders from everything that is published.
 
-Names are removed while evidence is collected, before anything is judged or sealed. So verdicts, pages and digests
-are computed from the redacted text, and a later judgement reads the same text.
+Names are removed while evidence is collected, before anything is judged or sealed. Verdicts, pages and digests are
+therefore computed from the redacted text, and a later judgement reads the same text.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 def wanted(asked: bool | None) -> bool:
-    """Return True if texts are to be redacted. asked: the user's choice; None: redact in CI only."""
+    """Return True if texts are to be redacted. asked: the user's choice; None means to redact only in CI."""
     return os.environ.get("CI", "").lower() not in {"", "0", "false"} if asked is None else asked
 
 
 @dataclass(frozen=True)
 class Redaction:
-    """The names to remove. `kept`: values that stay, because evidence and contract must agree in them."""
+    """The names to remove. kept: values that are not redacted, because they must be equal in evidence and contract."""
 
     hosts: frozenset[str]
     users: frozenset[str]
     kept: frozenset[str] = frozenset()
 
     def text(self, text: str) -> str:
-        """Return the text with placeholders for the names."""
+        """Return the text with a placeholder in place of each name."""
         if text in self.kept:
             return text
         text = _FOLDERS.sub(FOLDER, text)
@@ -55,7 +55,7 @@ class Redaction:
         return text
 
     def json(self, text: str) -> str:
-        """Return JSON with its texts redacted, and every other character as it was: keys, numbers, spaces."""
+        """Return JSON with its text values redacted. Everything else stays as it was: keys, numbers, spaces."""
 
         def one(found: re.Match[str]) -> str:
             if found[2]:
@@ -71,7 +71,7 @@ class Redaction:
         return type(record).model_validate_json(self.json(record.model_dump_json()))
 
     def directory(self, directory: Path) -> None:
-        """Redact the files of a run's evidence in place. Leave a file as it is if it is not text, or is too large."""
+        """Redact the files of a run's evidence in place. Files that are not text or are too large stay unchanged."""
         for path in sorted(directory.rglob("*")):
             try:
                 before = read_bytes(path).decode("utf-8")
@@ -86,7 +86,7 @@ class Redaction:
                 path.write_text(after, encoding="utf-8", newline="")
 
     def _json_or_text(self, text: str) -> str:
-        """Return JSON with its texts redacted; anything else, such as a torn line, is redacted as plain text."""
+        """Return JSON with its text values redacted. Redact anything else, such as a cut-off line, as plain text."""
         try:
             json.loads(text)
         except (ValueError, RecursionError):
@@ -95,7 +95,7 @@ class Redaction:
 
 
 def of_this_machine(kept: Collection[str] = ()) -> Redaction:
-    """Return a redaction of the names of this machine and this user."""
+    """Return a redaction of this machine's and this user's names."""
     host = socket.gethostname()
     users = {os.environ.get("USER", ""), os.environ.get("LOGNAME", ""), os.path.expanduser("~").rpartition("/")[2]}  # noqa: PTH111 - where there is no home it raises nothing
     with suppress(KeyError, OSError):  # a user id without a name, as in a container
@@ -105,12 +105,12 @@ def of_this_machine(kept: Collection[str] = ()) -> Redaction:
 
 
 def _names(names: Collection[str], kept: Collection[str]) -> frozenset[str]:
-    """Return the names to remove, without short or common ones, and without words that are in the contract (`kept`)."""
+    """Return the names to remove: neither short nor common ones, nor words that occur in the contract (`kept`)."""
     return frozenset(name for name in names if len(name) >= SHORTEST and name not in COMMON and name not in kept)
 
 
 def texts_in(value: Any) -> set[str]:
-    """Return every text in plain values, keys too."""
+    """Return every text in nested plain values, including keys."""
     if isinstance(value, str):
         return {value}
     if isinstance(value, dict):

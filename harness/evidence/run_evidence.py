@@ -1,11 +1,11 @@
 """Define the evidence of one run as judges read it, without any decision. This module registers the record types.
 
-A record type is a class and the field of `ArmEvidence` or `RunEvidence` that holds its records: one record
-(`X | None`), several (`list[X]`) or one for each value of its last key field (`dict[str, X]`). The code that reads,
-renames or joins records uses these fields.
+A record type is a class and the field of `ArmEvidence` or `RunEvidence` that holds its records: one record (`X |
+None`), several (`list[X]`) or one for each value of its last key field (`dict[str, X]`). Code that reads, renames or
+joins records uses these fields.
 
-A folder `evidence/<run id>/` contains `run.json` (the Run), `records.jsonl` (a worker's records, each
-with its `record` tag, ending with `complete`), and `<arm>.<replica>.csv` (the series). Judges read `RunEvidence`.
+A folder `evidence/<run id>/` contains `run.json` (the Run), `records.jsonl` (a worker's records, each with its `record`
+tag, ending with `complete`), and `<arm>.<replica>.csv` (the series). Judges read `RunEvidence`.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ JOURNAL = (Phase, Unavailable, Raised, Complete)  # records of a worker about it
 
 
 class Death(Record):
-    """The end of a worker that did not complete, as its supervisor saw it."""
+    """The end of a worker that did not complete its run, as the worker's supervisor saw it."""
 
     cause: Cause
     detail: str  # signal name, exit code, limit, exception type and message
@@ -74,7 +74,7 @@ class Death(Record):
 
 @dataclass(frozen=True)
 class Series:
-    """Results of one arm's steps. All arrays have one entry per step."""
+    """The results of one arm's steps. Each array has one entry per step."""
 
     loss: NDArray[np.float64]
     batch_digest: Sequence[str]
@@ -86,18 +86,18 @@ class Series:
 
 @dataclass(frozen=True, kw_only=True)
 class WithPackages:
-    """Evidence that also holds the records of types from installed packages, which have no field of their own."""
+    """Evidence that also has records of installed packages' types. No field belongs to these types."""
 
     of_packages: list[RunRecord] = field(default_factory=list)
 
     def records(self, kind: type[OfPackage]) -> list[OfPackage]:
-        """Return the records of a package's type, in their order."""
+        """Return the records of one package type, in the order in which they were written."""
         return [record for record in self.of_packages if isinstance(record, kind)]
 
 
 @dataclass(frozen=True)
 class ArmEvidence(WithPackages):
-    """Everything seen of one execution of one arm; None where the probe did not look."""
+    """Everything that was seen of one execution of an arm. A field is None if the probe did not observe it."""
 
     start: ArmStart
     end: ArmEnd | None
@@ -120,7 +120,7 @@ class ArmEvidence(WithPackages):
 
 @dataclass(frozen=True)
 class RunEvidence(WithPackages):
-    """One run, as judges see it. They never see the fault's name."""
+    """The evidence of one run, as judges see it. Judges never see the name of a planted fault."""
 
     run_id: str
     probe: ProbeName
@@ -151,7 +151,7 @@ _Row = tuple[str, object]  # the name of the field, and its type: a list, a mapp
 
 
 def _rows(evidence: type) -> dict[type[RunRecord], _Row]:
-    """Return the record types that a class of evidence has fields for."""
+    """Return the record types for which a class of evidence has fields, with the name and form of each field."""
     hints = get_type_hints(evidence).items()
     named = [(one, (field, get_origin(hint))) for field, hint in hints for one in (hint, *get_args(hint))]
     types = [(one, row) for one, row in named if isinstance(one, type) and issubclass(one, RunRecord)]
@@ -173,7 +173,7 @@ _adapter(())  # build the models at import: building them first in a thread cras
 
 
 def tag(kind: type[Record]) -> str:
-    """Return the `record` value of a record type's lines; "" where it is not a record type."""
+    """Return the `record` value in the lines of a record type; "" if the class is not a record type."""
     field = kind.model_fields.get("record")
     return field.default if field is not None and get_args(field.annotation) == (field.default,) else ""
 
@@ -203,7 +203,7 @@ def _is_sound(value: Any) -> bool:
 
 
 def parsed(line: str | bytes) -> Record:
-    """Return one line of `records.jsonl` as its record. Raises pydantic's errors for a line that is not a record."""
+    """Return one line of `records.jsonl` as a record. Raises pydantic's errors if the line is not a record."""
     require_keys_once(line)
     return _adapter(of_packages()).validate_json(line, strict=True)
 
@@ -222,12 +222,15 @@ def recorded_in(execution: ArmEvidence) -> Iterator[RunRecord]:
 
 
 def execution_of(series: Series, records: Iterable[RunRecord]) -> ArmEvidence:
-    """Return the evidence of an execution: its series, and its records in their fields."""
+    """Return the evidence of an execution: its series, and its records in the fields of their types."""
     return ArmEvidence(series=series, **{"end": None, **held(ArmEvidence, records)})
 
 
 def held(evidence: type, records: Iterable[RunRecord]) -> dict[str, Any]:
-    """Return values for the fields of a class of evidence: one record, a list, or a mapping by the key's last field."""
+    """Return the records as values for the fields of a class of evidence.
+
+    A value is one record, a list of records, or a mapping by the last field of the records' key.
+    """
     fields: dict[str, Any] = {}
     for record in records:
         field, shape = _ROWS[evidence].get(type(record), _OTHER)

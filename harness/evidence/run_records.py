@@ -17,7 +17,7 @@ TIMED_PHASE = "timed"  # a throughput probe enters this phase with its first tim
 
 
 class Phase(Record):
-    """The beginning of a phase of the worker. The last phase shows where a worker died."""
+    """The beginning of a phase of the worker. The last recorded phase shows where a worker died."""
 
     record: Literal["phase"] = "phase"
     name: str
@@ -26,7 +26,7 @@ class Phase(Record):
 
 
 class Block(Record):
-    """One timed block: `steps` steps bounded by device synchronization and the host clock."""
+    """One timed block of `steps` steps. The host clock is read at both ends, after the device has finished."""
 
     arm: str
     round: Count
@@ -62,7 +62,7 @@ class Telemetry(RunRecord):
 
 
 class TimingEvidence(RunRecord):
-    """One process of a timing comparison. Losses and digests of the timed steps are in the arms' series."""
+    """What one process of a timing comparison measured. Losses and digests of timed steps are in the arms' series."""
 
     record: Literal["timing"] = "timing"
     process: Count
@@ -82,7 +82,7 @@ class TimingEvidence(RunRecord):
 
 
 class JitEvent(Record):
-    """A compile, disk-cache hit or module load. `phase` is prewarm, upload or train."""
+    """One compile, disk-cache hit or module load of a kernel. phase: prewarm, upload or train."""
 
     key: str
     event: Literal["compile", "disk_hit", "load"]
@@ -91,7 +91,7 @@ class JitEvent(Record):
 
 
 class KernelRecord(Record):
-    """One kernel of a run or a plan."""
+    """One kernel that a run or a plan uses."""
 
     key: str
     name: str
@@ -129,7 +129,7 @@ class PrewarmEvidence(RunRecord):
 
 
 class KernelErrors(Record):
-    """Largest errors over all elements of several outputs, each relative to the sum of its terms' absolute values."""
+    """Largest errors over all elements of several outputs, each divided by the sum of its terms' absolute values."""
 
     vs_naive: Amount
     vs_fp64: Amount
@@ -137,14 +137,14 @@ class KernelErrors(Record):
 
 
 class PeerErrors(Record):
-    """Largest errors against fp64 of a peer, and of our kernel in the outputs that the peer has too."""
+    """Largest errors against fp64: of a peer's outputs, and of our kernel in the outputs that the peer has too."""
 
     vs_fp64: Amount
     own_vs_fp64: Amount
 
 
 class KernelPeer(Record):
-    """Another project's kernel. `errors`: by data type of our outputs, relative as in `KernelCase.terms`."""
+    """Another project's kernel. errors: by data type of our outputs, relative as in `KernelCase.terms`."""
 
     name: str
     outputs: list[str]
@@ -152,7 +152,7 @@ class KernelPeer(Record):
 
 
 class KernelCase(Record):
-    """One comparison: kernel against naive and against fp64, relative to the reference's largest value."""
+    """One comparison of a kernel with naive code and with fp64, relative to the reference's largest value."""
 
     operation: str
     dtype: str
@@ -183,7 +183,7 @@ class KernelMatchEvidence(RunRecord):
 
 
 class TensorErrors(Record):
-    """L2 norms for one trained tensor: of the reference's gradient, and of two arms' differences from that gradient."""
+    """L2 norms for one trained tensor: of the reference's gradient, and of two arms' differences from this gradient."""
 
     name: str
     reference_norm: Amount
@@ -192,7 +192,7 @@ class TensorErrors(Record):
 
 
 class StepErrors(RunRecord):
-    """Gradient errors of one step of the candidate and of two other arms with its parameters and its batch."""
+    """Gradient errors of one step of the candidate, and of two other arms with the candidate's parameters and batch."""
 
     record: Literal["step_errors"] = "step_errors"
     key: ClassVar = ("seed", "step")
@@ -205,14 +205,14 @@ class StepErrors(RunRecord):
 
 
 class Unavailable(Record):
-    """The machine or system cannot do what the run asks (`NotAvailable` was raised): its units are NOT_RUN."""
+    """The machine or system cannot do what the run requires (`NotAvailable` was raised): its units are NOT_RUN."""
 
     record: Literal["unavailable"] = "unavailable"
     obstacle: Obstacle
 
 
 class ArmFailed(RunRecord):
-    """One arm ended early. Claims that name it cannot be judged; the run's other arms are still evidence."""
+    """One arm ended early. Claims that name this arm cannot be judged. The run's other arms are still evidence."""
 
     record: Literal["arm_failed"] = "arm_failed"
     key: ClassVar = ("arm",)
@@ -226,7 +226,7 @@ class ArmFailed(RunRecord):
 
 
 class PartFailed(ArmRecord):
-    """A detector or recorder of one execution raised. Claims that read this part of the evidence cannot be judged."""
+    """A detector or recorder of one execution raised. Claims that read its part of the evidence cannot be judged."""
 
     record: Literal["part_failed"] = "part_failed"
     key: ClassVar = ("arm", "replica", "part")
@@ -239,7 +239,7 @@ class PartFailed(ArmRecord):
 
 
 class Raised(Record):
-    """An exception that ended the worker, as the worker itself saw it."""
+    """An exception that ended the worker, as recorded by the worker itself."""
 
     record: Literal["raised"] = "raised"
     error: str  # type and message
@@ -256,7 +256,7 @@ class Complete(Record):
 
 
 def disturbed(pace: float, least: float) -> bool:
-    """Return True if a pace is more than `DISTURBED` times its machine's least pace, or is not a number."""
+    """Return True if a pace exceeds `DISTURBED` times the machine's least pace, or is not a number."""
     return not pace <= DISTURBED * least
 
 
@@ -266,9 +266,11 @@ UNOBSERVED, OBSERVED = 0, 1  # executions of an arm
 
 
 class ReadTensor(Record):
-    """A tensor that an operator reads. digest: of its bits; None if they could not be read, or were never written.
+    """A tensor that an operator reads. digest: of the tensor's bits; None if they could not be read, or were never
+    written.
 
-    source: number of the operator of this step that last wrote its memory. name: its name as state or input, if any.
+    source: number of the operator of this step that last wrote the tensor's memory. name: the tensor's name as state or
+    input, if it has one.
     """
 
     digest: str | None
@@ -279,7 +281,7 @@ class ReadTensor(Record):
 
 
 class ObservedOperator(Record):
-    """One operator. `line` and `module` are empty if no user code called it."""
+    """One operator of a step. `line` and `module` are empty if no user code called the operator."""
 
     name: str
     phase: Literal["between", "forward", "backward"]
@@ -299,7 +301,7 @@ class ObservedOperator(Record):
 class ObservedStep(RunRecord):
     """One step of one execution of an arm: digests of named tensors, and the operators if they were observed.
 
-    unseen: number of kernels captured between operators, and of replays of graphs whose operators were not observed.
+    unseen: number of kernels captured outside of operators, and of replays of graphs whose operators were not observed.
     seconds: from the opening of the arm to the end of the step. bytes: size of the digests kept during observation.
     """
 
@@ -320,7 +322,7 @@ class ObservedStep(RunRecord):
 
     @model_validator(mode="after")
     def _made_before(self) -> Self:
-        """Refuse a tensor whose source is not an earlier operator, so that following sources always ends."""
+        """Refuse a tensor whose source is not an earlier operator, because following sources must come to an end."""
         for number, operator in enumerate(self.operators or []):
             if any(read.source is not None and read.source >= number for read in operator.reads):
                 raise ValueError(f"operator {number} reads what a later one made")

@@ -1,7 +1,8 @@
-"""Define when run A serves run B: A's process executed everything that B requires, so A's evidence can decide B.
+"""Define when run A (the host) serves run B (the guest): A's process executed everything that B requires.
 
-A table has one rule for every field of a run and of a planned arm. Tables for other purposes replace single rules.
-This module also builds a run's evidence from other processes: from its lanes, or from a run that serves it.
+A's evidence can then decide B. A table has one rule for every field of a run and of a planned arm. Tables for other
+purposes replace single rules. This module also builds a run's evidence from other processes: from its lanes, or from a
+run that serves it.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _TRIED = frozenset({"operations", "magnitudes", "max_relative_error"})
 
 @dataclass(frozen=True)
 class Difference:
-    """A field in which a run differs: the required value and the run's own value, as text."""
+    """A field in which two runs differ: the required value and the value of the executed run, as text."""
 
     field: str
     demanded: str
@@ -44,7 +45,7 @@ Unmet = Iterator[tuple[str, Any, Any]]  # key within the field, the guest's requ
 
 
 def _unequal(host: Any, guest: Any) -> Unmet:
-    """Yield the entries (of mappings) or the values that are not equal. True is not equal to 1."""
+    """Yield the entries of mappings, or the values, that are not equal. True counts as different from 1."""
     if isinstance(host, Mapping) and isinstance(guest, Mapping):
         pairs = [(f".{key}", guest.get(key), host.get(key)) for key in {**guest, **host}]
     else:
@@ -53,7 +54,7 @@ def _unequal(host: Any, guest: Any) -> Unmet:
 
 
 def _missing(host: Any, guest: Any) -> Unmet:
-    """Yield what the guest requires and the host lacks: an entry of a mapping, an item of a list, or a value."""
+    """Yield what the guest requires but the host does not have: entries of a mapping, a list, or a value."""
     if isinstance(guest, Mapping):
         yield from ((f".{key}", value, host.get(key)) for key, value in guest.items() if host.get(key) != value)
     elif isinstance(guest, list):
@@ -95,8 +96,11 @@ def _with(host: list[Any], guest: list[Any]) -> list[Any]:
 
 @dataclass(frozen=True)
 class Rule:
-    """How one field is compared. unmet: yields what the guest's value requires and the host's value does not meet.
-    joined: returns a value that meets both, if there is one. seen: selects the part of a value to compare."""
+    """How one field is compared.
+
+    unmet: yields what the guest's value requires and the host's value does not meet. joined: returns a value that meets
+    both requirements, if there is one. seen: returns the part of a value that is compared.
+    """
 
     unmet: Callable[[Any, Any], Unmet]
     joined: Callable[[Any, Any], Any] = _hosts
@@ -104,19 +108,19 @@ class Rule:
 
 
 def trained_on(workload: Workload) -> dict[str, object]:
-    """Return the fields that influence training. Of `needs` only the device does; the rest selects a machine."""
+    """Return the fields that influence training. Of `needs`, this is only the device; the rest selects a machine."""
     fields = {name: getattr(workload, name) for name in Workload.model_fields if name not in ("needs", "options")}
     options = {f"options.{name}": value for name, value in workload.options.items()}
     return fields | {"needs.device": workload.needs.device} | options
 
 
 def _settings(arm: Arm) -> dict[str, object]:
-    """Return all settings of an arm except its system, which the planned arm has."""
+    """Return all settings of an arm except its system, which is a field of the planned arm."""
     return {**{name: getattr(arm, name) for name in Arm.model_fields if name != "system"}, **arm.settings()}
 
 
 def _with_needs(host: Workload, guest: Workload) -> Workload:
-    """Return the host's workload with the modules of both, and the larger memory (None if one declares no memory)."""
+    """Return the host's workload with the modules of both, and the larger memory (None if either gives no memory)."""
     memory = [workload.needs.memory_gib for workload in (host, guest)]
     most = None if None in memory else max(each for each in memory if each is not None)
     modules = list(dict.fromkeys([*host.needs.modules, *guest.needs.modules]))
@@ -206,14 +210,14 @@ if SHARED.keys() != {*_OF_RUN, *_OF_ARM}:
 
 
 def serves(host: Run, guest: Run, rules: Rules, arms: Mapping[str, str] | None = None) -> bool:
-    """Return True if the host's run has everything that the guest's run requires. Arguments as in `differences`."""
+    """Return True if the host's run has everything that the guest's run requires. Arguments: see `differences`."""
     return not any(True for _ in differences(host, guest, rules, arms))
 
 
 def differences(host: Run, guest: Run, rules: Rules, arms: Mapping[str, str] | None = None) -> Iterator[Difference]:
-    """Yield each field in which the host's run has less than the guest's run requires, or something different.
+    """Yield each field in which the host's run does not meet what the guest's run requires.
 
-    arms: the guest's name of each arm to compare -> the host's name. None: all arms, under equal names.
+    arms: the guest's name of each arm to compare -> the host's name. None means all arms, under equal names.
     """
     if arms is not None:
         host, guest = of_arms(host, {there: there for there in arms.values()}), of_arms(guest, arms)
@@ -247,7 +251,7 @@ def _text(value: object) -> str:
 
 
 def of_arms(run: Run, arms: Mapping[str, str]) -> Run:
-    """Return a run with only some of its arms, under new names. arms: the run's name of each arm -> the new name."""
+    """Return the run with only the arms in `arms`, renamed. arms: an arm's name in the run -> its new name."""
     return run.model_copy(
         update={
             "arms": {arms[name]: arm for name, arm in run.arms.items() if name in arms},
@@ -260,7 +264,7 @@ def of_arms(run: Run, arms: Mapping[str, str]) -> Run:
 
 
 def _gradients(run: Run, arms: Mapping[str, str]) -> dict[str, object]:
-    """Return the run's fields about gradients, limited to `arms` and under their new names."""
+    """Return the run's fields about gradients, limited to the arms in `arms` and with the arms' new names."""
     read = {name: new for name, new in arms.items() if name in reads_gradients(run)}
     return {
         "baseline_of": {new: _renamed(run.baseline_of.get(name), arms) for name, new in read.items()},
@@ -270,7 +274,7 @@ def _gradients(run: Run, arms: Mapping[str, str]) -> dict[str, object]:
 
 
 def widened(host: Run, guest: Run) -> Run:
-    """Return the host's run extended by what the guest's run requires. If no value meets both, keep the host's value.
+    """Return the host's run, extended by what the guest's run requires. If no value meets both, keep the host's value.
 
     guest: a run whose arms have the host's names (see `of_arms`).
     """
@@ -292,7 +296,7 @@ def _joined(host: PlannedArm, guest: PlannedArm) -> PlannedArm:
 
 
 def reads_gradients(run: Run) -> Collection[str]:
-    """Return the arms whose gradients some claim of the run reads."""
+    """Return the arms whose gradients at least one claim of the run reads."""
     if not run.gradient_steps:
         return frozenset()
     return run.arms.keys() if run.gradient_arms is None else set(run.gradient_arms)
@@ -317,7 +321,7 @@ Execution = tuple[str, int]  # arm and replica
 
 @dataclass(frozen=True)
 class Lane:
-    """One lane, as read from its folder."""
+    """One lane (a process that executed part of a run), as read from its folder."""
 
     name: str
     run: Run
@@ -325,7 +329,7 @@ class Lane:
 
 
 def lane_folders(directory: Path) -> list[Path]:
-    """Return the folders of a run's lanes, by number; none for a run executed in one process, or not at all."""
+    """Return the folders of a run's lanes, in the order of their numbers; none if the run was not split into lanes."""
     folders = [path for path in directory.glob(f"{layout.LANE}*") if path.is_dir() and not path.is_symlink()]
     numbered = {path: path.name.removeprefix(layout.LANE) for path in folders}
     return sorted(
@@ -334,9 +338,10 @@ def lane_folders(directory: Path) -> list[Path]:
 
 
 def joined(run: Run, lanes: Sequence[Lane], unreadable: Sequence[str]) -> RunEvidence:
-    """Return the evidence of `run`, as if one process had executed it. unreadable: messages about unreadable lanes.
+    """Return the evidence of `run`, as if one process had executed it.
 
-    Raises `Damaged` if the lanes are not parts of this run, or if two lanes had the same execution.
+    unreadable: messages about unreadable lanes. Raises `Damaged` if the lanes are not parts of this run, or if two
+    lanes have the same execution.
     """
     executed: dict[Execution, ArmEvidence] = {}
     failed: dict[str, ArmFailed] = {}
@@ -356,7 +361,7 @@ def joined(run: Run, lanes: Sequence[Lane], unreadable: Sequence[str]) -> RunEvi
 
 
 def missing(run: Run, lanes: Sequence[Run]) -> list[Execution]:
-    """Return the executions of `run` that no lane has. Raises `Damaged` for one in two lanes, or one not planned."""
+    """Return the executions of `run` that no lane has. Raises `Damaged` if two lanes have one, or it is unplanned."""
     held = [execution for lane in lanes for execution in lane.executions()]
     for arm, replica in held:
         if held.count((arm, replica)) > 1:
@@ -367,7 +372,7 @@ def missing(run: Run, lanes: Sequence[Run]) -> list[Execution]:
 
 
 def _require_part(lane: Lane, run: Run) -> None:
-    """Raise `Damaged` unless the lane's run equals `run` except for having fewer executions."""
+    """Raise `Damaged` unless the lane's run equals `run`, except that it may have fewer executions."""
     if not serves(run, lane.run, PART):
         raise Damaged(f"{lane.name}/{layout.RUN} is no part of this run")
     for arm, executions in lane.evidence.arms.items():
@@ -376,7 +381,7 @@ def _require_part(lane: Lane, run: Run) -> None:
 
 
 def _failures(lane: Lane) -> dict[str, ArmFailed]:
-    """Return, by arm, what ended the arm: its own failure, or the death of its lane."""
+    """Return what ended each arm, by arm: the arm's own failure, or the death of the arm's lane."""
     death = lane.evidence.death
     if death is None:
         return lane.evidence.failed
@@ -388,7 +393,7 @@ def _failures(lane: Lane) -> dict[str, ArmFailed]:
 
 
 def _by_arm(executed: dict[Execution, ArmEvidence]) -> dict[str, list[ArmEvidence]]:
-    """Return each arm's replicas in order. Leave out those after a missing replica, since they would take its place."""
+    """Return each arm's replicas in order. Replicas after a missing one are left out, or they would take its number."""
     arms: dict[str, list[ArmEvidence]] = {}
     for arm, replica in sorted(executed):
         if replica == len(arms.get(arm, [])):
@@ -404,14 +409,14 @@ Named = TypeVar("Named", bound=RunRecord)
 
 
 class Shared(Record):
-    """`shared.json`: the run whose process executed this run's arms. arms: this run's name -> the other run's name."""
+    """`shared.json`: the run whose process also executed this run's arms. arms: this run's name -> that run's name."""
 
     run: str
     arms: dict[str, str]
 
 
 def lacks(host: Run, guest: Run, arms: Mapping[str, str]) -> str | None:
-    """Return, in words, what the guest's run requires and the host's run does not have; None if it serves the guest.
+    """Return, in words, something that the guest's run requires and the host's run lacks; None if the host serves it.
 
     arms: the guest's name of each arm -> the host's name.
     """
@@ -430,7 +435,7 @@ def lacks(host: Run, guest: Run, arms: Mapping[str, str]) -> str | None:
 
 
 def seen_by(guest: Run, host: RunEvidence, arms: Mapping[str, str]) -> RunEvidence:
-    """Return the evidence of `host` under the guest's names, as if `guest` had been executed. `arms` as in `lacks`."""
+    """Return the host's evidence under the guest's names, as if the guest had been executed. arms: see `lacks`."""
     if not probe_named(guest.probe).arm_by_arm:
         return replace(host, run_id=guest.id)
     ours = {there: name for name, there in arms.items()}
@@ -455,7 +460,7 @@ def seen_by(guest: Run, host: RunEvidence, arms: Mapping[str, str]) -> RunEviden
 
 
 def _execution_renamed(seen: ArmEvidence, guest: Run, name: str, ours: Mapping[str, str]) -> ArmEvidence:
-    """Return an execution under the guest's name of its arm, without records that the guest did not request."""
+    """Return an execution under the guest's name of the arm, without records that the guest did not request."""
     steps = guest.gradient_steps if name in reads_gradients(guest) else []
     asked = [
         record
@@ -467,7 +472,7 @@ def _execution_renamed(seen: ArmEvidence, guest: Run, name: str, ours: Mapping[s
 
 
 def _record_named(record: Named, name: str, ours: Mapping[str, str]) -> Named:
-    """Return a record under the guest's name of its arm, without comparisons with arms that the guest lacks."""
+    """Return a record under the guest's name of its arm, without comparisons with arms that the guest does not have."""
     changes: dict[str, object] = {"arm": name}
     if isinstance(record, ArmEnd):
         for field, seen in (("differences", record.differences), ("moved_apart", record.moved_apart)):

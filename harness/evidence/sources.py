@@ -1,10 +1,10 @@
 """Find the files and owners of modules, and compute digests of the sources of a run, without importing any module.
 
-Sources are the Python and CUDA C++ files of the harness, of the packages that contain systems, and of every user
-module that these import directly or indirectly. Digests are computed from files, because a copied tree may have no git.
+Sources are the Python and CUDA C++ files of the harness, of the packages that contain systems, and of every user module
+that these import directly or indirectly. Digests are computed from files, because a copied tree may have no git.
 Imports are found in the text, so that an import inside a function counts too. Libraries (below `site-packages`) and
-Python's own modules are left out, except a system's own package. Each file counts with its path inside its package, so
-that a digest does not depend on the location of the tree.
+Python's own modules are left out, except a system's own package. Each file is listed with its path inside its package,
+so that a digest does not depend on the location of the tree.
 """
 
 from __future__ import annotations
@@ -44,8 +44,11 @@ _REAL = {"resolve", "realpath"}
 
 @dataclass
 class Imports:
-    """Imports found in the added sources. names: packages, by names without dots. folders: where to search in addition
-    to the import path. files: files that are loaded by their paths."""
+    """Imports found in the added sources.
+
+    names: packages, by names without dots. folders: folders to search in addition to the import path. files: files that
+    are loaded by their paths.
+    """
 
     names: set[str] = field(default_factory=set)
     folders: set[Path] = field(default_factory=set)
@@ -65,7 +68,7 @@ class Imports:
 
 
 def imported_names(text: str) -> Iterator[str]:
-    """Yield the packages that import statements name, and calls of `import_module` that begin with a constant."""
+    """Yield the packages that are named by import statements and by calls of `import_module` with a constant."""
     lines = "\n".join(_lines_with("import", text))
     yield from (found[1] for found in _FROM.finditer(lines))
     if any(word in lines for word in _CALLED):
@@ -78,7 +81,7 @@ def imported_names(text: str) -> Iterator[str]:
 
 
 def _lines_with(word: str, text: str) -> Iterator[str]:
-    """Yield the lines that contain a word. This takes a tenth of the time of matching a pattern on the whole text."""
+    """Yield the lines that contain a word, in a tenth of the time of matching a pattern on the whole text."""
     at = text.find(word)
     while at >= 0:
         end = text.find("\n", at)
@@ -114,7 +117,7 @@ def _elements(node: ast.expr) -> Iterator[ast.expr]:
 
 
 def _loaded_files(node: ast.AST) -> Iterator[ast.expr]:
-    """Yield the expression for the path of a file that a call loads as a module, or runs."""
+    """Yield the expression for the path of a file that a call loads as a module, or executes."""
     if isinstance(node, ast.Call) and (position := _FILE_ARGUMENT.get(_called(node))) is not None:
         yield from node.args[position : position + 1]
         yield from (each.value for each in node.keywords if each.arg in {"location", "path", "path_name"})
@@ -125,7 +128,7 @@ def _called(node: ast.Call) -> str:
 
 
 class _Paths:
-    """Evaluate path expressions of one source, as far as the source determines their values."""
+    """Evaluates path expressions in one source file, as far as the file itself determines their values."""
 
     def __init__(self, tree: ast.Module, file: Path) -> None:
         self._file = file
@@ -208,10 +211,10 @@ def git(folder: Path, *arguments: str) -> str | None:
 
 
 def trainers(systems: Iterable[str]) -> dict[str, TrainerFacts]:
-    """Return the commit of each system (`module:attribute`), with `+changes` if files of its repository have changes.
+    """Return the commit of each system (`module:attribute`), with `+changes` if files of its repository are changed.
 
-    A system's file that is not tracked counts as changed. A system has no commit if its module is not found, if its
-    file is in no repository, or if it belongs to an installed package. No system is imported.
+    A system whose file is not tracked counts as changed. A system has no commit if its module is not found, if its file
+    is in no repository, or if it belongs to an installed package. No system is imported.
     """
     return {system: TrainerFacts(commit=_commit(system.partition(":")[0])) for system in systems}
 
@@ -246,10 +249,10 @@ def package_digests(listed: Mapping[str, str]) -> dict[str, str]:
 
 
 def listed_sources(systems: Iterable[str] = ()) -> dict[str, str]:
-    """Return by package, sorted, a line for each source file: its path inside the package and its SHA-256.
+    """Return, for each package in sorted order, a text with a line for each source file: inner path and SHA-256.
 
-    A system's package that cannot be found has no line. Raises HarnessError for a file of more than `SOURCE_LIMIT`
-    bytes, or one that cannot be read.
+    A system's package that cannot be found has an empty text. Raises HarnessError for a file of more than
+    `SOURCE_LIMIT` bytes, or one that cannot be read.
     """
     named = {_OURS, *(name.partition(":")[0].partition(".")[0] for name in systems)}
     listed: dict[str, set[tuple[str, str]]] = {package: set() for package in named}
@@ -281,8 +284,10 @@ def _places(named: Iterable[str], reached: Imports, places: Callable[[str], list
 
 
 def _below(root: str) -> Iterator[tuple[str, Path]]:
-    """Yield every source file below a folder. An editor's lock (a dangling link with such a name) is not a source file.
-    Nor is a pipe, whose reading would never end."""
+    """Yield every source file below a folder. Leave out editors' lock files, which are dangling links, and pipes.
+
+    Reading a pipe would never end.
+    """
     for folder, folders, names in os.walk(root):
         folders[:] = [name for name in folders if name not in INSTALLED]
         for name in names:
