@@ -1,6 +1,6 @@
-"""Advise how to fix a step, by the line of user code that a message names and by the judge's reason code.
+"""Advise how to fix a step, from the line of user code that a message names and from the judge's reason code.
 
-The texts are in `advice.yaml`. Source files are only read as text, and never executed.
+The texts are in `advice.yaml`. Source files are read only as text, and are never executed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _WAITS = {"not_captured", "sync_count", "sync_in_capture", "candidate_not_captur
 
 
 def places_in_stack(stack: str, folders: Sequence[Path]) -> list[Place]:
-    """Return the frames of a stack's text that are in user code in one of the folders, with relative paths."""
+    """Return the frames of a printed stack that are in user code in one of the folders, with relative paths."""
     found: list[Place] = []
     for name, number in _FRAME.findall(stack):
         file = Path(name)
@@ -46,7 +46,7 @@ def places_in_stack(stack: str, folders: Sequence[Path]) -> list[Place]:
 
 
 def source_line(file: str, number: int, folders: Sequence[Path]) -> str:
-    """Return the line of code from the first folder that has the file as user code; "" if there is none."""
+    """Return the line of code from the first folder that has the file as user code; "" if no folder has it."""
     for folder in folders if not Path(file).is_absolute() else ():
         place = folder / file
         # a project can contain a virtual environment or the harness; but the step itself can be a library's
@@ -63,9 +63,10 @@ def source_line(file: str, number: int, folders: Sequence[Path]) -> str:
 def advice(
     reason: str, places: Sequence[Place], folders: Sequence[Path], question: str = "", message: str = ""
 ) -> Iterator[str]:
-    """Yield the lines below an answer: the code at each place, how to fix it, and advice for the reason code.
+    """Yield the lines below an answer: the code at each place, how to fix the code, and advice for the reason code.
 
-    folders: where to search for the files. question, message: the template's claim, and its judge's message.
+    folders: where to search for the files. question, message: the template's claim, and the message of the claim's
+    judge.
     """
     for file, number in dict.fromkeys(places):
         code = source_line(file, number, folders)
@@ -83,7 +84,7 @@ def advice(
 
 
 def _asked(reason: str, question: str, message: str) -> str:
-    """Return the most specific advice known for the reason, or ""."""
+    """Return the most specific advice that is known for the reason code; "" if there is none."""
     if reason == "unequal_start":
         found = next((text for pattern, text in UNEQUAL_STARTS.items() if re.search(pattern, message)), "")
         if found:
@@ -109,7 +110,7 @@ DOCUMENTED = "torch documents it of these operators, unless `torch.use_determini
 
 
 def foreseen(runs: Iterable[RunEvidence]) -> Iterator[tuple[str, list[str]]]:
-    """Yield each prediction for a GPU, with the lines below it; none if the machine has a GPU."""
+    """Yield each prediction for a GPU, with the lines to print below it; nothing if this machine has a GPU."""
     if environment.machine().gpus:
         return
     seen = _seen(runs)

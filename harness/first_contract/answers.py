@@ -1,4 +1,4 @@
-"""Write the answers about a tried step, one line for each question; below a `no`, add the code and how to fix it."""
+"""Write the answers about a tried step, one line for each question. Below a `no`, add the code and how to fix it."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ _GIB = 2**30
 class Answer:
     """The answer to one question.
 
-    verdict: None if this machine or an option leaves the claim out. code: places in user code that the answer is about.
-    below: the code at these places, observations, and usual fixes after `->`.
+    verdict: None if this machine or an option excludes the question's claim. code: places in user code to which the
+    answer refers. below: the code at these places, observations, and usual fixes after `->`.
     """
 
     question: str
@@ -97,7 +97,7 @@ class Answers:
         self._headed = headed
 
     def early(self, verdict: Verdict, tried: Tried) -> list[str]:
-        """Return the lines for a new verdict; none if the step itself did not run."""
+        """Return the lines to print for a new verdict; none if the step itself did not run."""
         if not_tried(tried):
             return []
         questions = {tried.draft.claim_id(name): question for name, question in QUESTIONS.items()}
@@ -130,7 +130,7 @@ class Answers:
 
 
 def on_a_gpu(tried: Tried) -> list[str]:
-    """Return predictions for the step on a GPU; none if it ran on a GPU, or if the draft has no captured arm."""
+    """Return predictions for the step on a GPU; none if the step ran on a GPU, or if the draft has no captured arm."""
     lines = list[str]()
     if tried.draft.optimizes:
         return lines
@@ -181,7 +181,7 @@ def _below(verdict: Verdict, tried: Tried) -> list[str]:
 
 
 def _places(verdict: Verdict, tried: Tried) -> list[Place]:
-    """Return places in user code: where the plain step waits, if the claim reports this, else those in the message."""
+    """Return the places in user code where the plain step waits, or those in the message if no waits are reported."""
     if verdict.reason == SYNC_COUNT or not _plain_waits(verdict):
         return places_in(verdict.message)
     plain = [arm.syncs for run in tried.judgement.view.evidence.values() for arm in run.arms.get("plain", [])]
@@ -190,13 +190,13 @@ def _places(verdict: Verdict, tried: Tried) -> list[Place]:
 
 
 def _plain_waits(verdict: Verdict) -> float:
-    """Return how often a step of the plain arm waits; 0 if the verdict's claim does not report this."""
+    """Return how often the host waits in a step of the plain arm; 0 if the verdict's claim does not report this."""
     found = verdict.figures.get("reported_syncs_per_step")
     return found.value if found is not None and isinstance(found.value, float | int) else 0
 
 
 def _detail(verdict: Verdict, tried: Tried) -> str:
-    """Return the judge's message, or a sentence with more important facts for some claims."""
+    """Return the judge's message or, for some claims, a sentence with facts that matter more."""
     figures, held = verdict.figures, verdict.status is Status.PASS
     if (ratio := figures.get("mean_ratio")) and isinstance(ratio.value, float):
         whose = "baseline's" if tried.draft.commit else "plain step's"
@@ -226,18 +226,18 @@ def _captures(tried: Tried) -> list[CaptureEvidence]:
 
 
 def folders(tried: Tried) -> list[Path]:
-    """Return the folders in which to search for files that messages name."""
+    """Return the folders in which to search for the files that messages name."""
     source = tried.draft.source
     return [Path.cwd(), *([source.folder] if source.folder is not None else []), source.file.parent]
 
 
 def why_untried(tried: Tried) -> str:
-    """Return what ended the plain arm, which all questions need, or what this machine lacks; "" if it was tried."""
+    """Return what ended the plain arm, which every question needs, or what this machine lacks; "" if it was tried."""
     return " ".join(told for told, _ in _untried(tried))
 
 
 def headline_of(tried: Tried) -> Headline:
-    """Return the trial's headline; if the step itself broke, do not blame the harness or the machine."""
+    """Return the trial's headline. If the step itself failed, the headline does not blame harness or machine."""
     result = tried.judgement.headline
     broke = result.code == ExitCode.ERROR and _untried(tried)
     return (
@@ -270,13 +270,13 @@ def _untried(tried: Tried) -> list[tuple[str, list[str]]]:
 
 
 def _nothing_ran(tried: Tried) -> list[Verdict]:
-    """Return all verdicts if every one is NOT_RUN, else an empty list."""
+    """Return all verdicts if every verdict is NOT_RUN, otherwise an empty list."""
     verdicts = tried.judgement.verdicts
     return [*verdicts] if all(verdict.status is Status.NOT_RUN for verdict in verdicts) else []
 
 
 def _left_out(name: str, draft: Draft, no_cuda: str) -> str:
-    """Return why a draft does not have this claim; "" if no reason needs to be printed."""
+    """Return why the draft does not have this claim; "" if there is no reason to print."""
     if name == "FASTER":
         return f"speed is decided on a GPU: {no_cuda}" if no_cuda else "--no-speed"
     if name == "COMPILED" and not draft.arms.compiled and not draft.commit:
@@ -285,7 +285,7 @@ def _left_out(name: str, draft: Draft, no_cuda: str) -> str:
 
 
 def _memory(tried: Tried) -> str:
-    """Return in words the maximum memory that each arm had allocated after a step, in GiB."""
+    """Return, in words, the most memory in GiB that each arm had allocated after a step."""
     most: dict[str, int] = {}
     for run in tried.judgement.view.evidence.values():
         for name, executions in run.arms.items():

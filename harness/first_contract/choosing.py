@@ -1,10 +1,11 @@
-"""Choose the strongest fair comparison of a step's arms, and its number of steps, from the results of trials.
+"""Choose the strongest fair comparison of a step's arms, and the number of compared steps, from the results of trials.
 
 The choices are, in this order: bits; bits under torch's deterministic algorithms; rounding, if the captured arm runs
-other kernels than the plain arm; the plain arm's noise. None of them is fair if the arms draw different random numbers.
-A comparison over a few seeds would be fair, but would pass wrong steps. So the claim is kept, and stays undecided.
+other kernels than the plain arm; the plain arm's noise. If the arms draw different random numbers, none of these is
+fair. A comparison over a few seeds would be fair, but would pass wrong steps. In this case the claim is kept, and stays
+undecided.
 
-The number of steps is limited by the step's own training and by time. Single claims compare `STEPS` steps; a long run
+The number of steps is limited by the step's own training and by time. Single claims compare `STEPS` steps. A long run
 of a captured step compares up to `LONG` steps, as many as fit into `LONG_S` seconds.
 """
 
@@ -41,8 +42,8 @@ OF_THE_PROCESS = "the plain step repeats its bits within a process, and not in a
 def chosen(tried: Tried, probe: Callable[[Draft], Tried]) -> Draft:
     """Return the tried draft with the strongest fair comparison.
 
-    tried: a trial that compared bits and whose plain arm completed. probe: tries another draft; it is called if the
-    plain step does not repeat its bits.
+    tried: a trial that compared bits and whose plain arm completed. probe: tries another draft. It is called only if
+    the plain step does not repeat its bits.
     """
     first, tried = tried, _warmed(tried, probe)
     draft = replace(
@@ -67,7 +68,7 @@ def chosen(tried: Tried, probe: Callable[[Draft], Tried]) -> Draft:
 
 
 def compares(draft: Draft) -> str:
-    """Return a line on what is compared, why no stronger comparison is used, and what stays undecided."""
+    """Return a line on what is compared, why no stronger comparison is used, and which claim stays undecided."""
     choice = draft.choice
     under = " under deterministic algorithms" if choice.deterministic else ""
     why = choice.why or ("the step has an optimization of its own" if draft.optimizes else "")
@@ -80,7 +81,10 @@ def compares(draft: Draft) -> str:
 
 
 def _warmed(tried: Tried, probe: Callable[[Draft], Tried]) -> Tried:
-    """Return a trial that captures after a plain step, if lazily created state prevented the capture; else `tried`."""
+    """Return a trial that captures after one plain step, if state created by the first step prevented the capture.
+
+    Otherwise return `tried`.
+    """
     if not any(WARM_STEPS in (each.failure or "") for each in _captures(tried)):
         return tried
     again = probe(replace(tried.draft, warm_steps=1))
@@ -94,14 +98,14 @@ def _captures(tried: Tried) -> list[CaptureEvidence]:
 
 
 def _not_compared(draft: Draft) -> str:
-    """Return a note that a comparison of two commits leaves out the step's own optimization, if it has one."""
+    """Return a note that comparing two commits leaves out the step's own optimization; "" if it has none."""
     if not draft.commit or not {"optimized", "captured"} & set(draft.source.arguments):
         return ""
     return f"; not compared: the step's own optimization, for which there is `harness try {draft.source.asked}`"
 
 
 def _unfit(tried: Tried) -> Iterator[tuple[str, str]]:
-    """Yield each claim that even a correct step of this kind cannot fulfil, and why."""
+    """Yield each claim that even a correct step of this kind cannot meet, and why."""
     gradients, captures = _verdict(tried, "GRADIENTS"), _verdict(tried, "CAPTURES")
     if gradients is not None and gradients.reason == CAPABILITY_MISSING:
         yield "GRADIENTS", "no step left a gradient to read"
@@ -110,7 +114,11 @@ def _unfit(tried: Tried) -> Iterator[tuple[str, str]]:
 
 
 def _host_values(tried: Tried) -> dict[str, str]:
-    """Return host numbers that replays do not change, with their readers, if nothing is violated but they need one."""
+    """Return the host numbers that no replay changes, and where they are read, if a contract must give reasons for
+    them.
+
+    Return nothing if a claim is violated, because reasons would not help then.
+    """
     verdicts = tried.judgement.verdicts
     violated = any(verdict.status is Status.FAIL for verdict in verdicts)  # a stated reason would not help then
     if violated or not any(verdict.reason == HOST_VALUE_UNEXPLAINED for verdict in verdicts):
@@ -122,7 +130,7 @@ def _host_values(tried: Tried) -> dict[str, str]:
 
 
 def _undecided(tried: Tried) -> str:
-    """Return which claim stays undecided because the arms drew other random numbers, and the remedy; "" if none."""
+    """Return which claim stays undecided because the arms drew different random numbers, and the remedy; else ""."""
     found = (verdict for verdict in tried.judgement.verdicts if verdict.reason == OTHER_RANDOM_NUMBERS)
     first = next(found, None)
     drew = first and first.figures[OTHER_RANDOM_NUMBERS].value
@@ -130,13 +138,13 @@ def _undecided(tried: Tried) -> str:
 
 
 def _resumes(tried: Tried) -> bool:
-    """Return True if the tried step has `save` and `load`."""
+    """Return True if the tried step has the functions `save` and `load`."""
     plain = [each for run in tried.judgement.view.evidence.values() for each in run.arms.get("plain", [])]
     return any(each.start.facts.get(RESUMES) is True for each in plain)
 
 
 def _same(tried: Tried) -> Verdict | None:
-    """Return the verdict of the claim that compares training."""
+    """Return the verdict of the claim that compares the training of the two arms."""
     return _verdict(tried, "AS-COMMIT" if tried.draft.commit else "SAME")
 
 
@@ -151,7 +159,7 @@ def _repeats(tried: Tried) -> bool:
 
 
 def _lost(tried: Tried, again: Tried) -> str:
-    """Return why deterministic algorithms do not help; "" if they do."""
+    """Return why deterministic algorithms do not help this step; "" if they do."""
     if ended := why_untried(again):
         return f"and under deterministic algorithms it ended: {ended}"
     if not _repeats(again):
@@ -186,17 +194,17 @@ _STEPS = re.compile(r"\w+\.\d+: (steps|host syncs)")
 
 @dataclass(frozen=True)
 class Horizon:
-    """The requested length: steps of each arm, or seconds for all arms together; None: not requested."""
+    """The requested length of a trial: steps of each arm, or seconds for all arms together. None: not requested."""
 
     steps: int | None = None
     budget_s: float | None = None
 
     def first(self, draft: Draft) -> Draft:
-        """Return the draft of the first trial, which is short if there is a budget, to measure the time of a step."""
+        """Return the draft of the first trial. With a budget it is short, and only measures the time of a step."""
         return replace(draft, steps=self.steps or (FEWEST if self.budget_s is not None else STEPS))
 
     def of_budget(self, tried: Tried) -> Draft:
-        """Return the draft with as many steps as fit into half of the budget; the long run has the other half."""
+        """Return the draft with as many steps as fit into half of the budget. The other half is for the long run."""
         if self.budget_s is None or self.steps is not None:
             return tried.draft
         paid = int(self.budget_s / 2 / max(_seconds(tried) / tried.draft.steps, 1e-9))
@@ -222,10 +230,10 @@ def seconds_of(text: str) -> float:
 
 
 def to_its_end(tried: Tried, again: Callable[[Draft], Tried]) -> Tried:
-    """Return the trial, or, if the plain step ended its training early, a new trial over the steps that it made.
+    """Return the trial; if the plain step's training ended early, return a new trial with only the completed steps.
 
-    An exhausted loader or schedule raises an exception in the step after the last one; or the loss is NaN from then
-    on, such as the mean over an empty batch.
+    A training ends early if a loader or schedule is exhausted and raises an exception in the next step. It also ends
+    early if the loss is NaN from some step on, such as the mean over an empty batch.
     """
     steps, why = min(_ends(tried), default=(0, ""))
     if not FEWEST <= steps < tried.draft.steps:
@@ -235,7 +243,7 @@ def to_its_end(tried: Tried, again: Callable[[Draft], Tried]) -> Tried:
 
 
 def _ends(tried: Tried) -> Iterator[tuple[int, str]]:
-    """Yield for each execution of the plain arm that ended early after how many steps it ended, and why."""
+    """Yield, for each execution of the plain arm that ended early, the number of its completed steps, and the cause."""
     for run in tried.judgement.view.evidence.values():
         ended = run.failed.get("plain")
         if ended is not None and ended.cause == "exception":
@@ -247,12 +255,12 @@ def _ends(tried: Tried) -> Iterator[tuple[int, str]]:
 
 
 def finite_steps(losses: Sequence[float]) -> int:
-    """Return the number of steps up to the last finite loss; earlier NaN losses do not count as an end."""
+    """Return the number of steps up to the last finite loss. NaN losses before it do not count as an end."""
     return next((step for step in range(len(losses), 0, -1) if isfinite(losses[step - 1])), 0)
 
 
 def compared_steps(draft: Draft) -> list[str]:
-    """Return lines on the number of steps, if it is below the default, and on where the long run is."""
+    """Return a line on the number of steps if it is below the default, and a line on where the long run is."""
     lines, claim = [], draft.claim_id("LONG")
     if draft.steps < STEPS:
         lines.append(f"steps: every claim compares {draft.steps}, where {STEPS} are the default")
@@ -264,7 +272,7 @@ def compared_steps(draft: Draft) -> list[str]:
 
 
 def _seconds(tried: Tried, arms: tuple[str, ...] = ()) -> float:
-    """Return the trial's seconds in steps of the first replicas of these arms, or of all arms and replicas."""
+    """Return the seconds that the trial spent in steps: of the first replicas of these arms, or of everything."""
     wanted = {f"{arm}.0: steps" for arm in arms}
     phases = (each for run in tried.judgement.view.costs.by_run.values() for each in run)
     return sum(each.seconds for each in phases if each.phase in wanted or (not arms and _STEPS.fullmatch(each.phase)))
@@ -279,10 +287,10 @@ def fair_trial(
     probe: Callable[[Draft], Tried],
     compared: Callable[[Draft], None] = lambda _: None,
 ) -> tuple[Tried, Draft]:
-    """Return the trial whose answers are final, and the draft with the choices that trials led to.
+    """Return the trial whose answers are final, and the draft with the choices that the trials led to.
 
-    run: tries a draft and prints answers; its second argument is FIRST, SHORTER or CHOSEN. probe: tries a draft only
-    to measure. compared: called with the chosen draft before it is tried.
+    run: tries a draft and prints answers. Its second argument is FIRST, SHORTER or CHOSEN. probe: tries a draft only to
+    measure. compared: called with the chosen draft before this draft is tried.
     """
     tried = to_its_end(run(draft, FIRST), lambda shorter: run(shorter, SHORTER))
     if not_tried(tried):

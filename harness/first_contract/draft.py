@@ -1,4 +1,5 @@
-"""Draft a trainer's first adapter and contracts as texts: `harness init` writes them, `harness try` runs the first.
+"""Draft an adapter and contracts for a step, as texts. `harness init` writes them; `harness try` runs the first
+contract.
 
 There are three contracts: for a captured step, for a step with another optimization, and for everything besides single
 steps (a long run, evaluations, saving and resuming). Their claims are macros of `claims.yaml.j2`. A trial chooses the
@@ -48,7 +49,7 @@ AT_COMMIT = "at_commit"  # the arm that trains with the code of the baseline com
 
 @dataclass(frozen=True)
 class Choice:
-    """The strongest fair comparison of the arms, according to measurements."""
+    """The strongest comparison of the arms that is fair according to measurements."""
 
     equality: Equality = "bitwise"
     deterministic: bool = False  # compared arms (but not timed arms) run under torch's deterministic algorithms
@@ -58,7 +59,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Arms:
-    """Additional arms and claims that this machine allows."""
+    """Additional arms and claims that are possible on this machine."""
 
     compiled: bool  # an arm through torch.compile, which needs a C++ compiler
     timed: bool  # claims about speed, which need a CUDA device
@@ -97,22 +98,22 @@ class Draft:
 
     @property
     def optimizes(self) -> bool:
-        """Return True if an arm has an optimization other than capture: the step's own, or a trainer's arguments."""
+        """Return True if an arm has an optimization other than capture: the step's own, or arguments of a trainer."""
         return not self.commit and (self.source.makes_trainer or "optimized" in self.source.arguments)
 
     @property
     def captures_itself(self) -> bool:
-        """Return True if the step captures itself, by its argument `captured`."""
+        """Return True if the step captures itself, which its argument `captured` shows."""
         return "captured" in self.source.arguments
 
     @property
     def equality(self) -> Equality:
-        """Return how the candidate is compared: within rounding for an optimization other than capture."""
+        """Return how the candidate is compared. An optimization other than capture is compared within rounding."""
         return "within" if self.optimizes else self.choice.equality
 
     @property
     def left_out(self) -> list[str]:
-        """Return a line for each claim that was left out because of measurements, with the cause."""
+        """Return a line for each claim that was left out because of a measurement, with the cause."""
         lines = []
         if not self.choice.repeats:
             unfit = [self.claim_id("REPEATS"), *([self.claim_id("COMPILED")] if self._compiles else [])]
@@ -124,14 +125,14 @@ class Draft:
 
     @property
     def candidate(self) -> str:
-        """Return the arm that is compared with `reference`."""
+        """Return the name of the arm under test, which is compared with `reference`."""
         if self.commit:
             return "plain"
         return "optimized" if self.optimizes else "captured"
 
     @property
     def reference(self) -> str:
-        """Return the arm that claims name as their baseline."""
+        """Return the name of the arm that the claims use as their baseline."""
         return AT_COMMIT if self.commit else "plain"
 
     @property
@@ -146,7 +147,7 @@ class Draft:
         return f"{self._id.removesuffix('-v1').upper()}-{claim}"
 
     def adapter(self, folder: Path) -> str:
-        """Return the adapter's text, for a file in `folder`."""
+        """Return the text of the adapter, which is to be a file in `folder`."""
         source = self.source
         given = ", ".join(f"{name}={GIVEN[name]}" for name in source.arguments)
         itself = "    captures_itself = True\n" if self.captures_itself else ""
@@ -189,14 +190,14 @@ class Draft:
 
     @property
     def has_long_run(self) -> bool:
-        """Return True if a claim compares a captured step in bits over a long run."""
+        """Return True if a claim compares the bits of a captured step over a long run."""
         return bool(self.choice.repeats) and self.equality == "bitwise" and "LONG" not in self.unfit
 
     def long_contract(self) -> str:
         """Return the text of the contract about evaluations, checkpoints and the long run; "" if there is none.
 
-        Its claims need a plain step that repeats its bits. There is no such contract for a trainer, whose loop
-        evaluates and saves by itself, or for a comparison of two commits.
+        Its claims need a plain step that repeats its bits. There is no such contract for a trainer, because a trainer's
+        loop evaluates and saves by itself, and none for a comparison of two commits.
         """
         if not self.choice.repeats or self.source.makes_trainer or self.commit:
             return ""
@@ -213,12 +214,15 @@ class Draft:
 
     @property
     def _resumes_at_once(self) -> bool:
-        """Return True if the first contract claims resuming; if the step cannot resume, the gate would stay closed."""
+        """Return True if the first contract has the claim about resuming, which needs `save` and `load`.
+
+        Without them the claim would keep the gate closed.
+        """
         return self.resumes and bool(self.choice.repeats)
 
     @property
     def same_name(self) -> str:
-        """Return the name of the claim that compares training."""
+        """Return the name of the claim that compares the training of the two arms."""
         if self.commit:
             return "AS-COMMIT"
         return "WITHIN" if self.optimizes else "SAME"
@@ -229,19 +233,19 @@ class Draft:
 
     @property
     def _compares_compiled(self) -> bool:
-        """Return True if a claim is about the compiled arm; its bound needs a plain step that repeats its bits."""
+        """Return True if a claim is about the compiled arm. Its bound needs a plain step that repeats its bits."""
         return self._compiles and bool(self.choice.repeats)
 
     @property
     def _compiles(self) -> bool:
-        """Return True if there is an arm through torch.compile, which needs a step without its own optimization."""
+        """Return True if there is an arm through torch.compile. This arm needs a step without its own optimization."""
         return self.arms.compiled and self._harness_captures
 
     @property
     def _captured(self) -> bool:
         """Return True if there is a captured arm. With two commits, only a step that captures itself has one.
 
-        Other steps may not be capturable at either commit.
+        Other steps might not be capturable at either commit.
         """
         return not self.optimizes and not self.source.makes_trainer and (self.captures_itself or not self.commit)
 
@@ -275,7 +279,7 @@ class Draft:
         )
 
     def _named_host_values(self) -> str:
-        """Return `host_values` with empty reasons, which contracts do not accept: a person must write them."""
+        """Return `host_values` with empty reasons. Contracts refuse empty reasons, so a person must write them."""
         if not self.host_values:
             return ""
         named = [f"  {json.dumps(name)}: ''  # {_one_line(read)}\n" for name, read in self.host_values.items()]
@@ -329,12 +333,12 @@ class Draft:
 
     @property
     def compared(self) -> str:
-        """Return how the candidate is compared, in words."""
+        """Return, in words, how strictly the candidate is compared."""
         return COMPARED[self.equality]
 
     @property
     def gains_untimed(self) -> bool:
-        """Return True if a claim demands that the optimized arm differs from the plain arm, as no claim times it."""
+        """Return True if a claim requires that the optimized arm differs from the plain arm, as no claim times it."""
         return self.optimizes and self.gain and not self._times
 
     def _resumes(self) -> str:
@@ -349,7 +353,7 @@ class Draft:
 
 
 def _claim(name: str, *given: object) -> str:
-    """Return the text of a claim, by the name of its macro in `claims.yaml.j2`."""
+    """Return the text of a claim. name: the claim's macro in `claims.yaml.j2`."""
     text: str = getattr(_claims(), name)(*given)
     return text
 
@@ -366,9 +370,9 @@ def _claims() -> TemplateModule:
 
 
 def saves_of(steps: int) -> list[int]:
-    """Return the numbers of steps after which to save a checkpoint: multiples of 20 and 24, and a prime.
+    """Return the numbers of steps after which to save a checkpoint: a multiple of 20, a multiple of 24, and a prime.
 
-    Checkpoints are at least four steps apart; otherwise the last step on a GPU is not an observed replay.
+    Checkpoints are at least four steps apart. Otherwise the last step on a GPU would not be an observed replay.
     """
     tens = steps // 40 * 20
     dozens = (tens + 4 + 23) // 24 * 24
@@ -380,7 +384,7 @@ def saves_of(steps: int) -> list[int]:
 
 
 def prime_at_most(number: int) -> int:
-    """Return the largest prime up to `number`, at least 2; a multiple of a trainer's period could hide its effects."""
+    """Return the largest prime up to `number`, at least 2. A multiple of a trainer's period could hide its effects."""
     return next(each for each in range(max(number, 2), 1, -1) if all(each % divisor for divisor in range(2, each)))
 
 
@@ -401,7 +405,7 @@ def _wrapped(text: str) -> str:
 
 
 def _one_line(text: str) -> str:
-    """Replace characters that would end a docstring or are not UTF-8, because folder names may be any bytes."""
+    """Replace characters that would end a docstring or are not UTF-8, because folder names may contain any bytes."""
     return text.replace("\\", "/").replace('"', "'").encode("utf-8", "replace").decode("utf-8")
 
 
@@ -409,7 +413,7 @@ COMPILERS = ("g++", "clang++", "c++")
 
 
 def compiler_missing() -> str:
-    """Return why torch.compile cannot work here; "" if it probably works."""
+    """Return why torch.compile cannot work here; "" if there is a C++ compiler."""
     named = os.environ.get("CXX")
     if any(shutil.which(name) for name in ([named] if named else COMPILERS)):
         return ""
@@ -438,12 +442,12 @@ def keep(draft: Draft, folder: Path, *, force: bool) -> list[Path]:
 
 
 def _contracts(draft: Draft) -> list[str]:
-    """Return the texts of the contracts to keep; the second one may be empty and is then left out."""
+    """Return the texts of the contracts to keep. The second contract is left out if its text is empty."""
     return [text for text in (draft.contract(), draft.long_contract()) if text]
 
 
 def require_valid(draft: Draft, folder: Path) -> None:
-    """Raise HarnessError if Python or the reader of contracts refuses a draft, which only a bug can cause."""
+    """Raise HarnessError if Python or the reader of contracts refuses a draft. Only a bug can cause this."""
     adapter, *contracts = kept_files(draft, folder)
     try:
         ast.parse(draft.adapter(folder), filename=str(adapter))
@@ -459,13 +463,13 @@ def require_valid(draft: Draft, folder: Path) -> None:
 
 
 def kept_files(draft: Draft, folder: Path) -> list[Path]:
-    """Return the adapter's path in `folder`, and the contracts' in its `contracts/` and `contracts-long/`."""
+    """Return the paths of the adapter in `folder`, and of the contracts in its `contracts/` and `contracts-long/`."""
     paths = [folder / draft.adapter_name, folder / "contracts" / draft.contract_name]
     return [*paths, *([folder / "contracts-long" / draft.long_contract_name] if draft.long_contract() else [])]
 
 
 def require_free(paths: Sequence[Path], *, force: bool) -> None:
-    """Raise UsageError if a file exists and `force` does not allow to replace it, or a path is within a run."""
+    """Raise UsageError if a file exists and `force` is False, or if a path is within a run directory."""
     for path in paths:
         refuse_within_run(path)
     there = [os.path.relpath(path) for path in paths if os.path.lexists(path)]

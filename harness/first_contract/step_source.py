@@ -1,7 +1,7 @@
 """Find the source of a function that makes a training step, and its arguments, without executing the source.
 
-The function is named `module:function` or `path/to/file.py:function`, and is defined with `def` at the top level of the
-file. Its arguments are in `GIVEN` or have defaults. It returns step, batch and parameters. Ids and file names of the
+The function is named `module:function` or `path/to/file.py:function`. It must be defined with `def` at module level.
+Its arguments must be in `GIVEN` or have defaults. It returns step, batch and parameters. Ids and file names of the
 contract are derived from the module's name, with fewer allowed characters.
 """
 
@@ -28,7 +28,7 @@ _NO_TEXT = {"null", "true", "false", "yes", "no", "on", "off", "y", "n"}  # not 
 
 
 def stem_of(module: str) -> str:
-    """Return an ASCII identifier for a module's adapter; drop accents, and letters without an ASCII equivalent."""
+    """Return an ASCII identifier for a module's adapter, without accents and letters that have no ASCII equivalent."""
     last = unicodedata.normalize("NFKD", module.rpartition(".")[2])
     stem = re.sub(r"[^A-Za-z0-9_]", "", last)[:LONGEST]
     if not stem.strip("_"):
@@ -37,25 +37,25 @@ def stem_of(module: str) -> str:
 
 
 def id_of(stem: str) -> str:
-    """Return the contract's id for a stem."""
+    """Return the id of the contract for a stem (see `stem_of`)."""
     return f"{stem.strip('_').replace('_', '-')}-v1"
 
 
 def yaml_text(name: str) -> str:
-    """Return an identifier as YAML text, quoted where YAML would read it as another type."""
+    """Return an identifier as YAML text, in quotes if YAML would read it as another type."""
     return f'"{name}"' if name.lower() in _NO_TEXT else name
 
 
 def file_of(place: str) -> tuple[Path, Path, str]:
     """Return file, import folder and module of `path/to/file.py` or `package.module`.
 
-    Raises UsageError if there is no such file, or if Python cannot import it by its name.
+    Raises UsageError if there is no such file, or if Python cannot import the file by its module name.
     """
     return _by_path(Path(place)) if place.endswith(".py") or "/" in place else _by_module(place)
 
 
 def _by_path(path: Path) -> tuple[Path, Path, str]:
-    """Return file, import folder and module of a path; a file in a package is a module of the package."""
+    """Return file, import folder and module of a path. A file in a package is a module of this package."""
     require_existing([path])
     if not path.is_file():
         raise UsageError("the file must exist", where=str(path), got="no file there")
@@ -76,7 +76,7 @@ def _by_path(path: Path) -> tuple[Path, Path, str]:
 
 
 def _require_as_imported(names: Sequence[str], path: Path) -> None:
-    """Raise UsageError for a name that `import` does not find because Python normalizes names (NFKC)."""
+    """Raise UsageError for a name that `import` would not find, because Python normalizes names (NFKC)."""
     for name in names:
         if (imported := unicodedata.normalize("NFKC", name)) != name:
             raise UsageError(
@@ -88,7 +88,7 @@ def _require_as_imported(names: Sequence[str], path: Path) -> None:
 
 
 def _require_found_first(path: Path, module: Path, *, hidden_by_all: bool) -> None:
-    """Raise UsageError if Python finds another module of this name first (in the standard library or on the path)."""
+    """Raise UsageError if Python would import another module with the same name instead of this file."""
     spec = module_spec(module.name)
     if spec is None or spec.origin is None or not (hidden_by_all or module.name in sys.stdlib_module_names):
         return
@@ -103,7 +103,7 @@ def _require_found_first(path: Path, module: Path, *, hidden_by_all: bool) -> No
 
 
 def _by_module(name: str) -> tuple[Path, Path, str]:
-    """Return file, working directory and name of a module that Python would find."""
+    """Return file, working directory and name of a module that Python would find by this name."""
     if not all(part.isidentifier() and not keyword.iskeyword(part) for part in name.split(".")):
         raise UsageError("a module's name is made of identifiers", got=f"`{name}`")
     add_working_directory()
@@ -122,7 +122,7 @@ def _by_module(name: str) -> tuple[Path, Path, str]:
 
 
 def _places_of(package: str) -> Iterator[Path]:
-    """Yield folders that may contain the package: the import path, and folders of editable installs."""
+    """Yield folders that may contain the package: the import path, and the folders of editable installs."""
     yield from (Path(entry or ".") for entry in sys.path)
     try:
         spec = importlib.util.find_spec(package)
@@ -184,7 +184,7 @@ def find_step_source(asked: str) -> StepSource:
 
 
 def read_step_source(asked: str, name: str, file: Path, folder: Path, module: str) -> StepSource:
-    """Read the function of this name from a file. Raises UsageError as `find_step_source` does."""
+    """Read the function with this name from a file. Raises UsageError as `find_step_source` does."""
     tree = _parsed(file)
     function = _function(tree, name, file)
     arguments = _arguments(function, file)
@@ -226,7 +226,7 @@ def _parsed(file: Path) -> ast.Module:
 
 
 def _function(tree: ast.Module, name: str, file: Path) -> Function:
-    """Return the last top-level definition of the name, including definitions in top-level `if` and `try`."""
+    """Return the last definition of the function at module level, also within `if` and `try` at module level."""
     statements = list(_top(tree.body))
     functions = {each.name: each for each in statements if isinstance(each, Function)}
     if name in functions:
@@ -261,9 +261,9 @@ def _top(body: list[ast.stmt]) -> Iterator[ast.stmt]:
 
 
 def _arguments(function: Function, file: Path) -> dict[str, object]:
-    """Return the arguments by name, with their defaults where these are literals.
+    """Return the function's arguments by name, with those defaults that are literals.
 
-    Raises UsageError for an argument without a default that the harness does not know.
+    Raises UsageError for an argument that has no default and that the harness does not know.
     """
     given = function.args
     positional = [*given.posonlyargs, *given.args]
@@ -286,7 +286,7 @@ def _literal(node: ast.expr | None) -> object:
 
 
 def _require_returns(function: Function, file: Path) -> None:
-    """Raise UsageError for a function whose source shows that it returns no step."""
+    """Raise UsageError for a function whose source shows that it does not return a step."""
     where = f"{_shown(file)}:{function.lineno}"
     rule = f"`{function.name}` makes a step and leaves the loop to its caller: it returns {RETURNED}"
     own = list(_own(function))
@@ -305,8 +305,10 @@ def _require_returns(function: Function, file: Path) -> None:
 
 
 def _makes_trainer(tree: ast.Module, function: Function) -> bool:
-    """Return True if a function makes a library's trainer: its name, its annotation, or the class of its only returned
-    value ends with `trainer`. Of three returned values, the class of the first must be `Trainer` itself.
+    """Return True if a function makes a library's trainer.
+
+    If the function returns one value, its own name, its annotation or the class of the value must end with `trainer`.
+    If it returns three values, the class of the first must be `Trainer` itself.
     """
     bases = {each.name: map(ast.unparse, each.bases) for each in _top(tree.body) if isinstance(each, ast.ClassDef)}
     own = list(_own(function))
@@ -332,7 +334,7 @@ def _makes_trainer(tree: ast.Module, function: Function) -> bool:
 
 
 def _problem(value: ast.expr | None) -> str:
-    """Return why a returned expression cannot be step, batch and parameters; "" if it can be."""
+    """Return why a returned expression cannot be step, batch and parameters; "" if it could be."""
     if isinstance(value, ast.Tuple | ast.List) and not any(isinstance(each, ast.Starred) for each in value.elts):
         return "" if len(value.elts) in (3, 4) else f"{len(value.elts)} values"
     if isinstance(value, ast.Constant | ast.Dict | ast.Set | ast.JoinedStr | ast.BinOp | ast.Compare | ast.Lambda):
@@ -341,7 +343,7 @@ def _problem(value: ast.expr | None) -> str:
 
 
 def _own(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield every node of a function, except what is in functions and classes within it."""
+    """Yield every node of a function except the nodes of functions and classes defined in it."""
     for child in ast.iter_child_nodes(node):
         if not isinstance(child, Function | ast.Lambda | ast.ClassDef):
             yield child
@@ -355,7 +357,7 @@ def _calls(nodes: Iterator[ast.AST] | list[ast.AST], *names: str) -> list[ast.Ca
 
 
 def _loop(own: list[ast.AST]) -> str:
-    """Return `no return value`, with the line of a training loop or of a trainer's call if there is one."""
+    """Return `no return value`, with the line of a training loop or of a call of a trainer, if there is one."""
     for loop in _loops(own):
         [backward, *_] = _calls(list(_own(loop)), "backward")
         return f"no return value, and a training loop at line {loop.lineno} with `backward()` at line {backward.lineno}"
@@ -374,7 +376,7 @@ def _is_trainer(call: ast.Call) -> bool:
 
 
 def _loops(own: list[ast.AST]) -> list[ast.For | ast.While]:
-    """Return a list with the last loop that has a backward pass; empty if there is none."""
+    """Return a list that has only the last loop with a backward pass; empty if there is no such loop."""
     loops = [node for node in own if isinstance(node, ast.For | ast.While) and _calls(list(_own(node)), "backward")]
     return loops[-1:]
 

@@ -18,7 +18,7 @@ _FOUND = (Status.ERROR, Status.FAIL)
 
 
 def trial_json(tried: Tried, draft: Draft) -> str:
-    """Return a trial as JSON. draft: the draft with the final choices."""
+    """Return a trial as JSON. draft: the draft with the choices that the trial led to."""
     judgement, choice = tried.judgement, draft.choice
     commits = judgement.view.header.commits
     result = headline_of(tried)

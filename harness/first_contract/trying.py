@@ -31,7 +31,7 @@ from harness.run_directory.writer import KEPT
 
 
 def at_baseline(draft: Draft, baseline: str | None) -> Draft:
-    """Return the draft with the commit that `baseline` names now, because a branch may move between trials.
+    """Return the draft with the commit that `baseline` names now, because a branch may change between trials.
 
     Raises UsageError for an empty name, for a commit that does not exist, and for a step outside of a repository.
     """
@@ -45,9 +45,9 @@ def at_baseline(draft: Draft, baseline: str | None) -> Draft:
 
 @contextmanager
 def checked_out_step(draft: Draft, options: VerifyOptions) -> Iterator[Checkout]:
-    """Yield a worktree of the draft's commit, with an adapter for the function as it is there.
+    """Yield a worktree of the draft's commit. Write an adapter into it for the function as defined at that commit.
 
-    Raises UsageError if the step is in no repository, or if the commit does not exist or lacks the function.
+    Raises UsageError if the step is in no repository, or if the commit does not exist or does not have the function.
     """
     source = draft.source
     systems = [f"{source.module}:{source.function}"]
@@ -61,7 +61,7 @@ def checked_out_step(draft: Draft, options: VerifyOptions) -> Iterator[Checkout]
 
 
 def step_at(source: StepSource, checkout: Checkout) -> StepSource:
-    """Return the function as it is in the commit. Raises UsageError, with file and line, if the commit lacks it."""
+    """Return the function as defined at the commit. Raises UsageError, with file and line, if the commit lacks it."""
     tree, baseline = Path(checkout.import_path.tree), checkout.commits.baseline
     root = checkout.import_path.root
     if not source.file.is_relative_to(root):
@@ -102,8 +102,8 @@ def try_step(
 ) -> Tried:
     """Run the draft's contract about single steps in a temporary folder, and judge it.
 
-    reports: folder in which to keep the run directory; None: keep nothing. judged: called with each verdict as soon as
-    its arms have ended, and with the trial's results so far. Raises UsageError if nothing can be run.
+    reports: folder in which to keep the run directory; None to keep nothing. judged: called with each verdict, as soon
+    as the verdict's arms have ended, and with the results of the trial so far. Raises UsageError if nothing can be run.
     """
     from harness.execution.supervisor import Interpreters
 
@@ -133,7 +133,7 @@ def try_step(
 
 @contextmanager
 def _nothing_kept() -> Iterator[None]:
-    """Remove notes about a kept run directory from exceptions, because the temporary folder is deleted."""
+    """Within the block, remove notes about kept run directories from exceptions: the temporary folder is deleted."""
     try:
         yield
     except BaseException as error:
@@ -143,7 +143,7 @@ def _nothing_kept() -> Iterator[None]:
 
 @contextmanager
 def _first_on_path(folder: Path) -> Iterator[Path]:
-    """Put `folder` first on the module path within the block, also for processes that this process starts."""
+    """Within the block, put `folder` first on the module path, also for processes that this process starts."""
     sys.path.insert(0, str(folder))
     try:
         yield folder
