@@ -1,1 +1,1 @@
-"""Worker processes and what happens in them: arms, probes and watchers, under a supervisor."""
+"""Start worker processes under a supervisor, and execute arms, probes and watchers in them."""

@@ -1,7 +1,7 @@
-"""Execute an arm once: open it, start it, make its steps and end it, with a record of each.
+"""Execute an arm once: open it, start it, make its steps and end it, with a record of each of these.
 
-Every probe executes its arms with `ArmLife`, so that every kind of claim gets the same evidence. A
-probe adds watchers for anything more that it needs to know about each step.
+Every probe executes its arms with `ArmLife`, so that every kind of claim gets the same evidence. A probe that needs
+more facts about each step adds watchers.
 """
 
 from __future__ import annotations
@@ -38,10 +38,11 @@ TRIED = 4  # earlier steps with the same replays as the last step; one that read
 
 
 class ArmLife:
-    """One execution of an arm: a context manager that opens the arm, and returns its memory on exit.
+    """One execution of an arm: a context manager that opens the arm, and on exit returns the arm's memory to the
+    device.
 
-    Call in this order: `start`; `steps`, or `begin` and `step` for each step; `end`; `census`. `train` makes all
-    of these calls, and watches the steps of a captured arm.
+    Call in this order: `start`; then `steps`, or `begin` followed by `step` for each step; `end`; `census`. `train`
+    makes all of these calls, and watches the steps of a captured arm.
     """
 
     training: TrainingRun
@@ -59,11 +60,12 @@ class ArmLife:
         digest: Digest = digest_of_all,
         follows: bool | None = None,
     ) -> None:
-        """Prepare an execution of `arm`, which `__enter__` opens.
+        """Prepare an execution of `arm`. `__enter__` opens the arm.
 
         replica: None if the probe executes each arm once; the names of phases then have no number.
-        ends: ends of earlier executions, to compare this end with. facts: recorded with those of the system. digest:
-        of the trainable parameters. follows: watch which tensors steps make; False if another arm's tensor roles count.
+        ends: the ends of earlier executions, with which this execution's end is compared. facts: recorded together with
+        the system's facts. digest: computes the digest of the trainable parameters. follows: True to watch which
+        tensors the steps make; False if the roles that another arm recorded for its tensors apply.
         """
         self.run, self.arm, self.planned, self.recorder = run, arm, run.arms[arm], recorder
         self.replica, self._named = replica or 0, arm if replica is None else f"{arm}.{replica}"
@@ -96,13 +98,13 @@ class ArmLife:
         close(kind, error, trace)
 
     def anew(self, replica: int, facts: Mapping[str, Scalar]) -> ArmLife:
-        """Return another execution of the training run that is already open."""
+        """Return an object for another execution of the training run, which is already open."""
         life = ArmLife(self.run, self.arm, self.recorder, replica, facts=facts, digest=self._digest)
         life.training = self.training
         return life
 
     def phase(self, name: str) -> None:
-        """Record a phase of this execution, unless it or its worker is in that phase already."""
+        """Record a phase of this execution, unless the execution or its worker is already in this phase."""
         if self.recorder.current_phase not in (name, f"{self._named}: {name}"):
             self.recorder.phase(f"{self._named}: {name}")
 
@@ -114,7 +116,7 @@ class ArmLife:
     def train_on(
         self, indices: range, after: Callable[[int], None] = lambda _steps: None, *, watched: bool = True
     ) -> CaptureWatch:
-        """Make the steps of the started arm, then its end and its census. Return the watch of its capture."""
+        """Make the steps of the started arm, end the arm, and take its census. Return the watch of its capture."""
         with self.watched(indices, asked=watched) as watch:
             self.steps(indices, after)
         self.end()
@@ -123,7 +125,7 @@ class ArmLife:
 
     @contextmanager
     def watched(self, indices: range, *, asked: bool = True) -> Iterator[CaptureWatch]:
-        """Watch the steps `indices` in the block, if the arm asks for a capture and its probe watches steps."""
+        """Watch the steps `indices` in the block, if the arm requests a capture and its probe watches steps."""
         of_arm = (self.run, self.planned, self.training, self.recorder, self.parts)
         probe = probe_named(self.run.probe)
         watches = asked and probe.watches_steps
@@ -179,7 +181,7 @@ class ArmLife:
         block.write()
 
     def begin(self, steps: int, rows: Rows | None = None) -> SeriesBlock:
-        """Begin a series of `steps` steps. rows: receives the steps; None: the arm's own series."""
+        """Begin a series of `steps` steps. rows: receives the rows of the steps; None for the arm's own series."""
         rows = self.recorder.series(self.arm, self.replica) if rows is None else rows
         self._announced = steps
         self._block = SeriesBlock(self.run, self.recorder, rows, self.training)
@@ -218,7 +220,7 @@ class ArmLife:
         return self._drawing
 
     def end(self) -> None:
-        """Write the rest of the series, let watchers write, and record the end."""
+        """Write the rest of the series, let each watcher write its result, and record the end."""
         if self._block is not None:
             self._block.write()
             self.input_names, self.input_shapes = self._block.input_names, self._block.input_shapes
@@ -286,9 +288,9 @@ class ArmLife:
         *,
         asked: bool = False,
     ) -> None:
-        """Record the capture, if the arm asks for one or `asked` is true. An error fails only the part `capture`.
+        """Record the capture, if the arm requests one or `asked` is true. An error fails only the part `capture`.
 
-        record: what the system reported earlier; None: ask the system now.
+        record: what the system reported earlier; None to ask the system now.
         """
 
         def recorded() -> None:
@@ -302,7 +304,7 @@ class ArmLife:
             self.parts.ask(recorded, "capture")
 
     def _ghost_replay(self) -> GhostReplay | None:
-        """Return what the last step's replays compute; None if replays were not watched."""
+        """Return what the replays of the last step compute; None if replays were not watched."""
         if not self._replays:
             return None
         *earlier, last = self._replays
@@ -329,7 +331,7 @@ class ArmLife:
 
     @contextmanager
     def _around(self, parts: tuple[Part, ...], around: Callable[[], AbstractContextManager[object]]) -> Iterator[None]:
-        """Watch the block with `around`. An error of the watch fails its parts; an error of the block is raised."""
+        """Watch the block with `around`. An error of the watch fails only `parts`; an error of the block is raised."""
         if not parts:
             with around():
                 yield
@@ -354,7 +356,7 @@ class ArmLife:
 
 
 def digests_of(training: TrainingRun, digest: Digest = digest_of_all) -> tuple[str, str]:
-    """Return digests of the trainable and the frozen tensors now; empty if the system does not show them."""
+    """Return digests of the current trainable and frozen tensors; empty if the system does not show its tensors."""
     if not isinstance(training, HasParameters):
         return "", ""
     frozen = {plain_name(name): tensor for name, tensor in training.frozen().items()}

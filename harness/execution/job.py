@@ -1,7 +1,7 @@
-"""Define the job that a process of a run gets, its answer, and how it ends: its exit status and its stacks.
+"""Define the job that a process of a run gets, the process's answer, and its end: exit status and stacks.
 
-Checkpoints that a run's system saves are in a folder of the run's directory. They are not evidence: the harness reads
-none of their content, and removes them when the run ends.
+Checkpoints that a run's system saves are in a folder of the run's directory. They are not evidence: the harness does
+not read their content, and removes them when the run ends.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def end_process(status: int) -> NoReturn:
 def end_threads() -> None:
     """Wait for all threads that are not daemons, and for executors, as the interpreter does before it ends.
 
-    The function has no public name; `multiprocessing` ends its processes with the same one.
+    The function that does this has no public name. `multiprocessing` uses the same function to end its processes.
     """
     _end_threads()
 
@@ -67,7 +67,7 @@ SHOW: int | None = getattr(signal, "SIGRTMAX", 2) - 2 or None
 
 
 def leave_stacks(directory: Path) -> None:
-    """Let this process write its stacks into `directory` from now on."""
+    """Let this process write its Python stacks into `directory` at a crash, a SIGTERM, or on request."""
     # open until the process ends: faulthandler writes to them from signal handlers
     stacks = (directory / STACKS).open("a", encoding="utf-8")
     faulthandler.enable(stacks)
@@ -81,7 +81,7 @@ def leave_stacks(directory: Path) -> None:
 
 
 class LeftStacks:
-    """The stacks of a process that begins now. Its file may also contain stacks of earlier processes."""
+    """The stacks written by a process that is about to begin. Its file may also contain stacks of earlier processes."""
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / STACKS
@@ -99,7 +99,7 @@ class LeftStacks:
 
 
 class Job(Record):
-    """The job of a process in a run's folder.
+    """The job of a process that works in a run's folder.
 
     folder: the bytes of the folder's path in hexadecimal, because JSON cannot hold every path as text.
     """
@@ -111,17 +111,17 @@ class Job(Record):
         return Path(os.fsdecode(bytes.fromhex(self.folder)))
 
     def run(self) -> Run:
-        """Read the run whose evidence the folder holds."""
+        """Read and return the run whose evidence is in the folder."""
         return Run.model_validate_json((self.directory / layout.RUN).read_bytes())
 
 
 def name_of(directory: Path) -> str:
-    """Return a folder's path as `Job.folder` holds it: the path's bytes in hexadecimal."""
+    """Return a folder's path in the form of `Job.folder`: the path's bytes in hexadecimal."""
     return os.fsencode(directory.resolve()).hex()
 
 
 class Answer(Record):
-    """The result of a job. failed: the message of an exception; None if the job succeeded."""
+    """The result of a job. failed: the message of the exception that ended the job; None if the job succeeded."""
 
     failed: str | None = None
     stack: str = ""
@@ -149,9 +149,9 @@ class ProcessFailed(Exception):  # noqa: N818 - the failure is the system's, not
 
 
 def answered(child: Child, model: type[Answered], named: str, limit_s: float | None = None) -> Answered:
-    """Return a child's answer. Raises `ProcessFailed`, or `NotAvailable` if the child's system raised that.
+    """Return a child's answer. Raises `ProcessFailed`, or `NotAvailable` if the child's system raised `NotAvailable`.
 
-    named: what the message calls the child. limit_s: seconds to wait; None if only the run's own limits apply.
+    named: the name of the child in messages. limit_s: seconds to wait; None if only the run's own limits apply.
     """
     answer = child.receive(model.model_validate_json, limit_s)
     if answer is None:
@@ -169,7 +169,7 @@ def answered(child: Child, model: type[Answered], named: str, limit_s: float | N
 
 
 def checkpoint_path(directory: Path, steps: int) -> Path:
-    """Return the path to which the run's system saves after `steps` steps. Make its parent folder."""
+    """Return the path at which the run's system saves after `steps` steps. Create its parent folder."""
     folder = directory.resolve() / layout.CHECKPOINT
     folder.mkdir(exist_ok=True)
     return folder / f"after-{steps}-steps"
@@ -183,7 +183,7 @@ def size_of(path: Path) -> tuple[int, int]:
 
 
 def remove_checkpoint(directory: Path) -> None:
-    """Remove the checkpoint folder, or whatever a system put in its place. Skip what this user may not remove."""
+    """Remove the checkpoint folder, or whatever a system put at its path. Skip files that this user may not remove."""
     folder = directory / layout.CHECKPOINT
     status = _status(folder)
     if status is None:

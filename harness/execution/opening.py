@@ -1,8 +1,8 @@
-"""Open one arm of a run, plant a fault if the run asks for one, and announce the number of its steps.
+"""Open one arm of a run, plant a fault if the run requests one, and announce the number of steps.
 
-A trainer plans its learning-rate schedule and its data iterator for a number of steps. One more step would be another
-training, or an error. So the harness opens the system with the largest number of steps that the probe may make. An
-opened run refuses more steps, until the arm has ended and is recorded.
+A trainer plans its learning-rate schedule and its data iterator for a number of steps. One more step would change the
+training, or raise an error. The harness therefore opens the system with the largest number of steps that the probe may
+make. An opened run refuses further steps until the arm has ended and is recorded.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ MOST_ROUNDS = 2  # a timing makes at most this many times the required rounds, t
 
 
 def announced_steps(run: Run) -> int | None:
-    """Return the most steps that the run's probe makes of an opened arm; None if only time ends the arm."""
+    """Return the most steps that the run's probe makes with an opened arm; None if only the time is limited."""
     steps = probe_named(run.probe).steps
     return None if steps is None else max(resolve_reference(steps)(run), run.workload.steps)
 
@@ -68,7 +68,10 @@ def of_long_replay(run: Run) -> int:
 
 
 def replay_block_steps(run: Run) -> int:
-    """Return the steps of a block of a long replay's turns: whole rounds of the shapes, so that all occur equally."""
+    """Return the number of steps of one timed block of a long replay: a multiple of the number of shapes.
+
+    All shapes therefore occur equally often.
+    """
     shapes = shapes_of(run)
     return shapes * -(-REPLAY_BLOCK_STEPS // shapes)
 
@@ -78,17 +81,17 @@ def of_captures(run: Run) -> int:
 
 
 def of_shapes(run: Run) -> int:
-    """Return how many steps run every shape twice after the warm steps of a captured arm."""
+    """Return the number of steps in which every shape runs twice after the warm steps of a captured arm."""
     return shapes_of(run) * ROUNDS + max(planned.arm.warm_steps for planned in run.arms.values())
 
 
 def shapes_of(run: Run) -> int:
-    """Return how many steps run every shape of the workload once."""
+    """Return the number of steps in which every shape of the workload runs once."""
     return len(run.workload.seq_len) if isinstance(run.workload.seq_len, list) else 1
 
 
 def captures_of(run: Run, shapes: int) -> int:
-    """Return how many captures to make: whole rounds of the shapes, at least four times the setting `after`."""
+    """Return the number of captures to make: a multiple of the number of shapes, and at least four times `after`."""
     rounds = max(ROUNDS_PER_AFTER, -(-ROUNDS_PER_AFTER * count_setting(run, "after") // shapes))
     return rounds * shapes
 
@@ -102,11 +105,12 @@ def count_setting(run: Run, name: str) -> int:
 
 
 class UnannouncedStepError(Exception):
-    """The harness asked an arm for more steps than it had announced. This is a defect of the harness."""
+    """The harness requested more steps of an arm than it had announced. This is a defect of the harness."""
 
 
 class AnnouncedSteps(FaultyRun):
-    """A run without a fault that counts its steps against the announced number, and notes each for the ranks' watcher.
+    """A run without a fault that refuses steps beyond the announced number, and reports each step to the ranks'
+    watcher.
 
     The count starts again at 0 when the run is loaded or restarted, as its trainer's own count does.
     """
@@ -132,7 +136,7 @@ class AnnouncedSteps(FaultyRun):
                 setattr(self, name, self._anew(name))
 
     def once_more(self, index: int) -> Tensor:
-        """Make one step that was not announced, after the arm has ended. The system may refuse the step."""
+        """Make one unannounced step after the arm has ended. The system may refuse the step."""
         return self._inner.step(index)
 
     def _anew(self, name: str) -> object:
@@ -160,7 +164,7 @@ OF_COARSE = 16
 
 
 def nudge(training: TrainingRun) -> None:
-    """Nudge the trainable parameters in place. Integers, 8-bit floats and zeros do not change."""
+    """Change the trainable parameters in place by about a rounding. Integers, 8-bit floats and zeros do not change."""
     parameters = {name: local(tensor) for name, tensor in named_parameters(training).items()}
     state = watched_state(training)
     held = [local(each) for name in (LOOSE, "optimizer") for each in state.get(name, {}).values()]
@@ -180,7 +184,7 @@ def _multiply(name: str, tensors: list[Tensor]) -> None:
 def _alike(parameters: Mapping[str, Tensor], others: Iterable[Tensor]) -> Iterator[tuple[str, list[Tensor]]]:
     """Yield each parameter with the tensors that start as its copies, or as part of a flat copy of all parameters.
 
-    Leave out a constant parameter that has a copy, because any tensor with the same constant looks like a copy.
+    A constant parameter that has a copy is left out, because every tensor with the same constant looks like a copy.
     """
     floating = {name: part for name, part in parameters.items() if _epsilon(part.dtype) is not None}
     elements = sum(part.numel() for part in floating.values())
@@ -206,7 +210,7 @@ def _is_copy(tensor: Tensor, of: Tensor) -> bool:
 
 
 def _epsilon(dtype: torch.dtype) -> float | None:
-    """Return the epsilon of a data type; None for a type that is not nudged."""
+    """Return the epsilon of a data type; None for a data type whose tensors are not nudged."""
     if not (dtype.is_floating_point or dtype.is_complex) or dtype.itemsize == 1:
         return None
     return float(torch.finfo(dtype).eps)
@@ -225,13 +229,13 @@ def _factors(name: str, part: Tensor) -> Tensor:
 
 @contextmanager
 def opened(run: Run, arm: str) -> Iterator[TrainingRun]:
-    """Open and enter the training run of `arm`. On exit release the run, and return its memory to the device.
+    """Open and enter the training run of `arm`. On exit, release the run and return its memory to the device.
 
-    Every arm starts with the process's random generators at the workload's seed. So no arm depends on numbers that
-    an earlier arm or an import drew. Each rank adds its number to the seed, so that whatever a system does not seed
-    differs by rank. Captures within the block are counted (`attempts_of`). The system plants the faults that it
-    describes; the harness plants its own. Raises `UsageError` for an unknown fault, or if the arm's commit is not the
-    commit of this process. Raises `NotAvailable` if the system does.
+    The process's random generators are seeded with the workload's seed before each arm. No arm therefore depends on
+    numbers that an earlier arm or an import drew. Each rank adds its number to the seed, so that a random value that a
+    system does not seed differs by rank. Captures within the block are counted (`attempts_of`). The system plants the
+    faults that it describes; the harness plants its own faults. Raises `UsageError` for an unknown fault, or if the
+    arm's commit is not the commit of this process. Raises `NotAvailable` if the system does.
     """
     planned = _planned(run, arm)
     at_commit = in_use()

@@ -26,7 +26,7 @@ IMPORTED = "imported"
 
 
 class RankJob(Job):
-    """The job of one rank. port: of the store that joins the ranks. threads: for torch; None: torch's own number."""
+    """The job of one rank. port: of the store where ranks meet. threads: for torch; None: torch's own number."""
 
     rank: int
     port: int
@@ -34,13 +34,13 @@ class RankJob(Job):
 
 
 class RankAnswer(Answer):
-    """How this rank's part ended. at: the time of the end, in seconds on the machine's monotonic clock."""
+    """How this rank's part ended. at: when it ended, in seconds on the machine's monotonic clock."""
 
     at: Real
 
 
 def folder_of(directory: Path, rank: int) -> Path:
-    """Return the folder of a rank's evidence: the run's directory for rank 0, a folder in it for other ranks."""
+    """Return the folder of a rank's evidence: for rank 0 the run's directory, for other ranks a folder in it."""
     return directory / layout.rank_name(rank) if rank else directory
 
 

@@ -1,7 +1,8 @@
-"""Let one rank of a run join torch's process group for each arm, and leave the group afterwards.
+"""Let one rank of a run join torch's process group for each arm, and leave the group after the arm.
 
-A run of one rank has no seat, and its arms have no process group. The process that started the ranks holds the store
-that joins them. Ranks get the environment variables of `torchrun`, so that a system's own groups use the same store.
+A run of one rank has no seat, and its arms have no process group. The process that started the ranks owns the store
+through which they meet. Ranks get the environment variables of `torchrun`, so that a system's own groups use this
+store.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ _WORK, _COLLECTIVES = Struct("=4q"), Struct("=q")  # _COLLECTIVES follows _WORK 
 
 
 class Position(NamedTuple):
-    """How far a rank is. All ranks execute one program, so a rank with a smaller position makes the others wait.
+    """How far a rank has come. All ranks execute one program, so a rank with a smaller position makes the others wait.
 
-    joined: the arms with several ranks that the rank has entered. phases, steps, collectives: how many of them it has
-    begun in the current arm. Only collectives of torch's process groups count.
+    joined: how many arms with several ranks the rank has entered. phases, steps, collectives: how many of each the rank
+    has begun in the current arm. Only collectives of torch's process groups count.
     """
 
     joined: int = 0
@@ -42,9 +43,9 @@ class Position(NamedTuple):
 
 
 class Marks:
-    """One rank's position, in a small memory-mapped file. The rank writes it without waiting, the watcher reads it.
+    """One rank's position, in a small memory-mapped file. The rank writes it without waiting, and the watcher reads it.
 
-    The watcher creates the file (`new_marks`).
+    The watcher of the ranks creates the file (`new_marks`).
     """
 
     def __init__(self, path: Path) -> None:
@@ -53,31 +54,31 @@ class Marks:
         self._joined = self._phases = self._steps = 0
 
     def enter(self) -> None:
-        """Mark that an arm of several ranks begins."""
+        """Record that an arm of several ranks begins."""
         self._joined, self._phases, self._steps = self._joined + 1, 0, 0
         self.collectives(0)
         self._write(accountable=True)
 
     def leave(self) -> None:
-        """Mark that the arm is over: from now on no other rank waits for this rank."""
+        """Record that the arm is over: from now on no other rank waits for this rank."""
         self._write(accountable=False)
 
     def phase(self, *, waits: bool) -> None:
-        """Mark that a phase of the arm begins. waits: the rank waits for the harness, and resumes its phase later."""
+        """Record that a phase of the arm begins. waits: True if the rank waits for the harness and resumes later."""
         self._phases += self.read()[1] and not waits
         self._write(accountable=not waits)
 
     def step(self) -> None:
-        """Mark that a step of the arm begins."""
+        """Record that a step of the arm begins."""
         self._steps += 1
         self._write(accountable=True)
 
     def collectives(self, number: int) -> None:
-        """Mark how many collectives were begun in this arm."""
+        """Record how many collectives were begun in this arm."""
         _COLLECTIVES.pack_into(self._memory, _WORK.size, number)
 
     def read(self) -> tuple[Position, bool]:
-        """Return the position that the rank wrote last, and whether others may wait for this rank."""
+        """Return the rank's last recorded position, and whether a wait of other ranks counts against this rank."""
         joined, phases, steps, accountable = _WORK.unpack_from(self._memory)
         (collectives,) = _COLLECTIVES.unpack_from(self._memory, _WORK.size)
         return Position(joined, phases, steps, collectives), bool(accountable)
@@ -90,7 +91,7 @@ class Marks:
 
 
 def new_marks(path: Path) -> Marks:
-    """Create the marks of a rank that has not begun."""
+    """Create the file for the position of a rank that has not begun."""
     path.write_bytes(bytes(_WORK.size + _COLLECTIVES.size))
     return Marks(path)
 
@@ -123,14 +124,17 @@ _seat: Seat | None = None
 
 
 def take(seat: Seat) -> None:
-    """Make this process the rank of `seat`, and start to count its collectives."""
+    """Make this process the rank that `seat` describes, and start to count its collectives."""
     global _seat  # noqa: PLW0603 - a process is one rank
     _seat = seat
     threading.Thread(target=_watch_collectives, args=(seat,), name="collectives begun", daemon=True).start()
 
 
 def is_here(ranks: int) -> bool:
-    """Return True if this process executes arms of `ranks` ranks. Without a seat return True; `together` raises."""
+    """Return True if this process executes arms of `ranks` ranks.
+
+    A process without a seat gets True, so that `together` raises the error.
+    """
     return _seat is None or _seat.rank < ranks
 
 
@@ -181,13 +185,13 @@ def agreed(found: bool) -> bool:
 
 
 def note_phase(*, waits: bool) -> None:
-    """Mark that a phase of the run begins in this process; see `Marks.phase`."""
+    """Record that a phase of the run begins in this process; see `Marks.phase`."""
     if _seat is not None and _seat.opened:
         _seat.marks.phase(waits=waits)
 
 
 def note_step() -> None:
-    """Mark that a step of an arm begins in this process."""
+    """Record that a step of an arm begins in this process."""
     if _seat is not None and _seat.opened:
         _seat.marks.step()
 
@@ -219,7 +223,7 @@ def _join(seat: Seat, arm: str, ranks: int, model_parallel: int, *, on_cuda: boo
 
 
 def _environment(seat: Seat, ranks: int) -> dict[str, str]:
-    """Return the variables that `torchrun` sets, as far as systems read them."""
+    """Return the environment variables that `torchrun` sets, as far as systems read them."""
     number, count = str(seat.rank), str(ranks)
     return {
         "RANK": number,
@@ -269,7 +273,7 @@ def _leave(seat: Seat) -> None:
 
 
 def _meet(seat: Seat, key: str) -> None:
-    """Wait until every rank is here."""
+    """Wait until every rank has reached this place."""
     seat.store.add(key, 1)
     while seat.store.add(key, 0) < seat.ranks:
         time.sleep(MEETING_S)

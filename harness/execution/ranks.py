@@ -1,8 +1,8 @@
-"""Execute a run whose arms have several ranks: start the ranks, watch them, and end all when one fails.
+"""Execute a run whose arms have several ranks: start the ranks, watch them, and end all of them if one fails.
 
-This process executes no arm itself. Rank 0 writes into the run's directory, and its heartbeat and
-phases count as the run's. All ranks are children of this process in its process group, so a signal
-that stops or ends the group stops or ends the ranks, too.
+This process executes no arm itself. Rank 0 writes into the run's directory, and its heartbeat and phases count as the
+run's. All ranks are children of this process, in its process group. A signal that stops or ends the group therefore
+stops or ends the ranks too.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ _VERBS = {"signal": "was ", "exception": "it "}  # words in front of the descrip
 
 
 class RankEnded(Exception):  # noqa: N818 - it describes how a rank ended
-    """One rank failed, and the harness ended all ranks."""
+    """One rank failed, so the harness ended all ranks."""
 
     def __init__(self, cause: Cause, message: str, stack: str) -> None:
         super().__init__(message)
         self.cause, self.stack = cause, stack
 
     def record(self) -> Raised:
-        """Return the record of how the run ended with this rank."""
+        """Return the record of the run's end, as caused by this rank."""
         return Raised(error=str(self), stack=self.stack, cause=self.cause)
 
 
@@ -94,7 +94,7 @@ class _Rank:
                 self.child.line.send(GO)
 
     def look(self, seconds: float, farthest: Position, lag: float) -> None:
-        """Update how long others have waited for this rank, and how long the rank has been stopped."""
+        """Update how long the other ranks have waited for this rank, and how long this rank has been stopped."""
         position, accountable = self.marks.read()
         behind = accountable and position < farthest and not self.complete
         self.awaited = self.awaited + seconds if behind and position == self.position else 0.0
@@ -104,14 +104,14 @@ class _Rank:
         self.is_stopped = self.is_stopped + seconds if _state(self.child.pid) == "T" else 0.0
 
     def ending(self) -> tuple[Cause, str]:
-        """Return how the rank's process ended: the cause, and the predicate of a sentence about it."""
+        """Return how the rank's process ended: the cause, and the second half of a sentence about the rank."""
         if self.answer is not None and self.answer.failed is not None:
             return "exception", self.answer.failed
         ending = self._ending or self.child.ended()
         return ending.cause, f"{_VERBS.get(ending.cause, '')}{ending}"
 
     def stack(self) -> str:
-        """Return the stack of the rank's exception, or else the stack that faulthandler wrote."""
+        """Return the stack of the rank's exception or, if there is none, the stack that faulthandler wrote."""
         return (self.answer.stack if self.answer is not None else "") or self._stacks.read()
 
     def close(self) -> None:
@@ -120,13 +120,15 @@ class _Rank:
 
 
 def _message(said: str) -> str | RankAnswer:
-    """Parse a rank's message: return one of the line's words, or the rank's answer."""
+    """Return a rank's message in parsed form: one of the words that ranks send, or the rank's answer."""
     return said if said in (IMPORTED, ALONE, TOGETHER) else RankAnswer.model_validate_json(said)
 
 
 def execute(run: Run, recorder: Recorder, threads: int | None) -> None:
-    """Let the ranks execute the run. Raises `RankEnded` for the first rank that fails, and `NotAvailable`
-    if a system raised it. No rank is still running when this function returns or raises.
+    """Let the ranks execute the run.
+
+    Raises `RankEnded` for the first rank that fails, and `NotAvailable` if a system raised it. No rank is still running
+    when this function returns or raises.
     """
     faulthandler.unregister(signal.SIGTERM)  # only the ranks' stacks are of interest
     signal.signal(signal.SIGTERM, _leave)
@@ -148,7 +150,7 @@ def _leave(*_: object) -> NoReturn:
 
 
 def _seat(ranks: Sequence[_Rank], recorder: Recorder, threads: int | None) -> None:
-    """Send each rank its job, once it has imported torch. Raises `RankEnded` if a rank ends before that."""
+    """Send each rank its job as soon as the rank has imported torch. Raises `RankEnded` if a rank ends before that."""
     from torch._C._distributed_c10d import TCPStore
 
     store = TCPStore(ADDRESS, 0, is_master=True, wait_for_workers=False)
@@ -163,7 +165,7 @@ def _seat(ranks: Sequence[_Rank], recorder: Recorder, threads: int | None) -> No
 
 
 def _threads(threads: int | None, ranks: int) -> int | None:
-    """Return the host threads of each rank: equal parts of this process's threads; None if the user set a number."""
+    """Return the number of host threads of each rank: equal shares of `threads`; None if the user set a number."""
     if threads is None and "OMP_NUM_THREADS" in os.environ:
         return None
     return max(1, (threads or usable_cores()) // ranks)
@@ -189,7 +191,7 @@ def _watch(ranks: Sequence[_Rank], recorder: Recorder) -> None:
 
 
 def _raise_first(ranks: Sequence[_Rank], recorder: Recorder) -> NoReturn:
-    """Raise for the rank that failed first. A rank whose process died counts before the earliest exception."""
+    """Raise the failure of the rank that failed first. A rank whose process died counts before all exceptions."""
     time.sleep(OTHERS_S)
     for rank in ranks:
         rank.listen(recorder)
@@ -208,12 +210,12 @@ def _ended(rank: _Rank, ranks: Sequence[_Rank]) -> RankEnded:
 
 
 def _lag(ranks: int) -> float:
-    """Return the seconds that others may wait for a rank. Allow more if ranks share cores and so are slower."""
+    """Return how many seconds the others may wait for a rank: more if ranks share cores, which makes them slower."""
     return LAG_S * max(1.0, ranks / usable_cores())
 
 
 def _require_moving(ranks: Sequence[_Rank]) -> None:
-    """Raise `RankEnded` if a rank has been stopped too long, or if others have waited for it too long."""
+    """Raise `RankEnded` if a rank has been stopped for too long, or if other ranks have waited for it too long."""
     farthest, lag = max(ranks, key=lambda rank: rank.position), _lag(len(ranks))
     for rank in ranks:
         name = f"rank {rank.number} of {len(ranks)}"
@@ -230,7 +232,7 @@ def _said(position: Position) -> str:
 
 
 def _stack_of(rank: _Rank) -> str:
-    """End a rank that hangs, and return the stack that faulthandler writes at the end."""
+    """End a rank that hangs, and return the stack that faulthandler writes when the rank ends."""
     rank.child.terminate(GRACE_S)
     return rank.stack()
 

@@ -1,7 +1,7 @@
-"""Write what a probe records: phases, records, series and heartbeats, in the worker's own directory.
+"""Write what a probe records into the worker's own directory: phases, records, series and heartbeats.
 
-Every write is flushed, so that the evidence survives the death of the worker. Only the thread that does the work
-touches the heartbeat, because a background thread would continue to touch it while the work hangs.
+Every write is flushed, so that the evidence survives the death of the worker. Only the thread that does the work writes
+the heartbeat, because a background thread would still write it while the work hangs.
 """
 
 from __future__ import annotations
@@ -38,15 +38,19 @@ def _loss(value: float) -> str:
 
 
 def _within(phase: str, name: str) -> str:
-    """Return the phase `name` for the arm of `phase`, because the arm's kernels may kill the worker while it waits."""
+    """Return `name` as a phase of the arm that is named in `phase`, if any.
+
+    While the worker waits, kernels of this arm may still kill it.
+    """
     arm, of_an_arm, _ = phase.partition(": ")
     return f"{arm}{of_an_arm}{name}" if of_an_arm else name
 
 
 class StepRows(NamedTuple):
-    """A block of steps of one series: sequences of equal length. Steps increase from row to row and block to block.
+    """Rows of one series for a block of steps: sequences of equal length. Step numbers increase from row to row.
 
-    clip_active_groups: -1 if the system reports no norms. metrics: values by name; all blocks have the same names.
+    They also increase from block to block. clip_active_groups: -1 if the system reports no norms. metrics: values by
+    name; all blocks have the same names.
     """
 
     steps: Sequence[int]
@@ -117,7 +121,7 @@ class Recorder:
         self.failed_after: int | None = None  # steps, of the last arm that failed
 
     def seconds(self) -> float:
-        """Return the seconds since the worker began to record."""
+        """Return the seconds since this recorder began."""
         return monotonic() - self._started
 
     def complete(self) -> None:
@@ -129,7 +133,7 @@ class Recorder:
             self._line.send(WRITTEN + written.model_dump_json())
 
     def phase(self, name: str) -> None:
-        """Record the phase of the run. If the worker dies, its last phase names the place."""
+        """Record the phase of the run. If the worker dies, its last phase shows where."""
         self.current_phase = name
         note_phase(waits=name.endswith(WAITS))
         # The supervisor reads the phase from this small file. Overwrite the file without emptying it first, so that the
@@ -152,12 +156,12 @@ class Recorder:
         return self._series[key]
 
     def heartbeat(self) -> None:
-        """Show that the run makes progress. Every write calls this method, too."""
+        """Show that the run makes progress, by touching the heartbeat file. Every write also calls this."""
         utime(self._heartbeat)
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Stop all other runs of this session within the block, so that this run has GPU and processors to itself."""
+        """Stop all other runs of this session within the block, so that this run has GPU and processors alone."""
         if self._line is None:
             yield
             return
@@ -175,7 +179,7 @@ class Recorder:
             self.phase(before)
 
     def ask(self, what: str) -> None:
-        """Send a request to the supervisor, if there is one, and wait for its answer."""
+        """Send a request to the supervisor and wait for the answer. Do nothing if there is no supervisor."""
         if self._line is not None:
             self._line.send(what)
             self._line.receive(None)

@@ -1,7 +1,7 @@
 """Choose which runs of a session execute at the same time, and in which order.
 
 Runs that are not timed come first. Runs on a GPU share it as far as its memory allows, and runs without a GPU execute
-next to them. Timings come last. Their processes open at the same time, and each measures alone (`turns.py`).
+in parallel to them. Timings come last. Their processes open at the same time, and each measures alone (`turns.py`).
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ NOT_TIMED, EXCLUSIVE, TIMED = range(3)
 class Work:
     """A run to execute, the directory of its evidence, and the callbacks for its progress and its end.
 
-    over: called with the worker's death, or None, when the run ends by itself; not called if it is interrupted.
+    over: called when the run ends by itself, with the worker's death or None. It is not called if the run is
+    interrupted.
     """
 
     run: Run
@@ -57,8 +58,8 @@ class Work:
 class Task(Work):
     """A run that waits for a worker process.
 
-    memory_gib: the GPU memory that the run may take; None: no other run of the session may use the GPU meanwhile.
-    alone: no run of another command may use the GPU, either.
+    memory_gib: the GPU memory that the run may take; None if no other run of the session may use the GPU meanwhile.
+    alone: True if no run of another command may use the GPU either.
     """
 
     on_gpu: bool
@@ -67,14 +68,14 @@ class Task(Work):
 
     @property
     def order(self) -> int:
-        """Return the task's order. A task begins after all tasks of a lower order have ended."""
+        """Return a number that orders tasks. A task begins after all tasks with a lower number have ended."""
         if probe_named(self.run.probe).timed:
             return TIMED + self.run.measurement
         return EXCLUSIVE if self.on_gpu and self.memory_gib is None else NOT_TIMED
 
 
 def tasks_of(work: Iterable[Work], machine: Machine) -> list[Task]:
-    """Return a task for each piece of work, sorted by order. Within one order the longest tasks come first."""
+    """Return a task for each piece of work, sorted by `order`. Among tasks of equal order the longest come first."""
     tasks = []
     for one in work:
         on_gpu = bool(machine.gpus) and needs_gpu(one.run)
@@ -87,9 +88,9 @@ def tasks_of(work: Iterable[Work], machine: Machine) -> list[Task]:
 
 
 def _size(task: Task) -> float:
-    """Estimate how long a task takes, without a unit: the steps of all its arms times its workload's declared memory.
+    """Estimate how long a task takes, as a number without unit: the steps of all arms times the declared memory.
 
-    A comparison of kernels has no steps. Count its grid of operations, data types and magnitudes instead.
+    A comparison of kernels has no steps. For it, count the combinations of operations, data types and magnitudes.
     """
     run = task.run
     if probe_named(run.probe).grid:
@@ -103,7 +104,7 @@ def _size(task: Task) -> float:
 
 
 def _processors(machine: Machine) -> int:
-    """Return how many processors runs get. With a GPU leave a quarter to the supervisor and to later runs' imports."""
+    """Return how many processors runs get. With a GPU, a quarter is left for the supervisor and for imports."""
     return max(1, usable_cores() * 3 // 4) if machine.gpus else usable_cores()
 
 
@@ -148,7 +149,7 @@ class Schedule:
                 raise
 
     def _begin(self, waiting: list[Task], pool: ThreadPoolExecutor) -> None:
-        """Start every waiting task that may execute next to the running tasks and those that were just started."""
+        """Start every waiting task that may execute at the same time as the running and the just started tasks."""
         for task in list(waiting):
             if self._may_begin(task, waiting):
                 waiting.remove(task)
@@ -157,25 +158,25 @@ class Schedule:
                 self._running[pool.submit(self._one, task)] = task
 
     def _take_turn(self, task: Task) -> None:
-        """Wait until other commands leave the whole GPU to `task`, or leave the session its share of the GPU."""
+        """Wait until other commands leave `task` the whole GPU, or leave this session its share of the GPU."""
         if self._turn.take(ALONE if task.alone else self._share) and self._uuid is not None:
             self._company.before = processes_on(self._uuid)
 
     def _share_of(self, tasks: Sequence[Task]) -> float:
-        """Return the share of the GPU's memory for the session's runs that can share the GPU with other commands."""
+        """Return the session's share of the GPU's memory, for its runs that can share the GPU with other commands."""
         sharing = [task.memory_gib for task in tasks if not task.alone]
         declared = sum(memory for memory in sharing if memory is not None)
         share = min(GPU_SHARE, declared / (self._machine.gpu_memory_gib or 1.0))
         return max(share, UNDECLARED_SHARE if None in sharing else 0.0)
 
     def _take_leave(self) -> None:
-        """Wait a moment for tasks to end. Raises a task's error; a worker's death is not an error."""
+        """Wait a moment for tasks to end. Raises a task's error. The death of a worker is not an error."""
         for future in wait(self._running, timeout=POLL_S, return_when=FIRST_COMPLETED).done:
             del self._running[future]
             future.result()
 
     def _may_begin(self, task: Task, waiting: Sequence[Task]) -> bool:
-        """Return True if all tasks of a lower order have ended, and one more task has processors and memory."""
+        """Return True if all tasks of a lower order have ended and one more task has processors and memory."""
         running = list(self._running.values())
         if any(other.order < task.order for other in (*running, *waiting)) or len(running) >= self._places(task):
             return False
@@ -193,13 +194,13 @@ class Schedule:
         return not others or given + task.memory_gib <= GPU_SHARE * self._machine.gpu_memory_gib
 
     def _places(self, task: Task) -> int:
-        """Return how many tasks like `task` fit by processors and memory. Timings take turns, so only memory counts."""
+        """Return how many tasks like `task` fit by processors and memory. Timings take turns: only memory counts."""
         processes = 1 + len(task.run.commits) if task.order >= TIMED and len(task.run.commits) > 1 else 1
         by_memory = max(1, int(self._machine.host_memory_gib / (HOST_GIB * processes)))
         return by_memory if task.order >= TIMED else min(_processors(self._machine), by_memory)
 
     def _threads(self, tasks: Sequence[Task]) -> int | None:
-        """Return the threads of each worker, equal because bits are compared; None if the user set a number."""
+        """Return the threads of each worker, an equal number because bits are compared; None if the user set it."""
         if "OMP_NUM_THREADS" in os.environ:
             return None
         beside = min(_processors(self._machine), sum(task.order == NOT_TIMED for task in tasks))

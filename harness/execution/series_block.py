@@ -1,8 +1,8 @@
 """Write the series of one execution in blocks of steps, and call detectors and recorders as parts of the execution.
 
-At each step only data that the next step overwrites is copied: the loss, the metrics and the inputs. Norms are compared
-with their limit. Digests are made once for each block, for all its steps together, and fetched in a few transfers. An
-error in a detector or recorder affects only the claims that need that part.
+In each step, only data that the next step overwrites is copied: the loss, the metrics and the inputs. Norms are
+compared with their limit. Digests are computed once per block, for all its steps together, and fetched in a few
+transfers. An error in a detector or recorder affects only the claims that need this part.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Rows(Protocol):
 
 
 class SeriesBlock:
-    """Steps of `training` whose figures are still on the device."""
+    """The steps of `training` whose losses, inputs and metrics are still on the device."""
 
     def __init__(self, run: Run, recorder: Recorder, series: Rows, training: TrainingRun) -> None:
         self._run, self._recorder, self._series, self._step = run, recorder, series, training.step
@@ -53,7 +53,7 @@ class SeriesBlock:
 
     @property
     def input_shapes(self) -> int | None:
-        """Return how many different shapes and types the inputs have had so far; None if the system shows no inputs."""
+        """Return how many different shapes and types the inputs had so far; None if the system does not show inputs."""
         return len(self._inputs.shapes) if self._shows_inputs is not None else None
 
     def _clear(self) -> None:
@@ -64,7 +64,7 @@ class SeriesBlock:
         self._began = monotonic()
 
     def add(self, index: int, loss: Tensor) -> None:
-        """Enqueue a step's figures. Write the block when it is full or five seconds old."""
+        """Enqueue the copies of a step's results. Write the block if it is full or five seconds old."""
         self._steps.append(index)
         one_number = require_loss(loss, self._step, "step(index)")
         self._losses.append(one_number.detach().to(torch.float64, copy=True).reshape(()))
@@ -99,7 +99,7 @@ class SeriesBlock:
 
 
 def tokens_of(run: Run, index: int, inputs: Mapping[str, Tensor]) -> int:
-    """Return how many tokens step `index` read: the size of the input `tokens`, or else the number in the workload."""
+    """Return how many tokens step `index` read: the size of the input `tokens`, or the workload's number if none."""
     if "tokens" in inputs:
         return inputs["tokens"].numel()
     lengths = run.workload.seq_len
@@ -110,8 +110,8 @@ def tokens_of(run: Run, index: int, inputs: Mapping[str, Tensor]) -> int:
 class _KeptInputs:
     """Copies of the inputs of a block's steps, in memory that is allocated once for each shape.
 
-    So the harness's memory does not grow within a block, and a claim about growing memory measures only the system.
-    If there are too many shapes, their memory is freed after each block.
+    The harness's memory therefore does not grow within a block, and a claim about growing memory measures only the
+    system. If there are too many shapes, their memory is freed after each block.
     """
 
     def __init__(self) -> None:
@@ -122,7 +122,7 @@ class _KeptInputs:
         self.shapes: set[Shapes] = set()  # of all steps so far
 
     def keep(self, inputs: Mapping[str, Tensor]) -> bool:
-        """Copy the inputs of a step. Return True if the memory is full, for this shape or for all shapes together."""
+        """Copy the inputs of a step. Return True if the memory is full, either for this shape or in total."""
         tensors = {name: dense(tensor) for name, tensor in made_of(inputs).items()}
         shapes = shapes_of_inputs(tensors)
         self.shapes.add(shapes)
@@ -157,7 +157,7 @@ class _KeptInputs:
 
 
 class _KeptMetrics:
-    """The metrics of a block's steps, [BLOCK_STEPS] each, in memory that is allocated once."""
+    """The metrics of a block's steps, each as [BLOCK_STEPS] numbers, in memory that is allocated once."""
 
     def __init__(self, training: HasMetrics) -> None:
         self._read = training.metrics
@@ -184,7 +184,7 @@ class _KeptMetrics:
 
 
 def batch_digests(batches: Sequence[Mapping[str, Tensor]]) -> list[str]:
-    """Return the digest of each step's inputs, in order. Inputs of one shape are digested together."""
+    """Return the digest of each step's inputs, in the order of the steps. Inputs of one shape are digested together."""
     alike: dict[Shapes, list[int]] = {}
     plain = [made_of(inputs) for inputs in batches]
     for place, inputs in enumerate(plain):
@@ -208,7 +208,7 @@ def _bytes_of(tensor: Tensor) -> int:
 
 
 def _room_for(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Allocate [rows, ...] for a block of steps, within KEPT_BYTES. Digest once, to allocate that memory now, too."""
+    """Allocate [rows, ...] for a block of steps, at most KEPT_BYTES. Also digest once, to allocate that memory now."""
     each = sum(map(_bytes_of, tensors.values()))
     number = max(1, min(BLOCK_STEPS, KEPT_BYTES // max(each, 1)))
     rows = {
@@ -223,17 +223,18 @@ Seen = TypeVar("Seen")
 
 
 class Parts:
-    """The parts of one execution of an arm, with the record of each that failed."""
+    """The parts of one execution of an arm that can fail separately, with a record of each part that failed."""
 
     def __init__(self, arm: str, replica: int, recorder: Recorder) -> None:
         self._arm, self._replica, self._recorder = arm, replica, recorder
         self.failed: set[Part] = set()
 
     def ask(self, question: Callable[[], Seen], *parts: Part) -> Seen | None:
-        """Call a detector or recorder of these parts. Return its result; None if a part fails now or failed before.
+        """Call a detector or recorder for these parts. Return its result; None if a part fails now or failed before.
 
-        An error is recorded as the failure of the parts, and the execution continues. Raises the device's own error
-        if the device cannot be used any more, and `UsageError`, because a wrong plan is not a failure of a part.
+        An error is recorded as the failure of the parts, and the execution continues. Raises the device's own error if
+        the device cannot be used any more. Raises `UsageError` unchanged, because a wrong plan is not the failure of a
+        part.
         """
         if not self.failed.isdisjoint(parts):
             return None

@@ -1,13 +1,14 @@
 """Divide the work of runs among processes: execute arms that several runs share only once, and split long runs.
 
 Several contracts require the same arms of one trainer at one workload (the plain arm, its repetition, the untrained
-control). Equal arms on one machine give equal bits. So one run, the host, also executes the arms of others, its guests.
-If bits differ after all, the host's own repetition shows it, and every guest reads that repetition, too. Paired runs
-are joined arm by arm. Runs of any other probe, such as a timing, are joined only if they are completely equal.
+control). Equal arms on one machine give equal bits. Therefore one run, the host, also executes the arms of other runs,
+its guests. If bits differ after all, the host's own repetition shows this, and every guest reads that repetition too.
+Paired runs are joined arm by arm. Runs of any other probe, such as a timing, are joined only if they are completely
+equal.
 
-A run executes its arms one after the other, and launch-bound arms leave a GPU mostly idle. So a long paired run is
-split into lanes: parts that do not depend on each other, each in a process of its own. Without a GPU, an unsplit long
-run would be the last of a session, on one processor. Repetitions of an arm always have a process of their own. A value
+A run executes its arms one after the other, and launch-bound arms leave a GPU mostly idle. A long paired run is
+therefore split into lanes: parts that do not depend on each other, each in its own process. Without a GPU, an unsplit
+long run would be the last of a session, on one processor. Repetitions of an arm always have their own process. A value
 that a process draws only once, such as a seed made from its process id, would otherwise be the same in the repetition.
 
 Units, runs and judges do not change (`harness.evidence.serving`).
@@ -53,7 +54,7 @@ def lanes(run: Run) -> list[Run]:
 
     A candidate and its baseline stay in one part, because their gradients and end states are compared on the device.
     The same holds for every repetition whose end state is compared (`Run.compared`). All other repetitions share one
-    more process. Every execution keeps its arm's name and its number. A short run is returned unsplit.
+    additional process. Every execution keeps the name of its arm and its number. A short run is returned unsplit.
     """
     if not probe_named(run.probe).arm_by_arm or run.compared is None or run.fault == SWAPPED_ARMS or run.ranks > 1:
         return [run]  # swapped arms are opened with each other's plan; a run with ranks has several processes already
@@ -67,7 +68,7 @@ def lanes(run: Run) -> list[Run]:
 
 
 def awaits(lane: Run, other: Run) -> bool:
-    """Return True if `lane` reads tensors of another commit's arm that `other`, a lane of the same run, leaves."""
+    """Return True if `lane` reads tensors that `other`, a lane of the same run, writes for an arm of another commit."""
     pairs = {*lane.baseline_of.items(), *(pair for arms in lane.compared or [] for pair in permutations(arms, 2))}
     reading = {arm for arm, planned in lane.arms.items() if planned.commit is None}
     leaving = {arm for arm, planned in other.arms.items() if planned.commit is not None and planned.first_replica == 0}
@@ -75,7 +76,7 @@ def awaits(lane: Run, other: Run) -> bool:
 
 
 def _each_of_one_commit(run: Run, parts: Iterable[Sequence[Execution]]) -> list[list[Execution]]:
-    """Split the parts by commit: modules of two commits have the same names, so no process can hold both."""
+    """Split the parts by commit. Modules of two commits have the same names, so no process can hold both."""
     split = [
         [execution for execution in part if run.arms[execution[0]].commit == commit]
         for part in parts
@@ -96,7 +97,10 @@ def _on_gpu(run: Run, executions: Sequence[Execution], _apart: bool) -> list[lis
 
 
 def _on_processors(run: Run, executions: Sequence[Execution], apart: bool) -> list[list[Execution]]:
-    """Return parts of about equal size: as many as are worth a process and have a processor. apart: one part fewer."""
+    """Return parts of about equal size, as many as are worth a process and have a processor.
+
+    apart: True to make one part fewer, because repetitions have a process of their own.
+    """
     number = min(int(_step_gib(run) * len(run.executions())) // LANE_STEP_GIB, usable_cores()) - apart
     if number < 2:
         return []
@@ -112,7 +116,7 @@ def _step_gib(run: Run) -> float:
 
 
 def _parts(run: Run, executions: Iterable[Execution], demands: Iterable[set[Execution]]) -> list[list[Execution]]:
-    """Return the executions in groups. The executions of each demand must share a process."""
+    """Return the executions in groups. Executions that are together in one of the `demands` are in one group."""
     parts = [{execution} for execution in executions]
     for together in demands:
         touched = [part for part in parts if part & together]
@@ -143,7 +147,7 @@ def _all_of(run: Run, arms: Sequence[str]) -> set[Execution]:
 
 
 def _lane(run: Run, part: Sequence[Execution]) -> Run:
-    """Return the run reduced to the executions of `part`, whose replicas of each arm are consecutive."""
+    """Return the run with only the executions of `part`. The replicas of each arm must be consecutive."""
     arms = {}
     for arm, planned in run.arms.items():
         replicas = [replica for name, replica in part if name == arm]
@@ -155,7 +159,8 @@ def _lane(run: Run, part: Sequence[Execution]) -> Run:
 def lane_directories(run: Run, directory: Path) -> list[tuple[Run, Path]]:
     """Return the runs that `supervisor.execute` must execute for `run`, each with the folder of its evidence.
 
-    For a run with several lanes, create its folder and write the whole run into it. Lanes create their own folders.
+    For a run with several lanes, create the run's folder and write the whole run into it. Lanes create their own
+    folders.
     """
     parts = lanes(run)
     if len(parts) == 1:
@@ -166,7 +171,10 @@ def lane_directories(run: Run, directory: Path) -> list[tuple[Run, Path]]:
 
 
 def as_one(tell: Callable[[Progress], None], count: int) -> list[Callable[[Progress], None]]:
-    """Return a callback for each of `count` lanes. `tell` receives their progress, and the end once all lanes ended."""
+    """Return a callback for each of `count` lanes, which passes the lane's progress on to `tell`.
+
+    The end of the run is passed on once all lanes have ended.
+    """
     ended: set[int] = set()
     lock = threading.Lock()
 
@@ -197,7 +205,7 @@ def without_the_arm(run: Run, directory: Path, death: Death, failed: dict[str, A
 
     Return None if the death ends the run: the phase names no arm, or every judgement names that arm and no other arm
     failed (a failed arm's cause must not be lost). failed: the failures of arms in earlier workers, whose records the
-    last worker may have removed; this arm's failure is added. There are at most as many workers as arms.
+    last worker may have removed; the failure of this arm is added to it. There are at most as many workers as arms.
     """
     arm = _arm_in(run, death.phase)
     if arm is None:
@@ -243,7 +251,7 @@ def write_run(run: Run, directory: Path) -> None:
 
 
 def run_text(run: Run) -> str:
-    """Return the text of `run.json`. Keep the order of the arms, because it is the order of their execution."""
+    """Return the text of `run.json`. Arms keep their order, because this is the order of their execution."""
     return dump_json(run.model_dump(), indent=2, sort_keys=False) + "\n"
 
 
@@ -253,7 +261,7 @@ SAVED_AT_LEAST = 0.5  # share of the guest's executions; with less, the guest wo
 
 @dataclass(frozen=True)
 class Guest:
-    """A run that a host's process executes. arms: the guest's name of each arm -> the host's name."""
+    """A run whose arms a host's process executes. arms: the guest's name of each arm -> the host's name."""
 
     run: Run
     arms: dict[str, str]
@@ -261,18 +269,18 @@ class Guest:
 
 @dataclass
 class Hosted:
-    """A run to execute, for itself and for its guests."""
+    """A run to execute, both for itself and for its guests."""
 
     run: Run
     guests: list[Guest] = field(default_factory=list)
 
     @property
     def runs(self) -> list[Run]:
-        """Return the host's run, then its guests' runs."""
+        """Return the host's run, followed by its guests' runs."""
         return [self.run, *(guest.run for guest in self.guests)]
 
     def takes(self, guest: Run) -> bool:
-        """Add the guest if this saves enough executions. Return True if the guest was added."""
+        """Add the run as a guest if this saves enough executions. Return True if it was added."""
         found = _joined(self.run, guest) if probe_named(guest.probe).arm_by_arm else _same(self.run, guest)
         if found is None:
             return False
@@ -286,7 +294,7 @@ class Hosted:
 
 
 def hosted(runs: Iterable[Run]) -> list[Hosted]:
-    """Group the runs into hosts with their guests, in the order of the runs."""
+    """Group the runs into hosts with their guests. The order of the runs is kept."""
     found: list[Hosted] = []
     for run in runs:
         if not any(host.takes(run) for host in found):
@@ -295,7 +303,7 @@ def hosted(runs: Iterable[Run]) -> list[Hosted]:
 
 
 def write_guests(host: Hosted, directories: Mapping[str, Path]) -> None:
-    """Write each guest's directory, which refers to the host's evidence. directories: by the guests' ids."""
+    """Write each guest's directory, which refers to the host's evidence. directories: by the guests' run ids."""
     for guest in host.guests:
         directory = directories[guest.run.id]
         directory.mkdir(parents=True)
@@ -305,7 +313,7 @@ def write_guests(host: Hosted, directories: Mapping[str, Path]) -> None:
 
 
 def _same(host: Run, guest: Run) -> tuple[Run, dict[str, str]] | None:
-    """Return the host's run for a completely equal guest, such as a timing, and its map of arms; None if unequal."""
+    """Return the host's run and the map of arms, for a completely equal guest such as a timing; None if unequal."""
     if not serves(host, guest, SAME):
         return None
     joined = {name: SHARED[name].joined(getattr(host, name), getattr(guest, name)) for name in _WHERE_AND_HOW_LONG}
@@ -313,7 +321,7 @@ def _same(host: Run, guest: Run) -> tuple[Run, dict[str, str]] | None:
 
 
 def _joined(host: Run, guest: Run) -> tuple[Run, dict[str, str]] | None:
-    """Return the host's run, extended for the guest, and guest's arms -> host's; None if they cannot be joined."""
+    """Return the host's run, extended for the guest, and the map of arms; None if they cannot be joined."""
     # swapped arms are opened with each other's plan
     if not serves(host, guest, ALIKE) or host.fault == SWAPPED_ARMS:
         return None
@@ -330,8 +338,11 @@ def _joined(host: Run, guest: Run) -> tuple[Run, dict[str, str]] | None:
 
 
 def _fits(host: Run, guest: Run, arms: Mapping[str, str], name: str) -> bool:
-    """Return True if the host's arms can serve the guest, once they are repeated, watched and read as both runs need.
-    name: the last of `arms`; its baseline must be executed first, because it leaves the gradients to compare with."""
+    """Return True if the host's arms, repeated, watched and read as both runs need, can serve the guest.
+
+    name: the last of `arms`. Its baseline must be executed earlier, because its gradients are compared with the
+    baseline's.
+    """
     joined = widened(host, of_arms(guest, arms))
     order, baseline = list(joined.arms), guest.baseline_of.get(name)
     if baseline is not None and order.index(arms[baseline]) > order.index(arms[name]):
@@ -340,7 +351,7 @@ def _fits(host: Run, guest: Run, arms: Mapping[str, str], name: str) -> bool:
 
 
 def _free_name(name: str, taken: Collection[str]) -> str:
-    """Return a free name for a guest's arm that the host lacks: its own name or, if that is taken, a numbered one."""
+    """Return a name for a guest's arm that the host lacks: the arm's own name or, if that is taken, a numbered one."""
     free, number = name, 2
     while free in taken:
         free, number = f"{name}-{number}", number + 1

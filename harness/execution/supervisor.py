@@ -1,8 +1,9 @@
-"""Execute a Run in a process of its own, watch its time and output, and name the way it ended.
+"""Execute a Run in its own process, watch the process's time and output, and record how the process ended.
 
-Only the supervisor watches time. A worker may exceed its wall limit, or stop its heartbeat without compiling
-(`is_compiling`). Then the worker gets SIGTERM, writes its Python stack, and gets SIGKILL, as do all its descendants
-(`harness.processes`). The time in which a worker is stopped so that other runs are alone counts towards no limit.
+Only the supervisor watches time. A worker exceeds a limit if it runs longer than its wall limit, or if it stops its
+heartbeat without compiling (`is_compiling`). It then gets SIGTERM, writes its Python stack, and gets SIGKILL, as do all
+its descendants (`harness.processes`). Time in which a worker is stopped so that other runs are alone counts towards no
+limit.
 
 Interpreters are started ahead: each imports torch while other runs work, touches no device, and waits for a run. They
 are not forked, because a fork would share the parent's threads, CUDA context, addresses and, in /proc, environment.
@@ -48,9 +49,9 @@ REPEATED = "1"  # hash seed of repetitions; all other processes have hash seed 0
 
 
 def start(*, ahead: bool = False, repeats: bool = False) -> Child:
-    """Start a worker process that has no run yet. ahead: import what most runs need while waiting for a run.
+    """Start a worker process that has no run yet. ahead: True to import what most runs need while it waits for a run.
 
-    repeats: start it for a repetition, whose hash seed differs from the hash seed of first executions.
+    repeats: True for a process of repetitions. Its hash seed differs from that of first executions.
     """
     # Do not set CUBLAS_WORKSPACE_CONFIG. Even with torch's own default for sm_90, `:4096:8`, torch 2.11 parses it at
     # every GEMM: an eager step of 28 layers took 54 ms instead of 36 ms on an H200.
@@ -64,7 +65,7 @@ def start(*, ahead: bool = False, repeats: bool = False) -> Child:
 
 
 class Interpreters:
-    """Worker processes that wait for a run: a few, and never more than the runs to come. A context manager."""
+    """A few worker processes that wait for a run, never more than there are runs to come. A context manager."""
 
     def __init__(self, expected: int | None = None) -> None:
         # an import occupies a processor for seconds, and running workers lose it
@@ -79,7 +80,7 @@ class Interpreters:
         self._fill()
 
     def expect(self, runs: int) -> None:
-        """Set how many runs will take a waiting interpreter, and end the surplus interpreters."""
+        """Set how many runs will take a waiting interpreter, and end the interpreters that no run will need."""
         with self._lock:
             self._expected = runs
             surplus = self._waiting[runs:]
@@ -88,7 +89,7 @@ class Interpreters:
             child.close()
 
     def take(self, *, repeats: bool = False) -> Child:
-        """Return an interpreter for a run: the longest-waiting interpreter or, if none waits, a new one."""
+        """Return an interpreter for a run: the one that has waited longest or, if none waits, a new one."""
         if repeats:
             return start(repeats=True)
         with self._lock:
@@ -98,7 +99,7 @@ class Interpreters:
         return taken or start()
 
     def stop(self) -> None:
-        """Stop the interpreters that wait or still import, and start no more."""
+        """Stop the interpreters that wait or still import, and start no new ones until `resume`."""
         with self._lock:
             self._stopped = True
             for child in self._waiting:
@@ -115,7 +116,7 @@ class Interpreters:
         self._fill()
 
     def close(self) -> None:
-        """End the interpreters that no run has taken."""
+        """End all interpreters that no run has taken."""
         with self._lock:
             self._closed = True
             waiting, self._waiting = self._waiting, []
@@ -142,9 +143,9 @@ OWN = (layout.RUN, layout.DEATH, layout.PROCESS, layout.TELEMETRY, layout.OUTPUT
 
 @dataclass
 class Company:
-    """The state that the runs of a session share: waiting interpreters, turns, and the processes of its workers.
+    """The state that the runs of a session share: waiting interpreters, turns, and the worker processes.
 
-    `locked`: the session holds the lock of the GPU for all its runs, which may use the GPU at the same time.
+    locked: True if the session holds the GPU's lock for all its runs, which may use the GPU at the same time.
     """
 
     interpreters: Interpreters | None = None
@@ -156,7 +157,7 @@ class Company:
     checkout: Checkout | None = None  # of the baseline's commit; None: all arms use the working tree
 
     def interpreter(self, *, repeats: bool) -> Child:
-        """Return an interpreter for a run. repeats: for a repetition."""
+        """Return an interpreter for a run. repeats: True if the run only has repetitions."""
         taken = start if self.interpreters is None else self.interpreters.take
         return taken(repeats=repeats)
 
@@ -174,14 +175,14 @@ def execute(
 ) -> Death | None:
     """Execute `run` in a worker process, and write its evidence into `directory`, whose old content is removed.
 
-    Return None if the evidence is complete, else how the worker died, which is also written to `death.json`. If a
-    worker dies in one arm of a paired run, another worker executes the run without that arm, as long as some
-    judgement needs the rest. Any exception meanwhile, such as KeyboardInterrupt, kills the worker first.
+    Return None if the evidence is complete, otherwise how the worker died, which is also written to `death.json`. If a
+    worker dies in one arm of a paired run, another worker executes the run without that arm, as long as some judgement
+    needs the other arms. Any exception meanwhile, such as KeyboardInterrupt, kills the worker first.
 
-    gpu_uuid, rank_gpus: GPUs to lock, of the first rank and of other ranks. Telemetry of the first is sampled; a
-    timing samples telemetry on any machine. stop: set by the main thread, which alone receives signals, to raise
-    `Stopped` in this thread. variables: set in the worker before it reads the run. company: shared with the other
-    runs of the session; None if there are none.
+    gpu_uuid, rank_gpus: the GPUs to lock for the first rank and for the other ranks. Telemetry of the first GPU is
+    sampled; a timing samples telemetry on any machine. stop: set by the main thread, which alone receives signals, to
+    raise `Stopped` in this thread. variables: set in the worker before it reads the run. company: the state shared with
+    the other runs of the session; None if there are none.
     """
     empty_folder(directory)  # a system of another run may have written there
     write_run(run, directory)
@@ -208,10 +209,10 @@ def execute(
 
 
 def _outlive(death: Death, stop: threading.Event | None) -> None:
-    """Wait a moment if a signal from outside ended a worker, because the end of a job soon reaches this process, too.
+    """Wait a moment if a signal from outside ended a worker, because a job's end then soon reaches this process too.
 
-    A recorded death counts as the run's own; a run without a recorded death is executed again. So raise `Stopped`
-    (or the signal's exception) before the death is recorded, if the session ends in that moment.
+    A recorded death counts as the run's own result, whereas a run without a recorded death is executed again. If the
+    session ends in this moment, raise `Stopped` (or the signal's exception) before the death is recorded.
     """
     if death.cause == "signal" and any(name in death.detail for name in FROM_OUTSIDE):
         (stop or threading.Event()).wait(ENDED_TOGETHER_S)
@@ -272,7 +273,7 @@ def _supervise(
 
 
 def _rewrite_output(output: Path) -> None:
-    """Remove folder names from the worker's printed output. Skip a far larger file, which the worker wrote itself."""
+    """Remove folder names from the worker's printed output. Skip a far larger file, which the worker itself wrote."""
     with suppress(Damaged):
         text = read_bytes(output, limit=2 * OutputPump.KEPT).decode("utf-8", "replace")
         output.write_text(without_folders(text), encoding="utf-8")
@@ -311,7 +312,7 @@ def _last_words(output: Path) -> str:
 
 
 def write_process_times(directory: Path, times: ProcessTimes) -> None:
-    """Write `process.json` into a run's directory; once for each worker, at its end."""
+    """Write `process.json` into a run's directory, once for each worker, at the worker's end."""
     (directory / layout.PROCESS).write_text(dump_json(times.model_dump()) + "\n", encoding="utf-8")
 
 
@@ -319,10 +320,9 @@ def write_process_times(directory: Path, times: ProcessTimes) -> None:
 
 
 def put_back(run: Run, directory: Path, phase: str) -> Death | None:
-    """Restore `directory` and its `run.json` after the worker's end. Return the worker's death if it had changed them.
+    """Restore `directory` and its `run.json` after the worker's end. Return a death if the worker had changed them.
 
-    phase: the last phase that was seen. A link, pipe or folder with the name of one of the supervisor's
-    files is removed.
+    phase: the last phase that was seen. A link, pipe or folder at the path of one of the supervisor's files is removed.
     """
     found = kind(directory)
     if found != "a folder":

@@ -1,4 +1,4 @@
-"""Share the machine: GPUs among all commands of a user, and time alone on it among the runs of one command."""
+"""Share the machine: share GPUs among all commands of a user, and give the runs of one command time alone."""
 
 from __future__ import annotations
 
@@ -28,7 +28,11 @@ _numbers = itertools.count()
 
 
 class _Claim(NamedTuple):
-    """Another command's claim: when it asked, its share of the memory, if it has the share now, and its name."""
+    """Another command's claim on a GPU.
+
+    asked: when the command asked. share: its share of the GPU's memory. holds: True if it has this share now. who: its
+    name.
+    """
 
     asked: float
     share: float | None
@@ -38,7 +42,7 @@ class _Claim(NamedTuple):
 
 @contextmanager
 def gpu_lock(uuid: str, announce: Callable[[str], None], share: float | None = ALONE) -> Iterator[None]:
-    """Hold a share of the GPU's memory, or the GPU alone. Before a wait, call `announce` with the other commands."""
+    """Hold a share of the GPU's memory, or the whole GPU. Before waiting, call `announce` with the commands ahead."""
     path = lock_path(uuid)
     who = f"process {os.getpid()} ({' '.join([Path(sys.argv[0]).name, *sys.argv[1:2]])[:80]})"
     own = path.with_suffix(f".{os.getpid()}-{next(_numbers)}.claim")
@@ -67,7 +71,7 @@ def gpu_lock(uuid: str, announce: Callable[[str], None], share: float | None = A
 
 @contextmanager
 def gpu_locks(uuids: Iterable[str], announce: Callable[[str], None], share: float | None = ALONE) -> Iterator[None]:
-    """Hold several GPUs. Always lock them in one order, so that no two sessions wait for each other."""
+    """Hold several GPUs. They are always locked in the same order, so that no two sessions wait for each other."""
     with ExitStack() as held:
         for uuid in sorted(set(uuids)):
             held.enter_context(gpu_lock(uuid, announce, share))
@@ -75,7 +79,7 @@ def gpu_locks(uuids: Iterable[str], announce: Callable[[str], None], share: floa
 
 
 class GpuTurn:
-    """A session's hold on its GPUs: first a share of their memory, later (if a run needs it) the GPUs alone."""
+    """A session's hold on its GPUs: at first a share of their memory, later the whole GPUs if a run needs them."""
 
     def __init__(self, uuids: Iterable[str], announce: Callable[[str], None]) -> None:
         self._uuids, self._announce = [*uuids], announce
@@ -83,7 +87,7 @@ class GpuTurn:
         self.held = self.alone = False
 
     def take(self, share: float | None) -> bool:
-        """Wait for the share, or for the GPUs alone. Return False if the session already holds at least as much."""
+        """Wait for the share, or for the whole GPUs. Return False if the session already holds at least as much."""
         if self.alone or (self.held and share is not ALONE):
             return False
         self.close()  # else two sessions could wait forever for each other's share
@@ -103,7 +107,7 @@ def _fits(share: float | None, rivals: list[_Claim]) -> bool:
 
 
 def _others(path: Path, own: Path) -> Iterator[_Claim]:
-    """Yield the claims of other commands that still run, and remove the claims of those that have ended."""
+    """Yield the claims of other commands that still run. Remove the claims of commands that have ended."""
     for file in path.parent.glob(f"{path.stem}.*.claim"):
         if file == own:
             continue
@@ -151,7 +155,7 @@ def _locked(path: Path) -> Iterator[_FileLock]:
 
 
 def lock_path(uuid: str) -> Path:
-    """Return the lock file's path, in this user's private folder. Raises HarnessError if the folder is not private."""
+    """Return the lock file's path, in this user's private folder. Raises HarnessError if others can use the folder."""
     return private_folder() / (re.sub(r"[^0-9A-Za-z-]", "_", uuid) + ".lock")
 
 
@@ -167,7 +171,7 @@ class Stoppable(Protocol):
 
 
 class Turns:
-    """Gives workers time alone on the machine, in the order of their requests. Shared by the supervising threads."""
+    """Gives workers time alone on the machine, in the order of their requests. Supervising threads share one object."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -177,7 +181,7 @@ class Turns:
 
     @contextmanager
     def present(self, worker: Stoppable, check: Callable[[], None] = lambda: None) -> Iterator[None]:
-        """Let the worker run within the block, once no worker is or asks to be alone. `check` may end the wait."""
+        """Let the worker run within the block, once no worker is alone or waits to be. `check` may end the wait."""
         with self._changed:
             self._wait(lambda: self._alone is None and not self._asking, check)
             self._others.append(worker)
@@ -192,7 +196,7 @@ class Turns:
     def alone(self, worker: Stoppable, check: Callable[[], None]) -> None:
         """Wait until all other workers are stopped and `worker` runs. `check` may raise to end the wait.
 
-        Return at once if the worker is alone already.
+        Return at once if the worker is already alone.
         """
         with self._changed:
             if self._alone is worker:
@@ -212,7 +216,7 @@ class Turns:
             worker.resume()
 
     def together(self, worker: Stoppable) -> None:
-        """End the worker's time alone. The worker continues when no other worker is or asks to be alone."""
+        """End the worker's time alone. It continues when no other worker is alone or waits to be."""
         with self._changed:
             self._let_go(worker)
 

@@ -1,4 +1,4 @@
-"""Watch a worker for its supervisor: its limits, its phase, its turns alone, and the seconds it was stopped."""
+"""Watch a worker for its supervisor: its limits, its phase, its time alone, and the seconds in which it was stopped."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from harness.processes.kept import KEEPER
 
 
 class OutputPump:
-    """A thread that reads a pipe to its end. It writes the first `KEPT` bytes to a file, and only counts the rest."""
+    """A thread that reads a pipe to its end. It writes the first `KEPT` bytes to a file, and counts the rest."""
 
     KEPT = 256 * 2**10
     LIMIT = 10 * 2**20
@@ -45,7 +45,7 @@ class OutputPump:
         return self._total > self.LIMIT
 
     def join(self) -> None:
-        """Wait for the pipe's end, which comes when every process with its write end has ended."""
+        """Wait for the pipe's end, which is when every process that could write into the pipe has ended."""
         self._thread.join(self._JOIN_S)
 
     def _drain(self) -> None:
@@ -97,7 +97,7 @@ _RUNS = re.compile(
 
 
 def is_compiling(process: int, directory: Path) -> bool:
-    """Return True if a process or one of its descendants compiles now. directory: where they write their stacks."""
+    """Return True if a process or one of its descendants compiles now. directory: where the processes write stacks."""
     below = _below(process)
     before = _compilers(below)
     if any(shows_compiler(stack) for stack in _stacks(below, directory)):
@@ -108,13 +108,13 @@ def is_compiling(process: int, directory: Path) -> bool:
 
 
 def shows_compiler(stacks: str) -> bool:
-    """Return True if a frame of a compiler is on one of the stacks that faulthandler wrote."""
+    """Return True if one of the stacks that faulthandler wrote has a frame of a compiler."""
     frames = (f"{frame['file']}:{frame['function']}" for frame in _FRAME.finditer(stacks))
     return any(_COMPILES.search(frame) and not _RUNS.search(frame) for frame in frames)
 
 
 def _stacks(processes: set[int], directory: Path) -> Iterator[str]:
-    """Yield the threads' stacks of each process that can write them on request."""
+    """Yield the stacks of all threads of each process that can write its stacks on request."""
     for path in directory.glob(f"**/{THREADS}.*"):
         number = path.suffix[1:]
         if SHOW is not None and number.isdecimal() and int(number) in processes:
@@ -148,7 +148,7 @@ def _below(process: int) -> set[int]:
 
 
 def _compilers(processes: set[int]) -> dict[int, int]:
-    """Return the compilers among these processes, each with its used processor time in kernel ticks."""
+    """Return the compilers among these processes, each with its processor time so far, in kernel ticks."""
     found = {}
     for process in processes:
         seen = _status(process)
@@ -171,7 +171,7 @@ def _command(process: int) -> list[bytes]:
 
 
 def _status(process: int) -> tuple[int, str, int] | None:
-    """Return a process's parent, name and processor time (kernel ticks); None if it is gone, or there is no /proc."""
+    """Return a process's parent, name and processor time in kernel ticks; None if it has ended, or without /proc."""
     try:
         text = (PROCESSES / str(process) / "stat").read_text("utf-8", "replace")
     except OSError:
@@ -201,7 +201,7 @@ class Ended(Exception):  # noqa: N818 - the caller examines how the worker ended
 
 @dataclass(frozen=True)
 class Progress:
-    """The state of a run, reported at each change of phase, while it waits for its GPU, and at its end (phase "")."""
+    """The state of a run. Reported at each change of phase, during a wait for its GPU, and at its end (phase "")."""
 
     run_id: str
     phase: str
@@ -261,11 +261,11 @@ class WatchedWorker:
         return time.monotonic() - self._began
 
     def phase(self) -> str:
-        """Return the last phase that was observed; after `end` the last phase that the worker entered."""
+        """Return the last phase that was observed or, after `end`, the last phase that the worker entered."""
         return self._phase
 
     def stop(self) -> None:
-        """Stop the worker's processes, if they are not stopped."""
+        """Stop the worker's processes, unless they are stopped already."""
         with self._lock:
             if self._stopped_at is None:
                 self.child.stop()
@@ -281,7 +281,7 @@ class WatchedWorker:
                 self.child.resume()
 
     def _check(self, stop: threading.Event | None) -> None:
-        """Raise `Stopped` when asked to stop, and `Ended` when the worker has ended."""
+        """Raise `Stopped` if `stop` is set, and `Ended` if the worker has ended."""
         raise_if_set(stop)
         if self.child.poll() is not None:
             raise Ended
@@ -303,7 +303,7 @@ class WatchedWorker:
             return "output_limit" if self._pump.exceeded else None
 
     def _listen(self, stop: threading.Event | None, turns: Turns) -> None:
-        """Wait a moment for a request of the worker: to be alone, or no longer alone. Grant the request."""
+        """Wait a moment for a request of the worker to be alone, or to end its time alone. Grant the request."""
         asked = self._said(POLL_S)
         if asked == ALONE:
             turns.alone(self, lambda: self._check(stop))
@@ -313,7 +313,7 @@ class WatchedWorker:
             self.child.line.send(GO)
 
     def _said(self, seconds: float) -> str:
-        """Return the worker's message within `seconds`, or "". Record data that is not a message."""
+        """Return the worker's message if it comes within `seconds`, otherwise "". Record data that is not a message."""
         said = self.child.receive(str, seconds)
         if isinstance(said, Ending):
             self._garbled = self._garbled or said.code is None
@@ -325,7 +325,7 @@ class WatchedWorker:
         return said if isinstance(said, str) else ""
 
     def edited(self) -> str | None:
-        """Return a message if the evidence of a complete run differs from what its worker wrote, else None."""
+        """Return a message if the evidence of a complete run differs from what its worker wrote; otherwise None."""
         if self._written is None:
             return "the worker reported no digest of what it wrote"
         name = self._written.changed(self._directory)
@@ -345,7 +345,7 @@ class WatchedWorker:
         return "heartbeat" if self._is_hung() else None
 
     def _is_hung(self) -> bool:
-        """Return True if the heartbeat is too old, and the worker is neither stopped nor compiling."""
+        """Return True if the heartbeat is too old although the worker is neither stopped nor compiling."""
         if time.monotonic() - self._beat_at <= self._run.heartbeat_s:
             return False
         if is_compiling(self.child.pid, self._directory):
@@ -355,7 +355,7 @@ class WatchedWorker:
             return self._stopped_at is None and time.monotonic() - self._beat_at > self._run.heartbeat_s
 
     def _observe(self) -> None:
-        """Record when heartbeat or phase changed. Compare values instead of timestamps: the system clock may be set."""
+        """Note when heartbeat or phase change. Compare values, not timestamps, because the clock may be set anew."""
         beat = self._last_beat()
         if beat != self._beat:
             self._beat, self._beat_at = beat, time.monotonic()
@@ -373,6 +373,6 @@ class WatchedWorker:
 
 
 def raise_if_set(stop: threading.Event | None) -> None:
-    """Raise `Stopped` when asked to stop."""
+    """Raise `Stopped` if `stop` is set."""
     if stop is not None and stop.is_set():
         raise Stopped

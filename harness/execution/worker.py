@@ -1,8 +1,8 @@
-"""The worker process: it waits for a run on its standard input, and writes the evidence into the run's directory.
+"""Run the worker process: wait for a run on standard input, and write its evidence into the run's directory.
 
-The supervisor starts it as `python -m harness.execution.worker [--ahead]`, as a session leader under a keeper. With
-`--ahead` it imports torch while it waits, and touches no device. Its last record is `complete`. If that is missing, the
-supervisor finds and records the cause.
+The supervisor starts this module as `python -m harness.execution.worker [--ahead]`, as a session leader under a keeper.
+With `--ahead` it imports torch while it waits, and touches no device. Its last record is `complete`. If this record is
+missing, the supervisor finds and records the cause.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def _import_ahead() -> None:
 
 @contextmanager
 def _collector_off() -> Iterator[None]:
-    """Switch off the garbage collector: it took a sixth of the time of imports, and found nothing to free."""
+    """Switch the garbage collector off, because it took a sixth of the imports' time and found nothing to free."""
     gc.disable()
     try:
         yield
@@ -108,7 +108,7 @@ def _execute(job: WorkerJob, recorder: Recorder) -> int:
 
 
 def _watch_ranks(run: Run, recorder: Recorder, threads: int | None) -> int:
-    """Let a run's ranks execute it, each in a child process. Return the exit status."""
+    """Let a run's ranks execute the run, each in its own child process. Return the exit status."""
     ranks = importlib.import_module(_RANKS)
     try:
         ranks.execute(run, recorder, threads)

@@ -1,1 +1,1 @@
-"""Execute runs: one module for each probe of the table of probes."""
+"""Execute runs: this folder has the modules of the probes that the table of probes names."""

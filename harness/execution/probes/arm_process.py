@@ -1,7 +1,7 @@
-"""Execute one arm of a timing of two commits in a process of its own: `python -m harness.execution.probes.arm_process`.
+"""Execute one arm of a timing of two commits in its own process: `python -m harness.execution.probes.arm_process`.
 
-The process reads an `ArmJob` from its standard input, then one `Command` at a time, and answers each command.
-It writes records and series into the run's directory itself, while the commanding process waits.
+The process reads an `ArmJob` from its standard input, then one `Command` at a time, and answers each command. It writes
+records and series into the run's directory itself, while the process that sent the command waits.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from harness.processes.child import Line, take_standard_input
 
 
 class ArmJob(Job):
-    """The arm to execute. baseline: where to import its commit's modules; None for the working tree."""
+    """The arm to execute. baseline: from where to import the modules of the arm's commit; None for the working tree."""
 
     arm: str
     baseline: ImportPath | None
 
 
 class Command(Record):
-    """What to do next. round, position, steps: of the block to time."""
+    """What to do next. round, position, steps: which block to time, and how many steps it has."""
 
     what: Literal["open", "warm_up", "begin", "block", "finish", "watch"]
     round: int = 0
@@ -45,7 +45,7 @@ class ArmAnswer(Answer):
 
 
 def main() -> int:
-    """Answer commands until the line is closed."""
+    """Answer commands until the other process closes the line."""
     line = take_standard_input()
     job = ArmJob.model_validate_json(line.receive(None) or "")
     leave_stacks(job.directory)

@@ -1,10 +1,11 @@
 """Save and load an arm between its steps in other processes (probe `resume`), or evaluate it (probe `evaluation`).
 
-resume: several processes train an arm one after the other. Each starts from the checkpoint of the previous process, so
-that state which no checkpoint contains (module globals, iterators, generators, caches of torch) is lost. This process
-opens no arm before the others have ended. Then it loads the last checkpoint, and executes the uninterrupted arm last.
-So nothing was trained in the process before the resumed arm. The candidate has one execution for each part of the
-training, and one more without interruption if the claim names no other arm for that.
+resume: several processes train an arm one after the other. Each starts from the checkpoint of the previous process.
+State that no checkpoint contains (module globals, iterators, generators, caches of torch) is therefore lost. This
+process opens an arm only after the other processes have ended. It loads the last checkpoint, and executes the
+uninterrupted arm last, so that nothing was trained in this process before the resumed arm. The candidate has one
+execution for each part of the training. It has one more, uninterrupted execution if the claim names no other arm for
+that.
 
 evaluation: an arm trains once without evaluations (execution 0), and once with an evaluation after every `every` steps
 (execution 1). A plain arm, if the claim names one, trains only with evaluations. Digests of the state before and after
@@ -34,7 +35,7 @@ from harness.system.protocol import Evaluates, NotAvailable, TrainingRun
 
 
 def execute_resume(run: Run, recorder: Recorder) -> None:
-    """Save the candidate, resume it, and train the uninterrupted arm. No checkpoint is left at the end."""
+    """Train the candidate, save and resume it, and train the uninterrupted arm. Remove the checkpoints at the end."""
     arm, baseline, ends = str(run.settings["candidate"]), run.settings["baseline"], Ends()
     *elsewhere, last = parts_of(run, recorder, arm)
     try:
@@ -104,7 +105,7 @@ class _Evaluations:
         self._life, self._evaluates, self._every = life, life.training, every
 
     def after(self, steps: int) -> None:
-        """Evaluate if `steps`, the number of steps made so far, is a multiple of `every`. Record what changed."""
+        """Evaluate if `steps` (steps made so far) is a multiple of `every`, and record what the evaluation changed."""
         if steps % self._every:
             return
         before = _state_digests(self._life.training)
@@ -133,7 +134,7 @@ class _Evaluations:
 
 
 def _state_digests(training: TrainingRun) -> dict[str, dict[str, str]]:
-    """Return digests by category and name, without loose tensors, which only the end of the arm compares."""
+    """Return digests of the state by category and name, without loose tensors. Only the arm's end compares these."""
     state = watched_state(training)
     return {category: digests(tensors) for category, tensors in state.items() if category != LOOSE and tensors}
 

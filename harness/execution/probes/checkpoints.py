@@ -16,7 +16,7 @@ def save(life: ArmLife, *, steps: int) -> None:
 
 
 def record_saved(life: ArmLife, *, steps: int, steps_after: int) -> None:
-    """Record the checkpoint that was saved after `steps` steps. Call this when no thread still writes to it."""
+    """Record the checkpoint saved after `steps` steps. Call this when no thread writes to the checkpoint any more."""
     files, size = size_of(checkpoint_path(life.recorder.directory, steps))
     life.recorder.write(
         Saved(
@@ -32,9 +32,10 @@ def record_saved(life: ArmLife, *, steps: int, steps_after: int) -> None:
 
 
 def load_checkpoint(life: ArmLife, *, steps: int, steps_before: int) -> None:
-    """Load the checkpoint that another process saved after `steps` steps. Raises `NotAvailable` if the system cannot.
+    """Load the checkpoint that another process saved after `steps` steps.
 
-    steps_before: steps that this process made before the load, and that must have no effect after it.
+    steps_before: steps that this process made before the load, and that must have no effect after it. Raises
+    `NotAvailable` if the system cannot load.
     """
     life.phase("load")
     trainable_before, _ = digests_of(life.training)

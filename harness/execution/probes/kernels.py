@@ -1,12 +1,13 @@
-"""Probe an arm's kernels: their inventory (`kernels`), and each against its naive twin (`kernel_match`).
+"""Probe an arm's kernels: make their inventory (`kernels`), or compare each with its naive twin (`kernel_match`).
 
-kernels: the inventory is taken on this machine's device, or cross-compiled for a named target. On the device the arm is
-opened and trains a few steps, so that the used kernels are the kernels that it launched. For a named target the system
+kernels: the inventory is made on this machine's device, or by cross-compiling for a named target. On the device, the
+arm is opened and trains a few steps; the kernels in use are then those that it launched. For a named target, the system
 compiles its planned kernels and, if coverage is claimed, the kernels that a step uses. This needs no device.
 
-kernel_match: each kernel is compared with its naive twin and an fp64 reference, on the same inputs. Outputs are filled
-with a poison value before each call, between guard bytes. Each kernel runs twice. Errors are relative to the largest
-absolute value of the reference. If the system states the sizes of terms, each element's error is also relative to them.
+kernel_match: each kernel is compared with its naive twin (a simple second implementation) and with an fp64 reference,
+on the same inputs. Outputs are filled with a poison value before each call, and lie between guards. Each kernel runs
+twice. Errors are relative to the largest absolute value of the reference. If the system states the sizes of terms, each
+element's error is also given relative to the size of its terms.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ from harness.system.resolve import resolve
 
 
 def execute(run: Run, recorder: Recorder) -> None:
-    """Write the kernel inventory of every arm of the run, for the setting `target`."""
+    """Write the kernel inventory of every arm of the run, for the target in the setting `target`."""
     target = str(run.settings["target"])
     for arm in run.arms:
         recorder.phase(f"{arm}: kernels for {target}")
@@ -97,7 +98,7 @@ def _on_device(run: Run, arm: str, recorder: Recorder) -> KernelsEvidence:
 
 
 def train(training: TrainingRun, steps: int) -> None:
-    """Train from step 0 and wait for the device."""
+    """Train `steps` steps from step 0, and wait for the device."""
     from harness.devices.device import synchronize
 
     for index in range(steps):
@@ -108,7 +109,7 @@ def train(training: TrainingRun, steps: int) -> None:
 def evidence(
     arm: str, inventory: KernelInventory, *, compiled_for: str | None, device: Devices | None
 ) -> KernelsEvidence:
-    """Return the evidence of an inventory, with the declarations of its PTX. device: None if it was cross-compiled."""
+    """Return the evidence of an inventory, with the declarations of its PTX. device: None for a cross-compiled one."""
     gpu = device.gpus[0] if device is not None and device.gpus else None
     return KernelsEvidence(
         arm=arm,
@@ -130,7 +131,7 @@ def _driver_ptx_version(device: Devices | None) -> str | None:
 
 
 def records(kernels: Sequence[Kernel]) -> list[KernelRecord]:
-    """Return a record of each kernel: the declarations of its PTX, and the SHA-256 of the text as digest."""
+    """Return a record of each kernel, with the declarations of its PTX and the SHA-256 of the PTX text."""
     return [_record(kernel) for kernel in kernels]
 
 
@@ -153,7 +154,7 @@ Tensors = Mapping[str, Tensor]
 
 
 def execute_kernel_match(run: Run, recorder: Recorder) -> None:
-    """Compare the run's operations in every arm, at its data types and magnitudes."""
+    """Compare the kernels of the run's operations in every arm, for its data types and magnitudes."""
     for arm, planned in run.arms.items():
         recorder.phase(f"{arm}: kernels")
         system = resolve(planned.system)
@@ -184,7 +185,7 @@ def _grid(run: Run) -> tuple[list[str], list[str], list[float]]:
 
 
 def compare(comparison: KernelComparison) -> KernelCase:
-    """Run the kernel twice, and its twin, peer and reference once. Count unwritten elements; they are no error."""
+    """Run the kernel twice, and its twin, peer and reference once. Unwritten elements are counted, but no error."""
     exact = _stated(comparison, "reference", comparison.reference())
     memory = GuardedMemory()
     first, second = (_outputs(comparison, comparison.kernel, memory) for _ in range(2))
@@ -238,7 +239,7 @@ def _outputs(comparison: KernelComparison, call: KernelCall, memory: GuardedMemo
 
 
 def _stated(comparison: KernelComparison, what: str, tensors: Tensors) -> Tensors:
-    """Return the system's fp64 `tensors`. Raises ValueError unless there is a finite one with each output's shape."""
+    """Return the system's fp64 `tensors`. Raises ValueError unless each output has one, of its shape and finite."""
     declared = {**comparison.written, **comparison.updated}
     name = f"the {what} of {comparison.operation} {comparison.shape} at magnitude {comparison.magnitude:g}"
     if tensors.keys() != declared.keys():
@@ -273,7 +274,7 @@ def _mistyped(comparison: KernelComparison, outputs: Tensors) -> list[str]:
 
 @dataclass(frozen=True)
 class _Measure:
-    """Measures errors relative to `scales`: a number for each output, or a number for each of its elements."""
+    """Measures errors relative to `scales`, which has a number for each output, or for each element of an output."""
 
     scales: Tensors
     written: Mapping[str, Tensor]
@@ -293,7 +294,7 @@ class _Measure:
 
 
 def _by_type(got: Tensors, names: Collection[str]) -> dict[str, list[str]]:
-    """Return the names of outputs by their data type."""
+    """Return the names of the outputs of each data type."""
     found: dict[str, list[str]] = {}
     for name in names:
         found.setdefault(_type(got[name]), []).append(name)
@@ -301,7 +302,7 @@ def _by_type(got: Tensors, names: Collection[str]) -> dict[str, list[str]]:
 
 
 def _type(tensor: Tensor) -> str:
-    """Return a tensor's data type, as a claim names it."""
+    """Return the name of a tensor's data type as claims write it."""
     return str(tensor.dtype).removeprefix("torch.")
 
 

@@ -1,12 +1,13 @@
-"""The probe of a long replay: train one arm in blocks of steps, and keep digests, memory and time of each block.
+"""Train one arm in many blocks of steps (long replay), and record digests, memory and time of each block.
 
-A block is timed between two device synchronizations. The time includes the harness's copies of each step, so blocks can
-only be compared with each other. The candidate is alone on the machine; a baseline is not timed.
+A block is timed between two device synchronizations. The time includes the copies that the harness makes in each step,
+so it can only be compared with the time of another block. The candidate runs alone on the machine; a baseline is not
+timed.
 
 If a trainer raises an error after the first block, the training ends, and the steps before the error are evidence.
 
-After the candidate's last step its arm is opened once more, and captured again. The old run and the fresh run take
-turns, so that a slow period of the machine affects both.
+After the candidate's last step its arm is opened and captured once more. The old run and this fresh run take turns, so
+that a slow period of the machine affects both.
 """
 
 from __future__ import annotations
@@ -57,9 +58,9 @@ def execute(run: Run, recorder: Recorder) -> None:
 
 
 def _next_to_a_fresh_run(old: ArmLife, until: float) -> dict[str, object]:
-    """Return the rounds of the old run and a fresh run of its arm, or the reason for no rounds.
+    """Time the old run and a fresh run of its arm in turns, and return the rounds, or the reason why there are none.
 
-    until: when the last round must end, because earlier evidence would be lost if the wall limit killed the worker.
+    until: when the last round must end. A worker killed at the wall limit would lose the evidence recorded before.
     """
     arms = [TimedArm(old, attempts_of(old.training))]
     try:
@@ -128,7 +129,7 @@ def _blocks(life: ArmLife) -> LongReplayEvidence:
 
 
 class SeenSteps:
-    """Receives the rows of all steps instead of the series' writer, which gets only the last row of each block."""
+    """Receives the rows of all steps in place of the series' writer, which gets only the last row of each block."""
 
     def __init__(self, series: SeriesWriter) -> None:
         self._series = series
@@ -148,7 +149,7 @@ class SeenSteps:
         return len(self._batches)
 
     def rows(self, block: StepRows) -> None:
-        """Receive rows as `SeriesWriter.rows` does, but keep only digests and the last row."""
+        """Receive rows as `SeriesWriter.rows` does, but keep only their digests and the last row."""
         for row in zip(*block[:5], strict=True):
             step, loss, digest, *_ = row
             if self._first_non_finite is None and not math.isfinite(loss):
@@ -161,7 +162,7 @@ class SeenSteps:
         self._metrics = {name: values[-1:] for name, values in block.metrics.items()}
 
     def block(self, seconds: float, yardstick_seconds: float) -> ReplayBlock:
-        """Write the last row. Return a summary of the rows since the last block, with the memory that is in use now."""
+        """Write the last row. Return a summary of the rows since the previous block, with the memory in use now."""
         if self._last is None:
             raise RuntimeError("a block without a step")
         step, loss, digest, clipped, tokens = self._last
@@ -183,14 +184,14 @@ class SeenSteps:
 
 
 class Yardstick:
-    """A fixed piece of work, on the device if there is one. Its time measures the machine's current speed."""
+    """A fixed piece of work, on the device if there is one. The time it takes shows the machine's current speed."""
 
     def __init__(self) -> None:
         self._values = torch.zeros(YARDSTICK_ELEMENTS if has_cuda() else 1, device="cuda" if has_cuda() else "cpu")
         self.seconds()  # the first call loads the kernel
 
     def seconds(self) -> float:
-        """Do the work, and return how many seconds it took."""
+        """Do the work, and return how many seconds this took."""
         synchronize()
         began = monotonic()
         if has_cuda():

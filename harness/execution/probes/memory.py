@@ -1,10 +1,11 @@
-"""Measure the memory of an arm: its peak (probe `peak_memory`), and the growth by re-captures (probe `recapture`).
+"""Measure the memory of an arm: its peak (probe `peak_memory`), and its growth by re-captures (probe `recapture`).
 
 peak_memory opens one arm and trains it, alone in this process. The harness keeps the batches of a block of steps on the
-device, at most 16 MiB, and includes them in the peak. The memory of its digests before the first step is excluded.
+device, at most 16 MiB, which are part of the peak. The memory of the digests before the first step is not part of it.
 
-recapture forgets all captures and captures again, over the workload's shapes. A sample is taken after each capture and
-its first replay, while the device is idle. The old graphs are freed by then, so any growth comes from the re-capture.
+recapture drops all captures and captures again, for each of the workload's shapes. A sample is taken after each capture
+and its first replay, while the device is idle. The old graphs are freed by then, so that growth comes from the new
+capture.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from harness.system.protocol import CanRecapture, NotAvailable
 
 
 def execute_peak_memory(run: Run, recorder: Recorder) -> None:
-    """Measure the run's arm: its opening, then its steps. The watch begins before anything uses the device."""
+    """Measure the peaks of the run's arm: of its opening, then of its steps. Watch before anything uses the device."""
     if not has_cuda():
         raise NotAvailable("needs CUDA: the peak of device memory is measured on a device")
     (arm,) = run.arms
@@ -45,7 +46,7 @@ def execute_peak_memory(run: Run, recorder: Recorder) -> None:
 
 
 def execute_recapture(run: Run, recorder: Recorder) -> None:
-    """Re-capture in every arm of the run; the number of captures follows from the setting `after`."""
+    """Capture again and again in every arm of the run. The number of captures follows from the setting `after`."""
     for arm in run.arms:
         with ArmLife(run, arm, recorder) as life:
             _recapture(life)

@@ -1,7 +1,7 @@
-"""The paired probe: execute every arm on the same batches, in order, and record the results of its steps.
+"""Execute every arm on the same batches, in order, and record the results of its steps (the paired probe).
 
-Results are copied from the device once for each block of steps (`SeriesBlock`). Gradients at the chosen
-steps are reduced on the device. A baseline's gradients stay there for comparison with its candidates.
+Results are copied from the device once for each block of steps (`SeriesBlock`). Gradients at the chosen steps are
+reduced on the device. A baseline's gradients stay on the device, to be compared with its candidates' gradients.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ END = "end"  # under this name an arm leaves its final parameters for arms of an
 def execute(run: Run, recorder: Recorder) -> None:
     """Execute the run's arms in order, each `replicas` times.
 
-    Record an arm that fails; judgements that name it are lost. Continue with those other arms that some
-    judgement still needs. Raises the device's own error once the device cannot be used any more.
+    An arm that fails is recorded, and judgements that name it cannot be made. Execution continues with the other arms
+    that some judgement still needs. Raises the device's own error if the device cannot be used any more.
     """
     kept: KeptGradients = {}
     ends = Ends(
@@ -62,14 +62,14 @@ def execute(run: Run, recorder: Recorder) -> None:
 
 
 def _left_elsewhere(run: Run, exchange: Exchange, what: str) -> dict[str, dict[str, Tensor]]:
-    """Return, by arm, the tensors that arms of another commit left as `what`, to compare this process's arms with."""
+    """Return, by arm, the tensors that another commit's process left under the name `what`, for comparison."""
     compared = {arm for arms in run.compared or [] if set(arms) & run.arms.keys() for arm in arms}
     taken = {arm: exchange.take(arm, what) for arm in sorted(compared - run.arms.keys())}
     return {arm: tensors for arm, tensors in taken.items() if tensors is not None}
 
 
 def failure_of(arm: str, recorder: Recorder, execute_arm: Callable[[], None]) -> ArmFailed | None:
-    """Execute one arm, and return its failure, or None. On return nothing refers to the arm's memory any more."""
+    """Execute one arm, and return its failure, or None. After the return, nothing refers to the arm's memory."""
     recorder.failed_after = None
     try:
         execute_arm()
@@ -120,9 +120,9 @@ def _observe_syncs(run: Run, arm: str, replica: int, recorder: Recorder, every_s
 
 
 def train(life: ArmLife, kept: KeptGradients, *, keep: bool) -> list[DetectorReading]:
-    """Train under every watcher of the arm's plan. Return the host syncs of its judged steps, if they were watched.
+    """Train under every watcher of the arm's plan. Return the host syncs of the judged steps, if these were watched.
 
-    keep: keep the gradients, for executions that are compared with them.
+    keep: True to keep the gradients for later executions that are compared with this one.
     """
     life.start()
     memory, reader = list[MemorySample](), GradientReader(life, kept, keep=keep)
@@ -142,7 +142,7 @@ def train(life: ArmLife, kept: KeptGradients, *, keep: bool) -> list[DetectorRea
 
 
 def _watchers_of_terms(life: ArmLife) -> Iterator[Watcher]:
-    """Yield a watcher that measures the size of the loss's terms in two steps of an uncaptured arm."""
+    """Yield a watcher that measures the size of the loss's terms in two steps, if the arm is not captured."""
     last = life.run.workload.steps - 1
     if life.replica == 0 and life.planned.arm.capture == "none":
         watches, seen = {index: LossTerms() for index in (min(1, last), last)}, list[Tensor]()
@@ -159,8 +159,9 @@ def _watchers_of_terms(life: ArmLife) -> Iterator[Watcher]:
 
 
 def _watchers_of_clips(life: ArmLife, reader: GradientReader) -> Iterator[Watcher]:
-    """Yield a watcher that looks for a gradient clip in a few steps of an uncaptured arm: the first steps, whose
-    gradients are large, two later steps, and the steps whose gradients are read.
+    """Yield a watcher that looks for gradient clipping in a few steps, if the arm is not captured.
+
+    The steps are the first ones, whose gradients are large, two later ones, and the steps whose gradients are read.
     """
     steps = life.run.workload.steps
     if life.replica == 0 and life.planned.arm.capture == "none" and isinstance(life.training, HasParameters):
@@ -179,7 +180,7 @@ def _watchers_of_clips(life: ArmLife, reader: GradientReader) -> Iterator[Watche
 
 
 def _watchers_of_claims(life: ArmLife) -> Iterator[Watcher]:
-    """Yield watchers of ranks and of micro-batches, if the plan asks for them, each with its part of the evidence."""
+    """Yield watchers of ranks and of micro-batches, if the plan requests them, each with its part of the evidence."""
     if life.planned.watch_ranks and (ranks := life.parts.ask(partial(RankWatch, life), "rank_steps")):
         yield Watcher(("rank_steps",), before=ranks.before_step, after=ranks.add, at_end=ranks.write)
     number = life.planned.micro_batches

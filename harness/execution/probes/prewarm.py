@@ -1,11 +1,12 @@
-"""The prewarm probe: open an arm that prewarms, fill the device's memory, and train in the reserved memory.
+"""Test prewarming (probe `prewarm`): open an arm that prewarms, fill the device's memory, and train in what was
+reserved.
 
-Another process measures how much memory a step needs, because no step may have run in this process before.
-This process reserves that much in torch's cache, allocates all other memory from the driver, and makes the
-steps. Anything that is still created lazily (a library's handle, a module) then finds no memory.
+Another process measures how much memory a step needs, because no step may have run in this process before. This process
+reserves that much in torch's cache, allocates all other memory from the driver, and makes the steps. A step that still
+creates something (a library's handle, a module) then finds no memory for it.
 
-Both processes open the arm at the same time, while other processes may use the device. From the measurement
-to the last step no other process may use the device, because free memory is counted for the whole device.
+Both processes open the arm at the same time, while other processes may use the device. From the measurement to the last
+step no other process may use the device, because free memory is counted for the whole device.
 """
 
 from __future__ import annotations
@@ -92,7 +93,7 @@ def _steps_in_full_memory(training: TrainingRun, count: int) -> tuple[int, str |
 
 @contextmanager
 def full_memory(memory: StepMemory) -> Iterator[int]:
-    """Reserve `memory` in torch's cache, take the rest from the driver, and yield the bytes that are left."""
+    """Reserve `memory` in torch's cache, take the rest from the driver, and yield the number of free bytes left."""
     reserve(memory)
     with device_memory.full(but=memory.outside_bytes):
         yield free_bytes()
@@ -101,9 +102,9 @@ def full_memory(memory: StepMemory) -> Iterator[int]:
 def reserve(memory: StepMemory) -> None:
     """Fill torch's cache with unused memory: the measured segments, the rest of the peak, and small allocations.
 
-    A captured step allocates from a pool of its own, which cannot use the cache. Before the capture torch
-    returns unused segments to the driver, but only whole ones: an allocation that the step keeps also keeps
-    the segment around it. With the same segment sizes as in the measuring process, it keeps no more than there.
+    A captured step allocates from its own pool, which cannot use the cache. Before the capture torch returns unused
+    segments to the driver, but only whole segments: an allocation that is kept by the step also keeps its segment. The
+    segments have the same sizes as in the measuring process, so no more memory is kept than in that process.
     """
     synchronize()
     empty_cache()
@@ -114,10 +115,10 @@ def reserve(memory: StepMemory) -> None:
 
 
 def _grow_cache(size: int, part: int) -> list[torch.Tensor]:
-    """Return tensors of `part` bytes, enough that torch gets `size` more bytes from the driver.
+    """Return tensors of `part` bytes, so many that torch gets `size` more bytes from the driver.
 
-    The first tensors may fit into gaps that the upload left. No graph's pool can use the gaps, so they do not
-    count. On an H200 gaps took 386 of 3320 MiB, and a capture of 28 layers failed for lack of 23 MiB.
+    The first tensors may fit into gaps that the upload left. They do not count, because no graph's pool can use these
+    gaps. On an H200, gaps took 386 of 3320 MiB, and a capture of 28 layers failed because 23 MiB were missing.
     """
     goal = reserved_bytes() + size
     tensors: list[torch.Tensor] = []

@@ -1,8 +1,8 @@
-"""The probes over seeds: every arm trains once with each seed, in one process, as in a paired run.
+"""Train every arm once with each seed, in one process, as in a paired run (the probes over seeds).
 
-In the resumed_seeds probe the candidate is interrupted in the middle of each seed's training. Each half
-has a process of its own, so that the second half has only the first half's checkpoint. For the n-th seed
-the candidate's executions are 2n (up to the save) and 2n + 1 (from the load); other arms have execution n.
+In the resumed_seeds probe, the candidate is interrupted in the middle of each seed's training. Each half runs in its
+own process, so that the second half has only the first half's checkpoint. For the n-th seed, the candidate's executions
+are 2n (until the save) and 2n + 1 (from the load). Other arms have execution n.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from harness.execution.recorder import Recorder
 
 
 def execute(run: Run, recorder: Recorder) -> None:
-    """Execute the arms in the run's order, each with every seed. Replica n of an arm uses the n-th seed."""
+    """Execute the arms in the run's order, each arm with every seed. Replica n of an arm uses the n-th seed."""
     _execute(run, recorder, None)
 
 
 def execute_resumed(run: Run, recorder: Recorder) -> None:
-    """Execute the arms as `execute` does, but interrupt the candidate."""
+    """Execute the arms as `execute` does, but interrupt the candidate's training with each seed."""
     _execute(run, recorder, cast("str", run.settings["candidate"]))
 
 

@@ -1,14 +1,14 @@
 """Compare single steps from the same state (`step_match`), or gradients at the same points (`step_accuracy`).
 
-step_match: for each step a reference computes loss and clipped gradients on its own batch, at the parameters that the
-candidate had before the step. It also updates the candidate's state with the candidate's gradients, by its own
-optimizer. So an error is located in the step in which it occurs, and does not grow over steps. A yardstick, the same
-reference in the candidate's precision, shows how large errors by rounding alone are.
+step_match: for each step, a reference computes loss and clipped gradients on its own batch, at the parameters that the
+candidate had before the step. The reference also updates the candidate's state with the candidate's gradients, by its
+own optimizer. An error is therefore located in the step in which it occurs, and does not grow over steps. A yardstick,
+the same reference in the candidate's precision, shows how large errors from rounding alone are.
 
-step_accuracy: three implementations train the same model. The candidate trains first, with every seed. Then the
-reference trains, then the peer. Each is opened once, and restarted for each seed. All use their own batches and initial
-parameters, whose digests show that they are equal. At chosen steps reference and peer also evaluate the candidate's
-parameters. The parameters before these steps and their gradients stay on the device, where differences are reduced.
+step_accuracy: three implementations train the same model. The candidate trains first, with every seed, then the
+reference, then the peer. Each is opened once, and restarted for each seed. All use their own batches and initial
+parameters, whose digests show that they are equal. At chosen steps, reference and peer also evaluate the candidate's
+parameters. The parameters before these steps and the gradients stay on the device, where differences are reduced.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ Quantity = Literal["loss", "norms", "gradients", "exp_avg", "exp_avg_sq", "param
 
 @dataclass(frozen=True)
 class Evaluated:
-    """Results of forward, backward and clip: copies, in the arm's own precision."""
+    """Copies of the results of forward, backward and clip, in the arm's own precision."""
 
     loss: Tensor  # []
     norms: Mapping[str, Tensor]  # [] each, before the clip, by the group's name
@@ -68,9 +68,9 @@ class Evaluated:
 
 
 def evaluated_errors(candidate: Evaluated, reference: Evaluated, yardstick: Evaluated) -> list[StepReading]:
-    """Return the errors of loss, norms and gradients against the reference, for the candidate and the yardstick.
+    """Return the errors of loss, norms and gradients of candidate and yardstick against the reference.
 
-    Compare every name of candidate or reference. A tensor that one of the two lacks has an infinite error.
+    Every name of candidate or reference is compared. A tensor that one of the two does not have has an infinite error.
     """
     ours, theirs, exact = _quantities(candidate), _quantities(yardstick), _quantities(reference)
     readings = []
@@ -98,7 +98,7 @@ def updated_errors(after: OptimizerState, expected: OptimizerState, magnitude: O
 
 
 def magnitudes(before: OptimizerState, gradients: Mapping[str, Tensor]) -> tuple[OptimizerState, Mapping[str, Tensor]]:
-    """Return a state and gradients whose update adds absolute values; parameters are negative, as it subtracts."""
+    """Return a state and gradients whose update adds up absolute values. Parameters are negative: updates subtract."""
     state = OptimizerState(
         parameters={name: -tensor.abs() for name, tensor in before.parameters.items()},
         exp_avg={name: tensor.abs() for name, tensor in before.exp_avg.items()},
@@ -108,12 +108,12 @@ def magnitudes(before: OptimizerState, gradients: Mapping[str, Tensor]) -> tuple
 
 
 def _either(ours: Mapping[str, Tensor], exact: Mapping[str, Tensor]) -> list[str]:
-    """Return the names in either mapping, those of the reference first."""
+    """Return the names that are in either mapping, the reference's names first."""
     return list(dict.fromkeys([*exact, *ours]))
 
 
 def _worst(errors: Mapping[str, float]) -> tuple[str, float]:
-    """Return the tensor with the largest error, and the error; "" and 0.0 for no errors. NaN counts as largest."""
+    """Return the tensor with the largest error, and the error; "" and 0.0 if there are none. NaN counts as largest."""
     if not errors:
         return "", 0.0
     tensor = max(errors, key=lambda name: (math.isnan(errors[name]), errors[name]))
@@ -121,7 +121,7 @@ def _worst(errors: Mapping[str, float]) -> tuple[str, float]:
 
 
 def _relative(ours: Tensor | None, exact: Tensor | None) -> float:
-    """Return |ours - exact| / |exact| in the L2 norm; infinite if one is missing, or `exact` alone is 0."""
+    """Return |ours - exact| / |exact| in L2 norms. It is infinite if one is missing, or if only `exact` is 0."""
     if ours is None or exact is None or ours.shape != exact.shape:
         return math.inf
     ours, exact = real(ours).double(), real(exact).double()
@@ -130,7 +130,10 @@ def _relative(ours: Tensor | None, exact: Tensor | None) -> float:
 
 
 def _elementwise(ours: Tensor | None, exact: Tensor | None, scale: Tensor | None) -> float:
-    """Return the largest |ours - exact| / (|scale| + smallest normal number), below which rounding is absolute."""
+    """Return the largest value of |ours - exact| / (|scale| + smallest normal number), elementwise.
+
+    Below the smallest normal number, rounding is absolute.
+    """
     if ours is None or exact is None or scale is None or ours.shape != exact.shape:
         return math.inf
     smallest = torch.finfo(ours.dtype).tiny
@@ -149,7 +152,7 @@ class _Candidate(_Shows, HasMoments, Protocol):
 
 
 class _Twin(_Shows, MakesSingleSteps, Protocol):
-    """Reference and yardstick."""
+    """An arm with the capabilities of a reference and a yardstick."""
 
 
 def execute_step_match(run: Run, recorder: Recorder) -> None:
@@ -197,7 +200,7 @@ def _recorded(run: Run, name: str, recorder: Recorder, candidate: str) -> Iterat
 
 
 def _offering(life: ArmLife, own: str, protocol: type) -> TrainingRun:
-    """Return the arm's run. Raises `NotAvailable` if the run lacks a needed capability. own: the name of `protocol`."""
+    """Return the arm's run. Raises `NotAvailable` if the run lacks a capability. own: the name of `protocol`."""
     needed = {"parameters": HasParameters, "gradients": HasGradients, "gradient_norms": HasGradientNorms, own: protocol}
     for capability, each in needed.items():
         if not isinstance(life.training, each):
@@ -210,7 +213,7 @@ def _evaluation(twin: _Twin, before: OptimizerState) -> Callable[[int], torch.Te
 
 
 def _stepped(life: ArmLife, training: _Shows, index: int, step: Callable[[int], torch.Tensor]) -> Evaluated:
-    """Make one step of one of the open arms, and return copies of its results."""
+    """Make one step of an open arm, and return copies of its results."""
     with attempts_of(training).working():
         return _seen(training, life.step(index, step))
 
@@ -226,7 +229,7 @@ def _seen(training: _Shows, loss: torch.Tensor) -> Evaluated:
 
 
 def _start_of(candidate: _Candidate) -> OptimizerState:
-    """Return the start state with zero moments, as in Adam. If the candidate has others, its first update differs."""
+    """Return the start state with zero moments, as in Adam. With other moments, the first update would differ."""
     parameters = {name: tensor.detach().clone() for name, tensor in candidate.parameters().items()}
     zeros = {name: torch.zeros_like(tensor) for name, tensor in parameters.items()}
     return OptimizerState(parameters, zeros, zeros)
@@ -246,7 +249,7 @@ Tensors = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings of the probe, from the claim."""
+    """The probe's settings, which come from the claim."""
 
     candidate: str
     peer: str
@@ -296,7 +299,7 @@ def execute_step_accuracy(run: Run, recorder: Recorder) -> None:
 
 
 def _train(run: Run, settings: Settings, seed: int, replica: int, recorder: Recorder) -> Points:
-    """Train the candidate with one seed: all steps if losses are compared, else up to the last compared gradients."""
+    """Train the candidate with one seed: all steps if losses are compared, else up to the last read gradients."""
     arm, points = settings.candidate, Points()
     steps = run.workload.steps if seed in settings.loss_seeds else max(settings.gradient_steps) + 1
     seeded = run.model_copy(update={"workload": run.workload.model_copy(update={"seed": seed})})
@@ -317,7 +320,7 @@ def _train(run: Run, settings: Settings, seed: int, replica: int, recorder: Reco
 
 
 def _follow(run: Run, settings: Settings, arm: str, points: Points, recorder: Recorder) -> Points:
-    """Train another arm with every seed. Return its losses and gradients at the candidate's points."""
+    """Train another arm with every seed. Return its losses, and its gradients at the candidate's parameters."""
     found: Points = {}
     with ArmLife(run, arm, recorder, 0, digest=_digest) as opened:
         training = opened.training
@@ -338,7 +341,7 @@ def _follow(run: Run, settings: Settings, arm: str, points: Points, recorder: Re
 
 
 class _Shown:
-    """Copies a run's parameters and gradients. Raises `NotAvailable` for a run that lacks a capability."""
+    """Copies parameters and gradients of a run. Raises `NotAvailable` if the run does not show them."""
 
     def __init__(self, training: TrainingRun, arm: str) -> None:
         if not (
@@ -353,15 +356,15 @@ class _Shown:
         return _copies(self._training.parameters())
 
     def point(self, before: Tensors, loss: Tensor) -> Point:
-        """Return the step that was made last. before: the parameters with which the step began."""
+        """Return the point of the last step. before: the parameters with which the step began."""
         batch = batch_digests([self._training.inputs()])[0]
         return Point(before, batch, loss.detach().clone(), _copies(self._training.gradients()))
 
 
 def step_errors(settings: Settings, seed: int, step: int, points: Mapping[str, Point]) -> StepErrors:
-    """Reduce one step's gradients of each arm to norms, and add digests of the parameters and batches.
+    """Reduce each arm's gradients in one step to norms, and add digests of parameters and batches.
 
-    Leave out tensors of which some arm has no gradient, or a gradient of another shape.
+    A tensor is left out if some arm has no gradient for it, or a gradient of another shape.
     """
     candidate, peer, reference = (
         points[arm].gradients for arm in (settings.candidate, settings.peer, settings.reference)
@@ -389,7 +392,7 @@ def step_errors(settings: Settings, seed: int, step: int, points: Mapping[str, P
 
 
 def _norm(tensor: Tensor, other: Tensor | None = None) -> Tensor:
-    """Return the L2 norm of a tensor, or of its difference from another, in float64 on the tensor's device; 0-d."""
+    """Return the L2 norm of a tensor, or of its difference from `other`, as a 0-d float64 tensor on its device."""
     difference = real(tensor).double() if other is None else real(tensor).double() - real(other).double()
     norm: Tensor = torch.linalg.vector_norm(difference)
     return norm

@@ -1,6 +1,6 @@
-"""Test if a GPU's clock is steady: both arms of a timing take turns, as in the throughput probe, but no step is timed.
+"""Test whether a GPU's clock is steady. Both arms of a timing take turns, as in a timing, but no step is timed.
 
-The supervisor samples the SM clock meanwhile. So the choice of a GPU depends on its clock, not on the arms' ratio.
+Meanwhile the supervisor samples the SM clock. A GPU is therefore chosen by its clock, not by the ratio of the arms.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Measure the memory that torch reserves for an arm's steps: `python -m harness.execution.probes.step_memory`.
 
-The process reads a run of one arm from its standard input, opens the arm, answers, and waits for
-`GO`. Only then it trains, measures, and answers again.
+The process reads a run of one arm from its standard input, opens the arm, answers, and waits for `GO`. Then it trains,
+measures, and answers again.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ SMALL_ALLOCATION = 2**20
 
 
 class StepMemory(Record):
-    """The bytes that steps add to an opened run: torch's peak reservation, by pool, and memory of graphs.
+    """The bytes that steps add to an opened run: torch's peak reservation by pool, and the memory of graphs.
 
-    segments: the sizes of the large pool's driver allocations at the end, captures included.
+    segments: the sizes of the large pool's driver allocations at the end, including those of captures.
     """
 
     large_bytes: int
@@ -43,19 +43,19 @@ class MemoryAnswer(Answer):
 class MemoryProbe:
     """Measures the memory that torch's allocator reserves for the steps of an arm, in another process, without a fault.
 
-    The process starts at once, and opens the arm while the worker opens its own. Other use of the device does not
-    matter until then. `measure` lets the process train and measure, and returns after its end. A context manager: the
-    process ends with the block at the latest. Each wait raises `ProcessFailed` if the process fails or takes longer
-    than LIMIT_S, and `NotAvailable` if the arm's system does.
+    The process starts at once, and opens the arm while the worker opens its own arm. Until then, other use of the
+    device does not matter. `measure` lets the process train and measure, and returns after the process has ended. This
+    is a context manager: the process ends with the block at the latest. Each wait raises `ProcessFailed` if the process
+    fails or takes longer than LIMIT_S seconds, and `NotAvailable` if the arm's system does.
     """
 
     def __init__(self, run: Run, arm: str) -> None:
-        """Start the process that measures."""
+        """Start the measuring process."""
         self._child = start_child("harness.execution.probes.step_memory")
         self._child.send(run.model_copy(update={"arms": {arm: run.arms[arm]}, "fault": None, "fault_arms": []}))
 
     def wait_until_ready(self) -> None:
-        """Wait until the process has opened the arm. It makes no step before `measure`."""
+        """Wait until the process has opened the arm. The process makes no step before `measure` is called."""
         answered(self._child, MemoryAnswer, NAMED, LIMIT_S)
 
     def measure(self) -> StepMemory:
@@ -85,7 +85,7 @@ def main() -> NoReturn:
 
 
 def _measure(run: Run, line: Line) -> MemoryAnswer:
-    """Open the arm, wait for `GO`, train every shape twice, and return the memory that this reserved."""
+    """Open the arm, wait for `GO`, train every shape twice, and return the memory that the training reserved."""
     (arm,) = run.arms
     with opened(run, arm) as training:
         line.send(MemoryAnswer().model_dump_json())
@@ -95,9 +95,10 @@ def _measure(run: Run, line: Line) -> MemoryAnswer:
 
 
 def measured(run: Run, arm: str, training: TrainingRun) -> StepMemory:
-    """Train every shape of `arm` twice. Return the memory that this reserved. training: open, without a step yet.
+    """Train every shape of `arm` twice, and return the memory that the training reserved.
 
-    Memory outside torch's pools is measured by the device's free memory, so no other process may use the device.
+    training: the opened run, which has made no step. Memory outside of torch's pools is measured by the device's free
+    memory, so no other process may use the device.
     """
     from harness.devices.device_memory import growth
 

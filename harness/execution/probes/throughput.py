@@ -1,14 +1,14 @@
-"""The throughput probe: one process of a timing comparison, in which both arms take turns.
+"""Execute one process of a timing comparison, in which both arms take turns (the throughput probe).
 
-After a warm-up it times rounds of four blocks in ABBA order. A block is `block_steps` steps between two
-device synchronizations, by the host's clock. Both arms make the same step indices, so their losses can be
-compared step by step. A block contains only the steps and one small copy of each batch. Losses and digests
-are read outside of the timed blocks, and the processor's pace is measured before and after each block.
+After a warm-up, rounds of four blocks are timed in ABBA order. A block is `block_steps` steps between two device
+synchronizations, timed by the host's clock. Both arms make steps with the same indices, so that their losses can be
+compared step by step. A block contains only the steps and one small copy of each batch. Losses and digests are read
+outside of the timed blocks, and the processor's pace is measured before and after each block.
 
-On CUDA one process of a claim is profiled in untimed blocks at the end, as evidence of the device's work for
-the whole claim. The other processes count graph launches in the timed blocks. Counting and profiling exclude
-each other (`launch_counter`). Only timed and profiled blocks wait until they are alone on the machine. If the
-arms are of two commits, each has a process of its own (`timed_apart`).
+On CUDA, one of a claim's processes is profiled in untimed blocks at its end. This shows the device's work for the whole
+claim. The other processes count graph launches in the timed blocks. Counting and profiling exclude each other
+(`launch_counter`). Only timed and profiled blocks wait until they are alone on the machine. If the arms are of two
+commits, each arm has its own process (`timed_apart`).
 """
 
 from __future__ import annotations
@@ -58,15 +58,16 @@ class Helpers:
         self._before: dict[str, dict[int, float]] = {}
 
     def note(self, arm: str) -> None:
-        """Assign all helpers that appeared since the last call to `arm`, and forget helpers that have ended."""
+        """Assign all helpers that were started since the last call to `arm`, and forget helpers that have ended."""
         known, self._arms = self._arms, {}
         for clock, parent in _clocks():
             self._arms[clock] = known[clock] if clock in known else self._arms.get(parent, arm)
 
     def begin(self, arm: str) -> float | None:
-        """Return the processor seconds of the arm's helpers since its last block ended; 0 before its first block.
+        """Return the processor seconds of the arm's helpers since the arm's last block ended; 0 before its first block.
 
-        Call it right before a block of `arm` begins, and `end` right after. Return None where there are no clocks.
+        Call this right before a block of `arm` begins, and `end` right after the block. None if helpers have no clocks
+        here.
         """
         if sys.platform != "linux":
             return None
@@ -76,7 +77,7 @@ class Helpers:
         return sum(max(0.0, worked - before.get(clock, 0.0)) for clock, worked in now.items())
 
     def end(self, arm: str) -> None:
-        """Record the processor time of the arm's helpers, including helpers that appeared in its block."""
+        """Record the processor time of the arm's helpers, including helpers that were started in its block."""
         self.note(arm)
         self._before[arm] = self._seconds(arm)
 
@@ -90,7 +91,7 @@ class Helpers:
 
 
 def _clocks() -> Iterator[tuple[int, int]]:
-    """Yield the clock of each Python thread and of each descendant process, with the clock of its parent."""
+    """Yield, for each Python thread and each descendant process, its clock and the clock of its parent."""
     if sys.platform != "linux":
         return
     for thread in python_threads():
@@ -129,7 +130,7 @@ def _text(path: str) -> str:
 
 
 def execute(run: Run, recorder: Recorder) -> None:
-    """Open both arms, warm up and time them. If the process is to be profiled, watch one untimed block of each arm."""
+    """Open both arms, warm up and time them. If this process is profiled, then watch one untimed block of each arm."""
     candidate, baseline = arms_of(run)
     with ExitStack() as stack:
         process = TimedProcess(run, recorder, stack)
@@ -146,7 +147,7 @@ def execute(run: Run, recorder: Recorder) -> None:
 
 
 class TimedProcess:
-    """The stages of a timing in one process, and the arms that it opens. stack: closes the arms."""
+    """The stages of a timing in one process, and the arms that the process opens. stack: closes the arms at the end."""
 
     def __init__(self, run: Run, recorder: Recorder, stack: ExitStack) -> None:
         self.run, self.recorder, self._stack = run, recorder, stack
@@ -166,7 +167,7 @@ class TimedProcess:
         self._helpers.note(name)
 
     def _require_apart(self, opened: ArmLife) -> None:
-        """Raise `NotAvailable` if `opened`, the newest arm, trains or has replaced tensors of an earlier open arm."""
+        """Raise `NotAvailable` if `opened`, the newest arm, trains or has replaced tensors of an arm opened earlier."""
         for name, arm in self.arms.items():
             if shared := shared_parameters(arm.training, opened.training):
                 raise NotAvailable(
@@ -176,7 +177,7 @@ class TimedProcess:
                 )
 
     def warm_up(self, name: str) -> None:
-        """Make the first steps of an arm, capture and compilations included."""
+        """Make the first steps of an arm, which include its capture and compilations."""
         arm = self.arms[name]
         arm.life.phase("warm-up")
         arm.block(1)
@@ -228,7 +229,7 @@ class TimedProcess:
                 arm.life.end()
 
     def watch(self) -> TimingEvidence:
-        """Watch an untimed block of each arm, unless launches were counted. Return all evidence but the blocks."""
+        """Watch an untimed block of each arm, unless launches were counted. Return all evidence but timed blocks."""
         counter, watch = self._counter, self._counter is None
         if watch and has_cuda():
             # Set up after the timed blocks, because a profiler session may disturb them: on an H200 a captured tiny
@@ -265,7 +266,7 @@ class TimedProcess:
 
 
 def shared_parameters(first: TrainingRun, second: TrainingRun) -> str:
-    """Return, for a message, the parameters of `first` that `second` trains, too, or replaced when it was opened."""
+    """Return, as text, the parameters of `first` that `second` also trains, or that it replaced when it was opened."""
     if not (isinstance(first, HasParameters) and isinstance(second, HasParameters)):
         return ""
     try:

@@ -1,13 +1,13 @@
 """Time arms of two commits once: each arm has a process, and the processes take turns in ABBA order, block by block.
 
-Two commits have modules of the same names, so no process can hold both. This process opens no arm, so
-that both arms have equal conditions. It starts a process for each arm, sends them commands in turn, and
-waits while one works. The other process waits, too, with its arm open, as it would within one process.
-The arm that is opened first alternates from one measurement to the next.
+Two commits have modules with the same names, so no process can hold both. This process opens no arm itself, so that
+both arms have equal conditions. It starts a process for each arm, sends commands to the processes in turn, and waits
+while one of them works. The other process waits too, with its arm open, as it would if both shared a process. The arm
+that is opened first alternates from one measurement to the next.
 
-Each pair of processes adds noise to a timing. The noise is part of the spread of the pairs' ratios,
-which decides the verdict. An arm's first block in a round begins after a wait, and so may be slower
-than its second block. This difference is part of the ratios of each arm to itself.
+Each pair of processes adds noise to a timing. This noise is part of the spread of the pairs' ratios, which decides the
+verdict. An arm's first block in a round begins after a wait, and may therefore be slower than its second block. The
+ratios of each arm to itself include this difference.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ENDING_S = 10.0  # time for a process to close its arm
 
 
 def execute(run: Run, recorder: Recorder, baseline: ImportPath) -> None:
-    """Open both arms, warm up and time them. If the processes are profiled, watch one untimed block of each arm."""
+    """Open both arms, warm up and time them. If the processes are profiled, then watch one untimed block of each."""
     candidate, reference = arms_of(run)
     order = (reference, candidate) if run.process % 2 == 0 else (candidate, reference)
     with ExitStack() as stack:
@@ -86,12 +86,12 @@ class ArmProcess:
         return answer.block
 
     def timing(self) -> TimingEvidence:
-        """Let the process watch an untimed block, and return the evidence. Raises `ProcessFailed` if there is none."""
+        """Let the process watch an untimed block, and return the evidence. Raises `ProcessFailed` if it sends none."""
         answer = self.do(Command(what="watch"))
         if answer.timing is None:
             raise ProcessFailed(f"{self._named}: its process told of no timing")
         return answer.timing
 
     def close(self) -> None:
-        """Let the process close its arm, and end it."""
+        """Let the process close its arm, and end the process."""
         self._child.close(ENDING_S)

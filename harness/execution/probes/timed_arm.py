@@ -1,6 +1,6 @@
-"""One arm of a timing: its trainer, blocks of steps between two device synchronizations, and rounds of blocks.
+"""Time one arm: its trainer, blocks of steps between two device synchronizations, and rounds of blocks.
 
-A round has four blocks in ABBA order, whether the arms share a process or not.
+A round has four blocks in ABBA order, whether or not the arms share a process.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ def timed_rounds(run: Run, timed_block: TimedBlock, disturbed: Callable[[Block],
 
 
 def arms_of(run: Run) -> tuple[str, str]:
-    """Return the names of candidate and baseline."""
+    """Return the names of the candidate arm and the baseline arm."""
     return str(run.settings["candidate"]), str(run.settings["baseline"])
 
 
 def joined_timing(run: Run, blocks: list[Block], seen: list[TimingEvidence]) -> TimingEvidence:
-    """Join the evidence of both arms' processes. A planted event counts as seen only if all processes saw theirs."""
+    """Join the evidence of both arms' processes. A planted event counts as seen only if each process saw its own."""
     planted = [each.profiler_sees_planted for each in seen if each.profiler_sees_planted is not None]
     counted = [each.counter_sees_planted for each in seen if each.counter_sees_planted is not None]
     candidate, baseline = arms_of(run)
@@ -85,7 +85,7 @@ RAISE_CLOCKS_S = 0.15
 
 
 class BlockTimes(NamedTuple):
-    """Seconds of one block."""
+    """The seconds that one block took."""
 
     wall: float
     processor: float
@@ -95,7 +95,7 @@ class BlockTimes(NamedTuple):
 
 @dataclass
 class TimedArm:
-    """One arm's life, whose steps are called in blocks."""
+    """An open arm whose steps are made in blocks."""
 
     life: ArmLife
     attempts: CaptureAttempts = field(default_factory=CaptureAttempts)
@@ -110,8 +110,10 @@ class TimedArm:
 
     @contextmanager
     def own_globals(self) -> Iterator[None]:
-        """Restore the process's generators and torch's settings as this arm left them. So each arm draws the same
-        random numbers as alone, and keeps its own settings. Captures within the block count for this arm.
+        """Restore the process's generators and torch's settings as this arm left them.
+
+        Each arm therefore draws the same random numbers as if it were alone, and keeps its own settings. Captures
+        within the block count for this arm.
         """
         known = generators.global_generators()
         generators.restore(known, self._generators)
@@ -123,7 +125,7 @@ class TimedArm:
     def block(self, steps: int, *, profiled: bool = False, drawing: bool = False) -> BlockTimes:
         """Make `steps` steps and return their times. Losses and copies of the batches stay on the device.
 
-        drawing: watch the operators that draw random numbers, which takes time.
+        drawing: True to watch the operators that draw random numbers, which takes time.
         """
         self._losses, self._inputs = [], []
         draws = self.life.watch_of_draws(self.life.steps_called) if drawing else None
@@ -170,7 +172,7 @@ class TimedArm:
         self._losses, self._inputs = [], []
 
     def watch_launches(self) -> Watched:
-        """Make an untimed block alone on the machine, and return its graph launches; without CUDA they are None."""
+        """Make an untimed block alone on the machine, and return its graph launches, which are None without CUDA."""
         watched = Watched()
         with ExitStack() as watch, ExitStack() as solitude:
             if has_cuda():
@@ -183,14 +185,14 @@ class TimedArm:
 
 @contextmanager
 def undisturbed(recorder: Recorder) -> Iterator[None]:
-    """Keep this process alone on the machine within the block, with its GPU at the clocks of a busy GPU."""
+    """Keep this process alone on the machine within the block, and first bring its GPU to the clocks of a busy GPU."""
     with recorder.alone():
         raise_clocks()
         yield
 
 
 def raise_clocks() -> None:
-    """Keep the GPU busy for a moment, because a warm-up of short steps leaves it at idle clocks (345 MHz)."""
+    """Keep the GPU busy for a moment, because it stays at its idle clock (345 MHz) during a warm-up of short steps."""
     if not has_cuda():
         return
     values = torch.zeros(2**24, device="cuda")

@@ -1,10 +1,11 @@
-"""Train an arm over some of its steps in a process of its own: `python -m harness.execution.probes.training_part`.
+"""Train an arm over a part of its steps in its own process: `python -m harness.execution.probes.training_part`.
 
-The process reads a `TrainingPart` from its standard input and answers with an `Answer`. It writes records and
-series into the run's directory itself, while the worker that started it waits (`train_elsewhere`).
+The process reads a `TrainingPart` from its standard input and answers with an `Answer`. It writes records and series
+into the run's directory itself, while the worker that started it waits (`train_elsewhere`).
 
-It imports torch before it gets its part. All parts but the first load a checkpoint; all parts but the last save one.
-After a save the process makes a few more steps, which must not change the checkpoint, waits for its threads, and ends.
+It imports torch before it gets its part. All parts except the first load a checkpoint; all parts except the last save
+one. After a save the process makes a few more steps, which must not change the checkpoint, waits for its threads, and
+ends.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ STEPS_AFTER_SAVE = 2  # the first step changes every saved tensor; an asynchrono
 
 
 class TrainingPart(Job):
-    """Part of a training. replica: the number of this execution. first, until: its steps, without `until`.
+    """Part of a training. It makes the steps from `first` up to, but not including, `until`.
 
-    seed: replaces the workload's seed, and is recorded as a fact.
+    replica: the number of this execution. seed: replaces the workload's seed, and is recorded as a fact.
     """
 
     arm: str
@@ -38,9 +39,9 @@ class TrainingPart(Job):
 
 
 def train_elsewhere(parts: Sequence[TrainingPart], recorder: Recorder) -> ArmFailed | None:
-    """Train the parts one after the other, each in a process of its own. Return how the arm failed, or None.
+    """Train the parts one after the other, each in its own process. Return how the arm failed, or None.
 
-    Start all processes at once, because importing torch takes longer than a small training.
+    All processes are started at once, because importing torch takes longer than a small training.
     """
     with ExitStack() as stack:
         children = [stack.enter_context(start_child("harness.execution.probes.training_part")) for _ in parts]
@@ -71,7 +72,7 @@ def _train_in(child: Child, part: TrainingPart, recorder: Recorder) -> ArmFailed
 
 
 def _last_phase(recorder: Recorder) -> str:
-    """Return the last phase of the part's process, whose recorder has overwritten this process's phase."""
+    """Return the last phase that the part's process recorded. Its recorder has replaced this process's phase."""
     with suppress(OSError):
         return (recorder.directory / HEARTBEAT).read_text(encoding="utf-8", errors="replace").partition("\n")[0]
     return recorder.current_phase
@@ -92,7 +93,7 @@ def main() -> NoReturn:
 
 
 def train(run: Run, part: TrainingPart, recorder: Recorder, line: Line) -> NoReturn:
-    """Open the arm, make the steps, and end this process. Raises what the system raises."""
+    """Open the arm, make the steps, and end this process. Raises any exception that the system raises."""
     # imported here, because these modules import torch
     from harness.execution.arm import ArmLife
     from harness.execution.probes.checkpoints import load_checkpoint, record_saved, save
@@ -106,7 +107,10 @@ def train(run: Run, part: TrainingPart, recorder: Recorder, line: Line) -> NoRet
         saves, earlier = part.until < run.workload.steps, (part.first + part.until) // 2
 
         def after(steps: int) -> None:
-            """Save once in mid-part, unused: a faulty saver may keep its first save, or disturb the training."""
+            """Save once in the middle of the part, and ignore the result. A faulty saver may keep this first save.
+
+            It may also disturb the training.
+            """
             if saves and part.first < earlier == steps:
                 life.phase("save earlier")
                 save(life, steps=steps)

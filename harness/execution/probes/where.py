@@ -1,8 +1,9 @@
-"""The where probe: execute arms up to a step, and record digests of each step, or the operators of the last step.
+"""Execute arms up to a step, and record digests of each step, or the operators of the last step (the where probe).
 
-Settings: `last`: the last step. `observed`: observe its operators, in a second execution. By arm: `evaluate`: evaluate
-each time after this many steps; `resume`: save, open again and load after these steps; `values`: record the results of
-these operators. `deterministic`: use torch's deterministic algorithms where torch has them. `limit_s`: limit for all.
+Settings for all arms: `last` is the last step. With `observed`, its operators are observed in a second execution.
+`deterministic` uses torch's deterministic algorithms where they exist. `limit_s` is the time limit of the whole run.
+Settings for each arm: `evaluate` evaluates each time after this many steps. `resume` saves, opens the arm again and
+loads after these steps. `values` records the results of these operators.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from harness.system.replay.sites import SiteFinder, names_of_modules, sites_note
 
 
 def execute(run: Run, recorder: Recorder) -> None:
-    """Execute each arm to the last step. If the run asks for it, execute the arm again under the observer."""
+    """Execute each arm up to the last step. If the run requests it, execute the arm again and observe its operators."""
     until = monotonic() + float(str(run.settings["limit_s"]))
     repeats = deterministic_algorithms(is_strict=False) if run.settings.get("deterministic") else nullcontext()
     with repeats:
@@ -57,7 +58,7 @@ class _Execution:
         self._finder = SiteFinder({})
 
     def train(self) -> None:
-        """Make the steps, and record each of them, or only the last step if the run observes its operators."""
+        """Make the steps, and record each step, or only the last step if the run observes operators."""
         self._open()
         for step in range(self._last + 1):
             if monotonic() > self._until:
@@ -114,7 +115,7 @@ class _Execution:
         )
 
     def _between(self, steps: int) -> None:
-        """Evaluate, or save and load, if the claim does so after `steps` steps."""
+        """Evaluate, or save and load, if the claim requires this after `steps` steps."""
         if self._every and steps and steps % self._every == 0:
             training: Any = self.training
             training.evaluate()
