@@ -1,1 +1,1 @@
-"""Watch an arm for a probe: each watcher watches one thing and writes its record."""
+"""Watch an arm for a probe. Each watcher observes one thing and writes a record of it."""

@@ -1,7 +1,7 @@
-"""Count the captures that begin in this process and their replays. Keep errors and operators of the captures.
+"""Count the captures that begin in this process, and their replays. Keep the captures' errors and operators.
 
-The judge checks a system's report of its captures against these counts. `harness.execution.opening` opens every
-arm under counts of its own. The record of an arm's end contains the counts and the captured operators.
+The judge compares a system's report of its captures with these counts. `harness.execution.opening` opens every arm
+within its own counts. The record of an arm's end contains the counts and the captured operators.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _COUNTING: list[CaptureAttempts] = []  # only the last counts captures: that of 
 class CaptureAttempts:
     """Counts the captures that begin within its block: torch's CUDA graphs, used by any library, and traced steps.
 
-    If several blocks are open, only the innermost counts, or the one whose `working` was entered last. errors: a
-    sentence with the user's line for each capture that an exception ended, caught or not. replaying: true while a
-    replay runs. replayed: set it to a list to collect the graphs and traced steps that are replayed. left_out: if
-    true, a replay does nothing, and returns the result of the previous replay.
+    If several blocks are open, only one of them counts: the innermost block, or the block whose `working` was entered
+    last. errors: for each capture that an exception ended, whether caught or not, a sentence with the user's line.
+    replaying: True while a replay runs. replayed: set it to a list to collect the graphs and traced steps that are
+    replayed. left_out: if True, a replay does nothing, and returns the result of the previous replay.
     """
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class CaptureAttempts:
 
     @contextmanager
     def working(self) -> Iterator[None]:
-        """Count captures within the block here, even if another arm was opened later."""
+        """Count captures within the block in this object, even if another arm was opened later."""
         _COUNTING.append(self)
         try:
             yield
@@ -111,7 +111,7 @@ class CaptureAttempts:
         return replayed
 
     def _watch(self, begun: object) -> None:
-        """Collect the operators of a traced step, or of a graph from now until its capture ends."""
+        """Collect the operators of a traced step, or of a CUDA graph from now until the graph's capture ends."""
         if isinstance(begun, TracedStep):
             self.operators |= begun.operators
             self.draws.append(begun.draws)

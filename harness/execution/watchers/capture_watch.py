@@ -1,6 +1,6 @@
-"""Watch the steps of a captured arm: the host's work in each step, and with the profiler the device's work in some.
+"""Watch the steps of a captured arm: in each step the host's work, and in some steps the device's work, by profiler.
 
-In every arm the operators of one step that draw random numbers are watched, to find arms whose masks differ.
+In every arm, one step's operators that draw random numbers are watched, to find arms whose random masks differ.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from harness.system.replay.operations import OperatorWatch
 
 
 class DrawWatch:
-    """Keeps the generators' states before and after its block. `watch`, entered within, collects a step's operators.
+    """Keeps the generators' states before and after its block. `watch`, entered within it, collects a step's operators.
 
-    The two are separate, because reading a state executes operators, which other watchers must not count.
+    These are two blocks, because reading a generator's state executes operators that other watchers must not count.
     """
 
     def __init__(self, step: int) -> None:
@@ -50,16 +50,16 @@ class DrawWatch:
 
     @property
     def operators(self) -> set[str]:
-        """Return the names of the step's computing operators."""
+        """Return the names of the operators with which the step computes."""
         return self.watch.names
 
     @property
     def form(self) -> str:
-        """Return one digest of all operators of the step."""
+        """Return one digest of the sequence of all operators of the step."""
         return self.watch.form
 
     def record(self, captured: Sequence[Sequence[str]]) -> Draws:
-        """Return the record of random draws. captured: for each capture of the arm, its operators that draw."""
+        """Return the record of random draws. captured: for each capture of the arm, the operators that draw."""
         moved = {name: state for name, state in self._after.items() if state != self._before.get(name)}
         return Draws(
             step=self._step, operators=self.watch.draws, captured=[list(each) for each in captured], generators=moved
@@ -85,7 +85,7 @@ def capture_evidence(
     watched: Watched,
     every_step: StepWatch | None = None,
 ) -> CaptureEvidence:
-    """Return the capture's evidence, with a census of every graph in `record`. The graphs must still be alive."""
+    """Return the evidence of a capture, with a census of every graph in `record`. The graphs must still exist."""
     clip_kernels = training.clip_kernels() if isinstance(training, CountsClippedTensors) else None
     nodes = [census(label, graph, clip_kernels) for label, graph in record.graphs.items()]
     return CaptureEvidence(
@@ -138,7 +138,7 @@ def capture_record(training: TrainingRun, planned: PlannedArm) -> CaptureRecord:
 
 
 def _moved(captured: Mapping[str, int], now: Mapping[str, int]) -> list[str]:
-    """Return the names of buffers that have another address than at capture, or are gone."""
+    """Return the names of buffers that no longer exist or whose address differs from the address at capture."""
     return sorted(name for name, address in captured.items() if now.get(name) != address)
 
 
@@ -148,10 +148,10 @@ Windows = dict[int, tuple[int, bool]]  # first step -> number of steps, and True
 
 
 class Watcher(NamedTuple):
-    """Holds the functions that are called before, around and after each step with its index, and after the last step.
+    """Functions that are called before, around and after each step, with the step's index, and after the last step.
 
-    parts: the parts that fail with an error of the watcher, which is not called again. Without parts
-    an error fails the arm.
+    parts: the parts of the evidence that fail if the watcher raises. The watcher is then not called again. If there are
+    none, an error fails the arm.
     """
 
     parts: tuple[Part, ...] = ()
@@ -162,7 +162,7 @@ class Watcher(NamedTuple):
 
 
 class CaptureWatch:
-    """The watch over a series of steps of one execution; a context manager that ends an open profile.
+    """Watches a series of steps of one execution. A context manager that also ends a profile that is still open.
 
     captured: returns the system's current report of its capture. watches: False to watch nothing.
     every_step: the watch of single steps; None if there is none.
@@ -189,7 +189,7 @@ class CaptureWatch:
         self.every_step = parts.ask(ask, *self._parts) if watches else None
 
     def around(self, watchers: Sequence[Watcher]) -> list[Watcher]:
-        """Return a probe's watchers with the capture's watchers placed outside and inside of them."""
+        """Return a probe's watchers, with the watchers of the capture placed outside and inside of them."""
         found = [*watchers]
         if self.every_step is not None:
             found.append(Watcher(self._parts, around=self.every_step.step))
@@ -214,7 +214,7 @@ class CaptureWatch:
             self._window.close()
 
     def seen(self, record: CaptureRecord) -> tuple[Watched, StepWatch | None]:
-        """Return the observations of the steps that fit the mechanism of the reported capture."""
+        """Return the observations of the steps, as far as they fit the kind of replay that the system reports."""
         if self.every_step is None:
             return self._profiled, None
         profiled = self._profiled
@@ -238,8 +238,8 @@ class CaptureWatch:
 def profiled_steps(planned: PlannedArm, steps: range) -> Windows:
     """Return the windows of steps that are profiled, for a captured arm on CUDA.
 
-    They are the first steps after the warm steps, and the last steps. In the first steps a capture that is recorded
-    but not launched loses an update.
+    These are the first steps after the warm steps, and the last steps. In one of the first steps, a capture that is
+    recorded but not launched would lose an update.
     """
     steps = steps[planned.arm.warm_steps :]
     if planned.arm.capture == "none" or not has_cuda() or not steps:
@@ -252,7 +252,7 @@ def profiled_steps(planned: PlannedArm, steps: range) -> Windows:
 def _watch_of_every_step(
     run: Run, planned: PlannedArm, training: TrainingRun, captured: Callable[[], CaptureRecord]
 ) -> SeriesWatch | None:
-    """Return a watch of single steps for a captured arm, or for a CUDA arm whose host syncs are judged; else None."""
+    """Return a watch of single steps for a captured arm, or a CUDA arm whose host syncs are judged; otherwise None."""
     device, is_captured = device_of(training), planned.arm.capture != "none"
     if not is_captured and not (planned.watch_every_step and device == "cuda"):
         return None
@@ -268,6 +268,6 @@ def _watch_of_every_step(
 
 
 def _watched_parts(planned: PlannedArm) -> tuple[Part, ...]:
-    """Return the parts whose evidence comes from the watch of every step."""
+    """Return the parts of the evidence that come from the watch of every step."""
     captured: tuple[Part, ...] = ("capture",) if planned.arm.capture != "none" else ()
     return (*captured, "syncs") if planned.observe_syncs else captured

@@ -1,17 +1,18 @@
 """Test whether replays compute a captured step's outputs: make replays without the step, and the step without replays.
 
-The test begins after the arm's end, when all other evidence is recorded. Before each execution the trainable parameters
-and the optimizer's state are restored to the arm's end:
-1. the replays of the last step alone, on the batch that the step left;
-2. `other`, a step that makes the same replays on another batch, and then its replays alone;
+The test begins after the arm's end, when all other evidence is recorded. Before each of the following executions, the
+trainable parameters and the optimizer's state are restored to those at the arm's end:
+1. the replays of the last step alone, on the batch that the step left in its buffers;
+2. a step on another batch with the same replays (called `other`), and then its replays alone;
 3. `other` again, and then the last step without its replays. If everything is captured, parameters do not change, and
-   the loss is that of `other`, which its replays left in their buffers.
+the loss is the loss of `other`, which the replays of `other` left in their buffers.
 
-If a step without its replays gives other outputs than that, as with an optimizer outside the graph, `other` is made
-twice with its replays, and then without, always from the same state with another batch's buffers and gradients. If an
-output repeats, and is the same without replays, the replays do not compute it. If an output does not repeat, the
-replays compute it if without them it equals that of the other batch. If all steps have one batch, buffers and gradients
-of a later state are used: a loss that is the same does not come from replays, but parameters may agree by rounding.
+If a step without its replays gives different outputs, as with an optimizer outside of the graph, a second test follows.
+`other` is made twice with its replays and then once without, each time from the same state, with the buffers and
+gradients of another batch. If an output repeats, and is the same without replays, the replays do not compute it. If an
+output does not repeat, the replays compute it if without them it equals the output for the other batch. If all steps
+have the same batch, buffers and gradients of a later state are used. A loss that is the same then does not come from
+replays, but parameters may be the same because of rounding.
 """
 
 from __future__ import annotations
@@ -51,9 +52,9 @@ def ghost_replay(
 ) -> GhostReplay:
     """Return what the replays of step `last` compute, or the error that ended the test.
 
-    others: steps that made the same replays; the first of them with another batch is used.
-    heartbeat: called after each step and each round of replays. silence: seconds between two heartbeats after which
-    the test ends, because a step may wait forever for a batch.
+    others: steps that made the same replays. The first of them that has another batch is used. heartbeat: called after
+    each step and each round of replays. silence: seconds between two heartbeats after which the test ends, because a
+    step may wait forever for a batch.
     """
     look = _Look(training, attempts)
     try:
@@ -72,14 +73,14 @@ def ghost_replay(
 
 
 class SilentError(BaseException):
-    """A step of the test takes too long. Not an `Exception`, because the step could catch that."""
+    """A step of the test takes too long. This is not an `Exception`, because the step could catch an `Exception`."""
 
 
 @contextmanager
 def _heard(heartbeat: Callable[[], object], silence: float) -> Iterator[Callable[[], object]]:
     """Yield a heartbeat function. Raise SilentError in the block if it is not called for `silence` seconds.
 
-    Outside of the main thread, or if user code handles SIGALRM itself, nothing is raised.
+    Outside of the main thread, and if user code handles SIGALRM itself, nothing is raised.
     """
     is_main = threading.current_thread() is threading.main_thread()
     if silence == inf or not is_main or signal.getsignal(signal.SIGALRM) is not signal.SIG_DFL:
@@ -114,7 +115,7 @@ class _Look:
         self.found: dict[str, Any] = {"replays": len(self._replays)}
 
     def kept(self, *categories: str) -> dict[str, Tensor]:
-        """Return the state tensors of these categories, by default parameters and optimizer, without input buffers."""
+        """Return the state tensors of these categories, without input buffers; default: parameters and optimizer."""
         state = watched_state(self._training)
         return {
             f"{category} {name}": tensor
@@ -140,7 +141,7 @@ class _Look:
     def _compare(self, index: int, last: int) -> None:
         """Make step `index` twice, and once without its replays, from one state. Record which outputs are equal.
 
-        In that state gradients and buffers are those of step `last`, so a step without replays would read them.
+        In this state, gradients and buffers are those of step `last`. A step without replays would read them.
         """
         self._step(index)
         batch, left = self._batch(), self._step(last)
@@ -200,8 +201,10 @@ class _Look:
         return self._parameters() | digests(loss)
 
     def _alone(self) -> _Outputs:
-        """Make the last step's replays without the step, until a later round gives other parameters than the first. The
-        first round is no proof, because a replay that only copies the step's result copies it again.
+        """Make the last step's replays without the step, for several rounds, and return the parameters.
+
+        The rounds end when a later round gives other parameters than the first. The first round alone proves nothing,
+        because a replay that only copies the step's result copies the same result again.
         """
         self.guard.restore()
         given = list[_Outputs]()
@@ -222,7 +225,7 @@ class _Look:
 
 @contextmanager
 def _gradients_kept(parameters: Mapping[str, Tensor]) -> Iterator[None]:
-    """Restore the gradients after the block from copies in the host's memory."""
+    """After the block, restore the gradients from copies that are kept in the host's memory."""
     kept = [(each, each.grad) for each in parameters.values() if each.is_leaf and each.grad is not None]
     values = [local(gradient).detach().to("cpu", copy=True) for _, gradient in kept]
     yield

@@ -1,11 +1,12 @@
 """Reduce the gradients of chosen steps: as the step leaves them and, if different, as its backward pass left them.
 
 A baseline's gradients are kept on the device for its candidates. If the candidate is of another commit, its process
-begins after the baseline's, and gets the tensors by a folder of the session (`Exchange`). These files are not evidence.
-They are loaded as tensors only.
+begins after the baseline's process, and gets the tensors through a folder of the session (`Exchange`). These files are
+not evidence, and only tensors are loaded from them.
 
-The digest of each micro-batch of a step shows that the step has several. Micro-batches are the leading dimension of its
-inputs, in the order of their use. The record of an arm's end contains the number of optimizer updates.
+The digest of each micro-batch of a step shows that the step has several different ones. The leading dimension of the
+step's inputs contains the micro-batches, in the order of their use. The record of an arm's end contains the number of
+optimizer updates.
 """
 
 from __future__ import annotations
@@ -34,19 +35,19 @@ from harness.system.sharded_tensors import whole
 
 
 class Exchange:
-    """One run's folder for tensors between commits; None if all arms are of one commit, which exchange nothing."""
+    """One run's folder for tensors that are passed between commits; None if all arms are of one commit."""
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
 
     def leave(self, arm: str, what: str, tensors: Mapping[str, Tensor]) -> None:
-        """Write tensors of an arm under the name `what`."""
+        """Write tensors of an arm into the folder, under the name `what`."""
         if self._folder is not None:
             self._folder.mkdir(parents=True, exist_ok=True)
             torch.save({name: tensor.detach() for name, tensor in tensors.items()}, self._path(self._folder, arm, what))
 
     def take(self, arm: str, what: str, device: torch.device | str = "cpu") -> dict[str, Tensor] | None:
-        """Return the tensors that an arm left under the name `what`, on `device`; None if it left none."""
+        """Return the tensors that an arm left under the name `what`, on `device`; None if there are none."""
         if self._folder is None or not (path := self._path(self._folder, arm, what)).exists():
             return None
         found: dict[str, Tensor] = torch.load(path, map_location=device, weights_only=True)
@@ -61,7 +62,7 @@ Tensors = Mapping[str, Tensor]
 
 
 class Kept(NamedTuple):
-    """A baseline's gradients of one step."""
+    """The gradients of a baseline in one step."""
 
     left: Tensors
     changed: Tensors | None  # earlier values of gradients that changed after the backward pass; None if not watched
@@ -71,7 +72,7 @@ KeptGradients = dict[tuple[str, int], Kept]
 
 
 class GradientReader:
-    """Reads the gradients of one execution, and keeps them if it is a baseline's."""
+    """Reads the gradients of one execution, and keeps them if the execution is a baseline's."""
 
     def __init__(self, life: ArmLife, kept: KeptGradients, *, keep: bool) -> None:
         self._life, self._run, self._kept, self._keep = life, life.run, kept, keep
@@ -81,8 +82,9 @@ class GradientReader:
 
     @property
     def steps(self) -> list[int]:
-        """Return the steps whose gradients a claim reads. A baseline's repetition has none if no sketches are recorded
-        and only named arms are read.
+        """Return the steps whose gradients a claim reads; none for a baseline's repetition if only named arms are read.
+
+        A repetition has these steps nevertheless if sketches are recorded.
         """
         arms, life = self._run.gradient_arms, self._life
         first = life.replica == 0 or life.arm not in self._run.baseline_of.values()
@@ -153,17 +155,17 @@ def _groups(training: TrainingRun, gradients: Tensors, without: Sequence[str]) -
 
 
 class MicroBatchWatch:
-    """Digests of the micro-batches of every step of one execution, in memory that is allocated once. No host sync."""
+    """Digests the micro-batches of every step of one execution, in memory that is allocated once, without host sync."""
 
     def __init__(self, life: ArmLife, parts: int) -> None:
-        """Start without digests. parts: how many micro-batches a step is expected to have."""
+        """Begin without digests. parts: how many micro-batches a step is expected to have."""
         self._life, self._training = life, life.training
         self._parts, self._steps = parts, life.run.workload.steps
         self._rows: Tensor | None = None  # int64 [steps, parts]
         self._first = self._filled = 0
 
     def add(self, index: int) -> None:
-        """Enqueue the digests of step `index`, which must be the last step made."""
+        """Enqueue the digests of step `index`, which must be the last step that was made."""
         inputs = self._training.inputs() if isinstance(self._training, HasInputs) else {}
         found = split(inputs, self._parts)
         number = len(next(iter(found.values()))) if found else 0
@@ -178,7 +180,7 @@ class MicroBatchWatch:
         self._filled += 1
 
     def write(self) -> None:
-        """Fetch the digests of the steps since the last write, and write them."""
+        """Fetch the digests of the steps since the last call, and write them."""
         if self._rows is None:
             return
         digests = [[as_hex(value) for value in row] for row in self._rows[: self._filled].tolist()]
@@ -188,10 +190,10 @@ class MicroBatchWatch:
 
 
 def split(inputs: Mapping[str, Tensor], parts: int) -> dict[str, Tensor]:
-    """Return the inputs whose first dimension has one entry for each micro-batch, dense and contiguous.
+    """Return the inputs whose first dimension has one entry for each micro-batch, as dense contiguous tensors.
 
-    If no input has `parts` entries, return the inputs with as many entries as the first input by name.
-    Leave out inputs without dimensions, such as a learning rate, because all micro-batches share them.
+    If no input has `parts` entries, return the inputs that have as many entries as the first input by name. Inputs
+    without dimensions, such as a learning rate, are left out, because all micro-batches share them.
     """
     lengths = {name: len(tensor) for name, tensor in sorted(inputs.items()) if tensor.dim()}
     number = parts if parts in lengths.values() else next(iter(lengths.values()), 0)

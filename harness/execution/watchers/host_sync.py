@@ -44,9 +44,10 @@ Detector = Literal["dispatch_mode", "sync_debug_mode", "waiting_calls"]
 
 @dataclass
 class _Seen:
-    """The observations of one step. operations: how many reached the dispatcher; None if not counted.
+    """The observations of one step. operations: how many reached the dispatcher; None if they were not counted.
 
-    replayed: how many of them ran within a replay. after: further operations after the step. syncs: by detector.
+    replayed: how many of the operations ran within a replay. after: number of further operations after the step. syncs:
+    host syncs, by detector.
     """
 
     operations: int | None
@@ -57,11 +58,12 @@ class _Seen:
 
 @dataclass
 class SeriesWatch:
-    """The watch over one execution of an arm.
+    """Watches the steps of one execution of an arm.
 
-    captures: returns the number of captures so far. A step that captures is left out, because it may wait and does more
-    than a replay. The first `unwatched` steps are left out, too, because recording uses dispatch modes of its own.
-    attempts: returns how often torch began a capture, which is cheap. replaying: returns True while a replay runs.
+    captures: returns the number of captures so far. A step that captures is left out, because it may wait, and does
+    more than a replay. The first `unwatched` steps are also left out, because recording uses its own dispatch modes.
+    attempts: returns how often torch began a capture, which is cheap to read. replaying: returns True while a replay
+    runs.
     """
 
     device: str
@@ -86,7 +88,7 @@ class SeriesWatch:
 
     @contextmanager
     def step(self, index: int) -> Iterator[None]:
-        """Watch what runs in the block as step `index`."""
+        """Watch the code in the block as step `index`."""
         self._begun += 1
         if self._begun <= self.unwatched:
             yield
@@ -138,12 +140,12 @@ class SeriesWatch:
         )
 
     def last(self, steps: int) -> Watched:
-        """Return how many operations the last `steps` watched steps replayed."""
+        """Return how many operations ran within replays in the last `steps` watched steps."""
         counts = [seen.replayed for _, seen in sorted(self._steps.items()) if seen.operations is not None][-steps:]
         return Watched(steps=len(counts), operations=sum(counts)) if counts else Watched()
 
     def readings(self) -> list[DetectorReading]:
-        """Return each detector's reading: the host syncs of all watched steps, and whether it sees a planted sync."""
+        """Return each detector's host syncs over all watched steps, and whether the detector sees a planted sync."""
         detectors = dict.fromkeys(name for seen in self._steps.values() for name in seen.syncs)
         return [self._reading(name) for name in detectors]
 
@@ -164,7 +166,7 @@ class SeriesWatch:
 
 
 def places_of(syncs: Syncs) -> list[SyncPlace]:
-    """Return the places where the host waited, with the operation and the count, for evidence."""
+    """Return the places where the host waited, each with the operation and the count, in the form of evidence."""
     return [
         SyncPlace(file=sync.place.file, line=sync.place.line, operation=sync.operation, count=count)
         for sync, count in sorted(syncs.items())
@@ -196,13 +198,13 @@ class _Detector(NamedTuple):
 
 
 class Looks:
-    """An arm that is opened again for detectors, and once more if a detector needs more than the announced steps.
+    """Opens an arm again for detectors, and once more if a detector needs more steps than were announced.
 
-    So the judged execution is not disturbed, and detectors watch the same steps, from the first steps on.
+    The judged execution is therefore not disturbed, and all detectors watch the same steps, the first ones.
     """
 
     def __init__(self, opens: Opens, announced: int, unwatched: int) -> None:
-        """Prepare, but open no arm. unwatched: number of first steps, which no detector watches: they record."""
+        """Prepare, but open no arm yet. unwatched: number of first steps, in which captures are recorded."""
         self._opens, self._announced = opens, announced
         self.first = min(unwatched, announced - 1)
         self._stack, self._training, self._next = ExitStack(), cast("TrainingRun | None", None), 0
@@ -215,7 +217,7 @@ class Looks:
         self._stack.close()
 
     def training(self, steps: int) -> TrainingRun:
-        """Return the opened arm, which can make `steps` more announced steps. If it cannot, open the arm again."""
+        """Return the opened arm if it can make `steps` more announced steps. Otherwise open the arm again."""
         if self._training is None or self._next + steps > self._announced:
             self._training = None
             self._stack.close()
@@ -249,11 +251,11 @@ def observe_syncs(
 ) -> HostSyncEvidence:
     """Open the arm again, and execute `steps` steps under each detector of this machine, one detector after another.
 
-    announced: how many steps the arm expects. unwatched: how many first steps are left out. Fewer steps are
-    watched if there are not enough. every_step: readings of the judged steps themselves. Detectors with CUDA:
-    dispatch mode and profiler; for a replay, which hides its operators from the dispatch mode, profiler and
-    sync-debug mode. Detectors without CUDA: dispatch mode, and a fake pass of the step's body if the system
-    offers it.
+    announced: how many steps the arm expects. unwatched: how many first steps are left out. If there are not enough
+    steps, fewer are watched. every_step: readings of the judged steps themselves.
+    Detectors with CUDA are the dispatch mode and the profiler. A replay hides its operators from the dispatch mode, so
+    for a replay they are the profiler and the sync-debug mode. Detectors without CUDA are the dispatch mode and, if the
+    system offers its step's body, a fake pass of the body.
     """
     with Looks(opens, announced, unwatched) as looks:
         steps = min(steps, announced - looks.first)
@@ -286,19 +288,19 @@ def observe_syncs(
 
 
 def device_of(training: TrainingRun) -> str:
-    """Return the device that the system states: `cuda` or `cpu`."""
+    """Return the type of the device that the system states: `cuda` or `cpu`."""
     return str(training.facts().get("device", "cpu")).partition(":")[0]
 
 
 def _beside_the_profiler(device: str, *, replayed: bool) -> _Detector:
-    """Return the second detector on a GPU, next to the profiler, or the first detector on a CPU."""
+    """Return the detector used in addition to the profiler on a GPU, or the first detector on a CPU."""
     if device == "cuda" and replayed:
         return _Detector("sync_debug_mode", by_sync_debug_mode)
     return _Detector("dispatch_mode", partial(by_dispatch_mode, device=device))
 
 
 def _read_profile(steps: int, looks: Looks) -> DetectorReading:
-    """Count syncs without stacks. If there are any, watch further steps with stacks, to find the places."""
+    """Count syncs without stacks. If there are any, watch further steps with stacks, to find where the syncs are."""
     with _named("profiler"):
         seen, sees_planted = counted_by_profiler(looks.next_steps(steps))
         places: Syncs = by_profiler(looks.next_steps(steps)) if seen else Counter()
@@ -322,7 +324,7 @@ def _read(detector: _Detector, device: str, steps: int, execution: Callable[[], 
 
 @contextmanager
 def _named(detector: str) -> Iterator[None]:
-    """Add the detector's name to an error of the block."""
+    """Add the detector's name to an error that is raised in the block."""
     try:
         yield
     except Exception as error:
@@ -339,7 +341,7 @@ def _read_fake_pass(training: HasStepBody, device: str) -> DetectorReading:
 
 
 def foreseen_on_a_gpu(opens: Callable[[], AbstractContextManager[TrainingRun]]) -> OnAGpu:
-    """Open an arm again on the CPU, warm up its step as a capture does, and predict what the step would do on a GPU."""
+    """Open an arm again on the CPU, warm up its step as before a capture, and predict the step's behavior on a GPU."""
     placement = Placement()
     try:
         with as_written(), placement, opens() as training:

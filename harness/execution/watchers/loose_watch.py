@@ -1,4 +1,4 @@
-"""Decide the role of each loose tensor that the steps made: state, a table, a log, or a leftover."""
+"""Decide the role of each loose tensor that the steps created: state, a table, a log, or a leftover."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _Like = tuple[str, object, object]  # name without numbers, type, shape: tensors
 
 
 class _Seen(NamedTuple):
-    """A loose tensor at one time. place: of its elements; another tensor may reuse the place later."""
+    """A loose tensor at one time. place: of the tensor's elements in memory; another tensor may use it later."""
 
     memory: Memory | None
     place: tuple[object, ...]
@@ -33,9 +33,10 @@ class _Seen(NamedTuple):
 
 
 class LooseWatch:
-    """Follows some steps of an execution with a ledger. Call `begin`, then `step` around and `stepped` after each step.
+    """Follows some steps of an execution with a ledger, which tracks from which tensors a tensor is computed.
 
-    An error of the watch is recorded as the failure of the roles, and affects nothing else. state: returns the state.
+    Call `begin`, then for each step enter `step` around it, and call `stepped` after it. An error of the watch is
+    recorded as the failure of the roles, and affects nothing else. state: returns the current state.
     """
 
     def __init__(self, state: Callable[[], StateByCategory]) -> None:
@@ -63,7 +64,7 @@ class LooseWatch:
 
     @contextmanager
     def step(self, *, left: int) -> Iterator[None]:
-        """Watch a step in the block. left: how many steps come after it."""
+        """Watch a step in the block. left: how many steps are still to come after this one."""
         index = self._ledger.step
         self._chosen = chosen = self._chosen or FollowedSteps(index + left + 1)
         if chosen.looks_before(index):
@@ -76,13 +77,13 @@ class LooseWatch:
 
     @contextmanager
     def evaluation(self) -> Iterator[None]:
-        """Watch an evaluation between two steps. Tensors that the evaluation reads are state, as for a step."""
+        """Watch an evaluation between two steps. Tensors that it reads are state, like tensors that steps read."""
         with self._ledger:
             yield
         self._ask(self._ledger.evaluated)
 
     def stepped(self, loss: object, *, left: int) -> None:
-        """Record that a step has returned its loss. left: how many steps come after it."""
+        """Record that a step has returned its loss. left: how many steps are still to come after this one."""
         if self._follows:
             self._ask(lambda: self._ledger.ended(loss))
         else:
@@ -94,8 +95,9 @@ class LooseWatch:
             self._ask(self._census)
 
     def loose(self, state: StateByCategory) -> Loose:
-        """Return the roles of the loose tensors at the end that did not exist at the start, or were taken over since.
-        An optimizer, for example, may resume with the tensors of a checkpoint that its trainer keeps.
+        """Return the roles of the loose tensors at the end that did not exist at the start, or were taken over later.
+
+        An optimizer, for example, may take over the tensors of a checkpoint that its trainer keeps.
         """
         compared = self._early - (_named_twice(state) - self._twice)
         late = {name: tensor for name, tensor in state.get(LOOSE, {}).items() if name not in compared}
@@ -119,7 +121,7 @@ class LooseWatch:
         return {name: "state" if role in ("log", "mixed") and name in decides else role for name, role in roles.items()}
 
     def _marks(self, name: str, now: _Seen) -> int:
-        """Return the marks of the memory with this name now, and of the memory with this name before the last step."""
+        """Return the marks of the memory that has this name now, and of the memory that had it before the last step."""
         before = self._before.get(name)
         prior = None if before is None else before.memory
         return sum({each: each.marks for each in (now.memory, prior) if each is not None}.values())
@@ -151,13 +153,16 @@ class LooseWatch:
         return _role_by_making(memory)
 
     def _is_explained(self, memory: Memory, like: _Like) -> bool:
-        """Return True if followed steps show what unread memory is made of, by this memory or by similar tensors."""
+        """Return True if followed steps show what unread memory was computed from.
+
+        They show this for the memory itself, or for tensors with a similar name and the same type and shape.
+        """
         if memory.written is not None:
             return True
         return memory not in self._rewritten and (not memory.is_unseen or like in self._made)
 
     def _unexplained(self) -> bool:
-        """Find tensors that unfollowed steps made or wrote to. Return True if the source of one is unknown."""
+        """Find tensors that unfollowed steps created or wrote to. Return True if the source of one is unknown."""
         late = self._late()
         own = [tensor for tensor in late.values() if is_of_torch(tensor)]  # no operator makes other libraries' tensors
         self._ledger.adopt(own)
@@ -172,7 +177,7 @@ class LooseWatch:
         )
 
     def _note(self, late: dict[str, Tensor]) -> None:
-        """Record what the current tensors are made of, and which of them were written to since the last look."""
+        """Record what the current tensors were computed from, and which were written to since the last call."""
         versions = {}
         for name, tensor in late.items():
             memory = self._ledger.memory_of(tensor)
@@ -225,7 +230,7 @@ class LooseWatch:
 
 
 def _named_twice(state: StateByCategory) -> frozenset[str]:
-    """Return the loose tensors that also have a name in another category. They are compared by that name."""
+    """Return the loose tensors that also have a name in another category, by which they are compared instead."""
     known = {same(tensor) for category in _REGISTERED for tensor in state.get(category, {}).values()}
     return frozenset(name for name, tensor in state.get(LOOSE, {}).items() if same(tensor) in known)
 
@@ -246,7 +251,7 @@ _DRAWN, _LOOKS, _APART, _MOST_WAITED = 2, 13, 16, 128
 
 
 class FollowedSteps:
-    """The choice of followed steps for an execution of `steps` steps; equal for all executions of this length."""
+    """Chooses which steps of an execution are followed. All executions with `steps` steps get the same choice."""
 
     def __init__(self, steps: int) -> None:
         self._steps, self._apart = steps, max(_APART, steps // _LOOKS)
@@ -256,16 +261,16 @@ class FollowedSteps:
         self._waits = False
 
     def looks_before(self, index: int) -> bool:
-        """Return True if new tensors are looked for before step `index`: regularly, and where following begins."""
+        """Return True if new tensors are searched for before step `index`: regularly, and where following begins."""
         begins = index in self._drawn or index == self._steps - LAST
         return FIRST <= index < self._steps - 1 and (begins or index % self._apart == 0)
 
     def wait(self, *, unexplained: bool) -> None:
-        """Set whether some tensor is unexplained. If so, follow the steps up to the next look, within the budget."""
+        """Set whether some tensor is unexplained. If so, follow the steps until the next search, within the budget."""
         self._waits = unexplained
 
     def is_followed(self, index: int) -> bool:
-        """Return True if step `index` is followed. Call this once for each step, because it spends the budget."""
+        """Return True if step `index` is followed. Call this once for each step, because a call may use the budget."""
         if index < FIRST or index in self._drawn or index >= self._steps - LAST:
             return True
         self._left -= self._waits

@@ -1,14 +1,16 @@
 """Copy gradients as the backward pass leaves them, if the step changes them before it ends.
 
-A clip hides the size of gradients, and so hides a loss that is scaled or summed wrongly. Operators that multiply
-gradients by plain numbers (a loss scale, a count of tokens), or add to them, still belong to making them. Gradients are
-complete when a value made of gradients bounds or scales them, or when an optimizer writes into them. torch's fused
-optimizers are an exception, because they write only to divide by the loss scale.
+A clip hides the size of gradients, and so hides that a loss is scaled or summed wrongly. Operators that multiply
+gradients by plain numbers (a loss scale, a count of tokens), or add to gradients, still belong to making them.
+Gradients are complete when a value that was computed from gradients bounds or scales them, or when an optimizer writes
+into them. torch's fused optimizers are an exception, because they write into gradients only to divide by the loss
+scale.
 
-No hook is registered, because torch.compile would trace it. A dispatch mode watches operators, and torch's one entry
-into the autograd engine is wrapped to find the end of a backward pass. Code that no mode can watch (compiled code, a
-custom kernel) changes a gradient's norm between two operators. Such a step reports nothing. When a captured step is
-recorded, the copies become part of the recording, so each replay makes them again.
+No hook is registered, because torch.compile would trace the hook. A dispatch mode watches operators, and torch's only
+entry into the autograd engine is wrapped to find the end of a backward pass. Code that no mode can watch (compiled
+code, a custom kernel) is noticed because it changes a gradient's norm between two operators. Nothing is reported for
+such a step. When a captured step is recorded, the copies become part of the recording, so that each replay makes them
+again.
 """
 
 from __future__ import annotations
@@ -45,7 +47,10 @@ TO_THE_HOST = "_local_scalar_dense"
 
 
 class Operation(NamedTuple):
-    """One call that reads gradients or values made of them. bounds: it saturates, or reads a saturated value."""
+    """One call that reads gradients, or values computed from them.
+
+    bounds: True if the call saturates values, or reads values that another call has saturated.
+    """
 
     name: str
     gradients: Sequence[Tensor]  # the gradients among `read`
@@ -113,13 +118,13 @@ class ClipWatch(Observer):
         return returned
 
     def begins(self, operation: Operation) -> None:
-        """Handle an operator after the backward pass that reads gradients or values made of them, before it runs."""
+        """Handle, before it runs, an operator after the backward pass that reads gradients or values made of them."""
 
     def ended(self, made: Sequence[Tensor]) -> None:
-        """Handle the end of that operator. made: the tensors that it made or wrote to, without parameters."""
+        """Handle the same operator after it ran. made: the tensors that it returned or wrote to, without parameters."""
 
     def _note(self, gradients: list[Tensor], before: list[Tensor], in_place: list[Tensor], made: list[Tensor]) -> None:
-        """Keep norms of gradients that were bounded in place, and of results that may replace gradients."""
+        """Keep the norms of gradients that were bounded in place, and of results that may replace a gradient."""
         changed = self._memory_of(in_place)
         others = [each for each in made if memory_of(each) not in changed]
         for gradient, norm in zip(gradients, before, strict=True):
@@ -142,14 +147,14 @@ class ClipWatch(Observer):
         return {number for each in tensors if each is not None and (number := memory_of(each)) is not None}
 
     def record(self) -> Clip:
-        """Return whether a clip was seen, and whether it changed a gradient. This reads values from the device."""
+        """Return whether a clip was seen, and whether it changed a gradient. This waits for values from the device."""
         acted = any(float(before) != float(after) for before, after in self._norms)
         hidden = not self._updates or self._hidden or self.hooked or _compiled() > self._compiled_before
         return Clip(seen=True if self._norms else None if hidden else False, acted=acted, operator=self._operator)
 
 
 class _Storages:
-    """A set of storages, by weak references, which keep no memory but prevent the reuse of a number."""
+    """A set of storages by number. Weak references keep no memory, but prevent that a number is used again."""
 
     def __init__(self) -> None:
         self._known: dict[int, StorageWeakRef] = {}
@@ -164,7 +169,7 @@ class _Storages:
 
 
 def memory_of(tensor: Tensor) -> int | None:
-    """Return the number of a tensor's storage; None for a tensor without a storage, such as a sparse tensor."""
+    """Return the number that identifies a tensor's storage; None if it has none, such as a sparse tensor."""
     try:
         number: int = tensor.untyped_storage()._cdata
     except (NotImplementedError, RuntimeError):
@@ -183,7 +188,7 @@ def _written(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -
 
 
 def norm_of(tensor: Tensor) -> Tensor:
-    """Return the tensor's L2 norm as a tensor. A clip that acts makes the norm smaller."""
+    """Return the tensor's L2 norm as a tensor. A clip that acts makes this norm smaller."""
     with torch.no_grad(), _disable_current_modes():
         values = tensor.detach().to_dense() if tensor.is_sparse else tensor.detach()
         norm: Tensor = torch.linalg.vector_norm(values)
@@ -191,7 +196,7 @@ def norm_of(tensor: Tensor) -> Tensor:
 
 
 def _compiled() -> int:
-    """Return how many frames torch has compiled in this process. Their operators cannot be watched."""
+    """Return how many frames torch has compiled in this process. Operators of compiled frames cannot be watched."""
     dynamo = sys.modules.get("torch._dynamo.utils")
     return 0 if dynamo is None else sum(dynamo.counters["frames"].values())
 
@@ -202,7 +207,7 @@ _UNSCALES = ("_fused_", "_amp_")  # torch's fused optimizers, which divide by a 
 
 
 class MadeGradients(ClipWatch):
-    """Copies the gradients of one step: each block forgets the previous step."""
+    """Copies the gradients of one step. Each new block forgets the copies of the previous step."""
 
     def __init__(self, parameters: Mapping[str, Tensor]) -> None:
         super().__init__(parameters)
@@ -239,7 +244,10 @@ class MadeGradients(ClipWatch):
         super().__exit__(*error)
 
     def is_sure(self) -> bool:
-        """Return True if the copies, or else the final gradients, surely are those of the backward pass. Host sync."""
+        """Return True if the copies, or otherwise the final gradients, are certainly those of the backward pass.
+
+        This waits for the device (host sync).
+        """
         if self._unsure or self.hooked or not self._made_norms:
             return False
         return all(torch.allclose(then, now, rtol=0, atol=0, equal_nan=True) for then, now in self._same)
@@ -293,13 +301,13 @@ class MadeGradients(ClipWatch):
                     self._replacing |= {number: (name, copy) for each in alike if (number := memory_of(each))}
 
     def _keep(self, names: Sequence[str]) -> None:
-        """Copy gradients that are about to change, unless they were copied before or their making was not watched."""
+        """Copy gradients that are about to change, unless they were already copied or their making was not watched."""
         names = [name for name in names if self.copying and name not in self.copies and name in self._made_norms]
         self._check(names)
         self.copies |= {name: _copied(gradient) for name, gradient in self._gradients(names)}
 
     def _take_replaced(self) -> None:
-        """Keep the copy of an original gradient if the step has replaced the gradient by another tensor."""
+        """Keep the copy of an original gradient if the step has put another tensor in the gradient's place."""
         for name, gradient in self._gradients(self._by_name) if self._replacing else ():
             number = memory_of(gradient)
             whose, copy = self._replacing.get(number or 0, ("", None))
@@ -308,7 +316,7 @@ class MadeGradients(ClipWatch):
                 self.copies |= {} if copy is None else {name: copy}
 
     def _check(self, names: Iterable[str]) -> None:
-        """Record pairs of norms that later show if a gradient changed after the last watched operator that made it."""
+        """Record pairs of norms, which show later if unwatched code changed a gradient after it was made."""
         seen = ((name, gradient) for name, gradient in self._gradients(names) if name in self._made_norms)
         self._same += [(self._made_norms[name], norm_of(gradient)) for name, gradient in seen]
 
@@ -316,12 +324,12 @@ class MadeGradients(ClipWatch):
         return [(name, gradient) for name in names if (gradient := self._by_name[name].grad) is not None]
 
     def _names_of(self, tensors: Iterable[Tensor]) -> list[str]:
-        """Return the names of gradients that share a storage with `tensors`. Several may share one storage."""
+        """Return the names of the gradients that share a storage with `tensors`. Several gradients may share one."""
         memory = self._memory_of(tensors)
         return [name for name, gradient in self._gradients(self._by_name) if memory_of(gradient) in memory]
 
     def _reads_made(self, operation: Operation) -> bool:
-        """Return True if the operation reads, besides gradients, other tensors that were made of gradients."""
+        """Return True if the operation reads, besides gradients, other tensors that were computed from gradients."""
         gradients = self._memory_of(operation.gradients)
         return self._from_gradients.hold_any(each for each in operation.read if memory_of(each) not in gradients)
 
@@ -331,7 +339,7 @@ class MadeGradients(ClipWatch):
 
     @contextmanager
     def _watched(self) -> Iterator[None]:
-        """Catch errors of the watch: the step continues, but its gradients are not reported."""
+        """Catch errors of the watch in the block. The step continues, but its gradients are not reported."""
         try:
             with torch.no_grad():
                 yield
@@ -340,7 +348,7 @@ class MadeGradients(ClipWatch):
 
 
 def _copied(gradient: Tensor) -> Tensor:
-    """Copy a gradient under the active modes, so that a recording has the copy."""
+    """Copy a gradient under the active modes, so that a recording of the step contains the copy."""
     return gradient.detach().clone()
 
 
@@ -349,7 +357,7 @@ def _version(gradient: Tensor | None) -> int:
 
 
 def _optimizers_steps() -> list[FrameType]:
-    """Return the frames of active optimizer `step` calls. A hook would make torch compile compiled steps again."""
+    """Return the frames of optimizer `step` calls that are active. A hook would make torch compile steps again."""
     found = list[FrameType]()
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:

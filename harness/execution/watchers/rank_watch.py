@@ -1,7 +1,7 @@
 """Record each step of one rank: its parameters, the rows that it read, its generators, and its collectives.
 
-Parameters, rows and states of generators are recorded as digests. Digests of tensors stay on the device until
-the end of the series, so a step needs no host sync for them. Tensors that ranks share are gathered by the
+Parameters, rows and states of generators are recorded as digests. Digests of tensors stay on the device until the end
+of the series, so a step needs no host sync for them. Tensors that are sharded over ranks are gathered with the
 harness's own collectives, which are not counted.
 """
 
@@ -42,11 +42,11 @@ class RankWatch:
         self._drawn = [state_digests(self._generators)]
 
     def before_step(self, _index: int) -> None:
-        """Record that a step begins. Collectives that began earlier do not belong to the step."""
+        """Record that a step begins. Collectives that began before do not belong to the step."""
         self._before = collectives_begun()
 
     def add(self, _index: int) -> None:
-        """Record the digests and collectives of the step that was made last."""
+        """Record the digests and collectives of the last step."""
         self._begun.append((self._before, collectives_begun()))
         self._parameters.append(self._digest())
         self._drawn.append(state_digests(self._generators))
@@ -74,7 +74,7 @@ class RankWatch:
         )
 
     def _states(self) -> dict[str, list[str]]:
-        """Return each generator's states by its name; an empty list for a generator that a step created or replaced."""
+        """Return each generator's states by its name. The list is empty if a step created or replaced the generator."""
         by_name = {name: [states[name] for states in self._drawn] for name in self._drawn[0]}
         seen = {name: states if len({*states}) > 1 else states[:1] for name, states in by_name.items()}
         known, now = (
@@ -86,7 +86,7 @@ class RankWatch:
         return self._generators, _of_this_rank(self._training)
 
     def _trained(self) -> dict[str, list[Tensor]]:
-        """Return the tensors that grow with the model: parameters, and optimizer state except counts and settings."""
+        """Return the tensors that grow with the model: parameters, and optimizer state without counts and settings."""
         optimizer = watched_state(self._training).get("optimizer", {}).values()
         moments = [tensor for tensor in optimizer if tensor.dim() and tensor.is_floating_point()]
         return {"parameters": list(named_parameters(self._training).values()), "optimizer": moments}
@@ -97,7 +97,7 @@ class RankWatch:
 
 
 def _of_this_rank(training: TrainingRun) -> dict[str, Accessors]:
-    """Return the generators of the process and those that the step can reach, by names that are equal on all ranks."""
+    """Return the process's generators and those that the step can reach, by names that are equal on all ranks."""
     own = f"torch.cuda:{rank()}"
     of_process = {
         "torch.cuda" if name == own else name: each
@@ -109,8 +109,11 @@ def _of_this_rank(training: TrainingRun) -> dict[str, Accessors]:
 
 
 def _names_between(before: int, after: int) -> dict[str, int]:
-    """Return how often each collective began between two counts, by name; nothing if the flight recorder does not
-    answer. The recorder also contains collectives of earlier groups, so count backward from the latest entry."""
+    """Return how often each collective began between two counts, by name.
+
+    Return nothing if the flight recorder does not answer. The recorder also contains collectives of earlier groups, so
+    they are counted backward from the latest entry.
+    """
     if before == after:
         return {}
     now = collectives_begun()
@@ -124,7 +127,7 @@ def _names_between(before: int, after: int) -> dict[str, int]:
 
 
 def _flight_recorder() -> Any:
-    """Return the flight recorder's content as JSON. torch 2.11 has another function name for NCCL's recorder."""
+    """Return the flight recorder's content as JSON. In torch 2.11, NCCL's recorder has a function of another name."""
     from torch._C import _distributed_c10d
 
     distributed: Any = _distributed_c10d

@@ -1,9 +1,9 @@
 """Reduce tensors on the device: digests of raw bits, largest values, largest differences, norms.
 
 Large tensors never leave the device. A digest is the sum of mix(x_i + i * GAMMA) modulo 2^64 over a tensor's 64-bit
-words x_i, i from 1. Words are the raw bytes in little-endian order; up to seven bytes at the end are one word each.
-GAMMA and the invertible mix are those of splitmix64 (Steele, Lea, Flood 2014). Integer addition is exact, so the order
-of addition does not matter. A change of a single word always changes the digest; other changes are missed with a
+words x_i, with i from 1. Words are the raw bytes in little-endian order. Up to seven bytes at the end count as one word
+each. GAMMA and the invertible mix are those of splitmix64 (Steele, Lea, Flood 2014). Integer addition is exact, so the
+order of addition does not matter. A change of a single word always changes the digest. Other changes are missed with a
 probability of about 2^-64. -0.0 and 0.0 have different digests, and so have NaNs with different payloads.
 """
 
@@ -41,16 +41,17 @@ def digest_on_device(tensor: Tensor) -> Tensor:
 
 
 def _row(tensor: Tensor) -> Tensor:
-    """Return all elements as one row: [1, elements], contiguous.
+    """Return all elements of a tensor as one contiguous row: [1, elements].
 
-    torch calls a single element contiguous whatever its stride, and views no element of stride 0 (`expand`) as bytes.
+    torch considers a single element contiguous whatever its stride, but cannot view one of stride 0 (`expand`) as
+    bytes.
     """
     elements = dense(tensor).contiguous()
     return elements.as_strided((1, elements.numel()), (elements.numel(), 1), elements.storage_offset())
 
 
 def _digest_of_each_row(tensor: Tensor) -> Tensor:
-    """Digest each of N parts: [N, ...], dense and contiguous -> [N] int64."""
+    """Return the digest of each of N parts: [N, ...], dense and contiguous -> [N] int64."""
     raw = tensor.view(tensor.shape[0], tensor[0].numel()).view(torch.uint8)
     if raw.storage_offset() % 8:
         raw = raw.clone()  # only an aligned slice can be read as words
@@ -67,7 +68,7 @@ def _digest_of_each_row(tensor: Tensor) -> Tensor:
 
 
 def made_of(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Replace each tensor that consists of other tensors by its parts. An operator may cover only some of the parts."""
+    """Replace each tensor that consists of other tensors by its parts: an operator may support only the parts."""
     found: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         parts = _parts(f"{name}.", tensor)
@@ -78,8 +79,11 @@ def made_of(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _parts(prefix: str, tensor: Tensor) -> dict[str, Tensor] | None:
-    """Return the parts of a tensor by name: a nested tensor's sequences and offsets, or the inner tensors
-    of a library's tensor type, such as codes and scales. Return None if it has no parts."""
+    """Return the parts of a tensor by name, or None if it has no parts.
+
+    The parts are a nested tensor's sequences and offsets, or the inner tensors of a library's tensor type, such as
+    codes and scales.
+    """
     if _is_plain(tensor) or is_distributed(tensor):
         return None
     held: Any = tensor
@@ -95,7 +99,7 @@ def _parts(prefix: str, tensor: Tensor) -> dict[str, Tensor] | None:
 
 
 def dense(tensor: Tensor) -> Tensor:
-    """Return the elements as a dense tensor. Resolve sparse and conjugated tensors; gather a tensor that ranks share.
+    """Return the elements as a dense tensor. Resolve sparse and conjugated tensors, and gather sharded tensors.
 
     A tensor on `meta` gives no elements. A quantized tensor gives its dequantized values.
     """
@@ -109,34 +113,35 @@ def dense(tensor: Tensor) -> Tensor:
 
 
 def real(tensor: Tensor) -> Tensor:
-    """Return a tensor's numbers as a dense real tensor. Complex numbers become pairs of real numbers."""
+    """Return the numbers of a tensor as a dense real tensor. Complex numbers become pairs of real numbers."""
     plain = dense(tensor)
     return torch.view_as_real(plain) if plain.is_complex() else plain
 
 
 def combine_on_device(tensors: Mapping[str, Tensor]) -> Tensor:
-    """Return one 0-d int64 digest of several tensors in the order of their names. No host sync."""
+    """Return one 0-d int64 digest of several tensors, combined in the order of their names. No host sync."""
     found = {name: digest_on_device(tensor).unsqueeze(0) for name, tensor in made_of(tensors).items()}
     return _combined(found).squeeze(0)
 
 
 def combine_each(tensors: Mapping[str, Tensor]) -> Tensor:
-    """Combine the n-th entries of all tensors like `combine_on_device`: [N, ...] each, dense, contiguous -> [N] int64.
+    """Combine the n-th entries of all tensors as `combine_on_device` does.
 
-    This takes as few operations for all N entries as for one.
+    Each tensor is [N, ...], dense and contiguous; the result is [N] int64. All N entries take no more operations than
+    one.
     """
     return _combined({name: _digest_of_each_row(tensor) for name, tensor in tensors.items()})
 
 
 def _combined(digests_by_name: Mapping[str, Tensor]) -> Tensor:
-    """Combine digests in the order of their names, on the device of the first: [N] int64 by name -> [N]."""
+    """Combine digests in the order of their names, on the device of the first: [N] int64 for each name -> [N]."""
     in_order = [digests_by_name[name] for name in sorted(digests_by_name)]
     table = stacked(in_order, dim=1)
     return _mixed(table + _positions(table.shape[1], 0, table.device)).sum(dim=1)
 
 
 def stacked(figures: Sequence[Tensor], dim: int = 0) -> Tensor:
-    """Stack as `torch.stack` does, on the device of the first tensor, because a model may use several devices."""
+    """Stack as `torch.stack` does, on the first tensor's device, because a model may use several devices."""
     return torch.stack([each.to(figures[0].device) for each in figures], dim=dim)
 
 
@@ -146,9 +151,9 @@ def as_hex(value: int) -> str:
 
 
 def digests(tensors: Mapping[str, Tensor]) -> dict[str, str]:
-    """Return each tensor's digest by name. Fetch the digests in one transfer for each device.
+    """Return each tensor's digest by name. All digests of a device are fetched in one transfer.
 
-    Small tensors of one length are digested together, because there may be thousands, as in numpy's replay buffers.
+    Small tensors of equal length are digested together, because there may be thousands, as in numpy's replay buffers.
     """
     alike: dict[tuple[Any, ...], list[str]] = {}
     for name, tensor in tensors.items():
@@ -189,9 +194,10 @@ def digest_of_all(tensors: Mapping[str, Tensor]) -> str:
 
 
 def digest_of_rounded(tensors: Mapping[str, Tensor], dtype: str) -> str:
-    """Return `digest_of_all` of the tensors after rounding to `dtype`, such as `bfloat16`. Copy one tensor at a time.
+    """Return `digest_of_all` of the tensors, rounded to `dtype`, such as `bfloat16`. Only one tensor is copied at a
+    time.
 
-    So tensors of different types have equal digests if their values agree in the precision of `dtype`.
+    Tensors of different types therefore have equal digests if their values agree in the precision of `dtype`.
     """
     target: torch.dtype = getattr(torch, dtype)
     lines = []
@@ -234,7 +240,7 @@ def _nan(tensor: Tensor) -> Tensor:
 
 
 def _comparable(tensor: Tensor) -> Tensor:
-    """Return the same numbers in a type that torch can compare, because torch cannot compare 8-bit floats."""
+    """Return the same numbers in a type whose numbers torch can compare, which 8-bit floats are not."""
     return tensor.float() if tensor.dtype.itemsize == 1 and tensor.is_floating_point() else tensor
 
 
@@ -252,10 +258,11 @@ def largest_difference(tensor: Tensor, other: Tensor) -> float:
 
 
 def sketches(tensors: Mapping[str, Tensor]) -> dict[str, Sketch]:
-    """Return the sketch of each floating-point tensor by name. Fetch the sketches in one transfer for each device.
+    """Return the sketch of each floating-point tensor by name. All sketches of a device are fetched in one transfer.
 
-    Signs are bits of splitmix64 at the element's position, seeded by the name, so they are equal on every device. If
-    two tensors' signed sums differ by d, the expected d^2 is the squared L2 norm of the tensors' difference.
+    Signs are bits of splitmix64 at the element's position, seeded by the name, so that they are equal on every device.
+    If the signed sums of two tensors differ by d, the expected value of d^2 is the squared L2 norm of the tensors'
+    difference.
     """
     rows: dict[torch.device, list[tuple[str, float, Tensor]]] = {}
     for name, tensor in made_of(tensors).items():
@@ -272,7 +279,10 @@ def sketches(tensors: Mapping[str, Tensor]) -> dict[str, Sketch]:
 
 
 def _sums(name: str, flat: Tensor) -> Tensor:
-    """Return [1 + _SIGNS] float64 of [N]: the sum of squares, then signed sums. NaN counts as 1, infinity as 2."""
+    """Return, for [N] elements, [1 + _SIGNS] float64: the sum of squares, then signed sums.
+
+    NaN counts as 1, infinity as 2.
+    """
     seed = int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "little")
     total = torch.zeros(1 + _SIGNS, dtype=torch.float64, device=flat.device)
     bits = torch.arange(_SIGNS, device=flat.device)
@@ -287,9 +297,10 @@ def _sums(name: str, flat: Tensor) -> Tensor:
 def reduce_gradients(
     gradients: Mapping[str, Tensor], baseline: Mapping[str, Tensor] | None, *, sketched: bool = False
 ) -> list[TensorReduction]:
-    """Return one `TensorReduction` for each gradient in the system's order, compared with the baseline's of that name.
+    """Return one `TensorReduction` for each gradient, in the system's order, compared with the baseline's gradient.
 
-    If the baseline has no gradient of that name and shape, the difference is None, which no judge treats as 0.
+    Gradients are compared by name. If the baseline has no gradient with this name and shape, the difference is None,
+    which no judge treats as 0.
     """
     drawn = sketches(gradients) if sketched else {}
     others = {name: _counterpart(name, tensor, baseline) for name, tensor in gradients.items()}
@@ -316,9 +327,9 @@ def reduce_gradients(
 def reduce_groups(
     gradients: Mapping[str, Tensor], groups: Mapping[str, Sequence[str]], before: Tensor, without: Collection[str] = ()
 ) -> list[GroupNorm]:
-    """Return norms of each clipping group: before the clip as reported (`before` [G]), after as measured in float64.
+    """Return the norms of each clipping group: before the clip as reported, after the clip as measured in float64.
 
-    without: names of parameters that have no gradient in this step.
+    before: the reported norms [G], one for each group. without: names of parameters without a gradient in this step.
     """
     reported = before.detach().double().flatten().tolist()
     there = [[gradients[name] for name in names if name not in without] for names in groups.values()]
@@ -330,7 +341,7 @@ def reduce_groups(
 
 
 def norm(tensors: Iterable[Tensor]) -> float:
-    """Return the L2 norm of all tensors together, measured in float64."""
+    """Return the L2 norm of all tensors together, computed in float64."""
     return float(_norm([*tensors]))
 
 
@@ -350,7 +361,7 @@ def _wide(tensor: Tensor) -> Tensor:
 
 
 def _largest(tensors: Mapping[str, Tensor]) -> dict[str, float]:
-    """Return each tensor's largest absolute value (NaN if an element is NaN; 0 if empty), in one transfer."""
+    """Return each tensor's largest absolute value, in one transfer. It is NaN if an element is NaN, and 0 if empty."""
     if not tensors:
         return {}
     values = [
@@ -365,7 +376,8 @@ def _largest(tensors: Mapping[str, Tensor]) -> dict[str, float]:
 def _positions(count: int, start: int, device: torch.device) -> Tensor:
     """Return i * GAMMA for i in start + 1 .. start + count. Results for small counts are cached, because they repeat.
 
-    A capture does not use the cache: only a replay would write the values, and the cache would not keep the memory.
+    A capture does not use the cache, because only a replay would write the cached values, and the cache would not keep
+    the memory.
     """
     keeps = count <= _KEEP and not is_capturing()
     return (_kept_positions if keeps else _make_positions)(count, start, device)
@@ -379,14 +391,14 @@ _kept_positions = lru_cache(maxsize=64)(_make_positions)
 
 
 def _mixed(words: Tensor) -> Tensor:
-    """Apply the finalizer of splitmix64 to each element: invertible, and every bit depends on every bit."""
+    """Apply the finalizer of splitmix64 to each element. It is invertible, and every bit depends on every bit."""
     words = (words ^ _shifted(words, 30)) * _FIRST
     words = (words ^ _shifted(words, 27)) * _SECOND
     return words ^ _shifted(words, 31)
 
 
 def _shifted(words: Tensor, by: int) -> Tensor:
-    """Shift right logically: the arithmetic shift of int64 would make x and ~x collide."""
+    """Shift right logically, because int64's arithmetic shift would give x and ~x the same result."""
     return (words >> by) & (_MASK >> by)
 
 

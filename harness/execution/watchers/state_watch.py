@@ -39,9 +39,9 @@ MOVES = "moves"  # under this name an arm leaves movements for arms of another c
 
 
 def movable(state: StateByCategory) -> dict[str, Tensor]:
-    """Return, by `category name`, the tensors whose movement is compared, integers and flags included.
+    """Return the tensors whose movement is compared, by `category name`, including integers and flags.
 
-    Of an optimizer's state these are only tensors with a parameter's shape: averages, slow weights and
+    Of an optimizer's state, these are only the tensors with the shape of a parameter: averages, slow weights and
     moments. Their names contain the data type, unless it is float32.
     """
     shapes = {tensor.shape for tensor in state.get("parameters", {}).values()}
@@ -63,18 +63,18 @@ def _format(tensor: Tensor) -> str:
 
 
 def watched(state: StateByCategory) -> set[str]:
-    """Return, by `category name`, all names by which ends may be compared; of optimizer state, those of `movable`."""
+    """Return all names, as `category name`, by which ends may be compared; for optimizers only those of `movable`."""
     others = {name: each for name, each in state.items() if name not in (*LEFT_OUT, OPTIMIZER)}
     return {f"{category} {name}" for category, tensors in others.items() for name in tensors} | movable(state).keys()
 
 
 def copied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Copy tensors into the host's memory as real numbers. Gather sharded tensors from all ranks."""
+    """Copy tensors into the host's memory as real numbers. Tensors that are sharded over ranks are gathered first."""
     return {name: real(tensor).detach().to("cpu", copy=True) for name, tensor in tensors.items()}
 
 
 def moved(start: Mapping[str, Tensor], end: Mapping[str, Tensor]) -> dict[str, tuple[Tensor, float]]:
-    """Return, by name, the movement from start to end (float32, in host memory), and the L2 norm of the end."""
+    """Return, by name, the movement from start to end (float32, in the host's memory), and the L2 norm of the end."""
     found = {}
     for name, tensor in end.items():
         ours = real(tensor).detach().double()
@@ -86,16 +86,16 @@ def moved(start: Mapping[str, Tensor], end: Mapping[str, Tensor]) -> dict[str, t
 
 
 def _from(before: Tensor, now: Tensor) -> Tensor:
-    """Return `now` - `before`. Treat an infinite start, such as that of a minimum so far, as 0.
+    """Return `now` - `before`. An infinite start, such as that of a running minimum, counts as 0.
 
-    An element that was NaN and is NaN, such as an unwritten entry of a log, has not moved.
+    An element that was NaN and is still NaN, such as an unwritten entry of a log, has not moved.
     """
     change = _less(now, torch.where(before.isfinite() | (before == now), before, torch.zeros_like(before)))
     return torch.where(before.isnan() & now.isnan(), torch.zeros_like(change), change)
 
 
 def _less(ours: Tensor, theirs: Tensor) -> Tensor:
-    """Return the difference `ours` - `theirs`; 0 between equal infinities, as in a mask."""
+    """Return the difference `ours` - `theirs`. Between equal infinities, as in a mask, the difference is 0."""
     return torch.where(ours == theirs, torch.zeros((), dtype=ours.dtype, device=ours.device), ours - theirs)
 
 
@@ -121,12 +121,12 @@ def median_moved(start: Mapping[str, Tensor], end: Mapping[str, Tensor]) -> floa
 
 @dataclass
 class Moves:
-    """The movements of each arm's first execution in one run, for arms whose movements a claim reads."""
+    """The movements, in one run, of the first execution of each arm whose movements a claim reads."""
 
     _kept: dict[str, dict[str, Tensor]] = field(default_factory=dict)
 
     def apart(self, made: Mapping[str, tuple[Tensor, float]], watched: set[str]) -> list[MovedApart]:
-        """Return how the movements `made` differ from those of each kept arm. watched: all names of the execution."""
+        """Return how `made` (movements by name) differs from each kept arm's. watched: all names of the execution."""
         return [self._apart(arm, kept, made, watched) for arm, kept in self._kept.items()]
 
     def _apart(
@@ -156,7 +156,7 @@ class Moves:
         self._kept.setdefault(arm, {name: movement for name, (movement, _) in made.items()})
 
     def forget(self, arm: str) -> None:
-        """Forget an arm that failed: nothing is compared with it."""
+        """Forget an arm that failed, so that no other arm is compared with it."""
         self._kept.pop(arm, None)
 
 
@@ -169,8 +169,8 @@ ROUNDING = 1e-6  # relative to the largest buffer element: smaller differences a
 class StateWatch:
     """Reads the state of one execution before its first step, after its first step, and after its last step.
 
-    A loose tensor that existed before the first step is state. A loose tensor that the steps made is state
-    if `loose` gives it a role of state; it is not recorded if no step was followed.
+    A loose tensor that existed before the first step is state. A loose tensor that the steps created is state if
+    `loose` gives it a role of state. If no step was followed, such a tensor is not recorded.
     """
 
     def __init__(
@@ -182,10 +182,11 @@ class StateWatch:
         follows: bool = False,
         lent: bool = False,
     ) -> None:
-        """Set up the watch. moves: copy the start into the host's memory, to compute `moved` at the end.
+        """Set up the watch.
 
-        sketched: sketch the parameters at the start and all state at the end. follows: follow which tensors
-        steps make. lent: record digests of these tensors, because another arm determines their roles.
+        moves: True to copy the start into the host's memory, to compute `moved` at the end. sketched: True to sketch
+        the parameters at the start and all state at the end. follows: True to follow which tensors the steps create.
+        lent: True to record digests of these tensors, because the roles that another arm found apply.
         """
         self._training, self._moves, self._sketched, self._lent = training, moves, sketched, lent
         self.start_sketches: dict[str, Sketch] | None = None
@@ -204,7 +205,7 @@ class StateWatch:
         self.end_buffers: dict[str, Tensor] = {}  # floating-point buffers at the end, by BUFFER + name
 
     def at_start(self) -> State:
-        """Return the state before the first step, and keep the values to compare the end with."""
+        """Return the state before the first step. Keep the values with which the end is compared."""
         state = watched_state(self._training)
         self._begin(state)
         self._counted = _update_counters(state)
@@ -260,7 +261,7 @@ class StateWatch:
         return recorded(kept_state).model_copy(update=more)
 
     def after_load(self) -> State:
-        """Return the state after a load, and treat it as the start. Updates are counted from there."""
+        """Return the state after a load, and treat this state as the start, from which updates are counted."""
         state = watched_state(self._training)
         self._begin(state)
         ended = self._at_end(state)
@@ -269,7 +270,7 @@ class StateWatch:
 
 
 def watched_state(training: TrainingRun) -> StateByCategory:
-    """Return parameters, other state that the run names or that is found from it, and the process's generators."""
+    """Return the parameters, other state that the run names or that is found from the run, and the generators."""
     parameters = named_parameters(training)
     state: StateByCategory = {"parameters": {}, "buffers": {}, "optimizer": {}, "generators": {}, LOOSE: {}}
     for source in (_found(training, parameters), training.state() if isinstance(training, HasState) else {}):
@@ -282,14 +283,14 @@ def watched_state(training: TrainingRun) -> StateByCategory:
 
 
 def named_parameters(training: TrainingRun) -> dict[str, Tensor]:
-    """Return the trainable parameters, without name parts that `torch.compile` adds; empty if the system shows none."""
+    """Return the trainable parameters, without the name parts of `torch.compile`; empty if the system shows none."""
     if not isinstance(training, HasParameters):
         return {}
     return {plain_name(name): tensor for name, tensor in training.parameters().items()}
 
 
 def _found(training: TrainingRun, parameters: Mapping[str, Tensor]) -> Mapping[str, Mapping[str, Tensor]]:
-    """Return state of modules, optimizers and generators in a run; empty for the harness's runs, which name theirs."""
+    """Return the state found in a run: of modules, optimizers and generators. Runs of the harness name their own."""
     while isinstance(training, FaultyRun):
         training = training._inner
     if type(training).__module__.partition(".")[0] == "harness":
@@ -300,7 +301,7 @@ def _found(training: TrainingRun, parameters: Mapping[str, Tensor]) -> Mapping[s
 
 
 def numbers(state: StateByCategory) -> dict[str, float]:
-    """Return the finite values of state that is one number, such as step counts, learning rates or a loss scale."""
+    """Return the finite values of state that is a single number: step counts, learning rates or a loss scale."""
     found = {
         f"{category} {name}": number_of(tensor)
         for category, tensors in state.items()
@@ -311,7 +312,7 @@ def numbers(state: StateByCategory) -> dict[str, float]:
 
 
 def _forms(state: Mapping[str, Mapping[str, Tensor]]) -> dict[str, str]:
-    """Return data types and shapes by `category name`, without generators and an optimizer's settings."""
+    """Return data types and shapes by `category name`, without generators and without an optimizer's settings."""
     return {
         f"{category} {plain_name(name)}": f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
         for category, tensors in state.items()
@@ -321,7 +322,7 @@ def _forms(state: Mapping[str, Mapping[str, Tensor]]) -> dict[str, str]:
 
 
 def _bytes_by_type(tensors: Mapping[str, Tensor]) -> dict[str, int]:
-    """Return the total bytes of tensors by data type, without single numbers and settings of parameter groups."""
+    """Return the total bytes of tensors by data type, without single numbers and parameter groups' settings."""
     found: dict[str, int] = {}
     for key, each in tensors.items():
         if each.numel() > 1 and not _OF_GROUPS.search(key):
@@ -331,7 +332,7 @@ def _bytes_by_type(tensors: Mapping[str, Tensor]) -> dict[str, int]:
 
 
 def _update_counters(state: StateByCategory) -> dict[str, float]:
-    """Return update counters by name: the optimizers' counters of each tensor, and a loose tensor named `updates`."""
+    """Return update counters by name: those of the optimizers for each tensor, and a loose tensor named `updates`."""
     of_optimizers = {name: each for name, each in state["optimizer"].items() if name.rpartition(".")[2] in _COUNTERS}
     found = of_optimizers | {name: each for name, each in state[LOOSE].items() if name == "updates"}
     values = {name: number_of(tensor) for name, tensor in found.items() if tensor.numel() == 1}
@@ -339,7 +340,7 @@ def _update_counters(state: StateByCategory) -> dict[str, float]:
 
 
 def sketched(state: StateByCategory) -> dict[str, Sketch]:
-    """Return sketches by `category name` of all floating-point state."""
+    """Return the sketches of all floating-point state, by `category name`."""
     return sketches({f"{category} {name}": tensor for category, each in state.items() for name, tensor in each.items()})
 
 
@@ -355,16 +356,16 @@ def recorded(state: StateByCategory) -> State:
 
 @dataclass
 class Ends:
-    """Final parameters and buffers of each arm's first execution in one run, in the host's memory."""
+    """The final parameters and buffers of each arm's first execution in one run, in the host's memory."""
 
     _kept: dict[str, dict[str, Tensor]] = field(default_factory=dict)
     moves: Moves = field(default_factory=Moves)
     _replicas: dict[str, int] = field(default_factory=dict)  # which execution was kept; 0 if another process made it
 
     def differences(self, ended: Mapping[str, Tensor]) -> list[EndDifference]:
-        """Return how far the end of a training differs from each kept end. Copy one tensor at a time to the device.
+        """Return how far the end of a training differs from each kept end. Only one tensor at a time is on the device.
 
-        Every rank gathers sharded tensors, even if it has kept no end, because the other ranks wait for it.
+        Every rank gathers sharded tensors, even a rank that has kept no end, because the other ranks wait for it.
         """
         apart: dict[str, dict[str, float]] = {arm: {} for arm in self._kept}
         for name, tensor in ended.items():
@@ -379,7 +380,7 @@ class Ends:
         return self._kept.get(arm, {})
 
     def forget(self, arm: str) -> None:
-        """Forget an arm that failed: nothing is compared with it."""
+        """Forget an arm that failed, so that no other arm is compared with it."""
         self._kept.pop(arm, None)
         self._replicas.pop(arm, None)
         self.moves.forget(arm)
@@ -413,12 +414,12 @@ def _difference(arm: str, replica: int, apart: Mapping[str, float], kept: Mappin
 
 
 def _worst(sizes: Mapping[str, float]) -> str | None:
-    """Return the name with the largest size; NaN counts as largest. Return None for no sizes."""
+    """Return the name with the largest size; NaN counts as largest. Return None if there are no sizes."""
     return max(sorted(sizes), key=lambda name: (sizes[name] != sizes[name], sizes[name]), default=None)
 
 
 def _relative(apart: float, largest: float, rounding: float) -> float:
-    """Return `apart` / `largest`; 0 if `apart` is only rounding; infinite if `largest` is 0."""
+    """Return `apart` / `largest`; 0 if `apart` is not more than rounding, and infinite if `largest` is 0."""
     if apart <= rounding:
         return 0.0
     return apart / largest if largest else math.inf

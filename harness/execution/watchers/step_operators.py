@@ -1,8 +1,8 @@
 """Observe the operators of a step: the line of each call, its arguments, and digests of the tensors it read and made.
 
-A step that replays a CUDA graph is observed during its capture (`ObservedCaptures`): the digests are captured next to
-each operator, so a replay computes them again. Kernels that are launched without torch are observed if they are
-announced (`harness.system.replay.launches`).
+A step that replays a CUDA graph is observed during its capture (`ObservedCaptures`). Digests are captured next to each
+operator, so that each replay computes them again. Kernels that are launched without torch are observed if their
+launches are announced (`harness.system.replay.launches`).
 """
 
 from __future__ import annotations
@@ -63,16 +63,16 @@ class _Found(NamedTuple):
 class StepOperators(Observer):
     """Keeps every operator that runs in its block, except operators that prepare a capture and are undone.
 
-    is_cut: True if the time limit came before the end. unseen: the number of kernels that were captured between
-    operators, and of replays of graphs whose operators were not observed.
+    is_cut: True if the time limit was reached before the end. unseen: the number of kernels that were captured outside
+    of observed operators, and of replays of graphs whose operators were not observed.
     """
 
     def __init__(
         self, finder: SiteFinder, with_values: Collection[int] = (), *, until: float = inf, captures: bool = False
     ) -> None:
-        """Set up the observer. with_values: the numbers of operators whose values are kept.
+        """Set up the observer. with_values: the numbers of the operators whose values are kept.
 
-        until: observe nothing after this time of `monotonic()`. captures: observe one capture, instead of a step.
+        until: time of `monotonic()` after which nothing is observed. captures: True to observe a capture, not a step.
         """
         super().__init__()
         # Operators before `begin` belong to no step. Operators of a capture belong to the recorded step.
@@ -88,7 +88,7 @@ class StepOperators(Observer):
         self._found: list[_Found] = []
 
     def begin(self, finder: SiteFinder, state: Mapping[str, Tensor]) -> None:
-        """Begin the step. state: the tensors before the step, by name."""
+        """Begin the step. state: the tensors that exist before the step, by name."""
         self.between, self._finder = False, finder
         self._names = _Named(state)
 
@@ -144,7 +144,7 @@ class StepOperators(Observer):
         return returned
 
     def replayed(self, captured: StepOperators | None) -> None:
-        """Add the operators of a graph that was just replayed, with the digests that the replay computed."""
+        """Add the operators of a graph that was just replayed, with the digests that this replay computed."""
         if captured is None or captured.is_cut:
             self.unseen += 1
             return
@@ -174,7 +174,7 @@ class StepOperators(Observer):
 
     @contextmanager
     def _one_operator(self) -> Iterator[None]:
-        """Around an outermost operator, count the nodes that a capture gained since the previous operator."""
+        """Around an outermost operator, count the nodes that a capture gained after the previous operator."""
         is_outer, self._is_inside = not self._is_inside, True
         if is_outer:
             self._count_unseen()
@@ -214,7 +214,7 @@ class StepOperators(Observer):
         self._found.append(_Found(operator, numbers, written, before, seen, self._names, values))
 
     def _number(self, tensor: Tensor) -> str | None:
-        """Return the text of a 0-d host tensor's value, if the step did not compute it; else None."""
+        """Return the value of a 0-d host tensor as text, if the step did not compute the tensor; otherwise None."""
         place = _range(tensor)
         if tensor.dim() == 0 and tensor.device.type == "cpu" and (place is None or place.memory not in self._computed):
             with suppress(Exception):  # a library's tensor type may have no value
@@ -222,7 +222,7 @@ class StepOperators(Observer):
         return None
 
     def _look(self, tensor: Tensor, *, digested: bool = True) -> _Seen:
-        """Describe a tensor, with a digest on its device. Uninitialized memory and unreadable types have no digest."""
+        """Describe a tensor, with a digest on its device. Uninitialized or unreadable tensors have no digest."""
         place, digest = _range(tensor), None
         if place is not None and place.memory not in self._held:
             self._held[place.memory] = StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]
@@ -241,7 +241,7 @@ class StepOperators(Observer):
         return sum(-(-size // block) * block for size, block in whole)
 
     def operators(self, after: Mapping[str, Tensor]) -> list[ObservedOperator]:
-        """Return the observed operators. Fetch the digests in one transfer for each device.
+        """Return the observed operators. All digests of a device are fetched in one transfer.
 
         after: state and gradients after the step, by name.
         """
@@ -265,7 +265,7 @@ class StepOperators(Observer):
 
 
 class ObservedCaptures:
-    """Observes the operators that each CUDA graph records within its block, and adds them to `step` at each replay."""
+    """Observes the operators that each CUDA graph records in its block, and adds them to `step` at each replay."""
 
     def __init__(self, finder: Callable[[], SiteFinder], with_values: Collection[int] = (), until: float = inf) -> None:
         self.step: StepOperators | None = None  # the observer of the current step
@@ -341,7 +341,7 @@ def _strides(tensor: Tensor) -> tuple[int, ...]:
 
 
 def _fill(made: Sequence[Tensor]) -> None:
-    """Fill uninitialized memory with 0, equal in both arms, because an operator may leave a part of it unwritten."""
+    """Fill uninitialized memory with 0, so that it is equal in both arms: an operator may leave parts unwritten."""
     for each in made:
         with suppress(Exception), torch.no_grad():
             each.zero_()
@@ -353,7 +353,7 @@ def _tensors_of_launch(values: Sequence[Any]) -> Iterator[Tensor]:
 
 
 def _copied(digests: Sequence[Tensor | None]) -> list[Tensor | None]:
-    """Copy 0-d digests with a few operations on each device."""
+    """Copy 0-d digests, with only a few operations on each device."""
     found = list(digests)
     for places in _by_device(digests).values():
         copies = torch.stack([found[place].reshape(()) for place in places]).unbind()  # type: ignore[union-attr]
@@ -419,7 +419,7 @@ _Exact = tuple[_Range | None, str, tuple[int, ...]]  # identifies a tensor: its 
 
 
 class _Writers:
-    """The last operator that wrote each range of bytes, and the digests of the tensors after it."""
+    """For each range of bytes, the operator that wrote it last, and the digests of the tensors after this operator."""
 
     def __init__(self) -> None:
         self._of: dict[int, list[tuple[_Range, int]]] = {}
@@ -433,7 +433,7 @@ class _Writers:
         self._left |= {seen: (number, digest) for seen, digest in left.items()}
 
     def last(self, seen: _Seen, digest: str | None) -> tuple[int | None, bool]:
-        """Return the operator that wrote a tensor last, or None; and False if unobserved code has written it since."""
+        """Return the operator that wrote a tensor last, or None; and False if unobserved code wrote it since then."""
         place = seen.place
         written = [] if place is None else self._of.get(place.memory, [])
         number = max((number for each, number in written if place is not None and each.meets(place)), default=None)
@@ -454,7 +454,7 @@ def _values(tensor: Tensor) -> list[float]:
 
 
 def _text(value: Any) -> str:
-    """Return an argument as text: numbers in full, and a dot for each tensor."""
+    """Return an argument as text. Numbers are written in full, and a dot stands for each tensor."""
     if isinstance(value, Tensor):
         return "·"
     if isinstance(value, tuple | list):

@@ -1,7 +1,7 @@
-"""Detect host syncs: each detector executes something and returns where the host waited for the device, and how often.
+"""Detect host syncs. Each detector executes something, and returns where and how often the host waited for the device.
 
-Dispatch mode and fake pass find operators that need a value on the host. Profiler and sync-debug mode
-find the waits themselves. The two pairs share no mechanism, so that one can check the other.
+Dispatch mode and fake pass find operators that need a value on the host. Profiler and sync-debug mode find the waits
+themselves. These two pairs share no mechanism, so that one pair can check the other.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Execute = Callable[[], object]
 
 
 class Sync(NamedTuple):
-    """A place that waits, and the operation that waits."""
+    """A place in the code that waits, and the operation by which it waits."""
 
     place: Place
     operation: str
@@ -43,7 +43,7 @@ Syncs = Counter[Sync]
 
 
 class FakePassError(Exception):
-    """A step fails only on fake tensors, for example because of an operator without a fake form."""
+    """A step fails, but only on fake tensors, for example because an operator has no fake form."""
 
 
 # Operators that need values of a device tensor on the host: a scalar, or an output shape.
@@ -62,12 +62,12 @@ _FRAME = re.compile(r"^(?P<file>.*)\((?P<line>\d+)\): ")
 
 @cache
 def never_waits(func: OpOverload) -> bool:
-    """Return True if no call of the operator needs a value. Cached, because every operation asks."""
+    """Return True if no call of the operator needs a value. The result is cached, because every operation asks."""
     return func._schema.name.removeprefix("aten::") not in {*_VALUE_OPERATORS, *_VALUE_OPERATORS_AT_TIMES}
 
 
 def needs_value(func: OpOverload, args: Sequence[Any], kwargs: dict[str, Any], device: str) -> bool:
-    """Return True if this call makes the host wait for a tensor on `device` ("cuda", or "cpu" as its stand-in)."""
+    """Return True if this call makes the host wait for a tensor on `device` ("cuda", or "cpu" in its place)."""
     if never_waits(func):
         return False
     name = func._schema.name.removeprefix("aten::")
@@ -85,7 +85,7 @@ def needs_value(func: OpOverload, args: Sequence[Any], kwargs: dict[str, Any], d
 def _indexing_waits(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
     """Return True if torch waits: to find the places of a mask, or to copy an index from the host to the device.
 
-    For a single mask, a single host value and no accumulation torch fills instead, and does not wait.
+    For a single mask, a single host value and no accumulation, torch fills and does not wait.
     """
     indices = [index for index in args[1] if index is not None]
     masks = [index for index in indices if index.dtype in (torch.bool, torch.uint8)]
@@ -107,8 +107,8 @@ def _is_blocking_copy(name: str, args: Sequence[Any], kwargs: dict[str, Any]) ->
 class DispatchWatch(Observer):
     """Counts the ATen operations that reach the dispatcher, and the operations among them that make the host wait.
 
-    replayed: counts operations while `replaying()` is true. after: counts operations after the step. The block may
-    be entered again, and continues to count; `restart` resets the counts.
+    replayed: number of operations while `replaying()` was true. after: number of operations after the step. The block
+    may be entered again, and then continues to count. `restart` resets the counts.
     """
 
     def __init__(self, device: str, *, stand_in: bool = False, replaying: Callable[[], bool] = lambda: False) -> None:
@@ -140,7 +140,7 @@ class DispatchWatch(Observer):
         return returned
 
     def read(self, tensor: Tensor, called: str) -> Tensor:
-        """Count a read of a device tensor. Return the tensor, or in a fake pass a stand-in for its value."""
+        """Count a read of a device tensor. Return the tensor or, in a fake pass, a stand-in for its value."""
         if self.host is None or self.host.has(tensor):
             return tensor
         self.seen[Sync(of_current_stack(), called)] += 1
@@ -148,7 +148,7 @@ class DispatchWatch(Observer):
 
 
 def _stand_in(func: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    """Return a plausible result for a value that fake tensors lack: one, true, or masks that select everything."""
+    """Return a plausible result for a value that fake tensors do not have: one, true, or a mask that selects all."""
     name = func._schema.name.removeprefix("aten::")
     if name == "_local_scalar_dense":
         return 1.0 if args[0].is_floating_point() else args[0].dtype == torch.bool or 1
@@ -178,19 +178,19 @@ def _drawn(chances: Tensor, num_samples: int, *_args: Any, **_kwargs: Any) -> Te
 
 
 def by_dispatch_mode(execute: Execute, device: str) -> Syncs:
-    """Execute on real tensors under a dispatch mode. It covers the backward pass, but no other libraries or replays."""
+    """Execute on real tensors under a dispatch mode, which sees the backward pass but no libraries or replays."""
     with DispatchWatch(device) as mode, as_on_a_device() if device == "cpu" else nullcontext():
         execute()
     return Syncs(mode.seen)
 
 
 def by_fake_pass(execute: Execute, device: str) -> Syncs:
-    """Execute on fake tensors. Count each value that the host needs, and return a stand-in for it.
+    """Execute on fake tensors. Count each value that the host needs, and return a stand-in for the value.
 
-    The pass ends early if no stand-in is known, as for an output whose shape depends on values, or if
-    the step fails after a sync, because a stand-in may cause errors (NAdam divides by the value minus
-    1). The syncs so far count. Raises `FakePassError` if the step fails before any sync. The caller
-    must undo the effects of fake tensors.
+    The pass ends early if no stand-in is known, as for an output whose shape depends on values. It also ends early if
+    the step fails after a sync, because a stand-in may cause errors (NAdam divides by the value minus 1). The syncs
+    until then count. Raises `FakePassError` if the step fails before any sync. The caller must undo the effects of fake
+    tensors.
     """
     with on_fake_tensors() as fake, DispatchWatch(device, stand_in=True) as mode, as_on_a_device():
         try:
@@ -207,7 +207,7 @@ def by_fake_pass(execute: Execute, device: str) -> Syncs:
 
 
 def counted_by_profiler(execute: Execute) -> tuple[int, bool]:
-    """Execute under the profiler. Return the number of waits, and whether the profiler saw a sync planted afterwards.
+    """Execute under the profiler. Return the number of waits, and whether the profiler saw a sync planted after them.
 
     Stacks are not recorded, because they are expensive. `by_profiler` finds the places.
     """
@@ -225,7 +225,7 @@ def counted_by_profiler(execute: Execute) -> tuple[int, bool]:
 def waits_within(window: str, events: Sequence[Any], waits: Sequence[str]) -> int:
     """Return how many calls named in `waits` began within the range `window` of a profile's raw events.
 
-    As in `syncs_of_profile`, copies to pageable memory count, and the harness's own work does not.
+    Copies to pageable memory count, and the harness's own work does not, as in `syncs_of_profile`.
     """
     within, outside = (
         [
@@ -255,7 +255,7 @@ def by_profiler(execute: Execute) -> Syncs:
 
 
 def syncs_of_profile(events: Sequence[Any], waits: Sequence[str]) -> Syncs:
-    """Count the calls named in `waits` within the observed window, by the user's line that made the call.
+    """Count the calls named in `waits` within the observed window, by the user's line from which the call came.
 
     The harness's own work between the steps is left out.
     """
@@ -283,8 +283,8 @@ def syncs_of_profile(events: Sequence[Any], waits: Sequence[str]) -> Syncs:
 def _place_of_event(event: Any, operators: Sequence[Any]) -> Place:
     """Return the user's line from the Python stack (innermost first) of the operator that made a runtime call.
 
-    A runtime call whose thread number differs from its operator's has no parent. For such a call use
-    the shortest operator that was active at its time.
+    A runtime call has no parent if its thread number differs from its operator's. For such a call, use the shortest
+    operator that was active at the time of the call.
     """
     start = event.time_range.start
     around = [each for each in operators if each.time_range.start <= start <= each.time_range.end]
@@ -297,12 +297,12 @@ def _place_of_event(event: Any, operators: Sequence[Any]) -> Place:
 
 
 def by_sync_debug_mode(execute: Execute) -> Syncs:
-    """Execute with torch's warnings of synchronizing calls, which miss `torch.cuda.synchronize()` and events."""
+    """Execute with torch's warnings of synchronizing calls. They miss `torch.cuda.synchronize()` and events."""
     with SyncWarnings(sync_here) as seen:
         execute()
     return seen
 
 
 def sync_here(operation: str) -> Sync:
-    """Return a sync by `operation` at the user's current line."""
+    """Return a sync by `operation`, located at the user's current line."""
     return Sync(of_current_stack(), operation)
