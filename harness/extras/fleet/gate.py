@@ -1,4 +1,4 @@
-"""Run every shard once, as a job on a Slurm cluster or on the GPUs of this machine: submitit starts the jobs.
+"""Run every shard once, as a job on a Slurm cluster or on the GPUs of this machine. submitit starts the jobs.
 
 An interruption ends the running jobs, which keep their evidence.
 """
@@ -45,7 +45,7 @@ _GPUS = re.compile(r"\bgpu(?::[^:,(]+)?:(\d+)")  # GPUs of a node in the output 
 
 
 class Engine(Protocol):
-    """Starts jobs. places: GPUs, each for one job at a time; None if the engine has a queue.
+    """Starts jobs. places: GPUs, each of which has one job at a time; None if the engine itself queues jobs.
 
     owned: True if jobs end with this process. poll_s: seconds between two checks of the jobs.
     """
@@ -55,7 +55,7 @@ class Engine(Protocol):
     poll_s: float
 
     def variables(self, places: Sequence[str]) -> Mapping[str, str]:
-        """Return the variables to add to the environment of a shard on these places."""
+        """Return the variables that are added to the environment of a shard on these places."""
 
     def submit(self, job: ShardJob, folder: Path) -> Job[Outcome]: ...
 
@@ -96,7 +96,7 @@ def gpu_names(wanted: str) -> list[str]:
 
 @dataclass
 class Local:
-    """Jobs are processes on this machine. A place is a GPU, by index or UUID; "" if there is no GPU."""
+    """Executes jobs as processes on this machine. A place is a GPU, by index or UUID; "" on a machine without a GPU."""
 
     places: Sequence[str] | None
     owned: bool = True
@@ -123,7 +123,7 @@ class Local:
 
 @dataclass
 class Slurm:
-    """Jobs of a Slurm cluster. options: passed to sbatch unchanged. Raises UsageError without Slurm's commands."""
+    """Executes jobs on a Slurm cluster. options: passed to sbatch unchanged. Raises UsageError if Slurm is missing."""
 
     options: Mapping[str, str]
     places: Sequence[str] | None = None
@@ -201,7 +201,7 @@ def _slurm(*command: str) -> str:
 def _as_jobs_begin() -> Iterator[None]:
     """Start processes in the block with the command's own PYTHONPATH and with the terminal's signals blocked.
 
-    So only the submitter interrupts a job. Signals to this process are delivered after the block.
+    Only the submitter therefore interrupts a job. Signals to this process are delivered after the block.
     """
     from submitit.helpers import environment_variables
 
@@ -219,7 +219,7 @@ Ended = Callable[[Shard, str, Outcome | None], None]  # takes shard, places, and
 
 
 def new_directory(reports: Path, name: str | None) -> Path:
-    """Return the folder for the shards' run directories; the default name has the date and the machine in it."""
+    """Return the folder for the shards' run directories. The default name consists of the date and the machine."""
     if name is not None:
         return reports / name
     return unused(reports / f"{session.directory_name(datetime.now(tz=UTC), session.VerifyOptions())}-fleet")
@@ -231,7 +231,7 @@ def run_shards(
     """Run every shard once, and return its exit code by name; 12 for a shard whose job ended without a result.
 
     Run directories and outputs (`NAME.txt`) are written below `directory`, which must be new. On KeyboardInterrupt, or
-    SystemExit by SIGTERM, running shards get SIGTERM, so that they keep their evidence, and no other shard begins. A
+    SystemExit after SIGTERM, running shards get SIGTERM, so that they keep their evidence, and no other shard begins. A
     note on the exception names the directory.
     """
     made_folder(directory.parent)
@@ -272,9 +272,10 @@ def run_shards(
 
 
 def _places(shard: Shard, places: Sequence[str] | None, taken: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
-    """Return free places for the shard, one for each GPU that it needs, at most all places.
+    """Return free places for the shard, one for each GPU that it needs, but not more than exist.
 
-    Return () if too few are free. Later shards must wait too, because otherwise a large shard would wait for all.
+    Return () if too few places are free. Later shards must then wait too. Otherwise they would keep taking the places,
+    and a large shard would wait for all of them to end.
     """
     if places is None:
         return (shard.name,)  # an engine with a queue
@@ -285,7 +286,7 @@ def _places(shard: Shard, places: Sequence[str] | None, taken: Iterable[tuple[st
 
 @contextmanager
 def _submitter(directory: Path, *, owned: bool) -> Iterator[None]:
-    """Hold a lock during the block, by which owned jobs know that their submitter is alive; then remove its file."""
+    """Hold a lock during the block, from which owned jobs know that their submitter is alive. Then remove its file."""
     import fcntl
 
     with (directory / OWNER).open("wb") as file:
@@ -296,7 +297,7 @@ def _submitter(directory: Path, *, owned: bool) -> Iterator[None]:
 
 
 def _outcome(job: Job[Outcome], seconds: float) -> Outcome | None:
-    """Wait up to `seconds` for the result of an ended job; return None if it was killed or cancelled, or raised."""
+    """Wait up to `seconds` for the result of an ended job; None if the job was killed or cancelled, or raised."""
     until = time.monotonic() + seconds
     while not job.paths.result_pickle.exists():
         if time.monotonic() >= until:
@@ -315,7 +316,7 @@ def _end(engine: Engine, jobs: Sequence[Job[Outcome]]) -> None:
 
 
 def run_directories(shards: Sequence[Shard], directory: Path) -> list[Path]:
-    """Return the run directories of every shard. Raises EvidenceError if a shard left none."""
+    """Return the run directories of every shard. Raises EvidenceError if a shard has none."""
     found = {shard.name: moved.run_directories(directory / shard.name) for shard in shards}
     if missing := [name for name, paths in found.items() if not paths]:
         raise EvidenceError(

@@ -43,10 +43,10 @@ MOST_FAULTS = 16  # maximum faults in a drill's shard; an untimed fault takes ab
 
 @dataclass(frozen=True)
 class Shard:
-    """One call of `harness verify`, or of `harness drill` if `drill`. faults: empty means all.
+    """One call of `harness verify`, or of `harness drill` if `drill` is true. faults: empty means all faults.
 
-    on_gpu: True if a unit needs a GPU. gpus: the maximum that a unit uses, at least 1. seconds: according to the last
-    record; infinite if some unit has no record.
+    on_gpu: True if a unit needs a GPU. gpus: the largest number of GPUs that a unit uses, at least 1. seconds: how long
+    the shard took when it was last recorded; infinite if some unit has no record.
     """
 
     name: str
@@ -59,7 +59,7 @@ class Shard:
     seconds: float = math.inf
 
     def words(self, but: Collection[str] = ()) -> list[str]:
-        """Return the command line after `harness`, without options passed on. but: claims to leave out."""
+        """Return the command line after `harness`, without options that every shard gets. but: claims to leave out."""
         narrowed = [word for claim in self.claims if claim not in but for word in ("--claim", claim)]
         narrowed += [word for fault in self.faults for word in ("--fault", fault)]
         return ["drill" if self.drill else "verify", str(self.contract), *narrowed]
@@ -76,10 +76,11 @@ def units_of(contracts: Sequence[LoadedContract]) -> list[tuple[str, str, str]]:
 
 
 def gate_shards(contracts: Sequence[LoadedContract], recorded: Recorded | None = None, places: int = 1) -> list[Shard]:
-    """Return shards with every claim once: one for each timing claim, one for each contract's other claims.
+    """Return shards that together have every claim once: one for each timing claim, one for each contract's other
+    claims.
 
-    The longest shard comes first. A contract that takes longer than an equal share of the total time is split between
-    claims that shared no run.
+    The longest shard comes first. If a contract takes longer than an equal share of the total time, its claims are
+    divided among several shards. Claims that share runs stay together.
     """
     timed, others = [], []
     for loaded in contracts:
@@ -98,8 +99,9 @@ def gate_shards(contracts: Sequence[LoadedContract], recorded: Recorded | None =
 
 
 def _split(shard: Shard, fair: float, recorded: Recorded, contracts: Sequence[LoadedContract]) -> list[Shard]:
-    """Split a shard into shards of at most `fair` seconds, more if its claims share runs. Return it unchanged if it is
-    short, or if its seconds are unknown.
+    """Split a shard into shards of at most `fair` seconds, or of more if its claims share runs.
+
+    Return the shard unchanged if it is short, or if its seconds are unknown.
     """
     if not fair < shard.seconds < math.inf:
         return [shard]
@@ -120,9 +122,9 @@ def _split(shard: Shard, fair: float, recorded: Recorded, contracts: Sequence[Lo
 
 
 def drill_shards(contracts: Sequence[LoadedContract], recorded: Recorded | None = None) -> list[Shard]:
-    """Return shards with every fault of every claim once, and its control. Each fault of a timing has its own shard.
+    """Return shards that together have every fault of every claim once, and its control.
 
-    Claims that name no fault are in no shard.
+    Each fault of a timing has its own shard. Claims that name no fault are in no shard.
     """
     timed, others = [], []
     for loaded in contracts:
@@ -144,10 +146,10 @@ def drill_shards(contracts: Sequence[LoadedContract], recorded: Recorded | None 
 def _longest_first(
     shards: Sequence[Shard], recorded: Recorded | None, contracts: Sequence[LoadedContract]
 ) -> list[Shard]:
-    """Return the shards with unique names and seconds, in the order in which they begin.
+    """Return the shards with unique names and with seconds, in the order in which they begin.
 
     Shards of unknown length begin first, in the given order. The seconds of a drill's shard are those of the control,
-    times one more than the number of planted faults.
+    multiplied by one more than the number of planted faults.
     """
     by_path = {loaded.path: loaded.contract for loaded in contracts}
     lasting = []
@@ -163,7 +165,7 @@ def _longest_first(
 
 
 def _named_apart(shards: Sequence[Shard]) -> list[Shard]:
-    """Return the shards with names that are unique regardless of case, because contracts may share claim ids."""
+    """Return the shards with names that differ even if case is ignored, because contracts may share claim ids."""
     names: set[str] = set()
     apart = []
     for shard in shards:
@@ -216,19 +218,19 @@ ENDED, LEFT = ".ended-", ".left-"  # suffixes of the shard's name, followed by a
 
 
 def run_directories(final: Path) -> list[Path]:
-    """Return the valid run directories of one shard, which have different claims."""
+    """Return the valid run directories of one shard. Each has other claims than the rest."""
     own = [final] if (final / layout.HEADER).is_file() else []
     return [*sorted(final.parent.glob(f"{final.name}{ENDED}*")), *own]
 
 
 def settled_claims(final: Path) -> set[str]:
-    """Return the claims of the shard that an earlier machine decided."""
+    """Return the shard's claims that an earlier machine has already decided."""
     earlier = final.parent.glob(f"{final.name}{ENDED}*/{layout.HEADER}")
     return {claim for path in earlier for claim in read_model(path, Header).narrowed.claims}
 
 
 def set_aside(left: Path, final: Path, *, settled: bool) -> None:
-    """Rename the interrupted directory `left`; if `settled`, first make a directory of the claims that had ended.
+    """Rename the interrupted directory `left`. If `settled`, first write a directory with the claims that had ended.
 
     Raises UsageError if another process works in `left`, EvidenceError if it was changed.
     """
@@ -279,9 +281,9 @@ LOCK_WAIT_S = 120.0  # NFS releases a lost node's lock on a run directory after 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a shard ended: exit code, last node, and number of restarts of its job.
+    """How a shard ended: the exit code, the last node, and how often its job was restarted.
 
-    There is no outcome if a signal ended the harness.
+    A shard has no outcome if a signal ended the harness.
     """
 
     code: int
@@ -291,11 +293,11 @@ class Outcome:
 
 @dataclass(frozen=True)
 class ShardJob:
-    """The callable that submitit runs on a node, at each start of the job. Ended runs are not executed again.
+    """The callable that submitit runs on a node each time that the job starts. Ended runs are not executed again.
 
-    harness: the words that start the harness. directory: an absolute path on a file system that all nodes share; the
-    run directory is `directory/NAME`, the output is in `NAME.txt`. variables: added to the job's environment. owned:
-    True if the job ends with its submitter.
+    harness: the words that start the harness. directory: an absolute path on a file system that all nodes share. The
+    run directory is `directory/NAME`, and the output is in `NAME.txt`. variables: added to the job's environment.
+    owned: True if the job ends with its submitter.
     """
 
     shard: Shard
@@ -322,7 +324,7 @@ class ShardJob:
         return DelayedSubmission(self)
 
     def _words(self) -> list[str]:
-        """Return the words that start or resume the shard, or judge its finished run directories."""
+        """Return the words of the command that starts or resumes the shard, or judges its finished run directories."""
         final = self.directory / self.shard.name
         left = left_unfinished(final)
         until = time.monotonic() + LOCK_WAIT_S
@@ -341,7 +343,7 @@ class ShardJob:
         return [*self.shard.words(ended), *self.passed_on, *where]
 
     def _execute(self, words: list[str]) -> int:
-        """Run the harness and return its exit code. On an interruption, send SIGTERM to it and wait for its end."""
+        """Run the harness and return its exit code. If interrupted, send it SIGTERM and wait for its end."""
         inherited = {name: value for name, value in os.environ.items() if name not in OF_THE_WHOLE}
         with (self.directory / f"{self.shard.name}.txt").open("ab") as log:
             process = KeptProcess(
