@@ -50,8 +50,7 @@ _ONE_OF_MANY = re.compile(
 
 
 def agreed(sentence: str) -> str:
-    """Return the sentence with verbs and nouns that agree with their numbers: `1 captures of 44 nodes` -> `1 capture of
-    …`.
+    """Return the sentence with verbs and nouns that fit their numbers: `1 captures of 44 nodes` -> `1 capture of …`.
 
     Every sentence of a judge passes through this function, so judges need not choose the forms of nouns and verbs. Text
     in quotes or backquotes is a quotation and remains unchanged.

@@ -1,5 +1,4 @@
-"""Copy a finished run without host, user and folder names, so that it can be published. Write one page for several
-runs.
+"""Copy a finished run without host, user and folder names, so that it can be published. Write a page for several runs.
 
 Removing names changes the header and the evidence. Verdicts, pages and manifest are therefore created again from the
 changed files. The copy leaves out this machine's host and user names, all folder names, and facts about the CI job.
@@ -33,8 +32,7 @@ from harness.run_directory.verdict_file import record_text, write_verdicts
 
 @contextmanager
 def without_names(source: Rejudged) -> Iterator[Rejudged]:
-    """Yield a copy of `source` without host, user and folder names, judged again. Remove the copy's folder after the
-    block.
+    """Yield a copy of `source` without host, user and folder names, judged again. Remove its folder after the block.
 
     Raises UsageError for an old run, whose header has digests of its evidence instead of a manifest, and EvidenceError
     if a verdict of the copy differs from the verdict in `source`.

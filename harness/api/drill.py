@@ -44,7 +44,7 @@ from harness.system.described import describe, describe_all
 
 
 def count_line(record: DrillRecord) -> str:
-    """Return `28 faults planted · 28 killed · 0 survived · 4 of 4 controls held · 71 not run`."""
+    """Return the counts as a line: `28 faults planted · 28 killed · 0 survived · 4 of 4 controls held · 71 not run`."""
     survived, failed = len(record.survivors), len(record.failed_controls)
     held = f"{len(record.controls) - failed} of {counted(len(record.controls), 'control')} held"
     return (
@@ -186,8 +186,7 @@ def drill(
 def plan_drill_here(
     paths: Sequence[Path], options: DrillOptions, refuse: session.Refuse | None = None
 ) -> tuple[list[LoadedContract], Machine, DrillPlan, FilesRead]:
-    """Return the contracts, this machine, the plan of the contracts' drill on this machine, and the files that were
-    read.
+    """Return the contracts, this machine, the plan of their drill on this machine, and the files that were read.
 
     Raises ContractError, UsageError.
     """
@@ -313,7 +312,7 @@ def ended_part(planned: DrillPlan, bundle: Bundle) -> DrillPlan:
 
 
 def rests_on(case: Case, planned: DrillPlan) -> set[str]:
-    """Return the ids of the runs from whose evidence the case is judged."""
+    """Return the ids of the runs whose evidence is used to judge the case."""
     faulted = [planned.faulted[run] for run in case.unit.runs]
     own = {item.executed.id for item in faulted if item.executed is not None}
     return own | {item.donor for item in faulted if item.donor is not None}

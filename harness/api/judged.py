@@ -215,8 +215,8 @@ Ended = Callable[[str], Collection[str]]  # the arms of a run that have ended, b
 class AsTheyEnd:
     """Call each function of `waiting` once, as soon as the runs and arms that the function waits for have ended.
 
-    While timings are measured, no function is called, because the call would disturb the timings. Several threads may
-    use one object.
+    While timings are measured, no function is called, because it would disturb them. Several threads may use one
+    object.
     """
 
     def __init__(
@@ -261,8 +261,7 @@ class AsTheyEnd:
 def units_as_they_end(
     bundle: Bundle, contracts: Sequence[LoadedContract], runs: Sequence[Run], tell: Judged
 ) -> AsTheyEnd:
-    """Return a watcher that calls `tell` once for each unit that has runs, with the unit's verdict and a view of its
-    evidence.
+    """Return a watcher that calls `tell` for each unit that has runs, with its verdict and a view of its evidence.
 
     bundle: the run directory that is being written.
     """

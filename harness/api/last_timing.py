@@ -20,8 +20,8 @@ from harness.run_directory.verdict_file import read_verdicts
 def last_timings(contracts: Sequence[Contract], folders: Sequence[Path]) -> list[LastTiming]:
     """Return the last timing of each claim and workload that was timed in a run below `folders`.
 
-    Runs are searched in descending order of their names, so newest first, because names begin with a date. Unreadable
-    runs are left out.
+    Names begin with a date, so the run with the largest name is the newest and searched first. Unreadable runs are
+    skipped.
     """
     wanted = {
         (contract.id, claim.id, workload): part

@@ -36,8 +36,7 @@ if TYPE_CHECKING:
 def contradictions(bundle: Bundle, contracts: Sequence[Contract] | None) -> list[str]:
     """Return one line for each statement of the header that other files of the directory contradict.
 
-    contracts: the directory's own copies of its contracts; None if they cannot be read, so that their names are
-    unknown.
+    contracts: the directory's own copies of its contracts; None if they cannot be read, and their names are unknown.
     """
     unknown = _unknown_names(bundle, contracts) if contracts is not None else ()
     found = [*unknown, *_narrowing(bundle), *_runs(bundle), *_machine(bundle), *_waivers(bundle)]
@@ -254,8 +253,7 @@ def _judged(bundles: Sequence[Bundle], known: Known = NOTHING_KNOWN, *, gate: bo
 def _asked(part: Narrowed, contracts: Sequence[LoadedContract]) -> Narrowed:
     """Return the part with its tags replaced by the claims that they select. Raises UsageError for unknown names.
 
-    Also raises UsageError for a part without units. Such a part would require nothing, so that the run directory alone
-    would decide.
+    Also raises UsageError for a part without units, which would require nothing: only the run directory would decide.
     """
     units = [(claim.id, workload) for one in contracts for claim in one.contract.claims for workload in claim.judged_on]
     refuse_unknown("no contract here has this claim", part.claims, {claim for claim, _ in units})
@@ -331,8 +329,7 @@ def unfit(bundle: Bundle, judgement: session.Judgement, names: Collection[str]) 
 def rewritten(
     bundle: Bundle, judgement: session.Judgement, names: Collection[str]
 ) -> Iterator[tuple[Path, ReportView]]:
-    """Yield a run's folder and view, so that the block can write the files with these names; then seal the folder
-    again.
+    """Yield a run's folder and view, so that the block can write the files with these names. Then seal the folder.
 
     Raises UsageError for a bare archive, and EvidenceError if any file except these differs from the seal.
     """

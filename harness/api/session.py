@@ -363,8 +363,7 @@ def write_judgement(directory: Path, judgement: Judgement) -> None:
 
 
 def write_reports(directory: Path, view: ReportView, *, junit: bool = True) -> None:
-    """Write `report.html` and `summary.md`. If `junit`, also write `junit.xml` and one file for each unit that did not
-    hold.
+    """Write `report.html` and `summary.md` and, if `junit`, `junit.xml` and a file for each unit that did not hold.
 
     All files are rendered before the first is written. Old files of units that hold now are removed.
     """

@@ -63,8 +63,7 @@ class PlannedUnit(Record):
 class PlannedRun(Record):
     """A run to execute. processes: number of parallel processes. stands_for: other runs that read this run's evidence.
 
-    estimate: the seconds of all processes of the run, without the time spent waiting; None if no similar run was
-    recorded.
+    estimate: the seconds of all its processes, without the time spent waiting; None if no similar run was recorded.
     """
 
     id: str

@@ -53,8 +53,7 @@ def render_together(directories: Sequence[Path], out: Path) -> list[str]:
 def render(directory: Path) -> list[str]:
     """Render the reports of a run again, seal its directory again, and return the warnings (doubts) on its page.
 
-    The pages of an incomplete run report that it is incomplete, and its directory is not sealed. Raises UsageError for
-    a bare archive.
+    The pages of an incomplete run say so, and its directory is not sealed. Raises UsageError for a bare archive.
     """
     [bundle], judgement = judged([directory])
     junit = not bundle.place.published

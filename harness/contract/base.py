@@ -199,8 +199,7 @@ def flat(annotation: Any) -> Iterator[Any]:
 class Judged(Strict):
     """One judgement: a whole claim, or one part of a claim. The model of every kind is a subclass.
 
-    The methods derive facts from the fields. A kind overrides the methods that must return something else for this
-    kind.
+    The methods derive facts from the fields. A kind overrides the methods that must return something else for it.
     """
 
     mechanism: Mechanism | None = None

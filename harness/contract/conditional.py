@@ -157,8 +157,7 @@ class Bounds:
                 self.errors.append(self.document.error(place, rule, got=shown(value), remedy=remedy))
 
     def _sets_of(self, number: int, found: Sequence[Found]) -> dict[Choices, set[str]]:
-        """Return the sets of numbers that can apply to a claim, each with its workloads. First is the set of
-        `otherwise` values.
+        """Return the sets of numbers that can apply to a claim, each with its workloads, the `otherwise` set first.
 
         Also record an error for each case that can never win.
         """

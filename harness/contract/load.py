@@ -39,11 +39,9 @@ Place = tuple[Key, ...]
 
 
 def problems(contract: Contract, only_on: Mapping[int, Collection[str]] = MappingProxyType({})) -> list[Problem]:
-    """Return a problem for each name that does not exist and each requirement that cannot be met, in the order of the
-    claims.
+    """Return a problem for each name that does not exist and each requirement that cannot be met, in claim order.
 
-    only_on: by the position of a claim, the workloads to which this contract's numbers apply; default: all workloads of
-    the claim.
+    only_on: by a claim's position, the workloads to which this contract's numbers apply; default: all of the claim's.
     """
     return list(_problems(contract, only_on))
 

@@ -233,8 +233,7 @@ RULE = f"every .yaml and .yml in it at any depth, but hidden ones, shared files 
 
 @dataclass(frozen=True)
 class FolderFiles:
-    """The YAML files of a folder by kind, each list sorted. shared: files with workloads and arms for several
-    contracts.
+    """The YAML files of a folder by kind, each list sorted. shared: files that define workloads and arms for contracts.
 
     runs: the run directories below the folder. They are not searched, because they contain copies of contracts.
     """

@@ -1,7 +1,6 @@
 """Watch steps with torch's profiler: graph launches and the device's work.
 
-A profile can be silently empty if other code has subscribed to CUPTI. Each profile must therefore show a sync that was
-planted at its end.
+A profile can be silently empty if other code has subscribed to CUPTI. So each profile must show a planted sync.
 """
 
 from __future__ import annotations
@@ -283,8 +282,7 @@ def in_step(profiled: object) -> AbstractContextManager[object]:
 def profiler(*, stacks: bool = False) -> Iterator[Any]:
     """Profile host calls and device activities with torch, in a way that is safe for replays of CUDA graphs.
 
-    The two environment variables keep CUPTI from being torn down and set up again between replays, a known cause of
-    crashes.
+    Two variables keep CUPTI from being torn down and set up again between replays, which is known to cause crashes.
     """
     os.environ.setdefault("DISABLE_CUPTI_LAZY_REINIT", "1")
     os.environ.setdefault("TEARDOWN_CUPTI", "0")

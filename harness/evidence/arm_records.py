@@ -81,7 +81,7 @@ COMPARED: tuple[Role, ...] = ("state", "table", "derived")  # roles whose tensor
 
 
 class Loose(Record):
-    """Roles, by name, of the loose tensors: they exist at the end of an execution and did not at its start."""
+    """Roles of loose tensors (of no module or optimizer) that exist at an execution's end and not at its start."""
 
     # None: the steps could not be followed (see `failure`), or were timed and use another arm's roles (see `lent`)
     roles: dict[str, Role] | None
@@ -295,8 +295,7 @@ LOSS_OUTPUT = "loss"  # among the outputs of a step, next to `parameters <name>`
 
 
 class GhostReplay(Record):
-    """The results of testing a captured step without its replays, and the replays without the step, after the arm's
-    end.
+    """Results of testing a captured step without its replays, and the replays without the step, after the arm's end.
 
     The outputs of a step are its loss and the trainable parameters. None means that the harness did not test this.
     """

@@ -33,8 +33,7 @@ class Record(BoundedModel):
 class RunRecord(Record):
     """One line of `records.jsonl`: what was seen in a run. Each record type is a subclass with its own `record` value.
 
-    key: the fields that identify a record among the records of its type in a run. Two records with the same key are
-    damage.
+    key: the fields that identify a record among those of its type in a run. Two records with the same key are damage.
     """
 
     key: ClassVar[tuple[str, ...]] = ()

@@ -110,8 +110,7 @@ class Environment(Facts):
 class CommitFacts(Record):
     """A commit of the system's repository.
 
-    changes: number of changed or new files; always 0 for a baseline. lacks: what the checkout of the commit does not
-    contain.
+    changes: number of changed or new files; always 0 for a baseline. lacks: what a checkout of it does not contain.
     """
 
     commit: str

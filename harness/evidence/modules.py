@@ -71,10 +71,9 @@ def is_library(place: Path) -> bool:
 
 
 def is_installed(place: Path) -> bool:
-    """Return True if a file or folder belongs to an installed package: it is below `site-packages`, or recorded.
+    """Return True if a file or folder belongs to an installed package: it is below `site-packages`, or `is_recorded`.
 
-    recorded: see `is_recorded`. Links are followed first, because a user's own package may be linked into
-    `site-packages`.
+    Links are followed first, because a user's own package may be linked into `site-packages`.
     """
     real = Path(os.path.realpath(place))
     return any(part in INSTALLED for part in real.parts) or is_recorded(real)

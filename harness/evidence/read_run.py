@@ -395,8 +395,7 @@ _OF_INTEREST = (b'"record":"phase"', b'"record":"complete"')  # as `dump_json` w
 class ProcessTimes(Record):
     """`process.json`: times of a worker's process, seen by its supervisor, in seconds of the machine's monotonic clock.
 
-    An interpreter that is started in advance is `ready` before it is `given_run`. The run holds its GPU from
-    `given_run` on.
+    An interpreter that is started in advance is `ready` before `given_run`. The run holds its GPU from `given_run` on.
     """
 
     started: Real

@@ -266,11 +266,9 @@ UNOBSERVED, OBSERVED = 0, 1  # executions of an arm
 
 
 class ReadTensor(Record):
-    """A tensor that an operator reads. digest: of the tensor's bits; None if they could not be read, or were never
-    written.
+    """A tensor that an operator reads. digest: of the tensor's bits; None if they were unreadable or never written.
 
-    source: number of the operator of this step that last wrote the tensor's memory. name: the tensor's name as state or
-    input, if it has one.
+    source: number of the operator of this step that last wrote its memory. name: its name as state or input, if any.
     """
 
     digest: str | None

@@ -38,8 +38,7 @@ TRIED = 4  # earlier steps with the same replays as the last step; one that read
 
 
 class ArmLife:
-    """One execution of an arm: a context manager that opens the arm, and on exit returns the arm's memory to the
-    device.
+    """One execution of an arm: a context manager that opens the arm, and on exit returns its memory to the device.
 
     Call in this order: `start`; then `steps`, or `begin` followed by `step` for each step; `end`; `census`. `train`
     makes all of these calls, and watches the steps of a captured arm.

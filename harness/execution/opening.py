@@ -109,8 +109,7 @@ class UnannouncedStepError(Exception):
 
 
 class AnnouncedSteps(FaultyRun):
-    """A run without a fault that refuses steps beyond the announced number, and reports each step to the ranks'
-    watcher.
+    """A run without a fault that refuses steps beyond the announced number, and notes each step for the ranks' watcher.
 
     The count starts again at 0 when the run is loaded or restarted, as its trainer's own count does.
     """

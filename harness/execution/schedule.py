@@ -44,8 +44,7 @@ NOT_TIMED, EXCLUSIVE, TIMED = range(3)
 class Work:
     """A run to execute, the directory of its evidence, and the callbacks for its progress and its end.
 
-    over: called when the run ends by itself, with the worker's death or None. It is not called if the run is
-    interrupted.
+    over: called when the run ends by itself, with the worker's death or None, but not if the run is interrupted.
     """
 
     run: Run

@@ -340,8 +340,7 @@ def _joined(host: Run, guest: Run) -> tuple[Run, dict[str, str]] | None:
 def _fits(host: Run, guest: Run, arms: Mapping[str, str], name: str) -> bool:
     """Return True if the host's arms, repeated, watched and read as both runs need, can serve the guest.
 
-    name: the last of `arms`. Its baseline must be executed earlier, because its gradients are compared with the
-    baseline's.
+    name: the last of `arms`. Its baseline must be executed earlier, because its gradients are compared with it.
     """
     joined = widened(host, of_arms(guest, arms))
     order, baseline = list(joined.arms), guest.baseline_of.get(name)

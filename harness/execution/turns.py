@@ -28,11 +28,7 @@ _numbers = itertools.count()
 
 
 class _Claim(NamedTuple):
-    """Another command's claim on a GPU.
-
-    asked: when the command asked. share: its share of the GPU's memory. holds: True if it has this share now. who: its
-    name.
-    """
+    """Another command's claim: when it asked, its share of the memory, whether it has the share now, and its name."""
 
     asked: float
     share: float | None

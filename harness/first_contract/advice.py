@@ -65,8 +65,7 @@ def advice(
 ) -> Iterator[str]:
     """Yield the lines below an answer: the code at each place, how to fix the code, and advice for the reason code.
 
-    folders: where to search for the files. question, message: the template's claim, and the message of the claim's
-    judge.
+    folders: where to search for the files. question, message: the template's claim, and its judge's message.
     """
     for file, number in dict.fromkeys(places):
         code = source_line(file, number, folders)

@@ -114,8 +114,7 @@ def _unfit(tried: Tried) -> Iterator[tuple[str, str]]:
 
 
 def _host_values(tried: Tried) -> dict[str, str]:
-    """Return the host numbers that no replay changes, and where they are read, if a contract must give reasons for
-    them.
+    """Return the host numbers that no replay changes, and where they are read, if a contract must justify them.
 
     Return nothing if a claim is violated, because reasons would not help then.
     """

@@ -1,5 +1,4 @@
-"""Draft an adapter and contracts for a step, as texts. `harness init` writes them; `harness try` runs the first
-contract.
+"""Draft an adapter and contracts for a step, as texts. `harness init` writes them; `harness try` runs the first one.
 
 There are three contracts: for a captured step, for a step with another optimization, and for everything besides single
 steps (a long run, evaluations, saving and resuming). Their claims are macros of `claims.yaml.j2`. A trial chooses the

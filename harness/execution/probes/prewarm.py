@@ -1,5 +1,4 @@
-"""Test prewarming (probe `prewarm`): open an arm that prewarms, fill the device's memory, and train in what was
-reserved.
+"""Probe prewarming (`prewarm`): open an arm that prewarms, fill the device's memory, and train in what was reserved.
 
 Another process measures how much memory a step needs, because no step may have run in this process before. This process
 reserves that much in torch's cache, allocates all other memory from the driver, and makes the steps. A step that still

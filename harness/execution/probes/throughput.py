@@ -66,8 +66,7 @@ class Helpers:
     def begin(self, arm: str) -> float | None:
         """Return the processor seconds of the arm's helpers since the arm's last block ended; 0 before its first block.
 
-        Call this right before a block of `arm` begins, and `end` right after the block. None if helpers have no clocks
-        here.
+        Call this right before a block of `arm` begins, and `end` right after it. None if there are no clocks.
         """
         if sys.platform != "linux":
             return None

@@ -1,4 +1,7 @@
-"""Decide the role of each loose tensor that the steps created: state, a table, a log, or a leftover."""
+"""Decide the role of each loose tensor that the steps created: state, a table, a log, or a leftover.
+
+A loose tensor is one that the step can reach and that belongs to no module or optimizer.
+"""
 
 from __future__ import annotations
 

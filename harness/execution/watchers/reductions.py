@@ -43,8 +43,7 @@ def digest_on_device(tensor: Tensor) -> Tensor:
 def _row(tensor: Tensor) -> Tensor:
     """Return all elements of a tensor as one contiguous row: [1, elements].
 
-    torch considers a single element contiguous whatever its stride, but cannot view one of stride 0 (`expand`) as
-    bytes.
+    torch calls a single element contiguous whatever its stride, but cannot view one of stride 0 (`expand`) as bytes.
     """
     elements = dense(tensor).contiguous()
     return elements.as_strided((1, elements.numel()), (elements.numel(), 1), elements.storage_offset())
@@ -125,10 +124,9 @@ def combine_on_device(tensors: Mapping[str, Tensor]) -> Tensor:
 
 
 def combine_each(tensors: Mapping[str, Tensor]) -> Tensor:
-    """Combine the n-th entries of all tensors as `combine_on_device` does.
+    """Combine the n-th entries of all tensors as `combine_on_device` does, with as few operations as for one entry.
 
-    Each tensor is [N, ...], dense and contiguous; the result is [N] int64. All N entries take no more operations than
-    one.
+    Each tensor is [N, ...], dense and contiguous. The result is [N] int64.
     """
     return _combined({name: _digest_of_each_row(tensor) for name, tensor in tensors.items()})
 
@@ -194,8 +192,7 @@ def digest_of_all(tensors: Mapping[str, Tensor]) -> str:
 
 
 def digest_of_rounded(tensors: Mapping[str, Tensor], dtype: str) -> str:
-    """Return `digest_of_all` of the tensors, rounded to `dtype`, such as `bfloat16`. Only one tensor is copied at a
-    time.
+    """Return `digest_of_all` of the tensors, rounded to `dtype`, such as `bfloat16`. Copy only one tensor at a time.
 
     Tensors of different types therefore have equal digests if their values agree in the precision of `dtype`.
     """
@@ -376,8 +373,7 @@ def _largest(tensors: Mapping[str, Tensor]) -> dict[str, float]:
 def _positions(count: int, start: int, device: torch.device) -> Tensor:
     """Return i * GAMMA for i in start + 1 .. start + count. Results for small counts are cached, because they repeat.
 
-    A capture does not use the cache, because only a replay would write the cached values, and the cache would not keep
-    the memory.
+    A capture does not use the cache: only a replay would write the values, and the cache would not keep the memory.
     """
     keeps = count <= _KEEP and not is_capturing()
     return (_kept_positions if keeps else _make_positions)(count, start, device)

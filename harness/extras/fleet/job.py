@@ -76,8 +76,7 @@ def units_of(contracts: Sequence[LoadedContract]) -> list[tuple[str, str, str]]:
 
 
 def gate_shards(contracts: Sequence[LoadedContract], recorded: Recorded | None = None, places: int = 1) -> list[Shard]:
-    """Return shards that together have every claim once: one for each timing claim, one for each contract's other
-    claims.
+    """Return shards that have every claim once: one for each timing claim, one for each contract's other claims.
 
     The longest shard comes first. If a contract takes longer than an equal share of the total time, its claims are
     divided among several shards. Claims that share runs stay together.
