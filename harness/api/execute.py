@@ -107,7 +107,7 @@ def execute(
 
 
 class _End:
-    """Called when a process of a run ends. At the run's last end, redact its evidence and record the ends in the
+    """Called when a process of a run ends. At the last end, redact the run's evidence and record the ends in the
     journal.
 
     The evidence is redacted first, because it must not change after the journal has recorded its end.

@@ -215,8 +215,7 @@ Ended = Callable[[str], Collection[str]]  # the arms of a run that have ended, b
 class AsTheyEnd:
     """Call each function of `waiting` once, as soon as the runs and arms that the function waits for have ended.
 
-    While timings are measured, no function is called, because it would disturb them. Several threads may use one
-    object.
+    No function is called while timings are measured, because it would disturb them. Several threads may use one object.
     """
 
     def __init__(

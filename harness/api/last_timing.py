@@ -20,8 +20,7 @@ from harness.run_directory.verdict_file import read_verdicts
 def last_timings(contracts: Sequence[Contract], folders: Sequence[Path]) -> list[LastTiming]:
     """Return the last timing of each claim and workload that was timed in a run below `folders`.
 
-    Names begin with a date, so the run with the largest name is the newest and searched first. Unreadable runs are
-    skipped.
+    Runs are searched in descending order of names, which begin with a date: newest first. Unreadable runs are left out.
     """
     wanted = {
         (contract.id, claim.id, workload): part

@@ -72,7 +72,7 @@ class Strict(BaseModel):
 
 @dataclass(frozen=True)
 class Problem:
-    """A broken rule. path: of the offending value, counted from the contract, or from the judgement that yields it."""
+    """A broken rule. path: of the offending value, within the contract or the judgement that reports the rule."""
 
     path: tuple[str | int, ...]
     rule: str

@@ -101,8 +101,7 @@ class LaunchCounter:
         self._subscribed = True
 
     def _see_planted(self) -> None:
-        """Choose a domain that sees a planted launch exactly once: preferably the driver's, which sees all libraries'
-        launches.
+        """Choose a domain that sees a planted launch exactly once: preferably the driver's, which sees every library's.
 
         A launch by the runtime calls the driver, so using both domains would count this launch twice.
         """

@@ -97,8 +97,7 @@ def descriptions() -> dict[str, FaultDescription]:
 def offered_faults(systems: Iterable[SystemDescription]) -> dict[str, FaultDescription]:
     """Return all faults by name: evidence faults, faults of the harness's wrappers, and faults of the systems.
 
-    If faults have the same name, a system's fault replaces the harness's fault, and an earlier system's a later
-    system's.
+    If names are equal, a system's fault replaces the harness's fault, and an earlier system's replaces a later one's.
     """
     offered = {**descriptions(), **HARNESS_FAULTS}
     for system in reversed(list(systems)):

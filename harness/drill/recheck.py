@@ -124,8 +124,7 @@ Describe = Callable[[str], SystemDescription]
 
 @dataclass(frozen=True)
 class RowAgain:
-    """A row judged again. difference: from the recorded row. not_judged: why the row was not judged again, or not
-    fully.
+    """A row judged again. difference: from the recorded row. not_judged: why the row was not (fully) judged again.
 
     A row without evidence is kept as recorded.
     """

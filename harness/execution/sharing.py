@@ -159,8 +159,7 @@ def _lane(run: Run, part: Sequence[Execution]) -> Run:
 def lane_directories(run: Run, directory: Path) -> list[tuple[Run, Path]]:
     """Return the runs that `supervisor.execute` must execute for `run`, each with the folder of its evidence.
 
-    For a run with several lanes, create the run's folder and write the whole run into it. Lanes create their own
-    folders.
+    If a run has several lanes, create its folder and write the whole run into it. Lanes create their own folders.
     """
     parts = lanes(run)
     if len(parts) == 1:
