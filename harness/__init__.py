@@ -1,6 +1,6 @@
 """Contract verification for GPU-training optimizations: from a contract to runs, evidence, verdicts and a report."""
 
-TYPE_CHECKING = False  # importing `typing` takes 10 ms, during which no command could hold a signal
+TYPE_CHECKING = False  # importing `typing` takes 10 ms, during which no signal could be held back
 if TYPE_CHECKING:
     from harness.recorded_loops.loop_recorder import record as record
 

@@ -9,14 +9,18 @@ from harness.cli import first_signals
 def main() -> None:
     """Run the command line. Delay signals from the start, because importing the application takes a while."""
     first_signals.hold()
-    gc.disable()  # imported objects stay, and searching them for garbage takes a tenth of a short command's time
+    # Imported objects stay alive until the end. A garbage collector that searches them takes a tenth of the time of a
+    # short command.
+    gc.disable()
     try:
         from harness.cli.application import main as run
-    except BaseException as error:  # also SystemExit by a module; Python's exit code 1 would mean a violated claim
+    except BaseException as error:
+        # Catch everything, also a SystemExit that a module raises on import. Otherwise Python would exit with code 1,
+        # which means a violated claim.
         _refuse_to_start(error)
     try:
         run()
-    except Exception as error:  # `run` handles all errors of commands
+    except Exception as error:  # `run` handles all errors of commands, so this error comes from the start itself
         _refuse_to_start(error)
 
 
@@ -28,7 +32,7 @@ def _refuse_to_start(error: BaseException) -> None:
     text = f"error: the harness does not start: {type(error).__name__}: {error}"
     line = "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in text).replace("##", "#\\x23")
     sys.stderr.write(f"{line}\n")
-    sys.exit(12)  # ExitCode.ERROR
+    sys.exit(12)  # the value of ExitCode.ERROR, which is not imported here because its import may be what failed
 
 
 if __name__ == "__main__":

@@ -13,7 +13,9 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, model_validator
 from pydantic_core import CoreSchema, core_schema
 
-MOST_KEYS = 100  # largest number of keys of a model (models have about ten), and of mapping entries validated at a time
+# Largest number of keys of a model (models have about ten keys), and number of entries of a mapping that are validated
+# at a time.
+MOST_KEYS = 100
 _NO_SCHEMAS = frozenset({"cls", "config", "metadata", "serialization"})
 
 
@@ -46,7 +48,9 @@ def _ending_early(schema: Any) -> Any:
     }
     if schema.get("type") == "list":
         return bounded | {"fail_fast": True}
-    if schema.get("type") == "tuple":  # JSON has only lists, and strict validation behind a function refuses those
+    # JSON has no tuples, only lists. Strict validation inside a function validator refuses lists, so convert the list
+    # first.
+    if schema.get("type") == "tuple":
         return core_schema.no_info_before_validator_function(_tuple, bounded)
     if schema.get("type") == "dict":
         return core_schema.no_info_wrap_validator_function(_in_parts, bounded)

@@ -102,9 +102,10 @@ class EvidenceError(HarnessError):
     """A run directory is missing, damaged, or mixed from runs that do not belong together."""
 
 
-# GitHub, Azure and TeamCity look for `##[`, `##vso[` and `##teamcity[` anywhere in a line.
+# Match `##` in front of a command. GitHub, Azure and TeamCity look for `##[`, `##vso[` and `##teamcity[` anywhere in a
+# line.
 _COMMAND = re.compile(r"##(?=\w*\[)")
-# At the start of a line, GitHub looks for `::`, and Buildkite for the marks of its groups.
+# Match commands at the start of a line: GitHub looks for `::` there, and Buildkite looks for the marks of its groups.
 _AT_START = re.compile(r"^( *)(::|---|\+\+\+|~~~|\^\^\^)")
 _BEYOND_ASCII = re.compile(r"[^\n -~]")
 
@@ -142,7 +143,7 @@ def escaped_command(command: str) -> str:
 def escaped_json(text: str) -> str:
     """Return JSON text with the same value, in plain ASCII, without any text that a CI system takes for a command."""
     text = _BEYOND_ASCII.sub(lambda found: _json_code(found[0]), text)
-    return text.replace("##", r"#\u0023")  # JSON has number signs only in strings
+    return text.replace("##", r"#\u0023")  # in JSON, number signs occur only inside strings, where an escape is allowed
 
 
 def _code(sign: str) -> str:

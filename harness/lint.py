@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
 Describe = Callable[[str], SystemDescription]
 LARGEST_FLOAT32 = (2 - 2**-23) * 2.0**127
-CLEAR = 1.15  # a timing should be able to show a true ratio of this many times the required ratio
-POWERLESS = 0.5  # smallest chance of a verdict with which a timing is worth its time
-_LARGE = re.compile(r"e\+?\d\d|\d{39}")  # every larger number has this in its text
+CLEAR = 1.15  # A timing should be able to decide if the true ratio is this multiple of the required ratio.
+POWERLESS = 0.5  # smallest probability of a verdict that makes a timing worth its time
+_LARGE = re.compile(r"e\+?\d\d|\d{39}")  # matches the text of every number that is greater than LARGEST_FLOAT32
 
 
 @dataclass(frozen=True)

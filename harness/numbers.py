@@ -29,7 +29,7 @@ def decode(value: object) -> object:
 
 
 def _not_negative(value: float) -> float:
-    if value < 0:  # NaN passes here, and the judges decide what it means
+    if value < 0:  # NaN is accepted here, because the judges decide what it means
         raise ValueError(f"{value} is below zero")
     return value
 
@@ -39,9 +39,10 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-_INDEXED = "block|lane|layer|measurement|output|process|rank|repetition|round|run|seed|step|version"  # `rank 1`
+# after these nouns a number is an index, as in `rank 1`, and not a count
+_INDEXED = "block|lane|layer|measurement|output|process|rank|repetition|round|run|seed|step|version"
 _VERBS = {" were": " was", " are": " is", " have": " has", " differ": " differs", " lie": " lies", " do": " does"}
-_NO_NOUN = "as|differs|does|ends|has|its|lies|ms|proves|times|was"  # words that end in `s` and are no plural nouns
+_NO_NOUN = "as|differs|does|ends|has|its|lies|ms|proves|times|was"  # words that end in `s` but are not plural nouns
 _ONE_OF_MANY = re.compile(
     rf"(?:\b(?:(?P<index>{_INDEXED})|(?P<within>after|by|for|in|of|over|with)) )?(?<![\d.,=-])\b1 "
     rf"(?P<kind>(?:[a-z]+ )??)(?P<noun>(?!(?:{_NO_NOUN})\b)[a-z-]*[a-z](?<![isu])s)\b"
@@ -64,7 +65,7 @@ def agreed(sentence: str) -> str:
 
 
 def _as_one(found: re.Match[str]) -> str:
-    if found["index"]:  # `at step 1 losses differ`
+    if found["index"]:  # the number is an index and not a count, as in `at step 1 losses differ`
         return found[0]
     verb, within = found["verb"] or "", f"{found['within']} " if found["within"] else ""
     agreeing = verb if within else _VERBS.get(verb, verb)
@@ -78,7 +79,7 @@ def was(number: int) -> str:
 
 
 Real = Annotated[float, BeforeValidator(decode), PlainSerializer(encode, return_type=float | str)]
-Amount = Annotated[Real, AfterValidator(_not_negative)]  # a duration, an error, a norm
+Amount = Annotated[Real, AfterValidator(_not_negative)]  # for a duration, an error or a norm
 Count = Annotated[int, Field(ge=0)]
 
 

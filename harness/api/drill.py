@@ -120,8 +120,8 @@ class DrillOptions:
     faults: tuple[str, ...] = ()
     reports: Path = Path("harness-reports")
     name: str | None = None
-    resume: Path | None = None  # an interrupted drill's directory to resume
-    redact: bool | None = None  # leave out names of host, user and folders; None: in CI
+    resume: Path | None = None  # directory of an interrupted drill, which is to be resumed
+    redact: bool | None = None  # True: leave out names of host, user and folders; None: only in CI
     command: tuple[str, ...] = ("harness", "drill")
 
 
@@ -195,7 +195,8 @@ def plan_drill_here(
     machine = environment.machine()
     if refuse is not None:
         refuse(contracts, ())
-    describe_all(system for loaded in contracts for system in loaded.contract.systems())  # describe all in one process
+    # one process describes all systems
+    describe_all(system for loaded in contracts for system in loaded.contract.systems())
     claims = selected(contracts, options.tags, options.claims)
     planned = plan_drill(contracts, claims=claims, faults=options.faults, machine=machine, describe=describe)
     read.require_unchanged()
@@ -245,7 +246,8 @@ def _rows_as_they_end(
 
     def drilled(case: Case) -> None:
         row = row_of(case, models, sources, bundle)
-        if row.seen.status != Status.NOT_RUN:  # else its meaning depends on the control
+        # the meaning of a row that is NOT_RUN depends on the control's verdict, which may not be known yet
+        if row.seen.status != Status.NOT_RUN:
             tell(row)
 
     waiting = [(rests_on(case, planned), partial(drilled, case)) for case in planned.cases]

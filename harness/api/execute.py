@@ -127,11 +127,13 @@ class _End:
 
     def __call__(self, death: Death | None) -> None:
         with self._lock:
-            # a signal to end the session may also have ended this worker, so the run counts as cut off
+            # A signal that ends the session may also have ended this worker. So count the run as interrupted, not as
+            # failed.
             if death is not None and noted:
                 return
             self._left -= 1
-            if self._left and self._early is not None:  # some arms may have ended now
+            # some arms may be complete now, so their units can be judged early
+            if self._left and self._early is not None:
                 self._early.moves([each.name for each in self._directories], "")
             if self._left or self._journal is None:
                 return

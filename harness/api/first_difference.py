@@ -30,7 +30,7 @@ from harness.run_directory.seal import listing
 if TYPE_CHECKING:
     from harness.execution.watched_worker import Progress
 
-# Reason codes for a difference between two trainings: in a step, or in their states at the start or the end.
+# Reason codes that report a difference between two trainings: in a step, or in their states at the start or the end.
 DIFFERENCES = frozenset(
     {
         *(reasons.NON_FINITE, reasons.NON_FINITE_END, reasons.UNEQUAL_START, reasons.UNEQUAL_BATCHES),
@@ -39,7 +39,7 @@ DIFFERENCES = frozenset(
     }
 )
 Execute = Callable[[Run], Sequence[RunEvidence]]
-Tell = Callable[[Run, str, float], None]  # takes a run, its phase, and its seconds so far
+Tell = Callable[[Run, str, float], None]  # takes a run, its phase, and the seconds that the run has taken so far
 
 
 def run_of(bundle: Bundle, claim: AnyClaim | None, verdict: Verdict, limit_s: float = LIMIT_S) -> Run | None:
@@ -127,7 +127,7 @@ def executing_into(
         for number, commit in enumerate(dict.fromkeys(planned.commit for planned in run.arms.values())):
             arms = {arm: planned for arm, planned in run.arms.items() if planned.commit == commit}
             part = run.model_copy(update={"arms": arms})
-            if number:  # only the first part counts the time of earlier executions
+            if number:  # count the time of earlier executions once, in the first part
                 part = _with_settings(part, **{SPENT: 0.0})
             moves = partial(_moves, tell, part.model_copy(update={"id": f"locating {claim}"}))
             work = [Work(part, folder / str(number), moves, lambda _death: None)]
@@ -152,7 +152,8 @@ def recorded(bundle: Bundle, unit: Unit) -> FirstDifference | None:
     try:
         read = [read_run(part) for part in sorted(folder.iterdir())] if folder.is_dir() else []
         return answer_of(read[0][0], *_seen([evidence for _, evidence in read])) if read else None
-    except Exception:  # with damaged records only this answer is missing; verdicts do not depend on it
+    except Exception:
+        # If records are damaged, only the location of the difference is missing. Verdicts do not depend on it.
         return None
 
 

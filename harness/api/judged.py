@@ -139,7 +139,8 @@ def judge_attempt(attempt: Attempt, contracts: Sequence[Contract]) -> Verdict:
     if contract is None or claim is None or unit.workload not in claim.judged_on:
         return not_in_contract(unit.contract, unit.claim, unit.workload)
     header = attempt.bundle.header if attempt.bundle is not None else None
-    fault = header.fault if header is not None else None  # none in a drill's controls
+    # the fault of a drill's unit; None for the controls of a drill
+    fault = header.fault if header is not None else None
     baseline = header.commits.baseline.commit if header is not None and header.commits is not None else None
     gpu = header.environment.gpu if header is not None else GpuFacts()
     made, evidence = attempt.made(), attempt.evidence
@@ -182,7 +183,7 @@ def judgement_json(judgement: Judgement) -> str:
     directory = str(judgement.run_directory) if judgement.run_directory else None
     published = verdict_file(judgement.verdicts).model_dump(mode="json")
     published["claims"] = [verdict.model_dump(mode="json") for verdict in judgement.verdicts]
-    # altered or unfinished evidence opens no gate, and a drill is not a gate
+    # evidence that was changed or is incomplete opens no gate, and a drill is not a gate
     published["gate"]["open"] = judgement.headline.word == HELD and not judgement.view.is_drill
     waivers = [waiver for verdict in judgement.verdicts if (waiver := judgement.view.waiver(verdict)) is not None]
     waived = [waiver.model_dump(mode="json") for waiver in waivers]
@@ -201,15 +202,16 @@ def judgement_json(judgement: Judgement) -> str:
     return dump_json({**published, **beside, **beside_units}, indent=2)
 
 
-# Judge units early: each as soon as all its arms have ended, by the same judges as at the end.
+# Judge each unit early, as soon as all its arms are complete, with the same judges as at the end.
 #
-# These verdicts are only shown to people, and not written to files. At the end all units are judged
-# again; only those verdicts count.
+# These early verdicts are only shown to people and never written to files. At the end all units are judged again, and
+# only those verdicts count.
 
-Part = tuple[str, str]  # a run and one of its arms
-Waiting = tuple[Collection[str | Part], Callable[[], None]]  # runs or arms that must have ended, and what to call then
+Part = tuple[str, str]  # the name of a run, and one of its arms
+# the runs or arms that must be complete, and the function to call then
+Waiting = tuple[Collection[str | Part], Callable[[], None]]
 Judged = Callable[[Verdict, ReportView], None]
-Ended = Callable[[str], Collection[str]]  # the arms of a run that have ended, by its name
+Ended = Callable[[str], Collection[str]]  # takes the name of a run and returns its arms that are complete
 
 
 class AsTheyEnd:
@@ -224,7 +226,7 @@ class AsTheyEnd:
         self._waiting, self._arms = list(waiting), arms
         self._timed = {run.id for run in runs if probe_named(run.probe).timed}
         self._ended: set[str | Part] = set()
-        self._execution: dict[str, str] = {}  # for each run under way: the latest arm and replica
+        self._execution: dict[str, str] = {}  # for each run that is executing: its latest arm and replica
         self._lock = threading.Lock()
 
     def look(self, ended: Collection[str]) -> None:
@@ -240,7 +242,7 @@ class AsTheyEnd:
             for name in runs:
                 if name in self._arms and self._execution.get(name) != execution:
                     self._execution[name] = execution
-                    with suppress(Exception):  # unreadable evidence is read again at the end
+                    with suppress(Exception):  # evidence that cannot be read now is read again at the end
                         self._ended |= {(name, arm) for arm in self._arms[name](name)}
             self._tell()
 
@@ -250,7 +252,7 @@ class AsTheyEnd:
         ready = [each for each in self._waiting if all(map(self._has_ended, each[0]))]
         self._waiting = [each for each in self._waiting if each not in ready]
         for _, tell in ready:
-            with suppress(Exception):  # an error occurs again at the end, and is reported there
+            with suppress(Exception):  # an error in an early verdict occurs again at the end, and is reported there
                 tell()
 
     def _has_ended(self, part: str | Part) -> bool:
@@ -265,7 +267,8 @@ def units_as_they_end(
     bundle: the run directory that is being written.
     """
     models = [loaded.contract for loaded in contracts]
-    # runs whose arms end one by one; with several commits or ranks, evidence of arms is in several places
+    # Runs whose arms can be judged one at a time, as each arm is completed. Runs with several commits or ranks are left
+    # out, because the evidence of one of their arms lies in several folders.
     apart = {run.id: run for run in runs if probe_named(run.probe).arm_by_arm and run.ranks == 1}
     if bundle.header.commits:
         apart = {}

@@ -73,10 +73,10 @@ def _runs(bundle: Bundle) -> Iterator[str]:
     header = bundle.header
     read = {run for unit in header.units for run in unit.runs}
     yield from (f"run {shown(run)} is read by a unit, and was not planned" for run in sorted(read - set(header.runs)))
-    if header.purpose != "drill":  # a drill also plans the faulted runs, which the rows of its record read
+    if header.purpose != "drill":  # a drill also plans runs with faults, which only the rows of the drill's record read
         yield from (f"run {shown(run)} was planned, and no unit reads it" for run in sorted(set(header.runs) - read))
     left: list[str] = []
-    with suppress(OSError):  # the check of the seal reports a missing or unreadable folder
+    with suppress(OSError):  # a folder that is missing or unreadable is reported by the check of the seal
         left = sorted(path.name for path in (bundle.root / layout.EVIDENCE).iterdir())
     stray = [name for name in left if name not in header.runs]
     yield from (f"{layout.EVIDENCE}/{shown(name)} is of no run that was planned" for name in stray)
@@ -90,7 +90,7 @@ def _machine(bundle: Bundle) -> Iterator[str]:
         yield "`digests.source` is not `environment.source_digest`"
     for path in sorted((bundle.root / layout.EVIDENCE).rglob(layout.PROCESS)):
         if (process := readable(path, ProcessTimes)) is None:
-            continue  # the account of seconds reports it
+            continue  # the check of the recorded seconds reports an unreadable file
         used, commit = process.gpu, (collected.git.commit or "none").removesuffix(CHANGES)
         if process.commit not in {None, commit}:
             run = shown(path.parent.name)
@@ -375,7 +375,8 @@ def copies(bundles: Sequence[Bundle]) -> list[LoadedContract]:
     try:
         return load_contracts([paths[name] for name in sorted(paths)], partial(_copy_of_shared, bundles))
     except (ContractErrors, UsageError) as problem:
-        for bundle in bundles:  # for a changed copy, blame the evidence and not the contract
+        # If a bundle's copy of a contract was changed, report the changed evidence and not an error in the contract.
+        for bundle in bundles:
             if changed := [line for line in altered(bundle) if line.startswith(f"{layout.CONTRACTS}/")]:
                 rule = "a run's contracts are as they were recorded"
                 raise EvidenceError(rule, where=str(bundle.path), got="; ".join(changed[:5])) from problem

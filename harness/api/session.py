@@ -62,17 +62,17 @@ class VerifyOptions:
     fault: str | None = None
     gate: bool = False
     reports: Path = Path("harness-reports")
-    name: str | None = None  # name of the run directory; by default the date and the machine
+    name: str | None = None  # name of the run directory; None: made from the date and the machine
     data: Path | None = None
     model_directory: Path | None = None
-    waivers: Path | None = None  # by default `waivers.yaml` next to the contracts
-    wall_limit_s: float | None = None  # limit of each run; None: as planned
-    heartbeat_s: float | None = None  # limit of each run; None: as planned
-    redact: bool | None = None  # leave out names of host, user and folders; None: in CI
+    waivers: Path | None = None  # path of the waivers; None: `waivers.yaml` next to the contracts
+    wall_limit_s: float | None = None  # limit of each run in seconds; None: the planned limit
+    heartbeat_s: float | None = None  # longest time without progress of each run in seconds; None: the planned limit
+    redact: bool | None = None  # True: leave out names of host, user and folders; None: only in CI
     command: tuple[str, ...] = ("harness", "verify")
-    resume: Path | None = None  # an interrupted run directory to resume
-    baseline: str | None = None  # a branch, tag or commit for the arms that claims name as `baseline`
-    where: bool = False  # locate the first difference of each claim that failed
+    resume: Path | None = None  # an interrupted run directory, which is to be resumed
+    baseline: str | None = None  # a branch, tag or commit, used for the arms that are named as `baseline` in claims
+    where: bool = False  # True: locate the first difference of each claim that failed
 
 
 def waiver_texts(waivers: Sequence[Waiver]) -> list[str]:
@@ -154,7 +154,7 @@ def _files(path: Path | None) -> list[list[object]]:
 def redacted_header(header: Header, left_out: Redaction) -> Header:
     """Return the header without host, user and folder names, and with a note about the redaction."""
     noted = header.environment.model_copy(update={"redacted": redaction.NOTE})
-    # a waiver's owner signed with a name, so waivers stay unchanged
+    # Keep the name in a waiver, because the owner signed the waiver with it.
     changes = {"environment": left_out.model(noted), "waivers": header.waivers}
     return left_out.model(header).model_copy(update=changes)
 
@@ -187,7 +187,7 @@ def plan_contracts(
     from harness.system.wrappers import HARNESS_FAULTS
 
     systems = [system for loaded in contracts for system in loaded.contract.systems()]
-    describe_all(systems, options.wall_limit_s or LIMIT_S)  # describe all in one process
+    describe_all(systems, options.wall_limit_s or LIMIT_S)  # one process describes all systems
     planned = plan(
         contracts,
         claims=options.claims,
@@ -297,7 +297,7 @@ def _verified(
             judged(verdict, view)
 
     planned = plan_something(contracts, options, checkout)
-    read.require_unchanged()  # descriptions of systems ran user code
+    read.require_unchanged()  # describing a system runs user code, which may have changed the contracts
     started = datetime.now(tz=UTC)
     final = options.reports / (options.name or directory_name(started, options))
     if options.resume is None:
@@ -343,7 +343,7 @@ def _located(
                 write_judgement(writer.path, located)
                 writer.seal_again()
             except BaseException:
-                with suppress(Exception):  # the manifest shows any difference
+                with suppress(Exception):  # if removing fails, the manifest shows any difference
                     remove(kept)
                     write_judgement(writer.path, judgement)
                     writer.seal_again()

@@ -21,7 +21,7 @@ from harness.evidence.run_records import Telemetry
 from harness.kinds import probe_named
 from harness.kinds.speed.disturbances import clock_spread
 
-STEPS = 10**6  # more steps than fit into any observation
+STEPS = 10**6  # more steps than any observation has, so it stands for no limit
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import typer
 
 
-TASKS = {  # in the order of `--help`
+TASKS = {  # command names, in the order of `--help`
     "Begin with a step": ("try", "init", "doctor"),
     "Write contracts": ("check", "explain", "schema", "import"),
     "Run": ("verify", "drill"),
@@ -42,8 +42,8 @@ _REMEDIES: dict[int | None, str] = {
     **dict.fromkeys(_FULL, "make room, or name another folder"),
     errno.ENAMETOOLONG: "take a shorter name",
 }
-LIGHTEST = ("init",)  # for `--version`: an application needs at least one command
-# module names of commands whose own name is not a usable module name
+LIGHTEST = ("init",)  # an application needs at least one command, so `--version` imports the one that loads fastest
+# Command name -> name of its module, for commands whose own name cannot be a module name or is already in use.
 MODULES = {"import": "import_contracts", "try": "try_step", "compare-runs": "compare_runs"}
 EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
     "verify": (
@@ -97,7 +97,7 @@ def application(arguments: list[str]) -> typer.Typer:
 
     Modules of other commands are not imported, so that for example `check` starts without numpy.
     """
-    import typer  # imported late, after the signal handlers are installed
+    import typer  # `typer` is imported late, after the signal handlers are installed
     from typer.core import TyperGroup
 
     class ByTask(TyperGroup):
@@ -128,7 +128,7 @@ def application(arguments: list[str]) -> typer.Typer:
     def harness(version: bool = shown) -> None:
         pass
 
-    app.callback()(harness)  # with one command only, typer would drop its name
+    app.callback()(harness)  # without a callback, typer drops the name of a command that is the only one
     return app
 
 
@@ -153,7 +153,7 @@ def main() -> None:
             sys.exit(error.exit_code)
         except OSError as error:
             sys.exit(_refused(error) or _broken(error))
-        except Exception as error:  # Python's own exit code 1 would read as a violated claim
+        except Exception as error:  # otherwise Python would exit with code 1, which means a violated claim
             sys.exit(_usage(error) or _broken(error))
         except SystemExit as leaving:
             sys.exit(_left(leaving))
@@ -178,13 +178,16 @@ def _refuse_code_of_the_project() -> None:
     """Raise HarnessError if Python, at its start, ran code of the working directory because of PYTHONPATH."""
     from harness.evidence.modules import is_users
 
-    project, own = Path.cwd(), Path(__file__).resolve().parents[2]  # a checkout of the harness may have its own
+    # the working directory may be a checkout of the harness, which may have its own `sitecustomize`
+    project, own = Path.cwd(), Path(__file__).resolve().parents[2]
     entries = {Path(entry).resolve() for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry}
-    for name in ("sitecustomize", "usercustomize"):  # `site` imports these two
+    # Python's `site` module imports both of these at the start, if they exist
+    for name in ("sitecustomize", "usercustomize"):
         module = sys.modules.get(name)
         if module is None or module.__file__ is None:
             continue
-        above = Path(module.__file__).parents  # do not resolve links: Debian's Python links its own module into /etc
+        # Do not resolve links: on Debian, Python's own `sitecustomize` is a link into /etc.
+        above = Path(module.__file__).parents
         folder = above[1 if hasattr(module, "__path__") else 0].resolve()
         of_project = folder.is_relative_to(project) and not folder.is_relative_to(own) and is_users(folder)
         if folder in entries and of_project:
@@ -206,7 +209,8 @@ def _collect_from_now_on() -> None:
 
 def _usage(error: Exception) -> int:
     """Print what is wrong with the command line and return its exit code; return 0 for any other error."""
-    show = getattr(error, "show", None)  # click's errors have `show`; their class differs between versions of typer
+    # Recognize errors of click by their method `show`, because their class differs between versions of typer.
+    show = getattr(error, "show", None)
     if show is None:
         return 0
     buffer = io.StringIO()

@@ -27,7 +27,7 @@ from harness.system.described import describe, describe_all
 if TYPE_CHECKING:
     from harness.kinds.speed.speed_figures import LastTiming
 
-REPORTS = Path("reports")  # folder of published drill records and timings, in the working directory
+REPORTS = Path("reports")  # in the working directory: the folder of published drill records and timings
 OWN_REPORTS = Path("harness-reports")  # the default folder of `verify`
 
 
@@ -63,7 +63,7 @@ def findings_of(
     dead = unmatched(signed, loaded, all_known=any(path.is_dir() for path in paths))
     stale = [Finding("error", error.where, error.sentence()) for error in dead]
     stale += [Finding("warning", *late) for late in expired_on(datetime.now(tz=UTC).date(), signed)]
-    describe_all(system for one in loaded for system in one.contract.systems())  # describe all in one process
+    describe_all(system for one in loaded for system in one.contract.systems())  # one process describes all systems
     read.require_unchanged()
     if drill is not None:
         require_existing([drill])
@@ -90,7 +90,8 @@ def _last_timings(contracts: Sequence[LoadedContract]) -> Sequence[LastTiming]:
     kinds = {part.kind for one in contracts for claim in one.contract.claims for part in parts_of(claim)}
     if "throughput_ratio" not in kinds:
         return []
-    from harness.api.last_timing import last_timings  # imports numpy, which takes as long as everything else
+    # import late, because this module imports numpy, which takes as long as the rest of the command
+    from harness.api.last_timing import last_timings
 
     return last_timings([one.contract for one in contracts], [REPORTS, OWN_REPORTS])
 

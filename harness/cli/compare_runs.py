@@ -18,7 +18,7 @@ from harness.report.headline import ERROR, HELD, NOT_DECIDED, VIOLATED
 from harness.report.markdown import escape
 from harness.report.text import line
 
-_LONGEST = 600  # characters of a sentence
+_LONGEST = 600  # largest number of characters of a printed sentence
 _ENDS = {
     Status.PASS: (HELD, ExitCode.HELD),
     Status.FAIL: (VIOLATED, ExitCode.VIOLATED),

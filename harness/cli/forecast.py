@@ -35,7 +35,7 @@ from harness.report.text import line
 from harness.run_directory.bundle import Bundle, read_bundle
 from harness.run_directory.costs import Kind, Span, costs, spans
 
-# Models of what a gate or a drill would execute on this machine, as `--plan` prints it.
+# The models below state what a gate or a drill would execute on this machine, as `--plan` prints it.
 
 
 class Estimate(Record):
@@ -51,9 +51,9 @@ class PlannedUnit(Record):
     contract: str
     claim: str
     workload: str
-    fault: str | None = None  # in a drill: the planted fault
+    fault: str | None = None  # in a drill: the name of the planted fault
     runs: list[str] = Field(default_factory=list)
-    obstacle: Obstacle | None = None  # why it will be NOT_RUN, or an ERROR, on this machine
+    obstacle: Obstacle | None = None  # the reason why this unit will be NOT_RUN or an ERROR on this machine
 
     def named(self) -> str:
         planted = f" with the fault {self.fault}" if self.fault is not None else ""
@@ -74,7 +74,7 @@ class PlannedRun(Record):
     device_name: str
     processes: int
     stands_for: list[str] = Field(default_factory=list)
-    serves: list[str] = Field(default_factory=list)  # units in words
+    serves: list[str] = Field(default_factory=list)  # the units that read this run, in words
     estimate: Estimate | None = None
 
 
@@ -104,10 +104,11 @@ class Forecast(Record):
 
 # Estimate the seconds of a run only from runs that were executed on a machine of the same kind.
 #
-# An equal run is the best source. If only the number of steps or the other arms differ, use the
-# recorded seconds a step of each arm, and the recorded seconds of imports, start and end.
+# The best source is an equal run. If a recorded run differs only in its number of steps or its other arms, use the
+# seconds per step that it recorded for each arm, and its recorded seconds for imports, start and end.
 
-AS_LONG = {  # fields that must agree so that a step of an arm takes equally long
+# Fields of a run that must agree. Otherwise a step of one arm may take longer in one run than in the other.
+AS_LONG = {
     **dict.fromkeys(SHARED, IGNORED),
     **{name: SHARED[name] for name in ("probe", "arms", "arm", "system", "commit", "nudged")},
     "workload": replace(SHARED["workload"], seen=lambda workload: {**trained_on(workload), "steps": None}),
@@ -212,7 +213,7 @@ class RecordedRun:
         seconds: defaultdict[str | None, float] = defaultdict(float)
         for span in self.spent:
             named, colon, _ = span.phase.partition(": ")
-            arm = named.partition(".")[0]  # `ARM: …` or `ARM.REPLICA: …`
+            arm = named.partition(".")[0]  # a phase is named `ARM: …` or `ARM.REPLICA: …`
             seconds[arm if colon and arm in self.run.arms else None] += span.seconds
         return seconds
 
@@ -249,7 +250,8 @@ def _of(bundle: Bundle) -> RecordedDirectory:
         if (run := readable(bundle.root / layout.EVIDENCE / name / layout.RUN, Run)) is not None
     ]
     account = costs(ended, {}, has_gpu=False)
-    known = ended and account.clocked and not bundle.header.resumed  # an interruption would count as time
+    # in a resumed directory, the pause between the two executions would count as time
+    known = ended and account.clocked and not bundle.header.resumed
     return RecordedDirectory(bundle.path.name, runs, account.wall_seconds if known else None)
 
 
@@ -261,7 +263,7 @@ def _spent(workers: Sequence[WorkerTimes]) -> list[Span]:
     return [span for worker in workers for span in spans(worker) if span.kind is not Kind.WAITING]
 
 
-# Compute what `verify` and `drill` would do on this machine, without executing or writing anything.
+# Compute what `verify` and `drill` would do on this machine. Nothing is executed or written.
 
 
 def forecast_verify(paths: Sequence[Path], options: session.VerifyOptions) -> Forecast:
@@ -352,7 +354,7 @@ def _run(host: Hosted, machine: Machine, units: Iterable[PlannedUnit]) -> Planne
     )
 
 
-# Write a forecast as `--plan` prints it: counts, units, runs, seconds.
+# Format a forecast as `--plan` prints it: counts, units, runs and seconds.
 
 
 def shown(forecast: Forecast) -> list[str]:

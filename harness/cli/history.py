@@ -47,7 +47,7 @@ def _read(path: Path, reports: Path, out: Path) -> HistoryRun:
     page = path / layout.PAGE
     link = way(out.parent, page) if page.is_file() else None
     name = path.relative_to(reports).as_posix()
-    if os.path.lexists(path / layout.INCOMPLETE):  # it may lack files that are read below
+    if os.path.lexists(path / layout.INCOMPLETE):  # an incomplete directory may lack the files that are read below
         return HistoryRun(name, link, None, "did not finish")
     try:
         [bundle], judgement = judged([path])

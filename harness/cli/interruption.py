@@ -21,7 +21,8 @@ from harness.errors import ExitCode
 from harness.platform.signals_noted import CODES, noted, raise_if_noted
 from harness.platform.standard_streams import print_lines
 
-GRACE_S, LONG_GRACE_S = 10.0, 120.0  # seconds from the first signal to a hard end; judging and pages need the long one
+# Seconds from the first signal until the process is ended by force. Judging and writing pages need the longer time.
+GRACE_S, LONG_GRACE_S = 10.0, 120.0
 _grace: list[float] = [GRACE_S]
 
 
@@ -46,7 +47,7 @@ def watched() -> Iterator[None]:
     finally:
         for number, handler in previous.items():
             signal.signal(number, _while_it_ends(handler) if found else handler)
-        raise_if_noted()  # also if code replaced or swallowed the exception
+        raise_if_noted()  # raise again if code has replaced or swallowed the exception of the signal
 
 
 def _while_it_ends(handler: Any) -> Any:
@@ -79,13 +80,13 @@ def _meaning(error: KeyboardInterrupt | SystemExit) -> tuple[str, ExitCode]:
         return "interrupted", ExitCode.INTERRUPTED
     if code == ExitCode.TERMINATED:
         return "terminated", ExitCode.TERMINATED
-    return repr(error), ExitCode.ERROR  # something else has ended the process
+    return repr(error), ExitCode.ERROR  # the process was ended by this error, not by a signal
 
 
 def _note(number: int, _frame: object) -> None:
     noted.append(number)
     if len(noted) == 1:
-        # `threading` is not safe here, because the main thread may hold its locks
+        # Do not use `threading` in a signal handler: the interrupted main thread may hold locks of that module.
         _thread.start_new_thread(_end_hard, (_grace[-1], CODES[number]))
         raise SystemExit(CODES[number])
 

@@ -117,7 +117,7 @@ def print_verdicts(
     print_judgement(judgement, as_json=as_json)
     if out is not None and not as_json:
         print_line(f"report: {out / layout.PAGE}")
-    if as_json:  # the text has it at its top
+    if as_json:  # the text output already shows the warnings at its top
         _print_warnings(judgement)
     return judgement.exit_code
 
@@ -175,7 +175,7 @@ def replace_recorded(directories: Sequence[Path], *, gate: bool = False) -> int:
     directory without a manifest gets one.
     """
     if gate:
-        refuse_mixed([read_bundle(directory) for directory in directories])  # before anything is written
+        refuse_mixed([read_bundle(directory) for directory in directories])  # refuse before anything is written
     for directory in directories:
         again = rejudged(directory)
         published = again.bundle.place.published

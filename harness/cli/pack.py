@@ -22,7 +22,8 @@ from harness.run_directory.places import refuse_within_run, temporary_folder
 from harness.run_directory.seal import is_seen, manifest_of, manifest_text, read_manifest, write_manifest
 
 PUBLISHED = Path("reports")  # default folder of published runs, in the working directory
-_BESIDE = (layout.PAGE, layout.SUMMARY, layout.VERDICTS)  # the page first: `page=False` leaves out the first file
+# The page must be the first entry, because `page=False` leaves out the first entry.
+_BESIDE = (layout.PAGE, layout.SUMMARY, layout.VERDICTS)
 
 
 def pack(

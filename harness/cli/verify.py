@@ -157,5 +157,5 @@ def verify_on(
     read.require_unchanged(JUDGE)
     known = Known(
         paths, waivers=options.waivers
-    )  # a shard could have changed a later shard's contract, and restored it
+    )  # the user code of one shard could change the contract of a later shard and restore the file afterwards
     return judged(fleet.run_directories(shards, directory), known, gate=options.gate)[1]

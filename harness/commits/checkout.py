@@ -24,7 +24,7 @@ from harness.platform.paths import add_working_directory
 
 RULE = "--baseline takes a commit of the repository in which the system lies"
 _POINTER = b"version https://git-lfs.github.com/spec/"
-_SUBMODULE = "160000"  # mode of an entry that is another repository's commit
+_SUBMODULE = "160000"  # git's file mode of a submodule, an entry that names a commit of another repository
 MOST_NAMED = 5
 
 
@@ -120,7 +120,8 @@ def _git(folder: Path, *arguments: str) -> str:
         stdin=subprocess.DEVNULL,
         env=environment,
         check=False,
-        start_new_session=True,  # only the command gets a terminal's SIGINT, and cleans up
+        # Run git in its own session. So Ctrl-C in a terminal sends SIGINT only to this command, which then cleans up.
+        start_new_session=True,
     )
     if done.returncode != 0:
         raise GitFailed(_reason(done.stderr) or f"git {arguments[0]} exited with {done.returncode}")
@@ -197,7 +198,7 @@ def _remove(repository: Repository, tree: Path) -> None:
     """Remove the worktree and git's record of it, even if the checkout was incomplete."""
     try:
         repository.remove(tree)
-    except GitFailed:  # incomplete; git can remove its record once the folder is gone
+    except GitFailed:  # the worktree is incomplete; git can remove its record of the worktree once the folder is gone
         shutil.rmtree(tree, ignore_errors=True)
         with suppress(GitFailed):
             repository.remove(tree)

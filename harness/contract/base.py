@@ -50,9 +50,9 @@ def _in_words(text: str) -> str:
 
 Reason = Annotated[str, Field(max_length=4000), AfterValidator(_in_words)]
 Text = Annotated[str, Field(min_length=1, max_length=4000), AfterValidator(_not_blank)]
-UNREAD = "unread"  # annotates a field that no judge and no runner reads
+UNREAD = "unread"  # annotates a field that neither a judge nor a runner reads
 Words = Annotated[Text, UNREAD]
-Capability = Annotated[str, Field(pattern=r"^[1-9][0-9]?\.[0-9]$")]  # of a GPU, such as "9.0"
+Capability = Annotated[str, Field(pattern=r"^[1-9][0-9]?\.[0-9]$")]  # a GPU's compute capability, such as "9.0"
 Positive = Annotated[float, Field(gt=0)]
 NonNegative = Annotated[float, Field(ge=0)]
 Count = Annotated[int, Field(ge=1)]
@@ -80,7 +80,8 @@ class Problem:
     remedy: str = ""
 
 
-NUDGED_CONTROLS = ("ends.control", "control")  # fields that name a baseline whose initial parameters are nudged
+# fields that name a baseline whose initial parameters are slightly changed (nudged)
+NUDGED_CONTROLS = ("ends.control", "control")
 
 
 class GradientDemand(NamedTuple):
@@ -205,7 +206,9 @@ class Judged(Strict):
     mechanism: Mechanism | None = None
     """The kind of replay the evidence must come from; left out, any or none."""
 
-    if TYPE_CHECKING:  # each kind declares this field itself, with its own docstring and place among the fields
+    # For type checkers only: each kind declares `kind` itself, with its own docstring and at its own place in the
+    # order.
+    if TYPE_CHECKING:
         kind: str
 
     candidate_path: ClassVar[str] = "candidate"
@@ -232,7 +235,7 @@ class Judged(Strict):
         """Return how many captures may begin in an arm that the judgement requires to be uncaptured."""
         return 0
 
-    # --- bounds that depend on where it is judged -------------------------------------------------------------
+    # --- bounds that depend on where the claim is judged ------------------------------------------------------
 
     _conditional: Conditional | None = PrivateAttr(default=None)
 
@@ -259,7 +262,7 @@ class Judged(Strict):
             resolved._conditional = None
         return resolved
 
-    # --- what a contract may demand ---------------------------------------------------------------------------
+    # --- what a contract may require --------------------------------------------------------------------------
 
     def contradictions(self) -> Iterator[Problem]:
         """Yield a problem for each group of fields that contradict each other, with paths within this judgement."""
@@ -326,7 +329,7 @@ class Judged(Strict):
         """Return True if the judgement's candidate must be an arm that captures."""
         return self.mechanism is not None
 
-    # --- what must be run for it ------------------------------------------------------------------------------
+    # --- what must be executed for the judgement --------------------------------------------------------------
 
     def asks_the_device(self) -> bool:
         """Return True if the judgement makes a statement about the CUDA device of this machine."""

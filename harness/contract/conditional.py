@@ -30,8 +30,9 @@ from harness.errors import ContractError
 from harness.kinds import kinds
 
 MOST_CASES = 16  # largest number of cases of one bound
-MOST_SITUATIONS = 20_000  # largest number of situations that the conditions of one claim distinguish
-MOST_SETS = 100  # largest number of sets of numbers by which one claim may be judged
+# largest number of combinations of conditions (situations) that the conditions of one claim distinguish
+MOST_SITUATIONS = 20_000
+MOST_SETS = 100  # largest number of different sets of bounds by which one claim may be judged
 
 Path = tuple[Key, ...]
 
@@ -80,7 +81,7 @@ class Found:
 
     claim: int
     part: int
-    judgement: Path  # in the document
+    judgement: Path  # path of the judgement in the document
     field: str
     cases: list[Conditions]
 
@@ -93,7 +94,7 @@ class Found:
         return (*self.place, "otherwise") if choice is None else (*self.place, "cases", choice, "value")
 
 
-Choices = tuple[int | None, ...]  # for each bound of a claim, the number of a case; None: `otherwise`
+Choices = tuple[int | None, ...]  # for each bound of a claim, the index of the chosen case; None: `otherwise`
 
 
 @dataclass(frozen=True)
@@ -177,7 +178,8 @@ class Bounds:
     def _situations(self, workloads: Sequence[str], found: Sequence[Found]) -> Iterator[Situation]:
         cases = [case for one in found for case in one.cases]
         words = sorted({case.gpu for case in cases if case.gpu is not None})
-        together = [" ".join(two) for two in combinations(words, 2)]  # a GPU's name may contain the words of two cases
+        # The name of one GPU may contain the words of two cases. So also try both words together.
+        together = [" ".join(two) for two in combinations(words, 2)]
         named = {case.capability for case in cases} | {case.capability_at_least for case in cases}
         capabilities = sorted({each for one in named if one is not None for each in _around(one)})
         dtypes = sorted({case.dtype for case in cases if case.dtype is not None})

@@ -8,7 +8,8 @@ from dataclasses import dataclass, fields
 from typing import Literal
 
 OTHERWISE = "otherwise"
-# Data types that a condition may name, as in torch. A condition with another name would never hold, without an error.
+# Data types that a condition may name, as in torch. Other names are refused, because a condition with a misspelled name
+# would never hold, and nobody would notice.
 Dtype = Literal[
     "float64",
     "float32",

@@ -72,7 +72,7 @@ class Guards(Strict):
 class Guarding(Judged):
     """A judgement with guards. The guards determine which capabilities the systems must have."""
 
-    if TYPE_CHECKING:  # each kind declares them, after its own fields
+    if TYPE_CHECKING:  # For type checkers only: each kind declares `guards` itself, after its own fields.
         guards: Guards
 
     def candidate_capabilities(self) -> frozenset[str]:
@@ -120,7 +120,7 @@ def bites_by_equality(path: str, equality: EqualityOrNoise | None) -> bool:
     return equality == "within" or path not in {"max_abs_difference", "max_relative_difference"}
 
 
-# Names of tensors that torch's optimizers compute from gradients and use in the next update.
+# Names of optimizer state tensors that torch's optimizers compute from gradients and use in the next update.
 _MOMENTS = (
     *("acc_delta", "ax", "eta", "exp_avg", "exp_avg_sq", "exp_inf", "grad_avg", "max_exp_avg_sq", "momentum_buffer"),
     *("mu", "prev", "square_avg", "step_size", "sum"),

@@ -23,7 +23,8 @@ from harness.contract.shared import Shared
 from harness.kinds import BUILT_IN
 from harness.numbers import dump_json
 
-_BY_CASE = {"const": "a bound with cases"}  # placeholder for a reference, replaced after pydantic has finished
+# stands for a reference to a schema; it is replaced after pydantic has generated the whole schema
+_BY_CASE = {"const": "a bound with cases"}
 SCHEMA_PATH = Path(__file__).with_name("contract.schema.json")
 SHARED_PATH = Path(__file__).with_name("shared.schema.json")
 
@@ -41,7 +42,7 @@ class _Described(GenerateJsonSchema):
         for name, field in model.model_fields.items():
             models = (one for one in model.__mro__ if issubclass(one, BaseModel))
             found = [text for one in models if (text := _field_docstrings(one.__module__).get((one.__name__, name)))]
-            if found:  # a package's fields may have no docstrings
+            if found:  # the fields of a model from another package may have no docstrings
                 generated["properties"][field.alias or name]["description"] = found[0]
         return generated
 
@@ -75,7 +76,8 @@ def contract_json_schema(*, with_packages: bool) -> dict[str, Any]:
     """Return a contract file's JSON Schema (2020-12). `with_packages` adds installed packages' claim kinds."""
     generator = _Described if with_packages else _OfTheHarness
     generated = Contract.model_json_schema(by_alias=True, schema_generator=generator)
-    shared = ("workloads", "arms")  # not required, because all of them may be in shared files
+    # these keys are not required, because shared files may define all workloads and arms
+    shared = ("workloads", "arms")
     generated["required"] = [name for name in generated["required"] if name not in shared]
     _refer_to_cases(generated)
     generated["$defs"] |= _by_case()

@@ -153,7 +153,8 @@ def _ranks(contract: Contract, part: AnyPart, names: Mapping[str, str], path: Pl
         elif part.judged_at == "all ranks" and field == part.candidate_path and ranks == 1:
             yield Problem(place, "a claim about ranks is about an arm with several", f"'{arm}' has 1", "say `ranks: 2`")
         elif field == "in_turn" and of_candidate is not None and (candidate > 2 or of_candidate.shares < candidate):
-            # only a sum of two values has one result; the communication library chooses the order of a longer sum
+            # A sum of two values has the same bits in either order. The order of a longer sum is chosen by the
+            # communication library, so its bits cannot be compared.
             rule = "`in_turn` compares the bits of two ranks that read two shares"
             got = f"{candidate} ranks with {of_candidate.shares} shares"
             yield Problem(place, rule, got, "say `ends: {control: …, at_most: 0.01}`")
@@ -333,7 +334,8 @@ def load_contracts(paths: Sequence[Path], locate: Locate | None = None) -> list[
                 loaded.append(load_contract(file, files))
             except ContractError as error:
                 _add_new(errors, error)
-        for file in shared_files(paths):  # also unused ones: such a file may be a contract with the wrong `schema`
+        # Read unused files too: such a file may be a contract with the wrong `schema`.
+        for file in shared_files(paths):
             try:
                 files.read(file)
             except ContractError as error:

@@ -100,7 +100,7 @@ class _OneOf:
             raise PydanticKnownError(
                 "union_tag_invalid", {"discriminator": "'kind'", "tag": str(kind), "expected_tags": expected}
             )
-        # every model refuses a value without a kind, with the same message
+        # a value without a kind fails in the same way for every model, so any model can report it
         chosen = kind if isinstance(kind, str) else names[0]
         if chosen not in self._unions:
             self._unions[chosen] = SchemaValidator(_union({chosen: self._model_of(chosen)}))
@@ -109,7 +109,7 @@ class _OneOf:
 
 def _union(models: Mapping[str, type[Judged]]) -> CoreSchema:
     for model in models.values():
-        model.model_rebuild()  # their schemas are built at first use
+        model.model_rebuild()  # pydantic builds the schema of such a model only at its first use, so build it now
     choices = {kind: model.__pydantic_core_schema__ for kind, model in models.items()}
     return core_schema.tagged_union_schema(choices, discriminator="kind")
 
@@ -186,7 +186,9 @@ def part_names(claim: CompositeClaim) -> list[str]:
 
 SCHEMA_VERSION = "contract/v2"
 RulesVersion = Annotated[str, Field(pattern=r"^[0-9]+\.[0-9]+\.[0-9]+$")]
-MOST_WARM_STEPS = 4  # the harness plants faults from the next step on (`FAULTY_STEP`), and a replay must execute them
+# The harness plants faults from the step after the last warm step on (`FAULTY_STEP`). A replay must still execute that
+# step.
+MOST_WARM_STEPS = 4
 
 
 class Needs(Strict):

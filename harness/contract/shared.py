@@ -31,13 +31,13 @@ from harness.numbers import counted
 
 SCHEMA_VERSION = "shared/v2"
 SECTIONS = ("workloads", "arms")
-MOST_FILES = 20  # largest number of shared files of one contract
+MOST_FILES = 20  # largest number of shared files that one contract may use
 WHAT = "a shared file"
 PLACE = "a shared file lies in the contract's folder, or in the one above it"
 _PREFIX = "shared/"
 _SCHEMA_LINE = re.compile(r"""^schema:[ \t]*["']?shared/""", re.MULTILINE)
 
-# Find a shared file. Arguments: the contract's path, the file's position under `uses`, and its name there.
+# Find a shared file. Arguments: the contract's path, the position of the file under `uses`, and its name under `uses`.
 Locate = Callable[[Path, int, str], Path]
 
 
@@ -81,13 +81,15 @@ def _says_shared(text: str) -> bool:
         return False
     try:
         return (_schema(strict_yaml.events(text)) or "").startswith(_PREFIX)
-    except yaml.YAMLError:  # the error is reported when the file is read; this only decides what the message calls it
+    except yaml.YAMLError:
+        # Here the schema only decides what a message calls the file. The YAML error itself is reported when the file is
+        # read.
         return _SCHEMA_LINE.search(text) is not None
 
 
 def _schema(next_event: Callable[[], Any]) -> str | None:
     """Return the scalar at `schema` in a document's mapping, or None if there is none. Raises yaml.YAMLError."""
-    depth, key = 0, None  # `key`: the key whose value comes next; None: a key comes next
+    depth, key = 0, None  # `key` is the key whose value comes next in the YAML events, or None if a key comes next
     while True:
         event = next_event()
         if isinstance(event, yaml.StreamEndEvent):
@@ -127,19 +129,22 @@ class SharedFiles:
 
     def __init__(self, locate: Locate | None = None) -> None:
         self._locate = locate
-        self._beside = cache(beside)  # a cache for this object only, because files may change later
+        # keep the cache in this object, because files may change during the life of the process
+        self._beside = cache(beside)
         self._read: dict[Path, SharedFile] = {}
 
     def used_by(self, document: Document, path: Path) -> list[SharedFile]:
         """Return the shared files that a contract uses; none if `uses` is no list of texts. Raises ContractErrors."""
         names = document.value.get("uses", [])
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-            return []  # validation reports this error
+            return []  # the validation of the contract reports this error
         if len(names) > MOST_FILES:
             rule = f"a contract uses at most {MOST_FILES} files"
             raise document.error(("uses",), rule, got=str(len(names)), remedy="join some of them")
         found = [self._place(document, path, number, name) for number, name in enumerate(names)]
-        if self._locate is None:  # a run directory stores files by digest, so that two equal files have one path
+        # A run directory names files by their digest. There, two files with equal content have one path, which is not
+        # an error.
+        if self._locate is None:
             self._refuse_twice(document, names, found)
         return [self.read(each) for each in found]
 
@@ -225,8 +230,10 @@ def _twice(document: Document, first: Document, section: str, name: str) -> Cont
     return document.error((section, name), rule, got=f"'{name}' again", remedy=remedy, of_key=True)
 
 
-WAIVERS_FILE = "waivers.yaml"  # next to contracts; the name in upper or lower case, also with `.yml`
-RUN_HEADER, RUN_MARKS = "run.json", ("manifest.json", "INCOMPLETE")  # as in `layout`, which imports this package
+# the file lies next to the contracts; its name may be upper or lower case, and may end with `.yml`
+WAIVERS_FILE = "waivers.yaml"
+# Copies of the names in `layout`. They cannot be imported from there, because `layout` imports this package.
+RUN_HEADER, RUN_MARKS = "run.json", ("manifest.json", "INCOMPLETE")
 SUFFIXES = frozenset({".yaml", ".yml"})
 RULE = f"every .yaml and .yml in it at any depth, but hidden ones, shared files and {WAIVERS_FILE}"
 

@@ -21,18 +21,17 @@ import yaml
 
 from harness.errors import ContractError
 
-# Find plain scalars that YAML 1.1 and YAML 1.2 read differently, and suggest a form that both read
-# alike.
+# Find plain scalars that YAML 1.1 and YAML 1.2 read differently, and suggest a spelling that both versions read alike.
 #
-# PyYAML and most tools for YAML files read YAML 1.1. They read `on` as true,
-# `1e-5` as a string, `010` as eight, `1:30` as ninety, and `2026-01-01` as a date.
+# PyYAML and most tools for YAML files read YAML 1.1. They read `on` as true, `1e-5` as a string, `010` as eight, `1:30`
+# as ninety, and `2026-01-01` as a date.
 
 MAX_NUMBER_LENGTH = 100
 _RESOLVER: Any = yaml.resolver.Resolver()
 _CONSTRUCTOR = yaml.constructor.SafeConstructor()
-# first characters of plain scalars that may be something other than a string in YAML 1.1 or 1.2
+# First characters of plain scalars that YAML 1.1 or YAML 1.2 may read as something other than a string.
 FIRST_CHARACTERS = frozenset(key for key in yaml.resolver.Resolver.yaml_implicit_resolvers if key)
-_TRUTH_VALUES = frozenset({"y", "Y", "n", "N"})  # booleans of YAML 1.1, which PyYAML leaves out
+_TRUTH_VALUES = frozenset({"y", "Y", "n", "N"})  # YAML 1.1 also reads these as booleans, but PyYAML does not
 _FLOAT_PARTS = re.compile(r"(?P<sign>[-+]?)(?P<whole>[0-9]*)\.?(?P<rest>[0-9]*)(?:[eE](?P<exponent>[-+]?[0-9]+))?")
 
 
@@ -62,7 +61,7 @@ def _reads_alike(text: str, value: object) -> bool:
     tag = _RESOLVER.resolve(yaml.ScalarNode, text, (True, False))
     try:
         theirs = _CONSTRUCTOR.construct_object(yaml.ScalarNode(tag, text))
-    except (yaml.YAMLError, ValueError):  # an invalid date, or `=`
+    except (yaml.YAMLError, ValueError):  # the scalar is an invalid date, or `=`
         return False
     return type(theirs) is type(value) and bool(theirs == value)
 
@@ -70,7 +69,7 @@ def _reads_alike(text: str, value: object) -> bool:
 def _float_text(text: str) -> str:
     """Return a number in a form that YAML 1.1 reads as a float: digits around the point, a signed exponent."""
     found = _FLOAT_PARTS.fullmatch(text)
-    if found is None:  # cannot happen: the reader recognizes floats by the same form
+    if found is None:  # cannot happen, because the reader recognizes floats by the same pattern
         raise ValueError(f"no float: {text}")
     exponent = found["exponent"]
     tail = "" if exponent is None else f"e{exponent if exponent[0] in '+-' else f'+{exponent}'}"
@@ -80,8 +79,8 @@ def _float_text(text: str) -> str:
 MAX_BYTES = 1 << 20
 MAX_DEPTH = 64
 MAX_NODES = 50_000
-MOST_ERRORS = 100  # largest number of listed errors of one file
-MOST_NAMES = 200  # largest number of names to compare with a wrong name
+MOST_ERRORS = 100  # largest number of errors that are listed for one file
+MOST_NAMES = 200  # largest number of known names with which a wrong name is compared
 
 Key = str | int
 Position = tuple[int, int]
@@ -255,7 +254,7 @@ def parse(text: str, *, where: str = "<text>", what: str = "a contract") -> Docu
 def nearest(name: object, names: Iterable[str]) -> str:
     """Return `did you mean 'x'?` for the nearest name, or a list of the names; "" if there are too many names."""
     known = sorted(islice(dict.fromkeys(names), MOST_NAMES + 1))
-    if len(known) > MOST_NAMES:  # comparing all names would take seconds, and listing them would fill pages
+    if len(known) > MOST_NAMES:  # comparing all names would take seconds, and listing all names would fill pages
         return ""
     close = difflib.get_close_matches(str(name), known, n=1, cutoff=0.6)
     if close:
@@ -282,14 +281,14 @@ class _Reader:
         self.nodes = 0
 
     def document(self) -> Document:
-        self._next()  # stream start
+        self._next()  # skip the event of the stream's start
         event = self._next()
         if isinstance(event, yaml.StreamEndEvent):
             raise ContractError(f"{self.what} is not empty", where=f"{self.where}:1:1", got="an empty file")
         if event.version or event.tags:
             self._refuse(event, "no YAML directives", remedy="remove the % line")
         value = self._node(self._next(), ())
-        self._next()  # document end
+        self._next()  # skip the event of the document's end
         event = self._next()
         if not isinstance(event, yaml.StreamEndEvent):
             self._refuse(event, "one document in a file", got="a second one", remedy="use a file for each")
@@ -303,7 +302,7 @@ class _Reader:
             where = f"{self.where}:{mark.line + 1}:{mark.column + 1}" if mark else self.where
             problem = str(getattr(error, "problem", None) or error)
             rule, got = "the file is well-formed YAML", problem.removeprefix("found ")
-            if got == problem:  # `did not find expected key`
+            if got == problem:  # the message does not start with "found", as in `did not find expected key`
                 rule, got = f"{rule}: {problem}", ""
             raise ContractError(rule, where=where, got=got) from error
 
@@ -377,7 +376,8 @@ class _Reader:
             self._refuse(event, f"a number has at most {MAX_NUMBER_LENGTH} characters", got=got)
         if integer:
             number = int(text, {"0o": 8, "0x": 16}.get(text[:2], 10))
-            if not -(2**63) <= number < 2**63:  # the range of systems, and of most readers of recorded values
+            # systems, and most readers of recorded values, support only 64-bit integers
+            if not -(2**63) <= number < 2**63:
                 remedy = f"write a smaller one, or a float: `{number}.0`"
                 self._refuse(event, "a whole number has at most 64 bits", got=text, remedy=remedy)
             return number

@@ -34,7 +34,8 @@ def explain(
         if of_union:
             alternatives.add(path)
         found.setdefault(path, []).append(detail)
-    # A list instead of a number also fails as a number: keep the error inside the list.
+    # A list where a list or a number is allowed fails twice: inside the list, and as a number. Report only the error
+    # inside the list.
     outer = alternatives & {path[:length] for path in found for length in range(len(path))}
     places = sorted((path for path in found if path not in outer), key=document.position)
     errors = [_merge([_one(detail, path, document, root) for detail in found[path]]) for path in places[:MOST_ERRORS]]
@@ -65,7 +66,9 @@ def _without_tags(detail: Any, value: Any) -> tuple[Path, bool]:
     path: list[Key] = []
     for index, key in enumerate(keys):
         if detail["type"] != "missing" and isinstance(value, dict | list) and value is detail["input"]:
-            break  # the rest of the location names a union member, even if the mapping has a key with this name
+            # The rest of the location names a member of a union. It is not a key, even if the mapping has a key with
+            # this name.
+            break
         inside = isinstance(value, dict) and key in value
         inside |= isinstance(value, list) and isinstance(key, int) and key < len(value)
         if inside:
@@ -157,7 +160,7 @@ def _keys(location: Path, root: type[BaseModel]) -> list[str]:
         if rest[:1] == ["parts"]:
             model, rest = part_model(str(rest[2])), rest[3:]
     for key in rest:
-        if isinstance(key, str):  # a number is the index of an item in a list of models
+        if isinstance(key, str):  # an integer is the index of an item in a list of models, so the model stays the same
             model = next(_models(model.model_fields[key].annotation))
     return [field.alias or name for name, field in model.model_fields.items()]
 

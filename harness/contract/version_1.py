@@ -10,7 +10,7 @@ from harness.contract.strict_yaml import Document, Key, Position
 from harness.errors import ContractError
 
 SCHEMA_VERSION = "contract/v1"
-RENAMED = {"judged_on": "on"}  # key in version 2 -> key in version 1
+RENAMED = {"judged_on": "on"}  # name of a key in version 2 -> name of the same key in version 1
 
 WRITE_2 = "write the file as contract/v2, which has it"
 

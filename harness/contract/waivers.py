@@ -33,7 +33,7 @@ from harness.platform.paths import require_existing
 SCHEMA = "waivers/v1"
 UNIT = ("contract", "claim", "workload")
 FIELDS = (*UNIT, "owner", "reason", "expires")
-_LONGEST = 1000  # characters of a field
+_LONGEST = 1000  # largest number of characters of a field
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 
 
@@ -144,7 +144,8 @@ def _waiver(document: Document, index: int, errors: list[ContractError]) -> Waiv
 def _problems(document: Document, place: tuple[str, int], entry: Mapping[str, Any]) -> Iterator[ContractError]:
     for number, key in enumerate(entry):
         if key not in FIELDS:
-            remedy = nearest(key, FIELDS) if number < strict_yaml.MOST_ERRORS else ""  # later errors are not shown
+            # later errors are not shown, so they need no suggestion
+            remedy = nearest(key, FIELDS) if number < strict_yaml.MOST_ERRORS else ""
             yield document.error((*place, key), "unknown key", got=f"'{key}'", remedy=remedy, of_key=True)
     for name in FIELDS:
         text = entry.get(name)
@@ -206,9 +207,9 @@ def _missing(waiver: Waiver, contracts: Sequence[LoadedContract], *, all_known: 
 
 
 ANEW = "put it back as it was, see what wrote it, and run again"
-# the remedy after the last run, in a directory that is kept
+# The advice after the last run, whose directory is kept.
 RESUME = "nothing is lost: put it back as it was, see what wrote it, and resume with `--resume RUN_DIR`"
-# the remedy after the last shard
+# The advice after the last shard, whose directory is kept.
 JUDGE = "the shards are kept: put it back as it was, see what wrote it, and `harness judge --contracts PATH` them"
 
 

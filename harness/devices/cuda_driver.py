@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-# CUresult and CUdevice_attribute values of cuda.h
+# Values of the enumerations CUresult and CUdevice_attribute in cuda.h.
 _NO_DEVICE = 100
 _COMPUTE_CAPABILITY_MAJOR = 75
 _COMPUTE_CAPABILITY_MINOR = 76
@@ -35,7 +35,7 @@ class Devices:
     problem: str = ""
     unreadable: bool = False
     driver_version: str | None = None
-    cuda_version: str | None = None  # highest CUDA version that the driver supports
+    cuda_version: str | None = None  # the newest CUDA version that the driver supports
 
 
 class DriverError(Exception):

@@ -8,11 +8,11 @@ from functools import cache
 import torch
 from torch import Tensor
 
-# bound here, before a system is imported, because a system could replace them in their module
+# Bind these functions here, before a system is imported. Otherwise a system could replace them in their module.
 _is_available, _synchronize = torch.cuda.is_available, torch.cuda.synchronize
 
 
-@cache  # the devices do not change while a process runs
+@cache  # cached, because the devices do not change while a process runs
 def has_cuda() -> bool:
     """Return True if torch can use a CUDA device."""
     return _is_available()

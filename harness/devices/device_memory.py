@@ -16,8 +16,7 @@ from harness.devices.cuda_driver import DriverError
 from harness.devices.device import has_cuda, synchronize
 from harness.evidence.arm_records import MemorySample
 
-# Ask torch's caching allocator how much of the CUDA device's memory it holds, and make it release
-# unused memory.
+# Find out how much of the CUDA device's memory torch's caching allocator holds, and make it release unused memory.
 
 
 class Growth(NamedTuple):
@@ -96,12 +95,12 @@ def _large_segments() -> dict[int, int]:
     return {one["address"]: one["total_size"] for one in snapshot if one["segment_type"] == "large"}
 
 
-# Call libcuda directly, because a failed `cudaMalloc` would leave an error that torch's next check
-# raises.
+# Call libcuda directly. A failed `cudaMalloc` would leave an error that torch's next check raises.
 
-_OUT_OF_MEMORY = 2  # CUresult of cuda.h
-_FIRST_SIZE = 2**36  # bytes
-# Bytes: less than this stays free. With 3 MB free on an H200 a Triton kernel loads, but cuBLAS cannot start.
+_OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY, a CUresult of cuda.h
+_FIRST_SIZE = 2**36  # size of the first allocation, in bytes
+# At least this many bytes stay free. With 3 MB free on an H200, a Triton kernel can be loaded, but cuBLAS cannot be
+# initialized.
 LEFT_FREE = 2**22
 
 
@@ -152,18 +151,20 @@ def _free(library: Any, addresses: list[int | None]) -> None:
             library.cuMemFree_v2(ctypes.c_uint64(address))
 
 
-# Give kernels output memory that is filled with a poison value and lies between guards. So one can
-# see which elements a kernel did not write, and whether it wrote outside.
+# Give kernels output memory that is filled with a poison value and lies between guard areas. The poison shows which
+# elements a kernel did not write. The guards show whether it wrote outside its output.
 #
-# The poison is a NaN with bits that no computation gives. Guards are filled with poison, too.
+# The poison is a NaN with bits that no computation gives. The guard areas are filled with poison, too.
 
-# Quiet NaNs with payloads that no arithmetic gives, by the integer type of the element's size.
+# Data type -> integer type of the same size, and the poison as such an integer: a quiet NaN whose payload no arithmetic
+# gives.
 _POISON: dict[torch.dtype, tuple[torch.dtype, int]] = {
     torch.float32: (torch.int32, 0x7FC0DEAD),
     torch.bfloat16: (torch.int16, 0x7FDE),
     torch.float16: (torch.int16, 0x7EAD),
 }
-# Elements before and after a tensor. This number keeps the 16-byte alignment that a kernel may require.
+# Number of guard elements before and after a tensor. With 64 elements, the tensor keeps the 16-byte alignment that a
+# kernel may require.
 GUARD_ELEMENTS = 64
 _ALLOCATING: frozenset[Callable[..., Any]] = frozenset(
     {

@@ -128,7 +128,8 @@ def job_facts() -> JobFacts:
     )
 
 
-# Each CI service's variables for a job's page, its author and its machine. The key is a variable that only it sets.
+# For each CI service: a variable that only this service sets -> the service's name, and its variables for the page, the
+# author and the machine of a job. "" stands for no variable.
 CI_SERVICES = {
     "GITHUB_RUN_ID": ("GitHub Actions", "", "GITHUB_ACTOR", "RUNNER_NAME"),
     "GITLAB_CI": ("GitLab CI", "CI_JOB_URL", "GITLAB_USER_LOGIN", "CI_RUNNER_DESCRIPTION"),

@@ -28,9 +28,9 @@ from harness.evidence.arm_records import GraphNodes
 
 # Count the nodes of a captured CUDA graph with cuda-bindings, without torch.
 
-_DEVICE_TO_HOST, _DEFAULT_KIND = 2, 4  # cudaMemcpyKind
+_DEVICE_TO_HOST, _DEFAULT_KIND = 2, 4  # values of cudaMemcpyKind
 _MAX_ARGUMENTS = 256
-_HOST_MEMORY = (0, 1)  # cudaMemoryType: unregistered, host
+_HOST_MEMORY = (0, 1)  # values of cudaMemoryType: unregistered host memory, and registered host memory
 
 ClipKernels = Mapping[str, Mapping[int, int]]
 
@@ -136,7 +136,7 @@ def _pointer_arguments(parameters: Any) -> list[int]:
     arguments: list[int] = []
     for index in range(_MAX_ARGUMENTS):
         error, *info = ask(handle, index)
-        if table == 0 or int(error) != 0:  # beyond the last argument
+        if table == 0 or int(error) != 0:  # this index is after the kernel's last argument
             break
         address = ctypes.c_uint64.from_address(table + 8 * index).value
         if int(info[1]) == 8:
@@ -277,8 +277,8 @@ class CudaGraph:
         self._previous_stream = torch.cuda.current_stream()
         bind_cublas(self.stream)
         torch.cuda.synchronize()
-        gc.collect()  # a graph that is freed during the capture would break it
-        torch.cuda.empty_cache()  # the pool cannot use what the ordinary allocator has cached
+        gc.collect()  # a graph that is freed during the capture would make the capture fail
+        torch.cuda.empty_cache()  # the graph's memory pool cannot use memory that the ordinary allocator has cached
         graph = torch.cuda.CUDAGraph(keep_graph=True)
         self._generator_state = _generator().clone_state()
         torch.cuda.set_stream(self.stream)  # type: ignore[arg-type]
@@ -297,10 +297,12 @@ class CudaGraph:
         graph, self._capturing = self._capturing, None
         try:
             with warnings.catch_warnings():
-                warnings.filterwarnings("ignore", message="The CUDA Graph is empty")  # an error below
+                # an empty graph is reported as an error below, so torch need not warn about it
+                warnings.filterwarnings("ignore", message="The CUDA Graph is empty")
                 graph.capture_end()
         except BaseException:
-            # torch leaves its generator in capturing mode after a failed capture: eager random numbers would raise
+            # After a failed capture torch leaves its generator in capturing mode. Without this line, every later eager
+            # random number would raise.
             _generator().graphsafe_set_state(self._generator_state)
             raise
         finally:
@@ -318,7 +320,7 @@ class CudaGraph:
         try:
             yield
         except BaseException:
-            with suppress(Exception):  # the capture is invalid, so ending it raises again
+            with suppress(Exception):  # the capture is already invalid, so ending it raises a second error
                 self.capture_end()
             self.reset()
             raise
@@ -331,7 +333,7 @@ class CudaGraph:
     def reset(self) -> None:
         """Drop the captured graph, so that it can be captured again. Do nothing if there is no captured graph."""
         if self._graph is not None:
-            torch.cuda.synchronize()  # a replay may be under way
+            torch.cuda.synchronize()  # wait for a replay that may still be running
             self._graph.reset()
             self._graph = None
 

@@ -117,7 +117,8 @@ class SyncWarnings(_Waits[Where]):
             self._count("synchronizing CUDA operation")
 
 
-# all of torch's Python functions that wait call one of these, wherever a user imports them from
+# Every Python function of torch that waits for the device calls one of the functions below. Replacing these few
+# therefore works wherever user code imports torch's functions from.
 _WAITING_CALLS: tuple[tuple[Any, str], ...] = (
     (torch._C, "_cuda_synchronize"),
     (torch._C, "_accelerator_synchronizeDevice"),
@@ -135,7 +136,8 @@ class WaitingCalls(_Waits[Where]):
 
     def __init__(self, where: Callable[[str], Where]) -> None:
         super().__init__(where)
-        self._known: dict[str, tuple[Any, Any]] = {}  # operation -> the original call, and its replacement
+        # name of an operation -> the original function, and the replacement for it
+        self._known: dict[str, tuple[Any, Any]] = {}
         self._replaced: list[tuple[Any, str, Any]] = []
 
     def _counted(self, call: Callable[..., object], operation: str) -> Callable[..., object]:

@@ -18,14 +18,14 @@ from typing import Any, Self
 
 import torch
 
-_DRIVER, _RUNTIME = 1, 2  # CUpti_CallbackDomain of cupti_callbacks.h
+_DRIVER, _RUNTIME = 1, 2  # values of CUpti_CallbackDomain in cupti_callbacks.h
 _NAMES = {
     _DRIVER: re.compile(r"cuGraphLaunch(_v\d+)?(_ptsz)?"),
     _RUNTIME: re.compile(r"cudaGraphLaunch(_ptsz)?(_v\d+)?"),
 }
-_CALLBACK_IDS = range(1, 2000)  # CUDA 13 has about 800 in each domain
-_ENTER = 0  # CUpti_ApiCallbackSite, the first field of a callback's data
-_REFUSED = 39  # CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED
+_CALLBACK_IDS = range(1, 2000)  # more than the about 800 callback ids that CUDA 13 has in each domain
+_ENTER = 0  # value of CUpti_ApiCallbackSite, the first field of the data that a callback gets
+_REFUSED = 39  # value of CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED
 _CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_uint32, ctypes.c_void_p)
 _SIGNATURES: dict[str, list[Any]] = {
     "cuptiSubscribe": [ctypes.POINTER(ctypes.c_void_p), _CALLBACK, ctypes.c_void_p],
@@ -55,7 +55,7 @@ class LaunchCounter:
         self.failure: str | None = None
         self.sees_planted = False
         self._planted = planted
-        self._launches = [0, 0, 0]  # by domain
+        self._launches = [0, 0, 0]  # number of launches, indexed by the callback domain
         self._domain: int | None = None
         self._handle = ctypes.c_void_p()
         self._subscribed = False
@@ -201,7 +201,7 @@ class PlantedGraph:
 
     def __init__(self) -> None:
         self._value = torch.zeros(16, device="cuda")
-        self._value.add_(1.0)  # loads the kernel
+        self._value.add_(1.0)  # load the kernel before the capture
         self._stream, self._graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()  # type: ignore[no-untyped-call]
         self._wait = torch.cuda.synchronize
         self._wait()

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
 
-# bound here, before a system is imported, because a system could replace them in their module
+# Bind these functions here, before a system is imported. Otherwise a system could replace them in their module.
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
@@ -24,7 +24,7 @@ from harness.evidence.arm_records import MemoryPeak, PeakMemoryEvidence
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-INTERVAL_S = 0.002  # between samples of the device; an NVML call takes 0.05 ms
+INTERVAL_S = 0.002  # seconds between two samples of the device's memory; an NVML call takes 0.05 ms
 
 
 class Levels(NamedTuple):
@@ -184,9 +184,10 @@ class PeakWatch:
         self._samples += 1
 
 
-# Ask torch and NVML about a CUDA device's memory, for `harness.devices.peak_watch`.
+# Read a CUDA device's memory use from torch and NVML, for the classes above.
 
-REST_S, REST_LIMIT_S = 0.2, 5.0  # the device is at rest after REST_S without a change
+# the device counts as at rest after REST_S seconds without a change; wait at most REST_LIMIT_S seconds
+REST_S, REST_LIMIT_S = 0.2, 5.0
 SETTINGS = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 
 
@@ -215,7 +216,7 @@ class CudaMemory:
         return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
 
     def peaks(self) -> Levels:
-        if not self.used():  # asking for the current device would use it
+        if not self.used():  # do not ask torch for the current device here, because that call would initialize CUDA
             return Levels(0, 0)
         counted = torch.cuda.memory_stats_as_nested_dict(self._device())
         found = (counted[f"{name}_bytes"]["all"]["peak"] if counted else 0 for name in ("allocated", "reserved"))

@@ -21,15 +21,17 @@ from harness.devices.device import has_cuda, synchronize
 from harness.devices.host_waits import AFTER, not_of_the_step
 from harness.evidence.arm_records import DeviceWork, GraphNodes, Launched, OutsideWork
 
-# Sort the device's work in a profile of some steps: under graph launches, and outside of them.
+# Split the device's work in a profile of some steps into work under graph launches and work outside of them.
 
 GRAPH_LAUNCHES = ("cudaGraphLaunch", "cuGraphLaunch")
-_COPY, _FILL = "Memcpy ", "Memset "  # prefixes of the profiler's names for device work that is not a kernel
+# prefixes of the profiler's names for copies and fills, which are device work without a kernel
+_COPY, _FILL = "Memcpy ", "Memset "
 NANOSECONDS = 1e-9
-STEP, PLANTED = "harness.step", "harness.planted"  # the profiled ranges around a step, and around a planted sync
+# names of the profiled ranges around a step, and around a host sync that the harness planted
+STEP, PLANTED = "harness.step", "harness.planted"
 WAITS = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize", "cudaMemcpy")
-# Words in the names of kernels that wait for another rank: of NCCL (`ncclSymkDevKernel_…`, too), of NVSHMEM, and of
-# torch's symmetric memory (torch/csrc/distributed/c10d/symm_mem).
+# Words in the names of kernels that wait for another rank: kernels of NCCL (also `ncclSymkDevKernel_…`), of NVSHMEM,
+# and of torch's symmetric memory (torch/csrc/distributed/c10d/symm_mem).
 _WAITING = (
     "nccl",
     "nvshmem",
@@ -39,7 +41,7 @@ _WAITING = (
     "_signal_kernel",
     "barrier_kernel",
 )
-_API_CALL = re.compile(r"cu(da)?[A-Z]")  # calls of the driver or the runtime, unlike operators
+_API_CALL = re.compile(r"cu(da)?[A-Z]")  # matches calls of the CUDA driver and runtime, but no names of operators
 
 
 def launches_in(events: Iterable[Any]) -> int:
@@ -234,10 +236,10 @@ class Watched:
     steps: int = 0
     graph_launches: int | None = None
     operations: int | None = None
-    device_seconds: float | None = None  # time in which kernels ran; overlapping kernels count once
-    replays: Sequence[Any] = ()  # the profile's raw events of steps without a capture
+    device_seconds: float | None = None  # seconds in which at least one kernel ran; kernels that overlap count once
+    replays: Sequence[Any] = ()  # raw profiler events of the steps, if the arm has no capture
     replayed_steps: int = 0
-    sees_planted: bool | None = None  # True if each profile showed the sync planted after its steps
+    sees_planted: bool | None = None  # True: every profile showed the host sync that was planted after its steps
 
 
 @contextmanager

@@ -12,13 +12,14 @@ from dataclasses import dataclass
 
 _TARGET = re.compile(r"(?:sm|compute)_([1-9][0-9]{1,2})([af]?)")
 _VERSION = re.compile(r"([0-9]{1,3})\.([0-9]{1,3})")
-_COMMENT = re.compile(r"//[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)  # an unclosed comment ends with the text
+# a comment that is not closed ends at the end of the text
+_COMMENT = re.compile(r"//[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
 _TARGET_LINE = re.compile(r"^[^\S\n]*\.target\s+([^\n;]*)", re.MULTILINE)
 _VERSION_LINE = re.compile(r"^[^\S\n]*\.version\s+(\S+)", re.MULTILINE)
 _ENTRY = re.compile(r"\.entry\s+([A-Za-z_$%][\w$]*)")
 
-# The PTX ISA version that introduced each target (release history of the PTX ISA manual). Targets with a suffix have
-# their own entries.
+# For each target, the PTX ISA version that introduced it, from the release history in the PTX ISA manual. A target with
+# a suffix has its own entry.
 _INTRODUCED = {
     "30": (3, 0), "32": (4, 0), "35": (3, 1), "37": (4, 1), "50": (4, 0), "52": (4, 1), "53": (4, 2),
     "60": (5, 0), "61": (5, 0), "62": (5, 0), "70": (6, 0), "72": (6, 1), "75": (6, 3),
@@ -28,7 +29,7 @@ _INTRODUCED = {
     "120": (8, 7), "120a": (8, 7), "120f": (8, 8), "121": (8, 8), "121a": (8, 8), "121f": (8, 8),
 }  # fmt: skip
 
-# The newest PTX ISA version that a driver of this CUDA version loads (same release history).
+# CUDA version of a driver -> the newest PTX ISA version that it loads, from the same release history.
 _DRIVER = {
     (11, 0): (7, 0), (11, 1): (7, 1), (11, 2): (7, 2), (11, 3): (7, 3), (11, 4): (7, 4), (11, 5): (7, 5),
     (11, 6): (7, 6), (11, 7): (7, 7), (11, 8): (7, 8), (12, 0): (8, 0), (12, 1): (8, 1), (12, 2): (8, 2),
@@ -36,7 +37,8 @@ _DRIVER = {
     (12, 9): (8, 8), (13, 0): (9, 0), (13, 1): (9, 1),
 }  # fmt: skip
 
-# sm_101 was renamed sm_110 and is not of the family of sm_100 (manual, family-specific targets).
+# Target -> family. sm_101 was renamed to sm_110 and does not belong to the family of sm_100 (PTX manual,
+# family-specific targets).
 _FAMILIES = {101: "110", 110: "110"}
 
 

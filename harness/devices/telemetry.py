@@ -9,26 +9,25 @@ import threading
 import time
 from collections.abc import Callable, Collection
 
-# bound here, before a system is imported, because a system could replace them in their modules
+# Bind these functions here, before a system is imported. Otherwise a system could replace them in their modules.
 from os import listdir
 from pathlib import Path
 from threading import get_native_id
 
-# bound here, before a system is imported, because a system could replace it in its module
+# Bind this function here, before a system is imported. Otherwise a system could replace it in its module.
 from time import monotonic, process_time_ns, thread_time_ns
 from typing import Any, Self
 
 from harness.evidence.run_records import TIMED_PHASE, Block, Telemetry, TelemetrySample, disturbed
 from harness.numbers import dump_json
 
-# The supervisor samples in a thread of its own process, so that the worker's process is not
-# disturbed.
+# The supervisor takes the samples in a thread of its own process. So sampling does not disturb the worker's process.
 
-INTERVAL_S = 5.0  # long, because only timings are judged by samples
-# Timed blocks may last a tenth of a second. A read of NVML took 0.05 ms on an H200.
+INTERVAL_S = 5.0  # seconds between samples of an untimed phase; samples decide only about timings, so few are enough
+# Seconds between samples of a timed phase. A timed block may last only 0.1 s. Reading NVML took 0.05 ms on an H200.
 TIMED_INTERVAL_S = 0.1
-# nvmlClocksEventReasons of nvml.h that slow the clocks down. Left out: idle (0x1), the applications' clock setting
-# (0x2) and the display's (0x100), which are no slowdown under load.
+# Reasons for lower clocks, from nvmlClocksEventReasons in nvml.h. Left out are idle (0x1), the applications' clock
+# setting (0x2) and the display's clock setting (0x100), because none of the three slows down a loaded GPU.
 THROTTLE_REASONS = {
     0x4: "sw_power_cap",
     0x8: "hw_slowdown",
@@ -38,7 +37,7 @@ THROTTLE_REASONS = {
     0x80: "hw_power_brake_slowdown",
 }
 IDLE = 0x1
-UNKNOWN = -1  # foreign_processes when the driver does not list processes
+UNKNOWN = -1  # value of `foreign_processes` if the driver does not list processes
 
 
 class Sampler:
@@ -77,7 +76,8 @@ class Sampler:
     def telemetry(self) -> Telemetry:
         """Return the samples. If the run had a timed phase, return only samples of that phase."""
         timed = [sample for phase, sample in self._samples if _is_timed(phase)]
-        # from the first to the last sample of the phase: up to two intervals less than its true length
+        # The time from the first to the last sample of the phase. The phase may be longer by up to two sampling
+        # intervals.
         seconds = timed[-1].seconds - timed[0].seconds if timed else None
         return Telemetry(
             samples=timed or [sample for _, sample in self._samples], began=self._started, timed_seconds=seconds
@@ -161,7 +161,7 @@ class Gpu:
         clock = self._ask(lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM))
         power = self._ask(lambda: nvml.nvmlDeviceGetPowerUsage(handle))
         return {
-            # the clock of an idle GPU says nothing about the clock under load
+            # the clock of an idle GPU says nothing about its clock under load
             "sm_clock_mhz": None if reasons is not None and reasons & IDLE else clock,
             "power_w": None if power is None else power / 1000.0,
             "temperature_c": self._ask(lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)),
@@ -203,15 +203,17 @@ class Gpu:
             return False
 
 
-# Measure a processor's current pace: the processor time of a thread for a fixed piece of Python code.
+# Measure a processor's current pace: the processor time that a thread needs for a fixed piece of Python code.
 #
-# Other work on the same core (on the other hyperthread, often of a process that is not visible here)
-# or a lower clock slows every step that the host enqueues. The pace shows this. Waiting for a
+# A lower clock, or other work on the same core, slows every step that the host enqueues. Such work may run on the
+# core's other hyperthread, often in a process that is not visible here. The pace shows both. Time spent waiting for a
 # processor or for the interpreter's lock is not counted.
 
-PASSES = 20_000  # about a millisecond
+PASSES = 20_000  # loop passes of the fixed piece of code; they take about a millisecond
 LOOKS = 5
-OWN_SHARE = 0.1  # share of the piece's own time; a choice, above the cost of counting itself
+# Other threads may use up to this share of the processor time of the fixed piece of code. The value is a choice, above
+# the cost of the counting itself.
+OWN_SHARE = 0.1
 
 
 def pace() -> float | None:
@@ -230,7 +232,7 @@ def _others_work() -> bool:
     own = str(get_native_id())
     try:
         return any(_works(thread) for thread in listdir("/proc/self/task") if thread != own)  # noqa: PTH208
-    except FileNotFoundError:  # not on Linux
+    except FileNotFoundError:  # /proc/self/task does not exist, because this is not Linux
         return False
 
 
@@ -269,11 +271,13 @@ def slower(one: float | None, other: float | None) -> float | None:
     return None if one is None or other is None else max(one, other)
 
 
-# Wait until no other process's work delays a kernel of this process.
+# Wait until no work of another process delays the kernels of this process.
 
-SHORT_S = 0.5e-3  # a choice: far more than a kernel and its wait alone, less than another context's time slice
-QUIET_S = 0.02  # a choice: several time slices
-LIMIT_S = 5.0  # a stopped process has at most 50 enqueued steps left on the device
+# Seconds; a choice. A kernel and the wait for it take far less if the device is free. A time slice of another process's
+# context takes longer.
+SHORT_S = 0.5e-3
+QUIET_S = 0.02  # seconds; a choice: several time slices of the GPU
+LIMIT_S = 5.0  # seconds; a stopped process has at most 50 enqueued steps left, which the device finishes in this time
 
 
 def wait_for_quiet_device() -> None:

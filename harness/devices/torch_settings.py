@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-# a function that reads a setting, and a function that sets it to the value read
+# A pair of functions: the first reads a setting, the second restores the value that the first returned.
 _Accessors = tuple[Callable[[], Any], Callable[[Any], object]]
 
 
@@ -77,7 +77,7 @@ def deterministic_algorithms(*, is_strict: bool = True) -> Iterator[None]:
     filling: Any = torch.utils.deterministic
     filled = filling.fill_uninitialized_memory
     os.environ[_WORKSPACE] = ":4096:8"
-    filling.fill_uninitialized_memory = False  # filling would launch kernels that are not part of the step
+    filling.fill_uninitialized_memory = False  # filling would launch kernels that do not belong to the step
     torch.use_deterministic_algorithms(mode=True, warn_only=not is_strict)
     torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
     try:

@@ -112,7 +112,8 @@ def offered_by(contract: Contract, describe: Callable[[str], SystemDescription])
 
 Scalar = bool | int | float | str
 
-# Reason codes of differing arms under bits or bounds, and figures that have another value each time under noise.
+# Reason codes for arms that differ in bits or beyond bounds. The sets below name figures whose values change from run
+# to run because of noise.
 _DIFFERENCES = frozenset({"differs", "end_differs", "ends_apart", "exceeds_tolerance"})
 _OF_BITS = frozenset(
     {"first_differing_step", "steps_differing", "final_parameters_equal", "state_differing"}
@@ -179,7 +180,7 @@ def is_killed(expected: Expectation, verdict: Verdict) -> bool:
 
 
 def _equal(seen: Scalar | None, declared: Scalar) -> bool:
-    # True == 1 in Python, but a boolean is not a count
+    # True == 1 in Python, but a boolean must not count as equal to a number
     return isinstance(seen, bool) == isinstance(declared, bool) and seen == declared
 
 
@@ -211,11 +212,11 @@ def _within_bound(figures: Mapping[str, Figure], prefix: str) -> bool | None:
 class Unbroken:
     """A field that can turn PASS into FAIL although no fault of its claim tests it."""
 
-    part: int  # position of the field's part among the claim's parts
+    part: int  # index of the field's part among the parts of the claim
     path: str
     value: object
     demand: Demand
-    offered: tuple[str, ...]  # faults that would test the field but that the claim does not name
+    offered: tuple[str, ...]  # faults that would test this field, but that the claim does not list
 
     def sentence(self, claim: str) -> str:
         """Return a warning about the field, with a remedy."""

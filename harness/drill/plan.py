@@ -24,13 +24,12 @@ from harness.planning.run_builder import plan_fault
 from harness.run_directory.verdict_file import NotDrilled
 from harness.system.wrappers import HARNESS_FAULTS, SWAPPED_ARMS
 
-# Execute only the arms that a fault can change, and take the rest from the unfaulted control run.
+# Execute only the arms that a fault can change. Take the other arms from the control run, which has no fault.
 #
-# An arm without the fault is the same program on the same input as in the control run. Equal runs on
-# one machine are equal in bits (claim FALSIFY-GPUTRAIN-006), so the arm is executed once for all
-# faults. If runs were not equal, the first differing step would be 0 instead of the step that the
-# fault declares, and the drill would fail instead of pass. Gradients are compared on the device, so
-# both arms of a comparison run in one process.
+# An arm without the fault is the same program on the same input as in the control run. Equal runs on one machine give
+# equal bits (claim FALSIFY-GPUTRAIN-006), so such an arm is executed once for all faults. If equal runs gave different
+# bits, the arms would differ from step 0 on, not from the step that the fault declares. The drill would then fail, and
+# never pass by mistake. Gradients are compared on the device, so both arms of such a comparison run in one process.
 
 
 def arms_to_execute(run: Run) -> set[str]:
@@ -39,7 +38,7 @@ def arms_to_execute(run: Run) -> set[str]:
     Such a comparison is one of gradients, or of end states within a bound.
     """
     if not probe_named(run.probe).arm_by_arm or run.fault == SWAPPED_ARMS:
-        return set(run.arms)  # swapping needs all arms
+        return set(run.arms)  # this fault swaps arms, so it needs all of them
     needed = _changed(run)
     pending = list(needed)
     while pending:
@@ -155,7 +154,7 @@ class FaultedRun:
 class Case:
     """One row of the kill matrix: a fault planted in a unit, and the expected verdict."""
 
-    unit: Unit  # its runs are the faulted runs
+    unit: Unit  # a unit whose runs are the runs with the fault
     fault: str
     expected: Expectation
 
@@ -207,7 +206,7 @@ class _ContractPlanner:
 
     def add(self) -> None:
         rows = list(self._rows())
-        controls: dict[str, list[str]] = {}  # workload -> claims
+        controls: dict[str, list[str]] = {}  # workload -> ids of its claims
         for claim, workload, _ in rows:
             if claim.id not in controls.setdefault(workload, []):
                 controls[workload].append(claim.id)

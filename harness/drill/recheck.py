@@ -108,14 +108,15 @@ def evidence_of(name: str, source: Source, bundle: Bundle, fault: str) -> RunEvi
     if planted is not None and planted.change is not None and source.donor is not None:
         return planted.change(bundle.evidence(source.donor))
     if planted is None and not source.executed_arms and source.donor is not None:
-        return bundle.evidence(source.donor)  # the fault is in another run of the unit
+        # the fault was planted in another run of the unit, so this run equals its donor
+        return bundle.evidence(source.donor)
     seen = bundle.evidence(name)
     if not source.executed_arms or source.donor is None:
-        return seen  # a planned run that was never executed has no evidence
+        return seen  # the run was planned but never executed, so it has no evidence
     try:
         executed = read_model(bundle.root / layout.EVIDENCE / name / layout.RUN, Run)
     except Damaged:
-        return seen  # judges treat damaged evidence as a death
+        return seen  # judges treat damaged evidence like the death of a worker
     return merged(executed, seen, bundle.evidence(source.donor))
 
 
@@ -232,10 +233,10 @@ def _planted_not_run(record: DrillRecord, bundle: Bundle) -> list[str]:
 
 
 def _unread_runs(record: DrillRecord, bundle: Bundle) -> list[str]:
-    if record.interrupted:  # runs of interrupted rows are planned too
+    if record.interrupted:  # an interrupted drill also planned runs for rows that are missing in its record
         return []
     read = {run for unit in bundle.header.units for run in unit.runs} | {run for row in record.rows for run in row.runs}
-    # Claims that are NOT_RUN without a fault have no row (`decidable`), but their runs were planned.
+    # A claim that is NOT_RUN already without a fault gets no row (see `decidable`), although its runs were planned.
     undecided = {(one.contract, one.claim) for one in record.controls if one.status == Status.NOT_RUN}
     left = {item.fault for item in record.not_run if (item.contract, item.claim) in undecided}
     read |= {run for run in bundle.header.runs if left & set(run.split("+"))}

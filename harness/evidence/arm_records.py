@@ -9,13 +9,13 @@ from pydantic import Field
 from harness.evidence.base import ArmRecord, Record, Scalar
 from harness.numbers import Amount, Count, Real
 
-CAPTURES_ITSELF = "captures_itself"  # name of the fact that the arm's step itself makes the requested capture
+CAPTURES_ITSELF = "captures_itself"  # name of the fact that the arm's step makes the requested capture by itself
 RESUMES = "resumes"  # name of the fact that the arm's step function has `save` and `load`
 FROZEN = "frozen"  # prefix of the names of frozen parameters in `State.forms`
 NOT_FINITE = "!"  # suffix of the digest of a tensor that holds NaN or infinity
 
 
-# a tensor's sketch: epsilon of its data type, its L2 norm, and its sums under four fixed sequences of signs
+# The sketch of a tensor: the epsilon of its data type, its L2 norm, and its sums under four fixed sequences of signs.
 Sketch = tuple[Amount, Amount, Real, Real, Real, Real]
 
 
@@ -24,11 +24,12 @@ class State(Record):
 
     digests: dict[str, dict[str, str]]
     tensors: Count
-    # values of tensors with one element, such as counters, by `category name`; None: not recorded
+    # Values of tensors with one element, such as counters; key: `category name`. None: not recorded.
     numbers: dict[str, float] | None = None
-    # data types and shapes at the start, such as `float32 [4, 2]`, by `category name`; None: not recorded
+    # Data type and shape of each tensor at the start, such as `float32 [4, 2]`; key: `category name`. None: not
+    # recorded.
     forms: dict[str, str] | None = None
-    # bytes, at the end, of optimizer tensors with several elements, by data type; None: not recorded
+    # Number of bytes, at the end, of the optimizer's tensors with several elements; key: data type. None: not recorded.
     optimizer_bytes: dict[str, Count] | None = None
 
 
@@ -37,13 +38,14 @@ class EndDifference(Record):
 
     arm: str
     replica: Count
-    tensors: Count  # compared parameters, which have the same name and shape in both executions
-    largest: Amount | None  # largest absolute difference of a parameter; None: nothing could be compared
-    tensor: str | None  # the parameter with that difference
-    buffers: Count | None = None  # compared floating-point buffers; None: not recorded
-    # largest difference of a buffer, divided by its largest element in the earlier execution; None: nothing compared
+    tensors: Count  # number of compared parameters: those with the same name and shape in both executions
+    largest: Amount | None  # largest absolute difference of any parameter; None: no parameter could be compared
+    tensor: str | None  # name of the parameter with the largest difference
+    buffers: Count | None = None  # number of compared floating-point buffers; None: not recorded
+    # Largest difference of any buffer, divided by the largest element of that buffer in the earlier execution. None: no
+    # buffer was compared.
     buffers_relative: Amount | None = None
-    buffer: str | None = None  # the buffer with that difference
+    buffer: str | None = None  # name of the buffer with the largest difference
 
 
 class MovedApart(Record):
@@ -56,26 +58,29 @@ class MovedApart(Record):
 
     arm: str
     tensors: dict[str, tuple[Amount, Amount, Amount]]
-    uncompared: list[str]  # tensors that the other arm lacks or has in another shape, or without floating-point numbers
-    # tensors of the other arm that this arm lacks or has in another shape; None: not recorded
+    # tensors that were not compared, because the other arm lacks them or has another shape, or because they hold no
+    # floating-point numbers
+    uncompared: list[str]
+    # Tensors of the other arm that this arm lacks or has in another shape. None: not recorded.
     missing: list[str] | None = None
 
 
 class Draws(Record):
     """The operators that drew random numbers in one step, in order, with the shapes of the drawn tensors."""
 
-    step: Count  # the watched step
-    operators: list[str]  # operators that the host ran in the step; a graph's operators are in `captured`
-    captured: list[list[str]]  # operators in each capture that was made until the arm's end
-    generators: dict[str, str]  # digest, after the step, of each generator of the process that the step advanced
+    step: Count  # index of the watched step
+    operators: list[str]  # operators that the host ran in the step; operators inside a graph are listed in `captured`
+    captured: list[list[str]]  # one list of operators for each capture that was made before the arm's end
+    generators: dict[str, str]  # for each generator that the step advanced: digest of its state after the step
 
 
-# The role in the training of a loose tensor that the steps created. `state`: a later step reads it, or it changes
-# without an operator that shows the change. `table`: a later step reads it, and no step changes it. `derived`: nothing
-# reads it, and it is computed from parameters only, such as an average. `log`: nothing reads it, and it is computed
-# from batches and single numbers, such as losses. `mixed`: nothing reads it, and it is computed from parameters and
-# batches, such as a sum of gradients. `left`: the last step left it behind, or it was created between two steps.
-# `unseen`: nothing reads it, and no watched step shows what it is computed from.
+# The role in the training of a tensor that the steps created outside the declared state (a loose tensor). `state`: a
+# later step reads the tensor, or the tensor changes without an operator that shows the change. `table`: a later step
+# reads it, and no step changes it. `derived`: nothing reads it, and it is computed from parameters only, such as an
+# average. `log`: nothing reads it, and it is computed from batches and single numbers, such as losses. `mixed`: nothing
+# reads it, and it is computed from parameters and batches, such as a sum of gradients. `left`: the last step created it
+# and left it behind, or it was created between two steps. `unseen`: nothing reads it, and no watched step shows what it
+# is computed from.
 Role = Literal["state", "table", "derived", "log", "mixed", "left", "unseen"]
 COMPARED: tuple[Role, ...] = ("state", "table", "derived")  # roles whose tensors are compared by value
 
@@ -83,11 +88,12 @@ COMPARED: tuple[Role, ...] = ("state", "table", "derived")  # roles whose tensor
 class Loose(Record):
     """Roles of loose tensors (of no module or optimizer) that exist at an execution's end and not at its start."""
 
-    # None: the steps could not be followed (see `failure`), or were timed and use another arm's roles (see `lent`)
+    # None: the steps could not be followed (see `failure`), or the steps were timed, so that the roles of another arm
+    # are used (see `lent`).
     roles: dict[str, Role] | None
-    unread: dict[str, str]  # digests of all tensors whose values are not compared
+    unread: dict[str, str]  # tensors whose values are not compared -> their digests
     failure: str | None = None
-    lent: bool = False  # True: the roles that another arm recorded also apply to this arm
+    lent: bool = False  # True: another arm recorded the roles, and they also apply to this arm
 
 
 class ArmStart(ArmRecord):
@@ -95,20 +101,22 @@ class ArmStart(ArmRecord):
     trainable_digest: str
     frozen_digest: str
     trainable_tensors: Count
-    facts: dict[str, Scalar]  # layers, device, dtype, parameters, text digest, … as the system states them
-    state: State | None = None  # None: recorded before states were
-    trainable_names: list[str] | None = None  # None: recorded before they were
+    facts: dict[str, Scalar]  # what the system states about the arm: layers, device, dtype, parameters, text digest, …
+    state: State | None = None  # None: evidence from before states were recorded
+    trainable_names: list[str] | None = None  # None: evidence from before these names were recorded
     trainable_dtypes: list[str] | None = None  # data types of the trainable tensors; None: not recorded
-    rounded_digest: str | None = None  # digest of the trainable tensors, rounded to `PlannedArm.rounded_to`
-    sketches: dict[str, Sketch] | None = None  # sketches of the parameters, by `category name`; None: not requested
+    # digest of the trainable tensors after they were rounded to `PlannedArm.rounded_to`
+    rounded_digest: str | None = None
+    sketches: dict[str, Sketch] | None = None  # sketches of the parameters; key: `category name`; None: not requested
 
 
 class Clip(Record):
     """Gradient clipping seen in the watched steps: gradients are scaled by a number that is computed from gradients."""
 
-    seen: bool | None  # None: unknown, because the code was compiled or the host read such numbers
-    acted: bool  # the bound changed a gradient
-    operator: str = ""  # the operator that applies the bound
+    # True: a clip was seen; None: unknown, because code was compiled or the host read numbers computed from gradients
+    seen: bool | None
+    acted: bool  # True: the clip changed a gradient
+    operator: str = ""  # name of the operator that applies the bound
 
 
 class ArmEnd(ArmRecord):
@@ -117,31 +125,38 @@ class ArmEnd(ArmRecord):
     frozen_digest: str
     skipped_steps: Count
     steps_called: Count
-    capture_attempts: Count | None = None  # captures that the harness saw begin; None: not watched
-    capture_errors: list[str] | None = None  # errors of failed captures, even if they were caught; None: not watched
-    state: State | None = None  # as in `ArmStart`
+    capture_attempts: Count | None = None  # number of captures that the harness saw begin; None: not watched
+    # errors of failed captures, including errors that user code caught; None: not watched
+    capture_errors: list[str] | None = None
+    state: State | None = None  # state at the end, as `ArmStart.state` is the state at the start
     differences: list[EndDifference] | None = None
-    moved_apart: list[MovedApart] | None = None  # None: no claim reads it
-    loose: Loose | None = None  # None: the steps were not watched for it, or recorded before they were
-    # loose tensors that the first step created and no later step changed; None: not recorded, as in all newer evidence
+    moved_apart: list[MovedApart] | None = None  # None: no claim reads these differences
+    # None: the steps were not watched for loose tensors, or the evidence is older than this field
+    loose: Loose | None = None
+    # Loose tensors that the first step created and no later step changed. None: not recorded, as in all newer evidence.
     still: list[str] | None = None
-    # loose tensors that the first step created and that contain a NaN only since a later step; None: not recorded
+    # Loose tensors that the first step created and in which a NaN appeared in a later step. None: not recorded.
     spoiled: list[str] | None = None
-    input_names: list[str] | None = None  # names of the last step's inputs; None: not shown, or older
-    input_shapes: Count | None = None  # number of different shapes and types among the steps' inputs; None: not shown
-    # the different increases of the optimizers' own step counters; None: not recorded
+    # names of the last step's inputs; None: the system does not show its inputs, or older evidence
+    input_names: list[str] | None = None
+    # number of different sets of shapes and types of the steps' inputs; None: the system does not show its inputs
+    input_shapes: Count | None = None
+    # The different amounts by which the optimizers' own step counters increased. None: not recorded.
     updates: list[Count] | None = None
-    # operators that compute, in the arm's captures, or in one step of an uncaptured arm; None: not watched
+    # Operators that compute: in the captures of the arm, or in one step of an arm without a capture. None: not watched.
     operators: list[str] | None = None
     draws: Draws | None = None  # None: no step was watched, or older evidence
-    sketches: dict[str, Sketch] | None = None  # sketches of all floating-point state; None: not requested
-    # largest sum of the absolute terms of a watched step's loss; None: not watched
+    sketches: dict[str, Sketch] | None = None  # sketches of the whole floating-point state; None: not requested
+    # Sum of the absolute values of the terms of a watched step's loss; the largest sum of all watched steps. None: not
+    # watched.
     loss_terms: Amount | None = None
-    replays: Count | None = None  # replays of graphs and recorded steps that the harness saw; None: not watched
-    # movement of the median trainable tensor divided by its norm at the start; None: not recorded, or all were zeros
+    # number of replays, of graphs and of recorded steps, that the harness saw; None: not watched
+    replays: Count | None = None
+    # Distance between start and end of the median trainable tensor, divided by the tensor's norm at the start. None:
+    # not recorded, or all tensors were zero at the start.
     moved: Amount | None = None
     clip: Clip | None = None  # None: not watched
-    # digest of the watched step's operators in order, with types, shapes and strides; None: not watched
+    # Digest of the operators of the watched step, in order, with types, shapes and strides. None: not watched.
     step_form: str | None = None
 
 
@@ -158,16 +173,18 @@ class RankSteps(ArmRecord):
     """The work of one rank in every step of one execution. Judges of data-parallel training read these records."""
 
     record: Literal["rank_steps"] = "rank_steps"
-    parameters: list[str]  # digest of all trainable parameters before the first step, and after each step
-    rows: list[list[str]]  # for each step: a digest of every row of its batch, in order
-    collectives: list[Count]  # for each step: the number of collectives that the host began, in all process groups
-    names: dict[str, Count]  # the collectives of the last step with any, by torch's flight recorder; empty: not known
-    parts: Count = 0  # parameters that are sharded: no other rank holds this rank's elements
-    # by category: the number of elements that this rank held at the end, and the total number
+    parameters: list[str]  # digest of all trainable parameters: one before the first step, and one after each step
+    rows: list[list[str]]  # for each step: one digest for every row of its batch, in order
+    # for each step: the number of collectives that the host began, in all process groups together
+    collectives: list[Count]
+    # Collectives in the last step that has collectives: name -> number, from torch's flight recorder. Empty: unknown.
+    names: dict[str, Count]
+    parts: Count = 0  # number of sharded parameters, of which each rank holds different elements
+    # For each category: the number of elements that this rank held at the end, and the number on all ranks together.
     held: dict[str, tuple[Count, Count]] = Field(default_factory=dict)
-    # digests of the state of each generator that the step can reach, by name: before the first step, and after each.
-    # Only the first digest if no step advanced the generator; no digest if a step created or rebound the generator.
-    # None: older evidence
+    # For each generator that the step can reach, by name: digests of its state before the first step and after each
+    # step. The list has only the first digest if no step advanced the generator. It is empty if a step created or
+    # rebound the generator. None: older evidence.
     generators: dict[str, list[str]] | None = None
 
 
@@ -181,7 +198,7 @@ class TensorReduction(Record):
     max_abs_difference: Amount | None = None
     baseline_digest: str | None = None
     baseline_max_abs: Amount | None = None
-    sketch: Sketch | None = None  # None: not requested, or no floating-point numbers
+    sketch: Sketch | None = None  # None: not requested, or the tensor holds no floating-point numbers
 
 
 class GroupNorm(Record):
@@ -199,12 +216,12 @@ class Gradients(ArmRecord):
     baseline: str | None
     tensors: list[TensorReduction]
     groups: list[GroupNorm]
-    without: list[str] = Field(default_factory=list)  # trainable tensors that no gradient reached in this step
-    # gradients as the backward pass left them, if either arm changed one before its step ended; None: neither arm did,
-    # or one arm could not be watched
+    without: list[str] = Field(default_factory=list)  # names of trainable tensors without a gradient in this step
+    # The gradients as the backward pass left them, if at least one of the two arms changed a gradient before its step
+    # ended. None: neither arm did, or one arm could not be watched.
     made: list[TensorReduction] | None = None
-    made_norm: Amount | None = None  # L2 norm of all gradients in `made`, for this arm; None: not seen
-    written: list[str] | None = None  # gradients that the arm's optimizer wrote into; None: not seen
+    made_norm: Amount | None = None  # L2 norm of all gradients in `made` of this arm together; None: not seen
+    written: list[str] | None = None  # names of the gradients that the arm's optimizer overwrote; None: not seen
 
 
 class StepReading(Record):
@@ -213,8 +230,9 @@ class StepReading(Record):
     quantity: Literal["loss", "norms", "gradients", "exp_avg", "exp_avg_sq", "parameters"]
     tensors: Count
     error: Amount
-    tensor: str  # the tensor or group with that error
-    yardstick: Amount | None = None  # largest error of the yardstick arm in this quantity; None: an update has none
+    tensor: str  # name of the tensor or group with the largest error
+    # largest error of the yardstick arm in this quantity; None: an update has no yardstick
+    yardstick: Amount | None = None
 
 
 class ComparedStep(ArmRecord):
@@ -240,15 +258,17 @@ class GraphNodes(Record):
     by_type: dict[str, Count]
     kernels: dict[str, Count]
     device_to_host_copies: Count
-    clipped_tensors: Count | None = None  # read from the clip kernels' own arguments
+    # number of tensors that were clipped, read from the arguments of the clip kernels
+    clipped_tensors: Count | None = None
 
 
 class Launched(Record):
     """The launches of one graph that did equal work: a launch's device activities by type, and its kernels by name."""
 
     launches: Count
-    by_type: dict[str, Count]  # kernel, memcpy, memset
-    kernels: dict[str, Count]  # named as in `GraphNodes` if the kernel is the same
+    by_type: dict[str, Count]  # number of launches of each type: kernel, memcpy, memset
+    # number of launches of each kernel; a kernel that is also in `GraphNodes` has the same name there
+    kernels: dict[str, Count]
 
 
 class OutsideWork(Record):
@@ -265,20 +285,23 @@ class DeviceWork(Record):
     steps: Count
     launched: list[Launched]
     launched_seconds: Amount
-    outside_kernel_seconds: Amount  # of kernels that a step launched outside graphs; copies of a batch do not count
-    after_kernel_seconds: Amount = 0.0  # of kernels launched after the step; older evidence adds them to the line above
-    outside: list[OutsideWork]  # kernels, copies and fills by name, the longest first
+    # seconds of the kernels that a step launched outside graphs; kernels that copy a batch do not count
+    outside_kernel_seconds: Amount
+    # seconds of the kernels that were launched after the step; older evidence adds them to `outside_kernel_seconds`
+    after_kernel_seconds: Amount = 0.0
+    outside: list[OutsideWork]  # kernels, copies and fills by name; the one that took longest comes first
 
 
 class StepWatch(Record):
     """ATen operations that reached the dispatcher in each step of the series, except in steps that captured."""
 
     steps: Count
-    fewest_operations: Count  # in one step
-    most_operations: Count  # in one step
-    busiest_step: Count  # the first step with `most_operations`
-    fewest_replayed: Count | None = None  # within a replay of a recorded step; None: older evidence
-    most_after: Count = 0  # additional operations after a step; older evidence counts them in `most_operations`
+    fewest_operations: Count  # smallest number of operations in one step
+    most_operations: Count  # largest number of operations in one step
+    busiest_step: Count  # index of the first step with `most_operations`
+    # smallest number of operations within a replay of a recorded step; None: older evidence
+    fewest_replayed: Count | None = None
+    most_after: Count = 0  # largest number of operations after a step; older evidence counts them in `most_operations`
 
 
 class HostNumber(Record):
@@ -291,7 +314,7 @@ class HostNumber(Record):
     read: str | None
 
 
-LOSS_OUTPUT = "loss"  # among the outputs of a step, next to `parameters <name>`
+LOSS_OUTPUT = "loss"  # name of the loss among the outputs of a step; the other outputs are named `parameters <name>`
 
 
 class GhostReplay(Record):
@@ -300,11 +323,13 @@ class GhostReplay(Record):
     The outputs of a step are its loss and the trainable parameters. None means that the harness did not test this.
     """
 
-    replays: Count  # replays in the last step, by torch's replay method or of recorded steps
-    failure: str | None = None  # what ended the test
-    moves: bool | None = None  # a step on another batch changed parameters
-    moves_alone: bool | None = None  # repeating the replays without a step kept changing parameters
-    alone_reads: bool | None = None  # after a step on another batch, the replays alone gave other parameters
+    replays: Count  # number of replays in the last step, by torch's replay method or of recorded steps
+    failure: str | None = None  # the error that ended the test
+    moves: bool | None = None  # True: a step on another batch changed parameters
+    # True: parameters still changed when the replays were repeated without calling the step
+    moves_alone: bool | None = None
+    # True: after a step on another batch, repeating the replays alone gave other parameters than before that step
+    alone_reads: bool | None = None
     # without its replays, a step did not change parameters, and its loss was the previous step's loss
     stays: bool | None = None
     # if `stays` is not True, or `alone_reads` is False: an output of the step depends on its batch; None: all steps had
@@ -332,29 +357,35 @@ class CaptureEvidence(ArmRecord):
     replays: Count  # as the system counts them
     uncaptured_steps: Count
     nodes: list[GraphNodes]
-    recorded_operations: Count  # traced: ATen operations recorded
-    # traced: the body ran under fake tensors without a host sync; None: not known for all operators
+    recorded_operations: Count  # for a traced step: number of recorded ATen operations
+    # For a traced step: True if its body ran under fake tensors without a host sync. None: unknown for some operators.
     fake_pass_clean: bool | None
-    moved_buffers: list[str]  # static buffers whose address changed, by name
+    moved_buffers: list[str]  # names of the static buffers whose address changed
     static_buffers: Count
-    observed_steps: Count  # steps that the harness watched
-    observed_graph_launches: Count | None  # cudaGraphLaunch calls that the profiler saw in the observed steps
-    # traced: operations that a dispatch mode saw in the observed steps' replays; older evidence counts whole steps
+    observed_steps: Count  # number of steps that the harness watched
+    observed_graph_launches: Count | None  # number of cudaGraphLaunch calls that the profiler saw in the observed steps
+    # For a traced step: number of operations that a dispatch mode saw in the replays of the observed steps. Older
+    # evidence counts whole steps.
     observed_replayed_operations: Count | None
-    device_work: DeviceWork | None = None  # None: the profiler did not watch replays
-    every_step: StepWatch | None = None  # None: the series was not watched step by step
-    # the profiler saw a host sync that was planted after the watched steps; None: no profiler, or older evidence
+    device_work: DeviceWork | None = None  # None: no replay was watched by the profiler
+    every_step: StepWatch | None = None  # None: the steps of the series were not watched one by one
+    # True: the profiler saw the host sync that was planted after the watched steps. None: no profiler, or older
+    # evidence.
     profiler_sees_planted: bool | None = None
-    # paths of host values that the captured step changes and no replay changes again; [] in older evidence
+    # Paths of host values that the step changed during its capture and that no replay changes again. Empty in older
+    # evidence.
     host_changes: list[str] = Field(default_factory=list)
-    host_numbers: list[HostNumber] | None = None  # None: the step makes its capture itself, or older evidence
-    # traced: places where the recorded step asked whether it is being captured; [] in older evidence
+    host_numbers: list[HostNumber] | None = None  # None: the step makes its capture by itself, or older evidence
+    # For a traced step: places where the recorded step asked whether it was being captured. Empty in older evidence.
     asked_whether_captured: list[str] = Field(default_factory=list)
-    # traced: operators that fake tensors do not support, so that their host syncs are unknown; [] in older evidence
+    # For a traced step: operators that fake tensors do not support, so that nothing is known about their host syncs.
+    # Empty in older evidence.
     unseen_operators: list[str] = Field(default_factory=list)
-    # traced: places where the step called compiled code, which was recorded uncompiled; [] in older evidence
+    # For a traced step: places where the step called compiled code. The code was recorded uncompiled. Empty in older
+    # evidence.
     as_written: list[str] = Field(default_factory=list)
-    warm_steps: Count = 0  # plain steps before the capture, not part of `uncaptured_steps`; 0 in older evidence
+    # number of plain steps before the capture, which `uncaptured_steps` does not count; 0 in older evidence
+    warm_steps: Count = 0
     ghost: GhostReplay | None = None  # None: not tested, or older evidence
 
 
@@ -373,31 +404,33 @@ class DetectorReading(Record):
     count: Count
     places: list[SyncPlace]
     sees_planted: bool
-    first_step: Count | None = None  # of a series: the first step with a host sync
-    most: Count | None = None  # of a series: the most host syncs in one step; None: not recorded
-    busiest_step: Count | None = None  # the first step with `most` host syncs
+    first_step: Count | None = None  # in a series: index of the first step with a host sync
+    most: Count | None = None  # in a series: the largest number of host syncs in one step; None: not recorded
+    busiest_step: Count | None = None  # in a series: index of the first step with `most` host syncs
 
 
 class OnAGpu(Record):
     """How a step would behave on a GPU, predicted on a CPU: findings with source lines. No verdict reads them."""
 
-    copies: list[str]  # copies of tensors or Python numbers from host to device, which no capture can contain
-    changes: list[str]  # changes of host tensors, which no replay repeats
-    unknown: list[str]  # copies to the device of values that may already be on it
-    unrepeated: list[str]  # operators whose results do not repeat in bits on CUDA
-    of_cpu: list[str]  # values that torch's optimizer reads on a CPU, but not on a GPU if it is `capturable`
-    failure: str | None = None  # why nothing could be foreseen
+    copies: list[str]  # copies of tensors or Python numbers from host to device; no capture can contain such a copy
+    changes: list[str]  # changes of host tensors; no replay repeats such a change
+    unknown: list[str]  # copies to the device whose source may already be on the device
+    unrepeated: list[str]  # operators whose results on CUDA are not equal in bits when they are repeated
+    # values that torch's optimizer reads on a CPU; on a GPU a `capturable` optimizer does not read them
+    of_cpu: list[str]
+    failure: str | None = None  # why nothing could be predicted
 
 
 class HostSyncEvidence(ArmRecord):
     record: Literal["host_syncs"] = "host_syncs"
     layers: Count
-    replayed: bool  # the observed steps were replays of a capture
+    replayed: bool  # True: the observed steps were replays of a capture
     readings: list[DetectorReading]
-    # over all judged steps; empty: these steps were not watched
+    # Readings over all judged steps. Empty: these steps were not watched.
     every_step: list[DetectorReading] = Field(default_factory=list)
-    fake_tensors_error: str | None = None  # why the step did not run under fake tensors; None: it did, or was not tried
-    # None: the arm requests no capture, or was executed on a GPU, or older evidence
+    # why the step did not run under fake tensors; None: it did run, or this was not tried
+    fake_tensors_error: str | None = None
+    # None: the arm requests no capture or was executed on a GPU, or older evidence.
     on_a_gpu: OnAGpu | None = None
 
 
@@ -405,22 +438,23 @@ class Saved(ArmRecord):
     """An arm's training was saved. The `ArmEnd` of this execution has the state at the time of saving."""
 
     record: Literal["saved"] = "saved"
-    steps: Count  # steps before the save
-    process: Count  # the number of the process that saved
-    files: Count  # files of the checkpoint, counted after the process had ended its threads
+    steps: Count  # number of steps before the save
+    process: Count  # number of the process that saved the state
+    files: Count  # number of files of the checkpoint, counted after the saving process had ended its threads
     bytes: Count
-    steps_after: Count | None = None  # steps of this process after the save, which no series has; None: not recorded
+    # Number of steps that this process made after the save. They are not in any series. None: not recorded.
+    steps_after: Count | None = None
 
 
 class Loaded(ArmRecord):
     """An arm's training was loaded from a checkpoint. Steps before the load are not in the series."""
 
     record: Literal["loaded"] = "loaded"
-    process: Count  # the number of the process that loaded
-    steps_before: Count  # steps of this process before the load
-    trainable_before: str  # digest of the trainable parameters before the load
+    process: Count  # number of the process that loaded the state
+    steps_before: Count  # number of steps that this process made before it loaded the state
+    trainable_before: str  # digest of the trainable parameters before the state was loaded
     trainable_after: str
-    after: State  # state right after the load
+    after: State  # state right after loading
 
 
 class Evaluated(ArmRecord):
@@ -428,11 +462,12 @@ class Evaluated(ArmRecord):
 
     record: Literal["evaluated"] = "evaluated"
     key: ClassVar = ("arm", "replica", "steps")
-    steps: Count  # steps before the evaluation
-    values: dict[str, Real]  # numbers that the evaluation returned, by name
+    steps: Count  # number of steps before the evaluation
+    values: dict[str, Real]  # numbers that the evaluation returned, by their names
     before: dict[str, str]
     after: dict[str, str]
-    changed: list[str]  # `category name` of tensors that existed before the evaluation and changed
+    # `category name` of each tensor that existed before the evaluation and that the evaluation changed
+    changed: list[str]
 
 
 class MemorySample(Record):
@@ -458,19 +493,22 @@ class MemoryPeak(Record):
     allocated_bytes: Count
     reserved_bytes: Count
     device_bytes: Count | None
-    outside_bytes: Count | None  # device memory in use outside torch's allocator at one moment
-    samples: Count  # number of device samples
+    outside_bytes: Count | None  # largest device memory, in bytes, in use outside torch's allocator at one moment
+    samples: Count  # number of samples of the device's memory
 
 
 class PeakMemoryEvidence(ArmRecord):
     record: Literal["peak_memory"] = "peak_memory"
     opening: MemoryPeak
-    steps: MemoryPeak  # warm-up and capture included
-    resets: Count  # resets of torch's peak statistics by user code; the peaks include the values before each reset
-    lost_peaks: Count  # times that the statistics fell without a seen reset, so that a peak may have been higher
-    foreign_processes: Count | None  # largest number of other processes on the device; None: not known
-    allocator: str  # torch's backend
-    allocator_settings: str  # from the environment
+    steps: MemoryPeak  # peak during the steps, including warm-up and capture
+    # how often user code reset torch's peak statistics; the recorded peaks include the values before each reset
+    resets: Count
+    # How often the statistics fell without a reset that the harness saw. A peak before such a fall may have been higher
+    # than recorded.
+    lost_peaks: Count
+    foreign_processes: Count | None  # largest number of other processes on the device at one time; None: unknown
+    allocator: str  # name of torch's allocator backend
+    allocator_settings: str  # allocator settings, from the environment variables
 
 
 class ReplayBlock(Record):
@@ -478,20 +516,21 @@ class ReplayBlock(Record):
 
     first_step: Count
     steps: Count
-    losses: str  # digest of every step's loss, in order
-    batches: str  # digest of every step's batch, in order
-    first_non_finite: Count | None  # step of the first loss that is NaN or infinite
-    seconds: Amount  # between two device synchronizations, including the harness's recording of each step
-    yardstick_seconds: Amount  # time of a fixed piece of work right after the block
-    allocated_bytes: Count | None  # after the block; None: no CUDA
+    losses: str  # digest of the losses of all steps, in order
+    batches: str  # digest of the batches of all steps, in order
+    first_non_finite: Count | None  # index of the first step whose loss is NaN or infinite
+    # seconds between two device synchronizations, including the time in which the harness records each step
+    seconds: Amount
+    yardstick_seconds: Amount  # seconds of a fixed piece of work that was executed right after the block
+    allocated_bytes: Count | None  # bytes allocated after the block; None: no CUDA
     reserved_bytes: Count | None
 
 
 class ReplayRound(Record):
     """Seconds per step of four blocks that were timed after the last step, in the order old, fresh, fresh, old."""
 
-    old: tuple[Amount, Amount]  # first and last block: the long run's own arm
-    fresh: tuple[Amount, Amount]  # second and third block: the arm opened and captured anew
+    old: tuple[Amount, Amount]  # the first and the last block, executed by the arm of the long run
+    fresh: tuple[Amount, Amount]  # the second and the third block, executed by an arm that was opened and captured anew
 
 
 class LongReplayEvidence(ArmRecord):
@@ -499,9 +538,10 @@ class LongReplayEvidence(ArmRecord):
 
     record: Literal["long_replay"] = "long_replay"
     every: Count
-    distinct_batches: Count  # among all steps
+    distinct_batches: Count  # number of different batches among all steps
     blocks: list[ReplayBlock]
-    # the arm in turns with a copy opened and captured after the last step; None: a baseline, or older evidence
+    # Alternating blocks of the arm and of a copy that was opened and captured after the last step. None: the arm is a
+    # baseline, or older evidence.
     rounds: list[ReplayRound] | None = None
-    no_rounds: str | None = None  # why a fresh arm could not be opened next to the old one
-    ended: str | None = None  # what the trainer raised after its last step; None: it made all steps
+    no_rounds: str | None = None  # why a fresh arm could not be opened in addition to the old one
+    ended: str | None = None  # the error that the trainer raised after its last step; None: the trainer made all steps

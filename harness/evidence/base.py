@@ -21,12 +21,13 @@ def _known(name: str) -> str:
 
 ProbeName = Annotated[str, AfterValidator(_known)]
 
-# Why a worker, or one arm in it, ended before it was complete.
+# Why a worker, or one arm in a worker, ended before its evidence was complete.
 Cause = Literal["signal", "exit_code", "wall_limit", "heartbeat", "incomplete", "garbage", "output_limit", "exception"]
 
 
 class Record(BoundedModel):
-    # built at first use: a command pays only for the records that it reads
+    # `defer_build` builds a model's validator at its first use. So a command spends time only on the record types that
+    # it reads.
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
 

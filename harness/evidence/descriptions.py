@@ -32,7 +32,7 @@ class FaultDescription:
     name: str
     summary: str
     plant: Literal["candidate", "baseline", "both"]
-    breaks: Mapping[str, Expectation]  # claim id -> expected verdict
+    breaks: Mapping[str, Expectation]  # id of a claim -> the verdict that is expected with the fault
     needs: Literal["any", "cuda"] = "any"
 
 
@@ -42,9 +42,9 @@ class SystemDescription:
 
     name: str
     summary: str
-    models: Sequence[str]  # names a workload may use; empty: any
-    arm_options: Mapping[str, Sequence[Scalar] | type]  # setting -> choices, or the type of a free value
+    models: Sequence[str]  # model names that a workload may use; empty: any name
+    arm_options: Mapping[str, Sequence[Scalar] | type]  # name of a setting -> its choices, or the type of a free value
     workload_options: Mapping[str, Sequence[Scalar] | type]
     capabilities: frozenset[str]
-    captures: frozenset[str] = frozenset({"none"})  # values of an arm's `capture` that it understands
+    captures: frozenset[str] = frozenset({"none"})  # values of an arm's `capture` that the system supports
     faults: Mapping[str, FaultDescription] = field(default_factory=dict)

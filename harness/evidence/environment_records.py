@@ -9,13 +9,13 @@ from pydantic import ConfigDict, Field
 from harness.evidence.base import Record
 from harness.numbers import Count, Real, counted
 
-# Each fact may be missing (no GPU, no checkout, an older version of the harness). A fact that this
-# version does not know is kept, so that a report of an older or newer run directory still shows all
-# collected facts.
+# Every fact may be missing, because there is no GPU or no checkout, or because an older version of the harness wrote
+# the record. A fact that this version does not know is kept. So a report about a run directory of another version still
+# shows all collected facts.
 
-CHANGES = "+changes"  # suffix of a commit whose checkout has changed sources
-UNCOMMITTED = "uncommitted changes"  # the same in words
-SHORT = 12  # digits of a commit in texts
+CHANGES = "+changes"  # suffix of a commit whose checkout has changed source files
+UNCOMMITTED = "uncommitted changes"  # the meaning of `CHANGES` in words
+SHORT = 12  # number of hex digits of a commit in texts
 
 
 def quoted(commit: str) -> str:
@@ -100,9 +100,10 @@ class Environment(Facts):
     host_memory_gib: Real | None = None
     job: JobFacts = JobFacts()
     platform: str | None = None
-    redacted: str | None = None  # what was removed from header and evidence
-    trainers: dict[str, TrainerFacts] = Field(default_factory=dict)  # each system's repository, by `module:attribute`
-    source_digest: str = ""  # SHA-256, see `harness.evidence.sources.source_digest`
+    redacted: str | None = None  # description of what was removed from the header and the evidence; None: nothing
+    # facts about the repository of each system; key: `module:attribute`
+    trainers: dict[str, TrainerFacts] = Field(default_factory=dict)
+    source_digest: str = ""  # SHA-256 digest of the sources, see `harness.evidence.sources.source_digest`
     variables: dict[str, str] = Field(default_factory=dict)
     versions: dict[str, str | None] = Field(default_factory=dict)
 
@@ -114,8 +115,8 @@ class CommitFacts(Record):
     """
 
     commit: str
-    subject: str  # first line of its message
-    named: str | None = None  # the name by which it was requested: a branch, a tag
+    subject: str  # first line of the commit's message
+    named: str | None = None  # the branch or tag by which the commit was requested
     changes: Count = 0
     lacks: list[str] = Field(default_factory=list)
 

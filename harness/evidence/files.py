@@ -13,7 +13,7 @@ import stat
 from collections.abc import Iterator
 from contextlib import suppress
 
-# imported by name before any system is imported, because a system could replace these functions in their modules
+# Import these names before any system is imported. Otherwise a system could replace the functions in their modules.
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, TypeVar, get_args
@@ -24,18 +24,18 @@ from pydantic import BaseModel, ValidationError
 from harness.evidence.base import Record
 from harness.numbers import Count
 
-# Prepare the paths of the harness's own files and folders in a run directory, where a system may
-# have put something else.
+# Prepare the paths of the harness's own files and folders in a run directory. A system may have put something else at
+# such a path.
 #
-# Whatever exists at such a path is examined and removed, but never opened, because opening would
-# block on a pipe or follow a link.
+# Whatever exists at such a path is examined and removed, but never opened. Opening it could block on a pipe or follow a
+# link.
 
 
 def kind(path: Path) -> str:
     """Return, in words, what exists at the path. Links are not followed."""
     try:
         mode = path.lstat().st_mode
-    except OSError:  # also if a parent of the path is no longer a folder
+    except OSError:  # this error also occurs if a parent of the path is no longer a folder
         return "nothing"
     kinds = {stat.S_IFDIR: "a folder", stat.S_IFREG: "a file", stat.S_IFLNK: "a link"}
     return kinds.get(stat.S_IFMT(mode), "something else")
@@ -72,7 +72,7 @@ def empty_folder(path: Path) -> None:
     path.mkdir(parents=True)
 
 
-SIZE_LIMIT = 512 * 2**20  # bytes of one file: a million-step series takes about 60 MB
+SIZE_LIMIT = 512 * 2**20  # largest size of one file in bytes; a series of a million steps takes about 60 MB
 Model = TypeVar("Model", bound=BaseModel)
 
 
@@ -127,7 +127,8 @@ def require_keys_once(text: str | bytes) -> None:
     A key in two Unicode forms counts as repeated.
     """
     raw = text.encode() if isinstance(text, str) else text
-    one_form = raw.isascii() and b"\\u" not in raw  # no key has a second Unicode form
+    # every character is ASCII, so no key can be written in a second Unicode form
+    one_form = raw.isascii() and b"\\u" not in raw
     json.loads(text, object_pairs_hook=_once if one_form else _once_in_any_form)
 
 
@@ -149,7 +150,7 @@ def _unknown_version(error: Exception, model: type[BaseModel], name: str) -> str
     if not seen:
         return None
     newest = max(get_args(model.model_fields["format_version"].annotation))
-    known = f"1 to {newest}" if newest > 1 else "1"  # older versions stay readable for good
+    known = f"1 to {newest}" if newest > 1 else "1"  # every version of the harness reads all older format versions
     return f"{name} has format version {str(seen[0])[:40]}, and this harness reads {known}: use the one that wrote it"
 
 
@@ -165,10 +166,10 @@ def write_text(path: Path, text: str) -> None:
             file.write(text.encode("utf-8"))
         temporary.replace(path)
     except BaseException as error:
-        with suppress(OSError):  # the first error says more
+        with suppress(OSError):  # report the first error, not an error of the cleanup
             temporary.unlink(missing_ok=True)
         if isinstance(error, OSError) and error.filename is None:
-            error.filename = str(path)  # an error of a full disk names no file
+            error.filename = str(path)  # the error of a full disk does not name a file, so add the name
         raise
 
 
@@ -231,7 +232,8 @@ class DigestedFile:
         self._digest = sha256()
 
     def write(self, text: str) -> None:
-        if os.fstat(self._file.fileno()).st_size != self._end:  # another process wrote
+        # the file is longer than what this object wrote, so another process has written to it
+        if os.fstat(self._file.fileno()).st_size != self._end:
             self._segments = self.segments()
             self._begin()
         written = text.encode("utf-8")

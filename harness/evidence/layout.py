@@ -5,40 +5,46 @@ from __future__ import annotations
 import re
 from pathlib import PurePosixPath
 
-# the run directory
+# Names of files and folders in the run directory.
 HEADER = "run.json"
 INCOMPLETE = "INCOMPLETE"
-MANIFEST = "manifest.json"  # every other file with its digest; written last
-JOURNAL = "journal.json"  # while the directory is written: which runs have ended; with the writing process's lock
+MANIFEST = "manifest.json"  # lists every other file with its digest; it is written last
+# exists while the directory is being written, and lists the runs that are complete; LOCK is locked by the writing
+# process
+JOURNAL = "journal.json"
 LOCK = "journal.lock"
 CONTRACTS = "contracts"
-SHARED_FILES = "shared"  # a folder in `contracts`: the files that contracts share, each named after its digest
-WAIVERS = "waivers"  # copies of the waiver files, if there were any
+# a folder in `contracts` with the files that contracts share; each file is named after its digest
+SHARED_FILES = "shared"
+WAIVERS = "waivers"  # a folder with copies of the waiver files, if there were any
 EVIDENCE = "evidence"
-WHERE = "where"  # a folder: for each unit whose first difference was located, a folder with the observed steps
+WHERE = "where"  # a folder with one folder of observed steps for each unit whose first difference was located
 VERDICTS = "verdicts.json"
-DRILL = "drill.json"  # in the directory of a fire drill: every fault with its verdict
-ARCHIVE = "run.tar.xz"  # in a published folder: header, contracts and evidence
+DRILL = "drill.json"  # exists in the directory of a fire drill, and lists every fault with its verdict
+ARCHIVE = "run.tar.xz"  # exists in a published folder, and contains header, contracts and evidence
 PAGE = "report.html"
 SUMMARY = "summary.md"
 JUNIT = "junit.xml"
-PROBLEMS = "problems"  # a folder: a Markdown file for each unit that did not hold
+PROBLEMS = "problems"  # a folder with a Markdown file for each unit that did not hold
 
-SEEN = (HEADER, CONTRACTS, WAIVERS, EVIDENCE, WHERE)  # what exists before anything is judged
+SEEN = (HEADER, CONTRACTS, WAIVERS, EVIDENCE, WHERE)  # files and folders that exist before anything is judged
 
-# evidence/<run id>/
+# Names of files and folders in evidence/<run id>/.
 RUN = "run.json"
 RECORDS = "records.jsonl"
 TELEMETRY = "telemetry.jsonl"
 DEATH = "death.json"
-PROCESS = "process.json"  # when the worker's process started and ended, as its supervisor saw it
-ATTEMPT = "attempt."  # and a number: the files of an earlier worker of the run
-OUTPUT = "stderr.txt"  # what the worker printed, on both streams, up to a cap
-SHARED = "shared.json"  # instead of records: the run whose process executed this one's arms too
-CHECKPOINT = "checkpoint"  # a folder with what a run's system saved; removed at every end of the run
-LANE = "lane."  # and a number: the folder of a process that executed a part of the run, with files as above
-RANK = "rank."  # and a number from 1: the folder of each rank after the first, with its records and series
-SERIES_COLUMNS = ("step", "loss", "batch_digest", "clip_active_groups", "tokens")  # then the metrics, by their names
+PROCESS = "process.json"  # when the worker's process started and ended, as observed by its supervisor
+ATTEMPT = "attempt."  # this prefix and a number name a file of an earlier worker of the run
+OUTPUT = "stderr.txt"  # what the worker printed to standard output and standard error, up to a size limit
+SHARED = "shared.json"  # replaces the records if another run's process executed the arms of this run; names that run
+CHECKPOINT = "checkpoint"  # a folder with what the run's system saved; it is removed whenever the run ends
+# This prefix and a number name the folder of a process that executed a part of the run. The folder has the files above.
+LANE = "lane."
+# This prefix and a number from 1 name the folder of each rank after the first, with that rank's records and series.
+RANK = "rank."
+# the first columns; the columns of the metrics follow, in the order of their names
+SERIES_COLUMNS = ("step", "loss", "batch_digest", "clip_active_groups", "tokens")
 METRIC_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,99}")
 
 

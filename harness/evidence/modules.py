@@ -24,7 +24,8 @@ def module_spec(name: str) -> ModuleSpec | None:
     for part in inner:
         if spec is None or spec.submodule_search_locations is None:
             return None
-        # by the last part of its name: for a folder without `__init__.py`, the full name requires an imported parent
+        # Search by the last part of the name. For a folder without `__init__.py`, a search by the full name works only
+        # if the parent package has been imported.
         spec = PathFinder.find_spec(part, list(spec.submodule_search_locations))
     return spec
 
@@ -96,7 +97,7 @@ def recorded_in(folder: Path) -> frozenset[str]:
     See https://packaging.python.org/specifications/recording-installed-packages.
     """
     names: set[str] = set()
-    with suppress(OSError):  # a folder that may not be read
+    with suppress(OSError):  # skip a folder that this user may not read
         for entry in os.scandir(folder):
             if entry.name.endswith(".dist-info"):
                 with suppress(OSError):

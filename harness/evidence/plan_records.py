@@ -10,7 +10,7 @@ from harness.contract.schema import Arm, Workload
 from harness.evidence.base import Obstacle, ProbeName, Record
 from harness.numbers import Real
 
-SPENT = "spent_s"  # a run's setting: the seconds of earlier executions whose evidence was not kept
+SPENT = "spent_s"  # name of a run's setting: the seconds that earlier executions took whose evidence was not kept
 
 
 class PlannedArm(Record):
@@ -18,17 +18,20 @@ class PlannedArm(Record):
 
     arm: Arm
     system: str
-    commit: str | None = None  # the baseline commit that its system comes from; None: the working tree
+    commit: str | None = None  # the baseline commit whose code this arm's system uses; None: the working tree
     replicas: int = 1
-    first_replica: int = 0  # above 0 in a lane if another process executes the earlier replicas
+    first_replica: int = 0  # greater than 0 only in a lane whose earlier replicas are executed by another process
     observe_syncs: bool = False
-    watch_every_step: bool = False  # watch each step for host syncs, because a claim judges them
-    micro_batches: int | None = None  # micro-batches into which to split its inputs for digests; None: do not split
-    watch_ranks: bool = False  # record parameters after each step, batch rows, and collectives
-    rounded_to: str | None = None  # data type to which to round its initial parameters for an additional digest
-    moves: bool = False  # record how it moves each tensor, compared with the arms before it
-    sketches: bool = False  # record sketches of its gradients, and of its state at start and end, in every replica
-    nudged: bool = False  # change its parameters by a rounding before it starts
+    watch_every_step: bool = False  # True: watch each step for host syncs, because a claim judges them
+    # number of micro-batches into which the inputs are split for their digests; None: do not split
+    micro_batches: int | None = None
+    # True: record the parameters after each step, the rows of each batch, and the collectives
+    watch_ranks: bool = False
+    rounded_to: str | None = None  # data type to which the initial parameters are rounded for an additional digest
+    moves: bool = False  # True: record how the arm changes each tensor, compared with the arms before it
+    # True: record sketches of the gradients, and of the state at the start and the end, in every replica
+    sketches: bool = False
+    nudged: bool = False  # True: change the parameters by about one rounding before the arm starts
 
     @property
     def indices(self) -> range:
@@ -45,13 +48,14 @@ class Run(Record):
     workload_name: str
     workload: Workload
     arms: dict[str, PlannedArm]
-    # candidate -> the baseline its gradients are compared with
+    # Name of a candidate -> name of the baseline with whose gradients the candidate's gradients are compared.
     baseline_of: dict[str, str] = Field(default_factory=dict)
     gradient_steps: list[int] = Field(default_factory=list)
-    gradient_arms: list[str] | None = None  # arms whose gradients some claim reads; None: all
-    process: int = 0  # number of this process among several equal processes (throughput)
-    measurement: int = 0  # number of the measurement that it belongs to; measurements are made one after another
-    # numbers of the claim that the probe needs (blocks, operations, …)
+    gradient_arms: list[str] | None = None  # arms whose gradients at least one claim reads; None: all arms
+    process: int = 0  # number of this process, if a throughput claim requires several equal processes
+    # number of the measurement to which this process belongs; measurements are made one after another
+    measurement: int = 0
+    # What the claim sets for the probe, such as numbers of blocks or the operations to compare.
     settings: dict[str, object] = Field(default_factory=dict)
     fault: str | None = None
     fault_arms: list[str] = Field(default_factory=list)
@@ -59,11 +63,13 @@ class Run(Record):
     heartbeat_s: Real = 120.0
     data: str | None = None
     model_directory: str | None = None
-    # groups of arms that one judgement names; if an arm fails, its groups cannot be judged (paired runs)
+    # Groups of arms, each named by one judgement. If an arm fails, the groups that contain it cannot be judged. Only
+    # for paired runs.
     groups: list[list[str]] = Field(default_factory=list)
-    # arms that ended an earlier worker of this run; the run was repeated without these arms
+    # Arms during which an earlier worker of this run died. The run was then repeated without these arms.
     without: list[str] = Field(default_factory=list)
-    # groups that must share a process: first executions of several arms, or all executions of one arm; None: all arms
+    # Groups of executions that must share a process: the first executions of several arms, or all executions of one
+    # arm. None: all arms share a process.
     compared: list[list[str]] | None = None
 
     def executions(self) -> list[tuple[str, int]]:

@@ -35,7 +35,7 @@ def read_series(path: Path) -> Series:
     text = read_bytes(path)
     end = text.find(b"\n")
     metrics = _metrics(path.name, text[: end if end >= 0 else None])
-    text = text[: text.rfind(b"\n") + 1]  # without a last line that the worker's death cut off
+    text = text[: text.rfind(b"\n") + 1]  # drop the last line if the worker's death cut it off
     rows = max(0, text.count(b"\n") - 1)
     read = _read_whole(path, text, rows, metrics) or _read_field_by_field(path.name, text[end + 1 :], rows, metrics)
     if np.any(read.steps[1:] <= read.steps[:-1]):
@@ -67,12 +67,14 @@ def _read_whole(path: Path, text: bytes, rows: int, metrics: list[str]) -> _Read
     names = (*layout.SERIES_COLUMNS, *metrics)
     start = text.index(b"\n") + 1
     first = text[start : text.index(b"\n", start)].split(b",")
-    width = len(first[2]) + 1 if len(first) == len(names) else 1  # one character more than the first digest has
+    # one character more than the first digest, so that a longer digest in another row is noticed
+    width = len(first[2]) + 1 if len(first) == len(names) else 1
     kinds = (np.int64, np.float64, f"S{width}", np.int64, np.int64, *[np.float64] * len(metrics))
     columns = np.dtype(list(zip(names, kinds, strict=True)))
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("error")  # numpy only warns about an integer that is written as a float
+            # numpy only warns about an integer that is written as a float; make this an error
+            warnings.simplefilter("error")
             table = np.loadtxt(str(path), columns, comments=None, delimiter=",", skiprows=1, max_rows=rows, ndmin=1)
     except (ValueError, Warning):
         return None
@@ -88,7 +90,7 @@ def _read_field_by_field(name: str, body: bytes, rows: int, metrics: list[str]) 
     """Return the rows, read with Python's own conversions. Raises `Damaged` with a description of what is wrong."""
     own = len(layout.SERIES_COLUMNS)
     width = own + len(metrics)
-    # a newline becomes a comma, so one split gives every field
+    # Replace each newline by a comma, so that one split returns all fields of all rows.
     fields = body[:-1].replace(b"\n", b",").decode("ascii", "replace").split(",") if rows else []
     if len(fields) != rows * width:
         raise Damaged(f"{name}: {rows} rows hold {len(fields)} fields, not {width} each")
@@ -125,7 +127,7 @@ class DigestColumn(Sequence[str]):
         return bytes(self._encoded[index]).decode("ascii")
 
     def __iter__(self) -> Iterator[str]:
-        # decoding all digests at once takes a tenth of the time of decoding each
+        # Decoding all digests at once takes a tenth of the time that decoding each digest alone takes.
         return iter(self._encoded.astype(np.str_).tolist())
 
     def __contains__(self, digest: object) -> bool:
@@ -152,7 +154,7 @@ def distinct(digests: Sequence[str]) -> int:
 _EMPTY = Series(np.empty(0), [], np.empty(0, np.int64), np.empty(0, np.int64))
 
 
-OPENED = ": open"  # suffix of the name of an execution's first phase
+OPENED = ": open"  # suffix of the name of the first phase of each execution
 
 
 def read_records(directory: Path) -> tuple[list[Record], str | None]:
@@ -316,7 +318,7 @@ def _of_worker(run: Run, directory: Path) -> RunEvidence:
         evidence = assemble(run, records, directory)
     except Damaged as damage:
         evidence, damage_found = RunEvidence(run.id, run.probe, {}), damage_found or str(damage)
-    # the judge sees that a timing has no telemetry, and never gives PASS
+    # If telemetry is missing, the judge sees that, and never gives PASS to a timing without telemetry.
     evidence = replace(evidence, telemetry=readable(directory / layout.TELEMETRY, Telemetry))
     return replace(evidence, death=_death(directory, records, damage_found, phase))
 
@@ -350,7 +352,8 @@ def assemble(run: Run, records: list[Record], directory: Path) -> RunEvidence:
     seen: set[str] = set()
     for record in (record for record in records if isinstance(record, RunRecord)):
         whose = ", ".join(f"{name} {getattr(record, name)}" for name in record.key) or "the run"
-        if (named := f"`{record.record}` of {whose}") in seen:  # the second would replace the first, or count twice
+        # a second record with the same key would replace the first record or count twice
+        if (named := f"`{record.record}` of {whose}") in seen:
             raise Damaged(f"{layout.RECORDS}: {named} was recorded twice")
         seen.add(named)
         if getattr(record, "arm", None) not in {None, *run.arms}:
@@ -389,7 +392,8 @@ def _series(path: Path, known: dict[Path, Series]) -> Series:
     return known[path]
 
 
-_OF_INTEREST = (b'"record":"phase"', b'"record":"complete"')  # as `dump_json` writes them
+# the beginnings of records that are needed here, spelled as `dump_json` writes them
+_OF_INTEREST = (b'"record":"phase"', b'"record":"complete"')
 
 
 class ProcessTimes(Record):
@@ -400,14 +404,17 @@ class ProcessTimes(Record):
 
     started: Real
     ended: Real
-    given_run: Real | None = None  # None: it had its run when it was started
-    ready: Real | None = None  # when it began to wait for its run; None: it did not wait
-    asked_for_gpu: Real | None = None  # None: it requested no GPU, or already held one
-    commit: str | None = None  # commit of the checkout at `given_run`; None: no checkout, or older evidence
-    trained: list[str] = Field(default_factory=list)  # with --baseline: the commits of its arms' source trees
-    gpu: str | None = None  # UUID of the GPU that it held; None: it held no GPU
+    given_run: Real | None = None  # time at which the process got its run; None: it got its run when it was started
+    ready: Real | None = None  # time at which the process began to wait for its run; None: it did not wait
+    # time at which the process requested a GPU; None: it requested no GPU, or already held one
+    asked_for_gpu: Real | None = None
+    commit: str | None = None  # commit of the checkout at the time `given_run`; None: no checkout, or older evidence
+    # with --baseline: the commits whose source trees the arms of this process used
+    trained: list[str] = Field(default_factory=list)
+    gpu: str | None = None  # UUID of the GPU that the process held; None: it held no GPU
     gpu_alone: bool | None = None  # True: no other run could hold that GPU at the same time
-    stopped: list[tuple[Real, Real]] = Field(default_factory=list)  # each from SIGSTOP to SIGCONT
+    # intervals in which the process was stopped, each from SIGSTOP to SIGCONT
+    stopped: list[tuple[Real, Real]] = Field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -433,7 +440,7 @@ def read_times(directory: Path) -> list[WorkerTimes]:
     try:
         folders = lane_folders(directory)
         earlier = sorted(directory.glob(f"{layout.ATTEMPT}*"), key=lambda path: (len(path.name), path.name))
-    except OSError:  # a folder that this user may not read; reading its evidence reports that
+    except OSError:  # This user may not read the folder. The reader of the evidence reports the same error.
         return []
     if folders:
         return [times for folder in folders for times in read_times(folder)]

@@ -21,13 +21,15 @@ from pydantic import BaseModel
 
 from harness.evidence.files import Damaged, read_bytes
 
-NOTE = "names of host, user and folders"  # what was removed, as the header records it
+NOTE = "names of host, user and folders"  # what was removed, in the words that are written into the header
 HOST, USER, FOLDER = "<host>", "<user>", "<folder>/"
-COMMON = {"root", "localhost", "user", "runner"}  # these identify nobody, and `root` is a word in many messages
+# names that identify nobody; moreover `root` is a word in many messages
+COMMON = {"root", "localhost", "user", "runner"}
 SHORTEST = 3
-# the folders of an absolute path, unless a character before it shows that it is part of a longer word
+# Match the folders of an absolute path, unless the character before the path shows that it is a part of a longer word.
 _FOLDERS = re.compile(r"""(?:(?<=file://)|(?<![\w.~<>/-]))~?/(?:[^\s/'"\\:;,<>()\[\]{}|=]+/)+""")
-_TEXT_IN_JSON = re.compile(r'("(?:[^"\\]|\\.)*")(\s*:)?')  # with the colon after a key
+# matches a string in JSON; if the string is a key, also the colon after it
+_TEXT_IN_JSON = re.compile(r'("(?:[^"\\]|\\.)*")(\s*:)?')
 Model = TypeVar("Model", bound=BaseModel)
 
 
@@ -98,7 +100,7 @@ def of_this_machine(kept: Collection[str] = ()) -> Redaction:
     """Return a redaction of this machine's and this user's names."""
     host = socket.gethostname()
     users = {os.environ.get("USER", ""), os.environ.get("LOGNAME", ""), os.path.expanduser("~").rpartition("/")[2]}  # noqa: PTH111 - where there is no home it raises nothing
-    with suppress(KeyError, OSError):  # a user id without a name, as in a container
+    with suppress(KeyError, OSError):  # the user id may have no name, as in a container
         users.add(getpass.getuser())
     hosts = {host, host.partition(".")[0], os.environ.get("SLURMD_NODENAME", "")}
     return Redaction(_names(hosts, kept), _names(users, kept), frozenset(kept))

@@ -60,16 +60,17 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 OfPackage = TypeVar("OfPackage", bound=RunRecord)
-JOURNAL = (Phase, Unavailable, Raised, Complete)  # records of a worker about itself: its phases and its end
+# types of the records that a worker writes about itself: its phases and its end
+JOURNAL = (Phase, Unavailable, Raised, Complete)
 
 
 class Death(Record):
     """The end of a worker that did not complete its run, as the worker's supervisor saw it."""
 
     cause: Cause
-    detail: str  # signal name, exit code, limit, exception type and message
+    detail: str  # the name of the signal, the exit code, the limit, or the type and message of the exception
     phase: str | None
-    stack: str  # last Python stack, may be empty
+    stack: str  # the last Python stack; may be empty
 
 
 @dataclass(frozen=True)
@@ -78,9 +79,10 @@ class Series:
 
     loss: NDArray[np.float64]
     batch_digest: Sequence[str]
-    clip_active_groups: NDArray[np.int64]  # groups whose norm exceeded the threshold; -1: not reported
+    # number of parameter groups whose gradient norm exceeded the clip's threshold; -1: not reported
+    clip_active_groups: NDArray[np.int64]
     tokens: NDArray[np.int64]
-    # metrics that the system reports in addition to its loss, by name; empty in older evidence
+    # Values that the system reports in addition to its loss; key: name of the metric. Empty in older evidence.
     metrics: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
 
 
@@ -114,7 +116,8 @@ class ArmEvidence(WithPackages):
     saved: Saved | None = None
     loaded: Loaded | None = None
     evaluations: list[Evaluated] = field(default_factory=list)
-    # detectors and recorders that raised, by the name of the field that they would have filled
+    # Detectors and recorders that raised an error; key: name of the field that the detector or recorder would have
+    # filled.
     failed_parts: Mapping[str, PartFailed] = field(default_factory=dict)
 
 
@@ -124,7 +127,7 @@ class RunEvidence(WithPackages):
 
     run_id: str
     probe: ProbeName
-    arms: dict[str, list[ArmEvidence]]  # by arm, one entry a replica
+    arms: dict[str, list[ArmEvidence]]  # name of an arm -> its evidence, one entry for each replica
     timing: TimingEvidence | None = None
     telemetry: Telemetry | None = None
     kernels: dict[str, KernelsEvidence] = field(default_factory=dict)
@@ -132,22 +135,25 @@ class RunEvidence(WithPackages):
     kernel_match: dict[str, KernelMatchEvidence] = field(default_factory=dict)
     step_errors: list[StepErrors] = field(default_factory=list)
     observed_steps: list[ObservedStep] = field(default_factory=list)
-    failed: dict[str, ArmFailed] = field(default_factory=dict)  # by arm: what ended the arm; other arms continued
+    # name of an arm -> the error that ended the arm; the other arms continued
+    failed: dict[str, ArmFailed] = field(default_factory=dict)
     death: Death | None = None
-    # evidence of each rank after the first, in order; arms with fewer ranks have the first rank's executions
+    # Evidence of each rank after the first, in order. If an arm has fewer ranks, the first rank's executions stand in
+    # the place of the missing ones.
     ranks: tuple[RunEvidence, ...] = ()
-    obstacle: Obstacle | None = None  # why this machine cannot execute the run: its units are NOT_RUN
+    # the reason why this machine cannot execute the run, so that the run's units are NOT_RUN
+    obstacle: Obstacle | None = None
 
 
-# List the record types, parse a line of records, and put records into the fields of evidence.
+# List the record types, parse a line of records, and put each record into its field of the evidence.
 #
-# The harness's own types are the types of the fields of `ArmEvidence` and `RunEvidence`. A package
-# adds a type with an entry point in the group `contract_harness.records` that names a subclass of
-# `ArmRecord` or `RunRecord` (`module:attribute`).
+# The harness's own record types are the types of the fields of `ArmEvidence` and `RunEvidence`. A package adds a record
+# type with an entry point in the group `contract_harness.records` (`module:attribute`) that names a subclass of
+# `ArmRecord` or `RunRecord`.
 
 GROUP = "contract_harness.records"
-_OTHER = ("of_packages", list)  # the field for records of types without their own field
-_Row = tuple[str, object]  # the name of the field, and its type: a list, a mapping, or one record
+_OTHER = ("of_packages", list)  # field, and its type, for records whose type has no field of its own
+_Row = tuple[str, object]  # the name of a field, and the field's type: a list, a mapping, or one record
 
 
 def _rows(evidence: type) -> dict[type[RunRecord], _Row]:
@@ -169,7 +175,7 @@ def _adapter(packages: tuple[type[RunRecord], ...]) -> TypeAdapter[Record]:
     return TypeAdapter(Annotated[types, Field(discriminator="record")])  # type: ignore[arg-type]
 
 
-_adapter(())  # build the models at import: building them first in a thread crashed Python 3.13.0
+_adapter(())  # Build the models at import. When they were first built in a thread, Python 3.13.0 crashed.
 
 
 def tag(kind: type[Record]) -> str:

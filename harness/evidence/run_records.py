@@ -9,11 +9,14 @@ from pydantic import Field, model_validator
 from harness.evidence.base import ArmRecord, Cause, Obstacle, Record, RunRecord
 from harness.numbers import Amount, Count, Real
 
-Part = str  # the field of `ArmEvidence` that a detector or recorder fills, or the `record` of a package's record type
-# A block is disturbed if its pace exceeds this multiple of the machine's least pace. In 320 blocks of 20 processes on
-# an H200's host, all but six paces were up to 1.35 times the least pace, or 1.5 to 2 times it (a core's second thread).
+# the field of `ArmEvidence` that a detector or recorder fills, or the value of `record` in a package's record type
+Part = str
+# A block counts as disturbed if its pace exceeds this multiple of the smallest pace on the machine. In 320 blocks of 20
+# processes on the host of an H200, all paces but six were either up to 1.35 times the smallest pace, or 1.5 to 2 times
+# the smallest pace, which is the effect of a second thread on the same core.
 DISTURBED = 1.35
-TIMED_PHASE = "timed"  # a throughput probe enters this phase with its first timed block; telemetry is kept from then on
+# a throughput probe enters this phase at its first timed block, and telemetry is kept from then on
+TIMED_PHASE = "timed"
 
 
 class Phase(Record):
@@ -21,8 +24,8 @@ class Phase(Record):
 
     record: Literal["phase"] = "phase"
     name: str
-    seconds: Amount  # since the worker's start
-    began: Real | None = None  # on the clock of `Block.began`
+    seconds: Amount  # seconds from the start of the worker to the start of the phase
+    began: Real | None = None  # time at which the phase began, on the same clock as `Block.began`
 
 
 class Block(Record):
@@ -30,17 +33,20 @@ class Block(Record):
 
     arm: str
     round: Count
-    position: Count  # 0..3 in its ABBA round
+    position: Count  # position of the block in its ABBA round, 0 to 3
     steps: Count
     seconds: Amount
     first_step: Count
-    processor_seconds: Amount | None = None  # processor time of the whole process in the block
-    began: Real | None = None  # seconds on the machine's monotonic clock
-    graph_launches: Count | None = None  # in its steps, counted by the harness's callback; None: not counted
-    enqueue_seconds: Amount | None = None  # until the first step returned; the device was idle before
-    # processor seconds of a fixed piece of work, the larger of before and after the block; None: not known
+    processor_seconds: Amount | None = None  # processor time, in seconds, of the whole process during the block
+    began: Real | None = None  # time at which the block began, in seconds on the machine's monotonic clock
+    # number of graph launches in the block's steps, counted by the harness's callback; None: not counted
+    graph_launches: Count | None = None
+    # seconds until the first step returned; the device was idle before, so the step did not wait for the device
+    enqueue_seconds: Amount | None = None
+    # Processor seconds of a fixed piece of work, measured before and after the block; the larger value counts. None:
+    # unknown.
     pace: Amount | None = None
-    # processor seconds, since the arm's previous block, of threads and child processes that it started; None: unknown
+    # Processor seconds that threads and child processes of the arm used since the arm's previous block. None: unknown.
     untimed_helper_seconds: Amount | None = None
 
 
@@ -57,8 +63,8 @@ class TelemetrySample(Record):
 class Telemetry(RunRecord):
     record: Literal["telemetry"] = "telemetry"
     samples: list[TelemetrySample]
-    began: Real | None = None  # when `seconds` was 0, on the clock of `Block.began`
-    timed_seconds: Amount | None = None  # duration of the timed phase, on the supervisor's clock
+    began: Real | None = None  # the time at which `seconds` was 0, on the same clock as `Block.began`
+    timed_seconds: Amount | None = None  # seconds of the timed phase, measured by the supervisor's clock
 
 
 class TimingEvidence(RunRecord):
@@ -69,16 +75,19 @@ class TimingEvidence(RunRecord):
     candidate: str
     baseline: str
     blocks: list[Block]
-    observed_steps: Count  # steps of an untimed, observed block; 0: launches were counted in the timed blocks
-    observed_graph_launches: dict[str, Count]  # by arm, in the observed block
-    # by arm: kernel time per step in the observed block; empty without CUDA
+    # number of steps in a block that was observed but not timed; 0: launches were counted in the timed blocks
+    observed_steps: Count
+    observed_graph_launches: dict[str, Count]  # name of an arm -> number of its graph launches in the observed block
+    # Name of an arm -> its kernel seconds per step in the observed block. Empty without CUDA.
     observed_device_seconds: dict[str, Amount] = Field(default_factory=dict)
-    processors: Count | None = None  # processors that this process may use
-    # the profiler saw a host sync planted after the observed block; None: no profiler, or older evidence
+    processors: Count | None = None  # number of processors that this process may use
+    # True: the profiler saw the host sync that was planted after the observed block. None: no profiler, or older
+    # evidence.
     profiler_sees_planted: bool | None = None
-    counter_sees_planted: bool | None = None  # of launches planted before and after the timed blocks; None: no counter
-    own_processes: bool = False  # each arm ran in its own process, because the arms are of two commits
-    counter_failure: str | None = None  # why launches could not be counted reliably
+    # True: the counter saw the graph launches that were planted before and after the timed blocks; None: no counter
+    counter_sees_planted: bool | None = None
+    own_processes: bool = False  # True: each arm ran in its own process, because the arms use two commits
+    counter_failure: str | None = None  # the reason why launches could not be counted reliably
 
 
 class JitEvent(Record):
@@ -96,7 +105,7 @@ class KernelRecord(Record):
     key: str
     name: str
     ptx_digest: str
-    targets: list[str]  # every `.target` line's architecture; empty when there is none
+    targets: list[str]  # the architecture in each `.target` line; empty: no such line
     versions: list[str]
     entries: list[str]
     load_route: str | None = None
@@ -108,10 +117,10 @@ class KernelsEvidence(RunRecord):
     record: Literal["kernels"] = "kernels"
     key: ClassVar = ("arm",)
     arm: str
-    device: str | None  # "sm_90", or None when there is no device
+    device: str | None  # the device's architecture, such as "sm_90"; None: no device
     device_readable: bool
     driver_ptx_version: str | None
-    compiled_for: str | None  # the named target of an offline compile
+    compiled_for: str | None  # the target that an offline compilation named
     planned: list[KernelRecord]
     used: list[KernelRecord]
 
@@ -121,11 +130,12 @@ class PrewarmEvidence(RunRecord):
     key: ClassVar = ("arm",)
     arm: str
     events: list[JitEvent]
-    phases: dict[str, Amount]  # phase -> its beginning, in seconds since the start
-    handles: dict[str, Amount]  # library handle -> its creation, in seconds since the start
+    phases: dict[str, Amount]  # name of a phase -> seconds from the process's start to the beginning of the phase
+    # name of a library handle -> seconds from the process's start to the creation of the handle
+    handles: dict[str, Amount]
     free_bytes_after_fill: Count | None
     steps_after_fill: Count
-    failure: str | None = None  # the error of a step that failed after memory was filled
+    failure: str | None = None  # the error of the step that failed after the memory was filled
 
 
 class KernelErrors(Record):
@@ -162,14 +172,17 @@ class KernelCase(Record):
     error_vs_fp64: Amount
     naive_error_vs_fp64: Amount
     finite: bool
-    unwritten: Count  # poisoned elements left in the outputs
+    # number of output elements that still hold the poison value, because the kernel did not write them
+    unwritten: Count
     repeat_equal: bool
-    mistyped: list[str] = Field(default_factory=list)  # outputs whose type or shape is not as declared, with that type
+    # outputs that do not have the declared type or shape, each with its actual type and shape
+    mistyped: list[str] = Field(default_factory=list)
     # The following fields are None in older evidence.
-    overwritten: Count | None = None  # changed elements of the guard areas around the outputs
-    zero_references: Count | None = None  # outputs whose reference is zero in every element
-    outputs: dict[str, str] | None = None  # data type of each
-    terms: dict[str, KernelErrors] | None = None  # by the data type of the outputs
+    overwritten: Count | None = None  # number of changed elements in the guard areas around the outputs
+    zero_references: Count | None = None  # number of outputs whose reference is zero in every element
+    outputs: dict[str, str] | None = None  # name of each output -> its data type
+    # data type of the outputs -> the kernel's errors relative to the sum of the terms' absolute values
+    terms: dict[str, KernelErrors] | None = None
     peer: KernelPeer | None = None
 
 
@@ -179,7 +192,7 @@ class KernelMatchEvidence(RunRecord):
     arm: str
     cases: list[KernelCase]
     compiled: list[KernelRecord]
-    constants: dict[str, Count]  # constants in the kernel's source: tile, unroll, …
+    constants: dict[str, Count]  # names and values of constants in the kernel's source: tile, unroll, …
 
 
 class TensorErrors(Record):
@@ -198,9 +211,10 @@ class StepErrors(RunRecord):
     key: ClassVar = ("seed", "step")
     seed: Count
     step: Count
-    parameters: dict[str, str]  # digest of the parameters, in float32, at the start of the step, by arm
-    batches: dict[str, str]  # digest of the batch, by arm
-    losses: dict[str, Real]  # by arm
+    # name of an arm -> digest of its parameters, converted to float32, at the start of the step
+    parameters: dict[str, str]
+    batches: dict[str, str]  # name of an arm -> digest of its batch
+    losses: dict[str, Real]  # name of an arm -> its loss
     tensors: list[TensorErrors]
 
 
@@ -218,11 +232,12 @@ class ArmFailed(RunRecord):
     key: ClassVar = ("arm",)
     arm: str
     cause: Cause
-    detail: str  # exception type and message, signal, exit code, limit
+    detail: str  # type and message of the exception, the signal, the exit code, or the limit
     phase: str | None
     stack: str
-    obstacle: Obstacle | None = None  # what this machine lacks, as reported by the arm's system: NOT_RUN
-    steps: int | None = None  # steps that the arm made before its end; None: not recorded
+    # what this machine lacks, as the arm's system reported it; the units are then NOT_RUN
+    obstacle: Obstacle | None = None
+    steps: int | None = None  # number of steps that the arm made before it ended; None: not recorded
 
 
 class PartFailed(ArmRecord):
@@ -232,19 +247,20 @@ class PartFailed(ArmRecord):
     key: ClassVar = ("arm", "replica", "part")
     part: Part
     cause: Cause = "exception"
-    detail: str  # exception type and message
+    detail: str  # type and message of the exception
     phase: str | None
     stack: str
-    obstacle: Obstacle | None = None  # what this machine lacks, as reported by the system: NOT_RUN
+    obstacle: Obstacle | None = None  # what this machine lacks, as the system reported it; the units are then NOT_RUN
 
 
 class Raised(Record):
     """An exception that ended the worker, as recorded by the worker itself."""
 
     record: Literal["raised"] = "raised"
-    error: str  # type and message
+    error: str  # type and message of the exception
     stack: str
-    cause: Cause = "exception"  # another cause if a rank ended, as seen by the process that watches the ranks
+    # has another value if a rank's process ended and the process that watches the ranks recorded this
+    cause: Cause = "exception"
 
 
 class Complete(Record):
@@ -252,7 +268,8 @@ class Complete(Record):
 
     record: Literal["complete"] = "complete"
     seconds: Amount
-    processor_seconds: Amount | None = None  # of the process and of its ended child processes
+    # processor seconds of the process and of those of its child processes that have ended
+    processor_seconds: Amount | None = None
 
 
 def disturbed(pace: float, least: float) -> bool:
@@ -260,9 +277,10 @@ def disturbed(pace: float, least: float) -> bool:
     return not pace <= DISTURBED * least
 
 
-GRADIENT = "gradient"  # first word of a gradient's name, as a category is the first word of the name of state
+# first word of the name of each gradient; the first word of the name of each tensor of the state is its category
+GRADIENT = "gradient"
 
-UNOBSERVED, OBSERVED = 0, 1  # executions of an arm
+UNOBSERVED, OBSERVED = 0, 1  # index of an arm's execution without observation, and of its execution with observation
 
 
 class ReadTensor(Record):
@@ -272,10 +290,10 @@ class ReadTensor(Record):
     """
 
     digest: str | None
-    form: str  # data type and shape
+    form: str  # data type and shape of the tensor
     source: Count | None = None
     name: str | None = None
-    number: str | None = None  # its value, if it is a single number on the host
+    number: str | None = None  # the value of the tensor, if the tensor is a single number on the host
 
 
 class ObservedOperator(Record):
@@ -286,14 +304,15 @@ class ObservedOperator(Record):
     module: str
     line: str
     code: str
-    arguments: list[str]  # each tensor is shown as a point
+    arguments: list[str]  # the arguments as text; each tensor is shown as a point
     reads: list[ReadTensor]
-    makes: list[str | None]  # digests of the tensors that it returns
-    leaves: list[str | None]  # digests of its inputs after it changed them; None for unchanged inputs
-    writes: list[str] = Field(default_factory=list)  # names of the state that it changes
+    makes: list[str | None]  # digests of the tensors that the operator returns
+    # digest of each input that the operator changed, after the change; None for an unchanged input
+    leaves: list[str | None]
+    writes: list[str] = Field(default_factory=list)  # names of the tensors of the state that the operator changes
     replayed: bool = False
-    captured_as: Count | None = None  # its number among the operators of its graph
-    values: list[list[float]] | None = None  # values of the tensors that it returns, if requested
+    captured_as: Count | None = None  # index of the operator among the operators of its graph
+    values: list[list[float]] | None = None  # values of the tensors that the operator returns, if these were requested
 
 
 class ObservedStep(RunRecord):
@@ -308,7 +327,7 @@ class ObservedStep(RunRecord):
     arm: str
     replica: Count
     step: Count
-    before: dict[str, str]  # state, by `category name`
+    before: dict[str, str]  # state before the step: `category name` -> digest
     batch: dict[str, str]
     loss: str
     gradients: dict[str, str]

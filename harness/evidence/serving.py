@@ -24,8 +24,8 @@ from harness.evidence.run_records import ArmFailed
 from harness.kinds import probe_named
 
 AN_ARM, NONE = "an arm", "none"
-# Settings of kernel comparisons in which the host may try more than the guest requires. For bounds by data type, only
-# the types are compared, because a judge reads the bounds in its own claim.
+# Settings of kernel comparisons for which the host may try more values than the guest requires. If bounds are set for
+# each data type, only the data types are compared here. A judge reads the values of the bounds in its own claim.
 _TRIED = frozenset({"operations", "magnitudes", "max_relative_error"})
 
 
@@ -41,7 +41,8 @@ class Difference:
         return f"{self.field}: {self.demanded} in the contract, {self.made} in the evidence"
 
 
-Unmet = Iterator[tuple[str, Any, Any]]  # key within the field, the guest's required value, the host's value
+# a path inside the field, the value that the guest requires, and the value of the host
+Unmet = Iterator[tuple[str, Any, Any]]
 
 
 def _unequal(host: Any, guest: Any) -> Unmet:
@@ -134,14 +135,15 @@ def _nothing(_host: Any, _guest: Any) -> Unmet:
 
 EQUAL = Rule(_unequal)
 INCLUDES = Rule(_missing, _union)
-HAS = Rule(_missing)  # as INCLUDES, but the host's value cannot be widened
+HAS = Rule(_missing)  # like INCLUDES, but the host's value cannot be extended
 AT_LEAST = Rule(_fewer, max)
 IGNORED = Rule(_nothing)
 TRIED = Rule(_untried)
 ASKED = Rule(lambda host, guest: _missing(host, {arm: one for arm, one in guest.items() if one is not None}))
 
 Rules = Mapping[str, Rule]
-# For a guest that reads the host's evidence under its own names of arms. Differences are reported in this order.
+# Rules for a guest that reads the host's evidence under the guest's own names of arms. Differences are reported in the
+# order of this table.
 SHARED: Rules = {
     "id": IGNORED,
     "contract": IGNORED,
@@ -150,7 +152,7 @@ SHARED: Rules = {
     "process": EQUAL,
     "measurement": EQUAL,
     "workload": Rule(_unequal, _with_needs, trained_on),
-    "arms": INCLUDES,  # by name; each arm by the rules of its fields:
+    "arms": INCLUDES,  # the guest's arms, found by name; each arm is compared by the rules for its fields, which follow
     "arm": Rule(_unequal, seen=_settings),
     "system": EQUAL,
     "commit": EQUAL,
@@ -159,7 +161,8 @@ SHARED: Rules = {
     "observe_syncs": INCLUDES,
     "watch_every_step": INCLUDES,
     "watch_ranks": INCLUDES,
-    "moves": HAS,  # cannot be added, because movements are compared with those of earlier arms
+    # cannot be added to the host, because the movements of an arm are compared with those of the arms before it
+    "moves": HAS,
     "sketches": INCLUDES,
     "nudged": EQUAL,
     "micro_batches": INCLUDES,
@@ -178,20 +181,20 @@ SHARED: Rules = {
     "without": IGNORED,
     "compared": Rule(_nothing, lambda host, guest: None if None in (host, guest) else _with(host, guest)),
 }
-# For a probe whose evidence is not arm by arm, and for comparing costs: both runs execute the same.
+# Rules for probes that do not execute one arm after another, and for comparing costs: both runs must execute the same.
 SAME: Rules = {
     **{name: replace(EQUAL, seen=rule.seen) for name, rule in SHARED.items()},
     **dict.fromkeys(("id", "contract", "workload_name", "wall_limit_s", "heartbeat_s"), IGNORED),
 }
-# For a lane of a run, whose executions are counted one by one.
+# Rules for a lane of a run. Each execution of the lane is compared separately.
 PART: Rules = {
     **dict.fromkeys(SHARED, EQUAL),
     "arms": INCLUDES,
     **dict.fromkeys(("replicas", "first_replica", "without"), IGNORED),
 }
-# For arms without the planted fault. The host may make comparisons that the guest does not require.
+# Rules for the arms that a fault does not change. The host may make comparisons that the guest does not require.
 DONATED: Rules = {**SHARED, "workload_name": EQUAL, "baseline_of": ASKED, "fault": IGNORED}
-# For a run that a contract requires. A contract does not determine data or time limits.
+# Rules for a run that a contract requires. A contract determines neither the data nor the time limits.
 DEMANDED: Rules = {
     **DONATED,
     "contract": EQUAL,
@@ -200,7 +203,7 @@ DEMANDED: Rules = {
     **dict.fromkeys(("fault_arms", "data", "model_directory", "wall_limit_s", "heartbeat_s"), IGNORED),
 }
 _OF_RUN, _OF_ARM = tuple(Run.model_fields), tuple(PlannedArm.model_fields)
-# For comparing two runs without their arms.
+# Rules for comparing two runs while their arms are ignored.
 ALIKE: Rules = {
     name: rule if rule.unmet is _unequal and name in _OF_RUN and name != "fault_arms" else IGNORED
     for name, rule in SHARED.items()
@@ -241,7 +244,8 @@ def _of_arms(host: Run, guest: Run, rules: Rules) -> Iterator[Difference]:
 def _of_field(place: str, name: str, host: Record, guest: Record, rules: Rules) -> Iterator[Difference]:
     rule = rules[name]
     for key, demanded, there in rule.unmet(rule.seen(getattr(host, name)), rule.seen(getattr(guest, name))):
-        # name the field as a contract does: `workload`, and an arm's settings without `arm`
+        # A contract calls the field `workload`, and names the settings of an arm without `arm`. Use the contract's
+        # names.
         called = {"workload_name": "workload", "arm": ""}.get(name, name)
         yield Difference(f"{place.removesuffix(name)}{called}".removesuffix(".") + key, _text(demanded), _text(there))
 
@@ -312,11 +316,11 @@ def _named(groups: Sequence[Sequence[str]], arms: Mapping[str, str]) -> list[lis
 
 # Join the evidence of a run's lanes. A lane is a process that executed a part of the run.
 #
-# `run.json` describes the whole run, and the `run.json` in each lane's folder describes its part.
-# Together the parts contain every execution of the run once. If a lane died or is missing, only
-# the arms of this lane fail.
+# `run.json` describes the whole run, and the `run.json` in the folder of each lane describes the lane's part. Together,
+# the parts contain every execution of the run exactly once. If a lane died or is missing, only the arms of this lane
+# fail.
 
-Execution = tuple[str, int]  # arm and replica
+Execution = tuple[str, int]  # the name of an arm, and the index of a replica
 
 
 @dataclass(frozen=True)
@@ -401,9 +405,9 @@ def _by_arm(executed: dict[Execution, ArmEvidence]) -> dict[str, list[ArmEvidenc
     return arms
 
 
-# Share the evidence of an executed run (the host) with a run that was not executed (the guest).
-# The guest's directory has only `run.json`, with what the guest's claims require, and
-# `shared.json`, which names the host and maps each arm of the guest to an arm of the host.
+# Let a run that was not executed (the guest) use the evidence of a run that was executed (the host). The guest's
+# directory has only two files: `run.json`, which states what the guest's claims require, and `shared.json`, which names
+# the host and maps each arm of the guest to an arm of the host.
 
 Named = TypeVar("Named", bound=RunRecord)
 
@@ -445,7 +449,7 @@ def seen_by(guest: Run, host: RunEvidence, arms: Mapping[str, str]) -> RunEviden
             for one in host.arms[there]
             if one.start.replica in planned.indices
         ]
-        for name, planned in sorted(guest.arms.items())  # as they are read from a directory
+        for name, planned in sorted(guest.arms.items())  # in the order in which arms are read from a directory
         if (there := arms[name]) in host.arms
     }
     failed = {

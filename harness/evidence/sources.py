@@ -24,12 +24,11 @@ from harness.errors import HarnessError
 from harness.evidence.environment_records import CHANGES, TrainerFacts
 from harness.evidence.modules import INSTALLED, is_library, module_spec, place_in, places_of
 
-# Find the imports of Python sources in their text, without running them: imports by name, from a
-# folder that the source adds to the import path, or by a file's path.
+# Find the imports of Python sources in their text, without executing the sources. An import names a module, or uses a
+# folder that the source adds to the import path, or loads a file by its path.
 #
-# Imports count at any place, also in functions. A path is only known if the source composes it from
-# constants, `__file__`, `Path` and `os.path`. Relative imports need no search, because all files of
-# a package count.
+# Imports count wherever they stand, also in functions. A path is known only if the source composes it from constants,
+# `__file__`, `Path` and `os.path`. Relative imports are not searched for, because all files of a package count anyway.
 
 _START = r"(?:^|[;:])[ \t\f]*"
 _FROM = re.compile(rf"{_START}from[ \t]+([^\W\d]\w*)[\w.]*[ \t]+import\b", re.MULTILINE)
@@ -59,7 +58,8 @@ class Imports:
         self.names.update(name for name in imported_names(text) if name)
         if not any(word in text for word in _BY_PATH):
             return
-        with suppress(SyntaxError, ValueError, RecursionError, MemoryError):  # Python could not import such a source
+        # Python could not import a source that raises one of these errors here
+        with suppress(SyntaxError, ValueError, RecursionError, MemoryError):
             tree = ast.parse(source)
             paths = _Paths(tree, file.absolute())
             for node in ast.walk(tree):
@@ -163,7 +163,7 @@ class _Paths:
     def _of_call(self, node: ast.Call, within: frozenset[str]) -> Path | None:
         name, args = _called(node), list(node.args)
         if isinstance(node.func, ast.Attribute) and (name == "joinpath" or not args):
-            args = [node.func.value, *args]  # a method of a path
+            args = [node.func.value, *args]  # a method of a path: the path itself is the first argument
         if name in {"cwd", "getcwd"}:
             return Path.cwd()
         if name == "with_name" and isinstance(node.func, ast.Attribute) and args:
@@ -187,9 +187,10 @@ class _Paths:
 
 
 _TIMEOUT_S = 10.0
-# git sets these variables for its child processes, such as hooks; they name the repository where git was called
+# git sets these variables for the processes that it starts, such as hooks. The variables name the repository in which
+# git was called, so they would direct a git command to the wrong repository.
 OF_A_CALL = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_OBJECT_DIRECTORY", "GIT_PREFIX")
-# settings of an untrusted repository could make git start programs
+# Without these options, the settings of an untrusted repository could make git start programs.
 _NO_PROGRAMS = ("-c", f"core.hooksPath={os.devnull}", "-c", "core.fsmonitor=false")
 
 
@@ -232,9 +233,9 @@ def _commit(module: str) -> str | None:
     return f"{commit}{CHANGES}" if commit and changes else commit
 
 
-SOURCE_LIMIT = 64 * 2**20  # bytes of one source file
+SOURCE_LIMIT = 64 * 2**20  # largest size of one source file, in bytes
 _OURS = "harness"
-_CUDA = (".cu", ".cuh")  # kernels that a package compiles when it runs
+_CUDA = (".cu", ".cuh")  # suffixes of kernel sources that a package compiles when it runs
 
 
 def source_digest(systems: Iterable[str] = (), listed: Mapping[str, str] | None = None) -> str:

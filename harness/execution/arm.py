@@ -32,9 +32,12 @@ from harness.system.protocol import CaptureRecord, CountsSkippedSteps, HasParame
 from harness.system.replay.found_state import plain_name
 
 Digest = Callable[[Mapping[str, Tensor]], str]
-Seen = tuple[Watched, StepWatch | None]  # what was watched in some steps of a capture, and a watch of every step
+# what was watched in some steps with a capture, and what was watched in every step
+Seen = tuple[Watched, StepWatch | None]
 _NO_WATCHER = nullcontext()
-TRIED = 4  # earlier steps with the same replays as the last step; one that read another batch is searched among them
+# Number of earlier steps to try. Each replayed the same graphs as the last step; one of them is needed that read
+# another batch.
+TRIED = 4
 
 
 class ArmLife:
@@ -71,16 +74,18 @@ class ArmLife:
         self._ends, self._facts, self._digest, self._follows = ends, facts, digest, follows
         self.parts = Parts(arm, self.replica, recorder)
         self.steps_called = 0
-        self.input_names: list[str] | None = None  # of the last step
+        self.input_names: list[str] | None = None  # names of the last step's inputs
         self.input_shapes: int | None = None
         self._drawing: DrawWatch | None = None
         self.last_loss: Tensor | None = None
-        self.loss_terms: float | None = None  # the largest that a watcher saw
-        self.clip: Clip | None = None  # that a watcher saw
-        self.watchers: list[Watcher] = []  # nested: the first is called first before a step, last after it
+        self.loss_terms: float | None = None  # the largest value that a watcher saw
+        self.clip: Clip | None = None  # what a watcher saw of the gradient clip
+        # the watchers are nested: the first is called first before a step, and last after a step
+        self.watchers: list[Watcher] = []
         self._block: SeriesBlock | None = None
         self._announced = 0
-        self._replays: dict[int, list[int]] = {}  # by watched step: the ids of the graphs that it replayed
+        # index of a watched step -> the ids of the graphs that the step replayed
+        self._replays: dict[int, list[int]] = {}
 
     def __enter__(self) -> Self:
         self.phase("open")
@@ -93,7 +98,7 @@ class ArmLife:
     ) -> None:
         close = self._opened.__exit__
         self.recorder.failed_after = None if error is None else self.steps_called
-        vars(self).clear()  # frees the arm's memory even if a caller still holds this object
+        vars(self).clear()  # free the arm's memory even if a caller still holds this object
         close(kind, error, trace)
 
     def anew(self, replica: int, facts: Mapping[str, Scalar]) -> ArmLife:
@@ -193,7 +198,8 @@ class ArmLife:
         """
         for watcher in self.watchers:
             self._ask(watcher, watcher.before, index)
-        # the second step after the warm steps: lazy setup is over by then; the last step if there are fewer
+        # Watch the second step after the warm steps, because lazy initialization is over by then. If there are fewer
+        # steps, watch the last step.
         is_second = self.steps_called == min(1 + self.planned.arm.warm_steps, max(self._announced, 1) - 1)
         drawing = self.watch_of_draws(index) if is_second else None
         watching = self._watching(index) if self.watchers else _NO_WATCHER
@@ -295,7 +301,8 @@ class ArmLife:
         def recorded() -> None:
             said = record or self.capture()
             evidence = capture_evidence(self.training, self.arm, self.replica, said, *seen(said))
-            ghost = self._ghost_replay() if said.captured else None  # its steps may drop the graphs
+            # replay here, after everything else was read, because the steps of this test may drop the graphs
+            ghost = self._ghost_replay() if said.captured else None
             self.recorder.write(evidence.model_copy(update={"ghost": ghost}))
 
         if asked or self.planned.arm.capture != "none":
@@ -348,7 +355,8 @@ class ArmLife:
         try:
             yield
         except BaseException:
-            with suppress(BaseException):  # the block's own error is raised below, whatever the watch raises
+            # raise the block's own error below, even if closing the watch raises another error
+            with suppress(BaseException):
                 watch.__exit__(*sys.exc_info())
             raise
         self.parts.ask(partial(watch.__exit__, None, None, None), *parts)

@@ -26,19 +26,20 @@ from harness.processes.child import Child, Ending, Line
 from harness.system.protocol import NotAvailable
 from harness.system.users_code import message_of, obstacle_of, stack_of
 
-# End a process that has executed a system at once, with the exit status that fits its evidence.
+# End a process that has executed a system. End it immediately, with the exit status that fits its evidence.
 #
-# A system may close the standard streams, or replace them by objects whose `flush` is missing or
-# raises. Evidence that is already on disk stays complete in all these cases.
+# A system may close the standard streams, or replace them by objects whose `flush` is missing or raises. Evidence that
+# is already on disk stays complete in all these cases.
 
 _end_threads = threading._shutdown  # type: ignore[attr-defined]
-_exit = os._exit  # a system may replace `os._exit`
-_STREAMS = ("stdout", "__stdout__", "stderr", "__stderr__")  # the `__` names are the interpreter's own
+_exit = os._exit  # save the function here, because a system may replace `os._exit`
+# names in `sys`; those with `__` are the interpreter's original streams
+_STREAMS = ("stdout", "__stdout__", "stderr", "__stderr__")
 
 
 def end_process(status: int) -> NoReturn:
     """End this process without the interpreter's cleanup: a crash while CUDA shuts down must not void evidence."""
-    for name in _STREAMS:  # write out buffered output, as far as the streams allow it
+    for name in _STREAMS:  # Write out buffered output, if the streams still allow it.
         with suppress(BaseException):
             getattr(sys, name).flush()
     _exit(status)
@@ -52,17 +53,19 @@ def end_threads() -> None:
     _end_threads()
 
 
-# Write a process's stacks into its run's directory: at a crash, at SIGTERM, and whenever its
-# supervisor asks for them.
+# Write a process's stacks into the directory of its run: when the process crashes, when it gets SIGTERM, and whenever
+# its supervisor requests the stacks.
 #
-# faulthandler writes the stacks from a signal handler. So even a process that never returns to
-# Python, such as one that hangs in C code, leaves its stacks.
+# faulthandler writes the stacks from a signal handler. So a process that never returns to Python, such as one that
+# hangs in C code, still writes its stacks.
 
 STACKS = "stack.txt"
-STACK_EXCERPT = 8000  # characters
-STACKS_LIMIT = 2**20  # bytes
-THREADS = "threads"  # `threads.<process id>`: the file into which a process writes its threads' stacks on request
-# The signal that requests the stacks: one that programs do not use. None on macOS, which has no such signal.
+STACK_EXCERPT = 8000  # number of characters of the stacks that are shown
+STACKS_LIMIT = 2**20  # largest size of a file of stacks, in bytes
+# `threads.<process id>` is the file into which a process writes the stacks of its threads on request
+THREADS = "threads"
+# The signal that requests the stacks. It is a signal that other programs do not use. None on macOS, which has no such
+# signal.
 SHOW: int | None = getattr(signal, "SIGRTMAX", 2) - 2 or None
 
 
@@ -71,13 +74,16 @@ def leave_stacks(directory: Path) -> None:
     # open until the process ends: faulthandler writes to them from signal handlers
     stacks = (directory / STACKS).open("a", encoding="utf-8")
     faulthandler.enable(stacks)
-    # a process that hangs gets SIGTERM first: faulthandler writes its stack, then the default action ends it
+    # A process that hangs first gets SIGTERM: faulthandler writes its stacks, then the signal's default action ends it.
     faulthandler.register(signal.SIGTERM, stacks, chain=True)
     if SHOW is not None:
         shown = directory / f"{THREADS}.{os.getpid()}"
-        unnamed = directory / f"new-{shown.name}"  # other processes of the run use their own names
+        # this name contains the process id, because other processes of the run write files in the same folder
+        unnamed = directory / f"new-{shown.name}"
         faulthandler.register(SHOW, unnamed.open("a", encoding="utf-8"))
-        unnamed.rename(shown)  # once a file has this name, its process can be sent the signal safely
+        # rename only now: once the file has its final name, the supervisor may send the signal, and the handler must be
+        # installed
+        unnamed.rename(shown)
 
 
 class LeftStacks:
@@ -196,7 +202,7 @@ def remove_checkpoint(directory: Path) -> None:
         for parent, folders, _ in os.walk(folder):
             for name in folders:
                 if not (inside := Path(parent, name)).is_symlink():
-                    inside.chmod(stat.S_IRWXU)  # files in a folder without write permission could not be removed
+                    inside.chmod(stat.S_IRWXU)  # a file in a folder without write permission could not be removed
         shutil.rmtree(folder)
 
 

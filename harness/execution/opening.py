@@ -39,13 +39,19 @@ if TYPE_CHECKING:
 
     from harness.execution.watchers.capture_attempts import CaptureAttempts
 
-ROUNDS = 2  # over the workload's shapes: a second step of a shape must need no kernel that its first step did not need
-ROUNDS_PER_AFTER = 4  # the judge compares the last `after` samples with the samples that follow the first `after`
-WARMUP_STEPS = 10  # of each arm of a timing
-TIMED_WATCHED_STEPS = 5  # of each arm, after the timed steps
-REPLAY_ROUNDS = 24  # of old run next to fresh run in a long replay; the median's interval leaves out five on each side
-REPLAY_BLOCK_STEPS = 10  # at least
-MOST_ROUNDS = 2  # a timing makes at most this many times the required rounds, to replace disturbed rounds
+# number of rounds over the workload's shapes; the second step of a shape must need no kernel that the first step of
+# this shape did not need
+ROUNDS = 2
+# the judge compares the last `after` samples with the samples that follow the first `after` samples
+ROUNDS_PER_AFTER = 4
+WARMUP_STEPS = 10  # number of warm-up steps of each arm of a timing
+TIMED_WATCHED_STEPS = 5  # number of watched steps of each arm, after the timed steps
+# rounds in which the old run and a fresh run alternate; the median's confidence interval leaves out five rounds on each
+# side
+REPLAY_ROUNDS = 24
+REPLAY_BLOCK_STEPS = 10  # smallest number of steps in a block
+# a timing makes at most this multiple of the required number of rounds, in order to replace disturbed rounds
+MOST_ROUNDS = 2
 
 
 def announced_steps(run: Run) -> int | None:
@@ -121,7 +127,8 @@ class AnnouncedSteps(FaultyRun):
     def _replace_capabilities(self) -> None:
         step = self._inner.step
 
-        @functools.wraps(step)  # messages name the source line of the system's own step
+        # `wraps` makes messages name the source line of the system's own step, not of this function
+        @functools.wraps(step)
         def counted(index: int) -> Tensor:
             self._begun += 1
             if self._announced is not None and self._begun > self._announced:
@@ -149,14 +156,14 @@ class AnnouncedSteps(FaultyRun):
         return begin_anew
 
 
-# Nudge an arm's parameters before it starts, to measure how far rounding alone changes its training.
+# Change (nudge) an arm's parameters slightly before it starts, to measure how far rounding alone changes its training.
 #
-# Each nudged element is multiplied by 1 + e or 1 - e. The parameter's name and the element's place
-# determine the sign, so that all processes and ranks agree. In float32 and finer types every element
-# is nudged, and e is 8 epsilons of float32 (2^-20, about 1e-6: the rounding of a few steps). In
-# coarser types every 16th element is nudged, and e is one epsilon, because nudging all elements would
-# exceed the rounding of a step. If an optimizer updates copies of finer type (master weights), the
-# copies are nudged, and the parameters are set from them.
+# Each nudged element is multiplied by 1 + e or 1 - e. The parameter's name and the element's position determine the
+# sign, so that all processes and ranks use the same sign. In float32 and finer types every element is nudged, and e is
+# 8 epsilons of float32 (2^-20, about 1e-6: the rounding of a few steps). In coarser types every 16th element is nudged,
+# and e is one epsilon of the type; nudging all elements would change more than the rounding of a step does. If an
+# optimizer updates copies of a finer type (master weights), the copies are nudged, and the parameters are set from the
+# copies.
 
 FLOAT32_EPSILONS = 8
 OF_COARSE = 16
@@ -177,7 +184,8 @@ def _multiply(name: str, tensors: list[Tensor]) -> None:
     finest = min(tensors, key=lambda tensor: _epsilon(tensor.dtype) or 1.0)
     finest.mul_(_factors(name, finest))
     for tensor in tensors:
-        tensor.copy_(finest.reshape(tensor.shape))  # `reshape` copies only if the memory layout allows no view
+        # `reshape` copies the data only if the memory layout does not allow a view
+        tensor.copy_(finest.reshape(tensor.shape))
 
 
 def _alike(parameters: Mapping[str, Tensor], others: Iterable[Tensor]) -> Iterator[tuple[str, list[Tensor]]]:
@@ -195,7 +203,8 @@ def _alike(parameters: Mapping[str, Tensor], others: Iterable[Tensor]) -> Iterat
         found += [each[at : at + size] for each in flat if len(floating) > 1]
         at += size
         copies = [each for each in found if _is_copy(each, part)]
-        if not (copies and _is_constant(part)):  # a tensor of ones looks like a copy of any ones
+        # a tensor of ones would look like a copy of any other tensor of ones, so skip constant tensors
+        if not (copies and _is_constant(part)):
             yield name, [part, *copies]
 
 
@@ -244,7 +253,8 @@ def opened(run: Run, arm: str) -> Iterator[TrainingRun]:
         raise UsageError(rule, where=arm, got=planned.commit or "the working tree's")
     system = resolve(planned.system)
     fault = run.fault if arm in run.fault_arms else None
-    from harness.execution.watchers.capture_attempts import CaptureAttempts  # torch
+    # import late, because this module imports torch
+    from harness.execution.watchers.capture_attempts import CaptureAttempts
 
     settings = deterministic_algorithms() if planned.arm.deterministic else nullcontext()
     with rank_seat.together(run, arm), settings, CaptureAttempts() as attempts:
@@ -256,7 +266,7 @@ def _opened_here(
 ) -> Iterator[TrainingRun]:
     from harness.system.replay.generators import (
         keep_imports_undrawn,
-        seed_all,  # torch
+        seed_all,  # imports torch
     )
 
     keep_imports_undrawn()
@@ -279,7 +289,8 @@ def _opened_here(
             nudge(entered)
         yield entered
         if (at_commit := in_use()) is not None:
-            at_commit.require(planned.system)  # checks modules that were imported within the block, too
+            # check again, because user code may have imported modules within the block
+            at_commit.require(planned.system)
     attempts.training = None
     del training, entered
     release_memory()
@@ -303,7 +314,7 @@ def _planned(run: Run, arm: str) -> PlannedArm:
     if run.fault != SWAPPED_ARMS or arm not in run.fault_arms:
         return run.arms[arm]
     others = [other for other in run.fault_arms if other != arm]
-    # a claim about one arm: swap it with an arm of a different capture mode
+    # For a claim about only one arm: swap this arm with an arm that has another capture mode.
     others += [name for name, planned in run.arms.items() if planned.arm.capture != run.arms[arm].arm.capture]
     return run.arms[others[0]] if others else run.arms[arm]
 

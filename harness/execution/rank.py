@@ -47,10 +47,11 @@ def folder_of(directory: Path, rank: int) -> Path:
 def main() -> NoReturn:
     """Import torch, read the job, execute the run, answer, and end this process."""
     line = take_standard_input()
-    importlib.import_module("harness.execution.probes.paired")  # imports torch, while the parent creates the store
+    # import torch while the parent process creates the store
+    importlib.import_module("harness.execution.probes.paired")
     line.send(IMPORTED)
     message = line.receive(None)
-    if not message:  # the process that started this rank has ended
+    if not message:  # an empty message means that the process that started this rank has ended
         end_process(0)
     job = RankJob.model_validate_json(message)
     own = folder_of(job.directory, job.rank)
@@ -63,7 +64,7 @@ def main() -> NoReturn:
     with Recorder(own, line if job.rank == 0 else None) as recorder:
         try:
             imported(probe_named(run.probe).execute)(run, recorder)
-        except BaseException as error:  # a system may raise anything, SystemExit included
+        except BaseException as error:  # user code may raise anything, also SystemExit
             leave(line, _failure(error))
         if job.rank:
             recorder.complete()

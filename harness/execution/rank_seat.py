@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
 
 MARKS = "marks"
-_WORK, _COLLECTIVES = Struct("=4q"), Struct("=q")  # _COLLECTIVES follows _WORK in memory: another thread writes it
+# In shared memory, _COLLECTIVES follows _WORK. It is separate because another thread writes it.
+_WORK, _COLLECTIVES = Struct("=4q"), Struct("=q")
 
 
 class Position(NamedTuple):
@@ -97,7 +98,7 @@ def new_marks(path: Path) -> Marks:
 
 
 ADDRESS = "127.0.0.1"
-LOOK_S = 0.25  # between two counts of the collectives that were begun
+LOOK_S = 0.25  # seconds between two counts of the collectives that have begun
 MEETING_S = 0.01
 
 
@@ -113,10 +114,10 @@ class Seat:
     marks: Marks
     failed: Callable[[BaseException], None]
     store: Any = None
-    times: dict[str, int] = field(default_factory=dict)  # how often each arm was joined
-    ranks: int = 1  # of the arm that is open
-    model_parallel: int = 1  # of the arm that is open
-    opened: int = 0  # the number of open arms, which are nested
+    times: dict[str, int] = field(default_factory=dict)  # name of an arm -> how often this process joined it
+    ranks: int = 1  # number of ranks of the arm that is open
+    model_parallel: int = 1  # size of the model-parallel group of the arm that is open
+    opened: int = 0  # number of arms that are open at the same time; they are nested
     agreements: int = 0
 
 
@@ -167,7 +168,7 @@ def together(run: Run, arm: str) -> Iterator[None]:
         _join(seat, arm, ranks, planned.model_parallel, on_cuda=run.workload.needs.device != "cpu")
         yield
         _leave(seat)
-    except BaseException as error:  # a system may raise anything, SystemExit included
+    except BaseException as error:  # user code may raise anything, also SystemExit
         seat.failed(error)
         raise
 
@@ -208,7 +209,7 @@ def collectives_begun() -> int:
 
 def _join(seat: Seat, arm: str, ranks: int, model_parallel: int, *, on_cuda: bool) -> None:
     seat.opened += 1
-    if seat.opened > 1:  # both arms of a timing are open
+    if seat.opened > 1:  # both arms of a timing are open at the same time and share one process group
         if (seat.ranks, seat.model_parallel) != (ranks, model_parallel):
             got = f"{ranks} ranks and {seat.ranks}, `model_parallel` {model_parallel} and {seat.model_parallel}"
             raise UsageError("arms that are open at a time have equal ranks", where=arm, got=got)
@@ -265,7 +266,8 @@ def _leave(seat: Seat) -> None:
         return
     import torch.distributed as dist
 
-    _meet(seat, "end")  # the first rank to leave would cut off data that another rank still receives
+    # wait for all ranks here: if one rank left earlier, it would cut off data that another rank still receives
+    _meet(seat, "end")
     dist.destroy_process_group()
     seat.marks.leave()
     for name in _environment(seat, seat.ranks):
@@ -283,5 +285,6 @@ def _watch_collectives(seat: Seat) -> None:
     while True:
         time.sleep(LOOK_S)
         if seat.opened:
-            with suppress(Exception):  # the group is just being created or destroyed
+            # ignore errors that occur while the process group is just being created or destroyed
+            with suppress(Exception):
                 seat.marks.collectives(collectives_begun())

@@ -29,17 +29,22 @@ from harness.processes.child import ALONE, GO, TOGETHER, Ending, start_child
 from harness.system.protocol import NotAvailable
 
 POLL_S = 0.1
-LAG_S = 20.0  # others may wait this long for a rank that makes no progress and has a core of its own
-STOPPED_S = 5.0  # a rank may be stopped this long while this process, in the same group, runs
-LONGEST_LOOK_S = 1.0  # count at most this much between two looks: if more passed, the whole group was stopped
-OTHERS_S = 0.3  # wait for other ranks to fail of the same cause, to find out which failed first
-GRACE_S = 1.0  # time for a rank to write its stack
+# seconds that other ranks may wait for a rank that makes no progress although it has a processor core of its own
+LAG_S = 20.0
+STOPPED_S = 5.0  # seconds that a rank may be stopped while this process, which is in the same process group, runs
+# Of the time between two looks, at most this many seconds count. If more time passed, the whole process group was
+# stopped.
+LONGEST_LOOK_S = 1.0
+# seconds to wait for other ranks to fail for the same reason, in order to find out which rank failed first
+OTHERS_S = 0.3
+GRACE_S = 1.0  # seconds that a rank gets to write its stack
 _OF_RANKS = {
-    "TORCH_FR_BUFFER_SIZE": "20000",  # torch's flight recorder: which collectives there were
-    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",  # else its watchdog queries events, which is forbidden during a capture
-    "NCCL_NVLS_ENABLE": "0",  # multicast needs a fabric manager, which machines that lend GPUs may lack
+    "TORCH_FR_BUFFER_SIZE": "20000",  # entries of torch's flight recorder, which shows the collectives that were called
+    # otherwise NCCL's watchdog queries events, which is forbidden during a capture
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
+    "NCCL_NVLS_ENABLE": "0",  # multicast over NVLink needs a fabric manager, which rented machines may lack
 }
-_VERBS = {"signal": "was ", "exception": "it "}  # words in front of the description of a rank's end
+_VERBS = {"signal": "was ", "exception": "it "}  # words that are put in front of the description of a rank's end
 
 
 class RankEnded(Exception):  # noqa: N818 - it describes how a rank ended
@@ -64,8 +69,9 @@ class _Rank:
         self._stacks = LeftStacks(self.folder)
         self.child = start_child("harness.execution.rank", variables=_OF_RANKS)
         self.answer: RankAnswer | None = None
-        self._ending: Ending | None = None  # set if the process ended before its answer
-        self.awaited = self.is_stopped = 0.0  # seconds that others have waited for it; that it has been stopped
+        self._ending: Ending | None = None  # is set if the process ended before it answered
+        # seconds that other ranks have waited for this rank, and seconds that this rank has been stopped
+        self.awaited = self.is_stopped = 0.0
         self.position = Position()
 
     @property
@@ -130,7 +136,7 @@ def execute(run: Run, recorder: Recorder, threads: int | None) -> None:
     Raises `RankEnded` for the first rank that fails, and `NotAvailable` if a system raised it. No rank is still running
     when this function returns or raises.
     """
-    faulthandler.unregister(signal.SIGTERM)  # only the ranks' stacks are of interest
+    faulthandler.unregister(signal.SIGTERM)  # the stacks of this process are of no interest, only those of the ranks
     signal.signal(signal.SIGTERM, _leave)
     recorder.phase("start the ranks")
     ranks = [_Rank(number, recorder.directory) for number in range(run.ranks)]
@@ -171,7 +177,7 @@ def _threads(threads: int | None, ranks: int) -> int | None:
     return max(1, (threads or usable_cores()) // ranks)
 
 
-_keep: list[object] = []  # the store lives as long as this process
+_keep: list[object] = []  # keeps a reference to the store, so that the store lives as long as this process
 
 
 def _watch(ranks: Sequence[_Rank], recorder: Recorder) -> None:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-# bound here, before a system is imported, because a system could replace them in their modules
+# Bind these functions here, before a system is imported. Otherwise a system could replace them in their modules.
 from os import times, utime
 from pathlib import Path
 from time import monotonic
@@ -28,7 +28,8 @@ from harness.processes.child import ALONE, TOGETHER, WRITTEN, Line
 
 HEARTBEAT = "heartbeat"
 WAIT_ALONE, WAIT_TOGETHER = "wait to be alone", "wait to be together"
-WAITS = (WAIT_ALONE, WAIT_TOGETHER)  # this rank waits for the supervisor, and other ranks wait for this rank
+# in these phases this rank waits for the supervisor, or other ranks wait for this rank
+WAITS = (WAIT_ALONE, WAIT_TOGETHER)
 _DIGEST = re.compile(r"[0-9A-Za-z_.:-]*")
 
 
@@ -99,7 +100,8 @@ class SeriesWriter:
         if self._rows or wrong:
             raise ValueError(f"metrics {list(metrics)} do not fit a series with {self._metrics}")
         self._metrics = list(metrics)
-        self._write_header()  # the names of metrics are known only after the first step
+        # write the header again, because the names of the metrics are known only after the first step
+        self._write_header()
 
     def close(self) -> None:
         self.file.close()
@@ -110,15 +112,16 @@ class Recorder:
 
     def __init__(self, directory: Path, line: Line | None = None, exchange: Path | None = None) -> None:
         self.directory = directory
-        self.exchange = exchange  # the folder of tensors for the other commit; None if the run has one commit
-        self._line = line  # to the supervisor; None if there is none
+        # the folder in which tensors are passed to the other commit's process; None: the run has only one commit
+        self.exchange = exchange
+        self._line = line  # connection to the supervisor; None: there is no supervisor
         self._started = monotonic()
         self._records = DigestedFile(directory / RECORDS, "ab")
         self._heartbeat = directory / HEARTBEAT
         self._series: dict[tuple[str, int], SeriesWriter] = {}
         self._heartbeat.touch()
         self.current_phase = ""
-        self.failed_after: int | None = None  # steps, of the last arm that failed
+        self.failed_after: int | None = None  # number of steps that the last failed arm had made
 
     def seconds(self) -> float:
         """Return the seconds since this recorder began."""
@@ -136,8 +139,8 @@ class Recorder:
         """Record the phase of the run. If the worker dies, its last phase shows where."""
         self.current_phase = name
         note_phase(waits=name.endswith(WAITS))
-        # The supervisor reads the phase from this small file. Overwrite the file without emptying it first, so that the
-        # previous phase stays if the disk is full.
+        # The supervisor reads the phase from this small file. Overwrite the file and do not empty it first. So the
+        # previous phase stays readable if the disk is full.
         with self._heartbeat.open("r+b") as file:
             file.write(name.encode("utf-8", "replace") + b"\n")
         began = monotonic()

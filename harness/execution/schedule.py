@@ -28,14 +28,19 @@ from harness.execution.watched_worker import Progress
 from harness.kinds import probe_named
 from harness.planning.obstacles import gpu_memory_gib, gpus_of, needs_gpu, ran_out_of_memory, shares_gpu
 
-GPU_SHARE = 0.9  # of a GPU's memory is given to runs
-UNDECLARED_SHARE = 0.25  # of a GPU's memory, for a run without declared memory, if other commands share the GPU
-CONTEXT_GIB = 0.8  # of GPU memory for each process besides torch's; 0.76 measured on an H200 with one captured step
-HOST_GIB = 2.0  # of host memory for each process, torch's libraries included
-# An arm whose syncs are observed takes this many times as long, because it waits for a GPU time slice at each sync. On
-# an H200 with seven other runs its step took 360 to 470 ms; a step of an eager arm took 85 ms.
+GPU_SHARE = 0.9  # share of a GPU's memory that may be given to runs
+# share of a GPU's memory that a run without declared memory gets if other commands share the GPU
+UNDECLARED_SHARE = 0.25
+# GiB of GPU memory that each process needs in addition to torch's own memory; 0.76 GiB was measured on an H200 with one
+# captured step
+CONTEXT_GIB = 0.8
+HOST_GIB = 2.0  # GiB of host memory that each process needs, including torch's libraries
+# Estimated factor by which an arm takes longer if its host syncs are observed, because it waits for a time slice of the
+# GPU at each sync. On an H200 with seven other runs, a step of such an arm took 360 to 470 ms, and a step of an eager
+# arm took 85 ms.
 WATCHED = 4
-OPENING = 50  # in steps, the estimated length of an arm's opening, so that short runs of large models do not come last
+# Estimated time to open an arm, as a number of the arm's steps. So short runs of large models are not scheduled last.
+OPENING = 50
 POLL_S = 0.5
 NOT_TIMED, EXCLUSIVE, TIMED = range(3)
 
@@ -79,7 +84,7 @@ def tasks_of(work: Iterable[Work], machine: Machine) -> list[Task]:
     for one in work:
         on_gpu = bool(machine.gpus) and needs_gpu(one.run)
         memory = gpu_memory_gib(one.run) if on_gpu else None
-        # each commit's arm of a timing has a process of its own
+        # if an arm's timing compares commits, each commit's arm has its own process
         with_context = None if memory is None else memory + len(one.run.commits) * CONTEXT_GIB
         alone = on_gpu and not shares_gpu(one.run)
         tasks.append(Task(one.run, one.directory, one.tell, one.over, on_gpu, with_context, alone))
@@ -117,8 +122,9 @@ class Schedule:
         self._company = Company(interpreters=interpreters, locked=True, checkout=checkout)
         self._running: dict[Future[None], Task] = {}
         self._turn, self._share = GpuTurn((), print), 0.0
-        self._again: list[Task] = []  # tasks to repeat, which ran out of memory next to other commands
-        # counted here, because a pool does not join a thread whose start was interrupted by a signal
+        # tasks that ran out of memory while other commands used the GPU, and that will be repeated
+        self._again: list[Task] = []
+        # Count the running threads here. A pool does not join a thread whose start was interrupted by a signal.
         self._at_work, self._changed = 0, threading.Condition()
 
     def execute(self, tasks: Sequence[Task]) -> None:
@@ -225,7 +231,7 @@ class Schedule:
             task.tell,
             gpu_uuid=self._uuid if task.on_gpu else None,
             stop=self._stop,
-            # hide the GPU from runs that do not need it, so that they cannot disturb other runs
+            # Hide the GPU from runs that do not need it. Otherwise such a run could use the GPU and disturb other runs.
             variables={} if task.on_gpu or self._uuid is None else {"CUDA_VISIBLE_DEVICES": ""},
             company=self._company,
         )

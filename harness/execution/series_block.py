@@ -8,7 +8,7 @@ transfers. An error in a detector or recorder affects only the claims that need 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from time import monotonic  # bound before a system is imported, which could replace it
+from time import monotonic  # bind the function before a system is imported, because a system could replace it
 from typing import Protocol, TypeVar
 
 import torch
@@ -26,8 +26,8 @@ from harness.system.users_code import message_of, obstacle_of, stack_of
 
 BLOCK_STEPS = 50
 BLOCK_SECONDS = 5.0
-KEPT_BYTES = 2**24  # the most for kept inputs of one shape, unless a single step needs more
-KEPT_SHAPES = 8  # with more shapes than this, at most 2 * KEPT_BYTES are held from one block to the next
+KEPT_BYTES = 2**24  # largest number of bytes of kept inputs of one shape, unless a single step needs more
+KEPT_SHAPES = 8  # with more different shapes than this, at most 2 * KEPT_BYTES are kept from one block to the next
 NOT_REPORTED = -1
 
 Shapes = tuple[tuple[str, torch.Size, torch.dtype, torch.device], ...]
@@ -48,7 +48,7 @@ class SeriesBlock:
         self._shows_norms = training if isinstance(training, HasGradientNorms) else None
         self._inputs = _KeptInputs()
         self._metrics = _KeptMetrics(training) if isinstance(training, HasMetrics) else None
-        self.input_names: list[str] | None = None  # of the last step
+        self.input_names: list[str] | None = None  # names of the last step's inputs
         self._clear()
 
     @property
@@ -60,7 +60,8 @@ class SeriesBlock:
         self._steps: list[int] = []
         self._tokens: list[int] = []
         self._losses: list[Tensor] = []
-        self._active: list[Tensor] = []  # for each step [groups]: which groups the clip scaled down
+        # for each step, one tensor of shape [groups]: True if the clip scaled down the gradients of that group
+        self._active: list[Tensor] = []
         self._began = monotonic()
 
     def add(self, index: int, loss: Tensor) -> None:
@@ -115,18 +116,20 @@ class _KeptInputs:
     """
 
     def __init__(self) -> None:
-        self._rows: dict[Shapes, dict[str, Tensor]] = {}  # by shapes and name: [rows, ...]
-        self._filled: dict[Shapes, list[int]] = {}  # by shapes: the places of their steps in the block
+        # shapes of a step's inputs -> name of an input -> tensor [rows, ...], one row for each step
+        self._rows: dict[Shapes, dict[str, Tensor]] = {}
+        # shapes of a step's inputs -> positions of the steps with these shapes in the block
+        self._filled: dict[Shapes, list[int]] = {}
         self._steps = 0
         self.held_bytes = 0
-        self.shapes: set[Shapes] = set()  # of all steps so far
+        self.shapes: set[Shapes] = set()  # the shapes of the inputs of all steps so far
 
     def keep(self, inputs: Mapping[str, Tensor]) -> bool:
         """Copy the inputs of a step. Return True if the memory is full, either for this shape or in total."""
         tensors = {name: dense(tensor) for name, tensor in made_of(inputs).items()}
         shapes = shapes_of_inputs(tensors)
         self.shapes.add(shapes)
-        if not tensors:  # the system shows no inputs, so the step has no digest
+        if not tensors:  # the system does not show its inputs, so the step has no digest
             self._steps += 1
             return False
         rows = self._rows.get(shapes)
@@ -242,9 +245,10 @@ class Parts:
             return question()
         except UsageError:
             raise
-        except BaseException as error:  # a system's code may raise anything, SystemExit included
+        except BaseException as error:  # user code may raise anything, also SystemExit
             self._record(error, parts)
-        release_memory()  # a CUDA error is sticky: it is raised again here, and the arm ends
+        # A CUDA error persists in the process. If this was one, the call below raises it again, and the arm ends.
+        release_memory()
         return None
 
     def _record(self, error: BaseException, parts: tuple[Part, ...]) -> None:

@@ -38,15 +38,17 @@ from harness.system.wrappers import SWAPPED_ARMS
 if TYPE_CHECKING:
     from harness.execution.watched_worker import Progress
 
-# Split runs from this size on, in steps times the workload's declared GiB: a step of 28 layers (12 GiB) takes longer
-# than a step of a tiny model (2 GiB). Another process costs 5 to 10 s for imports, opening and first compilations. On a
-# shared H200, 100 steps of 28 layers took 10 to 45 s an arm; 300 steps of the tiny model took 2 to 3 s.
+# Split a run on a GPU into several processes (lanes) if its steps times the workload's declared GiB reach this number:
+# a step of 28 layers (12 GiB) takes longer than a step of a tiny model (2 GiB). Each additional process costs 5 to 10 s
+# for imports, opening and first compilations. On a shared H200, 100 steps of 28 layers took 10 to 45 s for each arm;
+# 300 steps of the tiny model took 2 to 3 s.
 SPLIT_FROM_STEP_GIB = 1000
-# The smallest size of a lane without a GPU, in steps times GiB of all executions. Another process costs 3 to 5 s there;
-# 250 steps of the reference trainer's tiny model take 15 s on one processor.
+# Split a run without a GPU into several processes (lanes) if its steps times GiB, summed over all executions of the
+# run, reach this number for each process. Each additional process costs 3 to 5 s; 250 steps of the reference trainer's
+# tiny model take 15 s on one processor.
 LANE_STEP_GIB = 250
 
-Execution = tuple[str, int]  # arm and replica
+Execution = tuple[str, int]  # the name of an arm, and the index of a replica
 
 
 def lanes(run: Run) -> list[Run]:
@@ -57,7 +59,9 @@ def lanes(run: Run) -> list[Run]:
     additional process. Every execution keeps the name of its arm and its number. A short run is returned unsplit.
     """
     if not probe_named(run.probe).arm_by_arm or run.compared is None or run.fault == SWAPPED_ARMS or run.ranks > 1:
-        return [run]  # swapped arms are opened with each other's plan; a run with ranks has several processes already
+        # Do not split. Swapped arms are opened with each other's plan, so they need each other; a run with ranks
+        # already has several processes.
+        return [run]
     apart = _repetitions(run)
     rest = [execution for execution in run.executions() if execution not in apart]
     split = _on_gpu if run.workload.needs.device == "cuda" else _on_processors
@@ -138,7 +142,8 @@ def _together(run: Run) -> Iterable[set[Execution]]:
         yield _all_of(run, here) if len(arms) == 1 else {(arm, run.arms[arm].first_replica) for arm in here}
     for candidate, baseline in run.baseline_of.items():
         here = [arm for arm in (candidate, baseline) if arm in run.arms]
-        # every execution of the candidate is compared with gradients of the baseline's first execution
+        # Every execution of the candidate is compared with the gradients of the baseline's first execution, so all of
+        # them share one process.
         yield _all_of(run, [candidate] if candidate in here else []) | {(arm, 0) for arm in here}
 
 
@@ -181,7 +186,9 @@ def as_one(tell: Callable[[Progress], None], count: int) -> list[Callable[[Progr
         def hear(progress: Progress) -> None:
             with lock:
                 if progress.phase:
-                    ended.discard(number)  # a new worker repeats the lane without the arm in which the last worker died
+                    # a new worker repeats the lane without the arm during which the last worker died, so the lane is
+                    # not complete yet
+                    ended.discard(number)
                 else:
                     ended.add(number)
                 over = len(ended) == count
@@ -193,10 +200,9 @@ def as_one(tell: Callable[[Progress], None], count: int) -> list[Callable[[Progr
     return [of_lane(number) for number in range(count)]
 
 
-# Repeat a run without the arm in which its worker died, for the claims that do not name that arm.
+# Repeat a run without the arm during which its worker died, so that claims that do not name this arm can be judged.
 #
-# The arm's failure is recorded before the next worker begins. The files of the dead worker are kept
-# in `attempt.<n>/`.
+# The arm's failure is recorded before the next worker begins. The files of the dead worker are kept in `attempt.<n>/`.
 
 
 def without_the_arm(run: Run, directory: Path, death: Death, failed: dict[str, ArmFailed]) -> Run | None:
@@ -254,8 +260,11 @@ def run_text(run: Run) -> str:
     return dump_json(run.model_dump(), indent=2, sort_keys=False) + "\n"
 
 
-_WHERE_AND_HOW_LONG = ("workload", "wall_limit_s", "heartbeat_s")  # runs count as equal if only these differ
-SAVED_AT_LEAST = 0.5  # share of the guest's executions; with less, the guest would only lengthen the host
+# two runs that differ only in these fields count as equal
+_WHERE_AND_HOW_LONG = ("workload", "wall_limit_s", "heartbeat_s")
+# Required share of the guest's executions that the host already makes. With a smaller share, joining would only make
+# the host longer.
+SAVED_AT_LEAST = 0.5
 
 
 @dataclass(frozen=True)
@@ -284,7 +293,7 @@ class Hosted:
         if found is None:
             return False
         run, arms = found
-        # the changed host must still serve all earlier guests
+        # The host's run was changed for the new guest. It must still contain what all earlier guests require.
         if lacks(run, guest, arms) or any(lacks(run, one.run, one.arms) for one in self.guests):
             return False
         self.run = run

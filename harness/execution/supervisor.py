@@ -45,7 +45,7 @@ from harness.platform.paths import moved_caches, without_folders
 from harness.processes.child import Child, NoMessage, start_child
 
 AHEAD_PER_CORES = 4
-REPEATED = "1"  # hash seed of repetitions; all other processes have hash seed 0
+REPEATED = "1"  # the hash seed of processes that repeat an execution; all other processes have hash seed 0
 
 
 def start(*, ahead: bool = False, repeats: bool = False) -> Child:
@@ -53,10 +53,10 @@ def start(*, ahead: bool = False, repeats: bool = False) -> Child:
 
     repeats: True for a process of repetitions. Its hash seed differs from that of first executions.
     """
-    # Do not set CUBLAS_WORKSPACE_CONFIG. Even with torch's own default for sm_90, `:4096:8`, torch 2.11 parses it at
-    # every GEMM: an eager step of 28 layers took 54 ms instead of 36 ms on an H200.
+    # Do not set CUBLAS_WORKSPACE_CONFIG here, not even to `:4096:8`, torch's own default for sm_90. If it is set, torch
+    # 2.11 parses it at every GEMM: an eager step of 28 layers took 54 ms instead of 36 ms on an H200.
     variables = {
-        # threads that spin while they wait make a shared machine several times slower
+        # Threads that spin while they wait make a shared machine several times slower, so let them sleep.
         "OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "PASSIVE"),
         **moved_caches(),
         **({"PYTHONHASHSEED": REPEATED} if repeats else {}),
@@ -68,7 +68,8 @@ class Interpreters:
     """A few worker processes that wait for a run, never more than there are runs to come. A context manager."""
 
     def __init__(self, expected: int | None = None) -> None:
-        # an import occupies a processor for seconds, and running workers lose it
+        # Import ahead in few processes only. An import occupies a processor for seconds, which running workers then
+        # lack.
         self._ahead = max(1, usable_cores() // AHEAD_PER_CORES)
         self._expected = self._ahead if expected is None else expected
         self._waiting: list[Child] = []
@@ -135,9 +136,11 @@ class Interpreters:
         self.close()
 
 
-SHOWN = 300  # characters of the last line that was printed
-FROM_OUTSIDE = ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP")  # sent to all processes of a job that is ended
-ENDED_TOGETHER_S = 1.0  # time for such a signal to reach the supervisor after the worker; an estimate
+SHOWN = 300  # largest number of characters shown of the last line that the worker printed
+# signals that somebody may send to all processes of a job in order to end it
+FROM_OUTSIDE = ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP")
+# seconds within which such a signal should reach the supervisor after it reached the worker; an estimate
+ENDED_TOGETHER_S = 1.0
 OWN = (layout.RUN, layout.DEATH, layout.PROCESS, layout.TELEMETRY, layout.OUTPUT, HEARTBEAT, STACKS)
 
 
@@ -150,11 +153,13 @@ class Company:
 
     interpreters: Interpreters | None = None
     turns: Turns = field(default_factory=Turns)
-    workers: set[int] = field(default_factory=set)  # process ids, each the leader of a session
-    before: set[int] | None = None  # processes on the GPU before the session's own; None if unknown
+    # process ids of the workers; each worker is the leader of its session
+    workers: set[int] = field(default_factory=set)
+    before: set[int] | None = None  # process ids on the GPU before this session started its own; None: unknown
     locked: bool = False
-    threads: int | None = None  # host threads for each worker that is not timed; None: the libraries' default
-    checkout: Checkout | None = None  # of the baseline's commit; None: all arms use the working tree
+    # number of host threads for each worker that is not timed; None: the libraries' own default
+    threads: int | None = None
+    checkout: Checkout | None = None  # checkout of the baseline's commit; None: all arms use the working tree
 
     def interpreter(self, *, repeats: bool) -> Child:
         """Return an interpreter for a run. repeats: True if the run only has repetitions."""
@@ -184,19 +189,19 @@ def execute(
     raise `Stopped` in this thread. variables: set in the worker before it reads the run. company: the state shared with
     the other runs of the session; None if there are none.
     """
-    empty_folder(directory)  # a system of another run may have written there
+    empty_folder(directory)  # a system in another run may have written files into this folder
     write_run(run, directory)
     tell = on_progress or (lambda _progress: None)
     company = company or Company()
     lock: AbstractContextManager[None] = nullcontext()
-    asked = None  # a session with the lock has already waited for it
+    asked = None  # stays None if the session holds the lock, because the session has already waited for it
     if gpu_uuid and not company.locked:
         asked = time.monotonic()
         lock = gpu_locks([gpu_uuid, *rank_gpus], lambda waiting: tell(Progress(run.id, waiting, 0.0)))
     with lock:
         death = _supervise(run, directory, tell, gpu_uuid, stop, variables, company, asked)
         failed: dict[str, ArmFailed] = {}
-        # a worker or device that died ends one arm only: the other arms are executed again
+        # If a worker or its device died, only one arm is lost. Execute the other arms again without it.
         while death is not None and (rest := without_the_arm(run, directory, death, failed)) is not None:
             run = rest
             death = _supervise(run, directory, tell, gpu_uuid, stop, variables, company)
@@ -305,7 +310,7 @@ def _last_words(output: Path) -> str:
     """Return a clause with the worker's last printed line, if it was kept. It may be the only hint at the cause."""
     try:
         lines = read_bytes(output, limit=OutputPump.KEPT - 1).decode("utf-8", "replace").split("\n")
-    except Damaged:  # it printed nothing, or more than is kept
+    except Damaged:  # the worker printed nothing, or more than is kept
         return ""
     last = next((line for line in reversed(lines) if line.strip()), "")
     return f", having printed at last {last[:SHOWN]!r}" if last else ""
@@ -316,7 +321,7 @@ def write_process_times(directory: Path, times: ProcessTimes) -> None:
     (directory / layout.PROCESS).write_text(dump_json(times.model_dump()) + "\n", encoding="utf-8")
 
 
-# A worker that changed its directory loses its own evidence; no other run is affected.
+# A worker that changed or replaced its own directory loses its own evidence. No other run is affected.
 
 
 def put_back(run: Run, directory: Path, phase: str) -> Death | None:

@@ -16,14 +16,14 @@ from typing import NamedTuple, Protocol
 
 from harness.platform.paths import private_folder, unusable
 
-# Share a GPU among all commands of a user on a machine: several commands share its memory, or one
-# command uses it alone.
+# Share a GPU among all commands of a user on a machine. Either several commands share the GPU's memory, or one command
+# uses the GPU alone.
 #
-# Each command that uses or awaits the GPU locks a claim file of its own, next to the lock file with
-# the GPU's UUID. The lock is released when the command's process ends. Commands get the GPU in the
-# order in which they asked for it.
+# Each command that uses or awaits the GPU locks its own claim file, next to the lock file that is named after the GPU's
+# UUID. The lock is released when the command's process ends. Commands get the GPU in the order in which they requested
+# it.
 
-ALONE = None  # the share of a command that has the GPU to itself
+ALONE = None  # the share that stands for a command that uses the GPU alone
 _numbers = itertools.count()
 
 
@@ -86,7 +86,7 @@ class GpuTurn:
         """Wait for the share, or for the whole GPUs. Return False if the session already holds at least as much."""
         if self.alone or (self.held and share is not ALONE):
             return False
-        self.close()  # else two sessions could wait forever for each other's share
+        self.close()  # release the own share first: otherwise two sessions could wait forever for each other's share
         self._stack.enter_context(gpu_locks(self._uuids, self._announce, share))
         self.held, self.alone = True, share is ALONE
         return True
@@ -108,7 +108,7 @@ def _others(path: Path, own: Path) -> Iterator[_Claim]:
         if file == own:
             continue
         with suppress(OSError), _locked(file) as lock:
-            if lock.take(wait=False):  # its process has ended
+            if lock.take(wait=False):  # the lock is free, so the process of this claim file has ended
                 file.unlink(missing_ok=True)
                 continue
             asked, share, holds, who = file.read_text("utf-8").split(" ", 3)

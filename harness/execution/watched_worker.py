@@ -56,7 +56,7 @@ class OutputPump:
                 if part and not self._lost:
                     self._keep(part)
         if self._file is not None:
-            with suppress(OSError):  # the disk may be full for buffered data, too
+            with suppress(OSError):  # if the disk is full, writing the buffered data fails again
                 self._file.close()
 
     def _keep(self, part: bytes) -> None:
@@ -64,31 +64,31 @@ class OutputPump:
             self._file = self._file or self._path.open("xb")
             self._file.write(part)
             self._file.flush()
-        except OSError:  # the worker removed its directory or put its own file there, or the disk is full
-            self._lost = True  # from now on the output is only counted
+        except OSError:  # the worker removed its directory or put its own file at this path, or the disk is full
+            self._lost = True  # from now on the output is counted but not written
 
 
-# Find out if a process without progress is compiling. A process that compiles does not hang, however
+# Find out if a process that makes no progress is compiling. A process that compiles is not considered hung, however
 # long it takes.
 #
-# Processor time alone proves nothing, because a deadlock in NCCL spins. The proof is a descendant that
-# is a compiler and uses the processor, or a frame of dynamo, inductor or Triton's compiler on the
-# stack of one of its threads.
+# Processor time alone proves nothing, because a deadlock in NCCL uses the processor, too. The proof is either a
+# descendant process that is a compiler and uses the processor, or a frame of the compilers of dynamo, inductor or
+# Triton on the stack of one of the process's threads.
 
 PROCESSES = Path("/proc")
-USES_S = 0.5  # time to observe that a compiler uses the processor: 50 ticks of the kernel's clock
-SHOWS_S = 2.0  # time for a process to write its stacks, even on a busy machine
-STACK_LIMIT = 2**22  # bytes
+USES_S = 0.5  # seconds in which a compiler must be seen to use the processor: 50 ticks of the kernel's clock
+SHOWS_S = 2.0  # seconds that a process gets to write its stacks, enough even on a busy machine
+STACK_LIMIT = 2**22  # largest number of bytes that are read from a file of stacks
 _COMPILER = re.compile(
     r"ptxas|nvcc|cicc|cudafe\+\+|nvlink|fatbinary|cc1(plus)?|lto1|collect2|"
     r"([\w.-]+-)?(cc|c\+\+|gcc|g\+\+|clang|clang\+\+|ld|lld|as)(-[\d.]+)?|ld\.\w+"
 )
-_POOL = b"_inductor/compile_worker"  # the processes in which inductor compiles
+_POOL = b"_inductor/compile_worker"  # occurs in the command line of the processes in which inductor compiles
 _FRAME = re.compile(r'^ *File "(?P<file>.*)", line \S+ in (?P<function>.*)$', re.MULTILINE)
 _COMPILES = re.compile(
     r"(^|/)(torch/_(dynamo|inductor)/|triton/(compiler/|backends/\w+/compiler\.py|runtime/build\.py))"
 )
-# Frames of these modules that do not compile: they run compiled code, or wait for something to compile.
+# Frames of these modules do not show a compilation: such a function runs compiled code, or waits for a compilation.
 _RUNS = re.compile(
     r"torch/(_dynamo/(eval_frame|external_utils|compiled_autograd)"
     r"|_inductor/(output_code|utils|cudagraph_\w+|runtime/(triton_heuristics|static_\w+)|compile_worker/\w+))\.py:"
@@ -129,7 +129,7 @@ def _shown(process: int, path: Path, number: int) -> str:
     while time.monotonic() < until:
         time.sleep(0.05)
         before, size = size, path.lstat().st_size
-        if known < before == size:  # it has grown, and has stopped growing
+        if known < before == size:  # the file grew and then stopped growing, so the stacks are complete
             break
     return read_bytes(path, STACK_LIMIT)[known:].decode("utf-8", "replace")
 
@@ -159,7 +159,8 @@ def _compilers(processes: set[int]) -> dict[int, int]:
 
 def _is_called_compiler(process: int) -> bool:
     command = _command(process)
-    names = (Path(os.fsdecode(word)).name for word in command[:2])  # a script's name follows the name of its shell
+    # if a shell runs a script, the script's name is the second word
+    names = (Path(os.fsdecode(word)).name for word in command[:2])
     return any(_POOL in word for word in command) or any(map(_COMPILER.fullmatch, names))
 
 
@@ -176,7 +177,8 @@ def _status(process: int) -> tuple[int, str, int] | None:
         text = (PROCESSES / str(process) / "stat").read_text("utf-8", "replace")
     except OSError:
         return None
-    name, _, rest = text.partition("(")[2].rpartition(")")  # a name may hold parentheses
+    # search for the last closing parenthesis, because a process name may contain parentheses
+    name, _, rest = text.partition("(")[2].rpartition(")")
     fields = rest.split()
     return int(fields[1]), name, int(fields[11]) + int(fields[12])
 
@@ -215,9 +217,11 @@ class WatchedWorker:
         self._run, self._directory, self._tell = run, directory, tell
         self.child, self.started = child, child.started
         self.stacks = LeftStacks(directory)
-        self.given: float | None = None  # when the worker got its run
-        self.ready: float | None = None  # when its imports were complete, if it imported ahead
-        self.stopped: list[tuple[float, float]] = []  # intervals on the monotonic clock
+        self.given: float | None = None  # time at which the worker got its run
+        # time at which the worker's imports were complete; None: it did not import ahead
+        self.ready: float | None = None
+        # intervals in which the worker was stopped, on the monotonic clock
+        self.stopped: list[tuple[float, float]] = []
         self._stopped_at = time.monotonic() if child.stopped else None
         self._lock = threading.Lock()
         self._began = time.monotonic()
@@ -236,7 +240,7 @@ class WatchedWorker:
         if told.startswith(READY):
             self.ready = float(told.removeprefix(READY))
         self.given = self._began = self._beat_at = time.monotonic()
-        # opened before user code runs, so that the phase stays readable whatever happens to the directory
+        # Open the file before user code runs. So the phase stays readable whatever user code does to the directory.
         self._heartbeat = (self._directory / HEARTBEAT).open("w+b")
         self._beat = self._last_beat()
         job = WorkerJob(
@@ -299,7 +303,7 @@ class WatchedWorker:
                     return overrun
         except Ended:
             while self._said(0.0):
-                pass  # read its last messages
+                pass  # read the last messages of the worker
             return "output_limit" if self._pump.exceeded else None
 
     def _listen(self, stop: threading.Event | None, turns: Turns) -> None:
@@ -349,7 +353,7 @@ class WatchedWorker:
         if time.monotonic() - self._beat_at <= self._run.heartbeat_s:
             return False
         if is_compiling(self.child.pid, self._directory):
-            self._beat_at = time.monotonic()  # look again after another heartbeat limit
+            self._beat_at = time.monotonic()  # wait for another heartbeat limit before looking again
         self._observe()
         with self._lock:
             return self._stopped_at is None and time.monotonic() - self._beat_at > self._run.heartbeat_s

@@ -27,11 +27,14 @@ from harness.system.protocol import NotAvailable
 from harness.system.users_code import message_of, obstacle_of, stack_of
 
 AHEAD = "--ahead"
-LATER_S = 1.1  # a repetition begins this much later, because seeds are often made from the clock's second
+# seconds by which a repetition begins later than the first run, because seeds are often made from the clock's second
+LATER_S = 1.1
 RAISED_EXIT = 70  # EX_SOFTWARE of sysexits.h
-_IMPORTED_AHEAD = ("harness.execution.probes.paired",)  # imports torch; the module `throughput` would look for a device
-_TORCH_IMPORTS_LATER = "torch._dynamo"  # at the first dispatch mode or fake tensor
-_RANKS = "harness.execution.ranks"  # a name, as for probes, because the command's own process imports this module
+# this module imports torch; do not list `throughput`, which would look for a device
+_IMPORTED_AHEAD = ("harness.execution.probes.paired",)
+_TORCH_IMPORTS_LATER = "torch._dynamo"  # torch imports this module at its first dispatch mode or fake tensor
+# only the name: the module is imported later, because the command's own process imports this module, too
+_RANKS = "harness.execution.ranks"
 
 
 class WorkerJob(Job):
@@ -41,8 +44,9 @@ class WorkerJob(Job):
     """
 
     variables: dict[str, str]
-    baseline: ImportPath | None = None  # where to import the modules of arms with a commit
-    exchange: str | None = None  # folder of tensors that arms of one commit leave for arms of the other
+    baseline: ImportPath | None = None  # import path for the modules of arms that use a commit; None: no arm does
+    # folder of tensors that arms of one commit leave for arms of the other commit; None: there is only one commit
+    exchange: str | None = None
     threads: int | None = None
 
 
@@ -54,11 +58,11 @@ def main() -> int:
         line.send(f"{READY} {monotonic()}")
     message = line.receive(None)
     if not message:
-        return 0  # the supervisor has no run for this process
+        return 0  # the supervisor has no run for this process, so end it
     job = WorkerJob.model_validate_json(message)
     os.environ.update(job.variables)
     if job.threads is not None:
-        os.environ["OMP_NUM_THREADS"] = str(job.threads)  # for modules that are imported later
+        os.environ["OMP_NUM_THREADS"] = str(job.threads)  # also set the variable, for modules that are imported later
         if "torch" in sys.modules:
             sys.modules["torch"].set_num_threads(job.threads)
     leave_stacks(job.directory)
@@ -69,7 +73,8 @@ def main() -> int:
 
 def _import_ahead() -> None:
     for module in _IMPORTED_AHEAD:
-        with suppress(Exception), _collector_off():  # a run that needs it will raise it again
+        # if a run needs the module, its import raises the same error again there
+        with suppress(Exception), _collector_off():
             importlib.import_module(module)
 
 
@@ -100,7 +105,7 @@ def _execute(job: WorkerJob, recorder: Recorder) -> int:
             imported(str(probe_named(run.probe).apart))(run, recorder, job.baseline)
     except NotAvailable as error:
         recorder.write(Unavailable(obstacle=obstacle_of(error)))
-    except BaseException as error:  # a system may raise anything, SystemExit included
+    except BaseException as error:  # user code may raise anything, also SystemExit
         recorder.write(Raised(error=message_of(error), stack=stack_of(error)))
         return RAISED_EXIT
     recorder.complete()
@@ -127,8 +132,9 @@ def _probe(run: Run, recorder: Recorder) -> None:
         execute = imported(probe.execute)
         if "torch" in sys.modules and probe.watches_steps and captures:
             importlib.import_module(_TORCH_IMPORTS_LATER)
-    if not probe.timed:  # a timed arm keeps the collector as it is in production
-        gc.freeze()  # the collection after each arm then skips torch's objects
+    if not probe.timed:  # in a timed arm the garbage collector must work as in production
+        # frozen objects are skipped by the collection after each arm, which torch's many objects would slow down
+        gc.freeze()
     execute(run, recorder)
 
 

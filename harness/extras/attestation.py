@@ -65,7 +65,7 @@ def opened(file: Path, key: Path) -> tuple[str, str]:
         raise _no_key(key, "a public key in PEM", error) from error
     try:
         envelope = Envelope.from_dict(_json(file))
-    except Exception as error:  # an untrusted file can cause any exception in the library
+    except Exception as error:  # an untrusted file can cause any exception inside the library
         raise EvidenceError("an attestation is a DSSE envelope", where=str(file), got=_short(error)) from error
     if envelope.payload_type != PAYLOAD_TYPE:
         got = repr(envelope.payload_type)[:100]
@@ -110,12 +110,10 @@ def _short(error: Exception) -> str:
     return f"{type(error).__name__}: {ascii(str(error))[1:-1][:200]}"
 
 
-# Make the statement to sign: an in-toto Statement about one complete run directory, made only from the
-# directory.
+# Make the statement to sign: an in-toto Statement about one complete run directory, computed only from the directory.
 #
-# It is a Statement v1 with the predicate test-result v0.1
-# (https://in-toto.io/attestation/test-result/v0.1). Equal directories give equal bytes, so that a
-# verifier can make the statement again and compare the bytes.
+# It is a Statement v1 with the predicate test-result v0.1 (https://in-toto.io/attestation/test-result/v0.1). Equal
+# directories give equal bytes. So a verifier can make the statement again and compare the bytes.
 
 TYPE: Literal["https://in-toto.io/Statement/v1"] = "https://in-toto.io/Statement/v1"
 PREDICATE: Literal["https://in-toto.io/attestation/test-result/v0.1"] = (
@@ -137,7 +135,8 @@ class Predicate(Record):
     if its violation is waived, and failed otherwise, including a unit that is undecided or was not run."""
 
     result: Result
-    configuration: list[Resource]  # the demands: contracts, waivers, and the header with the requested part
+    # what was required: contracts, waivers, and the header, which names the requested part of the contracts
+    configuration: list[Resource]
     passed_tests: list[str] = Field(alias="passedTests")
     warned_tests: list[str] = Field(alias="warnedTests")
     failed_tests: list[str] = Field(alias="failedTests")

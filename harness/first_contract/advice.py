@@ -18,8 +18,8 @@ from harness.evidence.run_evidence import RunEvidence
 
 _PLACE = re.compile(r"(?<![\w./-])([\w./-]+\.py):(\d+)")
 _FRAME = re.compile(r'File "([^"<]+)", line (\d+)')
-Place = tuple[str, int]  # file and line
-_SHOWN = 100  # characters of a quoted line
+Place = tuple[str, int]  # a file name and a line number
+_SHOWN = 100  # largest number of characters of a quoted line
 
 _TABLE: Any = read(Path(__file__).with_name("advice.yaml"), "a table of advice").value
 BY_LINE: Mapping[str, str] = {row["pattern"]: row["advice"] for row in _TABLE["by_line"]}
@@ -49,7 +49,8 @@ def source_line(file: str, number: int, folders: Sequence[Path]) -> str:
     """Return the line of code from the first folder that has the file as user code; "" if no folder has it."""
     for folder in folders if not Path(file).is_absolute() else ():
         place = folder / file
-        # a project can contain a virtual environment or the harness; but the step itself can be a library's
+        # A project folder can contain a virtual environment or the harness. Lines there are not the user's, unless the
+        # step itself belongs to a library.
         if is_harness(place) or (is_library(place) and not is_library(folder)):
             continue
         try:
@@ -96,7 +97,7 @@ def places_in(message: str) -> list[Place]:
     return [(file, int(number)) for file, number in _PLACE.findall(message)]
 
 
-# Predict from a trial on a CPU how the same step behaves on a GPU: sentences, each followed by lines of
+# Predict from a trial on a CPU how the same step behaves on a GPU. The result is sentences, each followed by lines of
 # code.
 
 KEEP_ON_DEVICE = (

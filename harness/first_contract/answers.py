@@ -93,7 +93,7 @@ class Answers:
 
     def __init__(self, *, headed: bool = False) -> None:
         """Start with no answer printed. headed: True if an earlier trial has printed the heading."""
-        self._answered: dict[str, Verdict] = {}  # by question
+        self._answered: dict[str, Verdict] = {}  # name of a question -> the verdict that answered it
         self._headed = headed
 
     def early(self, verdict: Verdict, tried: Tried) -> list[str]:
@@ -176,7 +176,7 @@ def _below(verdict: Verdict, tried: Tried) -> list[str]:
         reason = ""
     question = next((name for name in QUESTIONS if verdict.claim == tried.draft.claim_id(name)), "")
     if tried.draft.commit and question == "GRADIENTS":
-        question = "AS-COMMIT"  # both claims compare the same two arms
+        question = "AS-COMMIT"  # this claim and AS-COMMIT compare the same two arms, so the same advice applies
     return [*seen, *advice(reason, _places(verdict, tried), folders(tried), question, verdict.message)]
 
 
@@ -206,7 +206,8 @@ def _detail(verdict: Verdict, tried: Tried) -> str:
         places = [
             f"{file}:{number}"
             for file, number in _places(verdict, tried)
-            if held or not source_line(file, number, folders(tried))  # else its code is below
+            # otherwise the line of code is printed below the answer
+            if held or not source_line(file, number, folders(tried))
         ]
         where = f", at {', '.join(places)}" if places else ""
         waits = f"; the plain step waits {times:g} time{'s' if times != 1 else ''} a step{where}"
@@ -260,12 +261,14 @@ def _untried(tried: Tried) -> list[tuple[str, list[str]]]:
         if ended is None:
             continue
         told = ended.detail
-        if run.death is not None or ended.cause != "exception":  # its stack begins with the innermost frame
+        # without an exception, the recorded stack begins with its innermost frame, so the first place is where it hung
+        # or crashed
+        if run.death is not None or ended.cause != "exception":
             where = folders(tried)
             below = [f"{'':>13}{each}" for each in advice("", places_in_stack(ended.stack, where)[:1], where)]
             told = f"the process that ran it ended, {ended.cause.replace('_', ' ')}: {told}"
         return [(told, below)]
-    # for example, torch is missing
+    # no arm was executed, for example because torch is missing
     return [(message, []) for message in dict.fromkeys(each.message for each in _nothing_ran(tried))]
 
 

@@ -60,7 +60,8 @@ def chosen(tried: Tried, probe: Callable[[Draft], Tried]) -> Draft:
     again = probe(replace(draft, choice=deterministic))
     if lost := _lost(tried, again):
         same = _same(tried)
-        if same is not None and same.status is Status.PASS:  # within its process the captured arm repeated the bits
+        # within one process, the captured arm repeated the plain step's bits
+        if same is not None and same.status is Status.PASS:
             return replace(draft, choice=Choice(why=OF_THE_PROCESS))
         unrepeated = Choice("noise", repeats=False, why=f"the plain step does not repeat its bits, {lost}")
         return replace(draft, choice=_rounded(tried, unrepeated))
@@ -119,11 +120,12 @@ def _host_values(tried: Tried) -> dict[str, str]:
     Return nothing if a claim is violated, because reasons would not help then.
     """
     verdicts = tried.judgement.verdicts
-    violated = any(verdict.status is Status.FAIL for verdict in verdicts)  # a stated reason would not help then
+    # if a claim is violated, stating a reason for a host value would not help
+    violated = any(verdict.status is Status.FAIL for verdict in verdicts)
     if violated or not any(verdict.reason == HOST_VALUE_UNEXPLAINED for verdict in verdicts):
         return {}
     numbers = [each for made in _captures(tried) for each in made.host_numbers or ()]
-    # several parameters share the name by which ends are compared, so one reason is enough for all
+    # Several parameters share the name under which their ends are compared. One reason is then enough for all of them.
     counted = {own: each for each in reversed(numbers) if not each.read and (own := own_name(each.name))}
     return {each.name: each.read or "counted alone" for each in numbers if each.read or each in counted.values()}
 
@@ -184,9 +186,9 @@ def _rounded(tried: Tried, choice: Choice) -> Choice:
     return replace(choice, equality="within", why=", and ".join(filter(None, whys)))
 
 
-FEWEST = 8  # minimum steps of a trial
-LONG_S = 60.0  # maximum seconds of the long run's two arms together
-BLOCK = 100  # the number of steps of the long run is a multiple of it
+FEWEST = 8  # smallest number of steps in a trial
+LONG_S = 60.0  # largest number of seconds that both arms of the long run may take together
+BLOCK = 100  # the number of steps of the long run is a multiple of this number
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 _STEPS = re.compile(r"\w+\.\d+: (steps|host syncs)")
 

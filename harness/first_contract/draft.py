@@ -30,10 +30,12 @@ from harness.run_directory.places import refuse_within_run, write_together
 if TYPE_CHECKING:
     from jinja2.environment import TemplateModule
 
-STEPS = 211  # a prime, so that no period of a trainer (accumulation, logging, synchronization) ends with it
-BATCHES = 43  # minimum number of distinct batches; a small data set repeats after them
-LONG = 10_000  # maximum steps of the long run, and its steps if it is in a separate contract
-LONG_AT_LEAST = 500  # minimum steps of a long run
+# a prime number, so that the last step does not coincide with the end of a trainer's period (accumulation, logging,
+# synchronization)
+STEPS = 211
+BATCHES = 43  # smallest number of distinct batches; a small data set repeats its batches after them
+LONG = 10_000  # largest number of steps of the long run; in a separate contract the run has exactly this number
+LONG_AT_LEAST = 500  # smallest number of steps of a long run
 
 WHY_WARM = "the step makes state of its own in its first execution, which no capture can hold"
 
@@ -43,7 +45,7 @@ TRAINING_ARGUMENTS = "what you want to change, as in TrainingArguments(…): bf1
 
 Equality = Literal["bitwise", "within", "noise"]
 COMPARED = {"bitwise": "every bit", "within": "within rounding", "noise": "within the plain step's own noise"}
-AT_COMMIT = "at_commit"  # the arm that trains with the code of the baseline commit
+AT_COMMIT = "at_commit"  # name of the arm that trains with the code of the baseline commit
 
 
 @dataclass(frozen=True)
@@ -51,8 +53,8 @@ class Choice:
     """The strongest comparison of the arms that is fair according to measurements."""
 
     equality: Equality = "bitwise"
-    deterministic: bool = False  # compared arms (but not timed arms) run under torch's deterministic algorithms
-    repeats: bool | None = True  # the plain step repeats its bits with these settings; None: not tried
+    deterministic: bool = False  # True: compared arms run under torch's deterministic algorithms; timed arms do not
+    repeats: bool | None = True  # True: the plain step repeats its bits with these settings; None: not tried
     why: str = ""
 
 
@@ -60,9 +62,9 @@ class Choice:
 class Arms:
     """Additional arms and claims that are possible on this machine."""
 
-    compiled: bool  # an arm through torch.compile, which needs a C++ compiler
-    timed: bool  # claims about speed, which need a CUDA device
-    memory: bool  # the claim MEMORY about the captured step's memory on a CUDA device
+    compiled: bool  # True: draft an arm that uses torch.compile, which needs a C++ compiler
+    timed: bool  # True: draft claims about speed, which need a CUDA device
+    memory: bool  # True: draft the claim MEMORY about the memory of the captured step on a CUDA device
 
 
 @dataclass(frozen=True)
@@ -72,16 +74,19 @@ class Draft:
     source: StepSource
     steps: int
     arms: Arms
-    unfit: Mapping[str, str] = field(default_factory=dict)  # claims left out because of measurements, and why
+    # id of each claim that was left out because of measurements -> the reason
+    unfit: Mapping[str, str] = field(default_factory=dict)
     choice: Choice = Choice()
-    undecided: str = ""  # the claim that stays undecided with every choice, and why
-    resumes: bool = False  # the step has `save` and `load`
-    host_values: Mapping[str, str] = field(default_factory=dict)  # numbers that no replay changes, with their readers
-    gain: bool = True  # if no speed is timed, claim that the optimized arm differs from the plain arm
-    long: int | None = None  # steps of the long run in the first contract; None: it is in a separate contract
-    warm_steps: int = 0  # plain steps before the capture, if the first step creates state
+    undecided: str = ""  # name of the claim that stays undecided with every choice, and the reason; "": none
+    resumes: bool = False  # True: the step function has `save` and `load`
+    # name of each host number that no replay changes -> what reads the number
+    host_values: Mapping[str, str] = field(default_factory=dict)
+    gain: bool = True  # True: if no speed is timed, claim instead that the optimized arm differs from the plain arm
+    # number of steps of the long run in the first contract; None: the long run is in a separate contract
+    long: int | None = None
+    warm_steps: int = 0  # number of plain steps before the capture, needed if the first step creates state
     commit_named: str = ""  # the name by which the commit was requested, such as a branch
-    commit: str = ""  # if set, the plain step is only compared with the same function at this commit
+    commit: str = ""  # if not empty, the plain step is only compared with the same function at this commit
 
     @property
     def adapter_name(self) -> str:
@@ -173,7 +178,8 @@ class Draft:
         claims += [self._resumes()] if self._resumes_at_once else []
         claims += [_claim("memory", self)] if self.arms.memory and self.equality == "bitwise" else []
         if self._times:
-            in_bits = self.equality == "bitwise" and self.choice.deterministic  # timed arms do not repeat bits
+            # timed arms run without deterministic algorithms, so they do not repeat bits
+            in_bits = self.equality == "bitwise" and self.choice.deterministic
             claims += [_claim("timed", self)] if in_bits else []
             named, equality = ("TIMED", "noise") if in_bits else (self.same_name, self.equality)
             claims.append(_claim("faster", self, "FASTER", self.candidate, named, FAULT_OF_TIMED[equality]))
@@ -422,8 +428,9 @@ def compiler_missing() -> str:
 def arms_here(*, compiled: bool, speed: bool = True) -> Arms:
     """Return the requested arms that this machine can run."""
     timed = speed and environment.machine().cuda
-    # For a small step, the libraries' memory for each stream can be four times that of the plain step. So MEMORY is
-    # not drafted until its ratio has been measured on GPUs. The museum of field bugs has the claim.
+    # MEMORY is never drafted. For a small step, the memory that libraries allocate for each stream can be four times
+    # the memory of the plain step. The ratio must first be measured on GPUs. The museum of field bugs contains the
+    # claim.
     return Arms(compiled=compiled and not compiler_missing(), timed=timed, memory=False)
 
 
@@ -434,7 +441,8 @@ def keep(draft: Draft, folder: Path, *, force: bool) -> list[Path]:
     """
     paths = kept_files(draft, folder)
     require_free(paths, force=force)
-    require_valid(replace(draft, host_values={}), folder)  # a person must write the reasons of host_values
+    # validate without `host_values`, because a person must still write their reasons
+    require_valid(replace(draft, host_values={}), folder)
     texts = (draft.adapter(folder), *_contracts(draft))
     write_together(dict(zip(paths, texts, strict=True)))
     return paths

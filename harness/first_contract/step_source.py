@@ -23,8 +23,9 @@ from harness.errors import UsageError
 from harness.evidence.modules import module_spec
 from harness.platform.paths import add_working_directory, require_existing
 
-LONGEST = 60  # an id with the longest claim name appended must be within 100 characters
-_NO_TEXT = {"null", "true", "false", "yes", "no", "on", "off", "y", "n"}  # not texts in some version of YAML
+LONGEST = 60  # largest length of an id: with the longest claim name appended it must have at most 100 characters
+# words that some version of YAML does not read as texts
+_NO_TEXT = {"null", "true", "false", "yes", "no", "on", "off", "y", "n"}
 
 
 def stem_of(module: str) -> str:
@@ -144,7 +145,7 @@ GIVEN = {
 """Names of arguments that the harness supplies, with the expressions that the adapter passes."""
 PAGE = "docs/plugging-in-a-trainer.md"
 RETURNED = "step, batch, model"
-MOST_BYTES = 2**22  # maximum size of a source file
+MOST_BYTES = 2**22  # largest size of a source file, in bytes
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -153,15 +154,15 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 class StepSource:
     """A function that makes a step, and how to import it."""
 
-    asked: str  # the name that the user gave
-    module: str  # the module's name for import
+    asked: str  # the name of the function as the user gave it
+    module: str  # the name by which the module is imported
     function: str
-    folder: Path | None  # folder to add to Python's path; None: not needed
+    folder: Path | None  # folder that must be added to Python's import path; None: not needed
     file: Path
     line: int
-    arguments: tuple[str, ...]  # the names in GIVEN that the function takes
-    defaults: Mapping[str, int]  # positive integers among the defaults of these arguments
-    makes_trainer: bool = False  # it returns a library's trainer, which has its own loop
+    arguments: tuple[str, ...]  # names of the function's arguments that are also in GIVEN
+    defaults: Mapping[str, int]  # default values of these arguments, if they are positive integers
+    makes_trainer: bool = False  # True: the function returns a library's trainer, which has its own loop
 
     @property
     def place(self) -> str:
@@ -178,7 +179,8 @@ def find_step_source(asked: str) -> StepSource:
             got=f"`{asked}`",
             remedy="for example `train:make_step` or `train.py:make_step`",
         )
-    name = unicodedata.normalize("NFKC", name)  # as Python normalizes names in source code
+    # normalize the name in the same way as Python normalizes names in source code
+    name = unicodedata.normalize("NFKC", name)
     file, folder, module = file_of(place)
     return read_step_source(asked, name, file, folder, module)
 
@@ -339,7 +341,7 @@ def _problem(value: ast.expr | None) -> str:
         return "" if len(value.elts) in (3, 4) else f"{len(value.elts)} values"
     if isinstance(value, ast.Constant | ast.Dict | ast.Set | ast.JoinedStr | ast.BinOp | ast.Compare | ast.Lambda):
         return f"`{ast.unparse(value)[:60]}`"
-    return ""  # the value of a name or a call is only known when it runs
+    return ""  # the value of a name or a call is known only at run time
 
 
 def _own(node: ast.AST) -> Iterator[ast.AST]:

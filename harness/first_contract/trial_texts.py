@@ -13,7 +13,7 @@ from harness.judging.verdict import Status
 from harness.numbers import dump_json
 from harness.report.markdown import escape, repeated
 
-LONGEST = 600  # characters of a sentence
+LONGEST = 600  # largest number of characters of a sentence
 _FOUND = (Status.ERROR, Status.FAIL)
 
 

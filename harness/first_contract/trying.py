@@ -22,12 +22,10 @@ from harness.judging.verdict import Verdict
 from harness.report.view import ReportView
 from harness.run_directory.writer import KEPT
 
-# Check out the function that makes a step at another commit of its repository: `harness try
-# --baseline`.
+# Check out another commit of the repository that contains the step function: `harness try --baseline`.
 #
-# The commit is checked out in a private worktree (`harness.commits.checkout`). An adapter is drafted from
-# the function at that commit, which may have other arguments, and written into the worktree. The project
-# stays unchanged.
+# The commit is checked out in a private worktree (`harness.commits.checkout`). The function at that commit may have
+# other arguments, so an adapter is drafted from it and written into the worktree. The project stays unchanged.
 
 
 def at_baseline(draft: Draft, baseline: str | None) -> Draft:
@@ -55,7 +53,8 @@ def checked_out_step(draft: Draft, options: VerifyOptions) -> Iterator[Checkout]
         there = step_at(source, checkout)
         home = Path(checkout.import_path.path[0])
         adapter = home / draft.adapter_name
-        adapter.unlink(missing_ok=True)  # a symbolic link in the commit may lead out of the worktree
+        # remove it first: a symbolic link in the commit may point to a file outside the worktree
+        adapter.unlink(missing_ok=True)
         adapter.write_text(replace(draft, source=there).adapter(home), encoding="utf-8")
         yield checkout
 
@@ -77,7 +76,7 @@ def step_at(source: StepSource, checkout: Checkout) -> StepSource:
         )
     try:
         there = read_step_source(source.asked, source.function, tree / name, tree, source.module)
-        return replace(there, folder=None)  # the checkout's folder is already on the path
+        return replace(there, folder=None)  # the checkout's folder is already on the import path
     except UsageError as error:
         where = error.where.replace(f"{tree}/", "")
         raise UsageError(error.rule, where=f"{where}, {at}", got=error.got, remedy=error.remedy) from error
@@ -111,7 +110,8 @@ def try_step(
         if judged is not None:
             judged(verdict, Tried(draft, session.Judgement(view), None))
 
-    draft = replace(draft, resumes=False)  # a trial of resuming needs several processes and affects no choice
+    # a trial of resuming needs several processes and does not affect the choice of settings
+    draft = replace(draft, resumes=False)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="harness-try-")))
         if draft.commit and draft.source.folder is not None:

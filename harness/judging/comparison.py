@@ -34,12 +34,12 @@ from harness.kinds import kind_of
 from harness.kinds.checks import names_of
 from harness.numbers import counted
 
-# a repetition runs in another process, with another hash seed, process number and starting time
+# A repetition runs in another process, with another hash seed, another process number and another starting time.
 UNREPEATED = (
     "the baseline does not do the same when it runs again, so that nothing follows for the candidate; seed what it "
     "draws with numbers of its own, and not with the time, `hash()` or the process"
 )
-Executions = Mapping[str, ArmEvidence]  # by the names that messages use
+Executions = Mapping[str, ArmEvidence]  # the names that messages use -> evidence of the executions
 
 
 @dataclass(frozen=True)
@@ -78,11 +78,11 @@ class Comparison:
         self._leaves_out = kind_of(part.kind).leaves_out
         self._begun = 0
         self._ended: list[Executions] = []
-        timed_by = getattr(part, "trajectory", None)  # the claim of the contract whose rules timed steps must keep
+        timed_by = getattr(part, "trajectory", None)  # the id of the claim whose rules the timed steps must satisfy
         others = (name for each in context.contract.claims if each.id == timed_by for name in each.may_end_apart)
         self._excused = ExcusedEnds(context.claim.may_end_apart, others, context.contract.host_values)
-        self._unread = ""  # tensors that no step reads and that end apart, for the message
-        self._warm: dict[str, int] = {}  # plain steps before the capture, by arm
+        self._unread = ""  # for the message: tensors that no step reads and that differ at the end
+        self._warm: dict[str, int] = {}  # name of an arm -> number of plain steps before its capture
 
     def captured(
         self,
@@ -144,13 +144,14 @@ class Comparison:
 
     def _require_watched(self, arm: str, capture: CaptureEvidence, steps: JudgedSteps, of_replays: bool) -> None:
         if capture.mechanism == "traced":
-            # work that is added or missing shows in the training; the capture claim judges how much work there was
+            # Work that is added or missing changes the training and is found there. The capture claim judges the amount
+            # of work.
             found = untraced(arm, capture, steps) or unreplayed(arm, capture, self._context.outside_bounds(arm), steps)
         else:
             found = uncounted(arm, capture, self._context.outside_bounds(arm), steps)
         if found is not None:
             known = reasons.REASONS[found.reason].status is Status.INCONCLUSIVE
-            # these findings come after it was checked that all launches were of the counted graphs
+            # These findings are made only after a check that all launches belonged to the counted graphs.
             counted_ones_ran = found.reason in (reasons.WORK_OUTSIDE_GRAPHS, reasons.STEPS_UNWATCHED)
             last = (reasons.OUTPUT_NOT_FROM_REPLAY, reasons.REPLAY_UNPROVEN, reasons.WORK_AFTER_STEP)
             stays_open = found.reason in last or (counted_ones_ran and not of_replays)

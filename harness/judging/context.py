@@ -25,7 +25,9 @@ from harness.kinds import probe_named
 from harness.kinds.captures.model import Capture
 from harness.numbers import counted
 
-LAST_LOSSES = 5  # if so many last losses are equal, training stands still; the check of replays repeats some last steps
+# if this number of last losses are equal, the training is considered to stand still; the replay check repeats some of
+# the last steps
+LAST_LOSSES = 5
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,8 @@ class Context:
         names a mechanism.
         """
         arms, named = self.contract.arms, {*part.arms().values()}
-        # not by `model_dump`: threads judge, and a model that is first built in one crashed Python 3.13.0
+        # Do not use `model_dump`. Judges run in threads, and a model that was first built in a thread crashed Python
+        # 3.13.0.
         settings = {name: {**dict(arm), "capture": None, "warm_steps": None} for name, arm in arms.items()}
         captured = {name for name, arm in arms.items() if arm.capture != "none"}
         twins = {name for name in named if any(settings[name] == settings[other] for other in captured)}
@@ -169,7 +172,7 @@ def replicas(run: RunEvidence, arm: str, number: int) -> list[ArmEvidence]:
     """Return the first `number` executions of an arm. Raise ERROR if one is missing, unfinished or inconsistent."""
     _require_alive(run, arm)
     executions = run.arms.get(arm, [])
-    if not executions:  # an arm is not executed if an arm that it needs failed
+    if not executions:  # an arm is not executed if another arm that it needs has failed
         for other in run.failed:
             _require_alive(run, other)
     if len(executions) < number:
@@ -201,7 +204,7 @@ class _Partial(ArmEvidence):
         return read(name)
 
     def records(self, kind: type[OfPackage]) -> list[OfPackage]:
-        getattr(self, tag(kind), None)  # settles where that part failed
+        getattr(self, tag(kind), None)  # reading the field settles the verdict if the recorder of this part failed
         return super().records(kind)
 
 
@@ -255,7 +258,7 @@ def capture_of(arm: str, execution: ArmEvidence, demanded: str | None, sheet: Sh
     capture = execution.capture
     if capture is None:
         settle(reasons.EVIDENCE_MISSING, f"there is no capture record of arm {arm}")
-    # an arm that captured nothing has no mechanism, which `Comparison.captured` reports
+    # An arm that captured nothing has no mechanism. `Comparison.captured` reports that case.
     if capture.mechanism is None and capture.captured:
         settle(reasons.MECHANISM_MISSING, f"arm {arm} was replayed by a mechanism that it does not name")
     if demanded is not None and capture.mechanism not in (None, demanded):
@@ -265,7 +268,7 @@ def capture_of(arm: str, execution: ArmEvidence, demanded: str | None, sheet: Sh
         )
     sheet.mechanism = capture.mechanism or demanded
     seen = execution.end.replays if execution.end is not None else None
-    # replays by direct calls of the driver are not counted here; a profile shows these launches
+    # Replays by direct calls of the driver are not counted here. A profile shows these launches.
     if seen is not None and capture.captured and seen < capture.replays and (seen or capture.mechanism == "traced"):
         settle(
             reasons.LAUNCHES_UNOBSERVED,

@@ -20,16 +20,17 @@ from harness.judging.series import EXACT, Losses, difference, losses, values
 from harness.judging.sheet import Sheet, instead, number, settle, some
 from harness.judging.verdict import Judgement
 
-# The following measures how much rounding alone makes two arms differ. The control is the baseline
-# with initial parameters that were changed ("nudged") by one rounding.
+# The code below measures how much rounding alone makes two arms differ. The control arm is the baseline with initial
+# parameters that were changed ("nudged") by one rounding.
 #
-# A candidate may round in many places, for example in another order of a sum, but the control was
-# nudged only once. So a candidate's distance may be a multiple of the control's. It may be a larger
-# multiple if most tensors have one; the median tensor's multiple measures the candidate's rounding.
+# A candidate may round in many places, for example by adding in another order, but the control was nudged only once. So
+# a candidate's distance from the baseline may be a multiple of the control's distance. An even larger multiple is
+# allowed if most tensors have it. The median tensor's multiple therefore measures how much the candidate rounds.
 
-AS_ROUNDING = 10.0  # allowed multiple of the control's distance, as tensors react to a rounding differently
-MORE_ROUNDING = 10.0  # largest further multiple; correct steps in float32 needed 1, wrong ones showed 600
-SAME_IN_CONTROL = ("buffers", "generators")  # state that is not nudged; other tensors may be copies of parameters
+AS_ROUNDING = 10.0  # allowed multiple of the control's distance, because tensors react differently to one rounding
+MORE_ROUNDING = 10.0  # largest additional multiple; correct steps in float32 needed 1, wrong steps showed 600
+# state that is not nudged in the control; tensors of other categories may be copies of parameters
+SAME_IN_CONTROL = ("buffers", "generators")
 
 
 def moved_by_rounding(control: ArmEvidence, baseline: ArmEvidence, metric: str) -> Losses:
@@ -108,11 +109,11 @@ def require_nudged_alone(control: ArmEvidence, theirs: str, baseline: ArmEvidenc
         )
 
 
-# The following checks that the baseline repeats its own bits if a claim fails because bits differ.
+# The code below checks that the baseline repeats its own bits, if a claim fails because bits differ.
 #
-# On a GPU, convolutions, scatters and many attention backwards add in a different order in each run.
-# If a baseline differs from its own repetition, different bits in the candidate prove nothing, so
-# the claim is undecided and not violated.
+# On a GPU, convolutions, scatters and the backward pass of many attention kernels add in a different order in each run.
+# If a baseline differs from its own repetition, different bits in the candidate prove nothing. The claim is then
+# undecided, not violated.
 
 OF_BITS = frozenset({reasons.DIFFERS, reasons.END_DIFFERS})
 REMEDY = (

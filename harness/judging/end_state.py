@@ -13,10 +13,10 @@ from harness.judging.context import end_of
 from harness.judging.sheet import OF_GROUP, Sheet, number, settle, some
 from harness.numbers import counted
 
-# The following excuses counts that may end differently: those in a claim's `may_end_apart`, and
-# Python numbers that no replay changes.
+# The code below excuses counts that may have different final values: those in a claim's `may_end_apart`, and Python
+# numbers that no replay changes.
 
-_OF_STATE = re.compile(r"(?:^|[. ])state\.\d+(\..+)")  # matches the path to an optimizer's state of one parameter
+_OF_STATE = re.compile(r"(?:^|[. ])state\.\d+(\..+)")  # matches the path to the optimizer's state of one parameter
 EXCUSED_ENDS, IDLE_EXCUSES = "excused_ends", "idle_excuses"  # names of figures
 
 
@@ -90,8 +90,8 @@ class ExcusedEnds:
         return "".join(f"; {clause}" for clause in clauses)
 
 
-LOOSE = "tensors"  # the category of loose tensors, which belong to no model or optimizer
-_COUNT = "num_batches_tracked"  # ends the name of BatchNorm's counter
+LOOSE = "tensors"  # the category of loose tensors: those that belong to no model and no optimizer
+_COUNT = "num_batches_tracked"  # suffix of the name of BatchNorm's counter
 
 
 def note_watched(executions: Mapping[str, ArmEvidence], sheet: Sheet) -> None:
@@ -143,7 +143,7 @@ def _not_finite(start: State | None, end: State, spoiled: Collection[str]) -> li
     for category, tensors in end.digests.items():
         before = {} if start is None else start.digests.get(category, {})
         for name, digest in tensors.items():
-            # a tensor that was created later may be a mask, with infinities at places that depend on the batch
+            # A tensor that was created later may be a mask that has infinities at positions which depend on the batch.
             constant = category in ("buffers", LOOSE) and before.get(name, digest) == digest
             constant = constant and not (category == LOOSE and name in spoiled)
             unfilled = category == LOOSE and before.get(name, "").endswith(NOT_FINITE)
@@ -314,7 +314,7 @@ def differing(ours: State, theirs: State) -> list[Apart]:
     found = []
     for category in sorted({*ours.digests, *theirs.digests}):
         mine, other = ours.digests.get(category, {}), theirs.digests.get(category, {})
-        if mine == other:  # skips sorting thousands of names
+        if mine == other:  # equal dictionaries need no comparison, which would sort thousands of names
             continue
         found += [
             Apart(category, name, only_one_has_it=name not in mine or name not in other, ours=name in mine)
@@ -362,7 +362,7 @@ def note_distance(candidate: ArmEvidence, baseline: ArmEvidence, sheet: Sheet) -
     found = _difference_from(candidate, baseline)
     largest = None if found is None else found.largest
     if found is None and end_of(candidate).trainable_digest == end_of(baseline).trainable_digest:
-        largest = 0.0  # the arms ran in two processes, which compare only digests
+        largest = 0.0  # the arms ran in two processes, where only digests are compared, and the digests are equal
     sheet.figure("end_max_abs_difference", largest, "parameter")
     if found is not None and found.tensor is not None:
         sheet.figure("end_max_abs_difference_tensor", found.tensor)
@@ -389,6 +389,6 @@ def distance(candidate: ArmEvidence, baseline: ArmEvidence) -> str:
 def _difference_from(candidate: ArmEvidence, baseline: ArmEvidence) -> EndDifference | None:
     """Return the candidate's difference from this baseline execution, or None if it ran in another process."""
     end = end_of(baseline)
-    numbers = (end.replica, 0)  # older evidence always has 0
+    numbers = (end.replica, 0)  # older evidence always has replica 0 here
     known = (each for each in end_of(candidate).differences or [] if each.arm == end.arm and each.replica in numbers)
     return next(known, None)

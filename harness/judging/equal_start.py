@@ -11,7 +11,8 @@ from harness.judging.end_state import LOOSE, Apart, differing
 from harness.judging.sheet import settle, some, weight
 from harness.numbers import told_apart
 
-# Some arms create this state in the first step. Others create it before, because they capture.
+# Categories that may be empty at the start. Some arms create this state in the first step. Other arms create it
+# earlier, because they capture.
 _MAY_COME_LATER = ("optimizer",)
 
 
@@ -30,7 +31,8 @@ def require_equal_start(
     elif kind != FROZEN and tensors != others:
         words = f": {tensors} tensors in {name}, {others} in {reference_name}"
     else:
-        words = ": their values differ"  # only one digest of all of them is recorded
+        # only one digest of all these parameters was recorded, so the message cannot name a tensor
+        words = ": their values differ"
     settle(reasons.UNEQUAL_START, f"{name} and {reference_name} start from different {kind} parameters{words}")
 
 
@@ -44,7 +46,8 @@ def _parameters_apart(kind: str, execution: ArmEvidence, reference: ArmEvidence)
         return differing(mine, other) if mine.tensors and other.tensors else []
     names = {*(execution.start.trainable_names or ()), *(reference.start.trainable_names or ())}
     found = (each for each in differing(ours, theirs) if each.category == "parameters")
-    apart = [each for each in found if not names or each.name in names]  # without names, all
+    # if no names were recorded, all parameters count
+    apart = [each for each in found if not names or each.name in names]
     if kind == "trainable":
         return apart
     forms = ((each, _form(execution, each), _form(reference, each)) for each in apart)
@@ -139,7 +142,8 @@ def _form(execution: ArmEvidence, entry: Apart) -> tuple[str, str]:
     """Return the data type and shape of a tensor at the start; "" for what was not recorded."""
     state, types = execution.start.state, execution.start.trainable_dtypes or []
     form = ((state and state.forms) or {}).get(f"{entry.category} {entry.name}")
-    if form is None and entry.category == "parameters" and len(types) == 1:  # evidence from before forms were recorded
+    # the evidence is older than the recording of forms
+    if form is None and entry.category == "parameters" and len(types) == 1:
         form = types[0]
     data_type, _, shape = (form or "").partition(" ")
     return data_type, shape

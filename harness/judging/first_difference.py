@@ -25,14 +25,14 @@ from harness.evidence.run_evidence import Death
 from harness.evidence.run_records import GRADIENT, OBSERVED, UNOBSERVED, ObservedOperator, ObservedStep, ReadTensor
 
 Answer = Literal["equal", "differs", "not_seen"]
-Pair = tuple[int, int]  # numbers of an operator of the candidate and of one of the baseline
+Pair = tuple[int, int]  # index of an operator of the candidate, and index of an operator of the baseline
 _Numbered = Sequence[tuple[int, ObservedOperator]]
 PATH = (
     *("batch", "settings", "generators", "state"),
     *("forward", "loss", "backward", "gradients", "clip", "update"),
 )
 _SETTINGS = re.compile(r"optimizer (.*\.)?(group\d+|scheduler)\.")
-_NAMED = 4  # most tensors or lines that are named
+_NAMED = 4  # largest number of tensors or lines that are named
 
 
 class PathRow(Record):
@@ -62,24 +62,25 @@ class FirstDifference(Record):
     found: Literal["found", "does_not_repeat", "not_seen"]
     candidate: str
     baseline: str
-    steps: int  # compared steps
+    steps: int  # number of compared steps
     step: int | None = None
-    why: str = ""  # why the difference was not seen
-    deterministic: bool = False  # True if both ran under torch's deterministic algorithms
-    ended: tuple[str, str] | None = None  # the arm whose execution ended early, or "", and how it ended
+    why: str = ""  # the reason why no difference was seen
+    deterministic: bool = False  # True: both arms ran under torch's deterministic algorithms
+    # name of the arm that ended early ("": the whole process ended), and how it ended; None: neither
+    ended: tuple[str, str] | None = None
     path: list[PathRow] = Field(default_factory=list)
     part: str | None = None
     how: Literal["numbers", "reads", "result", "writes"] | None = None
-    tensor: str | None = None  # the tensor that is read or written
-    between: list[str] = Field(default_factory=list)  # lines that wrote differing state between the steps
-    numbers: list[str] = Field(default_factory=list)  # the candidate's, then the baseline's
-    places: dict[str, Place] = Field(default_factory=dict)  # by arm
-    elements: int | None = None  # differing elements of the result
-    of: int | None = None  # all elements
+    tensor: str | None = None  # name of the tensor that is read or written
+    between: list[str] = Field(default_factory=list)  # lines of code that wrote different state between the steps
+    numbers: list[str] = Field(default_factory=list)  # numbers of the candidate, then numbers of the baseline
+    places: dict[str, Place] = Field(default_factory=dict)  # name of an arm -> its place
+    elements: int | None = None  # number of elements of the result that differ
+    of: int | None = None  # number of all elements of the result
     largest: float | None = None
-    unseen: int = 0  # kernels of replayed graphs that belong to no observed operator
-    seconds: float | None = None  # both observed executions together
-    bytes: int | None = None  # size of the digests in the arm with more
+    unseen: int = 0  # number of kernels in replayed graphs that belong to no observed operator
+    seconds: float | None = None  # seconds of both observed executions together
+    bytes: int | None = None  # bytes of digests, in the arm with more of them
 
 
 def first_differing(candidate: Iterable[ObservedStep], baseline: Iterable[ObservedStep]) -> int | None:
@@ -91,7 +92,7 @@ def first_differing(candidate: Iterable[ObservedStep], baseline: Iterable[Observ
         if not all(map(_of_host, names)):
             return step.step
         late += [step.step] if names else []
-    # a difference in host values alone shows in the operators of a later step, if at all
+    # A difference that is only in host values shows in the operators of a later step, if at all.
     return late[-1] if late else None
 
 
@@ -374,9 +375,9 @@ def _rising(ours: Iterable[Hashable], theirs: Iterable[Hashable]) -> list[Pair]:
     """Return the longest sequence of index pairs that rises on both sides. Only k-th occurrences of a token pair."""
     places = {token: place for place, token in enumerate(_counted(theirs))}
     found = [(mine, places[token]) for mine, token in enumerate(_counted(ours)) if token in places]
-    ends: list[int] = []  # for each length, the place in which the best sequence ends,
-    last: list[int] = []  # and the index of that pair in `found`
-    earlier: list[int | None] = []  # for each pair in `found`, the index of the pair before it
+    ends: list[int] = []  # for each length: the place at which the best sequence of that length ends
+    last: list[int] = []  # for each length: the index in `found` of the pair at which that sequence ends
+    earlier: list[int | None] = []  # for each pair in `found`: the index of the pair before it in its sequence
     for number, (_, place) in enumerate(found):
         length = bisect_left(ends, place)
         earlier.append(last[length - 1] if length else None)
@@ -476,7 +477,7 @@ def _path(
         )
         names = list(differing.get(part, []))
         if part in ("forward", "backward", "clip", "update"):
-            # without any difference in the step's results, a differing pair means only a wrong alignment
+            # If the step's results do not differ, a differing pair only means that the operators were aligned wrongly.
             change = _first_pair(ours, theirs, own) if any(differing.values()) else None
             where = [] if change is None else [ours[change[1][0] or 0].module or ours[change[1][0] or 0].line]
             names = names or where

@@ -30,9 +30,9 @@ from harness.judging.series import (
 from harness.judging.sheet import Sheet, number, require_steps, settle
 from harness.kinds.trajectory.model import TrajectoryMatch
 
-# The control's loss changes from batch to batch. A trained loss must share at least this part of the change, and this
-# many standard errors more than zero. Trained arms showed 0.38 to 0.82, at 6 to 25 standard errors; a series that does
-# not depend on its batches shares nothing.
+# The control's loss changes from batch to batch, because the batches differ. A trained loss must follow at least this
+# share of the change, and the share must be at least this number of standard errors above zero. Trained arms showed
+# shares of 0.38 to 0.82, at 6 to 25 standard errors. A series that does not depend on its batches has a share of 0.
 FOLLOWS_AT_LEAST = 0.1
 STANDARD_ERRORS = 4.0
 
@@ -80,7 +80,7 @@ def require_trained(name: str, execution: ArmEvidence, skipped_at_most: int = 0,
         )
     if end.skipped_steps > skipped_at_most:
         settle(reasons.VACUOUS_SKIPPED_STEP, f"{name} left out {end.skipped_steps} of {end.steps_called} updates")
-    replay = execution.long_replay  # its series has few steps, its digests cover all
+    replay = execution.long_replay  # the series of a long replay has few steps, but its digests cover all steps
     moved = replay is not None and len({each.losses for each in replay.blocks if each.steps == replay.every}) > 1
     if not moved and (losses(execution).any() or not zero_loss):
         _require_movement(name, losses(execution))
@@ -258,7 +258,7 @@ def _control_problem(control: ArmEvidence, candidate: ArmEvidence) -> str:
         problem = "was trained: its parameters changed"
     elif end_of(control).frozen_digest != control.start.frozen_digest:
         problem = "changed its frozen tensors"
-    # the optimizer's state may differ, because the control has another learning rate
+    # Do not compare the optimizer's state, which may differ because the control has another learning rate.
     elif any(entry.category in ("buffers", "generators") for entry in start_differences(control, candidate)):
         problem = "starts from other buffers or generators than the candidate"
     return problem

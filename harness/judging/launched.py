@@ -15,10 +15,11 @@ from harness.evidence.arm_records import LOSS_OUTPUT, CaptureEvidence, DeviceWor
 from harness.judging import reasons
 from harness.judging.sheet import number, some
 
-OUTSIDE_SHARE = 0.05  # largest share of device time outside graphs, unless a claim sets another bound
+OUTSIDE_SHARE = 0.05  # largest share of device time outside graphs, unless a claim sets another limit
 OUTSIDE_OPERATIONS = 100
-_ACTIVITIES = ("kernel", "memcpy", "memset")  # types of nodes that the profiler shows
-_Content = tuple[frozenset[tuple[str, int]], tuple[int, ...]]  # counts of kernels by name, of activities by type
+_ACTIVITIES = ("kernel", "memcpy", "memset")  # the types of graph nodes that the profiler shows
+# numbers of kernels by name, and numbers of activities by type
+_Content = tuple[frozenset[tuple[str, int]], tuple[int, ...]]
 
 
 class Bounds(NamedTuple):
@@ -91,7 +92,7 @@ def unreplayed(arm: str, capture: CaptureEvidence, bounds: Bounds, steps: Judged
     The loss need not depend on replays if the claim allows more work outside the graphs than the default.
     """
     ghost = capture.ghost
-    if ghost is None:  # older evidence, or several ranks: the check was not made
+    if ghost is None:  # the check was not made: the evidence is older, or there are several ranks
         return None
     outside = ghost.outside - (LOSS_OUTPUT in ghost.named and bounds.share > DEFAULT.share)
     if outside:
@@ -132,7 +133,7 @@ def _doubts(ghost: GhostReplay) -> Iterator[str]:
 
 def blind(arm: str, capture: CaptureEvidence) -> Finding | None:
     """Return a finding if the profiler missed a planted sync, because then an empty profile proves nothing."""
-    if capture.profiler_sees_planted is not False:  # None: recorded before a sync was planted
+    if capture.profiler_sees_planted is not False:  # None: recorded before the harness planted syncs
         return None
     return Finding(
         reasons.PROFILER_BLIND, f"the profiler that watched {arm} did not see a sync planted after the watched steps"
@@ -334,7 +335,7 @@ def _traced(arm: str, capture: CaptureEvidence) -> Finding | None:
     """Return a finding unless each judged step replayed about as many operations as the separately observed replays."""
     watch, seen = capture.every_step, capture.observed_replayed_operations
     if watch is None or not seen:
-        return None  # `untraced` reports it
+        return None  # `untraced` reports that these numbers are missing
     usual = seen / capture.observed_steps
     if watch.most_operations >= 2 * usual or 2 * watch.fewest_operations <= usual:
         return Finding(

@@ -23,8 +23,8 @@ from harness.judging.end_state import roles_of
 from harness.judging.sheet import Sheet, number, settle, some
 from harness.numbers import counted
 
-OF_SIZE = 1e-6  # share of a tensor's norm that rounding explains when updates are far smaller than the parameter
-OF_STEP = 2.0**-24  # share per step that rounding explains in a float32 tensor that each step rounds once
+OF_SIZE = 1e-6  # share of a tensor's norm that rounding explains if the updates are far smaller than the parameter
+OF_STEP = 2.0**-24  # share per step that rounding explains in a float32 tensor that every step rounds once
 NOT_READ = ("optimizer", "generators")
 FLOATING = ("float", "bfloat", "complex")  # prefixes of the names of floating-point data types
 
@@ -102,7 +102,8 @@ def require_near_ends(
     if worst is not None and not sheet.meets("end_distance", worst.share, "at most", demanded.at_most, unit):
         settle(reasons.ENDS_APART, _message(demanded, ours, theirs, wrong))
     require_equal_updates(ours, candidate, theirs, baseline)
-    # a parameter that is not trained must be distinguishable from rounding; ends equal in bits need no control
+    # Leaving one parameter untrained must change its end by more than rounding does. Otherwise this comparison could
+    # not detect it. If all ends are equal in bits, the check is not needed.
     apart = any(each.apart for each in tensors)
     if apart and not any(each.rounding(ratio) < each.moved for each in _parameters(tensors)):
         settle(
@@ -110,7 +111,8 @@ def require_near_ends(
             f"the control {control.start.arm}, which begins a rounding away from {theirs}, ends so far from it in "
             "every parameter that an untrained one would not show",
         )
-    within = [each for each in tensors if each not in beyond] if rounding.share else []  # else unmeasured
+    # without a measured share of rounding, no tensor counts as within rounding
+    within = [each for each in tensors if each not in beyond] if rounding.share else []
     counts = _of_counts(baseline)
     within = [each for each in within if each.name not in counts]
     unexplained = [each for each in within if not each.is_explained(rounding, len(candidate.series.loss))]
@@ -185,8 +187,9 @@ def _require_all(ours: str, candidate: ArmEvidence, made: MovedApart) -> None:
         settle(reasons.EVIDENCE_MISSING, f"no parameter of {ours} was compared at its end")
 
 
-OPTIMIZER, LOOSE = "optimizer ", "tensors "  # prefixes of the names of optimizer state and of loose tensors
-COUNT = "num_batches_tracked"  # suffix of the name of BatchNorm's count, which another check compares
+# prefixes of the names of optimizer state, and of the names of loose tensors
+OPTIMIZER, LOOSE = "optimizer ", "tensors "
+COUNT = "num_batches_tracked"  # suffix of the name of BatchNorm's count of batches, which another check compares
 STEP = ".step"  # suffix of the name of an optimizer's count of updates
 
 Digests = dict[str, str]
@@ -278,10 +281,10 @@ def _updates_apart(candidate: ArmEvidence, baseline: ArmEvidence) -> Iterator[st
     for name in (our_digests.keys() & their_digests.keys()) | (mine.keys() & their.keys()):
         if not (name.startswith(OPTIMIZER) and name.endswith(STEP)):
             continue
-        if name in mine and name in their:  # compare values, because types may differ
+        if name in mine and name in their:  # compare the values, because the data types may differ
             if mine[name] != their[name]:
                 yield f"{name} ends at {number(mine[name])}, not at {number(their[name])}"
-        elif our_digests[name] != their_digests[name]:  # numbers of Python have only a digest
+        elif our_digests[name] != their_digests[name]:  # Python numbers have only a digest, so compare the digests
             yield f"{name} ends at another number"
 
 

@@ -29,13 +29,16 @@ from harness.judging.sheet import Sheet, number, settle, some
 from harness.kinds.trajectory.model import RUNS, TrajectoryMatch
 from harness.numbers import counted
 
-SHIFT = 4.0  # distance of the halves' means that fails, in pooled spreads of a run
-NOISIER = {1: 64.0, 4: 8.0}  # distance of runs from the baseline's mean that fails, in its spreads, by feature columns
-ROUNDINGS = 2.0  # smallest spread of a feature, in epsilons of its size
-_TINY = 1e-150  # smallest spread of a feature that is always 0; its square is still above 0
-_MANTISSAS = (8, 11, 24, 53)  # bits of bfloat16, float16, float32 and float64
-_AT_ONCE = 512  # divisions that are computed together
-MOST_TIMED = 8  # processes of a timing that are compared, because 12 per arm have 2.7 million divisions
+SHIFT = 4.0  # A distance between the means of two halves fails from this value on. Unit: the pooled spread of one run.
+# A distance of runs from the baseline's mean fails from this value on. Unit: the baseline's spread. Key: number of
+# feature columns.
+NOISIER = {1: 64.0, 4: 8.0}
+ROUNDINGS = 2.0  # smallest spread assumed for a feature, as a multiple of the epsilon of its size
+_TINY = 1e-150  # smallest spread assumed for a feature that is always 0; the square of this number is still above 0
+_MANTISSAS = (8, 11, 24, 53)  # number of mantissa bits of bfloat16, float16, float32 and float64
+_AT_ONCE = 512  # number of divisions into halves that are computed together
+# largest number of processes of a timing that are compared: 12 processes per arm have 2.7 million divisions
+MOST_TIMED = 8
 PARAMETER = "end parameters "
 
 Floats = NDArray[np.float64]
@@ -96,7 +99,7 @@ class Separation:
     actual: float
     others: float
     feature: str
-    is_noise: bool  # True if the candidate's scatter and not its mean is the larger difference
+    is_noise: bool  # True: the candidate's scatter differs more than its mean does
 
     @property
     def beyond(self) -> float:
@@ -114,7 +117,8 @@ def separation(groups: Sequence[Features]) -> Separation:
     runs = len(groups[0].values) // 2
     chosen = list(combinations(range(2 * runs), runs))
     halves = np.zeros((len(chosen), 2 * runs), dtype=np.bool_)
-    for row, half in enumerate(chosen):  # the first division is that into arms, the last is its mirror image
+    # the first division is the one into the two arms, and the last division is its mirror image
+    for row, half in enumerate(chosen):
         halves[row, list(half)] = True
     worst: tuple[float, str, bool] = (0.0, "", False)
     for group in groups:
@@ -138,9 +142,12 @@ class OwnNoise:
     separation: Separation
     groups: list[Features]
     runs: int
-    hidden_loss: float  # a smaller difference of losses would not have been seen, at the most sensitive step
-    hidden_way: float | None  # the same for a median parameter, as a share of its movement; None if none has one
-    seen_way: bool  # True if at least one parameter would have shown that it was not trained
+    hidden_loss: float  # the largest difference of losses that the noise would hide at the most sensitive step
+    # the largest difference of the end that the noise would hide for a median parameter, as a share of that parameter's
+    # movement; None: unknown
+    hidden_way: float | None
+    # True: the noise is small enough to show for at least one parameter whether that parameter was trained
+    seen_way: bool
 
     def of(self, prefix: str) -> int:
         """Return how many features have names that begin with the prefix."""
@@ -253,7 +260,7 @@ def features_of_sketches(sketched: Sequence[Mapping[str, Sketch]]) -> Iterator[F
     """Yield the features of the sketches [runs] that all runs have, if there are any."""
     names = sorted(set.intersection(*(set(each) for each in sketched)))
     if names:
-        table = np.array([[each[name] for name in names] for each in sketched])  # [runs, features, 6]
+        table = np.array([[each[name] for name in names] for each in sketched])  # shape [runs, features, 6]
         if not np.isfinite(table).all():
             settle(reasons.NON_FINITE, "a gradient or a tensor of the end is too large for a sum of its numbers")
         floor = ROUNDINGS * (table[:, :, 0] * table[:, :, 1]).max(axis=0)

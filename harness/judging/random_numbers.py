@@ -20,7 +20,7 @@ from harness.judging.context import Context, compared_arms
 from harness.judging.sheet import instead, some
 from harness.judging.verdict import Judgement
 
-# Reason codes for unequal numbers of two arms, which depend on the random numbers.
+# Reason codes for numbers of two arms that differ. Numbers may differ because the arms drew different random numbers.
 OF_NUMBERS = frozenset(
     {
         reasons.BEYOND_NOISE,
@@ -33,9 +33,10 @@ OF_NUMBERS = frozenset(
         reasons.RANKS_END_APART,
     }
 )
-# short, because a line that is too long for a message keeps its last hundred characters
+# Keep this text short. Of a line that is too long for a message, only the last hundred characters are kept.
 DECIDED_BY = "dropout 0 decides it, or `fallback_random` for a torch.compile; `not_worse` over seeds claims less"
-_BYTES = {"float64": 8, "int64": 8, "float32": 4, "int32": 4, "float16": 2, "bfloat16": 2, "int16": 2}  # others: 1
+# size in bytes; any other data type has 1
+_BYTES = {"float64": 8, "int64": 8, "float32": 4, "int32": 4, "float16": 2, "bfloat16": 2, "int16": 2}
 
 
 def with_other_numbers(judgement: Judgement, part: AnyPart, context: Context) -> Judgement:

@@ -24,7 +24,7 @@ class Reason:
     explanation: str = ""
 
 
-REASONS: Final[dict[str, Reason]] = {}  # the harness's own codes; `reason_of` also knows those of packages
+REASONS: Final[dict[str, Reason]] = {}  # only the harness's own codes; `reason_of` also knows the codes of packages
 
 
 def _code(code: str, status: Status) -> str:

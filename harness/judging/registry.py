@@ -21,11 +21,11 @@ from harness.judging.verdict import WORST_FIRST, Figure, Judgement, Status, Verd
 from harness.kinds import kind_of, probe_of, resolve
 from harness.kinds.steps.model import StepAccuracy
 
-# The following requires that a claim was observed over all steps of its workload.
+# The code below requires that a claim was observed over all steps of its workload.
 #
-# A run that ended early may lack the steps in which a claim does not hold. A claim's own number of
-# steps is only the fewest that it may be judged by. This is checked last, only if everything else
-# leads to PASS, because a fault in a shorter run is still a fault.
+# A run that ended early may lack the steps in which a claim does not hold. The number of steps in a claim is only the
+# smallest number by which the claim may be judged. This check comes last, and only if everything else leads to PASS,
+# because a fault found in a shorter run is still a fault.
 
 
 def require_whole_runs(part: AnyPart, context: Context) -> None:
@@ -37,7 +37,8 @@ def require_whole_runs(part: AnyPart, context: Context) -> None:
         for arm in dict.fromkeys(part.arms().values()):
             for training in _trainings(part, view, arm):
                 called = sum(end_of(execution).steps_called for execution in training)
-                ended = any(each.long_replay is not None and each.long_replay.ended for each in training)  # by itself
+                # True: the training ended early by its own decision
+                ended = any(each.long_replay is not None and each.long_replay.ended for each in training)
                 if called != steps and not ended:
                     settle(
                         reasons.EVIDENCE_MISSING,
@@ -48,18 +49,19 @@ def require_whole_runs(part: AnyPart, context: Context) -> None:
 def _trainings(part: AnyPart, run: RunEvidence, arm: str) -> list[Sequence[ArmEvidence]]:
     """Return the executions of an arm, grouped by training: saved and resumed executions belong to one training."""
     executions = run.arms.get(arm, [])
-    if isinstance(part, StepAccuracy):  # an arm with a seed for gradients only makes fewer steps
+    if isinstance(part, StepAccuracy):  # an arm that has a seed only for gradients makes fewer steps, so leave it out
         return [(each,) for each in executions if each.start.facts.get("seed") in part.loss_seeds]
     trainings: list[Sequence[ArmEvidence]] = []
     for each in executions:
-        if each.loaded is not None and trainings:  # this execution resumes the one before it
+        # this execution resumed the one before it, so both belong to one training
+        if each.loaded is not None and trainings:
             trainings[-1] = [*trainings[-1], each]
         else:
             trainings.append([each])
     return trainings
 
 
-# The first argument is the model of the part to judge.
+# The first argument of a judge is the model of the part that it judges.
 Judge = Callable[[Any, Context, Sheet], Judgement]
 
 
@@ -141,7 +143,7 @@ def _judge_part(part: AnyPart, context: Context) -> Judgement:
     mechanism = context.mechanism(part)
     try:
         judge = judge_of(part.kind)
-    except KindError as error:  # a package's judge is missing; other kinds can be judged
+    except KindError as error:  # only this package's judge is missing; other kinds can still be judged
         return Sheet(mechanism).conclude(reasons.JUDGE_MISSING, f"no judge for `{part.kind}` is installed: {error}")
 
     def at(rank: int) -> Judgement:

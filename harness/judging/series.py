@@ -44,8 +44,8 @@ class Bounds:
         return " or ".join(words) + rounding
 
 
-EXACT = Bounds(0.0)  # equal in bits
-ROUNDING = 1e-6  # rounding of a sum of float32 terms, relative to their sizes: a few times 2^-23
+EXACT = Bounds(0.0)  # requires values that are equal in bits
+ROUNDING = 1e-6  # rounding of a sum of float32 terms, relative to the size of the terms: a few times 2^-23
 
 
 @dataclass(frozen=True)
@@ -53,16 +53,18 @@ class Difference:
     """How two series differ over their common steps. Steps are counted from 0; None means no such step."""
 
     steps: int
-    differing: int  # steps that differ in bits
+    differing: int  # number of steps whose values differ in bits
     first_differing: int | None
     first_exceeding: int | None
-    largest: float  # largest absolute difference; NaN when a compared loss is not finite
+    largest: float  # largest absolute difference; NaN if a compared loss is not finite
     largest_step: int | None
-    largest_relative: float = 0.0  # largest difference divided by the baseline's value; infinite if that is 0
-    exceeded_bound: str | None = None  # name of the bound at the first exceeding step
-    as_rounding: int = 0  # steps that exceed the relative bound by no more than rounding, as the control shows
-    rounding: float = 0.0  # the largest difference that rounding may make at these steps
-    largest_unexcused: float = 0.0  # largest relative difference, without those that rounding excuses
+    # largest difference divided by the baseline's value at that step; infinite if this value is 0
+    largest_relative: float = 0.0
+    exceeded_bound: str | None = None  # name of the bound that was exceeded at the first step that exceeds a bound
+    # number of steps that exceed the relative bound, but not by more than the control shows that rounding can do
+    as_rounding: int = 0
+    rounding: float = 0.0  # the largest difference that rounding may cause at these steps
+    largest_unexcused: float = 0.0  # largest relative difference, without the differences that rounding excuses
 
 
 def losses(execution: ArmEvidence) -> Losses:
@@ -119,12 +121,12 @@ def difference(candidate: Losses, baseline: Losses, compare: Compare, bounds: Bo
     if not len(ours):
         return Difference(0, 0, None, None, 0.0, None)
     bits = ours.view(np.int64) != theirs.view(np.int64)
-    if not bits.any() and np.isfinite(ours).all():  # the usual case, answered without the rest
+    if not bits.any() and np.isfinite(ours).all():  # the usual case: no step differs, so return early
         return Difference(len(ours), 0, None, None, 0.0, offset)
     distances = apart(ours, theirs)
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         ratios = np.where(distances == 0, 0.0, distances / np.abs(theirs))
-    # NaN is never within a bound; argmax of an array with a NaN is the NaN's index
+    # NaN is never within a bound. If an array has a NaN, argmax returns the index of the NaN.
     beyond = {
         name: np.zeros_like(bits) if bound is None else ~(size <= bound)
         for name, size, bound in (
@@ -229,7 +231,7 @@ def _require_equal_work(
     tokens = first_true(np.asarray(ours.tokens) != np.asarray(theirs.tokens))
     batches = first_unequal(ours.batch_digest, theirs.batch_digest)
     if tokens is not None and (batches is None or tokens <= batches):
-        # batches with different numbers of tokens also differ; report the number, which says more
+        # Batches with different numbers of tokens also have different digests. Report the number, which tells more.
         sheet.figure("first_unequal_step", tokens, "step")
         settle(
             reasons.UNEQUAL_TOKENS,
@@ -247,7 +249,7 @@ def _require_equal_work(
 
 def first_unequal(ours: Sequence[str], theirs: Sequence[str]) -> int | None:
     """Return the index of the first unequal entry of two lists of equal length, or None."""
-    if ours == theirs:  # comparing lists as a whole is fast
+    if ours == theirs:  # comparing the whole lists first is fast
         return None
     return next(index for index, pair in enumerate(zip(ours, theirs, strict=True)) if pair[0] != pair[1])
 
@@ -313,10 +315,10 @@ def require_equal(
         )
 
 
-# The following holds the series that a judge compares, so that charts draw exactly these series.
+# The code below returns the series that a judge compares, so that charts draw exactly these series.
 #
-# A row of the table of kinds names the function that returns them (`compares`). The judge and all
-# charts call this function.
+# A row of the table of kinds names the function that returns the series (`compares`). The judge and all charts call
+# this function.
 
 ANY = Bounds(None)
 

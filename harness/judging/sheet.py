@@ -103,7 +103,7 @@ class Sheet:
     def _decided(self, status: Status) -> Demanded | None:
         if status is Status.FAIL:
             return self._unmet
-        # guards and clearly met demands do not explain why a claim is undecided
+        # Guards, and demands that are clearly met, do not explain why a claim is undecided. So leave them out.
         return tightest([each for each in self._demands if status is Status.PASS or (each.is_open and not each.beside)])
 
     def decided(self, judgement: Judgement) -> Judgement:
@@ -156,7 +156,7 @@ def number(value: float) -> str:
 
 
 _REGISTERED = ("parameters", "frozen", "buffers", "generators", "optimizer")
-OF_GROUP = re.compile(r"(?:^|[. ])(group\d+\..+)")  # matches the path to an optimizer's setting
+OF_GROUP = re.compile(r"(?:^|[. ])(group\d+\..+)")  # matches the path to a setting in a parameter group of an optimizer
 
 
 def weight(name: str) -> int:

@@ -18,15 +18,17 @@ from numpy.typing import NDArray
 from harness.kinds.speed.model import MOST_PROCESSES
 
 Array = NDArray[np.float64]
-_Step = Callable[[Array], Array]  # from seconds per step of blocks [..., B] to those of the arm [...]
-SELF_CONFIDENCE = 0.95  # two-sided confidence of the A/A intervals
-UNDISTURBED = 25.0  # percentile of an arm's block times that counts as the undisturbed step
-TRIMMED_ONE_IN = 8  # of every 8 processes, the trimmed mean leaves out one on each side
-# Allowance for noise in a log ratio that all processes of a measurement share, so that repetitions cannot show it. With
-# a deviation of 1 %, 0.3 % of measurements exceed it; with 2.5 %, 13.6 % do, and both of two measurements in 1.8 %.
+# takes seconds per step of blocks, shape [..., B], and returns the seconds per step of the arm, shape [...]
+_Step = Callable[[Array], Array]
+SELF_CONFIDENCE = 0.95  # two-sided confidence level of the A/A intervals
+UNDISTURBED = 25.0  # the percentile of an arm's block times that is used as the time of an undisturbed step
+TRIMMED_ONE_IN = 8  # of every 8 processes, the trimmed mean leaves out the smallest and the largest
+# Allowance in a log ratio for noise that all processes of a measurement share, so that comparing the processes cannot
+# show it. If this noise has a standard deviation of 1 %, it exceeds the allowance in 0.3 % of measurements. With a
+# deviation of 2.5 %, it does so in 13.6 % of measurements, and in both of two measurements in 1.8 % of cases.
 COMMON_NOISE = 0.0275
-_ROUNDING = 1 + 1e-9  # so that rounding in 1 - confidence does not change a comparison with 2^-P
-PROBABLY = 0.5  # smallest probability of deciding that "would probably decide" means
+_ROUNDING = 1 + 1e-9  # keeps the rounding of 1 - confidence from changing a comparison with 2^-P
+PROBABLY = 0.5  # the sentence "would probably decide" means at least this probability of a decision
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,7 @@ def undisturbed(seconds: Array) -> Array:
     place = UNDISTURBED / 100 * (blocks - 1)
     below = int(place)
     low, high = ordered[..., below], ordered[..., min(below + 1, blocks - 1)]
-    share = place - below  # interpolate from the nearer value, as numpy does
+    share = place - below  # interpolate from the nearer of the two values, as numpy does, to get the same bits
     return np.asarray(low + (high - low) * share if share < 0.5 else high - (high - low) * (1 - share))
 
 
@@ -90,7 +92,7 @@ def _reading(candidate: Array, baseline: Array, of_candidate: _Step, of_baseline
     return Reading(ratios, np.stack(selves, axis=-2), whole)
 
 
-@cache  # one verdict needs a few values a hundred times
+@cache  # cached, because one verdict needs the same few values a hundred times
 def t_quantile(confidence: float, processes: int) -> float:
     """Return the quantile of Student's t with `processes` - 1 degrees of freedom."""
     from scipy.special import stdtrit

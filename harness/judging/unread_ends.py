@@ -15,7 +15,7 @@ from harness.judging.sheet import Sheet, some
 from harness.numbers import counted
 
 _DIGITS, _PLACES = re.compile(r"(\d+)"), re.compile(r"(\.\d+)+$")
-_SAID_BY = "trajectory_match"  # only claims of this kind mention these tensors in the message
+_SAID_BY = "trajectory_match"  # only messages of this kind of claim mention these tensors
 _WORDS: dict[Role, str] = {"log": "log", "mixed": "tensor", "unseen": "tensor"}
 
 

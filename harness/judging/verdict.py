@@ -14,8 +14,8 @@ from pydantic.json_schema import SkipJsonSchema
 from harness.bounded_model import BoundedModel
 from harness.numbers import Real, counted
 
-# The following classes hold a figure and the demand on it. A judge compares the two, and a report
-# shows both.
+# The classes below hold a measured figure and what is required of it. A judge compares the two, and a report shows
+# both.
 
 Relation = Literal["none", "exactly", "at least", "at most"]
 

@@ -21,9 +21,9 @@ SHARED_CHECKS: Mapping[str, str] = {
     "enough_steps": "As many steps were run as the claim and its workload demand.",
 }
 
-# The roles of an execution in which a check may be left out. `repetition`: the baseline's second run,
-# which shows its noise. `half`: a part of a training that was saved and loaded. `older`: an execution
-# that was recorded before its probe watched single steps.
+# The roles of executions for which a check may be left out. `repetition`: the baseline's second execution, which shows
+# its noise. `half`: a part of a training that was saved and loaded. `older`: an execution that was recorded before its
+# probe watched single steps.
 ROLES = frozenset({"control", "half", "older", "peer", "plain", "reference", "repetition", "yardstick"})
 
 
@@ -40,8 +40,8 @@ def left_out(name: str) -> str:
     return name
 
 
-# The rows of several families share these evidence faults and these reasons to leave a shared check
-# out.
+# Rows of several families share the names below. They name faults in the evidence, and reasons to leave out a shared
+# check.
 
 MISSING_RUN = "harness.drill.faults:MISSING_RUN"
 NO_STEPS = "harness.drill.faults:NO_STEPS"

@@ -21,7 +21,7 @@ from harness.kinds.row import Row
 
 GROUP = "contract_harness.kinds"
 PROBES_GROUP = "contract_harness.probes"
-RESERVED = ("composite",)  # a claim that joins parts of other kinds; no kind may have this name
+RESERVED = ("composite",)  # `composite` is a claim that joins parts of other kinds, so no kind may have this name
 AnyRow = TypeVar("AnyRow", bound=Row)
 
 

@@ -59,7 +59,8 @@ class Probe(Row):
 _STEPS, _MEMORY, _BY = "harness.execution.opening:", "harness.planning.obstacles:", "harness.execution.probes."
 # fmt: off
 _ROWS = (
-    # with 16 such runs on one GPU, sharing its time made eager steps two to six times as long
+    # With 16 such runs on one GPU, eager steps took two to six times as long, because the runs share the GPU's time. So
+    # `most_on_gpu` is 6.
     Probe(name="paired", execute=_BY + "paired:execute", arm_by_arm=True, timed=False, of_ranks=True,
           apart=None, steps=_STEPS + "of_workload", trainings="each", every_step_recorded=True,
           watches_steps=True, gpu_memory=_MEMORY + "declared", most_on_gpu=6, grid=False),
@@ -91,7 +92,7 @@ _ROWS = (
     Probe(name="resumed_seeds", execute=_BY + "seeds:execute_resumed", arm_by_arm=False, timed=False,
           of_ranks=False, apart=None, steps=_STEPS + "of_workload", trainings="each", every_step_recorded=True,
           watches_steps=True, gpu_memory=_MEMORY + "declared", most_on_gpu=None, grid=False),
-    # the driver counts the memory of all processes together
+    # The driver counts the memory of all processes together, so such a run needs the GPU for itself.
     Probe(name="peak_memory", execute=_BY + "memory:execute_peak_memory", arm_by_arm=False, timed=False,
           of_ranks=True, apart=None, steps=_STEPS + "of_workload", trainings="each", every_step_recorded=True,
           watches_steps=False, gpu_memory=_MEMORY + "all_of_it", most_on_gpu=None, grid=False),

@@ -14,7 +14,7 @@ from harness.errors import KindError
 
 Name = Annotated[str, Field(pattern="^[a-z][a-z0-9_]*$")]
 Reference = Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]  # `module:attribute`
-Sentence = Annotated[str, Field(pattern=r"\.$")]  # which ends with a full stop
+Sentence = Annotated[str, Field(pattern=r"\.$")]  # ends with a full stop
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +24,7 @@ class Row:
     called: ClassVar[str]
     name: Name
 
-    # The dataclass's own error for a missing field does not name the row.
+    # Check this here, because the dataclass's own error for a missing field does not name the row.
     def __new__(cls, **given: Any) -> Self:
         for field in fields(cls):
             if field.name not in given and field.default is MISSING and field.default_factory is MISSING:
@@ -59,7 +59,7 @@ def resolve(reference: str) -> Any:
     """Return the object that `module:attribute` names. Raises KindError if it cannot be imported or does not exist."""
     try:
         return imported(reference)
-    except (Exception, SystemExit) as error:  # a package from elsewhere may raise anything
+    except (Exception, SystemExit) as error:  # a package from outside the harness may raise anything
         raise KindError(
             "what the table of claim kinds names must be importable",
             where=reference,

@@ -31,7 +31,7 @@ from harness.evidence.run_records import ArmFailed, PartFailed
 from harness.kinds import kind_of, probe_named, probe_of, resolve
 from harness.platform.paths import command_for, without_folders
 
-ON_DEVICE = "device"  # a `target` of the probe `kernels`: the machine's own GPU
+ON_DEVICE = "device"  # value of `target` in the probe `kernels` that means the machine's own GPU
 
 
 def needs_cuda(contract: Contract, claim: AnyClaim, workload: Workload) -> bool:
@@ -124,7 +124,7 @@ def twice_if_filled(run: Run) -> float | None:
     return memory * 2 if memory is not None and run.settings.get("memory_filled") else memory
 
 
-# What the extra `run` installs; cuda-bindings exist for Linux alone (pyproject.toml).
+# Modules that the extra `run` installs. The package cuda-bindings exists only for Linux (pyproject.toml).
 RUN_MODULES = ("torch", "filelock", "pynvml", *(("cuda.bindings",) if sys.platform == "linux" else ()))
 
 
@@ -180,7 +180,7 @@ def _missing_module(workload: Workload, machine: Machine) -> Obstacle | None:
 
 
 def _missing_cuda(contract: Contract, claim: AnyClaim, workload: Workload, machine: Machine) -> Obstacle | None:
-    # if the device exists and cannot be read, these judges report a violation
+    # If a device exists but cannot be read, the judges of these kinds report a violation. So the unit is executed.
     reads_device = machine.gpu_unreadable and all(
         kind_of(part.kind).judges_unreadable_device for part in parts_of(claim)
     )
@@ -240,7 +240,7 @@ def _missing_capability(contract: Contract, claim: AnyClaim, describe: Describe)
             arm = contract.arms[arm_name]
             system = describe(arm.system or contract.system)
             if isinstance(system, SystemResolutionError):
-                continue  # reported by `system_obstacle`
+                continue  # `system_obstacle` reports this error
             if (what := lacking(part, arm_name, arm, system)) is not None:
                 return Obstacle(reason="capability_missing", message=f"arm {arm_name}: {system.name} {what}")
     return None

@@ -22,11 +22,12 @@ from harness.evidence.plan_records import PlannedArm, Run, Unit
 from harness.planning.obstacles import Baseline, HasContract, commit_obstacle, find_obstacle, system_obstacle
 from harness.planning.run_builder import PlannedFault, RunBuilder, plan_fault
 
-LIMIT_S = 60.0  # for all executions of both arms
-# Figures of a verdict with the step at which a difference was seen. The first difference may be in an earlier step.
+LIMIT_S = 60.0  # limit in seconds for all executions of both arms together
+# Figures of a verdict that name the step at which a difference was seen. The first difference may lie in an earlier
+# step.
 _SEEN_AT = ("first_differing_step", "first_exceeding_step", "first_unequal_step", "first_non_finite_step")
-_BLOCK = "first_differing_block"  # figure of a verdict with the first step of the block that differs
-_NOISE = "noise_floor"  # figure of a verdict with the difference of two executions of the baseline
+_BLOCK = "first_differing_block"  # the figure that names the first step of the block that differs
+_NOISE = "noise_floor"  # the figure that states the difference of two executions of the baseline
 
 
 def where_run(
@@ -54,7 +55,7 @@ def where_run(
         "last": min(_last_step(part, values, steps), steps - 1),
         "observed": False,
         "limit_s": limit_s,
-        "deterministic": bool(values.get(_NOISE)),  # noise would otherwise be the first difference
+        "deterministic": bool(values.get(_NOISE)),  # otherwise the first difference that is found might only be noise
         **{setting: {candidate: value} for setting, value in between.items()},
     }
     fields = (
@@ -93,7 +94,7 @@ def _last_step(part: AnyPart, values: Mapping[str, object], steps: int) -> int:
 
 
 Describe = Callable[[str], SystemDescription]
-SHOWN = 12  # known names to list in the error about an unknown name
+SHOWN = 12  # largest number of known names that an error about an unknown name lists
 
 
 @dataclass(frozen=True)

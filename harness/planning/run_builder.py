@@ -49,10 +49,11 @@ def _planted_arms(part: AnyPart, plant: Literal["candidate", "baseline", "both"]
     return [named[role] for role in roles[plant] if role in named]
 
 
-ID_LIMIT = 150  # characters; a run's id names a directory
-TRIED_TOGETHER = ("operations", "magnitudes")  # kernel settings that claims share; a judge reads only its claim's
-_OF_BASELINE = ("baseline", *NUDGED_CONTROLS)  # fields whose arms run the baseline's commit
-BASELINE, CANDIDATE, CONTROL = range(3)  # roles, in the order of arms in a paired run
+ID_LIMIT = 150  # largest number of characters of a run's id, which is also the name of a directory
+# kernel settings that claims may share in one run; a judge reads only those of its own claim
+TRIED_TOGETHER = ("operations", "magnitudes")
+_OF_BASELINE = ("baseline", *NUDGED_CONTROLS)  # fields whose arms use the baseline's commit
+BASELINE, CANDIDATE, CONTROL = range(3)  # the roles of arms in a paired run, in their order
 
 
 @dataclass
@@ -69,10 +70,13 @@ class _PairedRun:
     gradient_arms: set[str] = field(default_factory=set)
     groups: list[list[str]] = field(default_factory=list)
     compared: list[list[str]] = field(default_factory=list)
-    recorded_of: dict[str, dict[str, int | str]] = field(default_factory=dict)  # arm -> fields of its PlannedArm
-    earlier: dict[str, set[str]] = field(default_factory=dict)  # arm -> baselines that some part compares it with
-    baselines: set[str] = field(default_factory=set)  # arms that a part names as its baseline or nudged control
-    others: set[str] = field(default_factory=set)  # arms that a part names in another role
+    # name of an arm -> values for fields of its PlannedArm
+    recorded_of: dict[str, dict[str, int | str]] = field(default_factory=dict)
+    # name of an arm -> baselines with which some part compares the arm
+    earlier: dict[str, set[str]] = field(default_factory=dict)
+    # arms that some part names as its baseline or as its nudged control
+    baselines: set[str] = field(default_factory=set)
+    others: set[str] = field(default_factory=set)  # arms that some part names in another role
 
     def takes(self, part: AnyPart, *, two_commits: bool) -> bool:
         """Return True if the run can serve the part, without conflicting recordings, nudges, baselines or commits."""
@@ -134,7 +138,7 @@ class _PairedRun:
             self.gradient_arms |= {*demand.compared()}
             if demand.baseline is not None:
                 self.baseline_of |= dict.fromkeys(demand.compared(), demand.baseline)
-        # a later execution is compared with an earlier one: its gradients, and its state at the end
+        # A later execution is compared with an earlier one, by its gradients and by its state at the end.
         named = part.arms()
         pairs = [(named.get(part.candidate_path), named.get("baseline")), *self.baseline_of.items()]
         for later, first in pairs:
@@ -338,12 +342,11 @@ class RunBuilder:
         return f"{identity[: ID_LIMIT - 17]}+{digest}"
 
 
-# Find the first difference between the runs that were made for a unit and the runs that its
-# contract requires.
+# Find the first difference between the runs that were made for a unit and the runs that the unit's contract requires.
 #
-# Texts, bounds and guards are not part of a run, so evidence can be judged by a contract that
-# changes only these. Everything else in a contract decides what is run. Evidence with another
-# workload, arm, system or probe setting cannot be judged by this contract.
+# Texts, bounds and guards are not part of a run. So evidence can be judged by a contract that changes only these. All
+# other contents of a contract determine what is executed. Evidence with another workload, arm, system or probe setting
+# cannot be judged by this contract.
 
 ONE = "one"
 
@@ -364,7 +367,8 @@ def first_difference(
     unread: number of the unit's runs that cannot be read, and may be missing; other code reports this. fault: a fault
     that was planted on purpose, and that runs may have. baseline: the commit of the baselines.
     """
-    for name in ("data", "model_directory"):  # a contract names neither; runs that are judged together share them
+    # A contract does not name these two, but runs that are judged together must share them.
+    for name in ("data", "model_directory"):
         if len({getattr(run, name) for run in made}) > 1:
             return Difference(name, "one for all runs", "several")
     used: set[int] = set()
@@ -372,7 +376,8 @@ def first_difference(
         builder = RunBuilder(contract, workload, None, None, None, baseline)
         builder.add(claim, index, part)
         demanded = builder.runs()
-        # the position of a run that serves each required run, or None; equal runs differ by their process
+        # For each required run: the position of a run that provides it, or None. Equal runs differ only in their
+        # process number.
         serving = [
             next((number for number, run in enumerate(made) if _first(wanted, run, fault) is None), None)
             for wanted in demanded

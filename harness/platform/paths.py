@@ -75,7 +75,7 @@ def moved_caches(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
     if not moved or not hasattr(os, "getuid"):
         return {}
     try:
-        # never another user's folder, because files in Triton's cache are executed
+        # never use another user's folder, because files in Triton's cache are executed
         return {name: str(private_folder() / place.lstrip(".")) for name, place in moved.items()}
     except HarnessError:
         return {}
@@ -83,7 +83,7 @@ def moved_caches(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
 
 def _can_be_made(folder: Path) -> bool:
     """Return True if the folder is writable, or can be created."""
-    if not folder.is_absolute():  # for a user without a home, `~` is not expanded
+    if not folder.is_absolute():  # `~` stays in the path if the user has no home
         return False
     while not os.path.lexists(folder):
         folder = folder.parent
@@ -100,7 +100,7 @@ def private_folder() -> Path:
         directory = Path(tempfile.gettempdir()) / name
         directory.mkdir(mode=0o700, exist_ok=True)
         found = directory.lstat()
-    except OSError as error:  # also if there is no temporary folder at all
+    except OSError as error:  # this error also occurs if there is no temporary folder at all
         raise unusable(directory, error) from error
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
         got = f"owner {found.st_uid}" if stat.S_ISDIR(found.st_mode) else "a link"
@@ -128,9 +128,9 @@ def command_for(extra: str) -> str:
 
     try:
         listed = metadata.requires("contract-harness") or []
-    except metadata.PackageNotFoundError:  # the harness runs from a source tree
+    except metadata.PackageNotFoundError:  # the harness runs from a source tree and is not installed
         return f"pip install '.[{extra}]'"
     found = [(text, match) for text in listed if (match := re.search(_OF_EXTRA, text)) and match["extra"] == extra]
     packages = [text[: match.start()] + (f"; {match['other']}" if match["other"] else "") for text, match in found]
-    installer = ["pip"] if find_spec("pip") is not None else ["uv", "pip"]  # environments by uv have no pip
+    installer = ["pip"] if find_spec("pip") is not None else ["uv", "pip"]  # environments that `uv` created have no pip
     return shlex.join([*installer, "install", *packages])

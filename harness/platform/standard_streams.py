@@ -18,7 +18,7 @@ from typing import TextIO
 
 from harness.errors import escaped, escaped_command, escaped_json
 
-Span = str | tuple[str, str]  # a text, and the style that rich gives it on a terminal
+Span = str | tuple[str, str]  # a text without style, or a text and the style that rich gives it on a terminal
 
 
 def print_line(*spans: Span, file: TextIO | None = None, hang: int | None = None, whole: bool = False) -> None:
@@ -138,7 +138,7 @@ class _Survivor(io.TextIOWrapper):
 
     def _lose(self, error: OSError) -> None:
         null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, self.fileno())  # also discards buffered text
+        os.dup2(null, self.fileno())  # from now on, text that is still buffered is discarded, too
         os.close(null)
         if error.errno != errno.EPIPE and self is sys.stdout:
             print_error(f"stdout: {error.strerror}: what is printed from here on is lost")
@@ -157,7 +157,7 @@ def surviving_streams() -> Iterator[None]:
         for own, stream in zip((sys.stdout, sys.stderr), before, strict=True):
             own.flush()
             if isinstance(own, _Survivor):
-                own.detach()  # the descriptor stays open for its earlier owner
+                own.detach()  # the descriptor stays open for the stream that used it before
                 del stream
         sys.stdout, sys.stderr = before
 
@@ -167,14 +167,14 @@ def _open_if_closed(number: int) -> None:
     try:
         os.fstat(number)
     except OSError:
-        os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
+        os.open(os.devnull, os.O_RDWR)  # `os.open` takes the lowest free number, which is that of the closed stream
 
 
 def _surviving(stream: TextIO | None) -> TextIO:
-    if stream is None:  # closed when Python began
+    if stream is None:  # the stream was closed when Python began
         return open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123
     if not isinstance(stream, io.TextIOWrapper):
-        return stream  # other code replaced the stream, to capture output
+        return stream  # other code has replaced the stream in order to capture output
     return _Survivor(
         stream.buffer,
         encoding=stream.encoding,

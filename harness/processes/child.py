@@ -31,7 +31,9 @@ from typing import IO, Literal, Protocol, Self, TypeVar, cast
 from harness.processes.kept import KeptProcess
 
 VARIABLE = (
-    "CONTRACT_HARNESS_PATH"  # set for a child: the path to use; later, in the child: the path for starting its children
+    # In the environment of a child: the import path that it uses. Later, inside the child: the import path for its own
+    # children.
+    "CONTRACT_HARNESS_PATH"
 )
 _HARNESS = str(Path(__file__).resolve().parents[2])
 
@@ -69,14 +71,15 @@ def use_given_path() -> None:
         sys.path[:] = dict.fromkeys([*given.split(os.pathsep), *sys.path])
 
 
-# Functions are bound here, before a system is imported, because user code could replace them in their modules.
+# Bind these functions here, before a system is imported. Otherwise user code could replace them in their modules.
 
 
 READY, ALONE, TOGETHER, GO, WRITTEN = "ready", "alone", "together", "go", "written "
-MOST_BYTES = 16 * 2**20  # maximum size of a message
+MOST_BYTES = 16 * 2**20  # largest size of a message, in bytes
 CHUNK = 2**20
-SENDING_S = 1.0  # time limit of sending to a child that does not read
-_send, _receive = socket.socket.sendall, socket.socket.recv  # bound before a system is imported, too
+SENDING_S = 1.0  # seconds after which sending fails, if the child does not read
+# bind these before a system is imported, because user code could replace them
+_send, _receive = socket.socket.sendall, socket.socket.recv
 
 
 class NoMessage(ValueError):  # noqa: N818 - who watches the process says what it is to the run
@@ -92,8 +95,8 @@ class Line:
     def __init__(self, end: socket.socket) -> None:
         self._socket = end
         self._received = bytearray()
-        self._searched = 0  # number of received bytes without an end of a line
-        self.ended = False  # whether the other end is known to be closed
+        self._searched = 0  # number of received bytes that were already searched for the end of a line
+        self.ended = False  # True: the other end is known to be closed
 
     def fileno(self) -> int:
         return self._socket.fileno()
@@ -162,9 +165,11 @@ def take_standard_input() -> Line:
     return line
 
 
-# Seconds between two checks if a child is alive, because a fork of the child can keep the line open after its end.
+# Seconds between two checks whether the child is alive. A closed line does not show its end, because a forked process
+# of the child may keep the line open.
 LOOK_S = 10.0
-# Variables with credentials of a CI job, or with files of commands that the runner executes after a step.
+# Names of variables that hold credentials of a CI job, or that name files of commands which the runner executes after a
+# step.
 _OF_CI = re.compile(
     r"ACTIONS_.*|(GITHUB|GH|CI|BUILDKITE)_(.*_)?(TOKEN|PASSWORD)|GITHUB_(ENV|PATH|OUTPUT|STATE|STEP_SUMMARY)"
 )
@@ -221,9 +226,9 @@ class Child:
 
     process: KeptProcess | subprocess.Popen[bytes]
     line: Line
-    started: float  # time of the monotonic clock
+    started: float  # start time on the monotonic clock
     stopped: bool = False
-    pumped: bool = False  # whether other code reads the output to its end and closes it
+    pumped: bool = False  # True: other code reads the output to its end and closes it
 
     @property
     def pid(self) -> int:
@@ -251,7 +256,7 @@ class Child:
         """
         until = math.inf if timeout is None else monotonic() + timeout
         while True:
-            ended = self.poll()  # poll first: then all messages before the end are on the line
+            ended = self.poll()  # Poll before reading. If the child has ended, all its messages are then on the line.
             try:
                 said = self.line.receive(max(0.0, min(LOOK_S, until - monotonic())))
                 if said is not None and not self.line.ended:
@@ -260,7 +265,7 @@ class Child:
                 return Ending(None, str(problem))
             if ended is not None or monotonic() >= until:
                 return ended
-            if self.line.ended:  # the child will end soon
+            if self.line.ended:  # the child closed its end of the line, so it will end soon
                 return self.wait(None if timeout is None else until - monotonic())
 
     def poll(self) -> Ending | None:

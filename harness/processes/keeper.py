@@ -19,10 +19,11 @@ import signal
 import sys
 import time
 
-PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # values of linux/prctl.h
 LINUX = sys.platform == "linux"
 PASS_S = 0.002  # seconds between two searches for remaining processes
-PYTHON_IGNORES = ("SIGPIPE", "SIGXFSZ", "SIGXFZ")  # reset to the system's default for the command
+# Python ignores these signals; the command gets the system's default behavior back
+PYTHON_IGNORES = ("SIGPIPE", "SIGXFSZ", "SIGXFZ")
 
 
 def main() -> None:
@@ -52,7 +53,8 @@ def _wake_at_signals() -> tuple[int, int]:
     signal.set_wakeup_fd(wakes[1])
     signal.signal(signal.SIGCHLD, lambda *_: None)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        if signal.getsignal(number) is not signal.SIG_IGN:  # ignored signals stay ignored, also in the command
+        # a signal that is ignored here stays ignored, also in the command
+        if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, lambda *_: None)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     return wakes
@@ -70,7 +72,7 @@ def _start(command: list[str], status: int) -> int:
     if child == 0:
         _become(command, keeper, writes)
     os.close(writes)
-    problem = os.read(reads, 32)  # empty after a successful exec, which closes the pipe
+    problem = os.read(reads, 32)  # the text is empty if `exec` succeeded, because `exec` closes the pipe
     if problem:
         _tell(status, "errno", int(problem))
         os._exit(0)
@@ -82,7 +84,7 @@ def _become(command: list[str], keeper: int, writes: int) -> None:
         os.setsid()
         if LINUX:
             _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-            if os.getppid() != keeper:  # the keeper died before PR_SET_PDEATHSIG was set
+            if os.getppid() != keeper:  # the keeper died before PR_SET_PDEATHSIG was set, so end here
                 os._exit(1)
         signal.set_wakeup_fd(-1)
         for name in PYTHON_IGNORES:
@@ -102,7 +104,7 @@ def _let_go_of_all_but(*kept: int) -> None:
             try:
                 os.close(descriptor)
             except OSError:
-                continue  # the descriptor of the listing itself
+                continue  # this was the descriptor of the listing itself, which is already closed
     nothing = os.open(os.devnull, os.O_RDWR)
     for standard in range(3):
         os.dup2(nothing, standard)
@@ -113,7 +115,7 @@ def _tell(status: int, what: str, number: int) -> None:
     try:
         os.write(status, f"{what} {number}\n".encode())
     except OSError:
-        return  # the harness has ended
+        return  # the harness has ended, so nobody reads the status
 
 
 def _until_the_end(child: int, control: int, wakes: int) -> int | None:
@@ -183,7 +185,7 @@ def _groups_below(keeper: int) -> set[int]:
             with open(f"/proc/{name}/stat", "rb") as file:  # noqa: PTH123
                 _, parent, group = file.read().rpartition(b")")[2].split()[:3]
         except OSError:
-            continue  # it has ended meanwhile
+            continue  # the process has ended since the listing
         parents[int(name)], groups[int(name)] = int(parent), int(group)
     below = {keeper}
     grew = True

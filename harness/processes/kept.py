@@ -19,7 +19,7 @@ KEEPER = Path(__file__).with_name("keeper.py")
 Stream = IO[bytes] | int | None
 TOKEN = "CONTRACT_HARNESS_RUN"  # noqa: S105 - the name of a variable
 _PROCESSES = Path("/proc")
-RESUMED_S = 0.1  # seconds between two signals that resume a keeper, which its command may have stopped
+RESUMED_S = 0.1  # seconds between two SIGCONT signals to a keeper, which its command may have stopped
 
 
 class KeptProcess:
@@ -41,9 +41,9 @@ class KeptProcess:
         stderr: Stream = None,
     ) -> None:
         self.returncode: int | None = None
-        self.lost_keeper = False  # whether the keeper was killed from outside
+        self.lost_keeper = False  # True: something outside the harness killed the keeper
         self._lock = threading.Lock()
-        self._token = secrets.token_hex(16)  # unique for each kept process
+        self._token = secrets.token_hex(16)  # this token is unique for each kept process
         self._heard = b""
         control, self._control = _pipe()
         self._status, status = _pipe()
@@ -100,7 +100,8 @@ class KeptProcess:
         """End the command and all its descendants; return when none of them is left."""
         self._control.close()
         while self.returncode is None:
-            self._keeper.send_signal(signal.SIGCONT)  # the command may stop the keeper (SIGSTOP) at any moment
+            # the command may stop the keeper with SIGSTOP at any moment, so resume it
+            self._keeper.send_signal(signal.SIGCONT)
             self._listen(RESUMED_S)
         self._status.close()
 
@@ -128,18 +129,19 @@ class KeptProcess:
 
     def _take_note(self) -> None:
         if self.returncode is not None or not _readable(self._status, 0.0):
-            return  # another thread has read it meanwhile
+            return  # another thread has read the note since then
         heard = os.read(self._status.fileno(), 256)
         self._heard += heard
         _, known, code = self._heard.rpartition(b"code ")
         if known and code.endswith(b"\n"):
             try:
                 self._keeper.wait(RESUMED_S)
-            except subprocess.TimeoutExpired:  # the keeper is done, but was stopped
+            except subprocess.TimeoutExpired:  # the keeper has done its work, but was stopped before it could exit
                 self._keeper.kill()
                 self._keeper.wait()
             self.returncode = int(code)
-        elif not heard:  # the keeper was killed: the command died too, but other descendants may be alive
+        elif not heard:
+            # The keeper was killed without a note. The command died with it, but other descendants may still be alive.
             self.lost_keeper = True
             kill_marked(self._token)
             self._keeper.wait()
@@ -172,7 +174,7 @@ def lent_name(environment: Mapping[str, str]) -> dict[str, str]:
     return {}
 
 
-# All descendants of a kept process have a token in their environment, unless they cleared the environment.
+# All descendants of a kept process have its token in their environment, unless they cleared the environment.
 
 
 def kill_marked(token: str) -> list[int]:
@@ -187,5 +189,5 @@ def kill_marked(token: str) -> list[int]:
                 os.kill(int(entry.name), signal.SIGKILL)
                 killed.append(int(entry.name))
         except OSError:
-            continue  # it has ended meanwhile, or belongs to another user
+            continue  # the process has ended since the listing, or it belongs to another user
     return killed

@@ -26,11 +26,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "contract(claim): a unit of a contract, or a test that verifies this claim")
-    if config.getoption("--contract-tag"):  # report an unknown tag before anything is collected
+    if config.getoption("--contract-tag"):  # an unknown tag must be reported before tests are collected
         from harness.pytest_plugin.items import contract_files
 
         contract_files(config)
-    if not hasattr(config, "workerinput"):  # the controlling process, or the only one
+    if not hasattr(config, "workerinput"):  # this is the controlling process of pytest-xdist, or the only process
         from harness.pytest_plugin.items import ContractReporter
 
         reporter = ContractReporter(config, Path(tempfile.mkdtemp(prefix="contract-runs-")))

@@ -150,13 +150,11 @@ def _overridden(contract: Contract, names: Sequence[str], overrides: dict[str, A
     return changed
 
 
-# Provide the fixture `check_step`: a Python test tries a step as `harness try` does, without a
-# contract.
-#
-# def test_step(check_step):
-#     check_step("train.py:make_step", baseline="main")
+# Provide the fixture `check_step`: a Python test tries a step as `harness try` does, without a contract. Example:
+# `check_step("train.py:make_step", baseline="main")`.
 
-STEPS = 23  # a prime like the default of `harness try`, but small, so that a test takes seconds
+# number of steps: a prime number like the default of `harness try`, but small, so that a test takes only seconds
+STEPS = 23
 
 
 class StepCheck:
@@ -196,6 +194,7 @@ class StepCheck:
         tried, fair = fair_trial(draft, run, run)
         result = headline_of(tried)
         asked = [each.status for each in tried.judgement.verdicts if each.claim == fair.claim_id(fair.same_name)]
-        open_ = result.code == ExitCode.HELD and asked != [Status.PASS]  # this answer must itself be `yes`
+        # an exit code of 0 is not enough: the answer to this question must itself be `yes`
+        open_ = result.code == ExitCode.HELD and asked != [Status.PASS]
         text = "\n".join([*Answers().rest(tried), "", compares(fair), str(result)])
         return ExitCode.UNDECIDED if open_ else result.code, text

@@ -33,9 +33,9 @@ from harness.report.advice import advice_of
 from harness.report.github_actions import annotate, append_step_summary
 from harness.report.text import figure, line, words
 
-# Figures with the step at which two series first differ, the most informative first.
+# Figures that name the step at which two series first differ. The figure that tells most comes first.
 _STEPS = ("first_differing_step", "first_exceeding_step", "first_non_finite_step", "max_abs_difference_step")
-STATUS = "contract.status"  # property of every test that made a verdict
+STATUS = "contract.status"  # name of a property that every test with a verdict gets
 
 
 def properties(verdict: Verdict) -> list[tuple[str, object]]:
@@ -80,7 +80,8 @@ def _step(verdict: Verdict, name: str) -> int | None:
 UNDECIDED = (Status.INCONCLUSIVE, Status.NOT_RUN)
 _PROPERTY = "contract.unit"
 _ASKING = ("--contract-gate", "--contract-workload", "--contract-tag")
-_SELECTING = ("keyword", "--contract-workload", "--contract-tag", "collectonly")  # options that leave units out
+# names of options that may leave out units
+_SELECTING = ("keyword", "--contract-workload", "--contract-tag", "collectonly")
 _FILES = pytest.StashKey[dict[Path, Path]]()
 _FIRST = pytest.StashKey[dict[str, LoadedContract]]()
 
@@ -91,7 +92,8 @@ def options_of(config: pytest.Config) -> session.VerifyOptions:
         workloads=tuple(config.getoption("--contract-workload")),
         tags=tuple(config.getoption("--contract-tag")),
         gate=bool(config.getoption("--contract-gate")),
-        reports=config.invocation_params.dir / config.getoption("--contract-reports"),  # tests may change the folder
+        # use the folder in which pytest was called, because tests may change the working directory
+        reports=config.invocation_params.dir / config.getoption("--contract-reports"),
         command=("pytest", *config.invocation_params.args),
     )
 
@@ -108,7 +110,7 @@ def contract_files(config: pytest.Config) -> dict[Path, Path]:
         named = [Path(path) for path in config.getini("contract_paths")]
         found = [file for path in named for file in (files_of_folder(path).contracts if path.is_dir() else [path])]
         for file in found:
-            if escaped(file) != str(file):  # pytest prints file names without escaping
+            if escaped(file) != str(file):  # pytest prints file names unescaped, so refuse names that are not printable
                 raise pytest.UsageError(escaped(f"{file}: the name of a contract file is printable; rename it"))
         _refuse_unknown_tags(found, config.getoption("--contract-tag"))
         config.stash[_FILES] = {real(file): file for file in found}
@@ -147,7 +149,7 @@ def _takes(config: pytest.Config, *marks: str) -> bool:
     expression = config.getoption("markexpr")
     try:
         return not expression or Expression.compile(expression).evaluate(lambda name, /, **_: name in marks)
-    except Exception:  # SyntaxError, or another class in pytest 8
+    except Exception:  # a SyntaxError, or an error of another class in pytest 8
         return False
 
 
@@ -207,7 +209,7 @@ class ContractItem(pytest.Item):
         self.planned, self.unit = planned, unit
         self.verdict: Verdict | None = None
         self._failure = ""
-        # recorded now, because a mark can skip the item before its set-up, and it counts as requested
+        # Record these properties now. A mark can skip the item before its set-up, and it must still count as requested.
         self.user_properties.append((_PROPERTY, unit.model_dump_json()))
         self.user_properties.append(("contract.file", str(self.path)))
 
@@ -240,14 +242,14 @@ class ContractReporter:
 
     def __init__(self, config: pytest.Config, root: Path) -> None:
         self.root, self._config = root, config
-        self._asked: dict[str, tuple[Path, Unit]] = {}  # units that pytest reached, by node id
-        self._units: dict[str, tuple[Path, Unit]] = {}  # units that were judged, by node id
+        self._asked: dict[str, tuple[Path, Unit]] = {}  # units that pytest reached; key: node id
+        self._units: dict[str, tuple[Path, Unit]] = {}  # units that were judged; key: node id
         self._left_out = False
         self._other_failed = False
         self._judgement: session.Judgement | None = None
         self._problem: str | None = None
         self._not_judged: list[Path] = []
-        self._verified = 0  # units that the fixture judged
+        self._verified = 0  # number of units that the fixture judged
         self._shut_by_nothing = False
         self._invalid = False
 
@@ -278,7 +280,7 @@ class ContractReporter:
             pytest_session.exitstatus = ExitCode.INVALID_CONTRACT
 
     def _judge_what_ran(self, pytest_session: pytest.Session) -> None:
-        stopped = pytest_session.shouldstop or pytest_session.shouldfail  # `-x` leaves units out, with exit code 1
+        stopped = pytest_session.shouldstop or pytest_session.shouldfail  # `-x` also leaves out units, with exit code 1
         ended = pytest_session.exitstatus in {pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED}
         self._left_out = ended and self._any_left_out(pytest_session)
         finished = ended and not (stopped or self._left_out)
@@ -303,9 +305,9 @@ class ContractReporter:
             others = ((ExitCode.VIOLATED, self._other_failed), (ExitCode.UNDECIDED, shut))
             codes = {self._judgement.exit_code, *(code for code, found in others if found)}
             worst = next(code for code in ExitCode if code in codes)
-            # keep the code of other failures, such as a failed collection that pytest continued after
+            # Keep the code of other failures, such as a failed collection after which pytest continued.
             pytest_session.exitstatus = worst or pytest_session.exitstatus
-        elif pytest_session.exitstatus == pytest.ExitCode.OK:  # keep any code given to `pytest.exit`
+        elif pytest_session.exitstatus == pytest.ExitCode.OK:  # any code that was given to `pytest.exit` is kept
             pytest_session.exitstatus = self._judgement.exit_code
 
     def _any_left_out(self, pytest_session: pytest.Session) -> bool:
@@ -410,7 +412,7 @@ def _refuse_waivers_of_no_contract(path: Path, named: Sequence[Path]) -> None:
     signed = load_waivers(path)
     try:
         contracts = load_contracts(named)
-    except ContractError:  # reported with the contract's own file
+    except ContractError:  # the same error is reported together with the contract's own file
         return
     known = {loaded.contract.id for loaded in contracts}
     strangers = [waiver for waiver in signed if waiver.contract not in known]

@@ -49,7 +49,7 @@ class SharedRuns:
     def __init__(self, root: Path) -> None:
         self.root = root
         root.mkdir(parents=True, exist_ok=True)
-        begun = root / "begun"  # made by the first process of the session
+        begun = root / "begun"  # the first process of the session makes this file
         if not begun.exists():
             begun.touch()
         self._started = datetime.fromtimestamp(begun.stat().st_mtime, UTC)
@@ -63,7 +63,8 @@ class SharedRuns:
         with FileLock(self.root / f"{run.id}.lock"):
             done = self.root / f"{run.id}.done"
             if not done.exists():
-                shutil.rmtree(directory, ignore_errors=True)  # left by a process that was killed in the middle
+                # remove files of a process that was killed before it was done
+                shutil.rmtree(directory, ignore_errors=True)
                 gpus = environment.machine().gpus
                 uuids = [gpu.uuid for gpu in gpus[: run.ranks]]
                 supervisor.execute(run, directory, gpu_uuid=uuids[0] if uuids else None, rank_gpus=uuids[1:])

@@ -76,7 +76,7 @@ class LoopRecorder:
         self._on_the_way: deque[_Row] = deque()
         self._closed = False
         self._process = os.getpid()
-        self._raised_before = getattr(sys, "last_value", None)  # may be from an earlier cell in a notebook
+        self._raised_before = getattr(sys, "last_value", None)  # in a notebook, this error may be from an earlier cell
         atexit.register(self._close_at_exit)
         self._write_state()
 
@@ -122,7 +122,8 @@ class LoopRecorder:
         self._closed = True
         atexit.unregister(self._close_at_exit)
         try:
-            with nullcontext() if error is None else suppress(Exception):  # the error may have broken the GPU
+            # the error that ended the loop may have broken the GPU, so writing may fail, too
+            with nullcontext() if error is None else suppress(Exception):
                 self._write_arrived(wait=True)
             if error is None:
                 self._write_state()
@@ -251,7 +252,8 @@ def _digests(batch: object) -> tuple[list[str], dict[str, Tensor]]:
 def _new_folder(folder: Path, rank: int, size: int) -> Path:
     """Make the folder of this rank and return it. Raises UsageError if `folder` contains another recording."""
     own = folder / layout.rank_name(rank)
-    there = list(folder.iterdir()) if folder.exists() else []  # read once, since other ranks create folders
+    # list the folder only once, because other ranks create folders at the same time
+    there = list(folder.iterdir()) if folder.exists() else []
     headers = [each / HEADER for each in there if each.name.startswith(layout.RANK)]
     begun = [readable(each, RecordingHeader) for each in headers if each.exists()]
     taken = own in there or any(header is None or header.world_size != size for header in begun)

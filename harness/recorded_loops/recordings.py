@@ -32,7 +32,7 @@ from harness.judging.sheet import number, some
 from harness.numbers import Count, told_apart
 
 HEADER = "recording.json"
-LOOP = "loop"  # name of the file of series
+LOOP = "loop"  # name of the file that contains the series
 RATE = "optimizer."  # prefix of the names of learning rates among the series
 
 
@@ -51,15 +51,16 @@ class LoopState(Record):
 
     steps: Count
     state: State
-    sketches: dict[str, Sketch]  # of floating-point tensors, by `category name`
+    sketches: dict[str, Sketch]  # sketches of floating-point tensors; key: `category name`
 
 
 class Line(Record):
     """One line of `records.jsonl`: either a state, or how the loop ended."""
 
     seen: LoopState | None = None
-    error: str | None = None  # in the last line: what interrupted the loop; "" if it was closed
-    by_exit: bool = False  # the end of the process closed the recording, with an unknown exit code
+    # only in the last line: the error that interrupted the loop, or "" if the recording was closed normally
+    error: str | None = None
+    by_exit: bool = False  # True: the end of the process closed the recording, so the exit code is unknown
 
 
 @dataclass(frozen=True)
@@ -118,7 +119,7 @@ def read_recording(folder: Path) -> Recording:
 
 def _read_rank(place: Path) -> RankRecording:
     header = read_model(place / HEADER, RecordingHeader)
-    lines = read_bytes(place / layout.RECORDS).split(b"\n")[:-1]  # without an incomplete last line
+    lines = read_bytes(place / layout.RECORDS).split(b"\n")[:-1]  # leave out an incomplete last line
     try:
         written = [Line.model_validate_json(each) for each in lines]
     except ValidationError as error:
@@ -131,23 +132,24 @@ def _read_rank(place: Path) -> RankRecording:
 
 
 START, BATCH, LENGTH, STATE, END = "start", "batch", "number of steps", "state after the step", "end"
-_FIRST = (START, BATCH, LENGTH)  # the order within a step, nearest to the cause first; series follow
-_LAST = 1000  # place of the state after a step, which comes last in the step
+# the order of quantities within a step, nearest to the cause first; the series come after these
+_FIRST = (START, BATCH, LENGTH)
+_LAST = 1000  # the place of the state after a step, so that it comes last in the step
 
 
 @dataclass(frozen=True, order=True)
 class Difference:
     """The first difference of one quantity or tensor at one rank. Differences are ordered by step, place and rank."""
 
-    step: int  # -1: before the first step
-    place: int  # order within the step
+    step: int  # index of the step; -1: before the first step
+    place: int  # position within the step
     rank: int
     quantity: str = field(compare=False)
     words: str = field(compare=False)
-    tensor: str = field(default="", compare=False)  # `category name` of a tensor in a state
-    shown: str = field(default="", compare=False)  # the tensor with its values
-    exact: bool = field(default=False, compare=False)  # noise cannot cause it
-    is_rounding: bool = field(default=False, compare=False)  # it is not larger than a rounding
+    tensor: str = field(default="", compare=False)  # for a tensor in a state: its `category name`
+    shown: str = field(default="", compare=False)  # the tensor's name with its values
+    exact: bool = field(default=False, compare=False)  # True: noise cannot cause this difference
+    is_rounding: bool = field(default=False, compare=False)  # True: the difference is not larger than a rounding
 
     @property
     def kind(self) -> tuple[str, str]:

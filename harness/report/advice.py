@@ -25,10 +25,10 @@ from harness.report.text import clean, line
 from harness.report.view import ReportView
 from harness.report.wording import reason_text
 
-# Find the failed part of a claim, and what its captured steps did besides replayable work: changes of host
-# state, and queries whether a capture is under way.
+# Find the failed part of a claim, and what its captured steps did besides work that can be replayed: changes of host
+# state, and questions whether a capture is in progress.
 
-# for these reasons the judge compared only losses, but the evidence also has the end state of both arms
+# For these reasons the judge compared only losses, although the evidence also has the end states of both arms.
 ENDS_APART = ("differs", "exceeds_tolerance", "worse")
 TRAINED_APART = (*ENDS_APART, "end_differs", "beyond_noise")
 
@@ -77,20 +77,22 @@ def first_execution(runs: Sequence[RunEvidence], arm: str) -> ArmEvidence | None
     return next((run.arms[arm][0] for run in runs if run.arms.get(arm)), None)
 
 
-# Name the commands that repeat a run or a unit of it, from the folder in which the run was started.
+# Make the commands that repeat a run or a unit of the run, from the folder in which the run was started.
 #
-# These commands omit output options, because the run directory's name is already in use. There is no
-# command if one of its paths was redacted.
+# These commands omit output options, because the name of the run directory is already in use. There is no command if
+# one of its paths was redacted.
 
-FLAGS = ("--gate", "--json", "--no-where", "--plan", "--redact", "--no-redact")  # no value follows them
+# options that are not followed by a value
+FLAGS = ("--gate", "--json", "--no-where", "--plan", "--redact", "--no-redact")
 _OUTPUT = ("--reports", "--name", "--write-contract")
-_KEPT = ("--baseline", "--data", "--model", "--wall-limit")  # options that define the unit
+# options that define the unit, so a command must repeat them
+_KEPT = ("--baseline", "--data", "--model", "--wall-limit")
 _NARROWS = ("--claim", "--tag")  # options that select what a drill plants
-_NOT_DRILLED = ("--baseline", "--data", "--model")  # options that define a unit and that no drill has
-_RUN = ("verify", "drill", "try")  # commands of `harness` that make a run
+_NOT_DRILLED = ("--baseline", "--data", "--model")  # options that define a unit and that `drill` does not have
+_RUN = ("verify", "drill", "try")  # the commands of `harness` that make a run directory
 
 
-MOST_CLAIMS = 8  # that a command names
+MOST_CLAIMS = 8  # largest number of claims that a command names
 
 
 def repeats(view: ReportView) -> str | None:
@@ -373,7 +375,7 @@ def own_line(stack: str, systems: Sequence[str]) -> str | None:
     """Return the innermost stack frame in a module of these systems, as `train.py:31 in step`; None without one."""
     tops = {name.partition(":")[0].partition(".")[0] for name in systems}
     frames = [(file, number, function) for file, number, function in _FRAME.findall(stack)]
-    if "most recent call first" not in stack:  # a traceback has its innermost frame last
+    if "most recent call first" not in stack:  # the stack is a traceback, whose innermost frame comes last
         frames.reverse()
     for file, number, function in frames:
         if file.split("/")[0].removesuffix(".py") in tops:

@@ -30,7 +30,7 @@ def render_badge(view: ReportView) -> str:
 def _message(view: ReportView, result: Headline) -> str:
     if view.header.purpose == "fault":
         return "a fault was planted"
-    if result.word == ERROR:  # counts of a broken run cannot be trusted
+    if result.word == ERROR:  # the counts of a run with an error cannot be trusted
         return result.word
     if view.drill is not None and view.of_controls:
         killed = len(view.drill.rows) - len(view.drill.survivors)

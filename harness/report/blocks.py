@@ -10,7 +10,7 @@ from harness.report.text import line, number
 
 ROWS_SHOWN = 100
 CELL = 160
-Unit = tuple[str, str, str]  # contract, claim, workload
+Unit = tuple[str, str, str]  # names of contract, claim and workload
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Table:
     numeric: frozenset[int] = frozenset()
     folded: bool = False
     left_out: int = 0
-    links: tuple[str | None, ...] = ()  # for each row, the link of its first cell
+    links: tuple[str | None, ...] = ()  # for each row, the address to which its first cell links, or None
 
 
 @dataclass(frozen=True)

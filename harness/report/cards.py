@@ -45,15 +45,16 @@ class Seen:
     denominators: dict[str, str]
     waiver: str | None
     tried: str | None
-    links: list[tuple[str, str]]  # anchors and headings of the evidence sections
-    path: list[tuple[str, str, str]]  # of the first differing step: part, equal or not, difference
+    links: list[tuple[str, str]]  # anchors and headings of the sections that show the evidence
+    # the path to the first difference: for each part of the step, whether it is equal, and the difference
+    path: list[tuple[str, str, str]]
 
 
 @dataclass(frozen=True)
 class Card:
     """All that the report shows about one unit, or about the units of one claim that share a result."""
 
-    word: str  # held, violated, undecided, not run, error, waived
+    word: str  # one of: held, violated, undecided, not run, error, waived
     status: str
     contract: str
     claim: str
@@ -70,8 +71,9 @@ class Card:
     falsified_by: list[str]
     drill: list[str]
     units: list[Seen]
-    decided: tuple[str, ...] = ()  # distinct deciding figures of the units, with their confidence
-    grounds: tuple[str, str] | None = None  # anchor and workload of the card with this claim's why; None: this card
+    decided: tuple[str, ...] = ()  # the figures that decided the units, without repetitions, with their confidence
+    # anchor and workload of the card that states why this claim exists; None: this card states it
+    grounds: tuple[str, str] | None = None
 
     @property
     def sign(self) -> str:
@@ -254,12 +256,12 @@ def card_terms(cards: Iterable[Card]) -> dict[str, CardTerms]:
     return found
 
 
-# Make the table of claims at the top of a page: what decided each claim, its confidence, and how many
-# of its planted faults were killed.
+# Make the table of claims at the top of a page. Each row shows what decided the claim, the confidence, and how many of
+# its planted faults were killed.
 
-TELLING = "trajectory_match"  # the kind of claim whose curve is most informative
-WORST = ("error", "violated", "undecided", "waived", "held")  # words for units that were run
-MOST_ROWS = 30  # with more rows, the first screen leaves out units that held
+TELLING = "trajectory_match"  # the kind of claim whose curve tells most
+WORST = ("error", "violated", "undecided", "waived", "held")  # the words for units that were executed, the worst first
+MOST_ROWS = 30  # if there are more rows, the first screen leaves out units that held
 
 
 @dataclass(frozen=True)
@@ -271,7 +273,7 @@ class ClaimRow:
     sign: str
     claim: str
     title: str
-    workloads: tuple[tuple[str, str], ...]  # each with the anchor of its unit
+    workloads: tuple[tuple[str, str], ...]  # each workload with the anchor of its unit
     figure: str
     figure_name: str
     confidence: str

@@ -15,7 +15,8 @@ from harness.run_directory.bundle import Header
 
 Unit = tuple[str, str, str]
 NOT_PLANNED = "not planned"
-# Figures whose noise the run itself measured: the interval of a mean ratio, the noise floor of a trajectory.
+# Figures whose noise the run itself measured. The noise of a mean ratio is its interval. The noise of a trajectory is
+# its noise floor.
 _INTERVALS = {"mean_ratio": ("lower_bound", "upper_bound")}
 _FLOORS = {"max_abs_difference": "noise_floor"}
 
@@ -88,7 +89,7 @@ def _beyond(name: str, first: Mapping[str, Figure], second: Mapping[str, Figure]
         return None
     counts = isinstance(left, bool | int) and isinstance(right, bool | int)
     if counts or not (math.isfinite(left) and math.isfinite(right)):
-        return True  # counts have no noise; neither has a change to or from NaN or infinity
+        return True  # a count has no noise, and a change to or from NaN or infinity is always reported
     if tail in _INTERVALS:
         low, high = _INTERVALS[tail]
         ends = [_number(one, prefix + end) for one in (first, second) for end in (low, high)]
@@ -175,7 +176,7 @@ def _by_fault(view: ReportView, name: _Names) -> dict[str, str]:
 class _Names:
     """Names of claims and units. A name that claims of several contracts share is shown with the contract."""
 
-    shared: frozenset[str]  # names of claims that several contracts have
+    shared: frozenset[str]  # names of claims that occur in several contracts
 
     @classmethod
     def of(cls, *views: ReportView) -> _Names:

@@ -10,7 +10,7 @@ from harness.judging.verdict import Demanded, Status, Verdict
 from harness.report.glance import counted_ratios
 from harness.report.text import number, of_count, words
 
-LONGEST = 12  # maximum characters of a bound that is shown as the contract states it
+LONGEST = 12  # a bound is shown as the contract states it, if it has at most this number of characters
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,8 @@ def demand(found: Demanded) -> str:
         return "none may"
     unit, percent = found.noun if found.noun == "x" else "", found.percent
     stated = f"{found.bound:g}x" if unit else _number(found.bound, unit, percent=percent, beside=found.bound)
-    # a computed bound, such as a share of a measured value, can have more digits than are meaningful
+    # A computed bound, such as a share of a measured value, can have more digits than are meaningful. So round a long
+    # bound.
     shown = stated if len(stated) <= LONGEST else _number(found.bound, unit, percent=percent, beside=found.value)
     return f"{found.relation} {shown}"
 
@@ -102,7 +103,7 @@ def _confidence(found: Demanded, verdict: Verdict) -> str:
     if interval is not None:
         low = _number(interval.low, found.noun, percent=found.percent, beside=found.bound, outward=math.floor)
         high = _number(interval.high, found.noun, percent=found.percent, beside=found.bound, outward=math.ceil)
-        low = low.removesuffix(f" {high.rpartition(' ')[2]}")  # write the unit only once
+        low = low.removesuffix(f" {high.rpartition(' ')[2]}")  # write the unit only once, after the second number
         over = _counted(verdict, found.part, interval.over)
         return f"{low} to {high}: {100 * interval.confidence:.6g} % {interval.called} over {over}"
     rests_on = [name.removeprefix(found.part) for name in verdict.denominators if name.startswith(found.part)][:2]

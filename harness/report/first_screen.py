@@ -25,9 +25,9 @@ from harness.report.what_now import Step, what_now
 if TYPE_CHECKING:
     from markupsafe import Markup
 
-LABEL = 11  # height of a label in the course, CSS pixels
-SHOWN = 3  # trainers or workloads to name; the others are only counted
-WIDTH, HEIGHT = 400, 150  # size of the course, CSS pixels
+LABEL = 11  # height of a label in the drawn course of the training, in CSS pixels
+SHOWN = 3  # number of trainers or workloads that are named; the others are only counted
+WIDTH, HEIGHT = 400, 150  # width and height of the drawn course of the training, in CSS pixels
 POINTS = 160
 
 
@@ -102,9 +102,9 @@ def _trainers(views: Iterable[ReportView]) -> str:
         recorded = view.header.environment.trainers
         for system in dict.fromkeys(each for contract in view.contracts for each in contract.systems()):
             facts = recorded.get(system, TrainerFacts())
-            # if two commits are compared, the page shows them next to the trainers
+            # If two commits are compared, the page shows both commits at another place.
             commit = "" if view.header.commits else _commit(facts, recorded=system in recorded)
-            names = of_commit.setdefault(commit, {})  # a run that is older than recorded names has none
+            names = of_commit.setdefault(commit, {})  # evidence from before the recording of names has no name here
             names[system] = f"{line(facts.name, 80)} ({system})" if facts.name else names.get(system, system)
     return "; ".join(
         _few(names.values(), ", ") + (f", {'each ' if len(names) > 1 else ''}{commit}" if commit else "")
@@ -131,7 +131,8 @@ def _shape(name: str, workload: Workload) -> str:
     lengths = workload.seq_len if isinstance(workload.seq_len, list) else [workload.seq_len]
     tokens = "/".join(str(length) for length in lengths[:4]) + ("/…" if len(lengths) > 4 else "")
     called = "" if name == workload.model else f" ({name})"
-    # a workload without a stated size, such as a function that makes its own batches, has 1 x 1 tokens
+    # A workload that does not state a size is recorded as 1 × 1 tokens. An example is a function that makes its own
+    # batches.
     sized = f" {workload.batch_size} × {tokens} tokens," if (workload.batch_size, lengths) != (1, [1]) else ""
     return f"{workload.model},{sized} {several(workload.steps, 'step')}{called}"
 

@@ -14,9 +14,9 @@ from harness.report.headline import HELD_SEPARATELY, PARTLY_DECIDED, headline, o
 from harness.report.text import line
 from harness.report.view import ReportView
 
-# Format GitHub annotations: workflow commands for stdout, at most ten, the worst first.
+# Format annotations for GitHub: workflow commands on standard output, at most ten, the worst first.
 
-# GitHub shows at most ten annotations of a kind for each step, and silently drops the rest.
+# For each step, GitHub shows at most ten annotations of a kind, and silently drops the rest.
 AT_MOST = 10
 
 
@@ -29,7 +29,8 @@ def github_annotations(view: ReportView) -> list[str]:
     result = headline(view)
     wanted = {Status.ERROR, Status.FAIL} | ({Status.INCONCLUSIVE, Status.NOT_RUN} if view.gate else set())
     worst = cards.worst_first(verdict for verdict in view.verdicts if verdict.status in wanted)
-    worst.sort(key=lambda unit: view.waiver(unit) is not None)  # waived units come last, since few lines are shown
+    # waived units come last, because only few lines are shown
+    worst.sort(key=lambda unit: view.waiver(unit) is not None)
     room = AT_MOST - 1 if _untold(view, worst) else AT_MOST
     shown = worst if len(worst) <= room else worst[: room - 1]
     level = "error" if result.code else "warning"

@@ -16,8 +16,8 @@ from harness.report.wording import reason_text
 from harness.run_directory.verdict_file import DrillRecord
 
 HELD, PARTLY_DECIDED, NOT_DECIDED, VIOLATED, ERROR = "HELD", "PARTLY DECIDED", "NOT DECIDED", "VIOLATED", "ERROR"
-HELD_SEPARATELY = "HELD SEPARATELY"  # for a page of runs that are not one gate
-MOST_NAMED = 6  # claims, workloads or tags that the headline of a narrowed run names
+HELD_SEPARATELY = "HELD SEPARATELY"  # the headline of a page about runs that do not form one gate
+MOST_NAMED = 6  # number of claims, workloads or tags that the headline of a narrowed run names
 ESTIMATED = ("processes_to_decide", "seeds_to_decide")
 _BROKE = "The harness, a worker, the system or the machine broke: no gate may trust this run."
 
@@ -46,7 +46,7 @@ def headline(view: ReportView) -> Headline:
     """Return the headline, by the first applicable row of exit codes. If only a part was planned, name the part."""
     result, part = _of_all(view), view.narrowed(MOST_NAMED)
     only = f" Only a part of the contracts was planned: {part}." if part else ""
-    if view.apart and result.word.startswith(HELD):  # no run judged all units together
+    if view.apart and result.word.startswith(HELD):  # no single run judged all units together
         sentence = f"{result.sentence} Each in the run that judged it: together the runs are no gate."
         result = Headline(result.code, HELD_SEPARATELY, sentence)
     return replace(result, sentence=result.sentence + _unfalsified(view, result) + only)
@@ -73,7 +73,7 @@ def _of_all(view: ReportView) -> Headline:
         return Headline(ExitCode.ERROR, ERROR, sentence[0].upper() + sentence[1:])
     if view.drill is not None and view.of_controls:
         return of_drill(view.drill, [verdict.status for verdict in view.verdicts])
-    # a violation with a waiver in force does not count
+    # A violation does not count if a waiver for it is in force.
     statuses = [verdict.status for verdict in view.verdicts if view.waiver(verdict) is None]
     waived = len(view.verdicts) - len(statuses)
     return _failure(statuses) or _without_failures(statuses, waived=waived, gate=view.gate)

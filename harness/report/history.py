@@ -25,11 +25,11 @@ from harness.report.view import ReportView
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-# Name the trainer of a run, and the commit of the trainer's repository, which can be different from the
-# harness's repository.
+# Name the trainer of a run, and the commit of the trainer's repository, which can differ from the harness's repository.
 
 NOT_RECORDED = "not recorded"
-# Packages in the harness's own repository: in runs that recorded no trainer's commit, they have the harness's.
+# Packages that are in the harness's own repository. In runs that did not record a trainer's commit, their commit is the
+# harness's commit.
 _BESIDE = ("reference_impl", "examples")
 
 
@@ -65,15 +65,17 @@ def _commit_of(view: ReportView, system: str) -> str | None:
     return recorded.git.commit if beside and not recorded.trainers else None
 
 
-# Show each judged figure over the runs, with its interval and demand, even if its value never changed.
+# Show each judged figure over the runs, with its interval and what is required of it, even if its value never changed.
 
 _RUN = ["run", "started_at", "commit", "machine"]
 _NAMED = ["trainer", "contract", "claim", "workload"]
 _UNIT = [*_NAMED, "mechanism"]
 COLUMNS = [*_RUN, *_UNIT, "status", "figure", "unit", "value", "low", "high", "demand", "bound", "judged"]
-PLOTS, BYTES = 60, 260_000  # maximum plots, and bytes of plots, on a page of at most 400 KB
+PLOTS, BYTES = 60, 260_000  # largest number of plots, and of bytes of all plots, on a page of at most 400 KB
 ROWS = 300
-NEAR = 4.0  # a demand that differs by a larger factor is not drawn, because it would flatten the curve
+# A required bound is not drawn if it differs from the values by more than this factor, because it would flatten the
+# curve.
+NEAR = 4.0
 TICKS = 7
 UNKNOWN = "unknown"
 
@@ -141,7 +143,7 @@ def figures(frame: DataFrame) -> list[Section]:
         keys = ["contract", "claim", "workload", "mechanism", "figure"]
         judged = [one for _, one in group[group["judged"]].groupby(keys, sort=False)]
         repeated = [one for one in judged if len(set(one["run"])) > 1]
-        repeated.sort(key=lambda one: len(set(one["value"])) == 1)  # changed figures come first
+        repeated.sort(key=lambda one: len(set(one["value"])) == 1)  # figures whose value changed come first
         parts = [Part("The latest of each", tables=[_latest(judged, group)])] if judged else []
         drawn: list[Part] = []
         for one in repeated:
@@ -222,7 +224,7 @@ def _others(group: DataFrame) -> Part | None:
     keys = ["contract", "claim", "workload", "mechanism", "figure", "unit", "machine"]
     for named, one in plain.groupby(keys, sort=False):
         values = [float(value) for value in one["value"]]
-        if len(set(map(str, values))) > 1:  # compare texts, because NaN is not equal to itself
+        if len(set(map(str, values))) > 1:  # compare the values as texts, because NaN is not equal to itself
             _, claim, workload, mechanism, figure, unit, where = map(str, named)
             unit_named = _unit(claim, workload, mechanism)
             rows.append([unit_named, words(figure), values[0], values[-1], unit, len(values), where])
@@ -316,7 +318,7 @@ def machine(view: ReportView) -> str:
     return f"{device}, {driver}torch {collected.versions.get('torch') or UNKNOWN}"
 
 
-SHOWN = 3  # trainers of a run to name; the others are only counted
+SHOWN = 3  # number of trainers of a run that are named; the others are only counted
 
 
 @dataclass(frozen=True)

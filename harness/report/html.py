@@ -24,16 +24,17 @@ from harness.report.together import DIFFERS, notes, of_each_part, rows
 from harness.report.view import ReportView
 from harness.report.wording import terms_in
 
-# Keep a page small enough to mail: decide what the report of a very large run leaves out, and in
-# which order.
+# Keep a page small enough to be sent by mail. Decide what the report of a very large run leaves out, and in which
+# order.
 #
-# Rows of tables, and texts that are also elsewhere, can be left out. Plots never are, so a page of many
+# Rows of tables can be left out, and texts that also stand elsewhere. Plots are never left out. So a page with many
 # plots can exceed the limit.
 
-BYTES = 396_000  # target size of a page, just below its limit of 400 KB
-BYTES_OF_PARTS = 596_000  # target size of a page of several run directories, just below its limit of 600 KB
-ROWS = 5  # rows that a folded table keeps on a page that is too large
-Render = Callable[[Sequence[Section], bool], str]  # True: shorten cards of units that held
+BYTES = 396_000  # target size of a page in bytes, just below the limit of 400 KB
+BYTES_OF_PARTS = 596_000  # target size in bytes of a page about several run directories, just below the limit of 600 KB
+ROWS = 5  # number of rows that a folded table keeps, if the page is too large
+# takes the sections, and True if the cards of units that held must be short
+Render = Callable[[Sequence[Section], bool], str]
 
 
 def page_within(size: int, sections: Sequence[Section], in_question: AbstractSet[str], render: Render) -> str:
@@ -103,7 +104,7 @@ def _written(table: Table) -> int:
     return 250 + sum(10 + sum(9 + len(cell.encode()) for cell in row) for row in table.rows)
 
 
-FEW_CARDS = 4  # with at most so many cards, cards of units that held are open too
+FEW_CARDS = 4  # up to this number of cards, the cards of units that held are open, too
 _OF_KINDS = tuple(imported(name) for name in SECTIONS)
 
 
@@ -119,7 +120,8 @@ def render(view: ReportView) -> str:
         "claimed": first_screen.claimed(view, rows),
         "headline": headline(view),
         "gate": view.gate,
-        "count_line": "" if not_whole(view) else view.count_line(),  # a count of held units would prove something
+        # in a run of only some units, a count of held units would seem to prove more than it does
+        "count_line": "" if not_whole(view) else view.count_line(),
         "contracts": [(line(item.id), clean(item.title, 400)) for item in view.contracts],
         "parts": _parts(view),
         "notes": [clean(note, 1000) for note in notes(view)],

@@ -22,11 +22,11 @@ from harness.report.together import of_each_part
 from harness.report.view import ReportView
 from harness.run_directory.shards import name_of
 
-# Attributes stay short, because some readers keep them in memory for every build, or cut them at 255 characters.
+# Keep attributes short. Some readers keep them in memory for every build, or cut them at 255 characters.
 MESSAGE = 240
 BODY = 2000
 OUTPUT = 20_000
-FIGURES = 60  # maximum figures in a case
+FIGURES = 60  # largest number of figures in a test case
 
 
 def render_junit(view: ReportView) -> str:
@@ -49,7 +49,7 @@ def render_junit(view: ReportView) -> str:
         _count(suite)
     _show(root, view, result)
     _count(root)
-    del root.attrib["skipped"]  # the schema allows no `skipped` attribute at the root
+    del root.attrib["skipped"]  # the JUnit schema allows no `skipped` attribute at the root
     ET.indent(root)
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + ET.tostring(root, encoding="unicode") + "\n"
 

@@ -13,7 +13,7 @@ from harness.judging.verdict import Figure
 from harness.numbers import counted, told_apart
 from harness.report.text import line
 
-# Describe where two trainings first differ: at which step, and which pass or update to look at.
+# Describe where two trainings first differ: at which step, and in which pass or update of the step.
 
 _DIFFER = ("differs", "exceeds_tolerance")
 

@@ -18,12 +18,13 @@ from harness.report.together import notes, of_each_part, rows
 from harness.report.view import ReportView
 from harness.report.what_now import what_now
 
-# Write a unit that did not hold as Markdown, for its file in the run directory and for its section of
-# the summary.
+# Write a unit that did not hold as Markdown. The text is used for the unit's file in the run directory and for its
+# section of the summary.
 
 TOLD = (Status.FAIL, Status.ERROR, Status.INCONCLUSIVE)
-FIGURES = 12  # maximum figures of a unit to list
-# Characters that are markup at their place: `_` at an end of a word, `:` in an address or the name of an emoji.
+FIGURES = 12  # largest number of a unit's figures that are listed
+# Characters that are markup only at some places: `_` at an end of a word, `:` in an address or around the name of an
+# emoji.
 _SIGNIFICANT = re.compile(
     r"([\\`*\[\]<>#|~$@]|&(?=[#\w]+;)|(?<![^\W_])_|_(?![^\W_])|(?:(?<!\w):(?=[a-z][\w+-]*:)|:(?=//))|^[+-])"
 )
@@ -95,7 +96,7 @@ def longest_row(text: str) -> int:
     return max((len(quotes) for quotes in re.findall("`+", text)), default=0)
 
 
-# GitHub drops a step summary that is larger than 1 MiB.
+# GitHub drops a step summary that is larger than 1 MiB, so stay below.
 LIMIT_BYTES = 1_000_000
 
 
@@ -107,7 +108,7 @@ def render_markdown(view: ReportView, limit: int = LIMIT_BYTES) -> str:
     details = [problem(view, verdict) for verdict in ordered if verdict.status in TOLD]
     recorded = view.recorded_sentence()
     tail = repeated(view) + (f"\n{recorded}\n" if recorded else "")
-    # 400 bytes are reserved for the two notes about what was left out.
+    # Reserve 400 bytes for the two notes about what was left out.
     room = limit - len((head + tail).encode()) - 400
     table, left_rows = _fitting(blocks, room)
     text, left_details = _fitting(details, room - len(table.encode()))
@@ -171,7 +172,7 @@ def _row(view: ReportView, verdict: Verdict) -> str:
 def repeated(view: ReportView) -> str:
     """Return the command that repeats the run, as a block of code."""
     command = repeats(view)
-    # The fence is longer than any row of backquotes in the command, so the command cannot close it.
+    # Make the fence longer than any row of backquotes in the command. So the command cannot end the code block.
     fence = "`" * max(3, 1 + longest_row(command or ""))
     shown = "\n".join(line(each, 2000) for each in command.split("\n")) if command else ""
     return f"\nReproduce:\n\n{fence}\n{shown}\n{fence}\n" if command else ""

@@ -28,7 +28,7 @@ from harness.report.view import WORDS, ReportView
 from harness.run_directory.verdict_file import Row
 
 FAILED = ("violated", "error")
-FEW = 3  # claims that a line names, at most, of units that were not run for the same reason
+FEW = 3  # largest number of claims that a line names, if units were not run for the same reason
 STYLES = {
     "held": "green",
     "violated": "bold red",
@@ -116,13 +116,14 @@ def _print_together(out: TextIO, group: Undecided) -> None:
     print_line((f"{'not run':>9}  ", STYLES["not run"]), reason, file=out, hang=11)
 
 
-# Show on stderr how a session proceeds: as one line at the bottom of a terminal, and rarely in a log.
+# Show on standard error how a session proceeds: as one line at the bottom of a terminal, or as a few lines in a log.
 #
-# Results are printed only at the end, so each unit is printed once even if stdout and stderr go to the
-# same place.
+# Results are printed only at the end. So each unit is printed once, even if standard output and standard error go to
+# the same place.
 
-Recorded = Callable[[Sequence[Run]], Mapping[str, float]]  # the seconds that runs like these took before, by id
-QUIET_S = 300.0  # seconds between lines in a log; some CI services end a job after ten minutes without output
+# takes runs; returns, for each run id, the seconds that similar runs took before
+Recorded = Callable[[Sequence[Run]], Mapping[str, float]]
+QUIET_S = 300.0  # Seconds between two lines in a log. Some CI services end a job after ten minutes without output.
 
 
 class Progress:
@@ -133,10 +134,11 @@ class Progress:
 
     def __init__(self, recorded: Recorded | None = None, stream: TextIO | None = None) -> None:
         self._stream = sys.stderr if stream is None else stream
-        self._tally = Counter[str]()  # counts of units and planted faults by outcome
+        self._tally = Counter[str]()  # number of units and planted faults with each outcome
         self._status, self._lock, self._over = StatusLine(self._stream), threading.Lock(), threading.Event()
         self._recorded, self._to_go = recorded, TimeToGo([])
-        self._phases: dict[str, tuple[str, float]] = {}  # for each run under way: its phase and start
+        # for each run that is executing: its phase, and the start of the phase
+        self._phases: dict[str, tuple[str, float]] = {}
         self._began = self._logged = time.monotonic()
         self.lookup = threading.Thread()
 
@@ -226,7 +228,7 @@ class Progress:
                     self._show()
 
     def _look_up(self, recorded: Recorded, runs: Sequence[Run]) -> None:
-        with suppress(Exception):  # without the recorded seconds only the estimate is missing
+        with suppress(Exception):  # an error here only means that the estimate is missing
             found = recorded(runs)
             with self._lock:
                 self._to_go.recorded = found
@@ -242,8 +244,8 @@ class TimeToGo:
 
     runs: Sequence[Run]
     recorded: Mapping[str, float] = field(default_factory=dict)
-    under_way: dict[str, float] = field(default_factory=dict)  # seconds so far, by run id
-    ended: dict[str, float] = field(default_factory=dict)  # total seconds, by run id
+    under_way: dict[str, float] = field(default_factory=dict)  # for runs that are executing: run id -> seconds so far
+    ended: dict[str, float] = field(default_factory=dict)  # for completed runs: run id -> total seconds
 
     def moves(self, run: str, seconds: float, *, over: bool) -> None:
         """Record how many seconds a run has taken so far, or in total if it is `over`."""
@@ -270,7 +272,8 @@ class TimeToGo:
     def _expected(self) -> dict[str, float]:
         here: defaultdict[str, list[float]] = defaultdict(list)
         for run in self.runs:
-            if run.id in self.ended and not _timed(run):  # a timing's time includes waiting for other timings
+            # leave out timings, because their time includes waiting for other timings
+            if run.id in self.ended and not _timed(run):
                 here[run.probe].append(self.ended[run.id])
         like_it = {run.id: mean(here[run.probe]) for run in self.runs if here[run.probe]}
         return like_it | {run.id: self.recorded[run.id] for run in self.runs if run.id in self.recorded}

@@ -18,13 +18,13 @@ from harness.run_directory.bundle import Header, Narrowed
 from harness.run_directory.costs import joined
 from harness.run_directory.shards import joined_attempts
 
-# Describe the parts of a page of several run directories: machine, commit and verdict of each, and
-# what differs.
+# Describe the parts of a page about several run directories: machine, commit and verdict of each part, and what differs
+# between the parts.
 #
-# A value that most parts share is unmarked; any other value is prefixed with `DIFFERS`.
+# A value that most parts share is shown without a mark. Any other value gets the prefix `DIFFERS`.
 
 DIFFERS = "≠ "
-FEW = 3  # distinct values of a fact to show at the top of the page
+FEW = 3  # number of distinct values of a fact that are shown at the top of the page
 UNKNOWN = "–"
 
 
@@ -218,7 +218,8 @@ def _header(headers: Mapping[str, Header], units: Sequence[JudgedUnit]) -> Heade
             {(one.contract, one.claim): one for header in headers.values() for one in header.drilled}.values()
         ),
         "attempts": joined_attempts(headers),
-        "narrowed": Narrowed(),  # a unit that no shard planned has a verdict too, so nothing is left out
+        # on this page every unit has a verdict, even if no shard planned the unit, so nothing is left out
+        "narrowed": Narrowed(),
         "commits": first.commits if all(other.commits == first.commits for other in others) else None,
     }
     return first.model_copy(update=changes)

@@ -35,7 +35,7 @@ WORDS = {
 REPLAYED = {
     "cuda_graph": "CUDA graph",
     "traced": "recorded operators, which the harness replayed itself (no CUDA graph)",
-}  # descriptions of the capture mechanisms that evidence names
+}  # descriptions of the capture mechanisms that the evidence names
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class ReportView:
     origins: Mapping[tuple[str, str, str], str] = field(default_factory=dict)
     apart: tuple[str, ...] = ()
     places: Mapping[tuple[str, str], tuple[str, int]] = field(default_factory=dict)
-    located: Mapping[tuple[str, str, str], FirstDifference] = field(default_factory=dict)  # by unit
+    located: Mapping[tuple[str, str, str], FirstDifference] = field(default_factory=dict)  # key: the unit
 
     @property
     def is_drill(self) -> bool:

@@ -17,9 +17,9 @@ from harness.report.text import line, sentence
 from harness.report.view import ReportView
 from harness.report.wording import reason_text
 
-FEW = 3  # claims to name for units that are undecided for the same reason
-LONG = 150  # a longer command is not repeated here, because the page has it at its end
-MOST = 20  # maximum steps of each kind; the others are only counted
+FEW = 3  # number of claims that are named if units are undecided for the same reason
+LONG = 150  # a command with more characters is not repeated here, because it stands at the end of the page
+MOST = 20  # largest number of steps of each kind; further steps are only counted
 Shown = Callable[[object, int], str]
 
 

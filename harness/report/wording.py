@@ -46,7 +46,7 @@ class ReasonText(BoundedModel):
         return next((told for words, told in self.where_it_says.items() if words in verdict.message), self.cause)
 
 
-OF_PACKAGE = ReasonText()  # for codes of installed packages, whose claims describe the cause
+OF_PACKAGE = ReasonText()  # the text for codes of installed packages, whose claims describe the cause
 
 
 def reason_text(code: str) -> ReasonText:

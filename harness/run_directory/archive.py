@@ -23,9 +23,9 @@ from harness.evidence.files import SIZE_LIMIT
 from harness.evidence.layout import shown, unfit
 
 SUFFIXES = (".tar", ".tar.gz", ".tar.xz", ".tgz", ".txz")
-TOP = "run"  # the only folder at the top of an archive that the harness writes
-_BLOCK = 20 * 512  # bytes that tarfile reads at a time
-_PADDING = 2**20  # largest number of zero bytes after the last member, which fill a tar file up to a whole record
+TOP = "run"  # name of the only folder at the top level of an archive that the harness writes
+_BLOCK = 20 * 512  # number of bytes that tarfile reads at a time
+_PADDING = 2**20  # Largest number of zero bytes after the last member. They fill a tar file up to a whole record.
 _DAMAGE = (tarfile.TarError, lzma.LZMAError, zlib.error, EOFError, OSError, ValueError, RecursionError, OverflowError)
 _PLAIN = (tarfile.REGTYPE, tarfile.AREGTYPE)
 _KINDS = {
@@ -43,13 +43,13 @@ class Limits:
     """Limits for unpacking an archive, in bytes if no other unit is given."""
 
     compressed: int = 256 * 2**20
-    unpacked: int = 2**30  # all files together
+    unpacked: int = 2**30  # largest number of bytes of all files together
     file: int = SIZE_LIMIT
-    members: int = 10_000  # files and folders
-    header: int = 16 * 2**10  # between two files: one header with a long name
+    members: int = 10_000  # largest number of files and folders
+    header: int = 16 * 2**10  # largest number of bytes between two files: one header with a long name
     name: int = 512
-    depth: int = 8  # names in a path
-    decoder: int = 128 * 2**20  # memory of the decoder: `xz -9` needs 65 MiB
+    depth: int = 8  # largest number of names in a path
+    decoder: int = 128 * 2**20  # largest memory of the decoder in bytes; `xz -9` needs 65 MiB
 
 
 LIMITS = Limits()
@@ -106,7 +106,7 @@ def unpack(archive: Path, folder: Path, limits: Limits = LIMITS, first: str = ""
     try:
         with archive.open("rb") as file:
             stream = _Stream(_decompressed(file, archive, limits), archive)
-            stream.allow(limits.header)  # opening reads the first header
+            stream.allow(limits.header)  # opening the archive reads the first header
             with tarfile.open(fileobj=stream, mode="r|", tarinfo=_Member, bufsize=_BLOCK) as tar:  # type: ignore[call-overload]
                 _Unpacking(archive, folder, limits, tar, stream, first).run()
     except _DAMAGE as error:
@@ -228,7 +228,7 @@ class _Unpacking:
             self._refuse(member.name, "holds plain files and folders only", got)
         if hasattr(tarfile, "data_filter"):
             tarfile.data_filter(member, str(self.folder))
-        if not path.parts and member.isdir():  # the folder itself, as `tar .` writes it
+        if not path.parts and member.isdir():  # an entry for the folder itself, as `tar` writes it for `.`
             return
         self._once(path, member)
         target = self.folder / path
@@ -272,7 +272,7 @@ class _Unpacking:
             self._refuse(member.name, f"unpacks to at most {self.limits.unpacked} bytes", "more")
         self.stream.allow(member.size + self.limits.header)
         source = self.tar.extractfile(member)
-        if source is not None:  # a plain file; tarfile raises an error if it ends early
+        if source is not None:  # the member is a plain file; tarfile raises an error if the file ends early
             with target.open("xb") as file:
                 shutil.copyfileobj(source, file)
 

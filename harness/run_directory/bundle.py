@@ -49,7 +49,7 @@ class Attempts(Record):
     """Earlier timings of a run's units. ci: the number of the run's attempt in its CI job, from 1."""
 
     timings: list[TimedBefore] = Field(default_factory=list)
-    ci: Annotated[int, Field(ge=1)] | None = None  # None: not known
+    ci: Annotated[int, Field(ge=1)] | None = None  # number of the attempt in CI; None: unknown
 
     def directories(self, unit: tuple[str, str, str]) -> list[str]:
         """Return the names of the other directories that timed a unit (contract, claim, workload)."""
@@ -101,7 +101,7 @@ class Resumption(Record):
     cut_off: the executed runs that had started before the interruption. Their earlier evidence was removed.
     """
 
-    at: str  # ISO 8601, UTC
+    at: str  # time in ISO 8601, in UTC
     command: list[str]
     executed: list[str]
     cut_off: list[str]
@@ -113,20 +113,24 @@ class Header(Versioned):
     older: ClassVar = {1: header_1}
     format_version: Literal[2, 3] = 3
     purpose: Literal["verify", "fault", "drill"]
-    started_at: str  # ISO 8601, UTC
+    started_at: str  # time in ISO 8601, in UTC
     command: list[str]
     narrowed: Narrowed = Narrowed()
-    fault: str | None = None  # the planted fault if the purpose is "fault"
-    commits: TwoCommits | None = None  # of candidates and baselines; None: all arms used the working tree
+    fault: str | None = None  # if the purpose is "fault": the name of the planted fault
+    # the commits of candidates and of baselines; None: all arms used the working tree
+    commits: TwoCommits | None = None
     environment: Environment
     units: list[Unit]
-    runs: dict[str, ProbeName]  # planned run -> its probe
+    runs: dict[str, ProbeName]  # id of each planned run -> its probe
     digests: Digests
-    contract_files: dict[str, str] = Field(default_factory=dict)  # paths by id, from the folder where the run started
+    # contract id -> path of its file, from the folder in which the run was started
+    contract_files: dict[str, str] = Field(default_factory=dict)
     waivers: list[WaiverRecord] = Field(default_factory=list)
-    attempts: Attempts = Attempts()  # attempts before this run
-    drilled: list[ClaimDrilled] = Field(default_factory=list)  # results of the drills in the same folder at the start
-    resumed: list[Resumption] = Field(default_factory=list)  # after interruptions
+    attempts: Attempts = Attempts()  # attempts that were made before this run
+    # results of the drills that were in the same folder when the run started
+    drilled: list[ClaimDrilled] = Field(default_factory=list)
+    # one entry for each time that the run was resumed after an interruption
+    resumed: list[Resumption] = Field(default_factory=list)
 
     @property
     def before_manifests(self) -> bool:
@@ -224,9 +228,9 @@ class Bundle:
             if not directory.is_dir():
                 return self._dead(run_id, "incomplete", "the run left no evidence")
             run, evidence = read_so_far(directory) if self.under_way else read_run(directory)
-        except EvidenceError as error:  # only the units of this run lose their verdicts
+        except EvidenceError as error:  # damaged evidence costs only the units of this run their verdicts
             return self._dead(run_id, "garbage", error.got)
-        except OSError as error:  # the same if this user may not read a file
+        except OSError as error:  # the same holds if this user may not read a file
             return self._dead(run_id, "garbage", f"cannot be read: {error.strerror or type(error).__name__}")
         if run.id != run_id:
             return self._dead(run_id, "garbage", f"this is the evidence of run {run.id!r}")

@@ -57,11 +57,12 @@ _WORDS = {
     Kind.MEMORY_MEASUREMENT: "measuring memory",
     Kind.LOCATING: "locating first differences",
 }
-# Phases of an arm: `ARM: …` or `ARM.REPLICA: …`. A key that ends in a space is a prefix of several phase names.
+# Phases of an arm are named `ARM: …` or `ARM.REPLICA: …`. The keys below are what follows the colon. A key that ends in
+# a space is the prefix of several names.
 _OF_AN_ARM = {
     "open": Kind.OPENING,
     "warm-up": Kind.WARM_UP,
-    "start": Kind.END,  # digests of the state at the start
+    "start": Kind.END,  # in this phase the digests of the state at the start are computed
     "steps": Kind.JUDGED_TRAINING,
     "end": Kind.END,
     "re-capture": Kind.JUDGED_TRAINING,
@@ -73,7 +74,7 @@ _OF_AN_ARM = {
     "steps after the save": Kind.JUDGED_TRAINING,
     "threads after the save": Kind.END,
     "load": Kind.OPENING,
-    "gradients": Kind.JUDGED_TRAINING,  # at another arm's parameters
+    "gradients": Kind.JUDGED_TRAINING,  # gradients at the parameters of another arm
     "watch replays": Kind.DETECTORS,
     "host syncs": Kind.DETECTORS,
     "census": Kind.CAPTURE_EVIDENCE,
@@ -152,7 +153,8 @@ def spans(worker: WorkerTimes, controls: Collection[str] = ()) -> list[Span]:
         return list(_until_the_next(marks))
     marks = list(_before_the_run(worker.process))
     spent = worker.run.settings.get(SPENT)
-    if marks and isinstance(spent, int | float) and spent > 0:  # executions whose evidence was not kept
+    # earlier executions took this time, but their evidence was not kept
+    if marks and isinstance(spent, int | float) and spent > 0:
         marks.insert(0, ("earlier executions", Kind.LOCATING, marks[0][2] - spent))
     marks += [(phase.name, kind_of(phase.name, controls), phase.began or 0.0) for phase in worker.phases]
     if worker.complete is not None and worker.phases:
@@ -221,11 +223,12 @@ class Costs(Record):
     """
 
     clocked: bool = True
-    wall_seconds: Amount = 0.0  # the sum, for several directories
-    gpu_seconds: Amount = 0.0  # in which a run held a GPU and neither waited nor was stopped
-    processor_seconds: Amount | None = None  # of workers that completed; None: not recorded
+    wall_seconds: Amount = 0.0  # for several directories: the sum of their seconds
+    gpu_seconds: Amount = 0.0  # seconds in which a run held a GPU and neither waited nor was stopped
+    processor_seconds: Amount | None = None  # processor seconds of the workers that completed; None: not recorded
     by_kind: dict[Kind, Amount] = Field(default_factory=dict)
-    gpu_by_kind: dict[Kind, Amount] = Field(default_factory=dict)  # time that several runs share is divided among them
+    # GPU seconds; time that several runs share is divided among them
+    gpu_by_kind: dict[Kind, Amount] = Field(default_factory=dict)
     by_run: dict[str, list[PhaseSeconds]] = Field(default_factory=dict)
 
     @property
@@ -301,7 +304,8 @@ def joined(parts: Sequence[tuple[str, Costs]]) -> Costs:
     by_run: defaultdict[str, list[PhaseSeconds]] = defaultdict(list)
     for name, part in parts:
         for run, phases in part.by_run.items():
-            by_run[f"{name}/{run}" if name else run] += phases  # folders in different places may have one name
+            # two folders in different places may have the same name, so add up their phases
+            by_run[f"{name}/{run}" if name else run] += phases
     return Costs(
         clocked=all(part.clocked for part in each),
         wall_seconds=_rounded(sum(part.wall_seconds for part in each)),
@@ -366,7 +370,7 @@ def _times(bundle: Bundle) -> Mapping[str, list[WorkerTimes]]:
     return {name: workers for name, workers in seen.items() if workers}
 
 
-Name = tuple[str, str, str]  # of a unit: contract, claim, workload
+Name = tuple[str, str, str]  # names of the unit's contract, claim and workload
 
 
 class Busy(NamedTuple):

@@ -38,12 +38,11 @@ from harness.run_directory.writer import CHANGED, UNFINISHED_NAME, BundleWriter,
 if TYPE_CHECKING:
     from harness.contract.load import LoadedContract
 
-# Keep `journal.json` in a run directory that is being written: how it was started, and the digest
-# of each ended run.
+# Keep `journal.json` in a run directory while the directory is written. It records how the run was started, and the
+# digest of each completed run.
 #
-# Only this file shows which runs of an interrupted directory have ended, so it is rewritten after
-# each run. It is removed when the directory is sealed, because the manifest then has the
-# digests.
+# If the directory is interrupted, only this file shows which runs are complete. So it is rewritten after each run. It
+# is removed when the directory is sealed, because the manifest then contains the digests.
 
 
 class JournalFile(Record):
@@ -61,7 +60,7 @@ class JournalFile(Record):
 
 
 class _Written(JournalFile):
-    checksum: Digest  # of the rest of the content, so that a changed file is recognized
+    checksum: Digest  # digest of the rest of the content, which shows if the file was changed
 
 
 def journal_text(content: JournalFile) -> str:
@@ -119,7 +118,8 @@ def changed_since(directory: Path, journal: JournalFile) -> list[str]:
 @contextmanager
 def alone_in(directory: Path) -> Iterator[None]:
     """Lock the directory, so that no other process makes or resumes it. Raises UsageError if another process does."""
-    from filelock import FileLock, Timeout  # installed by the extra `run`, like everything that executes runs
+    # import late: only the extra `run` installs this package, like everything that executes runs
+    from filelock import FileLock, Timeout
 
     lock = FileLock(directory / layout.LOCK)
     try:
@@ -283,7 +283,7 @@ def made_directory(
 @contextmanager
 def _new(described: Described, final: Path, *, named: bool) -> Iterator[tuple[BundleWriter, Journal]]:
     writer = BundleWriter(final, described.header, described.contracts, described.waivers, named=named)
-    # if nothing is executed, the library for locks may be missing, and there is nothing to resume
+    # If nothing is executed, there is nothing to resume, and the package for locks may be missing. So do not lock.
     with alone_in(writer.path) if described.work else nullcontext():
         if named and described.work:
             _refuse_one_under_way(writer)
@@ -291,7 +291,7 @@ def _new(described: Described, final: Path, *, named: bool) -> Iterator[tuple[Bu
         try:
             journal.write()
         except BaseException:
-            shutil.rmtree(writer.path, ignore_errors=True)  # it has no evidence yet
+            shutil.rmtree(writer.path, ignore_errors=True)  # the directory has no evidence yet, so remove it
             raise
         yield writer, journal
 
@@ -303,7 +303,7 @@ def _refuse_one_under_way(writer: BundleWriter) -> None:
     """
     for other in sorted(_unfinished_of(writer.final)):
         if other != writer.path and not is_free(other / layout.LOCK):
-            shutil.rmtree(writer.path, ignore_errors=True)  # there is nothing in it yet
+            shutil.rmtree(writer.path, ignore_errors=True)  # the directory is still empty, so remove it
             raise UsageError(
                 "a run directory is written once",
                 where=str(writer.final),
@@ -332,7 +332,8 @@ def _interrupted(described: Described, directory: Path) -> Iterator[tuple[Bundle
         )
         header = bundle.header.model_copy(update={"resumed": [*bundle.header.resumed, resumption]})
         kept = {name: digest for name, digest in journal.ended.items() if name not in executed}
-        # the header changes next; if the process is killed before, the earlier header remains
+        # The header changes after this. If the process is killed in between, the journal must also accept the earlier
+        # header.
         headers = [digest_of(header_text(bundle.header)), digest_of(header_text(header))]
         noted = Journal(directory, journal.model_copy(update={"headers": headers, "ended": kept}))
         noted.write()

@@ -27,7 +27,7 @@ from harness.evidence.layout import shown
 from harness.platform.paths import require_existing
 from harness.run_directory.archive import SUFFIXES, is_archive, unpack
 
-_RUN = (layout.HEADER, layout.ARCHIVE)  # a run has one of these files, and one of the next:
+_RUN = (layout.HEADER, layout.ARCHIVE)  # a run has one of the files in `_RUN`, and one of the files in `_ITS_OWN`
 _ITS_OWN = (layout.MANIFEST, layout.INCOMPLETE, layout.VERDICTS)
 
 
@@ -90,7 +90,7 @@ def temporary_folder(final: Path, behind: str = "") -> Path:
 
 
 def _require_readable(final: Path) -> None:
-    umask = os.umask(0o077)  # the umask can only be read by setting it
+    umask = os.umask(0o077)  # the umask can be read only by setting it
     os.umask(umask)
     if umask & stat.S_IRWXU:
         raise UsageError(
@@ -144,9 +144,10 @@ class _Together:
 
     def __init__(self) -> None:
         self.path = Path()
-        self._folders: list[Path] = []  # new folders
-        self._beside: dict[Path, Path] = {}  # final path -> temporary file next to it
-        self._before: dict[Path, bytes | None] = {}  # earlier content of the replaced files; None: there was no file
+        self._folders: list[Path] = []  # folders that were created
+        self._beside: dict[Path, Path] = {}  # final path -> temporary file in the same folder
+        # path of a replaced file -> its earlier content; None: there was no file
+        self._before: dict[Path, bytes | None] = {}
 
     def put_beside(self, path: Path, text: str) -> None:
         self.path = path
@@ -188,9 +189,9 @@ _RULE = "evidence is read from a run directory or an archive of one"
 class Place:
     """The folders with the parts of a run. temporary: a folder to remove when nothing reads it any more."""
 
-    named: Path  # the path that the caller gave, which messages and pages show
-    root: Path  # contains `run.json`, `contracts/`, `waivers/`, `evidence/`
-    derived: Path  # contains `verdicts.json`, `drill.json`, the pages, and the run's manifest
+    named: Path  # the path that the caller gave; messages and pages show it
+    root: Path  # contains `run.json`, `contracts/`, `waivers/` and `evidence/`
+    derived: Path  # contains `verdicts.json`, `drill.json`, the pages, and the manifest of the run
     temporary: Path | None = None
 
     @property

@@ -27,7 +27,7 @@ from harness.numbers import dump_json
 from harness.run_directory.archive import LIMITS, TOP
 from harness.run_directory.places import Place
 
-Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]  # SHA-256
+Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]  # a SHA-256 digest in hex digits
 _MOST_BYTES = 64 * 2**20
 
 
@@ -35,7 +35,7 @@ class ListedFile(Record):
     """A plain file. path: relative to the manifest's folder."""
 
     path: str
-    size: Annotated[int, Field(ge=0, strict=True)]  # bytes
+    size: Annotated[int, Field(ge=0, strict=True)]  # size in bytes
     sha256: Digest
 
 
@@ -45,7 +45,7 @@ class Manifest(Record):
     format_version: Literal[1] = 1
     files: list[ListedFile]
     folders: list[str]
-    seen: Digest  # `seen_digest` of header, contracts, waivers and evidence
+    seen: Digest  # the `seen_digest` of header, contracts, waivers and evidence
     replaces: Digest | None = None
 
     @model_validator(mode="after")
@@ -120,8 +120,10 @@ def seen_digest(files: list[ListedFile], folders: list[str]) -> str:
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
-MOST = 100_000  # files and folders, so that listing an untrusted directory ends
-_LONGEST, _DEEPEST = LIMITS.name - len(TOP) - 1, LIMITS.depth - 1  # limits of paths below the top folder of an archive
+# largest number of files and folders that are listed, so that listing an untrusted directory comes to an end
+MOST = 100_000
+# limits for a path below the top folder of an archive: number of characters, and number of names
+_LONGEST, _DEEPEST = LIMITS.name - len(TOP) - 1, LIMITS.depth - 1
 
 
 @dataclass
@@ -214,7 +216,8 @@ class Seal:
         return [f"{name}: {what}" for name, what in self.differences]
 
 
-BEING_WRITTEN = Seal()  # for a directory that is being written: nothing is listed, so nothing can differ
+# the seal of a directory that is still being written: it lists nothing, so nothing can differ from it
+BEING_WRITTEN = Seal()
 
 
 def seal_of(place: Place, *, before_manifests: bool) -> Seal:

@@ -31,12 +31,12 @@ from harness.kinds.speed.model import ThroughputRatio
 from harness.run_directory.bundle import Attempts, Bundle, Header, TimedBefore
 from harness.run_directory.interrupted_run import other_commits
 
-_Timing = tuple[str, str, str]  # contract, claim, workload
-# Environment variables of CI services with the attempt of a job, and each variable's value for the first attempt.
+_Timing = tuple[str, str, str]  # names of contract, claim and workload
+# Environment variables in which CI services store the number of a job's attempt -> value in the first attempt.
 CI_ATTEMPTS = {
     "GITHUB_RUN_ATTEMPT": 1,
     "BUILDKITE_RETRY_COUNT": 0,
-    "SYSTEM_JOBATTEMPT": 1,  # Azure Pipelines
+    "SYSTEM_JOBATTEMPT": 1,  # the variable of Azure Pipelines
 }
 
 

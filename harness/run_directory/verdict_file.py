@@ -143,7 +143,9 @@ def _without_sentences(recorded: bytes) -> bytes | None:
 
 
 FILE = layout.DRILL
-MOST_ORDERS = 10_000  # orders of shared files to try; the header with the right order is at the archive's end
+# Largest number of orders of shared files that are tried. The header, which has the right order, is at the end of the
+# archive.
+MOST_ORDERS = 10_000
 Scalar = bool | int | Real | str
 
 
@@ -208,7 +210,7 @@ class DrillMachine(Record):
     host_memory_gib: Real
 
 
-INTERRUPTED = "interrupted"  # reason of a fault that was not planted because the drill was interrupted
+INTERRUPTED = "interrupted"  # the reason for a fault that was not planted because the drill was interrupted
 
 
 class DrillRecord(Versioned):
@@ -220,7 +222,7 @@ class DrillRecord(Versioned):
     older: ClassVar = {1: drill_record_1}
     format_version: Literal[2] = 2
     planned: int
-    recorded_at: str  # ISO 8601, UTC
+    recorded_at: str  # time in ISO 8601, in UTC
     machine: DrillMachine
     contracts: dict[str, str]
     controls: list[Control]
@@ -275,7 +277,7 @@ def record_of(path: Path, contracts: Sequence[LoadedContract], known: dict[str, 
     drilled = {one.contract.id: record.contracts[one.contract.id] for one in changed}
     known = {} if known is None else known
     unread = [contract for contract, digest in drilled.items() if not known.get(digest)]
-    if unread:  # another drill may have the copy that an earlier one lacked
+    if unread:  # another drill may contain a copy of the contract that an earlier drill lacked
         with TemporaryDirectory(prefix="harness-drill-") as scratch:
             copies = _copies(path.parent, Path(scratch))
             known.update({drilled[contract]: _demands(copies, contract, record) for contract in unread})
@@ -330,7 +332,7 @@ class ClaimDrilled(Record):
     killed: Count
     planted: Count
     not_run: Count
-    recorded_at: str  # ISO 8601, UTC
+    recorded_at: str  # time in ISO 8601, in UTC
 
 
 def drilled_claims(records: Sequence[DrillRecord], contracts: Mapping[str, str]) -> list[ClaimDrilled]:
@@ -344,7 +346,7 @@ def drilled_claims(records: Sequence[DrillRecord], contracts: Mapping[str, str])
         for contract, claim in dict.fromkeys(unit for unit in units if unit[0] in of_this_text):
             unit = (contract, claim)
             if unit in found and found[unit].planted and unit not in planted:
-                continue  # a machine that can plant no fault does not change the result of another machine
+                continue  # if a machine can plant no fault, the result of another machine stays
             found[unit] = ClaimDrilled(
                 contract=contract,
                 claim=claim,

@@ -35,11 +35,12 @@ from harness.run_directory.seal import (
 if TYPE_CHECKING:
     from harness.contract.load import LoadedContract
 
-UNFINISHED_NAME = ".incomplete-"  # after the final name, and followed by random characters
-KEPT = f"kept what there is, marked {layout.INCOMPLETE}"  # start of a note that names the directory
+UNFINISHED_NAME = ".incomplete-"  # stands between the final name and some random characters
+KEPT = f"kept what there is, marked {layout.INCOMPLETE}"  # the start of a note that names the directory
 PAGES = (layout.PAGE, layout.SUMMARY, layout.JUNIT)
 OWN_FILES = (layout.HEADER, layout.INCOMPLETE, layout.MANIFEST, layout.JOURNAL, layout.VERDICTS, layout.DRILL, *PAGES)
-OWN_FOLDERS = (layout.CONTRACTS, f"{layout.CONTRACTS}/{layout.SHARED_FILES}", layout.WAIVERS)  # folders of copies
+# the folders that contain copies of contracts and waivers
+OWN_FOLDERS = (layout.CONTRACTS, f"{layout.CONTRACTS}/{layout.SHARED_FILES}", layout.WAIVERS)
 CHANGED = "changed since the run ended"
 ALL_OR_NONE = nullcontext[None]()
 
@@ -78,14 +79,14 @@ class BundleWriter:
         self.digest: str | None = None
         if interrupted is None:
             self.path = temporary_folder(final, UNFINISHED_NAME)
-            self.path.chmod(0o755)  # a report is for others to read
+            self.path.chmod(0o755)  # other users must be able to read a report
         else:
             self.path = interrupted
             self._remove_what_was_made_of_it()
         try:
             self.put_back()
         except BaseException:
-            if interrupted is None:  # it has no evidence yet
+            if interrupted is None:  # a new directory has no evidence yet, so remove it
                 shutil.rmtree(self.path, ignore_errors=True)
             raise
 
@@ -129,7 +130,8 @@ class BundleWriter:
             settle_run(entry)
         for run in changed:
             folder = self.evidence_directory(run)
-            for one in (lane_folders(folder) or [folder]) if folder.is_dir() else ():  # a missing folder is incomplete
+            # a missing folder counts as incomplete evidence anyway
+            for one in (lane_folders(folder) or [folder]) if folder.is_dir() else ():
                 _write_death(one, f"its evidence was {CHANGED}")
 
     def finish(self) -> Path:
@@ -139,7 +141,8 @@ class BundleWriter:
         if other code swallowed a signal, because since then a module may have been imported only in part.
         """
         raise_if_noted()
-        if not self._named and self.final != self.path:  # another run of the same second may have taken the name
+        # another run that started in the same second may have taken the name
+        if not self._named and self.final != self.path:
             self.final = unused(self.final)
         manifest = manifest_of(self.path)
         try:
@@ -174,11 +177,12 @@ class BundleWriter:
         run and prevent the mark. A run without a manifest counts as unfinished even without the mark.
         """
         each = suppress(OSError)
-        if not self.path.exists():  # `finish` was interrupted after its renaming
+        if not self.path.exists():  # `finish` was interrupted after it had renamed the directory
             self.path = self.final
         with each:
             own_folder(self.path)
-        self._remove_what_was_made_of_it(each)  # before anything is written, because removing frees disk space
+        # remove these files before anything is written, because removing frees disk space
+        self._remove_what_was_made_of_it(each)
         self.put_back(each)
         with each:
             if not self.final.exists():
@@ -216,7 +220,7 @@ def settle_run(entry: Path) -> None:
     """Remove the files of run `entry` below `evidence/` that cannot be sealed, and record a death for each."""
     only = listing(entry).unfit if entry.is_dir() and not entry.is_symlink() else {".": "no folder of its own"}
     for name, what in sorted(only.items()):
-        with suppress(OSError):  # a file that cannot be removed is an error when the directory is sealed
+        with suppress(OSError):  # a file that cannot be removed here is reported when the directory is sealed
             remove(entry if name == "." else entry / name)
         lane = name.partition("/")[0]
         _record_death(entry / lane if lane.startswith(layout.LANE) else entry, name, what)

@@ -40,7 +40,7 @@ def option_error(what: str, name: str, value: Scalar, known: Mapping[str, object
     return f"{what} '{name}' cannot be {value!r}; {nearest(value, map(str, choices))}"
 
 
-SHOWN = 5  # names that a message lists
+SHOWN = 5  # largest number of names that a message lists
 
 
 class AdapterError(HarnessError):
@@ -79,7 +79,7 @@ def require_callable_with(function: Any, name: str, arguments: Mapping[str, Any]
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
-        return  # Python knows no signature: a wrong call fails when it is made
+        return  # Python does not know the signature of this function, so a wrong call fails only when it is made
     method = inspect.ismethod(function)
     defined = inspect.signature(function.__func__) if method else signature
     parameters = ", ".join([*(["self"] if method else []), *arguments])
@@ -250,7 +250,8 @@ def _wrong_metrics(function: Callable[..., Any], found: str, remedy: str) -> Ada
 def _named_tensors(found: object, call: str, function: Callable[..., Any], example: str) -> dict[str, Tensor]:
     import torch
 
-    def wrong(got: str, remedy: str) -> AdapterError:  # only on failure: return_place parses source
+    # a function, so that the sources are parsed by `return_place` only if there is an error
+    def wrong(got: str, remedy: str) -> AdapterError:
         rule = f"{call} returns a dictionary of tensors by name"
         return AdapterError(rule, where=return_place(function), got=got, remedy=remedy)
 
@@ -269,7 +270,7 @@ def _wrong_parameters(function: Any, found: str, remedy: str) -> AdapterError:
     return AdapterError(rule, where=return_place(function), got=found, remedy=remedy)
 
 
-WHOLE = "value"  # the name for a number that is returned without a name
+WHOLE = "value"  # the name that is given to a number that was returned without a name
 
 
 def require_values(returned: object, evaluate: Callable[[], object]) -> dict[str, float]:

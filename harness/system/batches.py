@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 # A trainer's batch is a tensor, or a tuple, list or dictionary of tensors. Containers may be nested.
 #
-# The harness names each tensor of a batch: by its key in a dictionary, by its position in a tuple or
-# a list, and by the path where containers are nested (`inputs.tokens`, `0`, `1.mask`). A step gets its
-# batch in the structure that `batch(index)` returned.
+# The harness gives each tensor of a batch a name. In a dictionary the name is the key. In a tuple or a list it is the
+# position. In nested containers it is the path (`inputs.tokens`, `0`, `1.mask`). A step gets its batch in the same
+# structure that `batch(index)` returned.
 
-ALONE = "batch"  # the name of a tensor that is the batch itself
+ALONE = "batch"  # the name of the tensor, if the batch is a single tensor
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ def odd_key(batch: object) -> object | None:
 
 
 def _sequence(kind: type, entries: list[Any]) -> Any:
-    if hasattr(kind, "_fields"):  # a named tuple
+    if hasattr(kind, "_fields"):  # `kind` is a named tuple
         return kind(*entries)
     return entries if issubclass(kind, list) else tuple(entries)
 

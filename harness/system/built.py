@@ -15,7 +15,7 @@ from harness.system.users_code import definition, return_place
 if TYPE_CHECKING:
     from torch import Tensor
 
-Batch = Any  # what `batch` returns, in a structure that `batches` can split
+Batch = Any  # what `batch` returns, in a structure that the module `batches` can split
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class PlantedFault:
         return FaultDescription(name, self.summary, self.arms, self.breaks, self.needs)
 
 
-# The arguments that the harness calls each function with, by parameter name.
+# For each function: names and values of the arguments with which the harness calls it.
 _CALLS: dict[str, dict[str, Any]] = {
     "step": {"batch": {}},
     "batch": {"index": 0},
@@ -96,7 +96,8 @@ _CALLS: dict[str, dict[str, Any]] = {
     "metrics": {},
     "captured": {},
 }
-_NEEDED_BY = {"evaluate": "evaluate", "save": "resume", "load": "resume", "captured": "capture"}  # capabilities
+# name of a function -> name of the capability that needs it
+_NEEDED_BY = {"evaluate": "evaluate", "save": "resume", "load": "resume", "captured": "capture"}
 
 
 def as_step_function(returned: object, build: Callable[..., Any], name: str = "build") -> StepFunction:
@@ -152,7 +153,7 @@ def _with_named_parameters(function: StepFunction, build: Callable[..., Any], na
         return replace(function, parameters=lambda: dict(given.named_parameters()))
     if callable(given) or not isinstance(given, Iterable) or isinstance(given, str | torch.Tensor):
         return function
-    # keep a dictionary or list itself, so that a step that replaces its tensors is reported
+    # If a dictionary or list was given, keep that object. So the harness sees it if a step replaces tensors in it.
     several = given if isinstance(given, Mapping | list) else list(given)
     wrong = [f"{describe_value(each)} under `{key}`" for key, each in _by_name(several).items() if not _trains(each)]
     if wrong or not _by_name(several):

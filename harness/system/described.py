@@ -32,7 +32,8 @@ from harness.platform.paths import add_working_directory
 from harness.processes.child import Child, Ending, Line, start_child
 from harness.system.protocol import Expectation, FaultDescription, Scalar, SystemDescription
 
-FREE = {"bool": bool, "int": int, "float": float, "str": str}  # types of an option that has no choices
+# type of an option without choices, by the name that a description uses
+FREE = {"bool": bool, "int": int, "float": float, "str": str}
 MOST_ENTRIES, MOST_CHARACTERS, MOST_INTEGER = 10_000, 10_000, 2**63
 T = TypeVar("T")
 
@@ -184,11 +185,11 @@ def _expectation(value: object, field: str) -> dict[str, Any]:
 
 
 Description = SystemDescription | SystemResolutionError
-LIMIT_S = 60.0  # for each system; an import of a large package from a cold disk takes long
-MOST_BYTES = 16 * 2**20  # of an answer, and of what is printed meanwhile
-STACK_S = 1.0  # for a hanging process to print its stack
-ENDING_S = 10.0  # for a process to end after it has closed its pipes
-SHOWN = 300  # characters of the last lines that were printed
+LIMIT_S = 60.0  # seconds for each system; importing a large package from a cold disk takes long
+MOST_BYTES = 16 * 2**20  # largest number of bytes of an answer, and of what the process prints until then
+STACK_S = 1.0  # seconds that a hanging process gets to print its stack
+ENDING_S = 10.0  # seconds that a process gets to end after it has closed its pipes
+SHOWN = 300  # largest number of characters shown of the last printed lines
 FRAME = re.compile(r'File "([^"<]+)", line (\d+) in')
 
 _answers: dict[tuple[str, ...], Description] = {}
@@ -209,7 +210,7 @@ def describe_all(
 
     at: the import path of another commit's systems; None for the working tree.
     """
-    add_working_directory()  # for other code that looks for the systems' files
+    add_working_directory()  # so that other code can find the systems' files, too
     wanted = list(dict.fromkeys(names))
     unknown = [name for name in wanted if _key(name, at) not in _answers]
     if unknown:
@@ -334,7 +335,7 @@ class _Describer:
         if ending is None:
             return "the descriptor for answers closed"
         while _readable([self._child.output], 0.0) and self._keep_printed():
-            pass  # read the rest of its output
+            pass  # read the rest of the process's output
         return ending.name
 
 

@@ -29,14 +29,14 @@ from harness.system.described import NotADescription, to_plain
 from harness.system.resolve import resolve
 from harness.system.users_code import attribute_place, named, text_of
 
-MOST = 500  # characters of a message
-_exit = os._exit  # keep the original: a system may replace `os._exit`
+MOST = 500  # largest number of characters of a message
+_exit = os._exit  # keep the original function, because a system may replace `os._exit`
 
 
 def main() -> None:
     """Answer requests until there are no more."""
     line = take_standard_input()
-    # the parent sends SIGTERM when an answer takes too long; print the stack of the hanging code
+    # If an answer takes too long, the parent sends SIGTERM. Then print the stack of the hanging code.
     faulthandler.register(signal.SIGTERM, os.dup(2), all_threads=False)
     if at := loads(line.receive(None) or "null"):
         ImportPath(**at).use()
@@ -90,7 +90,7 @@ def _place(error: BaseException | None) -> str:
 def _declared(system: object, problem: str) -> str:
     """Return file and line where the system's class sets the field that a problem names, or defines `describe`."""
     field = re.split(r"[.:\[ ]", problem.removeprefix("a key of "), maxsplit=1)[0]
-    with suppress(Exception):  # an untrusted class
+    with suppress(Exception):  # the class is untrusted, so reading it may raise anything
         return f" ({attribute_place(type(system), field, 'describe')})"
     return ""
 

@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 
     from harness.contract.schema import Arm, Workload
 
-_GROUP = "of_made_steps"  # group of `faults.yaml`
-MOMENTUM = 0.1  # torch's default for BatchNorm
-# let a compiled step draw the random numbers of the uncompiled one, so that dropout is equal in both
+_GROUP = "of_made_steps"  # name of a group in `faults.yaml`
+MOMENTUM = 0.1  # torch's default value of BatchNorm's `momentum`
+# With this option a compiled step draws the same random numbers as the uncompiled step. So dropout is equal in both.
 AS_DRAWN: dict[str, str | int | bool | Callable[..., Any]] = {"fallback_random": True}
 
 
@@ -73,7 +73,8 @@ class WaitingRun(AskedRun):
         first = next(iter(self._parameters.values()))
 
         def wait() -> Tensor:
-            total = first.detach().abs().sum()  # a loss is real, also where parameters are complex
+            # `abs` makes the value real, as a loss must be, even if the parameters are complex
+            total = first.detach().abs().sum()
             total.item()
             return total
 
@@ -231,7 +232,8 @@ class MadeStepSystem(StepFunctionSystem):
         {"trains": bool, "waits": bool, "compile": bool, "optimized": bool}
     )
 
-    captures_itself = False  # True if `build` returns a step that captures itself when the arm asks for a capture
+    # True: if the arm requests a capture, `build` returns a step that makes the capture by itself
+    captures_itself = False
 
     def describe(self) -> SystemDescription:
         described = super().describe()

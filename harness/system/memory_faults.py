@@ -13,8 +13,8 @@ from harness.devices.device import wait_for
 from harness.devices.device_memory import empty_cache, free_bytes, reset_peaks
 from harness.system.wrappers import LAST_STEP, LATE, FaultyRun
 
-SPARED = 2**31  # bytes of the device that a spike leaves free
-LEAK = 256  # float32 elements that each step keeps: 1 KiB
+SPARED = 2**31  # bytes of the device's memory that a planted spike leaves free
+LEAK = 256  # number of float32 elements that each step keeps: 1 KiB
 
 
 def spike(loss: Tensor) -> None:

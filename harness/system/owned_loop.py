@@ -19,7 +19,7 @@ from harness.system.protocol import CaptureRecord, Scalar
 if TYPE_CHECKING:
     from torch import Tensor
 
-Batch = Any  # what the loader yields, in a structure that `batches` can split
+Batch = Any  # what the loader yields, in a structure that the module `batches` can split
 Named = Mapping[str, "Tensor"]
 
 
@@ -123,7 +123,8 @@ class OwnedLoop:
             self._train()
         except _Stop:
             return
-        except BaseException as error:  # a library may raise anything; `_wait` raises it in the other thread
+        except BaseException as error:
+            # a library may raise anything; `_wait` raises the error again in the other thread
             self._watching.close()
             self._arrived.put(_Arrived(ended=True, error=error))
             return

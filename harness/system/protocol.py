@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Protocol, Self, runtime_checkable
 
-# Re-exported, as `Arm` and `Workload` are: an adapter needs this module and no other.
+# These names are exported again here, as `Arm` and `Workload` are, so that an adapter needs only this module.
 from harness.evidence.descriptions import Expectation as Expectation  # noqa: PLC0414
 from harness.evidence.descriptions import FaultDescription as FaultDescription  # noqa: PLC0414
 from harness.evidence.descriptions import Scalar as Scalar  # noqa: PLC0414
@@ -54,7 +54,7 @@ CAPABILITIES = (
     "evaluate",
     "warm_steps",
 )
-# the remedy in the failure of a capture whose step makes its state lazily
+# The remedy in the error about a capture that failed because the step creates its state lazily.
 WARM_STEPS = "say `warm_steps: 1` of the arm, which is then captured after a plain step"
 
 
@@ -235,15 +235,17 @@ class CaptureRecord:
     recorded_operations: int = 0
     fake_pass_clean: bool | None = None
     graphs: Mapping[str, int] = field(default_factory=dict)
-    static_buffers: Mapping[str, int] = field(default_factory=dict)  # name -> address now
-    captured_addresses: Mapping[str, int] = field(default_factory=dict)  # name -> address at capture
-    host_changes: Sequence[str] = ()  # what the captured step changes on the host, and no replay repeats
-    # Python numbers that each step changes, and for what the step reads each; None if numbers were not followed
+    static_buffers: Mapping[str, int] = field(default_factory=dict)  # name of each static buffer -> its present address
+    # name of each static buffer -> its address at the capture
+    captured_addresses: Mapping[str, int] = field(default_factory=dict)
+    host_changes: Sequence[str] = ()  # host values that the captured step changes and that no replay changes again
+    # Python numbers that each step changes, each with what the step reads it for. None: the numbers were not followed.
     host_numbers: Sequence[tuple[str, str | None]] | None = None
-    asked_whether_captured: Sequence[str] = ()  # traced: lines that asked whether the step is captured
-    unseen_operators: Sequence[str] = ()  # traced: operators whose waits for the device would not be seen
-    as_written: Sequence[str] = ()  # traced: lines that called compiled code, which ran uncompiled
-    warm_steps: int = 0  # plain steps that the arm asks for; not counted in `uncaptured_steps`
+    asked_whether_captured: Sequence[str] = ()  # for a traced step: lines that asked whether the step is being captured
+    unseen_operators: Sequence[str] = ()  # for a traced step: operators whose waits for the device would not be noticed
+    as_written: Sequence[str] = ()  # for a traced step: lines that called compiled code, which ran uncompiled
+    # number of plain steps that the arm requests before its capture; `uncaptured_steps` does not count them
+    warm_steps: int = 0
 
 
 @runtime_checkable
@@ -299,7 +301,7 @@ class Kernel:
     key: str
     name: str
     ptx: str
-    load_route: str | None = None  # how its module gets onto the device
+    load_route: str | None = None  # the way in which the kernel's module is loaded onto the device
     shared_memory_bytes: int | None = None
     threads: int | None = None
 
@@ -327,8 +329,8 @@ class KernelLedger:
     """The events of kernels since the run began to open, with their times in seconds since then."""
 
     events: Sequence[KernelEvent]
-    phases: Mapping[str, float]  # prewarm, upload, train -> when it began
-    handles: Mapping[str, float]  # library handle -> when it came to be
+    phases: Mapping[str, float]  # name of a phase (prewarm, upload, train) -> time at which it began
+    handles: Mapping[str, float]  # name of a library handle -> time at which it was created
 
 
 class KernelRefusedError(RuntimeError):
@@ -436,17 +438,18 @@ class KernelComparison:
     """
 
     operation: str
-    dtype: str  # as a claim names it: float32, bfloat16, float16
+    dtype: str  # data type, as a claim names it: float32, bfloat16, float16
     shape: str
     magnitude: float
     written: Mapping[str, Tensor]
     updated: Mapping[str, Tensor]
     kernel: KernelCall
     naive: KernelCall
-    reference: Callable[[], Mapping[str, Tensor]]  # float64, every output by name
-    # float64, by output and element: the sum of the absolute values of its terms, to which its rounding is relative
+    reference: Callable[[], Mapping[str, Tensor]]  # returns each output in float64; key: name of the output
+    # Returns, for each element of each output, the sum of the absolute values of its terms, in float64. Rounding errors
+    # are relative to this sum.
     terms: Callable[[], Mapping[str, Tensor]] | None = None
-    # another project's kernel for the same operation and data type: its name, and a function of its outputs
+    # Another project's kernel for the same operation and data type: its name, and a function that returns its outputs.
     peer: tuple[str, Callable[[], Mapping[str, Tensor]]] | None = None
 
 

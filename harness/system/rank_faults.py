@@ -130,7 +130,8 @@ def _unreduced() -> Iterator[None]:
             module.require_backward_grad_sync = True
 
 
-_SCATTERING = ("reduce_scatter_tensor", "reduce_scatter_single")  # the latter since torch 2.13
+# names of collectives; the second name exists since torch 2.13
+_SCATTERING = ("reduce_scatter_tensor", "reduce_scatter_single")
 
 
 def _leave_alone(*_: object, **__: object) -> None:

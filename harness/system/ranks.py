@@ -16,10 +16,10 @@ from harness.system.batches import leaves, replaced
 if TYPE_CHECKING:
     from torch import nn
 
-    Batch = Any  # a structure that `batches` can split
+    Batch = Any  # a structure that the module `batches` can split
 
-_model_parallel = 1  # neighbouring ranks that hold one model and read the same rows
-_read_for: int | None = None  # set by a fault: the rank whose rows this rank reads
+_model_parallel = 1  # number of neighboring ranks that hold one model together and read the same rows
+_read_for: int | None = None  # a fault sets this: the rank whose rows this rank reads
 
 
 def world_size() -> int:

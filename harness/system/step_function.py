@@ -50,7 +50,8 @@ if TYPE_CHECKING:
     from harness.contract.schema import Arm, Workload
 
 
-_BETWEEN_STEPS = ("resume", "evaluate")  # capabilities of a step function with `save` and `load`, or `evaluate`
+# capabilities that a step function has through `save` and `load`, or through `evaluate`
+_BETWEEN_STEPS = ("resume", "evaluate")
 
 
 class StepFunctionSystem:
@@ -62,7 +63,7 @@ class StepFunctionSystem:
     arm_options: Mapping[str, Sequence[Scalar] | type] = {"learning_rate": float}
     workload_options: Mapping[str, Sequence[Scalar] | type] = {}
     layers = 0
-    faults: Mapping[str, PlantedFault] = {}  # faults that the system defines, by the name in a claim's `falsified_by`
+    faults: Mapping[str, PlantedFault] = {}  # faults that the system defines; key: the name in a claim's `falsified_by`
 
     def build(self, workload: Workload, arm: Arm) -> StepFunction | tuple[Any, ...]:
         """Return step, batch and parameters of one arm, and optionally more, as `StepFunction` describes."""

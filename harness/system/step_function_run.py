@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from harness.system.replay.traced import TracedStep
 
 
-# kinds of outputs that a captured step has besides its loss
+# The kinds of outputs that a captured step has in addition to its loss.
 BUFFERS, GRADIENTS, MADE, METRICS, STATE = "buffer", "gradient", "made", "metric", "state"
 
 
@@ -55,7 +55,8 @@ class StepFunctionRun:
         self._requested, self._layers, self._warm_steps = capture != "none", layers, warm_steps
         if warm_steps and function.captured is not None:
             raise NotAvailable("`warm_steps` is for what the harness captures, and this step captures itself")
-        self._first_found: set[str] | None = None  # names of loose tensors at the first reading of the state
+        # names of the loose tensors when the state was first read; None: not read yet
+        self._first_found: set[str] | None = None
         self._captures_itself = function.captured is not None
         self._shapes: dict[tuple[object, ...], _Shape] = {}
         self._metrics_are_kept = False
@@ -99,7 +100,7 @@ class StepFunctionRun:
             self._replays += 1
             loss = self._current.captured.replay()
             for name, gradient in _of_kind(GRADIENTS, self._current.captured.outputs).items():
-                self._parameters[name].grad = gradient  # a replayed CUDA graph writes to `.grad`, too
+                self._parameters[name].grad = gradient  # the replay of a CUDA graph writes to `.grad`, too
         from harness.devices.host_waits import after_the_step
 
         with self._as_on_a_device(), after_the_step():
@@ -183,7 +184,8 @@ class StepFunctionRun:
             "trainable_parameters": sum(parameter.numel() for parameter in self._parameters.values()),
         }
         resumes = self._function.save is not None and self._function.load is not None
-        # the first step of such a step function may create buffers of its capture, which a plain step lacks
+        # The first step of such a step function may create buffers for its capture. A plain step does not have these
+        # buffers.
         itself = self._requested and self._captures_itself
         return known | ({CAPTURES_ITSELF: True} if itself else {}) | ({RESUMES: True} if resumes else {})
 
@@ -217,7 +219,7 @@ class StepFunctionRun:
         state = state_of(found, self._parameters)
         loose = state["tensors"]
         self._first_found = set(loose) if self._first_found is None else self._first_found
-        # a generator's variables include the last batch and loss, which are not state
+        # The variables of a generator function include the last batch and loss. These are not state, so leave them out.
         lasting = {name: each for name, each in loose.items() if name in self._first_found or LOCALS not in name}
         return {**state, "tensors": {**lasting, **self._named_state()}}
 
@@ -248,7 +250,7 @@ class StepFunctionRun:
         """Drop every capture, so that the next step of any shape is captured again."""
         for shape in self._shapes.values():
             getattr(shape.captured, "release", lambda: None)()
-            if shape.gradients:  # they are in the graph's memory pool, and would keep it alive
+            if shape.gradients:  # the gradients are in the graph's memory pool, and would keep the pool alive
                 for parameter in self._parameters.values():
                     parameter.grad = None
             shape.captured, shape.gradients, shape.watch = None, {}, None
@@ -292,7 +294,7 @@ class StepFunctionRun:
     def __exit__(self, *_raised: object) -> None:
         self.forget_captures()
         self._shapes.clear()
-        self._shared.restore()  # shared state, so that the next arm of this process starts as this one did
+        self._shared.restore()  # restore shared state, so that the next arm in this process starts as this arm did
 
     def _select(self, batch: Mapping[str, Tensor]) -> _Shape:
         key = tuple((name, tuple(each.shape), each.dtype, each.requires_grad) for name, each in sorted(batch.items()))
@@ -321,7 +323,8 @@ class StepFunctionRun:
             other = self._kept_by_optimizers()
             anew = {name: each for name, each in other.items() if kept.get(name, each) is not each}
             left = {**_named(BUFFERS, bound), **_named(STATE, anew)}
-            left = {name: each for name, each in left.items() if each.device == self._device}  # a replay's device
+            # keep only tensors on the device of the replay
+            left = {name: each for name, each in left.items() if each.device == self._device}
             return {**left, **_named(METRICS, self._named_metrics())}
 
         return results
@@ -350,7 +353,7 @@ class StepFunctionRun:
         capture = self._capture_graph if self._device.type == "cuda" else self._record_trace
         try:
             capture(shape, static)
-        except FakeTensorsLeftError:  # the training would continue with these tensors
+        except FakeTensorsLeftError:  # otherwise the training would continue with these fake tensors
             raise
         except HarnessError as error:
             self._failure = str(error)

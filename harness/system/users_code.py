@@ -55,7 +55,7 @@ def _kind(error: BaseException) -> str:
     return name
 
 
-_SOURCE_LIMIT = 120  # characters of a line of code that is quoted
+_SOURCE_LIMIT = 120  # largest number of characters of a quoted line of code
 
 
 class Frame(NamedTuple):
@@ -190,7 +190,7 @@ def _returns(tree: ast.AST) -> Iterator[ast.Return]:
             yield from _returns(node)
 
 
-_MESSAGE_LIMIT = 4000  # characters
+_MESSAGE_LIMIT = 4000  # largest number of characters of a message
 _STACK_LIMIT = 20_000
 
 
@@ -210,14 +210,16 @@ def stack_of(error: BaseException) -> str:
     """Return the end of the exception's traceback, without this machine's folders."""
     try:
         lines = traceback.format_exception(error)
-    except BaseException:  # raised by an untrusted class: write the stack without its text
+    except BaseException:
+        # an untrusted exception class may raise when its text is read, so write the stack without the text
         lines = [*traceback.format_tb(error.__traceback__), named(error)]
     return without_folders(_printable("".join(lines)))[-_STACK_LIMIT:]
 
 
 def obstacle_of(error: NotAvailable) -> Obstacle:
     """Return the obstacle: what this machine lacks, in the system's words."""
-    from harness.evidence.base import Obstacle  # pydantic takes longer than all that a describing process imports
+    # import late, because pydantic takes longer than everything else that a describing process imports
+    from harness.evidence.base import Obstacle
 
     return Obstacle(reason="not_available", message=_excerpt(text_of(error)))
 
@@ -228,5 +230,5 @@ def _excerpt(text: str) -> str:
 
 
 def _printable(text: str) -> str:
-    # lone surrogates (file names, broken decoding) cannot be written as UTF-8
+    # Replace lone surrogates, which come from file names or broken decoding and cannot be written as UTF-8.
     return text.encode("utf-8", "replace").decode("utf-8")

@@ -25,20 +25,21 @@ from harness.system.sharded_tensors import local
 if TYPE_CHECKING:
     from torch import Tensor
 
-FAULTY_STEP = 5  # the step that a fault of one step hits; the last one of a shorter run
-SLOWDOWN = 5  # of a baseline, where twice the time of the step would be enough
-# On an H200, capture made the step of a tiny model (14 ms) 14 times as fast, and that of 28 layers (28 ms) 4.6 times.
-# The sleep outweighs such a gain. The factor outweighs the gain of steps too long for the sleep to matter.
+# index of the step in which a fault of one step is planted; a shorter run has the fault in its last step
+FAULTY_STEP = 5
+SLOWDOWN = 5  # factor by which a fault slows down a baseline; a factor of 2 would be enough
+# On an H200, capture made the step of a tiny model (14 ms) 14 times as fast, and the step of 28 layers (28 ms) 4.6
+# times. The sleep outweighs such a gain. If a step is too long for the sleep to matter, the factor outweighs the gain.
 CANDIDATE_SLOWDOWN = 2
 CANDIDATE_SLEEP_S = 0.05
 BUSY_OPERATIONS = 200
-REMEMBERED = 3  # steps
-RARELY = 10  # a fault in every tenth step, which a watch of two steps misses
-SHIFT = 1000.0  # of a metric
+REMEMBERED = 3  # number of steps
+RARELY = 10  # a fault is planted in every tenth step; a watch of only two steps would miss it
+SHIFT = 1000.0  # amount that is added to a metric
 NAN = nan
-LATE = 0.77  # of all steps: 7,700 of 10,000
-LAST_STEP = 5.0  # how many times its own time the last step takes; the slowdown grows up to it
-SCALE = 10.0  # of parameters in a checkpoint
+LATE = 0.77  # share of the steps before the fault is planted: 7,700 of 10,000 steps
+LAST_STEP = 5.0  # The last step takes this multiple of its normal time. The slowdown grows steadily until then.
+SCALE = 10.0  # factor by which parameters in a checkpoint are multiplied
 REDUCTIONS = 16
 NUMBERS: Mapping[str, float] = {name: value for name, value in globals().items() if type(value) in (int, float)}
 """The numbers above, by the names that `faults.yaml` uses for them."""
@@ -98,7 +99,7 @@ class FaultyRun:
     def _adopt(self) -> None:
         for name in dir(self._inner):
             if not name.startswith("_") and not hasattr(type(self), name):
-                with suppress(Exception):  # a property that raises is not a capability
+                with suppress(Exception):  # a property that raises an error is not a capability
                     setattr(self, name, getattr(self._inner, name))
         self._replace_capabilities()
 
@@ -137,9 +138,9 @@ class FaultyRun:
         self._inner.__exit__(kind, error, trace)
 
 
-_GROUP = "of_any_system"  # group of `faults.yaml`
-SWAPPED_ARMS = "swapped_arms"  # planted where the arms are opened: a wrapper sees one arm only
-DECOY_GRAPH = "decoy_graph"  # also planted there: the arm is opened uncaptured
+_GROUP = "of_any_system"  # name of a group in `faults.yaml`
+SWAPPED_ARMS = "swapped_arms"  # this fault is planted where the arms are opened, because a wrapper sees only one arm
+DECOY_GRAPH = "decoy_graph"  # this fault is also planted where the arms are opened: it opens the arm without a capture
 
 
 class NanTail(FaultyRun):

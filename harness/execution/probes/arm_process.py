@@ -55,14 +55,15 @@ def main() -> int:
     with Recorder(job.directory) as recorder:
         try:
             _serve(line, run, job.arm, recorder)
-        except BaseException as error:  # a system may raise anything, SystemExit included
+        except BaseException as error:  # user code may raise anything, also SystemExit
             line.send(ArmAnswer.of(error).model_dump_json())
             return 1
     return 0
 
 
 def _serve(line: Line, run: Run, arm: str, recorder: Recorder) -> None:
-    # imported here, because these modules import torch and look for a device, and the commit's path must be set first
+    # Import here, because these modules import torch and look for a device. Before that, the commit's folder must be on
+    # the import path.
     from harness.execution.probes.throughput import TimedProcess
     from harness.execution.probes.timed_arm import raise_clocks
 

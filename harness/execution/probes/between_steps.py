@@ -40,7 +40,7 @@ def execute_resume(run: Run, recorder: Recorder) -> None:
     *elsewhere, last = parts_of(run, recorder, arm)
     try:
         failure = train_elsewhere(elsewhere, recorder)
-        if failure is not None:  # without the resumed arm there is nothing to compare
+        if failure is not None:  # without the evidence of the resumed arm there is nothing to compare, so end here
             recorder.write(failure)
             return
         _resume(run, last, recorder, ends)
@@ -80,7 +80,7 @@ def _train_on(run: Run, arm: str, replica: int, recorder: Recorder, ends: Ends) 
 
 
 WITHOUT, WITH = 0, 1
-NAMED = 20  # changed tensors, at most
+NAMED = 20  # largest number of changed tensors that are named
 
 
 def execute_evaluation(run: Run, recorder: Recorder) -> None:
@@ -126,7 +126,7 @@ class _Evaluations:
                 steps=steps,
                 values=values,
                 before={category: _of_category(names, names) for category, names in before.items()},
-                # leave out state that the evaluation created, such as a device's generator
+                # Leave out state that the evaluation created, such as the state of a device's generator.
                 after={category: _of_category(after.get(category, {}), names) for category, names in before.items()},
                 changed=changed[:NAMED],
             )

@@ -70,7 +70,8 @@ def _cross_compiled(run: Run, arm: str, target: str) -> KernelInventory:
     system = resolve(planned.system)
     if not isinstance(system, CrossCompiles):
         raise NotAvailable(f"kernels for {target} need the system's capability `cross_compiled`")
-    # the harness's own faults change steps, and cross-compilation makes no steps
+    # Only a fault of the system itself can change kernels. The harness's own faults change steps, and cross-compilation
+    # executes no steps.
     offered = run.fault in system.describe().faults and arm in run.fault_arms
     return system.cross_compiled(
         run.workload,
@@ -160,7 +161,7 @@ def execute_kernel_match(run: Run, recorder: Recorder) -> None:
         system = resolve(planned.system)
         if not isinstance(system, HasKernelCases):
             raise NotAvailable("comparing kernels needs the system's capability `kernel_cases`")
-        # The harness's own faults change steps, but no kernels.
+        # Only a fault of the system itself can change kernels. The harness's own faults change steps.
         fault = run.fault if arm in run.fault_arms and run.fault in system.describe().faults else None
         kernels = system.kernel_cases(run.workload, planned.arm, fault=fault)
         recorder.write(_evidence(run, arm, kernels, recorder))
@@ -197,7 +198,7 @@ def compare(comparison: KernelComparison) -> KernelCase:
         shape=comparison.shape,
         magnitude=comparison.magnitude,
     )
-    if mistyped:  # nothing else can be compared
+    if mistyped:  # with a wrong type or shape, no values can be compared
         return case(
             error_vs_naive=math.inf,
             error_vs_fp64=math.inf,
@@ -234,7 +235,7 @@ def _outputs(comparison: KernelComparison, call: KernelCall, memory: GuardedMemo
     unknown = sorted(returned.keys() - outputs.keys())
     if unknown:
         raise ValueError(f"{comparison.operation} returned {', '.join(unknown)}, which it does not declare as outputs")
-    # clone, because a kernel may return a buffer of its own, which the next call overwrites
+    # Clone the tensors. A kernel may return its own buffer, which its next call overwrites.
     return outputs | {name: tensor.clone() for name, tensor in returned.items()}
 
 
@@ -257,7 +258,7 @@ def _terms(comparison: KernelComparison, terms: Tensors, exact: Tensors) -> Tens
     """Return the stated sizes of the elements' terms. Raises ValueError if they are smaller than the terms' sum."""
     _stated(comparison, "sum of terms", terms)
     for name, value in terms.items():
-        # both are rounded fp64 sums
+        # Allow for rounding, because both values are rounded fp64 sums.
         if bool((value * (1 + 1e-9) < exact[name].abs()).any()):
             raise ValueError(f"terms of {comparison.operation} {comparison.shape} add to less than {name} itself")
     return terms
@@ -285,7 +286,8 @@ class _Measure:
 
     def _of_output(self, name: str, got: Tensor, expected: Tensor, *, everywhere: bool) -> float:
         difference = (got.double() - expected.double()).abs()
-        # a difference of zero is not an error, even where the scale is 0; any other one is infinite there
+        # Where the difference is zero there is no error, even if the scale is 0. Any other difference divided by a
+        # scale of 0 becomes an infinite error.
         relative = torch.where(difference == 0, difference, difference / self.scales[name])
         relative = _chosen(relative, None if everywhere else self.written.get(name))
         if relative.numel() == 0:

@@ -18,7 +18,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 
-# bound here, before a system is imported, because a system could replace it in its module
+# Bind this function here, before a system is imported. Otherwise a system could replace it in its module.
 from time import monotonic
 
 import torch
@@ -35,11 +35,12 @@ from harness.execution.watchers.capture_attempts import attempts_of
 from harness.numbers import counted
 from harness.system.users_code import message_of
 
-FEWEST_ROUNDS = 8  # the fewest whose median has a 99 % confidence interval
-TURNS_UNTIL = 0.8  # share of the wall limit after which no round begins; opening the fresh run counts, too
-YARDSTICK_ELEMENTS = 2**20  # on a GPU: a kernel then takes a few microseconds, as long as a launch
+FEWEST_ROUNDS = 8  # the smallest number of rounds whose median has a 99 % confidence interval
+TURNS_UNTIL = 0.8  # share of the wall limit after which no round begins; the time for opening the fresh run is included
+# number of elements for a GPU: a kernel then takes a few microseconds, about as long as its launch
+YARDSTICK_ELEMENTS = 2**20
 YARDSTICK_LAUNCHES = 200
-YARDSTICK_PASSES = 20_000  # without a GPU: about a millisecond of Python
+YARDSTICK_PASSES = 20_000  # number of loop passes without a GPU: they take about a millisecond of Python
 
 
 def execute(run: Run, recorder: Recorder) -> None:
@@ -75,7 +76,8 @@ def _next_to_a_fresh_run(old: ArmLife, until: float) -> dict[str, object]:
                 while len(rounds) < REPLAY_ROUNDS and now + took < until:
                     rounds.append([_seconds_a_step(arm) for arm in arms])
                     now, took = monotonic(), monotonic() - now
-    except Exception as error:  # there may be no memory for two runs; all other evidence is recorded
+    except Exception as error:
+        # The memory may be too small for two runs. All other evidence of this run is already recorded.
         return {"no_rounds": f"{type(error).__name__}: {error}"}
     if len(rounds) < FEWEST_ROUNDS:
         return {"no_rounds": f"{counted(len(rounds), 'round')} in the time that the run has"}
@@ -108,7 +110,9 @@ def _blocks(life: ArmLife) -> LongReplayEvidence:
             except Exception as error:
                 if not blocks:
                     raise
-                release_memory()  # a CUDA error is sticky: it is raised again here, instead of ending the training
+                # A CUDA error persists in the process. If this was one, the call below raises it again, and it does not
+                # count as the end of the training.
+                release_memory()
                 ended = message_of(error)
                 break
         kept.write()
@@ -188,7 +192,7 @@ class Yardstick:
 
     def __init__(self) -> None:
         self._values = torch.zeros(YARDSTICK_ELEMENTS if has_cuda() else 1, device="cuda" if has_cuda() else "cpu")
-        self.seconds()  # the first call loads the kernel
+        self.seconds()  # load the kernel, which happens in the first call
 
     def seconds(self) -> float:
         """Do the work, and return how many seconds this took."""

@@ -33,7 +33,7 @@ from harness.system.replay.found_state import plain_name
 from harness.system.replay.operations import LossTerms
 from harness.system.users_code import message_of, obstacle_of, stack_of
 
-END = "end"  # under this name an arm leaves its final parameters for arms of another commit
+END = "end"  # the name under which an arm stores its final parameters for arms of another commit
 
 
 def execute(run: Run, recorder: Recorder) -> None:
@@ -58,7 +58,9 @@ def execute(run: Run, recorder: Recorder) -> None:
             ends.forget(arm)
             recorder.write(failure)
             failed.add(arm)
-            release_memory()  # a CUDA error is sticky: it is raised again here, and the worker ends
+            # A CUDA error persists in the process. If the arm failed with one, this call raises it again, which ends
+            # the worker.
+            release_memory()
 
 
 def _left_elsewhere(run: Run, exchange: Exchange, what: str) -> dict[str, dict[str, Tensor]]:
@@ -73,9 +75,9 @@ def failure_of(arm: str, recorder: Recorder, execute_arm: Callable[[], None]) ->
     recorder.failed_after = None
     try:
         execute_arm()
-    except UsageError:  # the plan is wrong, not the arm
+    except UsageError:  # a UsageError means that the plan is wrong, not the arm
         raise
-    except BaseException as error:  # a system may raise anything, SystemExit included
+    except BaseException as error:  # user code may raise anything, also SystemExit
         return ArmFailed(
             arm=arm,
             cause="exception",
@@ -105,7 +107,7 @@ def _execute_arm(run: Run, arm: str, recorder: Recorder, kept: KeptGradients, en
 
 def _observe_syncs(run: Run, arm: str, replica: int, recorder: Recorder, every_step: list[DetectorReading]) -> None:
     planned, steps = run.arms[arm], run.workload.steps
-    # steps that could not be watched while they were judged are executed again under a detector
+    # Steps that could not be watched while they were executed for judging are executed again under a detector.
     recorder.write(
         observe_syncs(
             partial(opened, run, arm),

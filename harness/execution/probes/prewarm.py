@@ -28,8 +28,8 @@ from harness.execution.probes.step_memory import SMALL_ALLOCATION, MemoryProbe, 
 from harness.execution.recorder import Recorder
 from harness.system.protocol import HasCapture, HasKernels, NotAvailable, TrainingRun
 
-# Reserve 1/8 more than was measured, because torch may split cached blocks in another order than it split new blocks
-# in the measuring process.
+# Reserve 1/8 more memory than was measured. Torch may split cached blocks in another order here than it split new
+# blocks in the measuring process, and may then need more.
 _SPARE_PARTS = 8
 
 
@@ -51,18 +51,19 @@ def _execute_arm(run: Run, arm: str, training: TrainingRun, probe: MemoryProbe |
         train(training, of_shapes(run))
     else:
         probe.wait_until_ready()
-        synchronize()  # finish the work of opening, so that this process is idle while the other one measures
+        synchronize()  # Finish the work of opening the arm. So this process is idle while the other process measures.
         with recorder.alone():
             recorder.phase(f"{arm}: measure a step's memory in another process")
             memory = probe.measure()
             with full_memory(memory) as free:
                 recorder.phase(f"{arm}: steps")
                 steps, failure = _steps_in_full_memory(training, of_shapes(run))
-            empty_cache()  # also frees the reserved memory
-    # a capture that found no memory may fall back to plain steps, which are not the steps to test
+            empty_cache()  # this call also frees the reserved memory
+    # A capture that found no memory may fall back to plain steps. The test is about captured steps, so count this as a
+    # failure.
     if failure is None and isinstance(training, HasCapture):
         failure = training.capture_record().failure
-    # read before the inventory, which compiles more kernels
+    # Read the ledger before the inventory, because the inventory compiles more kernels.
     ledger = training.kernel_ledger()
     recorder.phase(f"{arm}: inventory")
     recorder.write(evidence(arm, training.kernel_inventory(), compiled_for=None, device=devices()))
@@ -85,7 +86,8 @@ def _steps_in_full_memory(training: TrainingRun, count: int) -> tuple[int, str |
         try:
             training.step(index)
             synchronize()
-        except RuntimeError as error:  # such as torch's out of memory or a failed cuBLAS handle
+        except RuntimeError as error:
+            # an error such as torch's out of memory, or the failed creation of a cuBLAS handle
             return index, f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
     return count, None
 

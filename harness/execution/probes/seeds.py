@@ -40,7 +40,9 @@ def _execute(run: Run, recorder: Recorder, interrupted: str | None) -> None:
             failure = failure_of(arm, recorder, partial(_train_with_every_seed, run, arm, recorder))
         if failure is not None:
             recorder.write(failure)
-            release_memory()  # a CUDA error is sticky: it is raised again here, and the worker ends
+            # A CUDA error persists in the process. If the arm failed with one, this call raises it again, which ends
+            # the worker.
+            release_memory()
             return
 
 

@@ -48,11 +48,11 @@ from harness.system.protocol import (
 from harness.system.replay.found_state import plain_name
 from harness.system.resolve import resolve
 
-# Measure how far a step differs from the reference's step: the largest error of each quantity.
+# Measure how far a step differs from the same step of the reference: the largest error of each quantity.
 #
-# Loss, norms and gradients: the L2 norm of the difference, divided by the L2 norm of the reference.
-# Moments and parameters after an update: for each element, the difference divided by the result of
-# the same update on the terms' absolute values, which bounds rounding errors (Higham, Accuracy and
+# For loss, norms and gradients, the error is the L2 norm of the difference, divided by the L2 norm of the reference.
+# For moments and parameters after an update, the error of an element is its difference, divided by the result of the
+# same update computed from absolute values of all terms. That result bounds the rounding errors (Higham, Accuracy and
 # Stability of Numerical Algorithms, section 3.3: running error analysis).
 
 Quantity = Literal["loss", "norms", "gradients", "exp_avg", "exp_avg_sq", "parameters"]
@@ -62,9 +62,9 @@ Quantity = Literal["loss", "norms", "gradients", "exp_avg", "exp_avg_sq", "param
 class Evaluated:
     """Copies of the results of forward, backward and clip, in the arm's own precision."""
 
-    loss: Tensor  # []
-    norms: Mapping[str, Tensor]  # [] each, before the clip, by the group's name
-    gradients: Mapping[str, Tensor]  # after the clip, by the parameter's name
+    loss: Tensor  # shape []
+    norms: Mapping[str, Tensor]  # name of a group -> norm of its gradients before the clip, shape []
+    gradients: Mapping[str, Tensor]  # name of a parameter -> its gradient after the clip
 
 
 def evaluated_errors(candidate: Evaluated, reference: Evaluated, yardstick: Evaluated) -> list[StepReading]:
@@ -190,7 +190,7 @@ def _recorded(run: Run, name: str, recorder: Recorder, candidate: str) -> Iterat
     """Open an arm, record its start before the block, and record its end after it."""
     with ArmLife(run, name, recorder) as life:
         life.start()
-        # watch only the candidate, because only one profile can be open at a time
+        # Watch only the candidate, because a process can have only one open profile at a time.
         with life.watched(range(run.workload.steps), asked=name == candidate) as watch:
             life.begin(run.workload.steps)
             yield life
@@ -269,12 +269,12 @@ class Point:
     """One step of one arm: the parameters before it, its batch, its loss, and its clipped gradients."""
 
     parameters: Tensors
-    batch: str  # digest
+    batch: str  # digest of the batch
     loss: Tensor
     gradients: Tensors
 
 
-Points = dict[tuple[int, int], Point]  # by seed and step
+Points = dict[tuple[int, int], Point]  # key: the seed and the step
 
 
 def execute_step_accuracy(run: Run, recorder: Recorder) -> None:

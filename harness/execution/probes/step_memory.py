@@ -16,9 +16,9 @@ from harness.execution.probes.kernels import train
 from harness.processes.child import GO, Line, start_child, take_standard_input
 from harness.system.protocol import TrainingRun
 
-LIMIT_S = 600.0  # for opening, and again for measuring
+LIMIT_S = 600.0  # seconds for opening the arm, and again as many for measuring
 NAMED = "measuring a step's memory"
-# Bytes: torch serves allocations of at most 1 MiB from a pool of their own (kSmallSize of CUDACachingAllocator).
+# Bytes. Torch takes allocations of at most 1 MiB from a separate memory pool (kSmallSize of CUDACachingAllocator).
 SMALL_ALLOCATION = 2**20
 
 
@@ -30,7 +30,7 @@ class StepMemory(Record):
 
     large_bytes: int
     small_bytes: int
-    outside_bytes: int  # driver memory outside torch's pools; 0 for an arm without captures
+    outside_bytes: int  # memory that the driver holds outside torch's pools; 0 for an arm without captures
     segments: list[int]
 
 
@@ -79,7 +79,7 @@ def main() -> NoReturn:
     line = take_standard_input()
     try:
         answer = _measure(Run.model_validate_json(line.receive(None) or ""), line)
-    except BaseException as error:  # a system may raise anything, SystemExit included
+    except BaseException as error:  # user code may raise anything, also SystemExit
         answer = MemoryAnswer.of(error)
     leave(line, answer)
 
@@ -90,7 +90,7 @@ def _measure(run: Run, line: Line) -> MemoryAnswer:
     with opened(run, arm) as training:
         line.send(MemoryAnswer().model_dump_json())
         if line.receive(None) != GO:
-            end_process(0)  # the worker ended before it asked for the measurement
+            end_process(0)  # the worker has ended before it requested the measurement
         return MemoryAnswer(memory=measured(run, arm, training))
 
 
@@ -103,7 +103,8 @@ def measured(run: Run, arm: str, training: TrainingRun) -> StepMemory:
     from harness.devices.device_memory import growth
 
     grown = growth(lambda: train(training, of_shapes(run)))
-    # A graph's own memory is outside torch's pools. Without a graph, any such memory was allocated too late.
+    # The memory of a graph itself lies outside torch's pools. In an arm without graphs, such memory is an allocation
+    # that should have been made before, so it is not counted here.
     outside = max(0, grown.taken - grown.reserved) if run.arms[arm].arm.capture != "none" else 0
     return StepMemory(large_bytes=grown.large, small_bytes=grown.small, outside_bytes=outside, segments=grown.segments)
 

@@ -18,7 +18,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 
-# bound here, before a system is imported, because a system could replace them in their modules
+# Bind these functions here, before a system is imported. Otherwise a system could replace them in their modules.
 from os import getpid, listdir
 from threading import _DummyThread, main_thread
 from threading import enumerate as python_threads
@@ -40,14 +40,14 @@ from harness.system.adapter_checks import AdapterError, names
 from harness.system.protocol import CaptureRecord, HasParameters, NotAvailable, TrainingRun
 from harness.system.replay.found_state import same
 
-# Measure how long an arm's helpers (threads and child processes) work outside of its timed blocks.
+# Measure how long an arm's helpers (threads and child processes) work outside of the arm's timed blocks.
 #
-# A Python thread or a child process belongs to the arm that was being opened or stepped when it
-# appeared. A child of a child belongs to its parent's arm. Native threads (OpenMP's, autograd's)
-# belong to no arm, because they are pools of the process that work for any arm. Only Linux has a
-# clock for each thread and process.
+# A Python thread or a child process belongs to the arm that was being opened or stepped when the helper appeared. A
+# child of a child process belongs to the arm of its parent. Native threads (of OpenMP or autograd) belong to no arm,
+# because they form pools that work for all arms of the process. Only Linux has a clock for each thread and process.
 
-_OF_A_PROCESS, _OF_A_THREAD = 2, 6  # the kernel's CPUCLOCK_SCHED, without and with CPUCLOCK_PERTHREAD_MASK
+# clock types of the Linux kernel: CPUCLOCK_SCHED, without and with CPUCLOCK_PERTHREAD_MASK
+_OF_A_PROCESS, _OF_A_THREAD = 2, 6
 
 
 class Helpers:
@@ -84,7 +84,7 @@ class Helpers:
         worked = {}
         for clock, owner in self._arms.items():
             if owner == arm:
-                with suppress(OSError):  # the helper has ended
+                with suppress(OSError):  # skip a helper that has ended
                     worked[clock] = clock_gettime(clock)
         return worked
 
@@ -94,7 +94,7 @@ def _clocks() -> Iterator[tuple[int, int]]:
     if sys.platform != "linux":
         return
     for thread in python_threads():
-        # a native thread that has called Python is a dummy
+        # Leave out native threads that have called Python: `threading` shows them as dummy threads.
         if thread.native_id is not None and thread is not main_thread() and not isinstance(thread, _DummyThread):
             yield _clock(thread.native_id, _OF_A_THREAD), 0
     yield from _below(getpid(), 0)
@@ -116,7 +116,7 @@ def _clock(number: int, which: int) -> int:
 def _entries(folder: str) -> list[str]:
     try:
         return listdir(folder)  # noqa: PTH208
-    except OSError:  # the process has ended
+    except OSError:  # the process has ended, so its folder is gone
         return []
 
 
@@ -140,7 +140,7 @@ def execute(run: Run, recorder: Recorder) -> None:
         with process.counting(), undisturbed(recorder):
             recorder.phase(TIMED_PHASE)
             blocks = timed_rounds(run, process.timed_block, process.paces.disturbed)
-            recorder.phase("end")  # ends the telemetry of the timed phase before other runs resume
+            recorder.phase("end")  # this ends the telemetry of the timed phase before other runs continue
         process.end()
         recorder.write(process.watch().model_copy(update={"blocks": blocks}))
 
@@ -231,8 +231,9 @@ class TimedProcess:
         """Watch an untimed block of each arm, unless launches were counted. Return all evidence but timed blocks."""
         counter, watch = self._counter, self._counter is None
         if watch and has_cuda():
-            # Set up after the timed blocks, because a profiler session may disturb them: on an H200 a captured tiny
-            # step then took 0.43 ms instead of 0.36. Set up while other runs execute, because it takes seconds.
+            # Set up the profiler only after the timed blocks, because a profiler session may disturb them: on an H200 a
+            # tiny captured step took 0.43 ms in a session, and 0.36 ms without one. Set up the profiler while other
+            # runs execute, because the setup takes seconds.
             self.recorder.phase("set up the profiler")
             prime_profiler()
         if watch:
@@ -241,7 +242,7 @@ class TimedProcess:
             self.recorder.phase("census")
         records = {name: arm.life.capture() for name, arm in self.arms.items()}
         watched = {name: arm.watch_launches() if watch else Watched() for name, arm in self.arms.items()}
-        for name, arm in self.arms.items():  # after all watches, because a census changes the phase
+        for name, arm in self.arms.items():  # a census changes the current phase, so make it after all watches
             _census(arm, records[name], watched[name])
         observed = [seen.sees_planted for seen in watched.values() if seen.sees_planted is not None]
         candidate, baseline = arms_of(self.run)

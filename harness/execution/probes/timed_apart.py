@@ -25,7 +25,7 @@ from harness.execution.probes.timed_arm import arms_of, joined_timing, timed_rou
 from harness.execution.recorder import Recorder
 from harness.processes.child import start_child
 
-ENDING_S = 10.0  # time for a process to close its arm
+ENDING_S = 10.0  # seconds that a process may take to close its arm
 
 
 def execute(run: Run, recorder: Recorder, baseline: ImportPath) -> None:
@@ -53,7 +53,7 @@ def execute(run: Run, recorder: Recorder, baseline: ImportPath) -> None:
                 return block.pace is not None and disturbed(block.pace, least)
 
             blocks = timed_rounds(run, timed_block, is_disturbed)
-            recorder.phase("end")  # ends the telemetry of the timed phase before other runs resume
+            recorder.phase("end")  # this ends the telemetry of the timed phase before other runs continue
         for name in order:
             arms[name].do(Command(what="finish"))
         with recorder.alone():

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
+
+# Bind these functions here, before a system is imported. Otherwise a system could replace them in their module.
 from time import monotonic, process_time
 from typing import Any, NamedTuple
 
@@ -31,7 +33,7 @@ from harness.system.adapter_checks import require_loss
 from harness.system.protocol import HasInputs, TrainingRun
 from harness.system.replay import generators
 
-PROFILED_PROCESS = 0  # of a claim's processes
+PROFILED_PROCESS = 0  # number of the only process of a claim that is profiled
 
 TimedBlock = Callable[[str, int, int, int], Block]
 """Times a block. Arguments: the arm's name, the round's number, the block's position in the round, its steps."""
@@ -78,9 +80,6 @@ def joined_timing(run: Run, blocks: list[Block], seen: list[TimingEvidence]) -> 
     )
 
 
-# bound here, before a system is imported, because a system could replace them in their modules
-
-
 RAISE_CLOCKS_S = 0.15
 
 
@@ -89,8 +88,9 @@ class BlockTimes(NamedTuple):
 
     wall: float
     processor: float
-    began: float  # by the machine's monotonic clock
-    enqueue: float  # until the first step returned; the device was idle before, so the host had nothing to wait for
+    began: float  # in seconds on the machine's monotonic clock
+    # Seconds until the first step returned. The device was idle before, so the host did not have to wait for it.
+    enqueue: float
 
 
 @dataclass

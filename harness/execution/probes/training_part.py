@@ -22,7 +22,8 @@ from harness.execution.job import Answer, Job, LeftStacks, end_threads, leave, l
 from harness.execution.recorder import HEARTBEAT, Recorder
 from harness.processes.child import Child, Ending, Line, start_child, take_standard_input
 
-STEPS_AFTER_SAVE = 2  # the first step changes every saved tensor; an asynchronous saver may wait for the second
+# The first step changes every saved tensor. An asynchronous saver may be finished only when the second step begins.
+STEPS_AFTER_SAVE = 2
 
 
 class TrainingPart(Job):
@@ -81,13 +82,13 @@ def _last_phase(recorder: Recorder) -> str:
 def main() -> NoReturn:
     """Load, train and save the part, answer, and end this process."""
     line = take_standard_input()
-    importlib.import_module("harness.execution.arm")  # imports torch while the process waits for its part
+    importlib.import_module("harness.execution.arm")  # import torch while the process waits for its part
     part = TrainingPart.model_validate_json(line.receive(None) or "")
     leave_stacks(part.directory)
     with Recorder(part.directory) as recorder:
         try:
             train(part.run(), part, recorder, line)
-        except BaseException as error:  # a system may raise anything, SystemExit included
+        except BaseException as error:  # user code may raise anything, also SystemExit
             answer = Answer.of(error)
     leave(line, answer)
 
@@ -116,7 +117,8 @@ def train(run: Run, part: TrainingPart, recorder: Recorder, line: Line) -> NoRet
                 save(life, steps=steps)
                 life.phase("steps")
 
-        # a profile takes seconds in each process, and a probe over seeds has many processes
+        # Do not watch if there is a seed: a profile takes seconds in each process, and a probe over seeds has many
+        # processes.
         life.train_on(range(part.first, part.until), after, watched=part.seed is None)
         if saves:
             life.phase("save")
@@ -128,7 +130,7 @@ def train(run: Run, part: TrainingPart, recorder: Recorder, line: Line) -> NoRet
             life.phase("threads after the save")
             end_threads()
             record_saved(life, steps=part.until, steps_after=len(more))
-        leave(line, Answer())  # before the arm is closed, because closing might still write
+        leave(line, Answer())  # answer before the arm is closed, because closing it might still write files
 
 
 if __name__ == "__main__":

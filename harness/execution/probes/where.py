@@ -84,7 +84,8 @@ class _Execution:
             captures = ObservedCaptures(lambda: self._finder, self._values, self._until)
             self._captures = self._stack.enter_context(captures)
             self._stack.enter_context(triton_announced())
-            # autograd's own threads have no user code on their stack, and number nodes from 0
+            # Run the backward pass in the calling thread. Autograd's own threads have no user code on their stack, and
+            # each thread numbers its graph nodes from 0.
             self._stack.enter_context(torch.autograd.set_multithreading_enabled(False))
         self.training: TrainingRun = self._stack.enter_context(opened(self._run, self._arm))
         roots = self.training.state_roots() if isinstance(self.training, HasStateRoots) else [self.training]

@@ -18,7 +18,8 @@ from harness.system.replay.captured_step import CaptureFailedError
 from harness.system.replay.operations import OperatorWatch
 from harness.system.replay.traced import TracedStep
 
-_COUNTING: list[CaptureAttempts] = []  # only the last counts captures: that of the arm that is opened or works now
+# only the last entry counts captures: it belongs to the arm that is being opened or executed now
+_COUNTING: list[CaptureAttempts] = []
 
 
 class CaptureAttempts:
@@ -34,11 +35,12 @@ class CaptureAttempts:
         self.count = self.replays = 0
         self.replaying = self.left_out = False
         self.replayed: list[Any] | None = None
-        self._returned = WeakKeyDictionary[Any, object]()  # the last result of each graph or traced step
+        # for each graph or traced step: the last result that it returned
+        self._returned = WeakKeyDictionary[Any, object]()
         self.errors: list[str] = []
-        self.training: object = None  # the arm's
+        self.training: object = None  # the training of the arm
         self.operators: set[str] = set()
-        self.draws: list[list[str]] = []  # of each capture, the operators that draw random numbers
+        self.draws: list[list[str]] = []  # for each capture: the operators that draw random numbers
         self._capturing: list[OperatorWatch] = []
         self._handled: BaseException | None = None  # the exception that was being handled when the last capture began
         self._replaced = ExitStack()
@@ -53,7 +55,7 @@ class CaptureAttempts:
         return self
 
     def __exit__(self, *_raised: object) -> None:
-        self._stop_watching()  # a capture may never have ended
+        self._stop_watching()  # stop here too, because user code may have begun a capture and never ended it
         self.training = self._handled = None
         _COUNTING.remove(self)
         self._replaced.close()
@@ -82,7 +84,8 @@ class CaptureAttempts:
     def _ended(self, end: Callable[..., object]) -> Callable[..., object]:
         def ended(*arguments: object, **keywords: object) -> object:
             self._stop_watching()
-            raised = sys.exception()  # an error of the captured code leaves a `with`, which ends the capture
+            # an error of the captured code leaves the `with` block, which ends the capture, so it is visible here
+            raised = sys.exception()
             if _COUNTING[-1] is not self:
                 return end(*arguments, **keywords)
             if raised is None or raised is self._handled:

@@ -74,7 +74,7 @@ def state_digests(accessors: Mapping[str, generators.Accessors]) -> dict[str, st
     }
 
 
-NAMED = 20  # changes on the host, at most
+NAMED = 20  # largest number of changes on the host that are named
 
 
 def capture_evidence(
@@ -142,9 +142,10 @@ def _moved(captured: Mapping[str, int], now: Mapping[str, int]) -> list[str]:
     return sorted(name for name, address in captured.items() if now.get(name) != address)
 
 
-WATCHED_STEPS = 3  # on CUDA of the first and of the last steps; of traced replays only of the last
+# number of watched steps on CUDA: of the first steps and of the last steps; of traced replays only of the last steps
+WATCHED_STEPS = 3
 
-Windows = dict[int, tuple[int, bool]]  # first step -> number of steps, and True if all of them must be replays
+Windows = dict[int, tuple[int, bool]]  # first step -> number of steps, and True if all these steps must be replays
 
 
 class Watcher(NamedTuple):
@@ -201,7 +202,8 @@ class CaptureWatch:
     def _begin(self, index: int) -> None:
         if index in self._windows:
             steps, replays = self._windows[index]
-            if replays:  # other work on the GPU would lengthen kernels, whose share of time is judged
+            # The share of kernel time is judged. Other work on the GPU would lengthen the kernels, so run alone.
+            if replays:
                 self._solitude.enter_context(self._recorder.alone())
             self._window.enter_context(
                 graph_launches(
@@ -219,7 +221,7 @@ class CaptureWatch:
             return self._profiled, None
         profiled = self._profiled
         if record.mechanism == "traced":
-            # captures of different shapes have different numbers of operations, so compare whole rounds of shapes
+            # Captures of different shapes have different numbers of operations. So compare whole rounds of shapes.
             profiled = self.every_step.last(WATCHED_STEPS * max(record.captures, 1))
         return profiled, self.every_step.operations()
 
@@ -232,7 +234,7 @@ class CaptureWatch:
         try:
             self._solitude.__exit__(kind, error, trace)
         finally:
-            self._window.__exit__(kind, error, trace)  # after an error it does not read the profile
+            self._window.__exit__(kind, error, trace)  # after an error, closing the window does not read the profile
 
 
 def profiled_steps(planned: PlannedArm, steps: range) -> Windows:

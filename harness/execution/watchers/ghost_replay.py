@@ -37,9 +37,10 @@ from harness.system.replay.state import StateGuard
 from harness.system.sharded_tensors import local
 from harness.system.users_code import message_of
 
-NAMED = 20  # outputs, at most
-AGAIN = 5  # the most rounds of replays alone: with gradient accumulation only some of them change parameters
-_Outputs = Mapping[str, str]  # digests of the trainable parameters, by name, and of the loss if the step returned one
+NAMED = 20  # largest number of outputs that are named
+# largest number of rounds of replays without a step; with gradient accumulation only some rounds change parameters
+AGAIN = 5
+_Outputs = Mapping[str, str]  # name -> digest: for each trainable parameter, and for the loss if the step returned one
 
 
 def ghost_replay(
@@ -65,7 +66,7 @@ def ghost_replay(
                     look.look(last, others)
             finally:
                 start.restore()
-    except BaseException as error:  # a system may refuse a step after its last, and even exit
+    except BaseException as error:  # a system may refuse a step after its last step, or even exit the process
         look.found["failure"] = message_of(error)
     finally:
         attempts.left_out, attempts.replayed = False, None
@@ -111,7 +112,7 @@ class _Look:
 
     def __init__(self, training: AnnouncedSteps, attempts: CaptureAttempts) -> None:
         self._training, self._attempts = training, attempts
-        self._replays = [*(attempts.replayed or ())]  # of the last step
+        self._replays = [*(attempts.replayed or ())]  # the replays of the last step
         self.found: dict[str, Any] = {"replays": len(self._replays)}
 
     def kept(self, *categories: str) -> dict[str, Tensor]:
@@ -166,7 +167,8 @@ class _Look:
                 if not known and LOSS_OUTPUT not in first:
                     raise LookupError("a step beyond the last one gives no loss, and changes no parameter")
                 outside = sorted(name for name in known if without.get(name) == first[name])
-                if not is_other:  # different gradients may round to the same update
+                # Without another batch, equal parameters prove nothing: other gradients may round to the same update.
+                if not is_other:
                     trained = known - {LOSS_OUTPUT}
                     self.found["alike"] = len(trained) if trained <= {*outside} else 0
                     outside = [name for name in outside if name == LOSS_OUTPUT]
@@ -195,7 +197,9 @@ class _Look:
         except Exception:
             if not self._attempts.replayed:
                 raise
-            loss = {}  # a schedule may refuse a step after its last, but the parameters are updated by then
+            # A learning-rate schedule may refuse a step after the last one. The parameters are already updated when it
+            # does.
+            loss = {}
         self._attempts.left_out = False
         self.heartbeat()
         return self._parameters() | digests(loss)

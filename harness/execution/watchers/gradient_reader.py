@@ -55,7 +55,7 @@ class Exchange:
 
     @staticmethod
     def _path(folder: Path, arm: str, what: str) -> Path:
-        return folder / f"{arm}+{what}"  # no arm's name has a plus
+        return folder / f"{arm}+{what}"  # the name of an arm cannot contain a plus sign, so the file name is unique
 
 
 Tensors = Mapping[str, Tensor]
@@ -65,7 +65,7 @@ class Kept(NamedTuple):
     """The gradients of a baseline in one step."""
 
     left: Tensors
-    changed: Tensors | None  # earlier values of gradients that changed after the backward pass; None if not watched
+    changed: Tensors | None  # earlier values of the gradients that changed after the backward pass; None: not watched
 
 
 KeptGradients = dict[tuple[str, int], Kept]
@@ -76,7 +76,7 @@ class GradientReader:
 
     def __init__(self, life: ArmLife, kept: KeptGradients, *, keep: bool) -> None:
         self._life, self._run, self._kept, self._keep = life, life.run, kept, keep
-        self.watch: MadeGradients | None = None  # of an uncaptured arm
+        self.watch: MadeGradients | None = None  # the watch on an uncaptured arm; None: not watched
         if self.steps and life.replica == 0 and isinstance(life.training, RecordsUnderWatch):
             life.training.record_under(MadeGradients)
 
@@ -96,14 +96,15 @@ class GradientReader:
         training = self._life.training
         if index not in self.steps or not isinstance(training, HasGradients):
             return
-        # every rank gathers, even if it compares nothing, because perhaps only rank 0 has the baseline
+        # Every rank must take part in gathering, even if it compares nothing. Perhaps only rank 0 has the baseline.
         gradients = {plain_name(name): whole(tensor) for name, tensor in training.gradients().items()}
         trained = training.parameters() if isinstance(training, HasParameters) else {}
         without = sorted({plain_name(name) for name in trained} - set(gradients))
         arm, planned, exchange = self._life.arm, self._life.planned, Exchange(self._life.recorder.exchange)
         baseline = self._run.baseline_of.get(arm)
         other = None if baseline is None else self._kept.get((baseline, index))
-        if baseline is not None and baseline not in self._run.arms:  # the baseline is of another commit
+        # the baseline belongs to another commit, so its gradients come from another process
+        if baseline is not None and baseline not in self._run.arms:
             device = next((each.device for each in gradients.values()), "cpu")
             left = exchange.take(baseline, str(index), device)
             other = None if left is None else Kept(left, None)
@@ -142,7 +143,7 @@ class GradientReader:
         copies, written = seen
         named = {plain_name(name): each for name, each in copies.items()}
         if self.watch is not None:
-            self.watch.copies = {}  # frees their memory for the next step
+            self.watch.copies = {}  # free the memory of the copies for the next step
         return {name: each for name, each in named.items() if name in gradients}, sorted(map(plain_name, written))
 
 
@@ -161,7 +162,7 @@ class MicroBatchWatch:
         """Begin without digests. parts: how many micro-batches a step is expected to have."""
         self._life, self._training = life, life.training
         self._parts, self._steps = parts, life.run.workload.steps
-        self._rows: Tensor | None = None  # int64 [steps, parts]
+        self._rows: Tensor | None = None  # int64 [steps, parts]: the digests
         self._first = self._filled = 0
 
     def add(self, index: int) -> None:

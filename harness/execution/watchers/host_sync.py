@@ -34,9 +34,9 @@ from harness.system.users_code import message_of
 
 # Watch every step of a series: its work outside of the capture, and its waits for the device.
 #
-# A few steps under a profiler show the device's work, but miss a fault that occurs in every tenth
-# step. Here every judged step runs under detectors that cost little around a replay and detect the
-# host's work. The detectors are created once for a series.
+# A few steps under a profiler show the device's work, but miss a fault that occurs only in every tenth step. Here every
+# judged step runs under detectors that cost little around a replay and that detect the host's work. The detectors are
+# created once for a series.
 
 _NOTHING: AbstractContextManager[None] = nullcontext()
 Detector = Literal["dispatch_mode", "sync_debug_mode", "waiting_calls"]
@@ -75,7 +75,7 @@ class SeriesWatch:
     _begun: int = 0
     _known_captures: int = 0
     _known_attempts: int = field(init=False)
-    _fewest: int | None = None  # operations of a step so far
+    _fewest: int | None = None  # smallest number of operations in a step so far
     _steps: dict[int, _Seen] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -83,7 +83,7 @@ class SeriesWatch:
         on_cuda = self.device == "cuda"
         self._warnings = SyncWarnings(sync_here) if on_cuda else None
         self._waits = WaitingCalls(sync_here) if on_cuda else None
-        # a dispatch mode would change an uncaptured step that is compiled
+        # do not use a dispatch mode for an uncaptured step, because it would change the behavior of compiled code
         self._mode = DispatchWatch(self.device, replaying=self.replaying) if self.captured else None
 
     @contextmanager
@@ -112,8 +112,8 @@ class SeriesWatch:
         operations = seen.operations or 0
         fewest = operations if self._fewest is None else self._fewest
         before, self._known_attempts = self._known_attempts, self.attempts()
-        # Ask for captures if this step may have captured: the first watched step may capture the second shape, and a
-        # later step that captures does more than a replay, or torch began a capture.
+        # Ask for the number of captures only if this step may have made one. That is so for the first watched step,
+        # which may capture the second shape; for a step that does more than a replay; and if torch began a capture.
         busier = self._fewest is None or any(seen.syncs.values()) or operations > fewest
         if busier or self._known_attempts > before:
             earlier, self._known_captures = self._known_captures, self.captures()
@@ -213,7 +213,7 @@ class Looks:
         return self
 
     def __exit__(self, *_raised: object) -> None:
-        self._training = None  # else its memory would not be freed
+        self._training = None  # drop the reference, which would keep the training's memory alive
         self._stack.close()
 
     def training(self, steps: int) -> TrainingRun:
@@ -352,7 +352,8 @@ def foreseen_on_a_gpu(opens: Callable[[], AbstractContextManager[TrainingRun]]) 
             with placement.watching():
                 body()
             sides = {placement.side_of(parameter) for parameter in training.parameters().values()}
-    except Exception as error:  # the watch may break the step; no judgement depends on this
+    except Exception as error:
+        # The watch may make the step fail. No judgement depends on this prediction, so report why it is missing.
         return _unforeseen(message_of(error))
     if "device" not in sides:
         return _unforeseen("no line puts its parameters on a device")

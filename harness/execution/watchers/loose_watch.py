@@ -23,7 +23,9 @@ _REGISTERED = ("parameters", "buffers", "optimizer")
 
 
 _NUMBERS = re.compile(r"\d+")
-_Like = tuple[str, object, object]  # name without numbers, type, shape: tensors with equal keys are made alike
+# a tensor's name without numbers, its type and its shape: tensors with equal keys are assumed to be made in the same
+# way
+_Like = tuple[str, object, object]
 
 
 class _Seen(NamedTuple):
@@ -45,19 +47,21 @@ class LooseWatch:
     def __init__(self, state: Callable[[], StateByCategory]) -> None:
         self._state = state
         self._ledger = Ledger()
-        self._chosen: FollowedSteps | None = None  # None until the number of steps is known
+        self._chosen: FollowedSteps | None = None  # the steps to follow; None until the number of steps is known
         self._follows = False
         self._early: frozenset[str] = frozenset()
         self._twice: frozenset[str] = frozenset()  # early tensors that also had a name in another category
-        self._registered: set[Memory] = set()  # memory that has a name in another category
-        self._left_out = -1  # the last step that was not followed; -1 if there is none
-        self._earlier: tuple[int, dict[str, _Seen]] = 0, {}  # steps before the previous census, and that census
-        self._changed: set[Memory] = set()  # changed since then, by no operator, though all steps were followed
-        self._versions: dict[Memory, int] = {}  # torch's version counters at the last look
-        self._rewritten: set[Memory] = set()  # by unfollowed steps
-        self._before: dict[str, _Seen] = {}  # the census before the last step
+        self._registered: set[Memory] = set()  # memory of tensors that have a name in another category
+        self._left_out = -1  # the last step that was not followed; -1: every step was followed
+        # the number of steps made before the previous census, and the result of that census
+        self._earlier: tuple[int, dict[str, _Seen]] = 0, {}
+        # Memory that changed since the previous census although all steps were followed and no operator changed it.
+        self._changed: set[Memory] = set()
+        self._versions: dict[Memory, int] = {}  # torch's version counter of each memory, when it was last read
+        self._rewritten: set[Memory] = set()  # memory that steps wrote to which were not followed
+        self._before: dict[str, _Seen] = {}  # the census that was taken before the last step
         self._after: dict[str, _Seen] | None = None
-        self._made: dict[_Like, set[Role]] = {}  # roles of the tensors that followed steps made
+        self._made: dict[_Like, set[Role]] = {}  # roles of the tensors that the followed steps made
 
     def begin(self, state: StateByCategory) -> None:
         """Treat the loose tensors that exist now as state from before the first step."""
@@ -94,7 +98,8 @@ class LooseWatch:
             self._ledger.passed()
         if not left:
             self._after = self._ask(self._census)
-        elif self._ledger.step in (1, FIRST):  # optimizers have created their state; all steps were followed
+        elif self._ledger.step in (1, FIRST):
+            # At these steps optimizers have created their state, and all steps so far were followed.
             self._ask(self._census)
 
     def loose(self, state: StateByCategory) -> Loose:
@@ -112,13 +117,13 @@ class LooseWatch:
 
     def _roles(self) -> dict[str, Role]:
         if self._after is None:
-            if self._ledger.step and self._late():  # the training ended early by itself
+            if self._ledger.step and self._late():  # the training ended early by its own decision
                 raise RuntimeError(f"the last of {self._ledger.step} steps was not announced as such")
             return {}
         read = self._ledger.read_marks()
         roles = {name: self._role(name, seen, read) for name, seen in self._after.items()}
         derived = [self._after[name].memory for name, role in roles.items() if role == "derived"]
-        # a best-so-far value is read to decide which weights are kept, so it is state
+        # A "best so far" value is read to decide which weights are kept. So such a value counts as state.
         by_derived = self._ledger.read_marks(also=[each for each in derived if each is not None])
         decides = {name for name, seen in self._after.items() if self._marks(name, seen) & by_derived}
         return {name: "state" if role in ("log", "mixed") and name in decides else role for name, role in roles.items()}
@@ -132,10 +137,11 @@ class LooseWatch:
     def _role(self, name: str, now: _Seen, read: int) -> Role:
         memory, before = now.memory, self._before.get(name)
         prior = None if before is None else before.memory
-        if memory is None:  # no operator of a step used it: a numpy array, or made between two steps
+        # No operator of a step used the tensor. It is a numpy array, or it was made between two steps.
+        if memory is None:
             stayed = before is not None and prior is None and before.place == now.place
             return "state" if stayed and before is not None and before.digest != now.digest else "left"
-        if memory in self._registered or memory.is_early:  # compared by its other name
+        if memory in self._registered or memory.is_early:  # the tensor is compared under its other name
             return "left"
         if memory.is_kept or memory in self._changed:
             return "state"
@@ -167,7 +173,8 @@ class LooseWatch:
     def _unexplained(self) -> bool:
         """Find tensors that unfollowed steps created or wrote to. Return True if the source of one is unknown."""
         late = self._late()
-        own = [tensor for tensor in late.values() if is_of_torch(tensor)]  # no operator makes other libraries' tensors
+        # tensors of other libraries are not made by torch's operators, so leave them out
+        own = [tensor for tensor in late.values() if is_of_torch(tensor)]
         self._ledger.adopt(own)
         self._note(late)
         read = self._ledger.read_marks()
@@ -248,8 +255,9 @@ def _role_by_making(memory: Memory) -> Role:
     return "mixed" if memory.made_of & WHOLE else "log"
 
 
-FIRST = 3  # the second step reads tensors of the first; the third reads what a warm-up left
-LAST = 2  # two steps in a row show which tensors each step replaces
+# The second step reads tensors that the first step made. The third step reads tensors that a warm-up left behind.
+FIRST = 3
+LAST = 2  # two consecutive steps show which tensors every step replaces
 _DRAWN, _LOOKS, _APART, _MOST_WAITED = 2, 13, 16, 128
 
 
@@ -260,7 +268,8 @@ class FollowedSteps:
         self._steps, self._apart = steps, max(_APART, steps // _LOOKS)
         between = range(FIRST, steps - LAST)
         self._drawn = frozenset(random.Random(steps).sample(between, min(_DRAWN, len(between))))
-        self._left = min(steps // 2, _MOST_WAITED)  # how many steps may be followed while tensors are unexplained
+        # how many more steps may be followed while some tensors are unexplained
+        self._left = min(steps // 2, _MOST_WAITED)
         self._waits = False
 
     def looks_before(self, index: int) -> bool:

@@ -33,16 +33,17 @@ from harness.system.replay.cpu_as_device import tensors_in
 from harness.system.replay.observer import Observer
 from harness.system.sharded_tensors import is_distributed
 
-# Watch some steps of an arm for a clip: operators that bound gradients by values made of gradients.
+# Watch some steps of an arm for a clip: operators that bound gradients by values computed from gradients.
 #
-# A clip whose limit no gradient reaches changes no number, so numbers cannot show if it is missing.
-# The watch finds a clip by the data flow after the backward pass, whatever functions it uses: a
-# value made of gradients goes into an operator that saturates (`clamp`, `minimum`, `where`), and
-# the result is multiplied into a gradient or replaces it.
+# A clip whose limit no gradient reaches changes no number. So numbers cannot show that the clip is missing. The watch
+# finds a clip by the data flow after the backward pass, whatever functions the clip uses: a value computed from
+# gradients is the input of an operator that saturates (`clamp`, `minimum`, `where`), and the result is multiplied into
+# a gradient or replaces it.
 
-# Operators that keep a value within a bound, without the marks of variants (`_foreach_`, in place).
+# Operators that keep a value within a bound. The names are without the marks of variants (`_foreach_`, in place).
 _SATURATES = frozenset({"clamp", "clamp_max", "clamp_min", "fmax", "fmin", "hardtanh", "maximum", "minimum", "where"})
-_HOOKED = _SATURATES - {"hardtanh", "where"}  # no derivative of torch's uses these, so a use in backward is a hook's
+# No derivative formula of torch uses these operators. So if one runs in the backward pass, a hook called it.
+_HOOKED = _SATURATES - {"hardtanh", "where"}
 TO_THE_HOST = "_local_scalar_dense"
 
 
@@ -53,9 +54,9 @@ class Operation(NamedTuple):
     """
 
     name: str
-    gradients: Sequence[Tensor]  # the gradients among `read`
+    gradients: Sequence[Tensor]  # the tensors in `read` that are gradients
     read: Sequence[Tensor]
-    in_place: Sequence[Tensor]  # the tensors that it writes to
+    in_place: Sequence[Tensor]  # the tensors that the operation writes to
     bounds: bool
 
 
@@ -66,16 +67,20 @@ class ClipWatch(Observer):
         super().__init__()
         self._parameters, self._compiled_before = list(parameters.values()), _compiled()
         self._operator = ""
-        self._updates = self._hidden = False  # if gradients were read at all; if unwatched code may bound them
-        self.hooked = False  # if a hook may bound them in the backward pass
-        self._norms: list[tuple[Tensor, Tensor]] = []  # of gradients, before they were bounded and after
-        self._depth = 0  # the thread of an owned loop enters again, while the waiting thread is in its block
+        # _updates: True if gradients were read at all. _hidden: True if unwatched code may bound them.
+        self._updates = self._hidden = False
+        self.hooked = False  # True if a hook may bound gradients in the backward pass
+        # pairs of gradient norms: before and after the gradients were bounded
+        self._norms: list[tuple[Tensor, Tensor]] = []
+        # nesting depth: the thread of an owned loop enters the block again while the waiting thread is inside it
+        self._depth = 0
         self._begin()
 
     def _begin(self) -> None:
         self._from_gradients, self._bounding = _Storages(), _Storages()
         self._saturated = ""
-        self._may_replace: dict[int, tuple[Tensor, Tensor]] = {}  # by memory of a tensor that may become a gradient
+        # storage of a tensor that may become a gradient -> norm of the gradient that it may replace, and its own norm
+        self._may_replace: dict[int, tuple[Tensor, Tensor]] = {}
 
     def __enter__(self) -> Self:
         if not self._depth:
@@ -90,7 +95,7 @@ class ClipWatch(Observer):
 
     def execute(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         name = func._schema.name.rpartition("::")[2].removeprefix("_foreach_").removesuffix("_")
-        if torch._C._current_graph_task_id() != -1:  # within the backward pass, which makes gradients
+        if torch._C._current_graph_task_id() != -1:  # inside the backward pass, operators make the gradients
             self.hooked |= name in _HOOKED
             return func(*args, **kwargs)
         read = [*tensors_in([*args, *kwargs.values()])]
@@ -201,9 +206,10 @@ def _compiled() -> int:
     return 0 if dynamo is None else sum(dynamo.counters["frames"].values())
 
 
-_ENGINE = "_engine_run_backward"  # of `torch.autograd`, for `backward` and `grad`
+_ENGINE = "_engine_run_backward"  # the function in `torch.autograd` through which both `backward` and `grad` run
 _SCALES = frozenset({"div", "mul"})
-_UNSCALES = ("_fused_", "_amp_")  # torch's fused optimizers, which divide by a loss scale, and its gradient scalers
+# prefixes of torch's fused optimizers, which divide gradients by a loss scale, and of its gradient scalers
+_UNSCALES = ("_fused_", "_amp_")
 
 
 class MadeGradients(ClipWatch):
@@ -212,19 +218,23 @@ class MadeGradients(ClipWatch):
     def __init__(self, parameters: Mapping[str, Tensor]) -> None:
         super().__init__(parameters)
         self._by_name = dict(parameters)
-        self.copying = True  # False: nothing reads the gradients of this step
+        self.copying = True  # False: nothing reads the gradients of this step, so none are copied
 
     def _begin(self) -> None:
         super()._begin()
-        self.copies: dict[str, Tensor] = {}  # of gradients that were changed once they were made
-        self.written: set[str] = set()  # names of gradients that an optimizer wrote into
-        self._made_norms: dict[str, Tensor] = {}  # a gradient's norm by name, after the last operator that makes it
-        self._same: list[tuple[Tensor, Tensor]] = []  # pairs of norms that differ only if unwatched code ran
-        self._replacing: dict[int, tuple[str, Tensor | None]] = {}  # by memory: the gradient that it may become
-        self._making: list[str] = []  # names of gradients that the current operator makes
-        self._replaced: Sequence[Tensor] = ()  # gradients that it may replace
+        self.copies: dict[str, Tensor] = {}  # copies of gradients that were changed after the backward pass made them
+        self.written: set[str] = set()  # names of the gradients that an optimizer wrote into
+        self._made_norms: dict[str, Tensor] = {}  # name of a gradient -> its norm after the last operator that makes it
+        # pairs of norms; the two differ only if unwatched code changed the gradient
+        self._same: list[tuple[Tensor, Tensor]] = []
+        # storage of a tensor -> the name of the gradient that it may become, and a copy of this gradient's earlier
+        # value
+        self._replacing: dict[int, tuple[str, Tensor | None]] = {}
+        self._making: list[str] = []  # names of the gradients that the current operator makes
+        self._replaced: Sequence[Tensor] = ()  # gradients that the current operator may replace
         self._host_reads = self._unsure = False
-        self._closures: list[FrameType] = []  # steps of optimizers that have run a backward pass, as a closure does
+        # frames of optimizer steps that have run a backward pass, as an optimizer with a closure does
+        self._closures: list[FrameType] = []
 
     def __enter__(self) -> Self:
         super().__enter__()
@@ -255,7 +265,8 @@ class MadeGradients(ClipWatch):
     def _run_backward(self, *args: Any, **keywords: Any) -> Any:
         before: dict[str, tuple[Tensor | None, int]] = {}
         with self._watched():
-            # all ranks would have to gather together, but each decides by itself
+            # Gathering a sharded gradient needs all ranks at the same time, but each rank decides alone. So do not
+            # gather.
             self._unsure |= any(is_distributed(each) for each in self._by_name.values())
             before = {name: (each.grad, _version(each.grad)) for name, each in self._by_name.items()}
             self._closures += _optimizers_steps()
@@ -276,7 +287,8 @@ class MadeGradients(ClipWatch):
             self._making, self._replaced, changed = [], (), self._names_of(operation.in_place)
             self._host_reads |= operation.name == TO_THE_HOST
             scales = operation.name in _SCALES
-            by_host = scales and self._host_reads  # by a host number, which may have been made of gradients
+            # the scaling uses a number that the host read, which may have been computed from gradients
+            by_host = scales and self._host_reads
             by_gradients = operation.bounds or (scales and self._reads_made(operation))
             if operation.name.startswith(_UNSCALES):
                 self._making = changed

@@ -35,8 +35,8 @@ class RankWatch:
         self._life, self._training = life, life.training
         self._rows_of_rank = life.run.workload.batch_size // life.planned.arm.shares
         self._parameters = [self._digest()]
-        self._rows: list[Tensor] = []  # int64 [rows] each
-        self._begun: list[tuple[int, int]] = []  # number of collectives before and after each step
+        self._rows: list[Tensor] = []  # for each step: an int64 tensor of shape [rows]
+        self._begun: list[tuple[int, int]] = []  # for each step: the number of collectives before and after it
         self._before = 0
         self._generators = _of_this_rank(self._training)
         self._drawn = [state_digests(self._generators)]
@@ -120,7 +120,8 @@ def _names_between(before: int, after: int) -> dict[str, int]:
     try:
         entries = json.loads(_flight_recorder())["entries"]
         names = [str(entry["profiling_name"]) for entry in sorted(entries, key=lambda entry: int(entry["record_id"]))]
-    except Exception:  # another torch release; the count is known without names
+    except Exception:
+        # Another release of torch may write other entries. The number of collectives is known without their names.
         return {}
     last = len(names) - (now - after)
     return dict(Counter(names[max(0, last - (after - before)) : max(0, last)]))

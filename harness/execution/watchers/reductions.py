@@ -22,13 +22,14 @@ from harness.devices.graphs import is_capturing
 from harness.evidence.arm_records import GroupNorm, Sketch, TensorReduction
 from harness.system.sharded_tensors import is_distributed, whole
 
-_CHUNK = 1 << 24  # words hashed at a time: 128 MiB of positions
-_KEEP = 1 << 16  # positions of up to this many words are cached, because batches are hashed at every step
-_SMALL, _TOGETHER = 1 << 16, 1 << 24  # limits in bytes of a tensor that is digested with others, and of all these
+_CHUNK = 1 << 24  # number of 8-byte words that are hashed at a time; their positions take 128 MiB
+_KEEP = 1 << 16  # up to this number of words the positions are cached, because batches are hashed at every step
+# limits in bytes: of a tensor that is digested together with others, and of all tensors that are digested together
+_SMALL, _TOGETHER = 1 << 16, 1 << 24
 _MASK = (1 << 64) - 1
-_SKETCHED = 1 << 20  # elements sketched at a time: 32 MiB of signs
-_SIGNS = 4  # sequences of signs; `Sketch` has as many sums
-# 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9 and 0x94D049BB133111EB as signed 64-bit numbers.
+_SKETCHED = 1 << 20  # number of elements that are sketched at a time; their signs take 32 MiB
+_SIGNS = 4  # number of sequences of signs; `Sketch` has one sum for each
+# 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9 and 0x94D049BB133111EB, written as signed 64-bit numbers.
 _GAMMA, _FIRST, _SECOND = -7046029254386353131, -4658895280553007687, -7723592293110705685
 
 
@@ -53,11 +54,11 @@ def _digest_of_each_row(tensor: Tensor) -> Tensor:
     """Return the digest of each of N parts: [N, ...], dense and contiguous -> [N] int64."""
     raw = tensor.view(tensor.shape[0], tensor[0].numel()).view(torch.uint8)
     if raw.storage_offset() % 8:
-        raw = raw.clone()  # only an aligned slice can be read as words
+        raw = raw.clone()  # copy the bytes, because only aligned memory can be read as 8-byte words
     rows, length = raw.shape
     words = length // 8
     total = torch.full((rows,), _signed(length * _GAMMA), dtype=torch.int64, device=tensor.device)
-    # rows that follow each other in memory are copied only if odd bytes separate them
+    # If the rows are contiguous in memory, this copies them only if the row length is not a multiple of 8 bytes.
     whole = raw[:, : words * 8].reshape(rows * words * 8).view(torch.int64).view(rows, words)
     for data, first in ((whole, 0), (raw[:, words * 8 :].to(torch.int64), words)):
         for start in range(0, data.shape[1], _CHUNK):
@@ -71,7 +72,8 @@ def made_of(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     found: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         parts = _parts(f"{name}.", tensor)
-        if parts is not None and len(parts) == 1:  # a wrapper of one tensor counts as that tensor; arms may differ
+        # A wrapper around one tensor counts as that tensor, because only one of two arms may use the wrapper.
+        if parts is not None and len(parts) == 1:
             parts = made_of({name: next(iter(parts.values()))})
         found |= {name: tensor} if parts is None else made_of(parts)
     return found
@@ -228,12 +230,12 @@ def _holding(tensors: Mapping[str, Tensor], what: Callable[[Tensor], Tensor]) ->
 
 
 def _bad(tensor: Tensor) -> Tensor:
-    lowest, highest = torch.aminmax(_comparable(tensor))  # both are NaN if any element is NaN
+    lowest, highest = torch.aminmax(_comparable(tensor))  # both results are NaN if any element is NaN
     return ~(torch.isfinite(lowest) & torch.isfinite(highest))
 
 
 def _nan(tensor: Tensor) -> Tensor:
-    return torch.aminmax(_comparable(tensor)).min.isnan()  # it is NaN if any element is NaN
+    return torch.aminmax(_comparable(tensor)).min.isnan()  # the minimum is NaN if any element is NaN
 
 
 def _comparable(tensor: Tensor) -> Tensor:
@@ -247,7 +249,7 @@ def largest_difference(tensor: Tensor, other: Tensor) -> float:
     theirs = theirs.to(ours.device)
     if not ours.numel():
         return 0.0
-    # equal infinities would subtract to NaN
+    # the difference of two equal infinities would be NaN, so set it to 0
     apart = torch.where(
         ours == theirs, torch.zeros((), dtype=torch.float64, device=ours.device), ours.double() - theirs.double()
     )

@@ -29,13 +29,14 @@ from harness.system.replay.found_state import StateByCategory, found_state, numb
 from harness.system.sharded_tensors import whole
 from harness.system.wrappers import FaultyRun
 
-LEFT_OUT = ("generators",)  # their draws show in the tensors that move
+# generators are not compared here, because the numbers that they draw show in the tensors that move
+LEFT_OUT = ("generators",)
 OPTIMIZER = "optimizer"
-STEP = "step"  # an optimizer's count of updates, which is judged separately
-# BatchNorm's count of batches. A recomputed forward pass may change it, so it is judged separately.
+STEP = "step"  # name of an optimizer's count of updates, which is judged separately
+# Name of BatchNorm's count of batches. It is judged separately, because a recomputed forward pass may change it.
 COUNT = "num_batches_tracked"
-SAMPLED = 65_536  # numbers sampled of each tensor to measure its movement
-MOVES = "moves"  # under this name an arm leaves movements for arms of another commit
+SAMPLED = 65_536  # number of elements of each tensor that are sampled in order to measure its movement
+MOVES = "moves"  # the name under which an arm stores movements for arms of another commit
 
 
 def movable(state: StateByCategory) -> dict[str, Tensor]:
@@ -160,10 +161,11 @@ class Moves:
         self._kept.pop(arm, None)
 
 
-_OF_GROUPS = re.compile(r"(^|\.)group\d+\.")  # settings of an optimizer, which may be texts
-_COUNTERS = ("step", "step_count")  # names of update counters in torch's optimizers and in the reference trainer
-BUFFER = "buffer "  # prefix of buffers' names among the tensors at an execution's end
-ROUNDING = 1e-6  # relative to the largest buffer element: smaller differences are rounding, as of a mean near 0
+_OF_GROUPS = re.compile(r"(^|\.)group\d+\.")  # matches names of optimizer settings, whose values may be texts
+_COUNTERS = ("step", "step_count")  # names of the update counters in torch's optimizers and in the reference trainer
+BUFFER = "buffer "  # prefix of the names of buffers among the tensors at the end of an execution
+# Relative to the largest element of a buffer. Smaller differences count as rounding, for example in a mean near 0.
+ROUNDING = 1e-6
 
 
 class StateWatch:
@@ -193,16 +195,17 @@ class StateWatch:
         self.end_sketches: dict[str, Sketch] | None = None
         self._start: dict[str, Tensor] = {}
         self.moved: dict[str, tuple[Tensor, float]] | None = None
-        self.watched: set[str] = set()  # names (`category name`) by which ends may be compared
+        self.watched: set[str] = set()  # names (`category name`) of the tensors whose ends may be compared
         self.steps = LooseWatch(lambda: watched_state(training)) if follows else None
         self.loose: Loose | None = None
         self._loose_at_start: frozenset[str] = frozenset()
-        self._numbers_later: dict[str, bool] = {}  # loose tensors after the first step; True if a tensor is without NaN
+        # name of each loose tensor after the first step -> True if it contains no NaN
+        self._numbers_later: dict[str, bool] = {}
         self.spoiled: list[str] | None = None
-        self.updates: list[int] | None = None  # the distinct increases of update counters
+        self.updates: list[int] | None = None  # the different amounts by which update counters increased
         self._counted: dict[str, float] = {}
         self._counted_later: dict[str, float] = {}
-        self.end_buffers: dict[str, Tensor] = {}  # floating-point buffers at the end, by BUFFER + name
+        self.end_buffers: dict[str, Tensor] = {}  # floating-point buffers at the end; key: BUFFER + name
 
     def at_start(self) -> State:
         """Return the state before the first step. Keep the values with which the end is compared."""
@@ -360,7 +363,8 @@ class Ends:
 
     _kept: dict[str, dict[str, Tensor]] = field(default_factory=dict)
     moves: Moves = field(default_factory=Moves)
-    _replicas: dict[str, int] = field(default_factory=dict)  # which execution was kept; 0 if another process made it
+    # name of an arm -> index of the execution that was kept; 0 if another process executed it
+    _replicas: dict[str, int] = field(default_factory=dict)
 
     def differences(self, ended: Mapping[str, Tensor]) -> list[EndDifference]:
         """Return how far the end of a training differs from each kept end. Only one tensor at a time is on the device.

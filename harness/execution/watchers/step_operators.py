@@ -32,11 +32,11 @@ from harness.system.replay.operations import is_repeated, repeated_site
 from harness.system.replay.sites import BETWEEN, Site, SiteFinder
 from harness.system.replay.traced import is_prepared
 
-# Operators whose result is uninitialized memory, which has no value until something is written there.
+# Operators that return uninitialized memory. Such memory has no meaningful value until something is written to it.
 _UNWRITTEN = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "resize_"}
 _NOWHERE = Site("forward", "", "", "")
-_VALUES = 65_536  # the most elements of an operator's result whose values are kept
-_BLOCK = 512  # bytes that the device's allocator uses for the smallest tensor
+_VALUES = 65_536  # values of an operator's result are kept only up to this number of elements
+_BLOCK = 512  # number of bytes that the device's allocator uses for the smallest tensor
 
 
 class _Seen(NamedTuple):
@@ -52,10 +52,10 @@ class _Found(NamedTuple):
     """An operator, the bytes that its schema declares as written, and its tensors before and after it."""
 
     operator: ObservedOperator
-    numbers: list[str | None]  # of `given`
+    numbers: list[str | None]  # values of the single numbers among `given`
     written: list[_Range]
     given: list[_Seen]
-    after: list[_Seen]  # returned tensors, then given tensors; empty for a view
+    after: list[_Seen]  # the returned tensors, then the given tensors, after the operator; empty for a view
     names: _Named
     values: list[Tensor]
 
@@ -75,16 +75,16 @@ class StepOperators(Observer):
         until: time of `monotonic()` after which nothing is observed. captures: True to observe a capture, not a step.
         """
         super().__init__()
-        # Operators before `begin` belong to no step. Operators of a capture belong to the recorded step.
+        # Operators that run before `begin` belong to no step. Operators of a capture belong to the recorded step.
         self.between = not captures
         self.is_cut, self.unseen = False, 0
         self._finder, self._with_values, self._until, self._captures = finder, with_values, until, captures
         self._names = _Named({})
-        self._held: dict[int, StorageWeakRef] = {}  # references prevent the reuse of an address
-        self._computed: set[int] = set()  # memory that the step has written to
+        self._held: dict[int, StorageWeakRef] = {}  # references to memory, which prevent the reuse of an address
+        self._computed: set[int] = set()  # addresses of memory that the step has written to
         self._unwritten: set[int] = set()
-        self._nodes: int | None = None  # of the capture, after the previous operator
-        self._is_inside = self._is_launching = False  # within an operator; within a kernel launch
+        self._nodes: int | None = None  # number of nodes of the capture after the previous operator
+        self._is_inside = self._is_launching = False  # True while an operator runs, and True while a kernel launch runs
         self._found: list[_Found] = []
 
     def begin(self, finder: SiteFinder, state: Mapping[str, Tensor]) -> None:
@@ -132,7 +132,7 @@ class StepOperators(Observer):
         with self._one_operator():
             with _disable_current_modes():
                 site, before = self._finder.find(caller), [*map(self._look, given)]
-            self._is_launching = True  # operators within the launch belong to it
+            self._is_launching = True  # operators that run within the launch belong to the launch
             try:
                 returned = launch()
             finally:
@@ -207,7 +207,8 @@ class StepOperators(Observer):
         before: list[_Seen],
         after: Sequence[Tensor],
     ) -> None:
-        # look at arguments, too: an operator may change more than it declares, such as a batch norm's statistics
+        # Look at the arguments again after the call. An operator may change more than its schema declares, such as the
+        # statistics of a batch norm.
         seen = [*map(self._look, after)]
         kept = len(self._found) in self._with_values
         values = [each.detach().clone() for each in after if kept and each.numel() <= _VALUES]
@@ -217,7 +218,7 @@ class StepOperators(Observer):
         """Return the value of a 0-d host tensor as text, if the step did not compute the tensor; otherwise None."""
         place = _range(tensor)
         if tensor.dim() == 0 and tensor.device.type == "cpu" and (place is None or place.memory not in self._computed):
-            with suppress(Exception):  # a library's tensor type may have no value
+            with suppress(Exception):  # the tensor type of another library may have no value
                 return repr(tensor.detach().item())
         return None
 
@@ -227,7 +228,7 @@ class StepOperators(Observer):
         if place is not None and place.memory not in self._held:
             self._held[place.memory] = StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]
         if digested and (place is None or place.memory not in self._unwritten):
-            with suppress(Exception), torch.no_grad():  # a library's tensor type may not be readable
+            with suppress(Exception), torch.no_grad():  # the tensor type of another library may not be readable
                 digest = digest_on_device(tensor)
         form = f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
         return _Seen(place, form, _strides(tensor), digest)
@@ -404,7 +405,8 @@ class _Named:
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
         self._of: dict[int, list[tuple[_Range, str]]] = {}
-        self._held: list[StorageWeakRef] = []  # references keep an address from being given out again
+        # references to memory, which prevent the allocator from reusing an address
+        self._held: list[StorageWeakRef] = []
         for name, tensor in tensors.items():
             if (place := _range(tensor)) is not None:
                 self._of.setdefault(place.memory, []).append((place, name))
@@ -415,7 +417,8 @@ class _Named:
         return [] if place is None else [name for each, name in self._of.get(place.memory, []) if each.meets(place)]
 
 
-_Exact = tuple[_Range | None, str, tuple[int, ...]]  # identifies a tensor: its bytes, form and strides
+# identifies a tensor: its bytes, its data type and shape, and its strides
+_Exact = tuple[_Range | None, str, tuple[int, ...]]
 
 
 class _Writers:

@@ -46,12 +46,12 @@ class FakePassError(Exception):
     """A step fails, but only on fake tensors, for example because an operator has no fake form."""
 
 
-# Operators that need values of a device tensor on the host: a scalar, or an output shape.
+# Operators that need values of a device tensor on the host, either as a scalar or for the shape of their output.
 _VALUE_OPERATORS = {
     "_local_scalar_dense", "nonzero", "masked_select", "_unique", "_unique2", "unique_dim", "unique_consecutive",
     "equal", "bincount", "multinomial",
 }  # fmt: skip
-# These need values only with some arguments. `needs_value` decides only about operators in the two sets.
+# Operators that need such values only with some arguments. `needs_value` examines only the operators in these two sets.
 _VALUE_OPERATORS_AT_TIMES = {
     "repeat_interleave", "index", "index_put", "index_put_", "_index_put_impl_", "copy_", "_to_copy",
 }  # fmt: skip
@@ -166,7 +166,7 @@ def _stand_in(func: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> 
             is_mask = index is not None and index.dtype in (torch.bool, torch.uint8)
             indices += list(_everything(index).unbind(1)) if is_mask else [index]
         return func(args[0], indices)
-    return func(*args, **kwargs)  # no stand-in known: the pass ends here
+    return func(*args, **kwargs)  # no replacement is known, so this operator ends the pass under fake tensors
 
 
 def _everything(mask: Tensor) -> Tensor:

@@ -35,13 +35,14 @@ if TYPE_CHECKING:
     from submitit import Job
 
 SLURM, LOCAL = "slurm", "local"
-JOBS = ".jobs"  # submitit's files, in the folder of the shards
-LONGEST_MIN = 60 * 24 * 28  # submitit requires a limit; a local job ends when its shard ends
-SLURM_MIN = 60  # minutes of a Slurm job; work that is left then continues when the job is requeued
-TURNS = 20  # maximum number of times that a job is requeued
+JOBS = ".jobs"  # name of a folder for submitit's files, inside the folder of the shards
+LONGEST_MIN = 60 * 24 * 28  # minutes; submitit requires a limit, but a local job ends when its shard ends
+SLURM_MIN = 60  # minutes of one Slurm job; work that is left then continues when the job is requeued
+TURNS = 20  # largest number of times that a job is requeued
 COMMANDS = ("sbatch", "srun", "squeue", "scancel", "sinfo", "scontrol")
 _OPTION = re.compile(r"[a-z][a-z-]*=[^,\s]+")
-_GPUS = re.compile(r"\bgpu(?::[^:,(]+)?:(\d+)")  # GPUs of a node in the output of sinfo: gpu:4, or gpu:h200:8(S:0-1)
+# matches the number of GPUs of a node in the output of sinfo, such as gpu:4 or gpu:h200:8(S:0-1)
+_GPUS = re.compile(r"\bgpu(?::[^:,(]+)?:(\d+)")
 
 
 class Engine(Protocol):
@@ -118,7 +119,8 @@ class Local:
 
     def end(self, job: Job[Outcome]) -> None:
         if not job.done():
-            os.kill(int(job.job_id), signal.SIGTERM)  # submitit's `cancel` gives a job only one second
+            # send the signal here, because submitit's `cancel` gives a job only one second
+            os.kill(int(job.job_id), signal.SIGTERM)
 
 
 @dataclass
@@ -129,7 +131,7 @@ class Slurm:
     places: Sequence[str] | None = None
     owned: bool = False
     poll_s: float = 2.0
-    _gpus: int = field(init=False)  # number of GPUs of the node with most GPUs
+    _gpus: int = field(init=False)  # the largest number of GPUs of any node
 
     def __post_init__(self) -> None:
         missing = [name for name in COMMANDS if shutil.which(name) is None]
@@ -169,7 +171,8 @@ class Slurm:
         try:
             return waiting & set(_slurm("squeue", "--me", "--noheader", "--format=%i").split())
         except HarnessError:
-            return waiting  # the controller may be restarting
+            # the controller does not answer, perhaps because it is restarting, so assume that all jobs are still there
+            return waiting
 
     def end(self, job: Job[Outcome]) -> None:
         subprocess.run(["scancel", job.job_id], check=False, capture_output=True)
@@ -213,9 +216,11 @@ def _as_jobs_begin() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, spared)
 
 
-WORST_FIRST = (ExitCode.ERROR, ExitCode.VIOLATED, ExitCode.UNDECIDED)  # exit codes of `harness drill`
-RESULT_S = 15.0  # maximum delay until the result of an ended job is visible in a shared folder
-Ended = Callable[[Shard, str, Outcome | None], None]  # takes shard, places, and outcome (None: no result)
+# order of exit codes from `harness drill`, the worst first
+WORST_FIRST = (ExitCode.ERROR, ExitCode.VIOLATED, ExitCode.UNDECIDED)
+RESULT_S = 15.0  # largest delay in seconds until the result of a finished job is visible in a shared folder
+# takes the shard, the places where it ran, and its outcome (None: it left no result)
+Ended = Callable[[Shard, str, Outcome | None], None]
 
 
 def new_directory(reports: Path, name: str | None) -> Path:
@@ -262,7 +267,7 @@ def run_shards(
                         codes[shard.name] = ExitCode.ERROR if outcome is None else outcome.code
                         ended(shard, ",".join(places) if engine.places else "", outcome)
         except BaseException as error:
-            if not running and not codes:  # the first job was refused
+            if not running and not codes:  # the first job was refused, so nothing has run
                 shutil.rmtree(directory)
                 raise
             _end(engine, [job for _, job in running.values()])
@@ -278,7 +283,7 @@ def _places(shard: Shard, places: Sequence[str] | None, taken: Iterable[tuple[st
     and a large shard would wait for all of them to end.
     """
     if places is None:
-        return (shard.name,)  # an engine with a queue
+        return (shard.name,)  # an engine with a queue chooses the place by itself
     free = [place for place in places if place not in set(chain.from_iterable(taken))]
     number = min(shard.gpus, len(places))
     return tuple(free[:number]) if len(free) >= number else ()

@@ -38,7 +38,7 @@ from harness.run_directory.writer import BundleWriter
 if TYPE_CHECKING:
     from submitit.helpers import DelayedSubmission
 
-MOST_FAULTS = 16  # maximum faults in a drill's shard; an untimed fault takes about 12 s on an H200
+MOST_FAULTS = 16  # largest number of faults in one shard of a drill; an untimed fault takes about 12 s on an H200
 
 
 @dataclass(frozen=True)
@@ -207,13 +207,12 @@ def _is_timed(claim: AnyClaim) -> bool:
     return any(part.kind == "throughput_ratio" for part in parts_of(claim))
 
 
-# Move a shard whose job starts again on another machine.
+# Handle a shard whose job is started again on another machine.
 #
-# The interrupted directory is renamed, and stays unchanged. Claims all of whose runs had ended get their
-# own sealed directory. The other claims start again on the new machine, so that no claim is decided by
-# two machines.
+# The interrupted directory is renamed and stays unchanged. Claims whose runs are all complete get their own sealed
+# directory. The other claims start again on the new machine, so that two machines never decide one claim together.
 
-ENDED, LEFT = ".ended-", ".left-"  # suffixes of the shard's name, followed by a number
+ENDED, LEFT = ".ended-", ".left-"  # these suffixes and a number are appended to the shard's name
 
 
 def run_directories(final: Path) -> list[Path]:
@@ -273,9 +272,10 @@ def _all_ended(bundle: Bundle, claim: str, ended: set[str]) -> bool:
 
 
 POLL_S = 0.5
-OWNER = ".submitter"  # the submitter of owned jobs holds a lock on this file
-OF_THE_WHOLE = ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY")  # only the submitter writes annotations and summary
-LOCK_WAIT_S = 120.0  # NFS releases a lost node's lock on a run directory after 90 s
+OWNER = ".submitter"  # a file that the submitter of owned jobs keeps locked while it lives
+# variables that a shard does not get, because only the submitter writes annotations and the summary
+OF_THE_WHOLE = ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY")
+LOCK_WAIT_S = 120.0  # seconds; NFS releases a lost node's lock on a run directory after 90 s
 
 
 @dataclass(frozen=True)
@@ -307,11 +307,12 @@ class ShardJob:
     owned: bool = False
 
     def __call__(self) -> Outcome:
-        signal.signal(signal.SIGTERM, _leave)  # replaces submitit's handler, which ignores SIGTERM
+        signal.signal(signal.SIGTERM, _leave)  # this replaces submitit's handler, which ignores SIGTERM
         code = self._execute(self._words())
         if code < 0 or code in {ExitCode.INTERRUPTED, ExitCode.TERMINATED}:
-            # The signal may be ending this process too: the processes of a job, or of a lost node, die one by one in
-            # any order. The job starts again, but a result now would count as the end of the shard.
+            # The same signal may be about to end this process, because the processes of an ended job, or of a lost
+            # node, die one by one in any order. The job will be started again. A result that is returned now would
+            # count as the end of the shard.
             raise SystemExit(128 - code if code < 0 else code)
         facts = environment.job_facts()
         return Outcome(code, facts.node or "", facts.restarts or 0)
@@ -329,9 +330,9 @@ class ShardJob:
         until = time.monotonic() + LOCK_WAIT_S
         while left is not None and not is_free(left / layout.LOCK) and time.monotonic() < until:
             time.sleep(POLL_S)
-            left = left_unfinished(final)  # the process that works there may finish
+            left = left_unfinished(final)  # the process that still works in the directory may finish it
         if left is None and (final / layout.MANIFEST).exists():
-            return ["judge", str(final)]  # the job was started again after its end
+            return ["judge", str(final)]  # the shard was already complete when the job was started again
         if left is not None and is_made_elsewhere(left):
             set_aside(left, final, settled=not self.shard.drill)
             left = None
@@ -366,7 +367,7 @@ class ShardJob:
             try:
                 return process.wait(POLL_S)
             except subprocess.TimeoutExpired:
-                if self.owned and is_free(self.directory / OWNER):  # the submitter was killed
+                if self.owned and is_free(self.directory / OWNER):  # the lock is free, so the submitter was killed
                     raise SystemExit(ExitCode.TERMINATED) from None
 
 

@@ -49,8 +49,8 @@ class DrivenTrainer:
         self._batches = LoaderBatches(loader)
         self._loop = OwnedLoop(train, owner)
 
-    # members that the subclass for a library defines
-    libraries: frozenset[str]  # top-level names of the trainer's packages
+    # Members that a subclass for a library must define:
+    libraries: frozenset[str]  # top-level package names of the trainer's library
 
     def trainer(self) -> Any:
         raise NotImplementedError
@@ -77,7 +77,7 @@ class DrivenTrainer:
         """Do the host's work after a step, such as advancing the schedule."""
         raise NotImplementedError
 
-    # members that the subclass inherits
+    # Members that a subclass inherits:
     def prepare(self) -> None:
         """Start the loop and suspend it before its first step."""
         self._loop.start()
@@ -98,7 +98,8 @@ class DrivenTrainer:
             return OwnedLoopRun(self._loop, self._batches, parameters, self.state, owner=self._owner, capture=capture)
         if capture != "none":
             make_capturable(self.optimizer())
-        step = partial(self._step, **self.roots())  # the harness searches arguments for state
+        # pass the roots as arguments, because the harness searches a step's arguments for state
+        step = partial(self._step, **self.roots())
         function = StepFunction(step, self._batches, self.parameters, after=self.schedule)
         return SteppedRun(self, function, capture=capture, layers=layers)
 

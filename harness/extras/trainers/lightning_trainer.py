@@ -60,7 +60,7 @@ class DrivenLightningTrainer(DrivenTrainer):
             _require_own_order(self._loader)
             _require_one_update(self._trainer, self._module)
             self._module.training_step = self._training_step
-            # logging would write to tensors of the trainer that belong to its loop
+            # Disable logging, because it would write to tensors that belong to the trainer's own loop.
             self._module.log = self._module.log_dict = lambda *_arguments, **_options: None
         return super().run(drive, capture, layers)
 
@@ -74,7 +74,8 @@ class DrivenLightningTrainer(DrivenTrainer):
         return self._module
 
     def optimizer(self) -> Any:
-        return self._trainer.optimizers[0]  # torch's optimizer, which Lightning wraps elsewhere
+        # the trainer holds torch's optimizer itself; elsewhere Lightning wraps the optimizer
+        return self._trainer.optimizers[0]
 
     def optimizers(self) -> list[Any]:
         return list(self._trainer.optimizers)

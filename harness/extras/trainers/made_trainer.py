@@ -138,7 +138,7 @@ def _given(given: Mapping[str, Any], build: Any) -> Iterator[list[object]]:
             )
     finish, made = TrainingArguments.__post_init__, list[object]()
 
-    def finish_with(arguments: Any) -> None:  # subclasses call it too
+    def finish_with(arguments: Any) -> None:  # replaces `__post_init__`, which subclasses call, too
         vars(arguments).update(given)
         finish(arguments)
         made.append(arguments)

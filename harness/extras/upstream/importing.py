@@ -105,11 +105,12 @@ def trajectory_of(ratio: Executable, executable: list[tuple[Item, Executable]]) 
 
 
 SYSTEM = "reference_impl.system:QLoRASystem"
-_CANARY: dict[str, Any] = {"model": "qwen2-1.5b", "batch_size": 4, "seq_len": 512}  # the shape that upstream uses
+# the shape of batches that upstream uses
+_CANARY: dict[str, Any] = {"model": "qwen2-1.5b", "batch_size": 4, "seq_len": 512}
 _NEEDS: dict[str, Any] = {"device": "cuda", "memory_gib": 16}
 _FEWER = "import fewer files into one contract"
 _IF_FAILS = ("if_fails", "action_if_falsified")
-_LONGEST = 600  # characters of an upstream text that are kept in one field
+_LONGEST = 600  # largest number of characters of an upstream text that are kept in one field
 _HEAD = """\
 # Written by `harness import`. Claims have the numbers of the files named in `upstream`; what no claim kind can judge
 # is listed under `unchecked`. The workloads are upstream's canary on the reference trainer: change them, `system` and
@@ -145,8 +146,10 @@ def contract_text(imported: Sequence[Imported], path: Path) -> str:
         rule = f"a contract has at most {strict_yaml.MAX_BYTES} bytes"
         raise ContractError(rule, where=str(path), got=str(size), remedy=_FEWER)
     try:
-        loaded_from(strict_yaml.parse(text, where=str(path)), path)  # never write an invalid contract
-    except ContractError as error:  # its line number would refer to a file that does not exist
+        # validate the text, so that an invalid contract is never written
+        loaded_from(strict_yaml.parse(text, where=str(path)), path)
+    except ContractError as error:
+        # the line number in this error would refer to a file that does not exist, so leave it out
         raise ContractError(error.rule, where=str(path), got=error.got, remedy=_FEWER) from error
     return text
 

@@ -34,7 +34,8 @@ _PROGRAM = "about upstream's program, not about a run"
 CLAIM_SECTIONS: dict[str, ClaimSection] = {
     "falsification_tests": ClaimSection(_NO_FORM, of_mappings=True),
     "proof_obligations": ClaimSection(_NO_FORM, of_mappings=True),
-    "falsification": ClaimSection(_NO_FORM),  # a list of tests; in a gate, what would break the gate
+    # this section is a list of tests; in a gate it states what would break the gate
+    "falsification": ClaimSection(_NO_FORM),
     "obligations": ClaimSection(_NO_FORM),
     "validation_rules": ClaimSection(_NO_FORM),
     "upper_bounds": ClaimSection(_NO_FORM),
@@ -60,12 +61,12 @@ CLAIM_SECTIONS: dict[str, ClaimSection] = {
 
 NOT_NAMED = "no known form of a contract names this key"
 
-# Keys with parts of a known form; names directly below `equations` can be arbitrary.
+# Keys whose parts have a known form. Directly below `equations`, any name is allowed.
 CONTAINERS = frozenset({"equations", "qa_gate", "kernel_structure", "parity_tool", "spc_tool"})
 FREE_NAMES = frozenset({"equations"})
 
-# Keys that are left out, with the reason; claim sections below such a key are read nevertheless.
-# Below an unknown key these keys count as unknown too.
+# Keys that are left out, each with the reason. Claim sections below such a key are read nevertheless. Below an unknown
+# key, these keys count as unknown, too.
 NO_CLAIM: dict[str, str] = {
     **dict.fromkeys(
         ("metadata", "kind", "name", "version", "scope", "description", "title", "id", "schema"),
@@ -81,7 +82,7 @@ NO_CLAIM: dict[str, str] = {
     **dict.fromkeys(("command", "output_format"), "says how a tool of upstream's is called and what it prints"),
 }
 
-# Keys that name a claim, in order of preference. A mapping with one of these keys is a claim, not a list of claims.
+# Keys that name a claim, in order of preference. A mapping with one of these keys is one claim, not several claims.
 TITLE_KEYS = ("rule", "property", "claim", "description", "invariant", "metric", "name", "formal", "formula")
 
 
@@ -177,7 +178,8 @@ class _Walk:
             return
         found = [one for key, child in children for one in self._child((*path, key), key, child, why)]
         left_out = [one for one in found if isinstance(one, LeftOut)]
-        if path and left_out == found and len(reasons(left_out)) == 1:  # a part with a single reason gets one entry
+        # if all of a part is left out for the same reason, report the part as one entry
+        if path and left_out == found and len(reasons(left_out)) == 1:
             yield LeftOut(self._where(path), _dotted(path), sum(one.values for one in left_out), left_out[0].why)
         else:
             yield from found
@@ -213,7 +215,7 @@ class _Walk:
             raise self.document.error(path, f"an item of '{section}' is a text or a mapping", got=_shown(value))
         texts = dict(_texts(value, ""))
         if not in_list and "" in texts and (path[-1] != section or not isinstance(value, str)):
-            texts[""] = f"{path[-1]}: {texts['']}"  # name the bound
+            texts[""] = f"{path[-1]}: {texts['']}"  # put the key, which names the bound, in front of the text
         given = value.get("id") if isinstance(value, dict) else None
         if given is not None and (not isinstance(given, str | int) or isinstance(given, bool) or given == ""):
             raise self.document.error((*path, "id"), "an id is a text", got=_shown(given))

@@ -24,15 +24,15 @@ ARMS: Mapping[str, Judgement] = {
     "ungraphed": {"capture": "none"},
     "synchronizing": {"capture": "none", "clip_mode": "synchronizing"},
     "global_clip": {"capture": "none", "clip_scope": "global"},
-    "half": {"capture": "step", "dtype": "bfloat16"},  # the half precision of the reference trainer
+    "half": {"capture": "step", "dtype": "bfloat16"},  # bfloat16 is the half precision that the reference trainer uses
     "full": {"capture": "step", "dtype": "float32"},
     "seed_42": {"capture": "none", "seed": 42},
     "seed_123": {"capture": "none", "seed": 123},
 }
-LAYERS = 28  # layers of upstream's model; upstream counts clips over all layers
+LAYERS = 28  # number of layers of upstream's model; upstream counts clips over all layers
 
-_WHOLE = r"(?![0-9]|\.[0-9]|[eE][-+]?[0-9])"  # do not match only the first digits of a number
-# A number as the group `number`, with a limited number of digits.
+_WHOLE = r"(?![0-9]|\.[0-9]|[eE][-+]?[0-9])"  # prevents a match of only the first digits of a number
+# Matches a number as the group `number`. The number of digits is limited.
 NUMBER = rf"(?P<number>[0-9]{{1,9}}(?:\.[0-9]{{1,9}})?(?:[eE][-+]?[0-9]{{1,2}})?){_WHOLE}"
 
 
@@ -83,7 +83,7 @@ def _per_layer(words: Words) -> int | None:
     return None if rest else int(each)
 
 
-# The values of `$name` in a judgement of `forms.yaml`; None means that the form does not fit.
+# How to compute the values of `$name` in a judgement of `forms.yaml`. The value None means that the form does not fit.
 VALUES: Mapping[str, Callable[[Words], Any]] = {
     "$number": Words.number,
     "$count": lambda words: int(words.number()),
@@ -97,10 +97,10 @@ VALUES: Mapping[str, Callable[[Words], Any]] = {
     "$per_layer": _per_layer,
 }
 
-STEPS = 100  # the default number of steps, that of upstream's canary
-# Keys with the demand of a claim; other keys (rule, property, `if_fails`) only name and explain the claim.
+STEPS = 100  # default number of steps, as in upstream's canary
+# Keys that hold what a claim requires. Other keys (rule, property, `if_fails`) only name and explain the claim.
 _DEMANDS = ("", "prediction", "formal", "claim", "description", "tolerance", "test")
-_LONGEST = 4000  # maximum characters of an item to read; real claims are shorter
+_LONGEST = 4000  # largest number of characters of an item that is read; real claims are shorter
 _STEPS = re.compile(r"\b([0-9]{1,3},?[0-9]{0,3})[- ]steps?\b|steps? ([0-9]{1,6})\b|\[0, ([0-9]{1,6})\]")
 
 

@@ -20,7 +20,7 @@ from harness.judging.sheet import Sheet, number, require_steps, settle, some
 from harness.judging.verdict import Judgement
 from harness.kinds.between_steps.model import Evaluation
 
-GENERATORS = "generators"  # every record of state has this category, because every process has generators
+GENERATORS = "generators"  # every record of state contains this category, because every process has generators
 
 
 def judge(part: Evaluation, context: Context, sheet: Sheet) -> Judgement:
@@ -99,7 +99,7 @@ def _require_values(part: Evaluation, evaluations: Sequence[Evaluated], plain: A
             f"the evaluations of {part.candidate} and {part.plain} return numbers of different names: {some(other)}",
         )
     apart = {name: list(_apart(name, evaluations, theirs)) for name in sorted(named)}
-    # the median: the bound holds for more than half of the evaluations
+    # Take the median, so that the bound must hold for more than half of the evaluations.
     typical = {name: sorted(found)[(len(found) - 1) // 2] for name, found in apart.items()}
     worst = max(typical, key=lambda name: typical[name])
     sheet.figure("evaluated_relative_difference", typical[worst])

@@ -25,7 +25,7 @@ from harness.contract.base import (
 )
 from harness.contract.guards import bites_by_equality
 
-MOST_SAVES = 8  # each save adds a process
+MOST_SAVES = 8  # largest number of saves; each save needs one more process
 Saves = Count | Annotated[list[Count], Field(min_length=1, max_length=MOST_SAVES)]
 
 
@@ -105,7 +105,7 @@ class Evaluation(Judged):
     other evaluations may differ more, because a rounding can change a prediction and thereby an accuracy."""
 
     must_train_alike: ClassVar[bool] = True
-    baseline_path: ClassVar[str] = "candidate"  # the same arm
+    baseline_path: ClassVar[str] = "candidate"  # an evaluation has no other baseline, so this is the candidate itself
     plain_path: ClassVar[str | None] = "plain"
 
     @model_validator(mode="after")

@@ -24,8 +24,8 @@ from harness.judging.sheet import Settled, Sheet, settle, some
 from harness.judging.verdict import Judgement
 from harness.kinds.between_steps.model import Resume
 
-# The following joins the parts of a training, one from each process, to one execution, and finds what
-# each load restored wrongly.
+# The code below joins the parts of a training, one part from each process, into one execution. It also finds what each
+# load restored wrongly.
 
 LOOSE = "tensors"  # category of tensors for which it is unknown whether a step reads them
 

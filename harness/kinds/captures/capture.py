@@ -18,10 +18,11 @@ from harness.judging.sheet import Sheet, require_steps, settle, some
 from harness.judging.verdict import Judgement, Relation, Status
 from harness.kinds.captures.model import Capture, CaptureFallback
 
-# Names of cudaGraphNodeType without the prefix. Host nodes call back into Python; allocations and frees change
-# addresses. The other types do device work or order it.
+# Node types that a capture must not contain, as names of cudaGraphNodeType without the prefix. Host nodes call back
+# into Python. Allocations and frees change addresses. All other types do work on the device or put it in order.
 _FORBIDDEN = {"host", "memalloc", "memfree"}
-TRIVIAL = 1  # every capture has one node, so a demand of one node or kernel is not what the claim is about
+# Every capture has at least one node. So a claim that requires only one node or kernel is about something else.
+TRIVIAL = 1
 _KNOWN = _FORBIDDEN | {"kernel", "memcpy", "memset", "graph", "empty", "waitevent", "eventrecord", "conditional"}
 
 
@@ -94,7 +95,7 @@ def _require_number(part: Capture, capture: CaptureEvidence, execution: ArmEvide
         settle(reasons.EVIDENCE_MISSING, f"how many shapes the batches of {part.candidate} had was not recorded")
     sheet.count("shapes", end.input_shapes)
     most = part.captures * end.input_shapes
-    # an arm without a capture has failed before, so "at most 1" means "exactly 1" here
+    # An arm without a capture was already reported. So "at most 1" means "exactly 1" here.
     relation: Relation = "exactly" if most == 1 else "at most"
     if not sheet.meets("captures", capture.captures, relation, most, "captures", beside=beside):
         settle(
@@ -203,7 +204,8 @@ def _require_launches(capture: CaptureEvidence, sheet: Sheet) -> None:
         return
     per_step = _node_counts(capture)[0] if traced else graphs_per_step(capture)
     needed = per_step * capture.observed_steps
-    # a dispatch mode also counts the operations that copy a batch in; only twice as many mean a second execution
+    # A dispatch mode also counts the operations that copy a batch into the static inputs. So only twice the number of
+    # operations means a second execution.
     right = needed <= seen < 2 * needed if traced else seen == needed
     if traced and capture.captures > 1 and capture.observed_steps <= seen < needed:
         sheet.leave_open(
@@ -329,8 +331,8 @@ def _require_clipped_tensors(needed: int, captures: list[list[GraphNodes]], shee
             )
 
 
-# The following judges `capture_fallback`: a capture that fails is reported, is not tried again, and
-# does not change the training.
+# The code below judges `capture_fallback`: a capture that fails must be reported, must not be tried again, and must not
+# change the training.
 
 
 def judge_fallback(part: CaptureFallback, context: Context, sheet: Sheet) -> Judgement:

@@ -18,7 +18,7 @@ from harness.judging.sheet import Sheet, settle, some
 from harness.judging.verdict import Judgement
 from harness.kinds.captures.model import HostSyncs, SyncCount
 
-# These two detectors watch Python calls, and Python does not run inside a CUDA graph's replay.
+# These two detectors watch Python calls. The replay of a CUDA graph runs no Python, so they see nothing there.
 _BLIND_TO_REPLAY = {"dispatch_mode", "fake_pass"}
 DETECTORS = {
     "dispatch_mode": "the watch on operators",
@@ -34,7 +34,7 @@ class Counted:
     """Counts of the detectors in one arm. Each reading has a count and the number of steps that it covers."""
 
     demand: SyncCount
-    bound: int  # host syncs in one step
+    bound: int  # allowed number of host syncs in one step
     readings: list[DetectorReading]
 
     def per_step(self) -> float:
@@ -67,7 +67,7 @@ def judge(part: HostSyncs, context: Context, sheet: Sheet) -> Judgement:
     run = context.only_run("paired")
     executions = {name: executed(run, name) for name in (part.candidate.arm, part.control.arm)}
     groups = [Group({name: each}, {part.control.arm: "control"}) for name, each in executions.items()]
-    comparison = Comparison(part, context, sheet)  # the arms are not compared
+    comparison = Comparison(part, context, sheet)  # this object checks each arm; it does not compare the arms
     comparison.captured(executions[part.control.arm])
     reported = _reported(part, run, sheet)
     mechanism = _require_replayed(context, part, executions[part.candidate.arm], comparison, sheet)
@@ -152,7 +152,8 @@ def _require_every_step(
     """Raise `Settled` unless every judged step meets the count, not only the few steps that two detectors watched."""
     every_step = execution.syncs.every_step if execution.syncs is not None else []
     watched = min((reading.steps for reading in every_step), default=0)
-    if mechanism is None and not every_step:  # then its steps were executed again under a detector
+    # without a capture and without a watch, the steps were executed again under a detector
+    if mechanism is None and not every_step:
         watched = max(reading.steps for reading in candidate.readings)
     sheet.count("every_step", watched)
     judged = replace(candidate, readings=every_step)

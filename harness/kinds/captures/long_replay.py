@@ -318,8 +318,9 @@ def _note(found: Slowdown, sheet: Sheet) -> None:
     sheet.figure("slowdown_most", found.most)
 
 
-OUTSIDE = 0.01  # largest probability that a median is outside its interval
-FASTEST = 3  # blocks of a quarter that are assumed undisturbed; the slowest of these represents the quarter
+OUTSIDE = 0.01  # largest probability with which the true median may lie outside its interval
+# number of blocks in a quarter that are assumed to be undisturbed; the slowest of these blocks represents the quarter
+FASTEST = 3
 
 
 @dataclass(frozen=True)
@@ -329,7 +330,7 @@ class Slowdown:
     measured: float
     least: float
     most: float
-    fastest: float = 0.0  # the growth by the fastest blocks alone
+    fastest: float = 0.0  # the growth that follows from the fastest blocks alone
 
 
 def slowdown(blocks: Sequence[ReplayBlock]) -> Slowdown | None:
@@ -373,7 +374,8 @@ def _rank(count: int) -> int | None:
     counted from 0, except with a probability of at most OUTSIDE. Return None if even k = 0 is too uncertain."""
     beyond, found = 0, None
     for k in range(count // 2):
-        beyond += comb(count, k)  # the median is below the k-th smallest if at most k values are below the median
+        # the median is below the k-th smallest value if at most k of the values are below the median
+        beyond += comb(count, k)
         if 2 * beyond > OUTSIDE * 2**count:
             break
         found = k

@@ -64,9 +64,9 @@ class Capture(Judged):
 
     def can_bite(self, path: str) -> bool:
         if path in ("outside_share_at_most", "outside_operations_at_most"):
-            # a traced replay has other bounds; with several captures a violation shows in their number first
+            # A traced replay has other bounds. With several captures, a violation first changes the number of captures.
             return self.mechanism == "cuda_graph" and self.captures == 1 and super().can_bite(path)
-        # a graph without a node already fails as an empty capture
+        # A bound of one node proves nothing, because a graph without nodes already fails as an empty capture.
         return super().can_bite(path) and not (path == "nodes_at_least" and self.nodes_at_least == 1)
 
     def captures_candidate(self) -> bool:
@@ -106,7 +106,7 @@ class CaptureFallback(Judged):
         return self.unasked_at_most
 
     def compared(self) -> list[list[str]]:
-        return []  # only series and digests are compared
+        return []  # no end states are compared, only series and digests
 
 
 class SyncCount(Strict):
@@ -150,14 +150,14 @@ class HostSyncs(Judged):
     """An arm whose waits are reported but not judged, such as the plain step."""
 
     candidate_path: ClassVar[str] = "candidate.arm"
-    # the synchronizing twin takes the baseline's place
+    # The arm that synchronizes takes the place of the baseline.
     baseline_path: ClassVar[str] = "control.arm"
 
     def sync_arms(self) -> set[str]:
         return {*self.arms().values()}
 
     def compared(self) -> list[list[str]]:
-        return []  # each arm's syncs are counted by themselves
+        return []  # nothing is compared, because the host syncs of each arm are counted separately
 
     def contradictions(self) -> Iterator[Problem]:
         if not self.control.exactly:
@@ -166,8 +166,9 @@ class HostSyncs(Judged):
             yield Problem(("control",), rule, got, "name an arm that synchronizes")
 
 
-SLICE = 4  # the first quarter of the run is compared with the last quarter
-FEWEST_BLOCKS = 8  # in a quarter; the median of fewer blocks has no interval of 99 % confidence
+SLICE = 4  # the run is divided into this number of parts, and the first quarter is compared with the last quarter
+# smallest number of blocks in a quarter; with fewer blocks the median has no interval of 99 % confidence
+FEWEST_BLOCKS = 8
 
 
 class LongReplay(Judged):
@@ -204,7 +205,7 @@ class LongReplay(Judged):
     plain_path: ClassVar[str | None] = "baseline"
 
     def can_bite(self, path: str) -> bool:
-        # a bound of 0 is a demand, too
+        # A bound of 0 is a requirement, too, although it counts as false.
         return super().can_bite(path) or (path == "memory_growth_at_most_mib" and self.value_at(path) == 0.0)
 
     def captures_candidate(self) -> bool:

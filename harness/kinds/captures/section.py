@@ -25,7 +25,8 @@ from harness.report.text import line, several, size
 from harness.report.view import REPLAYED, ReportView
 
 MEMORY = "Memory held by the process, sample by sample: what each arm has more or less than at its first sample."
-KERNELS = 12  # shown of each graph, the most launched first; the run directory holds all
+# number of kernels that are shown for each graph, those with most launches first; the run directory holds all
+KERNELS = 12
 
 
 def sections(view: ReportView) -> list[Section]:
@@ -174,7 +175,7 @@ def _growth(values: Doubles) -> str:
     return f"{100 * (values[-1] / values[0] - 1):+.3g} %" if values[0] > 0 else "–"
 
 
-# The following shows a long replay by blocks: the time of a step, and the memory held.
+# The code below shows a long replay block by block: the time of a step, and the memory in use.
 
 
 def long_replay_section(view: ReportView) -> Section | None:

@@ -33,7 +33,7 @@ class Apart(NamedTuple):
     """The relative difference of one quantity of a step from the same quantity in the arm that takes one batch."""
 
     step: int
-    quantity: str  # loss, norms or gradients; they are judged in this order, which puts causes before effects
+    quantity: str  # loss, norms or gradients; they are judged in this order, so that causes come before effects
     relative: float
     where: str
 
@@ -88,7 +88,8 @@ def _require_micro_batches(part: Accumulation, candidate: ArmEvidence, sheet: Sh
         for block in candidate.micro_batches
         for offset, digests in enumerate(block.digests)
     }
-    recorded = sum(len(block.digests) for block in candidate.micro_batches)  # `seen` hides duplicates
+    # compare this number as well, because `seen` hides duplicates
+    recorded = sum(len(block.digests) for block in candidate.micro_batches)
     if sorted(seen) != list(range(steps)) or recorded != steps:
         settle(
             reasons.EVIDENCE_MISSING,
@@ -128,7 +129,9 @@ def _require_one_update(part: Accumulation, candidate: ArmEvidence, sheet: Sheet
             f"no optimizer of {part.candidate} counts its updates; let its state have a tensor `updates` that does",
         )
         return
-    made = max(updates)  # a tensor without a gradient in some steps, such as an unused expert, counts fewer updates
+    # A tensor that gets no gradient in some steps, such as an unused expert, counts fewer updates. So take the largest
+    # number.
+    made = max(updates)
     sheet.figure("updates", made, "updates")
     if not sheet.meets("updates", made, "exactly", steps, "updates", beside=True):
         each = made // steps if steps and made % steps == 0 else None
@@ -159,7 +162,7 @@ def _apart(
         for group, before in mine.items():
             yield Apart(step, "norms", _relative(before, other[group]), f"the norm of {group}")
     for entry in compared:
-        # leave out gradients that are zero except for rounding, such as that of a bias before a norm
+        # Leave out gradients that are zero except for rounding, such as the gradient of a bias before a norm.
         if not (entry.rounded and entry.relative > part.max_relative_difference):
             yield Apart(entry.step, "gradients", entry.relative, f"the gradient of {entry.tensor}")
 

@@ -99,13 +99,13 @@ def beside_control(
     nudged = part.model_copy(update={"candidate": control.start.arm, "steps": steps})
     theirs: dict[tuple[int, str], dict[bool, float]] = {}
     for entry in compared_tensors(nudged, records_of(nudged, control), baseline, of_control=True):
-        if math.isfinite(entry.absolute):  # a NaN or infinite difference of the control excuses nothing
+        if math.isfinite(entry.absolute):  # if the control's difference is NaN or infinite, it excuses nothing
             theirs.setdefault((entry.step, entry.tensor), {})[entry.made] = entry.absolute
     found = []
     for step in steps:
         here = [entry for entry in compared if entry.step == step]
         of_step = [theirs.get((step, entry.tensor), {}) for entry in here]
-        # if the control was not recorded before the clip, take its distance after the clip
+        # If the control's gradient before the clip was not recorded, use the control's distance after the clip.
         nearest = [each.get(entry.made, each.get(False, 0.0)) for entry, each in zip(here, of_step, strict=True)]
         distances = [_Distance(entry.absolute, entry.size, far) for entry, far in zip(here, nearest, strict=True)]
         ratio = measured_rounding(distances).capped(part.max_relative_difference or 1.0)
@@ -147,7 +147,7 @@ def _compared(
                 reasons.EVIDENCE_INCONSISTENT,
                 f"{tensor.name} at step {step} has equal digests and a difference of {number(absolute)}",
             )
-        if math.isnan(absolute):  # infinity minus infinity, in gradients from before the clip
+        if math.isnan(absolute):  # the difference of two infinite values, in gradients from before the clip
             absolute = math.inf if differs else 0.0
         yield Compared(
             step,
@@ -181,7 +181,9 @@ def _relative(absolute: float, scale: float) -> float:
     return absolute / scale
 
 
-FEWEST_COMPARED = 0.5  # share of a step's tensors; biases before a norm can be a quarter of a convolutional network
+# smallest share of a step's tensors that must be compared; in a convolutional network a quarter of the tensors can be
+# biases before a norm
+FEWEST_COMPARED = 0.5
 
 
 class OfTensor(Protocol):

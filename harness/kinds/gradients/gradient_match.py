@@ -200,7 +200,7 @@ def _note(part: GradientMatch, records: list[Gradients], compared: list[Compared
         sheet.figure("max_abs_difference_step", worst.step, "step")
         sheet.figure("max_relative_difference", max(entry.relative for entry in compared))
         rounded = _rounded(part, compared)
-        if rounded:  # verdicts published before it was counted have none
+        if rounded:  # only then, because verdicts that were published before this number existed have no such figure
             sheet.figure("rounding_tensors", len(rounded), "tensors")
         sheet.figure("tensors_differing", len({entry.tensor for entry in compared if entry.differs}), "tensors")
     if compared and part.equality == "bitwise" and part.max_abs_difference is not None:
@@ -374,7 +374,8 @@ def _require_clipped(demand: ClippedNorm, records: list[Gradients], sheet: Sheet
     sheet.figure("largest_clipped_norm", largest, "norm")
     sheet.figure("clip_threshold", demand.at_most, "norm")
     allowed = demand.at_most * (1 + demand.relative_rounding)
-    # a clipped norm equals the threshold, so rounding may put it slightly above; only then use the larger bound
+    # A clipped norm equals the threshold, so rounding may make it slightly larger. Only in that case use the larger
+    # bound.
     bound = allowed if demand.at_most < largest <= allowed else demand.at_most
     if not sheet.meets("largest_clipped_norm", largest, "at most", bound, "norm", beside=compared):
         beyond = sum(norm > allowed for norm, _, _ in norms)

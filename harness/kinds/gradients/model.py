@@ -123,11 +123,13 @@ class GradientMatch(Judged):
             yield Problem(("control",), rule, f"`{self.equality}`", "leave `control` out, or say `equality: within`")
 
     def replicas(self) -> dict[str, int]:
-        # a claim of equal bits is undecided if the baseline does not repeat its own bits
+        # If the baseline does not repeat its own bits, a claim of equal bits is undecided. So execute the baseline
+        # twice.
         return {self.baseline: 2} if self.baseline is not None and self.equality == "bitwise" else {}
 
     def compared(self) -> list[list[str]]:
-        return [sorted(set(self.arms().values()))]  # the baseline's repetition needs no gradients
+        # the baseline's repetition is not listed, because its gradients are not needed
+        return [sorted(set(self.arms().values()))]
 
     def candidate_capabilities(self) -> frozenset[str]:
         reads_norms = self.clipped_norm is not None or self.clip_active_steps is not None

@@ -20,7 +20,7 @@ from harness.report.charts import plots
 from harness.report.glance import JudgedPart, judged_parts
 from harness.report.view import ReportView
 
-SHOWN = 12  # rows of a table; the run directory holds all
+SHOWN = 12  # largest number of rows in a table; the run directory holds all
 _LAYER = re.compile(r"(?:^|\.)(?:layers?|blocks?|h)\.(\d{1,4})\.(.+)$")
 
 
@@ -103,7 +103,7 @@ def _part(run_id: str, arm: str, seen: Seen) -> Part | None:
             f"{equal} of {counted(len(compared), 'compared tensor')} {are} equal in every bit, at steps {steps}."
         )
         points = _points([(one.tensor, one.absolute) for one in compared])
-        if equal < len(compared):  # a plot of equal tensors would be empty
+        if equal < len(compared):  # if all tensors are equal, a plot would be empty
             part.judged.append(JudgedPlot(plots.gradients(points, seen.bounds), frozenset(seen.units)))
         part.tables.append(_tensors(compared))
     norms = _norms(records, seen.norm_at_most)

@@ -16,8 +16,8 @@ from harness.judging.sheet import Sheet, settle, some
 from harness.judging.verdict import Judgement
 from harness.kinds.kernels.model import Prewarm, PtxTarget
 
-# Both judges share the following: an inventory of kernels, and the device or target that it is
-# compared with.
+# Both judges use the functions below: they return an inventory of kernels, and the device or target with which the
+# inventory is compared.
 
 
 def run_with_inventory(context: Context, part: PtxTarget | Prewarm, probes: Sequence[ProbeName]) -> RunEvidence:
@@ -70,15 +70,15 @@ def by_key(records: Sequence[KernelRecord], what: str) -> dict[str, KernelRecord
     return found
 
 
-# The following judges `prewarm`: every kernel that a run needs is compiled before the weights are
-# loaded, under the key that the run looks up.
+# The code below judges `prewarm`: every kernel that a run needs must be compiled before the weights are loaded, and
+# under the key by which the run looks it up.
 #
-# Scope `coverage` compares keys and PTX of a plan with those of a run, on any machine. Scope
-# `device` also requires that nothing was compiled or loaded after prewarm, as the JIT ledger shows,
-# and that library handles were created before the upload.
+# Scope `coverage` compares keys and PTX of a plan with those of a run. It works on any machine. Scope `device` also
+# requires that nothing was compiled or loaded after prewarm, as the JIT ledger shows, and that library handles were
+# created before the upload.
 
-# cuBLAS allocates a workspace of this size at its first use (32 MiB on capability 9.0). With less memory free, a first
-# use after the upload fails, so a run that succeeds had none.
+# cuBLAS allocates a workspace of this size at its first use (32 MiB on capability 9.0). The test leaves less memory
+# free. So a first use of cuBLAS after the upload fails, and a run that succeeds proves that there was no such use.
 FILLED_MEMORY_BYTES = 32 * 2**20
 _PHASES = ("prewarm", "upload", "train")
 
@@ -199,7 +199,7 @@ def _require_filled_memory(ledger: PrewarmEvidence, sheet: Sheet) -> None:
         settle(reasons.VACUOUS_STEPS, "no step ran after device memory was filled")
 
 
-# The following judges `ptx_target`: every kernel's PTX target and version fit the device or a named target.
+# The code below judges `ptx_target`: the PTX target and version of every kernel must fit the device or a named target.
 
 
 def judge_ptx_target(part: PtxTarget, context: Context, sheet: Sheet) -> Judgement:

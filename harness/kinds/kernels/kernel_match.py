@@ -19,8 +19,8 @@ from harness.judging.sheet import Sheet, number, settle, some
 from harness.judging.verdict import Judgement
 from harness.kinds.kernels.model import KernelDemands, KernelMatch
 
-# All floating-point types of torch, because an output may have a type for which the claim has no bound. Other types
-# hold whole numbers and do not round.
+# All floating-point types of torch, because an output may have a type for which the claim has no bound. Types that are
+# not listed here hold whole numbers and do not round.
 UNIT_ROUNDOFF = {
     "float64": 2.0**-53,
     "float32": 2.0**-24,
@@ -135,7 +135,7 @@ def _require_agreement(part: KernelMatch, cases: list[KernelCase], bounds: Mappi
     """Raise FAIL unless each output keeps the bound of its own data type or, if there is none, of the case's."""
     found: dict[str, list[tuple[str, KernelErrors]]] = {}
     for case in cases:
-        for dtype, errors in _errors(part, case).items():  # outputs of two types may have one bound
+        for dtype, errors in _errors(part, case).items():  # outputs of two data types may share one bound
             found.setdefault(dtype if dtype in bounds else case.dtype, []).append((_name(case), errors))
     for dtype, here in sorted(found.items()):
         worst_of = {field: max(getattr(each, field) for _, each in here) for field in KernelErrors.model_fields}
@@ -220,7 +220,7 @@ def _over_peer(operation: str, dtype: str, several: list[PeerErrors]) -> float:
 
 def _require_demands(demands: KernelDemands, evidence: KernelMatchEvidence, sheet: Sheet) -> None:
     sheet.figure("compiled_kernels", len(evidence.compiled), "kernels")
-    # constants first, because they are the cause of what was compiled
+    # Check constants first, because they determine what was compiled.
     for constant in ("tile", "unroll"):
         demanded = getattr(demands, constant)
         if demanded is not None:

@@ -16,14 +16,14 @@ from harness.judging.verdict import Judgement
 from harness.kinds.memory.model import MemorySteady, PeakMemory
 from harness.kinds.trajectory.repeatability import named_trajectory, require_equal_training
 
-# The following judges `memory_steady`: memory does not grow after the first `after` samples, the
-# warm-up, over replays or over re-captures.
+# The code below judges `memory_steady`: after the first `after` samples, the warm-up, memory must not grow over replays
+# or over repeated captures.
 #
-# The largest of three growths is judged. First: from the warm-up's peak to the peak of all later
-# samples. Second: from the peak of the first `after` later samples to the peak of the last `after`
-# samples. It finds a leak that a high peak in the warm-up hides. Third: from the median peak of
-# `after` samples in the first half of the later samples to the same last peak. It finds a leak that
-# a peak right after the warm-up hides. `after` should cover one round of a schedule of shapes.
+# The largest of three growths is judged. First: from the peak of the warm-up to the peak of all later samples. Second:
+# from the peak of the first `after` later samples to the peak of the last `after` samples; it finds a leak that a high
+# peak in the warm-up hides. Third: from a median to the same last peak; the median is taken over the peaks of all
+# windows of `after` samples in the first half of the later samples. It finds a leak that a peak right after the warm-up
+# hides. `after` should cover one round of a schedule of shapes.
 
 
 def judge_steady(part: MemorySteady, context: Context, sheet: Sheet) -> Judgement:
@@ -90,7 +90,7 @@ def _growth(sizes: list[int], after: int) -> float:
     """Return the largest relative growth: negative if memory shrank, infinite if it grew from 0 bytes."""
     later = sizes[after:]
     growth = _relative(max(later), max(sizes[:after]))
-    if len(later) > after:  # the last and the first `after` later samples may overlap
+    if len(later) > after:  # the first `after` later samples and the last `after` later samples may overlap
         last = max(later[-after:])
         early = [max(later[first : first + after]) for first in range(0, max(1, len(later) // 2 - after + 1), after)]
         growth = max(growth, _relative(last, early[0]), _relative(last, median_low(early)))
@@ -103,12 +103,12 @@ def _relative(late: int, early: int) -> float:
     return (late - early) / early
 
 
-# The following judges `peak_memory`: the most device memory that an arm held at one time, in GiB or
-# as a multiple of the baseline's.
+# The code below judges `peak_memory`: the largest device memory that an arm held at one time, in GiB or as a multiple
+# of the baseline's memory.
 #
-# First both arms must have trained alike. Then the device must have held little memory outside
-# torch's allocator, because the allocator's statistics are judged. If these may be too low, or the
-# device was not read, the claim never passes.
+# First, both arms must have trained in the same way. Second, the device must have held little memory outside torch's
+# allocator, because the allocator's statistics are judged. If these statistics may be too low, or if the device's
+# memory was not read, the claim never passes.
 
 GIB = 2**30
 
@@ -141,7 +141,7 @@ def _seen(name: str, execution: ArmEvidence) -> PeakMemoryEvidence:
     peaks = execution.peak_memory
     if peaks is None:
         settle(reasons.EVIDENCE_MISSING, f"the peak memory of {name} was not recorded")
-    # an arm holds its parameters during its steps, so no peak can be zero
+    # An arm holds its parameters during its steps. So a peak of zero bytes means that nothing was measured.
     if min(_bytes(peaks, of, over) for of in ("allocated", "reserved") for over in ("run", "steps")) == 0:
         settle(reasons.VACUOUS_NO_MEMORY, f"the peak memory of {name} is zero bytes")
     return peaks
@@ -204,7 +204,7 @@ def _bounded(part: PeakMemory, ours: PeakMemoryEvidence, theirs: PeakMemoryEvide
         if not sheet.meets(f"candidate_{part.of}_peak_{part.over}", peak / GIB, "at most", part.at_most_gib, "GiB"):
             settle(reasons.PEAK_MEMORY, f"{seen}, and {bound} are allowed")
         return f"{seen}; {bound} are allowed"
-    allowed = part.at_most_ratio or 0.0  # the model has one of both
+    allowed = part.at_most_ratio or 0.0  # the model guarantees that either the limit in GiB or the ratio is set
     sheet.figure("demanded", allowed)
     seen = f"{seen}, {number(ratio)} times the {number(other / GIB)} GiB of {part.baseline}"
     if theirs.lost_peaks:

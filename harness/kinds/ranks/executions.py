@@ -12,10 +12,14 @@ from harness.judging.context import end_of, executed
 from harness.judging.end_state import differing
 from harness.judging.sheet import Sheet, number, settle, some
 
-FEWEST_ROWS = 0.75  # share of the different rows per step that random draws from a rank's rows would give
-DEVIATIONS = 3.0  # standard deviations below that number which a rank must exceed to fail: few steps show little
-FEWEST_WHOLE = 0.5  # share of steps with a whole batch; an epoch's last batch may be smaller
-FEWEST_SHARES = 0.5  # of the different shares that the rank with the most different shares read
+# required share of the number of different rows per step that random draws from a rank's rows would give
+FEWEST_ROWS = 0.75
+# a rank fails only if it is below that number by more than this many standard deviations, because a few steps show
+# little
+DEVIATIONS = 3.0
+FEWEST_WHOLE = 0.5  # smallest share of steps that have a whole batch; the last batch of an epoch may be smaller
+# Each rank must read at least this fraction of the number of different data shares that the best rank read.
+FEWEST_SHARES = 0.5
 
 
 def of_ranks(run: RunEvidence, arm: str, ranks: int) -> dict[int, ArmEvidence]:
@@ -89,8 +93,8 @@ def readers(steps: Mapping[int, RankSteps], model_parallel: int, sheet: Sheet) -
     return first
 
 
-# Data may repeat rows or batches, which is not a rank's fault. So the rows of a rank in one step are compared with its
-# rows of all steps, and with the rows of the other ranks.
+# Data may contain equal rows or batches, which is not an error of a rank. So compare the rows of a rank in one step
+# with its rows in all steps, and with the rows of the other ranks.
 
 
 def require_own_rows(steps: Mapping[int, RankSteps], sheet: Sheet) -> None:

@@ -29,8 +29,8 @@ from harness.kinds.ranks.executions import (
 )
 from harness.kinds.ranks.model import RandomNumbers, RanksAgree
 
-# The following judges which random numbers ranks share, from the states of their generators before
-# and after every step.
+# The code below judges which random numbers the ranks share, from the states of their generators before and after every
+# step.
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,8 @@ def require_draws(
     if lengths - {made + 1}:
         settle(reasons.EVIDENCE_INCONSISTENT, f"{made} steps were made and generators recorded {sorted(lengths)} times")
     names = {name: [of_rank.get(name) for of_rank in states] for of_rank in states for name in of_rank}
-    common = [name for name, each in names.items() if all(each)]  # rebound ones have no states
+    # a generator that was rebound has no recorded states, so leave it out
+    common = [name for name, each in names.items() if all(each)]
     found = {name: _draws([of_rank[name] for of_rank in states], made) for name in common}
     drawn = {name: draws for name, draws in found.items() if draws.steps}
     if drawn:
@@ -133,10 +134,12 @@ def _require(name: str, word: RandomNumbers, draws: _Draws, sheet: Sheet) -> Non
     )
 
 
-REPLICATED = ("parameters", "optimizer")  # state that must be equal in all replicas; buffers may differ
-COLLECTIVE_KERNELS = ("nccl",)  # a kernel whose name holds one of these is a collective
+REPLICATED = ("parameters", "optimizer")  # categories of state that must be equal in all replicas; buffers may differ
+COLLECTIVE_KERNELS = ("nccl",)  # a kernel whose name contains one of these words is a collective
 _CATEGORY = {"parameters": "parameters", "optimizer": "optimizer's tensors"}
-SETTLING_STEPS = 2  # DistributedDataParallel regroups gradients after its first step, with additional collectives
+# number of first steps to leave out: DistributedDataParallel regroups gradients after its first step, with additional
+# collectives
+SETTLING_STEPS = 2
 
 
 def judge(part: RanksAgree, context: Context, sheet: Sheet) -> Judgement:
@@ -149,7 +152,8 @@ def judge(part: RanksAgree, context: Context, sheet: Sheet) -> Judgement:
     comparison.captured(*executions.values())
     sheet.count("ranks", len(executions))
     note_watched(by_name, sheet)
-    group = Group(by_name, own={"equal_start", "equal_ends"})  # parameters are compared after each step
+    # these two checks are made by this judge itself, because it compares the parameters after each step
+    group = Group(by_name, own={"equal_start", "equal_ends"})
     comparison.begin(group)
     _require_lengths(executions)
     steps = rank_steps(executions)
@@ -318,9 +322,10 @@ def _require_equal_ends(executions: Mapping[int, ArmEvidence], sheet: Sheet) -> 
     for rank, execution in executions.items():
         ours = end_of(execution).state
         if ours is None or reference is None:
-            continue  # another check reports it
+            continue  # another check reports missing state
         found = [each for each in differing(ours, reference) if each.category in REPLICATED]
-        # optimizer state in only one rank is divided among ranks (ZeRO); its parameter was compared after each step
+        # Optimizer state that only one rank has is divided among the ranks (ZeRO). The parameters that it updates were
+        # compared after each step.
         apart = [str(each) for each in found if not (each.only_one_has_it and each.category == "optimizer")]
         if apart:
             sheet.figure("rank", rank)

@@ -46,7 +46,8 @@ def judge(part: RanksMatch, context: Context, sheet: Sheet) -> Judgement:
     note_distance(executions[0], baseline, sheet)
 
     same_system = context.same_system(part.candidate, part.baseline)
-    groups = [Group(everything, own={"comparable"}, same_formats=same_system)]  # joined rows are compared instead
+    # the joined rows of all ranks are compared instead of the batches
+    groups = [Group(everything, own={"comparable"}, same_formats=same_system)]
     if not same_system:
         groups.append(Group(named(executions), own={"comparable"}))
     for group in groups:

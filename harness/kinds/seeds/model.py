@@ -25,7 +25,7 @@ from harness.contract.base import (
 from harness.contract.guards import Guarding, Guards
 from harness.kinds.trajectory.model import Precisions
 
-FEWEST_SEEDS = 5  # the fewest that reach a confidence of 0.95, if all agree
+FEWEST_SEEDS = 5  # the smallest number of seeds that can reach a confidence of 0.95, which needs all seeds to agree
 MOST_SEEDS = 64
 
 
@@ -75,7 +75,8 @@ class NotWorse(Guarding):
             yield Problem(("precisions",), rule, f"`{self.precisions.candidate}` for both")
 
     def undecidable(self) -> Iterator[Problem]:
-        # if the candidate is worse by exactly the margin, all of n seeds agree with a probability of 2^-n
+        # If the candidate is worse by exactly the margin, all n seeds agree by chance with a probability of 2^-n. So n
+        # must be large enough.
         needed, seeds = math.ceil(-math.log2(1 - self.confidence) - 1e-9), len(self.seeds)
         if seeds < needed:
             rule = (
@@ -100,4 +101,5 @@ class NotWorse(Guarding):
         return "seeds" if self.save_at is None else "resumed_seeds"
 
     def process_count(self) -> int:
-        return 1  # one process: an interpreter for each seed would take longer than a small model's training
+        # use one process, because starting an interpreter for each seed would take longer than training a small model
+        return 1

@@ -26,7 +26,7 @@ from harness.kinds.seeds.model import MOST_SEEDS, NotWorse
 from harness.kinds.seeds.unequal_seeds import executions_by_seed, require_steps_with_each, require_unequal_seeds
 from harness.kinds.trajectory.trajectory_match import require_precisions
 
-# The following joins the parts of a candidate that was saved and resumed in another process for each seed.
+# The code below joins the parts of a candidate that was saved and then resumed in another process, for each seed.
 
 
 def require_steps_after_load(part: NotWorse, run: RunEvidence, sheet: Sheet) -> None:
@@ -81,12 +81,12 @@ def note_chains(chains: list[Chain], sheet: Sheet) -> None:
         note_checkpoint(max((chain.worst for chain in chains), key=lambda joint: len(joint.lost)), sheet)
 
 
-# The following computes the statistics of `not_worse`, as pure functions over the last axis, so that
-# a simulation runs the same code.
+# The code below computes the statistics of `not_worse`. The functions are pure and work on the last axis, so that a
+# simulation can run the same code.
 #
-# The unit of replication is a seed. Both arms train from one start on the same batches, and the pair
-# yields one number, its excess: by how much the candidate is worse, minus the allowed margin.
-# docs/statistics.md derives the rule. Shapes: `...` stands for any number of experiments, N for seeds.
+# The unit of replication is a seed. With one seed, both arms train from the same start on the same batches, and the
+# pair yields one number, its excess: by how much the candidate is worse, minus the allowed margin. docs/statistics.md
+# derives the rule. Shapes: `...` stands for any number of experiments, N for seeds.
 
 
 def excesses(candidate: Array, baseline: Array, margin: Array | float, *, lower_is_better: bool) -> Array:
@@ -159,7 +159,7 @@ def judge(part: NotWorse, context: Context, sheet: Sheet) -> Judgement:
     comparison = Comparison(part, context, sheet)
     require_chains(part.candidate, comparison, chains)
     for executions in by_seed.values():
-        if not chains:  # `require_chains` has checked the captures of chains
+        if not chains:  # for chains, `require_chains` has already checked the captures
             comparison.captured(executions[part.candidate])
         comparison.captured(executions[part.baseline])
     sheet.count("seeds", len(by_seed))
@@ -260,7 +260,8 @@ def _note(part: NotWorse, pairs: Pairs, sheet: Sheet) -> None:
 
 def _demanded(part: NotWorse, pairs: Pairs) -> Demanded:
     mean, reach = (float(each) for each in trimmed(pairs.worse, part.confidence))
-    allowed = part.margin or mean - float(trimmed(pairs.excess, part.confidence)[0])  # the mean of relative margins
+    # if margins are relative, this is the mean of the margins of all seeds
+    allowed = part.margin or mean - float(trimmed(pairs.excess, part.confidence)[0])
     interval = Interval(mean - reach, mean + reach, part.confidence, "one-sided bounds", "seeds")
     return Demanded("worse_by", mean, "at most", allowed, part.metric, interval=interval)
 

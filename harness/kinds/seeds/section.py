@@ -53,7 +53,7 @@ def _part(judged: JudgedPart[NotWorse], run: RunEvidence) -> Part | None:
     )
     rows: list[list[object]] = [[str(seed), *each] for seed, each in zip(claim.seeds, values, strict=True)]
     what = "final value" if claim.last == 1 else f"mean of the last {claim.last} steps"
-    # mean and interval are in the verdict only if the judge compared the seeds
+    # The verdict has the mean and the interval only if the judge got as far as comparing the seeds.
     found = judged.numbers("worse_by", "worse_by_at_least", "worse_by_at_most")
     of_seeds = (claim.seeds, pairs.worse.tolist(), pairs.margins.tolist())
     plots = [seed_differences(*of_seeds, mean=found[0], interval=found[1:], metric=claim.metric)] if found else []

@@ -24,12 +24,14 @@ from harness.kinds.speed.timing import device_seconds
 Timed = tuple[TimingEvidence, Telemetry]
 """One process: its timed blocks, and the telemetry sampled during them."""
 
-# Measured over 208 processes on H200s, relative to a block's seconds: device time (from another block) at most 0.978,
-# processor time at most 1.014. The timed phase was 0.79 s shorter to 0.25 s longer than its blocks together.
+# Allowed multiples of a block's seconds. In 208 processes on H200s, device time (measured in another block) was at most
+# 0.978 times the block's seconds, and processor time at most 1.014 times. The timed phase was between 0.79 s shorter
+# and 0.25 s longer than all its blocks together.
 DEVICE_MARGIN = 1.25
-PROCESSOR_MARGIN = 1.25  # of all processors together
+PROCESSOR_MARGIN = 1.25  # the limit applies to the time of all processors together
 UNACCOUNTED_S = 1.0
-UNACCOUNTED_SHARE = 0.5  # recording a step can take as long as a step that is shorter than a millisecond
+# recording a step can take as long as the step itself, if the step is shorter than a millisecond
+UNACCOUNTED_SHARE = 0.5
 
 
 def require_no_clock_advantage(winner: str, loser: str, limit: float, timed: Sequence[Timed], sheet: Sheet) -> None:
@@ -73,8 +75,8 @@ def _mean_clock(arm: str, timing: TimingEvidence, telemetry: Telemetry) -> float
     return fmean(clocks)
 
 
-# The following checks whether the seconds of a timing can be true, because the timed process could have replaced its
-# clock. Device, processors and supervisor have clocks of their own.
+# The code below checks whether the seconds of a timing can be true, because the timed process could have replaced its
+# clock. The device, the processors and the supervisor have their own clocks.
 
 
 def require_sound_clock(timed: Sequence[tuple[TimingEvidence, Telemetry | None]]) -> None:
@@ -118,7 +120,7 @@ def _require_seconds_that_passed(timing: TimingEvidence, telemetry: Telemetry | 
         )
 
 
-HELPERS_SHARE = 0.02  # of the timed seconds of the faster arm
+HELPERS_SHARE = 0.02  # largest share of the timed seconds of the faster arm
 
 
 def require_no_untimed_work(timings: Sequence[TimingEvidence], sheet: Sheet) -> None:
@@ -213,7 +215,7 @@ def idle_share(timing: TimingEvidence, arm: str, device: float) -> float | None:
 
 
 POWER_CAP = "sw_power_cap"
-# Telemetry is sampled every half second; over 224 processes on H200s the longest gap was 0.61 s.
+# Seconds. Telemetry is sampled every half second; in 224 processes on H200s the longest gap was 0.61 s.
 LONGEST_UNSEEN_S = 2.0
 
 
@@ -253,10 +255,10 @@ def _watched(run: RunEvidence, timing: TimingEvidence, *, clocked: bool) -> list
     if telemetry is None or not telemetry.samples:
         settle(reasons.TELEMETRY_MISSING, f"nothing was recorded of the machine during run {run.run_id}")
     samples = telemetry.samples
-    # a negative count means that the driver did not report the processes on the GPU
+    # A negative number means that the driver did not list the processes on the GPU.
     if any(each.foreign_processes < 0 for each in samples):
         settle(reasons.TELEMETRY_MISSING, f"other processes on the GPU could not be seen during run {run.run_id}")
-    clocks = [each for each in samples if each.sm_clock_mhz]  # 0 MHz means that the clock was not read
+    clocks = [each for each in samples if each.sm_clock_mhz]  # 0 MHz means that the clock could not be read
     if clocked and not clocks:
         settle(reasons.TELEMETRY_MISSING, f"the GPU's SM clock could not be seen during run {run.run_id}")
     what, looks = ("the GPU's SM clock", clocks) if clocked else ("the machine", samples)

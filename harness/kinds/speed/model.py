@@ -29,7 +29,8 @@ from harness.contract.strict_yaml import nearest
 from harness.kinds.trajectory.model import TrajectoryMatch
 
 SM_CLOCK_SPREAD = 0.05
-FEWEST_PROCESSES = 5  # the fewest that reach the lowest confidence, 0.95, if all agree
+# the smallest number of processes that can reach the lowest confidence, 0.95, which needs all processes to agree
+FEWEST_PROCESSES = 5
 MOST_PROCESSES = 64
 
 
@@ -92,7 +93,8 @@ class ThroughputRatio(Judged):
     limits: Annotated[Limits, NoDemand("beyond a limit nothing is decided: INCONCLUSIVE, never FAIL")] = Limits()
     """Limits of disturbances beyond which the verdict is INCONCLUSIVE."""
 
-    judged_at: ClassVar = "first rank"  # the other ranks wait for it in their collectives
+    # only the first rank is timed, because the other ranks wait for it in their collectives
+    judged_at: ClassVar = "first rank"
 
     def asks_the_device_of_replays(self) -> bool:
         return True
@@ -105,7 +107,8 @@ class ThroughputRatio(Judged):
         yield from trajectory_problems(self.trajectory, claims, several_runs=True)
 
     def undecidable(self) -> Iterator[Problem]:
-        # if the true ratio is the demanded one, all of n processes agree with a probability of 2^-n
+        # If the true ratio is exactly the required ratio, all n processes agree by chance with a probability of 2^-n.
+        # So n must be large enough.
         needed = math.ceil(-math.log2(1 - self.confidence) - 1e-9)
         if self.processes < needed:
             rule = (

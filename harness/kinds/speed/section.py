@@ -21,10 +21,9 @@ from harness.report.charts.plots import ProcessTiming, TimedBlock, timing
 from harness.report.glance import JudgedPart, counted_ratios, judged_parts
 from harness.report.view import ReportView
 
-# Put a timing comparison on one time axis: when each process ran its blocks, and what the machine
-# did meanwhile.
+# Put a timing comparison on one time axis: when each process ran its blocks, and what the machine did during that time.
 
-GAP = 0.04  # between two processes, as a share of the seconds of all processes
+GAP = 0.04  # width of the gap between two processes, as a share of the seconds of all processes
 
 
 def side_by_side(
@@ -61,7 +60,7 @@ def _alone(
     ):
         return None
     begins, taken = _begins(blocks), [float(block.seconds) for block in blocks]
-    if measure == "enqueue":  # a block's seconds become its first step's enqueue time for every step
+    if measure == "enqueue":  # put the enqueue time of the block's first step in the place of the time of every step
         blocks = [
             block.model_copy(update={"seconds": block.enqueue_seconds * max(block.steps, 1)})
             for block in blocks

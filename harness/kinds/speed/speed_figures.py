@@ -23,12 +23,13 @@ from harness.kinds.speed.model import ThroughputRatio
 from harness.kinds.speed.timing import Counted, Process, StepTimes, counted
 
 READ = ("ratios", "selves", "whole")
-READ_ALIKE = 0.01  # two readings that differ by a smaller share are reported as one number
+READ_ALIKE = 0.01  # if two readings differ by a smaller share than this, they are reported as one number
 
 
 def readings(times: Sequence[StepTimes]) -> tuple[Reading, Reading]:
     """Return the cautious and the generous reading of all processes, whose numbers of rounds may differ."""
-    # processes with equal numbers of rounds are read together, because a call for each took a third of a verdict's time
+    # Handle processes with the same number of rounds in one call. One call per process took a third of a verdict's
+    # time.
     alike = [list(group) for _, group in groupby(times, lambda each: each.candidate.shape)]
     both = [_of_as_many_rounds(group) for group in alike]
     cautious, generous = (
@@ -137,7 +138,8 @@ def undecided(part: ThroughputRatio, timed: Counted, cautious: Reading, generous
     sentence = f"{measured(part, timed, cautious)}, too close to {number(part.at_least)} to decide"
     least = float(math.exp(statistics.lower_bound(cautious, part.confidence)))
     most = float(math.exp(statistics.upper_bound(generous, part.confidence)))
-    if least < part.at_least <= most:  # with several measurements, all together may decide although one does not
+    # if there are several measurements, together they may decide although one alone does not
+    if least < part.at_least <= most:
         sure = f"at {part.confidence * 100:g}% confidence"
         sentence += f": {sure} it is at least {_down(least):.3f} and at most {-_down(-most):.3f}"
     return sentence
@@ -167,8 +169,8 @@ def _processes(part: ThroughputRatio) -> str:
     return processes if part.measurements == 1 else f"{part.measurements} measurements of {processes}"
 
 
-# The following estimates the probability that a timing is decided at a given true ratio, from the
-# noise of a recorded timing.
+# The code below estimates the probability that a timing will be decided at a given true ratio. It uses the noise of a
+# recorded timing.
 
 EXPERIMENTS = 2000
 

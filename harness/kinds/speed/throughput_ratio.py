@@ -66,13 +66,15 @@ def judge(part: ThroughputRatio, context: Context, sheet: Sheet) -> Judgement:
             baselines = [executed(each.run, part.baseline) for each in processes]
             require_timed_within_noise(candidates, baselines, part.candidate, part.baseline)
     except Settled as settled:
-        if drew_otherwise(settled.reason, part, context) is not None:  # both arms may be right, so report their speeds
+        # the arms drew different random numbers, so both may be correct: report their speeds nevertheless
+        if drew_otherwise(settled.reason, part, context) is not None:
             with suppress(Settled):
                 _noted_ratios(part, processes, sheet)
         raise
     timed, cautious, generous = _noted_ratios(part, processes, sheet)
     timings = [process.timing for process in processes]
-    require_no_untimed_work(timings, sheet)  # before the machine's load, which such work raises
+    # check this before the machine's load, because untimed work also raises the load
+    require_no_untimed_work(timings, sheet)
     spread = require_quiet_machine(part.limits, processes, sheet)
     require_apart(part, timings)
     require_one_after_another(timings)

@@ -22,10 +22,11 @@ from harness.judging.sheet import Sheet, settle
 from harness.judging.statistics import Array
 from harness.kinds.speed.model import ThroughputRatio
 
-# Of 1,640 blocks with a slow pace in published runs, none took more than 1.63 times the time that the pace explains.
+# A block that takes this multiple of the time that its pace explains is considered stalled. Of 1,640 blocks with a slow
+# pace in published runs, none took more than 1.63 times that time.
 STALLED = 2.0
-# Readings of one clock may differ by rounding. In 260 published processes, blocks were at least 3.5 ms apart and
-# processes at least 178 ms.
+# Two readings of one clock may differ by rounding, in seconds. In 260 published processes, blocks were at least 3.5 ms
+# apart, and processes at least 178 ms.
 ROUNDING_S = 1e-6
 
 
@@ -143,7 +144,8 @@ def _round(timing: TimingEvidence, part: ThroughputRatio, group: Iterable[Block]
     return {arm: [block for block in blocks if block.arm == arm] for arm in (part.candidate, part.baseline)}
 
 
-# Without turns, a drift of the machine's speed affects the arms unequally; overlapping blocks share the device.
+# If the arms do not take turns, a change of the machine's speed affects them unequally. If blocks overlap, they share
+# the device.
 
 
 def require_one_after_another(timings: Sequence[TimingEvidence]) -> None:
@@ -178,11 +180,11 @@ def _require_over(earlier: Block, later: Block, where: str) -> None:
         )
 
 
-# The following checks that every process of a timing observed its graph launches, and that at least
-# one process observed the device's work.
+# The code below checks that every process of a timing observed its graph launches, and that at least one process
+# observed the device's work.
 #
-# A process was either profiled in untimed blocks, or counted the launches in its timed blocks. The
-# device's work in a profiled process represents other processes if they captured the same graphs.
+# A process either was profiled in untimed blocks, or counted the launches in its timed blocks. The device's work that
+# one process recorded also represents the other processes, if they captured the same graphs.
 
 
 class Process(NamedTuple):
@@ -269,7 +271,8 @@ def require_profiled(part: ThroughputRatio, processes: Sequence[Process], sheet:
     counted = [process for process in processes if not process.profiled]
     if not profiled:
         settle(reasons.DEVICE_WORK_UNOBSERVED, f"none of {len(processes)} processes was profiled")
-    for process in profiled if counted else ():  # in older evidence all processes were profiled, without a planted sync
+    # older evidence is not checked: all its processes were profiled, and no sync was planted
+    for process in profiled if counted else ():
         if not process.timing.profiler_sees_planted:
             settle(reasons.PROFILER_BLIND, _unseen(process))
     if sheet.mechanism != "cuda_graph":
@@ -303,7 +306,7 @@ def _looks(process: Process, arm: str) -> list[_Look]:
     """Return an arm's observed launches. Raise INCONCLUSIVE if profiler or counter missed a planted event."""
     timing = process.timing
     if process.profiled:
-        if timing.profiler_sees_planted is False:  # None: recorded before a sync was planted
+        if timing.profiler_sees_planted is False:  # None: recorded before the harness planted syncs
             settle(reasons.PROFILER_BLIND, _unseen(process))
         return [_Look(timing.observed_graph_launches.get(arm), timing.observed_steps)]
     if timing.counter_sees_planted is False:
@@ -326,15 +329,16 @@ def _graphs(process: Process, arm: str) -> list[str]:
     return sorted(graph.model_copy(update={"label": ""}).model_dump_json() for graph in nodes)
 
 
-# The following estimates how much other work on the same core slowed a timed block, from the
-# processor's pace next to the block.
+# The code below estimates how much other work on the same core slowed a timed block. It uses the pace of the processor
+# just before and after the block.
 #
-# The pace is the time of a fixed piece of work that belongs to neither arm, before and after the
-# block (`devices.pace`). A slow pace matters only if the block waited for the host, not if the
-# device worked nearly all the time. docs/statistics.md describes the measurements.
+# The pace is the time of a fixed piece of work that belongs to neither arm (`devices.pace`). A slow pace matters only
+# if the block waited for the host. It does not matter if the device worked nearly all the time. docs/statistics.md
+# describes the measurements.
 
-DEVICE_BOUND = 0.9  # share of a block in which the device works, from which on the device limits the speed
-FEWEST_ROUNDS = 2  # undisturbed rounds (four blocks per arm) that suffice to leave disturbed rounds out
+# if the device works for at least this share of a block, the device and not the host limits the speed
+DEVICE_BOUND = 0.9
+FEWEST_ROUNDS = 2  # disturbed rounds may be left out if at least this many undisturbed rounds (of four blocks) remain
 
 
 @dataclass(frozen=True)
@@ -343,7 +347,7 @@ class Slowing:
 
     timings: Sequence[TimingEvidence]
     least_pace: float
-    host_alone: bool = False  # True if only the host's work was timed, which the device cannot limit
+    host_alone: bool = False  # True: only the host's work was timed, which the device cannot limit
 
     @classmethod
     def of(cls, timings: Sequence[TimingEvidence], *, host_alone: bool = False) -> Slowing:
@@ -400,7 +404,7 @@ def counted(part: ThroughputRatio, processes: Sequence[Process], sheet: Sheet) -
     """
     timings = [process.timing for process in processes]
     for timing in timings:
-        step_times(timing, part)  # also checks the rounds that are left out
+        step_times(timing, part)  # this call also checks the rounds that are left out below
     slowing = Slowing.of(timings, host_alone=part.measure == "enqueue")
     left_out = [slowing.left_out(timing) for timing in timings]
     if slowing.is_known:

@@ -40,7 +40,8 @@ class StepMatch(Judged):
     max_update_error: Annotated[Positive, Demand("exceeds_tolerance", exceeded="max_update_error")]
     """Largest error of an element of a moment or parameter, relative to the absolute values of its terms."""
 
-    # A drill plants no fault in the reference: a fault of both arms is planted in the arms that the trainer runs.
+    # A drill plants no fault in the reference, because the trainer does not run it. A fault of both arms is planted in
+    # the arms that the trainer runs.
     baseline_path: ClassVar[str] = "candidate"
 
     def candidate_capabilities(self) -> frozenset[str]:
@@ -97,4 +98,4 @@ class StepAccuracy(Judged):
                 yield Problem((field,), rule, f"'{arm}' again", "name another arm")
 
     def process_count(self) -> int:
-        return 1  # one process: the peer and the reference take the candidate's batches and parameters from it
+        return 1  # use one process, because the peer and the reference take the batches and parameters of the candidate

@@ -67,10 +67,10 @@ def _match_row(quantity: str, rows: list[Row]) -> list[object]:
     return [quantity, worst.tensors, float(worst.error), step, worst.tensor, largest]
 
 
-# The following shows the errors of a step and of a peer against a reference: gradients by kind of
-# tensor, and losses by seed.
+# The code below shows the errors of a step and of a peer, both compared with a reference: the errors of gradients for
+# each kind of tensor, and the errors of losses for each seed.
 
-SHOWN = 12  # rows of a table; the run directory holds all
+SHOWN = 12  # largest number of rows in a table; the run directory holds all
 _MADE_BY = ("dtype", "device", "transformers", "peft", "torch", "dequantized_by")
 
 

@@ -26,7 +26,7 @@ from harness.judging.verdict import Judgement
 from harness.kinds.seeds.unequal_seeds import executions_by_seed, require_steps_with_each, require_unequal_seeds
 from harness.kinds.steps.model import StepAccuracy
 
-# The following computes the errors of two arms against a third arm, and the ratio of these errors.
+# The code below computes the errors of two arms compared with a third arm, and the ratio of these errors.
 
 
 @dataclass(frozen=True)
@@ -103,8 +103,10 @@ def median_ratio(errors: Sequence[Errors]) -> float:
 
 
 HIGHER_PRECISION = ("float32", "float64")
-UNITS = {"bfloat16": 2.0**-8, "float16": 2.0**-11, "float32": 2.0**-24}  # unit roundoff, relative to a value
-Executions = Mapping[str, ArmEvidence]  # the executions with one seed, by arm: candidate, peer, reference
+# unit roundoff of each data type, relative to the value
+UNITS = {"bfloat16": 2.0**-8, "float16": 2.0**-11, "float32": 2.0**-24}
+# the executions with one seed; key: the role of the arm (candidate, peer, reference)
+Executions = Mapping[str, ArmEvidence]
 
 
 def judge(part: StepAccuracy, context: Context, sheet: Sheet) -> Judgement:
@@ -183,7 +185,7 @@ def _records(part: StepAccuracy, run: RunEvidence, by_seed: Mapping[int, Executi
         start = by_seed[seed][part.candidate].start
         trained, known = start.trainable_tensors, start.trainable_names
         if known is not None:
-            names &= set(known)  # gradients of other tensors do not count
+            names &= set(known)  # gradients of tensors that are not trainable do not count
         if len(names) < trained or len(names) < len(record.tensors):
             settle(
                 reasons.TENSORS_MISSING,

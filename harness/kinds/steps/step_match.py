@@ -16,7 +16,7 @@ from harness.judging.verdict import Judgement
 from harness.kinds.steps.model import StepMatch
 
 EVALUATED, UPDATED = ("loss", "norms", "gradients"), ("exp_avg", "exp_avg_sq", "parameters")
-OF_TENSORS = ("gradients", *UPDATED)  # compared for each trainable tensor; loss and norms are not
+OF_TENSORS = ("gradients", *UPDATED)  # these quantities are compared for each trainable tensor; loss and norms are not
 _WORDS = {
     "loss": "the loss",
     "norms": "the norm of",
@@ -60,7 +60,7 @@ def judge(part: StepMatch, context: Context, sheet: Sheet) -> Judgement:
     _note(part, candidate, held, sheet)
 
     named = {f"{role} {part.arms()[role]}": execution for role, execution in arms.items()}
-    # the yardstick has the candidate's precision, so equal starts have equal digests
+    # The yardstick has the candidate's precision. So if both start from equal parameters, their digests are equal.
     roles = {name: role for name, role in zip(named, arms, strict=True) if role != "candidate"}
     group = Group(dict(reversed(named.items())), roles)
     comparison.begin(group)

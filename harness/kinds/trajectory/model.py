@@ -26,8 +26,10 @@ from harness.contract.base import (
 from harness.contract.guards import Bounded, Ends, Guards
 
 RelativeBound = Annotated[Positive | None, Demand("exceeds_tolerance", exceeded_bound="max_relative_difference")]
-RUNS = 5  # per arm under `noise`; fewer can be split into two groups in too few ways for a false-alarm rate of 1 %
-NOISE_STEPS = (0, 1, 2, -1)  # steps at which gradients are compared under `noise`
+# Number of runs of each arm under `noise`. Fewer runs have too few divisions into two groups for a false-alarm rate of
+# 1 %.
+RUNS = 5
+NOISE_STEPS = (0, 1, 2, -1)  # indices of the steps at which gradients are compared under `noise`
 
 
 class Precisions(Strict):
@@ -40,7 +42,8 @@ class Precisions(Strict):
 
 
 ParameterDtype = Literal["float64", "float32", "bfloat16", "float16"]
-# A data type represents all values of types with a lower number. Of two with the same number, neither does.
+# A data type can represent all values of each type that has a lower number. If two types have the same number, neither
+# can represent all values of the other.
 _FINENESS = {"float64": 2, "float32": 1, "bfloat16": 0, "float16": 0}
 
 
@@ -169,14 +172,15 @@ class TrajectoryMatch(Bounded):
     def replicas(self) -> dict[str, int]:
         if self.equality == "noise":
             return dict.fromkeys((self.candidate, self.baseline), self.runs or RUNS)
-        return {self.baseline: 2}  # two runs of the baseline show the noise floor
+        return {self.baseline: 2}  # two executions of the baseline show the noise floor
 
     def compared(self) -> list[list[str]]:
-        # These arms share a process, which records how far their parameters end apart. A claim in bits needs only
-        # digests, and repetitions and controls need only series and digests.
+        # The arms of a group share a process, which records by how much their parameters differ at the end. A claim of
+        # equal bits needs only digests. Repetitions and controls need only series and digests.
         if self.equality == "bitwise":
             return []
-        if self.equality == "noise":  # in one process, choices such as algorithms are the same for both arms
+        # in one process, choices of libraries such as algorithms are the same for both arms
+        if self.equality == "noise":
             return [[self.candidate, self.baseline], [self.candidate], [self.baseline]]
         control = [] if self.ends is None else [[self.ends.control, self.baseline]]
         return [[self.candidate, self.baseline], *control]
@@ -207,7 +211,8 @@ class Repeatability(Bounded):
         return {self.candidate: self.runs}
 
     def compared(self) -> list[list[str]]:
-        # a claim in bits needs only digests; within a bound, each run's parameters are compared with the first run's
+        # A claim of equal bits needs only digests. With a bound, the parameters of each execution are compared with
+        # those of the first execution.
         return [] if self.equality == "bitwise" else [[self.candidate]]
 
 
@@ -230,7 +235,7 @@ class RunsDiffer(Judged):
     """True if the arms must start from different trainable parameters."""
 
     def compared(self) -> list[list[str]]:
-        return []  # only series and digests are compared
+        return []  # no end states are compared, only series and digests
 
     def beyond(self, steps: int) -> Iterator[tuple[tuple[str | int, ...], str]]:
         yield from super().beyond(steps)

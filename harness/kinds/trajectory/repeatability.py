@@ -29,7 +29,8 @@ from harness.kinds.speed.model import compares_timed_steps
 from harness.kinds.trajectory.model import Repeatability, RunsDiffer, TrajectoryMatch
 from harness.kinds.trajectory.trajectory_match import require_precisions
 
-# Measurements of speed and memory use the following to check that both arms trained, and trained alike.
+# Measurements of speed and memory use the code below to check that both arms trained, and that they trained in the same
+# way.
 
 
 def named_trajectory(claim_id: str, context: Context) -> TrajectoryMatch:
@@ -75,7 +76,7 @@ def require_equal_training(
     found = difference(losses(candidate), losses(baseline), trajectory.compare, bounds)
     if found.steps == 0:
         settle(reasons.VACUOUS_STEPS, nothing)
-    # under `noise` all processes are judged together, not here
+    # Under `noise`, all processes are judged together in another place.
     require_equal(found, trajectory.equality, bounds, f"{ours} and {theirs}", sheet, beside=True)
     note_watched(named, sheet)
     comparison.end(group)
@@ -120,12 +121,12 @@ def compared(part: Repeatability, run: RunEvidence) -> list[Compared]:
 
 
 def _badness(found: Difference) -> tuple[bool, bool, float, int]:
-    # NaN does not compare as larger, but is the worst difference
+    # A NaN does not compare as larger than a number, although it is the worst difference. So compare it first.
     return (math.isnan(found.largest), found.first_exceeding is not None, found.largest, found.differing)
 
 
-# The following judges `runs_differ`: two arms that differ in a setting have different losses and, if
-# demanded, different batches and starts.
+# The code below judges `runs_differ`: two arms that differ in one setting must have different losses and, if the claim
+# requires it, different batches and starts.
 
 
 def judge_differing(part: RunsDiffer, context: Context, sheet: Sheet) -> Judgement:

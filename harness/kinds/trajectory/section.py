@@ -28,7 +28,7 @@ class Comparison:
 
     pair: Compared
     tolerances: set[float] = field(default_factory=set)
-    relative: set[float] = field(default_factory=set)  # relative bounds
+    relative: set[float] = field(default_factory=set)  # the relative bounds
     units: set[Unit] = field(default_factory=set)
 
 
@@ -116,7 +116,8 @@ def _part(title: str, run: RunEvidence, seen: Seen) -> Part:
             drawn = plots.trajectories(list(pair.curves.values()), pair.metric)
             part.judged.append(JudgedPlot(drawn, frozenset(pair.units)))
     if curves and not part.judged:
-        # repetitions of an arm measure noise, and their curves would only cover the first one's
+        # Show only the first execution of each arm. Repetitions measure noise, and their curves would only hide the
+        # first one.
         part.plots.append(plots.trajectories([curve for curve in curves if curve.name in run.arms]))
     rows = [row for item in seen.comparisons.values() for row in _compared(part, item)]
     columns = [
@@ -148,7 +149,7 @@ def _compared(part: Part, item: Comparison) -> Iterator[list[object]]:
         part.text.append(f"{line(name)}: apart by at most {apart} times the baseline's value; {allowed}.")
     floor = max((each.largest for each in pair.repeated()), default=None)
     floor = floor if floor is not None and math.isfinite(floor) else None
-    if first is not None and len(values) > 1:  # for a single step the table suffices
+    if first is not None and len(values) > 1:  # for a single step the table is enough
         drawn = plots.difference(values, tolerances=tolerances, floor=floor, first=first, name=name)
         part.judged.append(JudgedPlot(drawn, frozenset(item.units)))
     finite = values[np.isfinite(values)]

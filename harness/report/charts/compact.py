@@ -15,13 +15,15 @@ from dataclasses import dataclass, field, replace
 from xml.etree import ElementTree as ET
 from xml.sax.saxutils import escape
 
-ID = "\ue000"  # prefix of every id; the page replaces it by a prefix that is unique on the page
+ID = "\ue000"  # prefix of every id in an image; the page replaces it by a prefix that is unique on the page
 ALONG = "along"  # id of texts that label a place on the horizontal axis, such as tick labels
 _SVG = "{http://www.w3.org/2000/svg}"
-_NAMES = {"series:": "data-s", "mark:": "data-n"}  # prefix of a group's id -> attribute for the rest
+# prefix of a group's id -> name of the attribute that holds the rest of the id
+_NAMES = {"series:": "data-s", "mark:": "data-n"}
 _INHERITED = ("class", "clip-path", *_NAMES.values(), "data-t")
-UNITS = 8 / 3  # image units in a point, which is two units in a CSS pixel: whole numbers are exact enough
-_LONG = 100  # minimum characters of a repeated path to define it once
+# image units in one point; that is two units in one CSS pixel, so rounding to whole numbers is exact enough
+UNITS = 8 / 3
+_LONG = 100  # a repeated path is defined only once if it has at least this number of characters
 
 
 @dataclass
@@ -32,7 +34,7 @@ class _Looks:
 
     def of(self, style: str) -> str:
         said = [part.strip().replace(": ", ":").replace(", ", ",") for part in style.split(";")]
-        # the page sets the font family
+        # leave out the font family, which the page sets
         rule = ";".join(_scaled(part) for part in said if part and not part.startswith("font-family"))
         name = f"s{hashlib.sha256(rule.encode()).hexdigest()[:5]}"
         self.rules[name] = rule
@@ -92,7 +94,7 @@ def compact(svg: str, scales: Sequence[Scale] = ()) -> tuple[str, str, dict[str,
     marks = {node.get("id", ""): node.get("d", "") for node in root.iter(f"{_SVG}path") if node.get("id")}
     leaves = [_placed(leaf, marks, looks) for leaf in _leaves(root, {}, looks, ids)]
     courses, shapes = _once(_joined([leaf for leaf in leaves if leaf.tag != "text"]), ids)
-    texts = [leaf for leaf in leaves if leaf.tag == "text"]  # drawn last, so that no line covers a text
+    texts = [leaf for leaf in leaves if leaf.tag == "text"]  # draw the texts last, so that no line covers a text
     body = "".join(_grouped(shapes)) + "".join(_grouped(texts))
     used = {name: rule for name, rule in looks.rules.items() if name in body}
     box = " ".join(str(_units(value)) for value in root.attrib["viewBox"].split())

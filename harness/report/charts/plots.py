@@ -40,7 +40,7 @@ from harness.report.text import label, number, several
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# Reduce series for drawing, but keep their spikes.
+# Reduce the number of points of a series for drawing, but keep its spikes.
 
 Doubles = NDArray[np.float64]
 
@@ -54,7 +54,8 @@ def decimate(values: Doubles, points: int = 400) -> tuple[Doubles, Doubles]:
     finite = values[index]
     if len(finite) <= points:
         return index.astype(np.float64), finite
-    buckets = max(1, (points - 2) // 2)  # two values a bucket, and the first and last value of all
+    # each bucket keeps two values, and the first and the last value of the series are kept, too
+    buckets = max(1, (points - 2) // 2)
     size = -(-len(finite) // buckets)
     starts = np.arange(0, len(finite), size)
     kept = {0, len(finite) - 1}
@@ -123,7 +124,7 @@ def difference(
             axis.axhline(math.log10(tolerance), color=LIMIT, lw=1.3, ls="--", label=f"tolerance {tolerance:g}")
         if floor is not None:
             height = math.log10(floor) if floor > 0 else bottom
-            # the tolerance is a broad band below the curve, because a difference is often equal to it
+            # Draw the noise floor as a broad band below the curve, because a difference is often equal to the floor.
             axis.axhline(height, color=FLOOR, lw=4.0, label=f"noise floor {number(floor)}")
         if first is not None:
             axis.axvline(first, color=INK, lw=1.0, ls=":", label=f"first differing step {first}")
@@ -155,7 +156,7 @@ def gradients(points: Sequence[tuple[int, str, float]], bounds: Sequence[float])
             mine = [(layer, value) for layer, name, value in points if name == kind]
             heights = [_height(value, bottom, beyond) for _, value in mine]
             top = max([top, *heights])
-            # Kinds are drawn side by side, because at 0 they would hide each other.
+            # Draw the kinds side by side, because points at 0 would hide each other.
             shift = (place - len(kinds) / 2) * 0.1
             layers = [layer + shift for layer, _ in mine]
             axis.plot(layers, heights, color=SERIES[place], marker=MARKS[place], ms=3.5, ls="", label=label(kind, 30))
@@ -259,7 +260,7 @@ def _difference_words(
     return text + (f"; first differing step {first}." if first is not None else "; no step differs.")
 
 
-BROAD = 5.0  # line width of baselines, in points: the band stays visible on both sides of an equal line
+BROAD = 5.0  # width of the baselines' lines, in points: this band stays visible on both sides of a line that covers it
 
 
 class Role(StrEnum):
@@ -267,8 +268,8 @@ class Role(StrEnum):
 
     BASELINE = "baseline"
     CANDIDATE = "candidate"
-    CONTROL = "control"  # an arm that must differ, or that does not train
-    REPLICA = "again"  # another run of the baseline
+    CONTROL = "control"  # an arm that must differ from the baseline, or that does not train
+    REPLICA = "again"  # another execution of the baseline
     OTHER = ""  # an arm that no claim compares
 
 
@@ -298,7 +299,7 @@ def name_of(arm: str, role: Role) -> str:
     return f"{arm} ({role})" if role else arm
 
 
-# Plots for single kinds of claims: kernels over time, seeds, blocks of a long replay.
+# Plots for single kinds of claims: kernels over time, seeds, and blocks of a long replay.
 
 
 @drawn_once
@@ -314,7 +315,7 @@ def timeline(events: Sequence[JitEvent], phases: Mapping[str, float], handles: M
         for place, (at, name) in enumerate(starts):
             until = starts[place + 1][0] if place + 1 < len(starts) else end
             axis.axvspan(at, until, color=GRID, alpha=(0.9, 0.3)[place % 2], lw=0, zorder=0)
-            # names at different heights, because a phase can be shorter than its name
+            # Write the names at different heights, because a phase can be shorter than its name.
             axis.text(at, len(rows) - 0.45 + 0.5 * place, label(name, 16), fontsize=8.5, color=INK, gid=ALONG)
         for place, row in enumerate(rows):
             seen = [float(event.seconds) for event in events if event.event == row]
@@ -405,9 +406,9 @@ def long_replay(steps: Doubles, seconds: Doubles, yardstick: Doubles, memory: Ma
     return draw(paint, alt=alt, heights=(1.8, 1.4) if memory else (1.8,))
 
 
-# Plot a timing: ratio and blocks of each process, and the machine's clocks and throttling meanwhile.
+# Plot a timing: the ratio and the blocks of each process, and the machine's clocks and throttling during that time.
 
-SAMPLES = 160  # samples of a reading to draw, for all processes together
+SAMPLES = 160  # number of samples of one reading that are drawn, for all processes together
 Reading = Callable[[TelemetrySample], float | None]
 READINGS: dict[str, Reading] = {
     "SM clock, MHz": lambda sample: sample.sm_clock_mhz,
@@ -419,7 +420,7 @@ READINGS: dict[str, Reading] = {
 class TimedBlock(NamedTuple):
     """A timed block: start and end in seconds on the axis, and milliseconds per step."""
 
-    arm: str  # candidate or baseline
+    arm: str  # the role of the arm: candidate or baseline
     start: float
     end: float
     step_ms: float
@@ -430,14 +431,16 @@ class ProcessTiming:
     """One process of a timing comparison; all times are seconds on the axis."""
 
     process: int
-    ratio: float  # by the judge; of a process that the judge left out: baseline's / candidate's undisturbed step
-    disturbed: int  # rounds during which other work was on the processor
+    # the judge's ratio; for a process that the judge left out: the baseline's undisturbed step divided by the
+    # candidate's
+    ratio: float
+    disturbed: int  # number of rounds during which other work ran on the processor
     candidate_aa: float
     baseline_aa: float
     blocks: list[TimedBlock]
     samples: list[tuple[float, TelemetrySample]]
-    clocked: bool  # its blocks recorded when they began
-    counts: bool = True  # the judge's mean includes its ratio
+    clocked: bool  # True: the process recorded when its blocks began
+    counts: bool = True  # True: the judge's mean includes the ratio of this process
 
     @property
     def start(self) -> float:
@@ -474,7 +477,7 @@ def timing(
             axis.set_xlim(-0.01 * processes[-1].end, 1.01 * processes[-1].end)
             axis.xaxis.set_major_formatter(plain)
             axis.tick_params(axis="x", labelbottom=axis is axes[-1])
-            axis.grid(visible=False, axis="x")  # vertical lines between processes replace the grid
+            axis.grid(visible=False, axis="x")  # the lines between processes replace the vertical lines of the grid
             for before, after in itertools.pairwise(processes):
                 axis.axvline((before.end + after.start) / 2, color=GRID, lw=0.8)
         whole = "seconds since the first block" if shares_clock else "seconds of timed blocks, end to end"
@@ -502,7 +505,7 @@ def _ratios(axis: Axes, processes: Sequence[ProcessTiming], demanded: float, int
     axis.axhline(1.0, color=MUTED, lw=0.8, label="1: equally fast")
     axis.set_ylabel("speed ratio")
     axis.yaxis.set_major_formatter(plain)
-    axis.margins(y=0.2)  # make room below for the processes' numbers
+    axis.margins(y=0.2)  # leave room at the bottom for the numbers of the processes
     for item, middle in zip(processes, middles, strict=True):
         at = axis.get_xaxis_transform()
         axis.text(middle, 0.01, str(item.process), transform=at, ha="center", va="bottom", color=MUTED, gid=ALONG)
@@ -513,7 +516,7 @@ def _selves(axis: Axes, processes: Sequence[ProcessTiming]) -> None:
     """Plot A/A ratios on a separate scale, because next to a large ratio their points would look alike."""
     processes = [item for item in processes if item.counts]
     middles = [(item.start + item.end) / 2 for item in processes]
-    # the baseline's marks are broad and below the others, like its lines
+    # Draw the baseline's marks broad and below the other marks, as its lines are drawn.
     axis.plot(middles, [item.baseline_aa for item in processes], "v", color=BASELINE, ms=8, label="A/A baseline")
     axis.plot(middles, [item.candidate_aa for item in processes], "^", color=CANDIDATE, ms=4, label="A/A candidate")
     axis.axhline(1.0, color=MUTED, lw=0.8, label="1: as fast as itself")
@@ -539,7 +542,8 @@ def _reading(axis: Axes, processes: Sequence[ProcessTiming], name: str) -> None:
     for item in processes:
         seen = [(at, value) for at, sample in item.samples if (value := READINGS[name](sample)) is not None]
         places, shown = decimate(np.array([value for _, value in seen], dtype=np.float64), SAMPLES // len(processes))
-        moments.extend([*(seen[int(place)][0] for place in places), math.nan])  # no line from one process to the next
+        # NaN, so that no line connects one process with the next
+        moments.extend([*(seen[int(place)][0] for place in places), math.nan])
         values.extend([*shown.tolist(), math.nan])
     axis.plot(moments, values, color=SERIES[0], lw=1.1, label=name)
     axis.yaxis.set_major_formatter(plain)
@@ -549,7 +553,7 @@ def _reading(axis: Axes, processes: Sequence[ProcessTiming], name: str) -> None:
 def _throttled(axis: Axes, processes: Sequence[ProcessTiming], reasons: Sequence[str]) -> None:
     """Plot a row for each throttle reason, with a line while samples had this reason."""
     for lane, reason in enumerate(reasons):
-        least = 0.006 * processes[-1].end  # minimum length, so that a single sample is visible
+        least = 0.006 * processes[-1].end  # the shortest length of a line, so that a single sample stays visible
         spans = [(start, end, float(lane)) for item in processes for start, end in _stretches(item, reason, least)]
         _spans(axis, spans, LIMIT, 7.0, "_" if lane else "throttled")
         named(axis.lines[-1], "throttled")
@@ -578,14 +582,14 @@ def _spans(axis: Axes, spans: Sequence[tuple[float, float, float]], colour: str,
     axis.plot(across, heights, color=colour, lw=width, solid_capstyle="butt", label=name)
 
 
-# Plot a figure over runs.
+# Plot a figure over several runs.
 
 
 class MachineRuns(NamedTuple):
     """Runs on one machine: each run's place on the horizontal axis, value, and ends of the interval (or NaN)."""
 
     name: str
-    joined: bool  # True if a line joins the runs
+    joined: bool  # True: a line connects the runs
     places: Sequence[int]
     values: Sequence[float]
     ends: Sequence[Sequence[float]]

@@ -14,8 +14,8 @@ from harness.report.charts.plots import Doubles, decimate
 if TYPE_CHECKING:
     from markupsafe import Markup
 
-WIDTH, HEIGHT = 96, 18  # size of a sparkline, CSS pixels
-POINTS = 40  # maximum points of a sparkline's line
+WIDTH, HEIGHT = 96, 18  # width and height of a sparkline in CSS pixels
+POINTS = 40  # largest number of points of a sparkline's line
 
 
 @dataclass(frozen=True)

@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 
 PAPER, INK, MUTED, GRID = "#010101", "#010102", "#010103", "#010104"
 BASELINE, CANDIDATE, CONTROL, REPLICA, FLOOR, LIMIT = (f"#01020{place}" for place in range(1, 7))
-SERIES = tuple(f"#01030{place}" for place in range(1, 7))  # for series without a role
-# Light and dark values: contrast at least 4.5:1 for text and 3:1 for lines; distinguishable with colour blindness.
+SERIES = tuple(f"#01030{place}" for place in range(1, 7))  # colors for series that have no role
+# For each color, its value in light and in dark mode. The contrast is at least 4.5:1 for text and 3:1 for lines. The
+# values can be distinguished with color blindness.
 _COLOURS = {
     PAPER: ("#ffffff", "#16191d"),
     INK: ("#1b1f24", "#e6e8ea"),
@@ -64,7 +65,7 @@ _SETTINGS: dict[Any, Any] = {
     "legend.frameon": False,
     "legend.fontsize": 8.5,
     "text.color": INK,
-    # The grid lines replace tick marks.
+    # Draw no tick marks, because there are grid lines.
     "xtick.bottom": False,
     "ytick.left": False,
     "xtick.labelcolor": INK,
@@ -74,8 +75,8 @@ _SETTINGS: dict[Any, Any] = {
 }
 
 
-MOST_KEPT = 256  # figures of about 20 KB to keep in memory
-_drawn: dict[bytes, Plot] = {}  # figures by the digest of their input, the oldest first
+MOST_KEPT = 256  # largest number of figures that are kept in memory, of about 20 KB each
+_drawn: dict[bytes, Plot] = {}  # digest of a figure's input -> the figure; the oldest entry comes first
 Given = ParamSpec("Given")
 
 
@@ -114,7 +115,7 @@ def draw(paint: Callable[[list[Axes]], None], *, alt: str, heights: tuple[float,
     stream = io.StringIO()
     with rc_context(_SETTINGS):
         figure = Figure(figsize=(width, height), layout="constrained")
-        figure.patch.set_visible(False)  # the page has the background
+        figure.patch.set_visible(False)  # the page provides the background
         canvas = FigureCanvasSVG(figure)
         grid = figure.subplots(len(heights), 1, squeeze=False, gridspec_kw={"height_ratios": heights})
         axes: list[Axes] = list(grid[:, 0])
@@ -122,7 +123,7 @@ def draw(paint: Callable[[list[Axes]], None], *, alt: str, heights: tuple[float,
         for axis in axes:
             axis.patch.set_visible(False)
             _name_marks(axis)
-        # `savefig` gives the same bytes, but draws everything a second time for the layout
+        # Do not use `savefig`: it gives the same bytes, but draws everything twice because of the layout.
         canvas.print_svg(stream)  # type: ignore[no-untyped-call]
         scales = [_scale(axis, 72 * width, 72 * height) for axis in axes]
     return Plot(*compact(stream.getvalue(), scales), alt, round(width * 96), round(height * 96))

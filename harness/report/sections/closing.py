@@ -15,7 +15,9 @@ from harness.report.text import line, listing, number
 from harness.report.view import ReportView
 from harness.run_directory.bundle import Header
 
-NAMES = 6000  # maximum characters of a narrowed run's claims, workloads or tags, which only this section lists
+# largest number of characters for the claims, workloads or tags of a narrowed run, which only this section lists in
+# full
+NAMES = 6000
 
 
 def unchecked(view: ReportView) -> Section | None:

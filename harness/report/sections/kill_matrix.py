@@ -25,10 +25,10 @@ LEGEND = {
     NOT_RUN: ("–", "could not be planted here"),
     NOT_PLANNED: ("·", "not for this claim"),
 }
-FILLED = 0.5  # minimum share of planned cells in a table
-LISTED = 300  # maximum rows of a table of faults
-WHOLE = 1200  # maximum characters of a cell with a message, as in a card
-REASONS = 5  # reasons for faults not run to name; the others are only counted
+FILLED = 0.5  # smallest share of cells of a table that must have a planned fault
+LISTED = 300  # largest number of rows in a table of faults
+WHOLE = 1200  # largest number of characters in a cell with a message, as in a card
+REASONS = 5  # number of reasons for faults that were not run; other reasons are only counted
 _UPSTREAM = {True: "would pass it", False: "catches it", None: "–"}
 
 
@@ -96,8 +96,8 @@ class KillMatrix:
     """
 
     lead: str
-    legend: list[tuple[str, str, str]]  # sign, word and meaning
-    slips: bool  # whether any fault passes by upstream's bound alone
+    legend: list[tuple[str, str, str]]  # each entry: sign, word and meaning
+    slips: bool  # True: at least one fault would pass by upstream's bound alone
     contracts: list[OfContract]
     left_out: list[str]  # why faults were not run
     survivors: Table | None
@@ -130,7 +130,8 @@ def _contracts(view: ReportView, record: DrillRecord) -> list[OfContract]:
     cells = _cells(record)
     placed = list(enumerate(view.verdicts, start=1))
     best_first = sorted(placed, key=lambda each: WORST_FIRST.index(each[1].status), reverse=True)
-    verdicts = {(item.contract, item.claim): (at, item) for at, item in best_first}  # the worst control of each claim
+    # for each claim: its worst control, and the position of this control
+    verdicts = {(item.contract, item.claim): (at, item) for at, item in best_first}
     made = []
     for name in dict.fromkeys(contract for contract, _ in cells):
         claims = [claim for contract, claim in cells if contract == name]

@@ -90,12 +90,15 @@ class CapturedStep:
             raise CaptureFailedError("the warm-up before a capture", error) from error
         changes = HostChanges(self._roots, of_device=True)
         try:
-            # outside the guard's `with`: its optimizer hook would be recorded as part of the step
+            # Do this outside the guard's `with` block. Inside it, the guard's optimizer hook would be recorded as part
+            # of the step.
             self._capture_bodies()
             self.outputs = dict(self._read_outputs())
             self._kept = changes.kept_up(self.outputs)
             self.host_changes = changes.found(self._kept)
-            changes.restore()  # replays overwrite the graph's memory, with the tensors that the body kept
+            # restore the host's values, because replays overwrite the graph's memory, and with it tensors that the body
+            # kept
+            changes.restore()
         except Exception as error:
             self.release()
             guard.restore()

@@ -41,7 +41,7 @@ class HostMade:
 
     def __init__(self, *, recorded: bool = False) -> None:
         self.recorded = recorded
-        self._known: dict[int, StorageWeakRef] = {}  # a reference prevents the reuse of its address
+        self._known: dict[int, StorageWeakRef] = {}  # references to memory, which prevent the reuse of its address
 
     def has(self, tensor: Tensor) -> bool:
         return bool(self._known) and torch._C._has_storage(tensor) and _reference(tensor).cdata in self._known
@@ -144,13 +144,13 @@ def _means_the_host(device: object, frame: FrameType) -> bool:
     return ('"cpu"' in call or "'cpu'" in call) and "cuda" not in call
 
 
-# Execute a step on a CPU as a device would: a read waits only if a device would wait for it.
+# Execute a step on a CPU as a device would: a read counts as a wait only if a device would wait for it.
 #
-# A dispatch mode that watches the step may have `host`, the memory that it knows as the host's, and
-# `read`, which is called where a tensor is read without an operator and returns what the host
-# reads.
+# A dispatch mode that watches the step may have two attributes. `host` is the memory that the mode knows to be the
+# host's. `read` is called where a tensor is read without an operator, and returns what the host reads.
 
-_DEVICES = "_get_capturable_supported_devices"  # the devices that torch's optimizers take `capturable=True` for
+# name of torch's function that lists the devices for which optimizers accept `capturable=True`
+_DEVICES = "_get_capturable_supported_devices"
 _OPTIMIZERS = [
     each for name, each in sys.modules.items() if name.startswith("torch.optim.") and hasattr(each, _DEVICES)
 ]
@@ -214,7 +214,7 @@ def _devices_and_cpu(supports_xla: bool = True) -> list[str]:
 
 
 def _one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
-    if num_classes < 0:  # the greatest class is read: a GPU waits for it, too
+    if num_classes < 0:  # the largest class is read from the tensor, for which a GPU also waits
         return torch.nn.functional.one_hot(tensor, num_classes)
     return (tensor.unsqueeze(-1) == torch.arange(num_classes, device=tensor.device)).long()
 
@@ -226,14 +226,14 @@ def _read(func: Callable[..., Any], tensor: Tensor, *args: Any, **kwargs: Any) -
     for mode in reversed(_get_current_dispatch_mode_stack()):
         if hasattr(mode, "read"):
             tensor = mode.read(tensor, f"Tensor.{func.__name__}")
-    tensor = tensor.clone()  # what comes from a device is a copy
+    tensor = tensor.clone()  # a value that is read from a device is a copy
     for host in hosts:
         host.add(tensor)
     return func(tensor, *args, **kwargs)
 
 
 def _is_on_device(hosts: Sequence[HostMade], tensor: Tensor) -> bool:
-    return not hosts or not hosts[-1].has(tensor)  # the innermost sees every call
+    return not hosts or not hosts[-1].has(tensor)  # the innermost entry sees every call
 
 
 def _on_device(hosts: Sequence[HostMade], returned: Any, given: Iterable[Tensor]) -> Any:

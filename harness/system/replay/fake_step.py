@@ -35,7 +35,7 @@ from harness.system.replay.launches import as_written, standing_in
 from harness.system.replay.placement import is_of_torch
 from harness.system.users_code import named, own_frame_of_stack
 
-_DEEPEST = 6  # levels of nested containers to search for an owner: each level reads the whole heap
+_DEEPEST = 6  # number of levels of nested containers that are searched for an owner; each level reads the whole heap
 _SEARCHED = 4
 _SHOWN = 3
 _modes: list[weakref.ref[FakeTensorMode]] = []
@@ -56,15 +56,16 @@ def no_fake_tensors_left() -> Iterator[None]:
 
     Raises `FakeTensorsLeftError` if a fake tensor remains after the function returned. The error names its holders.
     """
-    # Without collections no object ages, so that the collection afterwards only looks at young objects. `gc.freeze`
-    # does not fit: its `gc.unfreeze` releases all that the process froze, and each later collection would take 0.25 s.
+    # While the collector is disabled, no object moves to an older generation. So the collection afterwards looks only
+    # at young objects. `gc.freeze` cannot be used: its `gc.unfreeze` releases everything that the process froze, and
+    # each later collection would take 0.25 s.
     enabled, earlier = gc.isenabled(), len(_modes)
     gc.disable()
     try:
         yield
     except BaseException as error:
         reason: BaseException | None = error
-        while reason is not None:  # its tracebacks hold the local variables of the step
+        while reason is not None:  # the tracebacks of an error hold the local variables of the step
             traceback.clear_frames(reason.__traceback__)
             for frame, _ in traceback.walk_tb(reason.__traceback__):
                 _ = frame.f_locals  # reading `f_locals` again drops the earlier values
@@ -82,7 +83,7 @@ def _require_none(error: BaseException | None, earlier: int) -> None:
     """Raise if fake tensors exist whose modes were noted after the first `earlier` modes."""
     modes, places = _modes[earlier:], list[str]()
     del _modes[earlier:]
-    gc.collect(1)  # what the function made is young
+    gc.collect(1)  # what the function created is in the young generations
     if any(mode() is not None for mode in modes):
         gc.unfreeze()
         gc.collect()
@@ -105,7 +106,7 @@ def _holders(values: list[Any]) -> set[str]:
     Objects that torch's internals hold are left out, because they are not the training's.
     """
     found = set[str]()
-    level = {id(each): (each, "") for each in values}  # an object, and the path from it to a value
+    level = {id(each): (each, "") for each in values}  # object ids -> the object, and the path from it to a value
     seen = {id(level), id(values), *level}
     for _ in range(_DEEPEST):
         held = [each for each, _ in level.values()]
@@ -172,7 +173,8 @@ class FakeStepMode(FakeTensorMode):  # type: ignore[no-untyped-call]
             self.host.note(func, args, kwargs, None)
         if _reads_what_it_draws_from(func, *args, **kwargs):
             raise DataDependentOutputException(func)
-        outer, self._within = self._within, True  # inner calls of an operator are on the device
+        # while an operator runs, the inner calls that it makes run on the device
+        outer, self._within = self._within, True
         try:
             return _without_values(super().dispatch(func, types, args, kwargs))
         except (DataDependentOutputException, DynamicOutputShapeException):
@@ -195,7 +197,9 @@ class FakeStepMode(FakeTensorMode):  # type: ignore[no-untyped-call]
             raise error
         flat, spec = _pytree.tree_flatten((args, kwargs))
         if any(isinstance(each, FakeTensor) and each.fake_device.type != "cpu" for each in flat):
-            raise error  # a device has better watchers, and an untrusted kernel may do anything there with zeros
+            # On a real device better watchers exist, and an untrusted kernel may do anything with zeros. So do not run
+            # it.
+            raise error
         try:
             found = run_fallback_kernel(self, func, flat, spec, error)
         except Exception:

@@ -116,7 +116,7 @@ def _calculated(function: Callable[..., Any], *given: Any) -> Any:
     """Calculate with plain numbers. Follow resulting numbers; any other result counts as a reading."""
     sources, result = [*_in(given)], function(*_plain(given))
     if not sources or result is NotImplemented or (function is operator.mod and given[1] == 1 and result == 0):
-        return result  # always so for 1: gradients are accumulated over one batch
+        return result  # the remainder of a division by 1 is always 0: gradients are accumulated over one batch
     parts = result if type(result) is tuple else (result,)
     if all(type(each) in (int, float) for each in parts):
         names = frozenset().union(*(each.names for each in sources))
@@ -136,7 +136,8 @@ def _read(what: str, function: Callable[..., Any], *given: Any) -> Any:
 def _converted(function: Callable[..., Any], ours: Followed) -> Any:
     """Convert to a plain number. This counts as a reading, unless `%` is formatting a text."""
     caller = sys._getframe(2)
-    if dis.opname[caller.f_code.co_code[caller.f_lasti]] != "BINARY_OP":  # arithmetic has methods of its own
+    # arithmetic has its own methods, so this call is not counted as a reading
+    if dis.opname[caller.f_code.co_code[caller.f_lasti]] != "BINARY_OP":
         ours.note("made a plain number, or an index,")
     return function(ours.value)
 
@@ -210,7 +211,7 @@ def follow(body: Callable[[], object], roots: Sequence[object], *, of_device: bo
     body()
     slots = changes.numbers([])
     notes = _read_in(body, slots) if slots else {}
-    if notes is None:  # a replacement was refused: follow each number by itself
+    if notes is None:  # a replacement was refused, so follow each number separately
         notes = {}
         for slot in slots:
             alone = _read_in(body, [slot])
@@ -224,12 +225,12 @@ def _read_in(body: Callable[[], object], slots: Sequence[Slot]) -> dict[str, str
     try:
         with as_written(), _following(slots, notes):
             body()
-    except Exception:  # of the user's code, or of C code that insists on a number
+    except Exception:  # an error of the user's code, or of C code that accepts only a plain number
         return notes if len(slots) == 1 and notes else None
     return notes
 
 
-Call = Mapping[str, Any]  # an operator's arguments by name
+Call = Mapping[str, Any]  # the arguments of an operator; key: name
 
 
 def _always(_call: Call) -> bool:
@@ -238,8 +239,9 @@ def _always(_call: Call) -> bool:
 
 class Unrepeated(NamedTuple):
     documented: str  # the name in torch's documentation
-    operators: str  # of ATen; those of the backward pass if only it is meant; "" if CUDA dispatches none
-    deterministic: bool  # torch has a form that repeats its bits
+    # Names of ATen operators. Only those of the backward pass, if only that pass is meant. "" if CUDA dispatches none.
+    operators: str
+    deterministic: bool  # True: torch also has a form that repeats its bits
     when: Callable[[Call], bool] = _always
 
 
@@ -256,7 +258,7 @@ def _is_weighted(call: Call) -> bool:
 
 
 def _takes_the_largest(call: Call) -> bool:
-    return call.get("mode") == 2  # EmbeddingBag's "max"
+    return call.get("mode") == 2  # 2 is the mode "max" of EmbeddingBag
 
 
 def _of_real_numbers(call: Call) -> bool:
@@ -277,7 +279,7 @@ UNREPEATED = (
     Unrepeated("torch.nn.ReplicationPad1d", "replication_pad1d_backward", deterministic=True),
     Unrepeated("torch.nn.ReplicationPad2d", "replication_pad2d_backward", deterministic=True),
     Unrepeated("torch.nn.ReplicationPad3d", "replication_pad3d_backward", deterministic=True),
-    Unrepeated("torch.bmm", "", deterministic=True),  # only of a sparse with a dense tensor
+    Unrepeated("torch.bmm", "", deterministic=True),  # this applies only to a sparse tensor with a dense tensor
     Unrepeated("torch.Tensor.index_put", "index_put index_put_ _index_put_impl_", True, _no_accumulation),
     Unrepeated("torch.Tensor.scatter_add_", "scatter_add scatter_add_", deterministic=True),
     Unrepeated("torch.gather", "scatter_add scatter_add_", deterministic=True),
@@ -318,7 +320,7 @@ UNREPEATED = (
     Unrepeated("torch.nn.functional.grid_sample", "grid_sampler_2d_backward grid_sampler_3d_backward", False),
     Unrepeated("torch.cumsum", "cumsum cumsum_", False, _of_real_numbers),
     Unrepeated("torch.Tensor.scatter_reduce", "scatter_reduce.two scatter_reduce_.two", False, _reduces("prod")),
-    Unrepeated("torch.Tensor.resize_", "", deterministic=False),  # only of quantized tensors
+    Unrepeated("torch.Tensor.resize_", "", deterministic=False),  # this applies only to quantized tensors
 )
 _BY_OPERATOR: dict[str, list[Unrepeated]] = {}
 for _row in UNREPEATED:

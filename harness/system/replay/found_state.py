@@ -36,7 +36,7 @@ from harness.system.sharded_tensors import local
 
 StateByCategory = dict[str, dict[str, Tensor]]
 _COMPILED = "_orig_mod."
-# How `as_tensor` writes a number, and the longest text that `number_of` reads, in bytes.
+# The way in which `as_tensor` writes a number, and the size in bytes of the longest text that `number_of` reads.
 _NUMBER, _LONGEST = re.compile(rb"(?:int|float) (-?[0-9][0-9.e+-]*)"), 32
 _NO_SETTINGS = {"params", "capturable", "differentiable", "foreach", "fused"}
 
@@ -82,13 +82,13 @@ def state_of(found: Reachable, parameters: Mapping[str, Tensor]) -> StateByCateg
         _Entry(f"{path}.{name}", f"{path}.{name}", vars(each)[name])
         for path, each in found.scalers.items()
         for name in ("_scale", "_growth_tracker")
-        if vars(each).get(name) is not None  # a disabled one has neither
+        if vars(each).get(name) is not None  # a disabled scaler has neither of the two
     ]
     drawn = generators.states(found.generators)
     hanging = found.arrays | found.tensors
     loose = {plain_name(path): tensor for path, tensor in hanging.items() if same(tensor) not in known}
     return {
-        # a copy of the model, such as an average, has its parameters' names
+        # A copy of the model, such as an average, has the same parameter names as the model.
         "parameters": _named(registered["parameters"], {*map(plain_name, parameters)}),
         "buffers": _named(registered["buffers"]),
         "optimizer": _named(optimizer),
@@ -117,7 +117,7 @@ def same(tensor: Tensor) -> tuple[object, ...]:
     held: Any = local(tensor)  # a DTensor has no address of its own
     if held.layout is not torch.strided or held.numel() == 0:
         return (id(held),)
-    if is_traceable_wrapper_subclass(held):  # a quantized weight, for example, has no address, either
+    if is_traceable_wrapper_subclass(held):  # a wrapper such as a quantized weight has no address of its own
         return type(held), *(same(getattr(held, name)) for name in held.__tensor_flatten__()[0])
     return held.device, held.data_ptr(), held.dtype, tuple(held.shape), held.stride()
 
@@ -128,7 +128,7 @@ def _optimizer_state(optimizer: Optimizer, names: Mapping[int, str]) -> Iterator
         for parameter in group["params"]:
             name = names.get(id(parameter), str(position))
             position += 1
-            if id(parameter) not in names:  # a master copy, say, that nothing else may hold
+            if id(parameter) not in names:  # for example a master copy, which perhaps only the optimizer holds
                 yield f"{name}.held", parameter
             if parameter in optimizer.state:
                 yield from _leaves(name, optimizer.state[parameter])

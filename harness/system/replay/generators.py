@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
-import numpy.random  # numpy would import it at first use, maybe within another import
+import numpy.random  # import it here, because numpy would import it at its first use, perhaps during another import
 import torch
 from torch import Tensor
 
@@ -25,7 +25,7 @@ from harness.system.replay.holders import asked, module_of
 from harness.system.replay.launches import standing_in
 from harness.system.replay.sites import asked_at
 
-# Functions that read and set a generator's state.
+# Two functions: the first returns the state of a generator, and the second sets it.
 Accessors = tuple[Callable[[], Any], Callable[[Any], None]]
 
 
@@ -51,7 +51,7 @@ def accessors_of(generator: object) -> Accessors | None:
         return generator.getstate, generator.setstate
     if module_of(type(generator)).partition(".")[0] != "numpy":
         return None
-    if hasattr(generator, "get_state") and hasattr(generator, "set_state"):  # RandomState
+    if hasattr(generator, "get_state") and hasattr(generator, "set_state"):  # numpy's RandomState
         return generator.get_state, generator.set_state
     bits = getattr(generator, "bit_generator", generator)
     if hasattr(bits, "state"):
@@ -63,7 +63,8 @@ def states(generators: Mapping[str, Accessors]) -> dict[str, Any]:
     """Return each generator's current state. The states of torch's generators are copies."""
     found = {}
     for name, (get, _) in generators.items():
-        state = asked(get, None)  # the system's entropy has no state to give: `random.SystemRandom`
+        # None: `random.SystemRandom` has no state, because it uses the operating system's entropy
+        state = asked(get, None)
         if state is not None:
             found[name] = state.clone() if isinstance(state, Tensor) else state
     return found
@@ -115,11 +116,12 @@ def noted_generator_states() -> Iterator[list[str]]:
         yield told
 
 
-# Restore the process's generators after an import: its draws are not part of the training.
+# Restore the process's generators after an import, because numbers that are drawn during an import do not belong to the
+# training.
 #
-# Libraries draw random numbers for their own purposes while they are imported (rich does, and
-# httpx, transformers and many more import it). The first arm in a process imports them, a later arm
-# does not. Without the restoration, the two arms would draw different numbers.
+# Libraries draw random numbers for their own purposes while they are imported. rich does so, and httpx, transformers
+# and many other packages import rich. The first arm in a process imports such a package, and a later arm does not.
+# Without the restoration, the two arms would draw different numbers.
 
 
 class UndrawnImports:
@@ -130,7 +132,7 @@ class UndrawnImports:
 
     def __init__(self) -> None:
         self._thread = threading.local()
-        self.trains = threading.get_ident()  # the training thread
+        self.trains = threading.get_ident()  # id of the training thread
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -171,7 +173,8 @@ class UndrawnImports:
 def _generators_kept() -> Callable[[], None]:
     """Return a function that restores the current states of the host's generators."""
     host = host_generators()
-    known = {name: get() for name, (get, _) in host.items()}  # no copies: they would be fake in a fake pass
+    # do not copy the states, because in a pass under fake tensors the copies would be fake
+    known = {name: get() for name, (get, _) in host.items()}
     return lambda: restore(host, known)
 
 

@@ -38,10 +38,11 @@ import torch
 
 from harness.evidence.modules import is_users as is_users_code
 
-# In a key: an address, a hash or a time.
+# Matches, in a key, a number that may be an address, a hash or a time, so that it differs from process to process.
 _OF_A_PROCESS = re.compile(r"(?<![.\d])\d{10,}|0x[0-9a-f]{8,}", re.IGNORECASE)
 ATOMS = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
-# Standard classes in which scripts keep settings and state. Others (threads, loggers, files) are not searched.
+# Standard classes in which scripts keep settings and state. Other standard classes (threads, loggers, files) are not
+# searched.
 NAMESPACES = (
     *(SimpleNamespace, argparse.Namespace, optparse.Values, threading.local),
     *(collections.UserDict, collections.UserList, collections.ChainMap),
@@ -55,7 +56,7 @@ _FAMILIAR = {"torch", "numpy", "builtins"} | set(sys.stdlib_module_names)
 _ITERATORS = ("builtins", "itertools")
 _T = TypeVar("_T")
 _U = TypeVar("_U")
-LOCALS = "<locals>"  # part of the path to a generator's variables
+LOCALS = "<locals>"  # the part of a path that stands for the local variables of a generator function
 LruCache = functools._lru_cache_wrapper
 
 
@@ -152,7 +153,7 @@ def named_items(held: dict[Any, Any]) -> list[tuple[str, Any]]:
 def slots_of(value: object) -> Iterator[tuple[str, Any]]:
     """Yield name and value of every filled slot of an object."""
     for name, slot in slots_of_class(type(value)):
-        with suppress(AttributeError):  # an empty one
+        with suppress(AttributeError):  # an empty slot raises AttributeError
             yield name, slot.__get__(value)
 
 

@@ -21,7 +21,7 @@ from harness.devices.graphs import answering_whether_captured, is_capturing
 from harness.system.replay.sites import asked_at
 
 Launch = Callable[[], object]
-# Where Triton launches a kernel: compiled, and interpreted without a GPU.
+# Where Triton launches a kernel: a compiled kernel, and a kernel that is interpreted because there is no GPU.
 _TRITON = (("triton.runtime.jit", "JITFunction"), ("triton.runtime.interpreter", "InterpretedFunction"))
 
 
@@ -34,7 +34,7 @@ class LaunchWatch(Protocol):
         """Launch the kernel, read the arguments before and after, and return what the launch returns."""
 
 
-watches: list[LaunchWatch] = []  # the last one is given the launches
+watches: list[LaunchWatch] = []  # only the last entry is informed about launches
 _announcing = False
 
 
@@ -65,7 +65,7 @@ def triton_announced() -> Iterator[None]:
     """Announce the launches of Triton's kernels within the block."""
     replaced = []
     for module, name in _TRITON:
-        # without a GPU, a system may have to configure Triton before its import
+        # Do not import Triton without a GPU, because a system may have to configure Triton before its import.
         owner = getattr(_imported(module), name, None)
         if owner is not None and "run" in vars(owner):
             replaced.append((owner, owner.run))
@@ -80,7 +80,7 @@ def triton_announced() -> Iterator[None]:
 def _imported(module: str) -> object:
     try:
         return import_module(module) if has_cuda() else sys.modules.get(module)
-    except Exception:  # no Triton, or one that this driver cannot use: there are no launches of it
+    except Exception:  # Triton is missing, or this driver cannot use it, so it launches no kernels
         return None
 
 
@@ -135,17 +135,19 @@ def as_written() -> Iterator[list[str]]:
     from torch._dynamo import eval_frame
 
     calls: list[str] = []
-    outer = eval_frame._callback_from_stance  # torch's own, or that of a block around this one, which notes calls, too
+    # torch's own callback, or the callback of a block around this one, which notes calls, too
+    outer = eval_frame._callback_from_stance
 
-    def run_eagerly(compiler: Any) -> None:  # asked at each call of compiled code; None and False compile nothing
+    # torch calls this at each call of compiled code; with None or False nothing would be compiled
+    def run_eagerly(compiler: Any) -> None:
         outer(compiler)
         if compiler in (None, False):
             return
         place = asked_at()
-        place = place if place[0] != "?" else "the step itself"  # called by no line of the user's
+        place = place if place[0] != "?" else "the step itself"  # no line of user code called it
         if place not in calls:
             calls.append(place)
 
-    # the stance does not note calls, and a step may set another stance
+    # Two mechanisms are needed: the stance does not note calls, and a step may set another stance.
     with torch.compiler.set_stance("force_eager"), standing_in((eval_frame,), "_callback_from_stance", run_eagerly):
         yield calls

@@ -28,9 +28,9 @@ from harness.system.replay.cpu_as_device import LIFT, tensors_in
 from harness.system.replay.observer import Observer
 from harness.system.sharded_tensors import local
 
-_SMALL = 64  # elements: up to this size a tensor of several values is copied
+_SMALL = 64  # a tensor with several values is copied if it has at most this number of elements
 _aten = torch.ops.aten
-# Operators that fill a tensor with one number: how to read the number from their arguments.
+# Operators that fill a tensor with one number -> how to read the number from the operator's arguments.
 _FILLED: dict[Any, Callable[[Sequence[Any]], Any]] = {
     **dict.fromkeys((_aten.zeros, _aten.zeros_like, _aten.new_zeros), lambda _arguments: 0),
     **dict.fromkeys((_aten.ones, _aten.ones_like, _aten.new_ones), lambda _arguments: 1),
@@ -50,7 +50,8 @@ class FirstValues(Observer):
 
     def __init__(self) -> None:
         super().__init__()
-        self._values: Any = WeakTensorKeyDictionary()  # one number, or a small tensor's values on the host
+        # tensor -> its one number, or the values of a small tensor on the host
+        self._values: Any = WeakTensorKeyDictionary()
         self._empty: Any = WeakTensorKeyDictionary()
         self._changed: Any = WeakTensorKeyDictionary()
 
@@ -93,18 +94,19 @@ def copy_into(tensor: Tensor, value: Tensor) -> None:
         local(tensor).copy_(value)
 
 
-# Bits for the sources of memory; higher bits are marks. WHOLE: from parameters, not only through a single number.
+# Bits that show what the content of memory was computed from; all higher bits are marks. WHOLE: from parameters, and
+# not only through a single number.
 PARAMETERS, DATA, WHOLE = 1, 2, 4
 _MADE_OF, _FIRST_MARK = PARAMETERS | DATA | WHOLE, 3
 _PLAIN = frozenset({Tensor, nn.Parameter, nn.Buffer})
-# In-place operators that overwrite all former values.
+# In-place operators that overwrite all earlier values of a tensor.
 _REPLACE = frozenset(
     {
         "bernoulli_", "cauchy_", "copy_", "exponential_", "fill_", "geometric_", "log_normal_", "normal_", "random_",
         "uniform_", "zero_", "_foreach_copy_", "_foreach_zero_",
     }
 )  # fmt: skip
-_CONDITIONS = frozenset({"condition", "mask"})  # arguments that only select values
+_CONDITIONS = frozenset({"condition", "mask"})  # names of arguments that only select values
 
 
 class Effect(NamedTuple):
@@ -112,17 +114,17 @@ class Effect(NamedTuple):
 
     writes: frozenset[int | str]
     chooses: frozenset[int | str]
-    replaces: bool  # it overwrites all former values
-    by_shape: bool  # its result has the shape of an argument, but none of its values
+    replaces: bool  # True: the operator overwrites all earlier values
+    by_shape: bool  # True: the result has the shape of an argument, but depends on none of its values
     draws: bool
-    tells: bool  # it gives the host a value
+    tells: bool  # True: the operator gives the host a value
 
 
 @cache
 def effect_of(func: OpOverload) -> Effect:
     """Return an operator's effect, derived from its schema."""
     schema = getattr(func, "_schema", None)
-    if schema is None:  # a higher-order operator
+    if schema is None:  # a higher-order operator has no schema
         return Effect(frozenset(), frozenset(), replaces=False, by_shape=False, draws=False, tells=False)
     arguments = list(enumerate(schema.arguments))
     written = [(place, each) for place, each in arguments if each.alias_info is not None and each.alias_info.is_write]
@@ -154,11 +156,12 @@ class Memory:
 
     def __init__(self, reference: StorageWeakRef, made_of: int, step: int, stretch: int, *, is_given: bool) -> None:
         self.reference, self.made_of, self.is_given = reference, made_of, is_given
-        self.born = step  # the step in which it appeared
-        self.made_in = stretch  # the stretch in which its content was computed
-        self.written: int | None = None  # the last step that wrote to it
+        self.born = step  # the step in which the memory appeared
+        self.made_in = stretch  # the stretch (a step or an evaluation) in which the content was computed
+        self.written: int | None = None  # the last step that wrote to the memory
         self.is_kept = self.is_early = self.is_unseen = False
-        self.mark = self.marks = 0  # the mark of its content, if a later step read it; all its marks
+        # mark: the mark of its content, given if a later step read it. marks: all its marks.
+        self.mark = self.marks = 0
 
 
 class Ledger(Observer):
@@ -171,10 +174,11 @@ class Ledger(Observer):
         super().__init__()
         self.failure: str | None = None
         self.step = 0
-        self._stretch = 0  # number of the step or evaluation: memory read in a later one has outlived its own
-        self._memories: dict[int, Memory] = {}  # a reference prevents the reuse of its address
-        self._sources: list[int] = []  # by mark: the sources of its memory
-        self._reached = 0  # marks that reached state, a loss or the host
+        # number of the present step or evaluation; memory that is read in a later one has outlived its own stretch
+        self._stretch = 0
+        self._memories: dict[int, Memory] = {}  # references to memory, which prevent the reuse of an address
+        self._sources: list[int] = []  # index of a mark -> the sources of the memory with this mark
+        self._reached = 0  # marks whose content reached state, a loss or the host
 
     def keep(self, tensors: Iterable[Tensor]) -> None:
         """Mark the memory as that of parameters, buffers or optimizers, which it remains whatever is written to it."""
@@ -244,7 +248,7 @@ class Ledger(Observer):
         return returned
 
     def _note(self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], returned: Any) -> None:
-        if func is LIFT:  # numbers of the host's; a single one is a setting
+        if func is LIFT:  # these numbers come from the host; a single number is a setting and not data
             self._in([*args, returned], DATA if args[0].numel() > 1 else 0)
             return
         effect = effect_of(func)
@@ -319,7 +323,7 @@ class Ledger(Observer):
             )
             self._memories[storage._cdata] = memory
         if type(tensor) is nn.Parameter:
-            memory.is_kept = True  # also if the training assigned other memory to it
+            memory.is_kept = True  # a parameter is kept, even if the training assigned other memory to it
         return (memory,)
 
 

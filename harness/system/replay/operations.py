@@ -30,14 +30,13 @@ from harness.system.replay.observer import Observer
 from harness.system.replay.placement import executed
 from harness.system.replay.sites import Site, site_to_note
 
-# Name the operators that a step runs, to detect a captured step that runs other kernels than the
-# plain one.
+# Name the operators that a step runs, in order to detect a captured step that runs other kernels than the plain step.
 #
-# Libraries run other code in a capture: transformers keeps the causal mask, so that attention runs
-# in another kernel. Both results are right, but their rounding differs. A kernel with dropout also
-# draws other random numbers.
+# Libraries run other code during a capture: transformers keeps the causal mask, so that attention runs in another
+# kernel. Both results are correct, but their rounding differs. A kernel with dropout also draws other random numbers.
 
-# Operators that move or create memory and round nothing: a capture copies its batch, a plain step need not.
+# Operators that move or create memory and do not round. They do not count, because a capture copies its batch and a
+# plain step need not.
 _MOVES = frozenset(
     {
         "_reshape_alias", "_to_copy", "_local_scalar_dense", "_unsafe_view", "alias", "arange",
@@ -67,7 +66,7 @@ def _known(func: OpOverload) -> tuple[str | None, tuple[tuple[int, str], ...]]:
     return name, tuple((place, each.name) for place, each in arguments if str(each.type) == "Optional[Tensor]")
 
 
-# Arguments with which an operator draws nothing if they are 0 or False.
+# Names of arguments. If such an argument is 0 or False, the operator draws no random numbers.
 _DRAWS_BY = frozenset({"dropout", "dropout_p", "p", "train", "training"})
 
 
@@ -85,7 +84,7 @@ def drawn_by(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], r
     if not tensors or any(given.get(each) in (0, False) for each in _DRAWS_BY if _is_number(given.get(each))):
         return None
     if name == "aten.native_dropout" and tensors[0].device.type == "cpu":
-        name, tensors = "aten.bernoulli", tensors[:1]  # which the CPU kernel calls
+        name, tensors = "aten.bernoulli", tensors[:1]  # the CPU kernel calls this operator
     own = " from its own generator" if given.get("generator") is not None else ""
     return f"{name} of {', '.join(dict.fromkeys(map(_layout, tensors)))}{own}"
 
@@ -98,7 +97,8 @@ def _is_number(value: object) -> bool:
 def _drawing(func: OpOverload) -> tuple[str | None, tuple[tuple[str, int, Any], ...]]:
     """Return the name of an operator that may draw (else None), and the arguments that decide whether it draws."""
     arguments, read = [*enumerate(func._schema.arguments)], {*_DRAWS_BY, "generator"}
-    drops_out = any(each.name == "dropout_p" for _, each in arguments)  # also kernels of packages, which lack the tag
+    # this also finds kernels of other packages, which lack the tag
+    drops_out = any(each.name == "dropout_p" for _, each in arguments)
     if not drops_out and torch.Tag.nondeterministic_seeded not in func.tags:
         return None, ()
     name = func._schema.name.replace("::", ".").removesuffix("_").removesuffix("_functional").removesuffix("_like")
@@ -138,11 +138,11 @@ class OperatorWatch(Observer):
         return returned
 
 
-_repetitions = 0  # how many are running
-_repeated: _Operation | None = None  # the operation that a repetition calls now
+_repetitions = 0  # number of repetitions that are running
+_repeated: _Operation | None = None  # the operation that a repetition is calling now
 _COPY = torch.ops.aten.clone.default
 _VIEW = torch.ops.aten.as_strided.default
-_PINNED = torch.ops.aten.is_pinned.default  # called by the harness within a recording; reads no values
+_PINNED = torch.ops.aten.is_pinned.default  # the harness calls this operator during a recording; it reads no values
 
 
 @dataclass(frozen=True)
@@ -159,11 +159,11 @@ class _Operation:
     function: OpOverload
     arguments: list[Any]
     keywords: dict[str, Any]
-    results: list[tuple[int, int]]  # index in the returned value, and place among all results
-    last_used: list[int]  # places that no later operation needs
-    with_gradients: bool  # torch's grad mode: it may decide what a kernel keeps for a backward pass
-    of_inference: bool = False  # it writes in inference mode, as torch requires for inference tensors
-    site: Site | None = None  # where the step called it, if sites are noted
+    results: list[tuple[int, int]]  # for each result: its index in the returned value, and its place among all results
+    last_used: list[int]  # places whose values no later operation needs
+    with_gradients: bool  # torch's grad mode, which may decide what a kernel keeps for a backward pass
+    of_inference: bool = False  # True: the operation writes in inference mode, as torch requires for inference tensors
+    site: Site | None = None  # the place at which the step called the operation; None: places are not noted
 
 
 class Operations:
@@ -173,7 +173,8 @@ class Operations:
         """Store a recording, and find where each result is used last. draws: the operators that draw, in order."""
         self._operations, self._returned, self._places, self.draws = operations, returned, places, draws
         needed = set(_places(returned))
-        for operation in reversed(operations):  # so that memory is freed as early as in the function itself
+        # go backwards to find the last use of each value, so that memory is freed as early as in the function itself
+        for operation in reversed(operations):
             used = _places([*operation.arguments, *operation.keywords.values()])
             own = {*used, *(place for _, place in operation.results)}
             operation.last_used = sorted(own - needed)
@@ -196,7 +197,7 @@ class Operations:
     def __call__(self) -> list[Tensor]:
         global _repeated  # noqa: PLW0603
         values: list[Any] = [None] * self._places
-        # below autograd, as they were recorded
+        # Call the operations below autograd, because they were recorded there.
         with _repeating(), torch.no_grad(), torch._C._AutoDispatchBelowAutograd():
             for operation in self._operations:
                 _repeated = operation
@@ -259,12 +260,12 @@ class _Recording(Observer):
     def execute(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         given = list(tensors_in([*args, *kwargs.values()]))
         self._find_shared(given)
-        # constant: computed only from numbers in the code, as by `arange`, and not random
+        # A value is constant if it is computed only from numbers in the code, as by `arange`, and is not random.
         drawn = torch.Tag.nondeterministic_seeded in func.tags
         constant = not drawn and self.host.alone(func, args, kwargs)
         if torch.Tag.data_dependent_output in func.tags and not constant:
             raise RuntimeError(f"{func} gives the host a value of the step")
-        called = _COPY if func is LIFT else func  # each repetition creates it again from its numbers
+        called = _COPY if func is LIFT else func  # each repetition creates the tensor again from its numbers
         arguments, keywords = [*map(self.known, args)], {k: self.known(v) for k, v in kwargs.items()}
         writes = torch.is_inference_mode_enabled() and called._schema.is_mutable
         operation = _Operation(called, arguments, keywords, [], [], torch.is_grad_enabled(), of_inference=writes)
@@ -326,7 +327,7 @@ class _Memory:
     """Knows which memory a tensor uses: that of a result, by its position, or memory from before the recording."""
 
     def __init__(self) -> None:
-        # a reference prevents the reuse of its address
+        # Storage -> a reference, which prevents the reuse of its address, and the form of the memory.
         self._places: dict[int, tuple[StorageWeakRef, tuple[torch.dtype, int] | None]] = {}
 
     def computed(self, tensor: Tensor, place: int) -> None:
@@ -373,10 +374,10 @@ def _no_earlier_casts() -> Iterator[None]:
 
 
 _SUMS = {"sum", "mean"}
-_FOLLOWED = 1 << 16  # elements: larger tensors, such as activations, count by their values
+_FOLLOWED = 1 << 16  # number of elements; larger tensors, such as activations, count by their values
 _ADDITIONS = {"add", "sub", "rsub"}
 _SCALINGS = {"mul", "div"}
-# operators that keep the size of terms; `relu` and similar ones may cut off a sum's rounding error
+# Operators that keep the size of the terms. `relu` and similar operators may cut off the rounding error of a sum.
 _SAME = {
     "relu",
     "clamp",
@@ -413,11 +414,11 @@ class LossTerms(Observer):
 
     def execute(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         returned = func(*args, **kwargs)
-        # a tensor that ranks share is not followed: its sum may need all of them
+        # Do not follow a tensor that ranks share, because its sum may need all ranks.
         plain = type(returned) is Tensor and returned.layout is torch.strided and returned.is_floating_point()
         if plain and returned.numel() <= _FOLLOWED:
             size = None
-            with suppress(RuntimeError, TypeError):  # then it counts by its value
+            with suppress(RuntimeError, TypeError):  # if this fails, the tensor counts by its value
                 size = self._followed(func, args, kwargs)
             if size is not None and size.numel() == returned.numel():
                 self._sizes[returned] = size.detach().reshape(returned.shape)
@@ -426,7 +427,7 @@ class LossTerms(Observer):
     def _followed(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
         name = func._schema.name.removeprefix("aten::").removesuffix("_")
         if name in _SUMS and func._schema.is_mutable:
-            return None  # it writes to the step's memory, which nothing else may do
+            return None  # the operator writes to memory of the step, which no other call may do
         if name in _SUMS:
             terms: Tensor = self.size_of(args[0])
             if args[1:]:

@@ -30,7 +30,7 @@ from harness.system.replay.launches import standing_in
 from harness.system.replay.observer import Interceptor, Observer, leaves_the_step
 from harness.system.replay.sites import asked_at
 
-# namespaces whose operators show by name and tag whether they wait
+# Namespaces of operators whose name and tags show whether they wait for the device.
 _OF_TORCH = {"aten", "prims", "c10d", "_c10d_functional", "quantized", "mkldnn", "inductor"}
 _UNTAGGED = {torch.ops.aten.is_nonzero.default, torch.ops.aten.multinomial.default}
 _VALUES = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
@@ -42,12 +42,12 @@ def executed(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -
         return func(*args, **kwargs), []
     given = list(tensors_in([*args, *kwargs.values()]))
     plain = bool(given) and all(_is_plain(tensor) for tensor in given)
-    # another mode must get the operator, too
+    # If another dispatch mode is active, it must get the operator, too.
     others = not all(map(leaves_the_step, _get_current_dispatch_mode_stack()))
     if not plain or others:
         return func(*args, **kwargs), []
     with _Inside() as inside, _Read(inside.needed):
-        # below the calling mode, which would otherwise get the same operator again
+        # Call it below the calling mode, which would otherwise get the same operator again.
         returned = func.redispatch(torch._C.DispatchKeySet(torch._C.DispatchKey.CPU), *args, **kwargs)
     return returned, inside.needed
 
@@ -102,9 +102,9 @@ _UNKNOWN_PLACE = "?"
 
 
 class _Memory(NamedTuple):
-    reference: StorageWeakRef  # prevents the reuse of its address
+    reference: StorageWeakRef  # a reference that prevents the reuse of the memory's address
     side: Side
-    step: int  # the number of the watched step that made it; 0: none
+    step: int  # number of the watched step that created the memory; 0: none
 
 
 class Placement(Interceptor):
@@ -121,7 +121,7 @@ class Placement(Interceptor):
         self._sides: dict[int, _Memory] = {}
         self._standing_in = ExitStack()
         self._steps, self._watching = 0, False
-        self._lines: dict[object, str] = {}  # by node of the autograd graph: the line that created it
+        self._lines: dict[object, str] = {}  # node of the autograd graph -> the line of code that created it
         self._forget()
 
     def _forget(self) -> None:
@@ -132,7 +132,7 @@ class Placement(Interceptor):
         self.of_cpu: list[str] = []
 
     def __enter__(self) -> Self:
-        for name in _FROM_MEMORY:  # no function mode sees these calls
+        for name in _FROM_MEMORY:  # function modes do not see calls of these functions, so replace them
             self._standing_in.enter_context(standing_in((torch,), name, self._on_host(getattr(torch, name))))
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
@@ -183,7 +183,8 @@ class Placement(Interceptor):
             self._look(func, args, given, sides, named=named)
         if named is not None or func in _TO_HOST:
             returned = self._moved(returned, given, "device" if named else "host")
-        elif None not in sides or "device" in sides:  # results from unknown places stay unknown
+        elif None not in sides or "device" in sides:
+            # a result counts as the device's only if no argument is in an unknown place, or one is on the device
             for tensor in tensors_in(returned):
                 if self.side_of(tensor) is None:
                     self._put(tensor, "device" if "device" in sides else "host")
@@ -225,7 +226,7 @@ class Placement(Interceptor):
         elif func in _INDEXED:
             indices = args[1] if isinstance(args[1], tuple) else (args[1],)
             from_host = any(isinstance(each, list) or self._is_on_host(each) for each in indices)
-            # also a table of the host that is looked up by an index of the device
+            # This includes a table on the host in which the step looks something up by an index on the device.
             if "device" in sides and (from_host or sides[0] == "host"):
                 self.note(self.copies)
         elif func is Tensor.copy_ and [*sides[:2]] == ["device", "host"] and given[1].numel():

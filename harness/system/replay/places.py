@@ -30,12 +30,13 @@ from harness.system.replay.ledger import FirstValues, writing_to
 from harness.system.sharded_tensors import local
 
 ABSENT = object()  # stands for a missing value
-LARGEST = 2**28  # bytes: a larger array is a data set and not state, and each trial execution would copy it
-# The class of the links in a bounded cache's chain, which has no public name.
+# Bytes. A larger array is considered a data set and not state, because every trial execution would have to copy it.
+LARGEST = 2**28
+# The class of the links in the chain of a bounded cache. The class has no public name.
 _LINK = next(
     (each for each in gc.get_referents(functools.lru_cache(int)) if "list_elem" in getattr(each, "__name__", "")), None
 )
-# How names are bound and unbound in each kind of owner; for objects, also in a frozen dataclass.
+# For each kind of owner: how a name is bound and unbound. For objects, this also works in a frozen dataclass.
 _WAYS: tuple[tuple[type, Callable[..., None], Callable[..., None]], ...] = (
     (dict, operator.setitem, operator.delitem),
     (type, setattr, delattr),
@@ -43,7 +44,7 @@ _WAYS: tuple[tuple[type, Callable[..., None], Callable[..., None]], ...] = (
 )
 _CONTENTS = "cell_contents"
 _PLAIN = (bool, int, float, str, type(None))
-_SHOWN = 40  # characters of a value
+_SHOWN = 40  # largest number of characters of a value that are shown
 
 
 class Slot(NamedTuple):
@@ -117,7 +118,8 @@ class Place:
         """Return True if the place still contains the same objects as `before`, in the same order."""
         now = self.read()
         if isinstance(now, dict):
-            if [*map(hash, now)] != [*map(hash, before)]:  # keys may be tensors, whose `==` returns tensors
+            # compare hashes, because keys may be tensors, and `==` of tensors returns a tensor
+            if [*map(hash, now)] != [*map(hash, before)]:
                 return False
             now, before = now.values(), before.values()
         return len(now) == len(before) and all(map(operator.is_, now, before))
@@ -140,7 +142,7 @@ class Place:
 class Elements(Place):
     """A list or a deque, by index."""
 
-    grew_to: int | None = None  # its length after the first of several executions
+    grew_to: int | None = None  # length after the first of several executions; None: there was no execution yet
 
     def read(self) -> list[Any]:
         return list(self.owner)
@@ -153,7 +155,9 @@ class Elements(Place):
         return [*enumerate(held)]
 
     def restore(self, before: list[Any], stays: Stays) -> None:
-        is_log = len(self.owner) not in (len(before), self.grew_to)  # every execution extends it
+        # if the length is neither the earlier one nor the one after the first execution, every execution extends the
+        # list
+        is_log = len(self.owner) not in (len(before), self.grew_to)
         super().restore(before, (lambda _slot, _value: False) if is_log else stays)
 
     def changes(self, before: list[Any]) -> Iterator[Change]:
@@ -172,7 +176,7 @@ class Bindings(Place):
     def __init__(self, owner: object, path: str, names: frozenset[str] = frozenset()) -> None:
         """Store an owner: a module's dictionary (with the `names` in it), a class, a cell, or an object with slots."""
         super().__init__(owner, path)
-        self.is_shared = isinstance(owner, dict | type)  # slots are the object's own
+        self.is_shared = isinstance(owner, dict | type)  # modules and classes are shared; slots belong to one object
         self.identity = id(owner), names
         self._bind, self._unbind = next(ways for kind, *ways in _WAYS if isinstance(owner, kind))
 
@@ -228,7 +232,8 @@ class Memo(_Whole):
         dictionary."""
         held = gc.get_referents(self.owner)
         function = max((index for index, each in enumerate(held) if each is self.owner.__wrapped__), default=0)
-        if not function or not isinstance(held[function - 1], dict):  # `__wrapped__` was replaced
+        # `__wrapped__` was replaced, so the cache cannot be found
+        if not function or not isinstance(held[function - 1], dict):
             return []
         cache, chain = held[function - 1], held[: function - 1]
         if self.owner.cache_parameters()["maxsize"] is None:
@@ -279,12 +284,13 @@ class Values(_Whole):
         return f"{type(self.owner).__name__}, changed in place"
 
 
-# torch's optimizers whose lazily created tensors start at zero, so that a missing tensor and zeros train alike.
+# torch's optimizers whose lazily created tensors start at zero. For these, a missing tensor and a tensor of zeros give
+# the same training.
 _STARTS_AT_ZERO = (
     *(torch.optim.Adam, torch.optim.AdamW, torch.optim.Adamax, torch.optim.Adadelta, torch.optim.RMSprop),
     *(torch.optim.RAdam, torch.optim.SGD),
 )
-_WHOLE = object()  # replaces the name if the entry is not a parameter's dictionary
+_WHOLE = object()  # stands in the place of the name, if the entry is not the dictionary of a parameter
 
 
 class StateError(HarnessError):
@@ -378,7 +384,8 @@ def parts_of(value: Any) -> Iterator[Any]:
 def _manner(was: Any, now: Any) -> str:
     if type(was) is type(now) and not isinstance(now, _PLAIN):
         return f"another {type(now).__name__}"
-    if isinstance(was, float) and isinstance(now, float):  # their last digits are roundings
+    # two floats may differ only by rounding, so show the digits that differ
+    if isinstance(was, float) and isinstance(now, float):
         return ", then ".join(told_apart(was, now))
     return f"{_shown(was)}, then {_shown(now)}"
 

@@ -42,31 +42,33 @@ from harness.system.replay.places import (
 )
 
 _LIBRARIES = {"torch", "numpy", "triton", "harness", "builtins", "functorch", "cuda"} | set(sys.stdlib_module_names)
-# A Lightning module refers to its trainer, which refers to everything: batches, loggers, counters.
+# Classes of trainers, which are not searched. A Lightning module refers to its trainer, and the trainer refers to
+# everything: batches, loggers, counters.
 _TRAINERS = ("pytorch_lightning.trainer", "lightning.pytorch.trainer")
-# Attributes of nn.Module itself. Of its hooks only user code is followed.
+# Attributes of nn.Module itself. Of a module's hooks, only user code is followed.
 _OF_MODULES = frozenset(vars(nn.Module()))
-# Attributes of every torch optimizer. The walk handles state, groups and hooks separately.
+# Attributes that every torch optimizer has. The search handles state, groups and hooks separately.
 _OF_OPTIMIZERS = re.compile(r"state|param_groups|defaults|_optimizer_.*")
 _HOOKS_OF_MODULES = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 _HOOKS_OF_OPTIMIZERS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
 _HOOKS_OF_TENSORS = ("_backward_hooks", "_post_accumulate_grad_hooks")
-_LAYERS = "torch.nn.modules."  # a step may set attributes of torch's layers: `p` of a dropout, `training`
-_RESULT = "()"  # part of the path to a function's cached results
+_LAYERS = "torch.nn.modules."  # a step may set attributes of torch's layers, such as `p` of a dropout, or `training`
+_RESULT = "()"  # the part of a path that stands for the cached results of a function
 
 
 @dataclass
 class Reachable:
     """Everything that was found, by path. An object with several paths has the first of them."""
 
-    modules: dict[str, nn.Module] = field(default_factory=dict)  # the outermost ones
+    modules: dict[str, nn.Module] = field(default_factory=dict)  # only the outermost modules
     optimizers: dict[str, Optimizer] = field(default_factory=dict)
     schedulers: dict[str, LRScheduler] = field(default_factory=dict)
     scalers: dict[str, torch.amp.GradScaler] = field(default_factory=dict)
     generators: dict[str, Accessors] = field(default_factory=dict)
     tensors: dict[str, Tensor] = field(default_factory=dict)
-    arrays: dict[str, Tensor] = field(default_factory=dict)  # numpy's, as tensors over the same memory
-    memoized: dict[str, Tensor] = field(default_factory=dict)  # cached results of functions, which are not state
+    # numpy arrays, as tensors that share the memory of the arrays
+    arrays: dict[str, Tensor] = field(default_factory=dict)
+    memoized: dict[str, Tensor] = field(default_factory=dict)  # cached results of functions; they are not state
     places: list[Place] = field(default_factory=list)
     of_optimizers: list[OptimizerState] = field(default_factory=list)
 
@@ -100,11 +102,12 @@ def tensors_of(module: nn.Module) -> Iterator[Tensor]:
 class _Walk:
     def __init__(self) -> None:
         self.found = Reachable()
-        self._seen: dict[int, object] = {}  # the objects are held, so that no id is used twice
-        self._last: list[tuple[str, Any]] = []  # followed last: other holders of these objects give them their paths
-        self._shared: set[int] = set()  # identities of objects that modules and classes hold, directly or not
-        self._is_shared = False  # True while the walk is inside such an object
-        self._methods: set[int] = set()  # identities of functions that only their class holds
+        self._seen: dict[int, object] = {}  # keeps the objects alive, so that no id is used twice
+        # objects to follow last; if other holders also have these objects, they get their paths from those holders
+        self._last: list[tuple[str, Any]] = []
+        self._shared: set[int] = set()  # ids of objects that modules and classes hold, directly or indirectly
+        self._is_shared = False  # True while the search is inside such an object
+        self._methods: set[int] = set()  # ids of functions that only their class holds
 
     def follow(self, entries: list[tuple[str, Any]]) -> None:
         """Walk depth first, in order. Use a list instead of recursion, because chains of objects may be long."""
@@ -113,13 +116,13 @@ class _Walk:
             if not waiting:
                 waiting, self._last = self._last[::-1], []
             path, value = waiting.pop()
-            # by its type: a proxy without an object raises even for `__class__`
+            # Use the type, because a proxy without an object raises an error even for `__class__`.
             if id(value) in self._seen or issubclass(type(value), ATOMS):
                 continue
             self._seen[id(value)] = value
             self._is_shared = id(value) in self._shared
             held: list[tuple[str, Any]] | None = holders.asked(partial(self._inside, path, value), None)
-            if held is None:  # unreadable as its kind: it may still have attributes
+            if held is None:  # the value could not be read as its kind, but it may still have attributes
                 held = holders.asked(partial(self._attributes, path, value), [])
             inside = [(joined(path, name), each) for name, each in held]
             if id(value) in self._shared:
@@ -150,13 +153,14 @@ class _Walk:
             inner = holders.asked(partial(_wrapped, value), None)
             if inner is not None:
                 return [("", inner)]
-            groups, _ = value.param_groups, value.state  # read before it is kept: a broken one raises here
+            # read these before the optimizer is noted, because a broken optimizer raises here
+            groups, _ = value.param_groups, value.state
             found.optimizers[_free(path, found.optimizers)] = value
             self.found.of_optimizers.append(OptimizerState(value, path))
             for number, group in enumerate(groups):
                 self._hold(Place(group, joined(path, f"group{number}")))
             own = [each for each in self._attributes(path, value) if not _OF_OPTIMIZERS.fullmatch(each[0])]
-            own += _inner(value)  # torch's own wrappers, too: ZeroRedundancyOptimizer keeps no state itself
+            own += _inner(value)  # also torch's own wrappers: ZeroRedundancyOptimizer keeps no state itself
             return [*own, *_hooks(value, _HOOKS_OF_OPTIMIZERS)]
         if isinstance(value, LRScheduler):
             found.schedulers[_free(path, found.schedulers)] = value
@@ -165,8 +169,10 @@ class _Walk:
         if isinstance(value, torch.amp.GradScaler):
             found.scalers[_free(path, found.scalers)] = value
             self._hold(Place(vars(value), path or type(value).__name__))
-            # a scaler refuses the next step if a trial left one unfinished
-            stages: dict[int, dict[str, Any]] = vars(value).get("_per_optimizer_states", {})  # none of a disabled one
+            # If a trial execution left a step of the scaler unfinished, the scaler refuses the next step. So restore
+            # its stages.
+            # a disabled scaler has no stages
+            stages: dict[int, dict[str, Any]] = vars(value).get("_per_optimizer_states", {})
             self._hold(Place(stages, path or type(value).__name__))
             for stage in stages.values():
                 self._hold(Place(stage, path or type(value).__name__))
@@ -178,7 +184,8 @@ class _Walk:
         return self._of_python(path, value)
 
     def _module(self, path: str, module: nn.Module) -> list[tuple[str, Any]]:
-        named, _ = list(module.named_modules()), list(tensors_of(module))  # read first, as for optimizers
+        # read these before the module is noted, as for optimizers
+        named, _ = list(module.named_modules()), list(tensors_of(module))
         self.found.modules[_free(path, self.found.modules)] = module
         inside: list[tuple[str, Any]] = []
         for name, each in named:
@@ -189,13 +196,15 @@ class _Walk:
             tensors = [*each._parameters.items(), *each._buffers.items()]
             inside += [(joined(name, key), tensor) for key, tensor in tensors]
             inside += [(name, hook) for _, hook in _hooks(each, _HOOKS_OF_MODULES)]
-            if any(map(_is_own, type(each).__mro__)):  # FSDP2 derives a torch class from the user's
+            # look at all base classes, because FSDP2 derives a torch class from the user's class
+            if any(map(_is_own, type(each).__mro__)):
                 self._hold(Place(vars(each), held))
                 own = [entry for entry in holders.named_items(vars(each)) if entry[0] not in _OF_MODULES]
                 inside += [(joined(name, key), value) for key, value in own]
                 inside.append((name, type(each)))
             elif holders.module_of(type(each)).startswith(_LAYERS):
-                self._hold(Place(vars(each), held))  # restored, not searched: each pass creates its tensors
+                # restore these attributes, but do not search them, because each pass creates their tensors
+                self._hold(Place(vars(each), held))
         return inside
 
     def _tensor(self, path: str, tensor: Tensor) -> list[tuple[str, Any]]:
@@ -206,7 +215,7 @@ class _Walk:
         return [*holders.named_items(vars(tensor)), *_hooks(tensor, _HOOKS_OF_TENSORS)]
 
     def _own_part(self, path: str, part: OwnPart) -> list[tuple[str, Any]]:
-        self._seen[id(part.owner)] = part.owner  # other paths to it are not followed
+        self._seen[id(part.owner)] = part.owner  # marks the owner as seen, so that other paths to it are not followed
         self._hold(Place(vars(part.owner), type(part.owner).__name__))
         self._last += [(joined(path, name), each) for name, each in part.current()]
         return [("", type(part.owner))]
@@ -244,7 +253,7 @@ class _Walk:
         if Values.has(value):
             self._hold(Values(value, path))
             if isinstance(value, np.ndarray) and value.dtype.kind in "biufc" and _RESULT not in path:
-                with suppress(TypeError, ValueError):  # a type that torch lacks, or negative strides
+                with suppress(TypeError, ValueError):  # the array has a type that torch lacks, or negative strides
                     self.found.arrays[_free(path, self.found.arrays)] = torch.from_numpy(value)
         entries: list[tuple[str, Any]] = []
         if isinstance(value, dict):
@@ -296,13 +305,14 @@ class _Walk:
         entries += [("", each) for each in (function.__defaults__ or ())]
         entries += list((function.__kwdefaults__ or {}).items())
         if holders.is_users_file(function.__code__.co_filename):
-            self._is_shared |= "<locals>" not in function.__qualname__  # exists once, like its module
+            # such a function exists only once, like its module
+            self._is_shared |= "<locals>" not in function.__qualname__
             self._hold(Place(vars(function), path or function.__name__))
             entries += holders.named_items(vars(function))
-        # a function that torch wraps has the name of its module, and torch's globals
+        # A function that torch wraps has the module name of the user's function, but torch's globals.
         is_own = _is_own_code(function.__globals__)
         named = self._named(path, function.__code__, function.__globals__) if is_own else []
-        # a step may never call a method: skip library objects that only a method names
+        # A step may never call the method. So skip objects of libraries that only a method names.
         return entries + [
             each for each in named if id(function) not in self._methods or not holders.is_foreign(each[1])
         ]

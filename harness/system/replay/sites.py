@@ -72,12 +72,12 @@ def is_users_or_library(file: str) -> bool:
 
 
 def _is_machinery(file: str) -> bool:
-    # the profiler's file names are relative; torch.compile generates files
+    # The profiler records relative file names, and torch.compile generates files. Both count as machinery.
     if file.startswith((_TORCH, "<", "torch/", "harness/")) or "/torchinductor_" in file or is_harness(Path(file)):
         return True
     if not file.startswith("/"):
         return Path(file).parts[0].removesuffix(".py") in sys.stdlib_module_names
-    # Installed packages may live below the standard library's folder, and they are user code here.
+    # Installed packages may lie below the folder of the standard library. They count as user code here.
     return file.startswith(_STANDARD_LIBRARY) and not {"site-packages", "dist-packages"} & set(Path(file).parts)
 
 
@@ -95,14 +95,14 @@ def made_to_wait(error: BaseException) -> str:
     updates = [
         number for number, each in enumerate(frames) if isinstance(each.f_locals.get("self"), torch.optim.Optimizer)
     ]
-    # user code that the update calls, such as a closure, made the read
+    # If the update called user code, such as a closure, that code caused the wait.
     if not updates or any(is_users_or_library(each.f_code.co_filename) for each in frames[updates[-1] + 1 :]):
         return ""
     optimizer = frames[updates[-1]].f_locals["self"]
     name, defaults = type(optimizer).__name__, getattr(optimizer, "defaults", {})
-    groups = getattr(optimizer, "param_groups", [])  # missing in its constructor
+    groups = getattr(optimizer, "param_groups", [])  # the list is missing while the optimizer's constructor runs
     numbers = all(each.is_floating_point() for group in groups for each in group["params"])
-    flags = ("fused", "capturable") if numbers else ("capturable",)  # torch fuses no update of complex numbers
+    flags = ("fused", "capturable") if numbers else ("capturable",)  # torch has no fused update for complex numbers
     able = [f"`{flag}=True`" for flag in flags if not defaults.get(flag, True)]
     if able:
         return f"; make {name} with {able[0]}"
@@ -128,8 +128,9 @@ BACKWARD: Literal["backward"] = "backward"
 BETWEEN: Literal["between"] = "between"
 _CALLS_MODULE: CodeType = nn.Module._call_impl.__code__
 _RUNS_BACKWARD: CodeType = graph._engine_run_backward.__code__
-_MOST_NODES = 64  # of one operator; with more, another thread's numbers were read
-_QUOTED = 100  # characters of a line
+# largest number of autograd nodes of one operator; a larger number means that another thread's numbers were read
+_MOST_NODES = 64
+_QUOTED = 100  # largest number of characters of a line that are quoted
 
 
 class Site(NamedTuple):
@@ -137,8 +138,8 @@ class Site(NamedTuple):
 
     phase: Literal["between", "forward", "backward"]
     module: str
-    line: str  # file:line
-    code: str  # the function, and the text of the line
+    line: str  # file name and line number, `file:line`
+    code: str  # the name of the function, and the text of the line
 
 
 class SiteFinder:
@@ -146,8 +147,10 @@ class SiteFinder:
 
     def __init__(self, names: Mapping[int, str]) -> None:
         self._names = names
-        self._of_node: dict[int, Site] = {}  # by the number that autograd gave the forward operator's node
-        self._next_node = {get_ident(): _next_node()}  # by thread: each numbers its own nodes
+        # the number that autograd gave the node of the forward operator -> the operator's site
+        self._of_node: dict[int, Site] = {}
+        # thread -> the number of its next node, because each thread numbers its own nodes
+        self._next_node = {get_ident(): _next_node()}
 
     def find(self, caller: FrameType | None = None) -> Site:
         """Return the site of the operator that is being called. caller: the frame to begin at."""

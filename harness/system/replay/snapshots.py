@@ -70,15 +70,14 @@ class Snapshot:
         return ((place, held) for place, held in self._held.values() if not asked(partial(place.is_as, held), True))
 
 
-# Find what one execution of a step changes on the host: numbers, numpy's arrays, tensors that are
-# bound anew or given other memory, and the host's generators. If a device's graph is replayed,
-# tensors in the host's memory count, too.
+# Find what one execution of a step changes on the host: numbers, numpy arrays, tensors that are bound to a new object
+# or get other memory, and the host's generators. If a device's graph is replayed, tensors in the host's memory count,
+# too.
 #
-# A replay executes no Python and repeats none of these changes: training that needs them goes
-# wrong without an error.
+# A replay executes no Python and repeats none of these changes. A training that needs them goes wrong without an error.
 
 _NUMBERS = (bool, int, float)
-KeptUp = list[tuple[Slot, str]]  # slots, each with the name of the result that every replay puts there
+KeptUp = list[tuple[Slot, str]]  # slots, each with the name of the result that every replay stores in the slot
 
 
 def keep_up(kept: KeptUp, results: Mapping[str, Tensor]) -> None:
@@ -177,7 +176,7 @@ def _memories(found: Reachable) -> list[np.ndarray[Any, Any]]:
     """Return the storage of each loose tensor on the host, as a view of its bytes [n], uint8."""
     strided = [each for each in found.tensors.values() if _is_of_host(each) and each.layout is torch.strided]
     storages = [each.untyped_storage() for each in strided]
-    # by addresses: within a recorded step a call of torch would count as the step's
+    # Read by addresses, because inside a recorded step a call of torch would be recorded as part of the step.
     return [
         np.ctypeslib.as_array((ctypes.c_uint8 * each.nbytes()).from_address(each.data_ptr()))
         for each in storages

@@ -37,7 +37,7 @@ class _Known(NamedTuple):
     tensor: Tensor
     memory: Tensor
     value: Tensor
-    is_trained: bool  # it can have a gradient
+    is_trained: bool  # True: the tensor can have a gradient
     requires_gradient: bool
     gradient: Tensor | None
 
@@ -54,8 +54,9 @@ class StateGuard:
         self._state, self._roots = state, roots
         self._known: dict[int, _Known] = {}
         self._first_values = FirstValues()
-        self._stepped: set[int] = set()  # identities of optimizers
-        self._created: dict[int, tuple[Tensor, Tensor]] = {}  # tensors that the first execution made, with their values
+        self._stepped: set[int] = set()  # ids of the optimizers that made a step
+        # tensors that the first execution created, each with its value
+        self._created: dict[int, tuple[Tensor, Tensor]] = {}
 
     def __enter__(self) -> Self:
         found = reach(*self._roots)
@@ -68,7 +69,7 @@ class StateGuard:
         self._own_generators = found.generators
         self._generators = generators.states(generators.global_generators() | self._own_generators)
         self._is_restored = False
-        # The hook runs after the backward pass, so the former `.grad` is unknown. It is restored to None.
+        # The hook runs after the backward pass, so the earlier value of `.grad` is unknown. It is restored to None.
         self._hook = register_optimizer_step_pre_hook(
             lambda optimizer, *_: self._remember_optimizer(optimizer, known_gradient=False)
         )
@@ -150,7 +151,7 @@ class StateGuard:
         if id(tensor) in self._known:
             return
         with _disable_current_modes(), torch.no_grad():
-            # frozen tensors, too: an adversarial training freezes and unfreezes them
+            # Remember frozen tensors, too, because an adversarial training freezes and unfreezes them.
             is_number = tensor.is_floating_point() or tensor.is_complex()
             is_trained = tensor.is_leaf and is_number and not tensor.is_inference()
             gradient = tensor.grad if is_trained and known_gradient else None
@@ -196,7 +197,7 @@ def _put_back_memory(tensor: Tensor, memory: Tensor) -> None:
     """Restore the memory if a step assigned to `.data`, as 8-bit optimizers and swapped averages do. After an execution
     on fake tensors, the assigned memory has no values.
     """
-    elsewhere = tensor.device != memory.device  # memory without values has no address
+    elsewhere = tensor.device != memory.device  # memory without values has no address, so compare only the devices
     if tensor.layout is torch.strided and (elsewhere or (memory.numel() and same(tensor) != same(memory))):
         tensor.data = memory
 
@@ -215,7 +216,7 @@ def _saved(tensor: Tensor) -> Tensor:
     return local(tensor).detach().to("cpu", copy=True)
 
 
-MOVED = 0  # an address that no buffer has
+MOVED = 0  # stands for the address of a buffer that moved; no buffer has this address
 
 
 class StaticAddresses:

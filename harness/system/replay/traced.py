@@ -32,7 +32,7 @@ from harness.system.replay.state import State, StateError, StateGuard, StaticAdd
 from harness.system.sharded_tensors import is_distributed
 from harness.system.users_code import text_of
 
-# torch's message for a real tensor that was assigned the memory of a tensor without values.
+# Matches torch's error if a real tensor is assigned the memory of a tensor without values (device "meta").
 _ON_META = re.compile(r"type '?meta\b|two devices, .*\bmeta\b")
 OF_THE_CAPTURE = "bound anew: each replay reads the tensor of the capture"
 _ASSIGNED_MEMORY = "change tensors in place, with `copy_`: no replay repeats what is assigned to their `.data`"
@@ -40,7 +40,7 @@ Body = Callable[[], Tensor]
 Result = TypeVar("Result")
 
 
-_preparations = 0  # how many are running
+_preparations = 0  # number of preparations that are running
 
 
 @contextmanager
@@ -184,7 +184,7 @@ class TracedStep:
             done = fake_pass(self._body, self._state, self._roots)
         except HarnessError:
             raise
-        except Exception as error:  # refused by fake tensors, or the step's own defect
+        except Exception as error:  # fake tensors refused it, or the step itself has a defect
             place = of_traceback(error.__traceback__)
             raise NotTraceableError(
                 "the step must run on tensors without values",
