@@ -49,10 +49,10 @@ class BlockContext:
 
     residual_in: Tensor  # [T, H]
     rstd_in: Tensor  # [T]
-    low_rank: Tensor  # [T, 2r]: the normed input times the scaled A of q and of v
-    qkv: Tensor  # [T, QKV], rotated
+    low_rank: Tensor  # [T, 2r]: product of the normed input and the scaled A factors of q and v
+    qkv: Tensor  # [T, QKV], after the rotation
     attended: Tensor  # [T, N*D]: attention's output
-    log_sum_exp: Tensor  # [B, N, S]: of attention's scores
+    log_sum_exp: Tensor  # [B, N, S]: logarithm of the sum of exponentials of attention's scores
     residual_mid: Tensor  # [T, H]
     rstd_mid: Tensor  # [T]
     gate_up: Tensor  # [T, 2I]
@@ -91,7 +91,8 @@ class Block:
         self.adapters = adapters
         self.weights = weights
         self.trainable = trainable
-        # Another path for LoRA's backward products, computed one by one; `reference_impl.gemm.install` sets it.
+        # Another function for LoRA's backward products, which then are computed one at a time.
+        # `reference_impl.gemm.install` sets it.
         self.write_product_: Callable[[Tensor, Tensor, Tensor], None] | None = None
 
     def forward(
@@ -112,7 +113,8 @@ class Block:
             residual_in, normed, rstd_in = ops.rms_norm_add_forward(branch, residual, gain, eps)
         qkv_weight, output_weight = dense.take()
         qkv, low_rank = self._project(normed, qkv_weight)
-        # While attention runs, memory is idle: time to dequantize this block's other weights and the next block's.
+        # Attention hardly uses memory bandwidth. So use this time to dequantize this block's other weights and the next
+        # block's.
         dense.ahead(3)
         if self.adapters:
             attention.add_rotate_(qkv, low_rank, trainable.b, shape, config)
@@ -174,7 +176,8 @@ class Block:
         )
         del grad_gate_up
         qkv_weight, output_weight = dense.take()
-        dense.ahead(3)  # those of the block before, as in the forward
+        # dequantize the weights of the block that comes next in the backward pass, as in the forward pass
+        dense.ahead(3)
         grad_qkv = attention.backward(
             grad_mid @ output_weight, context.qkv, context.attended, context.log_sum_exp, shape, self.config
         )
@@ -208,7 +211,7 @@ class Block:
             return
         ops.rms_norm_reduce_gains(gain_partials, trainable.grad_norms)
         write_product_(trainable.grad_b, grad_qkv.t(), low_rank)
-        # The normed input is x * rstd * gain. x itself is used and the normed input need not be kept, because rstd goes
-        # on the other factor and the gain is applied to the product of all layers at once.
+        # The normed input is x * rstd * gain, and it was not kept. So use x here, multiply rstd into the other factor,
+        # and apply the gain to the product of all layers at once.
         scaled = torch.mul(grad_low_rank, rstd[:, None], out=torch.empty_like(grad_low_rank))
         write_product_(trainable.grad_a, scaled.t(), residual)

@@ -93,13 +93,14 @@ def _config(path: Path, raw: dict[str, Any]) -> ModelConfig:
     architecture = (raw.get("architectures") or ["none"])[0]
     if architecture not in ARCHITECTURES:
         raise ReferenceImplError(str(path), f"architecture {architecture}", f"use one of {', '.join(ARCHITECTURES)}")
-    # transformers 5 nests what earlier versions kept in rope_theta and rope_scaling.
+    # transformers 5 puts into `rope_parameters` what earlier versions had in `rope_theta` and `rope_scaling`.
     rope = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
     if rope.get("rope_type", rope.get("type", "default")) != "default":
         raise ReferenceImplError(str(path), f"rope scaling {rope}", "use a model without rope scaling")
     if raw.get("use_sliding_window"):
         raise ReferenceImplError(str(path), "use_sliding_window is set", "use a model with full attention")
-    if raw["num_hidden_layers"] > MOST_LAYERS:  # the shapes of all tensors are listed before one is read
+    # check this first, because the shapes of all tensors are listed before one is read
+    if raw["num_hidden_layers"] > MOST_LAYERS:
         got = f"num_hidden_layers {raw['num_hidden_layers']}"
         raise ReferenceImplError(str(path), got, f"use a model of at most {MOST_LAYERS} layers")
     heads = raw.get("num_attention_heads", 0)
@@ -144,7 +145,8 @@ class CheckpointWeights:
                 raise ReferenceImplError(
                     str(self._file_of[name]), f"tensor {name} has shape {found[name]}", f"config.json demands {shape}"
                 )
-        # A tied checkpoint may repeat the embedding as its head; old Llama files carry rotary tables.
+        # Two kinds of additional tensors are allowed: a checkpoint with a tied embedding may repeat the embedding as
+        # its head, and old Llama files contain tables of the rotation.
         for name in found.keys() - expected.keys():
             if name != HEAD and not name.endswith("rotary_emb.inv_freq"):
                 raise ReferenceImplError(

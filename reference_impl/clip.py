@@ -37,10 +37,12 @@ class ClipPlan:
     """The division of the flat buffer into P partials (at most 1024 elements) and G groups of consecutive partials."""
 
     spans: tuple[TensorSpan, ...]
-    starts: Tensor  # int64 [P]: first element of each partial
-    counts: Tensor  # int32 [P]: its elements
-    groups: Tensor  # int32 [P]: its group
-    group_starts: Tensor  # int32 [G + 1]: the partials of group g are group_starts[g] up to group_starts[g + 1]
+    starts: Tensor  # int64 [P]: index of the first element of each partial sum
+    counts: Tensor  # int32 [P]: number of elements of each partial sum
+    groups: Tensor  # int32 [P]: group of each partial sum
+    # int32 [G + 1]: the partial sums of group g are those from group_starts[g] up to, but not including, group_starts[g
+    # + 1]
+    group_starts: Tensor
 
     @classmethod
     def build(cls, sizes: Sequence[int], layers: Sequence[int], scope: ClipScope, device: torch.device) -> ClipPlan:
@@ -105,7 +107,7 @@ class GradientClip:
         scales: list[float] = []
         for group, square in enumerate(squares):
             norm = math.sqrt(square)
-            # In this order min() keeps a NaN.
+            # With its arguments in this order, min() returns NaN if the first argument is NaN.
             scales.append(min(self._config.max_norm / (norm + EPS), 1.0))
             self.norms[group].fill_(norm)
             self.scales[group].fill_(scales[group])

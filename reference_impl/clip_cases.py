@@ -18,11 +18,13 @@ from reference_impl.lora import layer_shapes
 
 CLIP_OPERATIONS: dict[str, ClipScope] = {"clip.per_layer": "per_layer", "clip.global": "global"}
 GAIN_OPERATION = "rms_norm.gain_gradient"
-# Six tensors a layer: below, at and beyond a partial sum of 1024 elements, single elements, empty tensors, and a
-# layer of nothing but empty ones, whose norm is exactly 0.
+# Sizes of six tensors per layer: below, at and above one partial sum of 1024 elements, single elements, and empty
+# tensors. The second layer has only empty tensors, so its norm is exactly 0.
 RAGGED_LAYERS = ((1500, 0, 7, 1, 1024, 33), (0, 0, 0, 0, 0, 0), (5, 1025, 0, 64, 3, 2))
-RAGGED_ROWS = (67, 36)  # tokens, hidden
-_SMALL_LAYER = 1e-3  # factor on the gradients of the third layer, the fifth, …: below the threshold, not clipped
+RAGGED_ROWS = (67, 36)  # number of tokens, hidden size
+# The gradients of every second layer, from the third on, are multiplied by this factor. They are then below the
+# threshold and are not clipped.
+_SMALL_LAYER = 1e-3
 _SEED = 477
 
 
@@ -56,7 +58,7 @@ def _clip(
     parts = torch.split(flat, [sum(layer) for layer in layers])
     for part in parts[2::2]:
         part.mul_(_SMALL_LAYER)
-    # Half the smallest norm of the layers left at full size, so that the full-size layers are clipped.
+    # Half the smallest norm of the layers whose gradients were not reduced. So those layers are clipped.
     max_norm = 0.5 * magnitude * math.sqrt(sum(layers[0]))
 
     def run(kernels: KernelTable, outputs: Mapping[str, Tensor]) -> None:

@@ -108,7 +108,7 @@ MODEL_PRESETS: dict[str, ModelConfig] = {
         head_dim=32,
         vocab_size=256,
     ),
-    # The published shape of Qwen2-1.5B; its weights are seeded random numbers here.
+    # The published shape of Qwen2-1.5B. Its weights are random numbers from a seed.
     "qwen2-1.5b": ModelConfig(
         hidden_size=1536,
         intermediate_size=8960,
@@ -124,9 +124,9 @@ MODEL_PRESETS: dict[str, ModelConfig] = {
 _CHUNK_TOKENS: dict[Precision, int] = {"dtype": 512, "fp8": 1024}
 _TRAIN_PRESETS: dict[str, dict[str, Any]] = {
     "tiny": {"seq_len": 64, "rank": 8, "alpha": 16.0, "learning_rate": 1e-2, "max_norm": 0.1},
-    # From ungraphed runs on an H200, 100 steps of batch 4: mean loss of the last 20 steps 5.39, 5.17 and 4.70 at
-    # sequence lengths 32, 128 and 512, against 12.16, 12.12 and 12.14 of the untrained control; some layer's clip was
-    # active in every step.
+    # Settings from training without graphs on an H200, 100 steps of batch size 4. The mean loss of the last 20 steps
+    # was 5.39, 5.17 and 4.70 at sequence lengths 32, 128 and 512. The untrained control had 12.16, 12.12 and 12.14. In
+    # every step, the clip was active in at least one layer.
     "qwen2-1.5b": {"seq_len": 512, "learning_rate": 1e-3, "max_norm": 0.1},
 }
 

@@ -26,8 +26,9 @@ from reference_impl.errors import ReferenceImplError
 from reference_impl.trainer import Trainer
 
 SCOPES = ("none", "step", "backward")
-# More tokens a step fill the GPU by themselves: at 2048 a second stream gained 0.17 of 26.8 ms on an H200 and took
-# 0.19 GiB; at 512 it gained 0.6 of 10.2 ms. In FP8 it gained 1.7 of 20.6 ms at 2048, and lost 1.2 of 76.1 at 8192.
+# With more tokens per step, one stream fills the GPU. At 2048 tokens on an H200, a second stream reduced a step of 26.8
+# ms by 0.17 ms and took 0.19 GiB; at 512 tokens it reduced a step of 10.2 ms by 0.6 ms. In FP8 it reduced 20.6 ms by
+# 1.7 ms at 2048 tokens, and added 1.2 ms to 76.1 ms at 8192 tokens.
 MOST_TOKENS_OVERLAPPED = 1024
 MOST_TOKENS_OVERLAPPED_IN_FP8 = 2048
 
@@ -109,7 +110,7 @@ class CapturingTrainer:
         self._on_gpu = trainer.device.type == "cuda"
         self._cache: OrderedDict[GraphKey, CapturedStep | TracedReplay] = OrderedDict()
         if self._on_gpu and self.scope != "none":
-            # Above the priority of the second stream, see `StepStreams.overlapped`.
+            # Give this stream a higher priority than the second stream, see `StepStreams.overlapped`.
             self._stream = torch.cuda.Stream(priority=-1)  # type: ignore[no-untyped-call]
             self._pool = graph_pool_handle()
 
@@ -166,7 +167,7 @@ class CapturingTrainer:
         trainer = self.trainer
         bodies = {"step": trainer.body}
         if self.scope == "backward":
-            trainer.forward_body()  # makes the static activations that the two graphs meet in
+            trainer.forward_body()  # this creates the static activations that both graphs use
             bodies = {"forward": trainer.forward_body, "backward": trainer.backward_body}  # type: ignore[dict-item]
         captured = CapturedStep(
             bodies, trainer.state_tensors, self._static_of_current_shape(), pool=self._pool, stream=self._stream
@@ -228,7 +229,8 @@ class CapturingTrainer:
             self._drop(captured)
         self._cache.clear()
         if self._on_gpu and self.scope != "none":
-            # With its last graph a pool ends: torch's pinned-memory allocator asserts on a capture into an ended one.
+            # A pool ends with its last graph, and torch's pinned-memory allocator fails an assertion if a capture uses
+            # an ended pool. So take a new pool.
             self._pool = graph_pool_handle()
 
     @staticmethod

@@ -53,7 +53,7 @@ def read_text(data: str | None) -> bytes:
 
 
 def _byte_tokens(text: bytes) -> Tensor:
-    # A bytearray, because torch warns of buffers that it could write to.
+    # Copy into a bytearray, because torch warns about buffers that cannot be written to.
     return torch.frombuffer(bytearray(text), dtype=torch.uint8) if text else torch.empty(0, dtype=torch.uint8)
 
 

@@ -21,7 +21,8 @@ from reference_impl.streams import StepStreams
 
 Value = TypeVar("Value")
 
-# In elements: their scales take 16 bytes, the alignment that the kernel requires of every matrix of a group.
+# Number of elements. The scales of this number of elements take 16 bytes, the alignment that the kernel requires for
+# every matrix of a group.
 _ALIGNED_ELEMENTS = 4 * BLOCK
 
 

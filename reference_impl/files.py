@@ -8,7 +8,7 @@ from typing import Any
 
 from reference_impl.errors import ReferenceImplError
 
-TEXT_LIMIT = 4 * 2**30  # limit in bytes of all files together, because they are in memory twice
+TEXT_LIMIT = 4 * 2**30  # limit of the size of all files together, in bytes; the files are in memory twice
 JSON_LIMIT = 64 * 2**20
 
 

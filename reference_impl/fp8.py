@@ -23,10 +23,11 @@ from reference_impl.kernels.nf4 import naive as nf4
 from reference_impl.kernels.nf4.naive import BLOCK
 from reference_impl.nf4 import FrozenMatrix, QuantizedMatrix
 
-# Hopper's tensor cores add FP8 products with about 14 bits; without fast accumulation the library moves these sums into
-# fp32 every 128 products. Against exact sums of the same operands a block's products err by 0.2 % so, at 17,920 terms
-# by 0.4 %, where rounding the operands errs by 3.7 %: the blocks' products, of at most 17,920 terms, are accumulated
-# fast (an eighth of their time). The head's input gradient sums 151,936 terms, and is not.
+# Hopper's tensor cores add FP8 products with about 14 bits. Without fast accumulation, the library moves these sums
+# into fp32 after every 128 products. With fast accumulation, a block's products differ from exact sums of the same
+# operands by 0.2 %, and by 0.4 % if 17,920 terms are summed. Rounding the operands causes an error of 3.7 %. So the
+# products of the blocks, of at most 17,920 terms, use fast accumulation, which saves an eighth of their time. The
+# head's input gradient sums 151,936 terms and does not use it.
 MOST_TERMS_FAST = 32768
 
 
@@ -34,9 +35,9 @@ MOST_TERMS_FAST = 32768
 class ScaledRows:
     """A matrix in FP8: the value of an element is its data * the scale of its row."""
 
-    data: Tensor  # e4m3 or e5m2 [rows, cols], the summed dimension last
-    scale: Tensor  # f32 [rows]; 0-d: one scale for all rows, with another operand of one scale alone
-    norm: Tensor | None = None  # f32 [rows]: Euclidean norms before the rounding, None unless something asks for them
+    data: Tensor  # e4m3 or e5m2, [rows, cols]; the last dimension is summed
+    scale: Tensor  # f32 [rows]; or 0-d: one scale for all rows, if the other operand also has only one scale
+    norm: Tensor | None = None  # f32 [rows]: Euclidean norms before the rounding; None: nothing needs the norms
 
     @classmethod
     def of(cls, x: Tensor) -> ScaledRows:
@@ -82,9 +83,10 @@ class Fp8Matrix:
         return ScaledRows(data, self.column_scale)
 
 
-# The factor by which a row's norm may grow when the row is rounded to e4m3 and its result to bfloat16.
+# Largest factor by which the norm of a row can grow when the row is rounded to e4m3 and the result is rounded to
+# bfloat16.
 _ROUNDED = 1.07
-# The largest slope of silu, near 2.4.
+# The largest slope of silu, which it has near 2.4.
 _STEEPEST = 1.1
 
 
@@ -173,8 +175,8 @@ class Fp8Products:
         return ScaledRows(*ops.fp8_down_swiglu_backward(*read))
 
 
-# The value of each code of an 8-bit type, in the order of codes. The table is computed before any step, because a table
-# that a recorded step computed would be written again by its replays.
+# The value of each code of an 8-bit type, in the order of the codes. The table is computed before any step. If a
+# recorded step computed the table, every replay would write it again.
 _VALUES = {
     dtype: torch.arange(256, dtype=torch.uint8).view(dtype).float()
     for dtype in (torch.float8_e4m3fn, torch.float8_e5m2)

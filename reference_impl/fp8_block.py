@@ -72,7 +72,8 @@ class Fp8Block(Block):
             first, added, trainable.input_norm, eps, keep=True
         )
         qkv = multiply(ScaledRows(data, scale), weights.take(), self.weights.qkv_bias)
-        low_rank = cast("Tensor", normed) @ trainable.scaled_a.t()  # it was to be kept
+        # with these arguments the kernel returns the normed input, so it is a tensor and not None
+        low_rank = cast("Tensor", normed) @ trainable.scaled_a.t()
         weights.ahead(4)
         if self.adapters:
             attention.add_rotate_(qkv, low_rank, trainable.b, shape, config)

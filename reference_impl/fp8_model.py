@@ -116,7 +116,8 @@ class Fp8Model(Model):
         writing: Beside[None] | None = None
         for block in reversed(self.blocks):
             before = writing
-            kept = cast("Fp8Context", remaining.pop())  # `forward` made it
+            # `forward` made this list, so the entries are contexts of FP8 blocks
+            kept = cast("Fp8Context", remaining.pop())
             grad, writing = block.backward_fp8(grad, kept, shape, weights, self.streams)
             if before is not None:
                 before.take()

@@ -10,8 +10,10 @@ from reference_impl.kernels.registry import KernelSpec
 from reference_impl.trainer import Trainer
 
 FP8_NAME = "float8_e4m3fn"
-PRODUCTS_A_BLOCK = 8  # qkv, output, gate and up, down: forward and input gradient
-PRODUCTS_A_CHUNK = 2  # the head's, for each chunk of tokens whose logits exist at one time
+# number of products per block: qkv, output, gate and up, down; each in the forward pass and for the input gradient
+PRODUCTS_A_BLOCK = 8
+# number of products of the head for each chunk of tokens; the logits of one chunk exist at one time
+PRODUCTS_A_CHUNK = 2
 
 
 def products_expected(trainer: Trainer) -> int:

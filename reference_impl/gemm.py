@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 
 HALF_TYPES: dict[str, torch.dtype] = {"fp16": torch.float16, "bf16": torch.bfloat16}
 _OPERAND_TYPES = (torch.float32, torch.float16, torch.bfloat16)
-# fp16 operands are scaled by a power of two so that their largest element is in [2^14, 2^15). Unscaled, a gradient of
-# 1e5 would be infinite in fp16 (largest value 65504), and one of 1e-6 would lose its bits.
+# Operands in fp16 are multiplied by a power of two so that their largest element lies in [2^14, 2^15). Without this
+# scaling, a gradient of 1e5 would be infinite in fp16 (largest value 65504), and a gradient of 1e-6 would lose bits.
 _FP16_EXPONENT = 15
-# Exponents of fp32 for which the power of two that undoes the scaling is still a normal number.
+# The smallest exponent of fp32 for which the inverse of the power of two is still a normal number.
 _SMALLEST_EXPONENT = -110
 
 

@@ -18,8 +18,9 @@ from reference_impl.gemm import HALF_TYPES, BackwardGemm
 from reference_impl.kernel_table import KernelTable
 from reference_impl.kernels.gemm import naive
 
-WEIGHT_SCALE = 2e-2  # the size of weights at which upstream saw NaN (ALB-076)
-# No size is a multiple of the tile, some are below one tile; one needs two turns of the unrolled loop.
+WEIGHT_SCALE = 2e-2  # the size of weights at which upstream saw NaN (upstream's issue ALB-076)
+# Shapes whose sizes are no multiples of the tile. Some sizes are smaller than one tile. One size needs two passes of
+# the unrolled loop.
 RAGGED = ((17, 33, 70), (5, 20, 3), (33, 18, 20))
 _SEED = 76
 
@@ -38,7 +39,7 @@ class GemmShapes:
         hidden, intermediate = model.hidden_size, model.intermediate_size
         in_a_step = {
             "gemm.backward_a": [(tokens, hidden, model.query_dim), (tokens, intermediate, hidden)],
-            # gate and up add their gradients into one tensor
+            # the gradients of gate and up are added in one tensor
             "gemm.backward_a_accumulate": [(tokens, hidden, intermediate)],
             "gemm.backward_b": [(tokens, low_rank, hidden), (tokens, model.qkv_dim, low_rank)],
         }
@@ -88,7 +89,7 @@ def _comparison(
         left, right, out_shape = grad_c, _weight(normal(k, n, scale=WEIGHT_SCALE), path, dtype), (m, k)
         product, twin, factors = table.backward_a, naive.backward_a, (left, right.t())
     accumulate = operation.endswith("_accumulate")
-    # The result of the first of two products, of the same size, to which the second one adds.
+    # The second of two products of the same size adds to this tensor, which stands for the result of the first product.
     start = normal(*out_shape, scale=magnitude * WEIGHT_SCALE * n**0.5) if accumulate else None
     empty = torch.empty(out_shape, dtype=torch.float32, device=device)
     return KernelComparison(

@@ -20,7 +20,8 @@ from harness.system.protocol import Kernel, KernelEvent, KernelLedger, KernelRef
 from reference_impl.kernels import nvrtc, registry
 from reference_impl.kernels.spec import WARP_THREADS, KernelSpec
 
-# Triton and NVRTC assemble PTX to a binary of the device itself, so the driver never compiles while it loads.
+# Triton and NVRTC translate PTX into machine code of the device. So the driver compiles nothing while it loads a
+# kernel.
 LOAD_ROUTE = "cubin, cuModuleLoadData"
 UNPLANNED = "unplanned"
 """Key prefix of events that no compile of this cache caused: something compiled or loaded behind its back."""
@@ -98,7 +99,8 @@ class KernelCache:
         self._compiled: dict[tuple[object, ...], Any] = {}
         self._loaded: dict[str, KernelSpec] = {}
         self._asked: dict[KernelSpec, None] = {}
-        # by id, because hashing a spec at every launch costs more; the spec is kept so that no other object gets its id
+        # Use the id as key, because hashing a spec at every launch would cost more. The spec is kept alive, so that no
+        # other object gets the same id.
         self._ready: dict[int, KernelSpec] = {}
         self.ledger = Ledger()
 

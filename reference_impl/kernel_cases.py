@@ -28,7 +28,7 @@ from reference_impl.offline_compiler import OfflineCompilation, compiled_kernel
 from reference_impl.step_cases import BFLOAT16_ALONE, FLOAT32_ALONE, STEP_OPERATIONS, Setting
 from reference_impl.trainer import resolve_device
 
-OFFLINE_SM = 90  # Hopper, the GPU that published runs are made on
+OFFLINE_SM = 90  # compute capability 9.0 (Hopper), the GPU on which published runs were made
 _TYPE_NAMES = {"fp16": "float16", "bf16": "bfloat16"}
 
 

@@ -33,12 +33,12 @@ def recorded(model: ModelConfig, config: TrainConfig, seq_lens: tuple[int, ...])
     return _recorded(model, config, seq_lens, hopper())
 
 
-@lru_cache(maxsize=8)  # a process that looks at several targets records the same step for most of them
+@lru_cache(maxsize=8)  # a process that examines several targets records the same step for most of them
 def _recorded(
     model: ModelConfig,
     config: TrainConfig,
     seq_lens: tuple[int, ...],
-    _hopper: bool,  # the steps of two targets differ by these
+    _hopper: bool,  # only a part of the cache key: the steps of two targets differ if one of them is Hopper
 ) -> tuple[KernelSpec, ...]:
     launched: dict[KernelSpec, None] = {}
 
@@ -47,7 +47,8 @@ def _recorded(
 
     dtype = "bfloat16" if config.dtype == "auto" else config.dtype
     with TemporaryDirectory() as folder, FakeTensorMode(allow_non_fake_inputs=True), _as_on_cuda():
-        # no text, because a step reads only the static batch, and reading a text's tokens would need their values
+        # Use an empty text. A step reads only the static batch, and reading the tokens of a text would need their
+        # values.
         empty = Path(folder) / "empty.txt"
         empty.touch()
         trainer = Trainer(replace(config, model=model, device="cpu", dtype=dtype, data=str(empty)))

@@ -66,13 +66,15 @@ def layout(config: ModelConfig, rank: int) -> list[Slot]:
 class LayerTrainable:
     """Views of one layer's compute-dtype LoRA factors, float32 gains, and float32 buffers for their gradients."""
 
-    scaled_a: Tensor  # [2r, H]: alpha/rank * lora_a_q above alpha/rank * lora_a_v, compute dtype
-    b: Tensor  # [QKV, 2r], compute dtype: lora_b_q at (query rows, first r), lora_b_v at (value rows, last r), else 0
+    # [2r, H], compute dtype: the rows of alpha/rank * lora_a_q, then the rows of alpha/rank * lora_a_v
+    scaled_a: Tensor
+    # [QKV, 2r], compute dtype: lora_b_q at (query rows, first r), lora_b_v at (value rows, last r), and zeros elsewhere
+    b: Tensor
     input_norm: Tensor  # [H]
     post_attn_norm: Tensor  # [H]
     grad_a: Tensor  # [2r, H], see `Trainable`
     grad_b: Tensor  # [QKV, 2r]
-    grad_norms: Tensor  # [2, H]: of input_norm and of post_attn_norm, which are neighbours in the flat buffer
+    grad_norms: Tensor  # [2, H]: gradients of input_norm and of post_attn_norm, which are neighbors in the flat buffer
 
 
 class Trainable:
@@ -113,7 +115,7 @@ class Trainable:
             kind = slot.name.rsplit(".", 1)[1]
             if kind.startswith("lora_a"):
                 bound = 1 / math.sqrt(slot.shape[1])
-                # Drawn on the CPU, so that every device starts from the same numbers.
+                # Draw on the CPU, so that training starts from the same numbers on every device.
                 draw = torch.rand(slot.shape, generator=seeded_generator(seed, slot.name, torch.device("cpu")))
                 view.copy_(draw * 2 * bound - bound)
             elif kind.endswith("norm"):

@@ -139,7 +139,8 @@ class Model:
         """
         tokens = targets.numel()
         scale = torch.full((), 1.0 / mean_over, dtype=torch.float32, device=final.device)
-        # One buffer for all chunks: a new buffer would be allocated while that of the last chunk still exists.
+        # Use one buffer for all chunks. A new buffer would be allocated while the buffer of the last chunk still
+        # exists.
         buffer = final.new_empty(min(self._chunk, tokens), self.head.shape[0])
         losses: list[Tensor] = []
         for start in range(0, tokens, self._chunk):

@@ -16,10 +16,10 @@ from reference_impl.errors import ReferenceImplError
 from reference_impl.kernels.nf4 import naive
 from reference_impl.kernels.nf4.naive import BLOCK, CODEBOOK
 
-# Halfway between neighbouring codes, rounded as the sum in float32: bitsandbytes decides ties the same way.
+# The midpoints between neighboring codes, rounded as a float32 sum. So ties are decided as in bitsandbytes.
 BOUNDARIES = (CODEBOOK[:-1] + CODEBOOK[1:]) / 2
 
-# Elements quantized at a time, so that float32 temporaries of a large matrix stay below 100 MB.
+# Number of elements that are quantized at a time, so that the float32 temporaries of a large matrix stay below 100 MB.
 _CHUNK = 1 << 24
 
 
@@ -46,7 +46,8 @@ def quantize(weight: Tensor) -> tuple[Tensor, Tensor]:
 def _quantize_chunk(chunk: Tensor, codes: Tensor, absmax: Tensor) -> None:
     blocks = chunk.float().view(-1, BLOCK)
     torch.amax(blocks.abs(), dim=1, out=absmax)
-    # Multiplying by the reciprocal, not dividing: the rounding of bitsandbytes, which decides values at a boundary.
+    # Multiply by the reciprocal instead of dividing. The rounding is then that of bitsandbytes, which matters for
+    # values at a boundary.
     scaled = (blocks * absmax.clamp(min=1e-38).reciprocal()[:, None]).clamp(-1, 1)
     nibbles = torch.bucketize(scaled.view(-1, 2), BOUNDARIES.to(chunk.device), out_int32=True)
     codes.copy_(nibbles[:, 0] * 16 + nibbles[:, 1])

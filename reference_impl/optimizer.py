@@ -30,7 +30,9 @@ class FlatAdamW:
         sync and would be fixed at capture.
         """
         total = norms.sum()
-        bad = (total - total).ne(0).float()  # infinity - infinity and NaN - NaN are NaN, which is not 0
+        # For an infinite or NaN total, total - total is NaN, which is not equal to 0. So `bad` is 1 in these cases, and
+        # 0 otherwise.
+        bad = (total - total).ne(0).float()
         self.skipped.add_(bad)
         self.step_count.add_(1).sub_(bad)
         torch._fused_adamw_(

@@ -29,9 +29,10 @@ from reference_impl.lora import layout
 from reference_impl.trainer import Trainer, model_source, resolve_device
 
 CUBLAS = "cublas"
-# Edge of the matrices whose product creates a library's handle; any size works.
+# Size of the square matrices whose product creates a library's handle. Any size works.
 _HANDLE_SIZE = 16
-# Matrices are dequantized together if the elements of each are a multiple of this number: 16 bytes of scales.
+# Matrices are dequantized together if the number of elements of each is a multiple of this number, whose scales take 16
+# bytes.
 _JOINED_ELEMENTS = 4 * NF4_BLOCK
 
 
@@ -60,7 +61,7 @@ def _frozen_matrices(model: ModelConfig, config: TrainConfig, dtype: str) -> Ite
     hidden = model.hidden_size
     attention = [(model.qkv_dim, hidden), (hidden, model.query_dim)]
     if all(rows * cols % _JOINED_ELEMENTS == 0 for rows, cols in attention):
-        # `dense.MatrixGroup`: the matrices of attention are one buffer of blocks, dequantized by one launch
+        # As in `dense.MatrixGroup`, the matrices of attention form one buffer of blocks, which one launch dequantizes.
         attention = [(sum(rows * cols for rows, cols in attention) // NF4_BLOCK, NF4_BLOCK)]
     for rows, cols in [*attention, (2 * model.intermediate_size, hidden), (hidden, model.intermediate_size)]:
         yield from registry.load("nf4").specializations(rows=rows, cols=cols, dtype=dtype)

@@ -43,7 +43,7 @@ ARM_OPTIONS: dict[str, Sequence[Scalar] | type] = {
     "seed": int,
     "micro_batches": int,
 }
-# Settings of the run and not of the trainer: the kernels that are loaded before the weights.
+# Settings of the run and not of the trainer. `prewarm`: kernels are loaded before the weights.
 RUN_OPTIONS: dict[str, Sequence[Scalar] | type] = {"prewarm": (True, False)}
 WORKLOAD_OPTIONS: dict[str, Sequence[Scalar] | type] = {
     "rank": int,
@@ -214,7 +214,7 @@ class QLoRARun:
         from reference_impl.trainer import Trainer
 
         self.trainer: Trainer = Trainer(config, Ranks.of_this_process())
-        # Filled once on the device: a copy from the host at every step would sync.
+        # Fill this tensor once on the device. A copy from the host in every step would be a host sync.
         self._max_norm = self.trainer.clip.norms.new_full((), config.max_norm)
         self.capturing: CapturingTrainer = CapturingTrainer(self.trainer, capture)
         self.between: BetweenSteps = BetweenSteps(self.capturing)

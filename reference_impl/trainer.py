@@ -43,10 +43,11 @@ from reference_impl.optimizer import FlatAdamW
 class StaticBuffers:
     """The tensors of one batch shape. Their addresses never change."""
 
-    tokens: Tensor  # int64 [B, S]; with micro-batches [k, B / k, S]
-    targets: Tensor  # likewise
-    shape: StepShape  # of the sequences that pass through the model at one time
-    context: ModelContext | None = None  # activations of the split step
+    tokens: Tensor  # int64 [B, S]; with k micro-batches [k, B / k, S]
+    targets: Tensor  # the same shape as `tokens`
+    shape: StepShape  # shape of the sequences that pass through the model at the same time
+    # activations of a step whose forward and backward passes are separate graphs; None: the step is not split
+    context: ModelContext | None = None
 
 
 def resolve_device(name: str) -> torch.device:
@@ -154,7 +155,7 @@ class Trainer:
         """Read batch ``index`` into host memory unless it was read before. Call this while the device is busy."""
         wanted = (index, self.static.tokens.shape)
         if self._read[0] != wanted:
-            # Fresh pinned memory each time, because the allocator reuses it only after the copy has run.
+            # Use new pinned memory each time. The allocator reuses pinned memory only after the copy from it is done.
             on_gpu = self.device.type == "cuda"
             self._read = wanted, tuple(value.pin_memory() if on_gpu else value for value in self.batch(index))
 

@@ -141,7 +141,7 @@ def loaded_twice(trainer: Trainer) -> None:
         prepare(index)
         for whole in (trainer.static.tokens, trainer.static.targets):
             sequences = whole.view(-1, whole.shape[-1])
-            half = sequences.shape[0] // 2  # an even number of micro-batches, each of full size
+            half = sequences.shape[0] // 2  # the number of micro-batches is even, and each has the full size
             sequences[half:].copy_(sequences[:half])
 
     trainer.prepare = prepare_with_a_copy  # type: ignore[method-assign]

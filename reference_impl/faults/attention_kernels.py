@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from reference_impl.kernel_table import KernelTable
 
-BLOCK = 32  # rows of a tile of the fp32 kernel
-COARSE = 2.0**-17  # relative: 64 times the smallest step of fp32
+BLOCK = 32  # number of rows in a tile of the fp32 kernel
+COARSE = 2.0**-17  # relative step of the rounding: 64 times the smallest relative step of fp32
 _WRONG = {"kernel_match": Expectation("FAIL", "exceeds_tolerance")}
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _UNHEEDED = {"not_worse": Expectation("FAIL", "vacuous_precision")}
 _WRONG = {"kernel_match": Expectation("FAIL", "exceeds_tolerance")}
 
-SATURATING = 4.0  # scales that are too small by this factor: a row's largest values lie beyond 448
+SATURATING = 4.0  # factor by which the scales are too small, so that the largest values of a row exceed 448
 E4M3_LARGEST = 448.0
 
 
@@ -126,7 +126,7 @@ def fp8_loss_in_e4m3(table: KernelTable) -> None:
         import torch
 
         losses, gradient = forward_backward(logits, targets)
-        down = 2.0**-7  # from 2^15 to 2^8, which e4m3 holds
+        down = 2.0**-7  # reduces 2^15 to 2^8, which e4m3 can represent
         return losses, ((gradient.float() * down).to(torch.float8_e4m3fn).float() / down).to(gradient.dtype)
 
     table.fp8_loss = narrow

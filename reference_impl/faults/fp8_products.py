@@ -15,9 +15,10 @@ if TYPE_CHECKING:
     from reference_impl.kernel_table import KernelTable
 
 _WRONG = {"kernel_match": Expectation("FAIL", "exceeds_tolerance")}
-# A bound is some 400 times a row's largest value; e4m3's normal numbers span 2^15, and 2^3 more are not normal.
+# A bound is about 400 times the largest value of a row. The normal numbers of e4m3 cover a range of 2^15, and its
+# subnormal numbers a further 2^3.
 TOO_SMALL, TOO_LARGE = 2.0**-11, 2.0**12
-STAGE = 128  # of the summed dimension
+STAGE = 128  # number of elements of the summed dimension in one stage
 
 
 @fault(KERNELS, "a row's bound is a thousandth of what it has to be, so that large values saturate", _WRONG)

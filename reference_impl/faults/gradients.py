@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     },
 )
 def dropped_clip(trainer: Trainer) -> None:
-    # Not from the first step on: Adam's first update does not depend on the gradient's scale, so the first difference
-    # would come at whichever step a rounding shows it.
+    # Do not plant the fault in the first step. Adam's first update does not depend on the scale of the gradient, so the
+    # step of the first difference would be the one in which a rounding happens to show it.
     import torch
 
     prepare, apply = trainer.prepare, trainer.clip.apply_
@@ -50,7 +50,7 @@ def dropped_clip(trainer: Trainer) -> None:
     STEP,
     "no clip is in the step at all",
     {
-        # both arms end within the bound; the inactive clip shows the fault
+        # both arms end within the bound, so only the inactive clip shows the fault
         "F-GRAPH-BWD-004": Expectation("FAIL", "vacuous_clip_inactive", {"clip_active_steps": 0}),
         "F-CGT-006": Expectation("FAIL", "clipped_tensors", {"capture.clipped_tensors": 0}),
     },
@@ -73,7 +73,8 @@ def doubled_threshold(trainer: Trainer) -> None:
     STEP,
     "the captured step clips by one global norm, the plain one by each layer's",
     {
-        # no first step, because Adam's first update does not depend on the scale that the two clips disagree on
+        # No first differing step is declared, because Adam's first update does not depend on the scale, in which the
+        # two clips differ.
         "trajectory_match": Expectation("FAIL", "differs", {"final_parameters_equal": False}),
         "gradient_match": Expectation("FAIL", "differs", {"first_differing_step": 0}),
     },
@@ -126,7 +127,7 @@ def nan_gradient(trainer: Trainer) -> None:
     STEP,
     "gradients alias a graph's static buffers: what is added to them there is counted twice from the second replay on",
     {
-        # the clip undoes the doubling except a rounding, which reaches the loss a few steps later
+        # The clip undoes the doubling except for a rounding, which reaches the loss only a few steps later.
         "trajectory_match": Expectation("FAIL", "differs", {"final_parameters_equal": False}),
         "gradient_match": Expectation("FAIL", "differs", {"first_differing_step": 1}),
     },
@@ -164,7 +165,7 @@ def order_of_arrival(trainer: Trainer) -> None:
     def apply_to_unordered_sums(gradient: Tensor) -> None:
         for name in gains:
             gain = trainer.gradients()[name]
-            # no seed and no generator of the run determines the order of arrival
+            # The order in which sums arrive is not determined by any seed or generator of the run.
             chance = np.frombuffer(os.urandom(gain.numel()), dtype=np.uint8).astype(np.int32) % 3 - 1
             last_bits = torch.from_numpy(chance).view(gain.shape).to(gain.device)
             gain.view(torch.int32).add_(last_bits * (gain != 0))

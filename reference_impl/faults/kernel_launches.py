@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from reference_impl.kernel_table import KernelTable, Product
     from reference_impl.kernels.registry import KernelSpec
 
-WIDER = 2  # times the tile
-FEWER_WARPS = 4  # 128 threads
-MORE_STAGES = 3  # loads of the next tiles wait in shared memory
+WIDER = 2  # factor on the size of the tile
+FEWER_WARPS = 4  # number of warps, which are 128 threads
+MORE_STAGES = 3  # number of stages: loads of the next tiles wait in shared memory
 SHORTER_UNROLL = 2
 
 

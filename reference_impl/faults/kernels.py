@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from reference_impl.kernel_table import KernelTable, Product
 
 TILE = 16
-_TF32_DROPPED_BITS = 13  # of fp32's 23: TF32 keeps 10
+_TF32_DROPPED_BITS = 13  # number of bits dropped: fp32 has 23 bits of fraction, and TF32 keeps 10
 
 
 def _kernels(reason: str) -> dict[str, Expectation]:
@@ -75,7 +75,7 @@ def _whole_tiles(product: Product) -> Product:
 )
 def atomic_gain_reduction(table: KernelTable) -> None:
     def in_order_of_arrival(partials: Tensor, grad_gains: Tensor) -> None:
-        # The order of arrival is not deterministic, so it does not come from the run's seed.
+        # The order of arrival must be random in every run, so do not take it from the run's seed.
         order = SystemRandom().sample(range(partials.shape[1]), partials.shape[1])
         total = partials[:, order[0]].clone()
         for arrived in order[1:]:

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from reference_impl.kernel_table import KernelTable
     from reference_impl.trainer import Trainer
 
-# Entries of a `KernelTable`, and the operators of `reference_impl.ops` that a trainer calls for them. The rotation's
-# tables are left out, because a trainer has computed them before a fault is planted.
+# Name of an entry of a `KernelTable` -> the operator of `reference_impl.ops` that a trainer calls for it. The tables of
+# the rotation are left out, because a trainer computes them before a fault is planted.
 _OPERATORS = {
     "backward_to_partials": "rms_norm_backward_to_partials",
     "reduce_gains": "rms_norm_reduce_gains",

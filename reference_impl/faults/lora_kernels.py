@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from reference_impl.kernel_table import KernelTable
 
-CHUNK = 128  # tokens whose products are added up by one program, at least
+CHUNK = 128  # smallest number of tokens whose products one program adds up
 _WRONG = {"kernel_match": Expectation("FAIL", "exceeds_tolerance")}
 
 

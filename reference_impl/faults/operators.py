@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 
     from reference_impl.trainer import Trainer
 
-WRONG_CODE, WRONG_VALUE = 12, 0.40470982913434  # 0.4407 with two digits exchanged
-WRONG_EPSILON = 1e-3  # a thousand times that of the checkpoint
+# index of an NF4 code, and its wrong value: 0.4407… with two digits exchanged
+WRONG_CODE, WRONG_VALUE = 12, 0.40470982913434
+WRONG_EPSILON = 1e-3  # a thousand times the epsilon of the checkpoint
 
 
 ALL_GRADIENTS = errs("median_gradient_ratio")
@@ -109,7 +110,7 @@ def swapped_gate_and_up(trainer: Trainer) -> None:
         trainer,
         swiglu_forward=lambda gate_up: forward(swapped(gate_up)),
         swiglu_backward=backward_swapped,
-        # not the products with fused SwiGLU
+        # Use products without fused SwiGLU, so that the two functions above are called.
         up_swiglu=ops.up_then_swiglu,
         down_swiglu_backward=ops.down_then_swiglu_backward,
     )
@@ -127,7 +128,8 @@ def ignored_last_token(trainer: Trainer) -> None:
         counted[-1:] = IGNORED
         return loss(logits, counted, scale)
 
-    # not by the head's product, whose statistics another loss reads
+    # Compute the loss after the head's product. Otherwise another function would compute it from the product's
+    # statistics.
     _with_operators(trainer, cross_entropy_forward_backward_=without_last, head_loss=ops.head_then_loss)
 
 

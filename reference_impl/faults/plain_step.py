@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 RESET_STEP = 50
 ZEROED_FROM, ZEROED = 20, "layers.1.lora_a_v"
-OTHER_BASE = 100.0  # times its own: as between Llama 2 and Qwen2
+OTHER_BASE = 100.0  # factor on the base of the rotation, about the factor between Llama 2 and Qwen2
 
 
 @fault(
@@ -88,7 +88,7 @@ def zeroed_gradient(trainer: Trainer) -> None:
 )
 def wrong_nf4_value(trainer: Trainer) -> None:
     codes = trainer.frozen_tensors()["layers.2.down.codes"]
-    codes[0].bitwise_xor_(1)  # the last bit of the second weight's code
+    codes[0].bitwise_xor_(1)  # flip the last bit of the code of the second weight
 
 
 @fault(

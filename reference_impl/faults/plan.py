@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from reference_impl.kernels.registry import KernelSpec
     from reference_impl.prewarm import RunKernels
 
-# The value that upstream's prewarm assumes where the run reads the model's own.
+# The epsilon that upstream's prewarm assumes, although the run reads the epsilon of the model.
 UPSTREAMS_EPS = 1e-5
-# The kernel that one PTX fault changes: the last of every plan's clip.
+# The kernel that one of the PTX faults changes. It is the last kernel of the clip in every plan.
 SPOILED = "clip.scale_apply"
 
 
@@ -87,7 +87,7 @@ def wrong_eps(kernels: RunKernels) -> None:
 @fault(
     PLAN,
     "the prewarm compiles for sequences of 1 token, the run trains on longer ones",
-    # most keys are missing, and it does not matter which is the first
+    # most keys are missing, and it does not matter which key is reported first
     _missing(),
 )
 def sequence_length_1(kernels: RunKernels) -> None:

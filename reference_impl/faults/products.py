@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from reference_impl.kernel_table import KernelTable
 
 _WRONG = {"kernel_match": Expectation("FAIL", "exceeds_tolerance")}
-STAGE = 64  # of the summed dimension
+STAGE = 64  # number of elements of the summed dimension in one stage
 
 
 @fault(KERNELS, "products leave out the last terms of the summed dimension that fill no whole stage", _WRONG)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from reference_impl.trainer import Trainer
 
 WRONG_STEP = 5
-# The first rank is judged first. Its own loss differs once it has summed a gradient of the rank that differs.
+# The first rank is judged first. Its own loss differs only after it has summed a gradient of the rank with the fault.
 SEEN_BY_FIRST = trajectory("differs", WRONG_STEP + 2)
 
 

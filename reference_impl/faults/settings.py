@@ -11,7 +11,7 @@ from reference_impl.faults.registry import STEP, fault
 if TYPE_CHECKING:
     from reference_impl.trainer import Trainer
 
-BUILT_IN_SEED = 0  # that of the workloads
+BUILT_IN_SEED = 0  # the seed of the workloads
 STRAY_B = 0.01
 
 

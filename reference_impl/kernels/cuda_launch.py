@@ -13,7 +13,8 @@ from torch import Tensor
 from reference_impl.kernels.cuda_parameters import PLACE_BYTES, Parameter, done, encoder
 from reference_impl.kernels.spec import WARP_THREADS, KernelSpec
 
-# Launches per kernel whose parameters are kept, because a step's tensors have the addresses of the step before.
+# Number of launches per kernel whose parameters are kept for reuse. A step's tensors have the same addresses as in the
+# step before.
 _KEPT = 1024
 
 

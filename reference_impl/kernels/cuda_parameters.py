@@ -13,7 +13,7 @@ from reference_impl.kernels.spec import DTYPES, POINTER_ALIGNMENT, KernelArgumen
 PLACE_BYTES = 128
 """A tensor map's size, and the alignment that CUDA 13 gives it; an address has a place as large."""
 
-# Element types of tensor maps, by the dtype of their pointer. The copy engine moves bytes without interpreting them.
+# Data type of a pointer -> element type of its tensor map. The copy engine moves bytes without interpreting them.
 _ELEMENTS = {
     "fp32": "FLOAT32",
     "fp16": "FLOAT16",
@@ -96,7 +96,7 @@ def _address(parameter: Address) -> Encoder:
 def _tensor_map(spec: KernelSpec, parameter: TensorMap) -> Encoder:
     from cuda.bindings import driver
 
-    # Not through cuda-bindings, whose tensor maps are not aligned as the driver requires.
+    # Do not use cuda-bindings, because its tensor maps do not have the alignment that the driver requires.
     encode = ctypes.CDLL("libcuda.so.1").cuTensorMapEncodeTiled
     pointer, rank = spec.pointers[parameter.pointer], len(parameter.sizes)
     bytes_of_strides = (stride * DTYPES[pointer.dtype].itemsize for stride in parameter.strides)

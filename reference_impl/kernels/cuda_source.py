@@ -33,9 +33,10 @@ from reference_impl.kernels.target import HOPPER
 
 __all__ = ["Address", "CudaFunction", "CudaKernel", "TensorMap", "rebuilt"]
 
-# Only sm_90a has wgmma and setmaxnreg. No kernel uses what `--minimal` leaves out (textures, the device's runtime).
+# Only sm_90a has the instructions wgmma and setmaxnreg. `--minimal` leaves out textures and the device's runtime, which
+# no kernel uses.
 _OPTIONS = ("--gpu-architecture=sm_90a", "--std=c++17", "-default-device", "--minimal")
-_SHARED_MEMORY_LIMIT = 227 * 1024  # bytes that a block may have on Hopper
+_SHARED_MEMORY_LIMIT = 227 * 1024  # largest number of bytes of shared memory that a block may have on Hopper
 _WAIT = "griddepcontrol.wait"
 _STATIC_SHARED_MEMORY = re.compile(r"^[ \t]*\.shared\b.*", re.MULTILINE)
 
@@ -61,7 +62,7 @@ class CudaFunction:
     parameters: tuple[Parameter, ...]
     shared_memory: int
     cluster: int = 1
-    # by the id of a spec, which the launch keeps, and the device
+    # Key: the id of a spec, which the launch keeps alive, and the device.
     _launches: dict[tuple[int, int], Launch] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     @property
@@ -99,7 +100,7 @@ class CudaFunction:
 
     def compile_for_device(self, spec: KernelSpec) -> CudaKernel:
         device, (major, minor) = torch.cuda.current_device(), torch.cuda.get_device_capability()
-        # as text, because 1, 1.0 and True are equal keys otherwise
+        # Use text as the key, because as keys 1, 1.0 and True are equal.
         key = f"{device} {spec.identity!r}"
         with _lock:
             if key not in _on_devices:
@@ -117,7 +118,8 @@ class CudaFunction:
         self._check(spec)
         label = f"{self.source.parent.name}/{self.source.name}"
         text, headers = nvrtc.read_source(self.source)
-        # Not by options, which come before NVRTC's own declarations: these have template parameters named T.
+        # Define macros in the source and not by options. Options apply before NVRTC's own declarations, whose templates
+        # have parameters named T.
         defined = "".join(f"#define {name} {value}\n" for name, value in self._macros(spec).items())
         options = _OPTIONS if spec.enable_fp_fusion else (*_OPTIONS, "--fmad=false")
         binary = nvrtc.compile_source(self.entry, label, f'{defined}#line 1 "{label}"\n{text}', headers, options)
@@ -157,7 +159,7 @@ class CudaFunction:
                 nvrtc.report("load", self.entry)
 
 
-# By device and the spec's identity: one module serves every grid.
+# Key: the device and the identity of the spec. One module is used for all grids.
 _on_devices: dict[str, CudaKernel] = {}
 _lock = threading.RLock()
 

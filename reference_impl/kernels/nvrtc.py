@@ -97,7 +97,7 @@ def compile_source(name: str, label: str, source: str, headers: Mapping[str, str
     from triton.runtime.cache import get_cache_manager
 
     parts = [_version(), *options, label, source, *(part for header in sorted(headers.items()) for part in header)]
-    # a digest of digests, so that no two lists of parts are one text
+    # Hash the hash of each part, so that two different lists of parts never give the same text.
     digests = b"".join(hashlib.sha256(part.encode()).digest() for part in parts)
     kept = get_cache_manager(hashlib.sha256(digests).hexdigest())
     file = kept.get_file(_FILE)
@@ -146,7 +146,7 @@ def _compiled(label: str, source: str, headers: Mapping[str, str], options: Sequ
         log = _text(program, nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog).decode(errors="replace")
         if result != nvrtc.nvrtcResult.NVRTC_SUCCESS:
             raise CompilationError(label, log or str(result))
-        if log:  # such as registers that the assembler did not move between warp groups
+        if log:  # for example a note about registers that the assembler did not move between warp groups
             warnings.warn(log, stacklevel=2)
         ptx = _text(program, nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX)
         _, size = nvrtc.nvrtcGetCUBINSize(program)

@@ -139,7 +139,7 @@ def launching_by(launcher: Launcher) -> Iterator[None]:
 
 
 def _address(tensor: Tensor) -> int:
-    # a fake tensor has no address; its offset is used, because every allocation starts aligned
+    # A fake tensor has no address. Use its offset instead, because every allocation starts at an aligned address.
     return tensor.data_ptr() if type(tensor) is Tensor else int(tensor.storage_offset() * tensor.element_size())
 
 

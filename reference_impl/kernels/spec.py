@@ -16,7 +16,8 @@ from torch import Tensor
 Constant = int | float | bool | str
 
 WARP_THREADS = 32
-# Bytes. Triton compiles a pointer that is a multiple of 16 into 16-byte loads and any other into another kernel.
+# Bytes. If a pointer is a multiple of 16, Triton compiles 16-byte loads for it. For any other pointer it compiles
+# another kernel.
 POINTER_ALIGNMENT = 16
 
 _DTYPE_NAMES: dict[torch.dtype, str] = {
@@ -107,7 +108,8 @@ class KernelSpec:
     pointers: tuple[Pointer, ...] = field(compare=False, repr=False)
     constexprs: Mapping[str, Constant] = field(compare=False, repr=False)
     grid: tuple[int, ...] = field(compare=False)
-    # Contracting a multiplication and an addition into one rounding is off where a kernel must equal torch bit for bit.
+    # True: a multiplication and an addition may be fused into one rounding. It is False where a kernel must equal torch
+    # bit for bit.
     enable_fp_fusion: bool = True
 
     @property

@@ -91,7 +91,8 @@ def _stand_in(pointer: Pointer) -> Any:
     tensor = MockTensor(torch_dtype(pointer.dtype))
     if pointer.tile is None:
         return tensor
-    # Sizes of a described tensor are arguments of the launch: no number here reaches the machine code.
+    # The sizes of a tensor in a descriptor are arguments of the launch. So the numbers given here do not affect the
+    # machine code.
     *outer, inner = pointer.tile
     return TensorDescriptor(tensor, [*outer, inner], [inner] * len(outer) + [1], list(pointer.tile))
 

@@ -22,8 +22,8 @@ from reference_impl.step_cases.inputs import Inputs, Setting
 _DECADES = 6.0
 _MOMENTS = ("parameters", "exp_avg", "exp_avg_sq")
 _SKIPPED_BEFORE = 3.0
-# torch's fused kernel for CUDA holds a beta in fp32 and takes 1 - beta of it, so that one rounding of beta weighs beta
-# / (1 - beta) times. Other terms pass up to a hundred roundings, of which this one counts as a 64th.
+# torch's fused kernel for CUDA holds beta in fp32 and computes 1 - beta from it. So one rounding of beta counts with a
+# factor of beta / (1 - beta). Other terms have up to a hundred roundings. The rounding of beta counts as 1/64 of these.
 _ROUNDED_ONCE = 1 / 64
 
 
@@ -165,7 +165,7 @@ class _Update:
         moved = self._learning_rate * means / (1 - config.beta1**steps) / root
         of_means = means + _ROUNDED_ONCE * config.beta1 * gradient.abs()
         of_squares = squares + _ROUNDED_ONCE * config.beta2 * gradient.square()
-        # a root's relative error is half of its square's
+        # the relative error of a square root is half the relative error of the square
         shares = (of_means / means + of_squares / squares / 2).nan_to_num(nan=1.0, posinf=1.0)
         parameters = value.abs() * (1 + self._learning_rate) + moved * shares
         return {"parameters": parameters, "exp_avg": of_means, "exp_avg_sq": of_squares}

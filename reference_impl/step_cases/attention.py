@@ -20,13 +20,14 @@ from reference_impl.kernels.target import hopper
 from reference_impl.step_cases.heads import Heads
 from reference_impl.step_cases.inputs import FLUSHED, Inputs, Setting
 
-# A block is 32 rows in fp32 and 64 in bf16: far below one, and one row beyond; groups of two and three heads.
+# A block has 32 rows in fp32 and 64 rows in bf16. The first shape is far smaller than a block. The second shape has one
+# row more than a block in fp32. Their groups have two and three heads.
 RAGGED = (Heads(2, 5, 2, 1, 8), Heads(1, 33, 3, 1, 24))
-# The interpreter takes a fiftieth of a second for each program, so longer sequences are for compiled kernels.
+# The interpreter takes 0.02 s for each program. So longer sequences are only for compiled kernels.
 _SMALL, _LONGER = Heads(1, 9, 1, 1, 16), Heads(1, 65, 6, 2, 8)
-# With two bytes an element, tiles of such a length are read by descriptor.
+# If an element has two bytes, the tiles of a sequence of this length are read by descriptor.
 _LONG = Heads(1, 1024, 2, 1, 128)
-# Number and length of sequences for which Hopper's own backward handles the model's heads, in bfloat16.
+# Number and length of sequences for which Hopper's separate backward kernels support the model's heads in bfloat16.
 _OF_HOPPER = (4, 1024)
 _PEAKED = 1000.0**0.5
 _SDPA = "torch scaled_dot_product_attention"
@@ -80,7 +81,8 @@ class _Softmax:
         scores = (query @ key.transpose(-1, -2) * scale).masked_fill(later, -torch.inf)
         probability = scores.softmax(dim=-1)
         log_sum_exp = scores.logsumexp(dim=-1)
-        # a score's own terms: an error u of each moves the exponent by u times their sum
+        # The terms of the score itself: if each term has a relative error of u, the exponent changes by u times the sum
+        # of the terms' sizes.
         terms = query.abs() @ key.abs().transpose(-1, -2) * scale
         mean = (probability * terms).sum(dim=-1, keepdim=True)
         return cls(log_sum_exp, probability, probability * (terms + mean + log_sum_exp.abs()[..., None]))
@@ -181,7 +183,7 @@ class _Saved:
         query, key, value = (part.abs() for part in heads.split(self.qkv.double()))
         grad, output = (heads.unpacked(each.double()).abs() for each in (self.grad_output, self.output))
         amplified = _Softmax.of(*heads.split(self.qkv.double())[:2]).terms(exponent)
-        # gradients of scores with small probabilities, and their sums, may be flushed to zero too
+        # The gradients of scores with small probabilities may also be flushed to zero, and so may their sums.
         of_scores = amplified * (grad @ value.transpose(-1, -2) + (grad * output).sum(dim=-1, keepdim=True))
         of_scores += FLUSHED
         scale = heads.dim**-0.5

@@ -17,10 +17,11 @@ from reference_impl.kernels.cross_entropy import naive
 from reference_impl.kernels.products.naive import PANEL
 from reference_impl.step_cases.inputs import FLUSHED, Inputs, Setting
 
-# Tokens, vocabulary: below one turn of the kernel's loop, ragged turns, a single row, two logits a row.
+# Tokens and vocabulary of each shape: less than one pass of the kernel's loop; a single row with an incomplete last
+# pass; two logits per row; many passes.
 RAGGED = ((4, 37), (1, 1030), (7, 2), (3, 18001))
-_PART = 16  # of a ragged row: several parts, the last one shorter, or one
-_SCALE = float(torch.tensor(0.37))  # the weight of a loss, as fp32 holds it
+_PART = 16  # columns of a part of a ragged row; a row has one part, or several parts of which the last is shorter
+_SCALE = float(torch.tensor(0.37))  # the weight of a loss, rounded to fp32
 
 
 def forward_backward(setting: Setting) -> Iterator[KernelComparison]:
@@ -58,7 +59,7 @@ def _inputs(setting: Setting, operation: str) -> Iterator[tuple[Tensor, Tensor, 
     for index, (tokens, vocabulary) in enumerate(((chunk, setting.model.vocab_size), *RAGGED)):
         inputs = setting.inputs(operation, _name(tokens, vocabulary))
         logits = inputs.normal(tokens, vocabulary, scale=setting.magnitude)
-        # the trainer passes a tensor; a float is a scale, too
+        # The trainer passes a tensor, but a float is allowed, too. So test both.
         scale = torch.tensor(_SCALE, device=setting.device) if index % 2 == 0 else _SCALE
         yield logits, _targets(inputs, tokens, vocabulary), scale
 
@@ -97,7 +98,7 @@ def _terms(logits: Tensor, targets: Tensor, exponent: float) -> dict[str, Tensor
     index = torch.where(targets == naive.IGNORED, 0, targets)[:, None]
     maximum = value.amax(dim=1, keepdim=True)
     distance, p = maximum - value, value.softmax(dim=1)
-    mean = (p * distance).sum(dim=1, keepdim=True)  # of the distances by which the sum's terms err
+    mean = (p * distance).sum(dim=1, keepdim=True)  # mean of the distances, by which the terms of the sum may be wrong
     sizes = p * (1 + exponent * (distance + mean))
     sizes.scatter_add_(1, index, torch.ones_like(mean))
     of_loss = 1 + mean + value.logsumexp(dim=1, keepdim=True) - maximum + distance.gather(1, index)
@@ -124,6 +125,6 @@ def _comparison(
         naive=lambda outputs: {"losses": twin_(outputs["gradient"])},
         reference=lambda: _by_autograd(logits, targets, torch.float64),
         terms=lambda: _terms(logits, targets, setting.exponent),
-        # transformers casts logits to fp32 before its loss
+        # transformers converts the logits to fp32 before it computes the loss
         peer=("torch cross_entropy", lambda: _by_autograd(logits, targets, torch.float32)),
     )

@@ -24,7 +24,7 @@ from reference_impl.step_cases.inputs import Setting
 from reference_impl.step_cases.nf4 import PAPER
 
 RAGGED = ((5, 100), (1, 36), (3, 1100))  # rows, columns
-WEIGHTS = ((200, 128), (7, 192), (1, 64))  # a tile of the transposed weight has 128 rows and 64 columns
+WEIGHTS = ((200, 128), (7, 192), (1, 64))  # rows, columns; a tile of the transposed weight has 128 rows and 64 columns
 LOGITS = ((4, 300), (3, 37), (2, 2100))
 _SHARE = 2.0**-13
 _SHARE_OF_LOSS = 2.0**-27

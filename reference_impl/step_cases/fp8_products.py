@@ -22,10 +22,13 @@ from reference_impl.kernels.fp8_rows import naive as rows
 from reference_impl.kernels.target import hopper
 from reference_impl.step_cases.inputs import FLUSHED, Inputs, Setting
 
-# Tokens, summed, width: one row, whole and ragged tiles of 128 rows and 192 columns, stages of 128.
+# Tokens, summed dimension, width: one row, and whole and incomplete tiles of 128 rows and 192 columns, with stages of
+# 128.
 RAGGED = ((1, 192, 192), (300, 208, 288), (130, 1008, 352))
-_WEIGHT = 0.02  # of Qwen2's initializer
-_ROUNDED = 1.07**4  # the factor by which `reference_impl.fp8` lets a row grow that is rounded after its norm is taken
+_WEIGHT = 0.02  # the standard deviation of Qwen2's initializer
+# factor by which `reference_impl.fp8` allows the norm of a row to grow, because the row is rounded after its norm is
+# taken
+_ROUNDED = 1.07**4
 _OF_SUMS, _OF_BOUND, _OF_PRODUCT = 2.0**-5, 2.0**-13, 2.0**-4
 
 
@@ -154,7 +157,8 @@ def _down(
     setting: Setting, shape: str, inputs: Inputs, operands: tuple[_Rows, _Rows], gate_up: Tensor
 ) -> KernelComparison:
     grad, weight = operands
-    # As if gate_up were the product of rows of this size and of a weight whose rows are of length 1.
+    # Use the limit that would apply if gate_up were a product of rows of this size and a weight whose rows have length
+    # 1.
     input_norm = inputs.between_nans(gate_up.float().abs().amax(dim=1), torch.float32)
     limit = _limit(inputs, 1.1 * weight.norm.amax())
 

@@ -21,9 +21,9 @@ from harness.system.protocol import KernelComparison
 from reference_impl.kernels.products import naive
 from reference_impl.step_cases.inputs import FLUSHED, Inputs, Setting
 
-# Tokens, hidden, vocabulary: half a tile and a panel's third, one row, ragged tiles, panels and stages.
+# Tokens, hidden size, vocabulary: half a tile and a third of a panel; one row; incomplete tiles, panels and stages.
 RAGGED = ((63, 64, 64), (1, 192, 1000), (300, 200, 1160))
-_UNIT = 2.0**-5  # the power of two of exact logits at magnitude 1
+_UNIT = 2.0**-5  # a power of two: at magnitude 1 all logits are exact multiples of it
 
 
 def head_logits(setting: Setting) -> Iterator[KernelComparison]:

@@ -22,8 +22,9 @@ from torch import Tensor
 from reference_impl.config import ModelConfig, TrainConfig
 from reference_impl.kernel_table import KernelTable
 
-_GUARD_ELEMENTS = 64  # they keep the 16-byte alignment that kernels require
-# A result below fp32's smallest normal number may be flushed to zero; this is that error as a share of terms.
+_GUARD_ELEMENTS = 64  # number of guard elements; they keep the 16-byte alignment that kernels require
+# A result that is smaller than the smallest normal number of fp32 may be flushed to zero. FLUSHED is this error, as a
+# multiple of the roundoff.
 FP32_ROUNDOFF = 2.0**-24
 FLUSHED = 2.0**-126 / FP32_ROUNDOFF
 

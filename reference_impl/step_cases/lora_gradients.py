@@ -16,8 +16,8 @@ from harness.system.protocol import KernelComparison
 from reference_impl.kernels.lora_gradients import naive
 from reference_impl.step_cases.inputs import Setting
 
-# Tokens, outputs, hidden, ranks, partial sums of a gain. A chunk has 128 tokens at least, a tile of columns 64 or 128,
-# a program 64 ranks at most.
+# Tokens, outputs, hidden size, ranks, partial sums of a gain. A chunk has at least 128 tokens, a tile has 64 or 128
+# columns, and a program handles at most 64 ranks.
 RAGGED = ((133, 130, 36, 32, 270), (70, 24, 40, 10, 5), (1, 8, 12, 2, 1), (3, 12, 8, 70, 2))
 _PRODUCT = "torch mm, accumulated and stored in float32"
 

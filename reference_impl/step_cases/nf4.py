@@ -16,7 +16,8 @@ from harness.system.protocol import KernelComparison
 from reference_impl.kernels.nf4 import naive
 from reference_impl.step_cases.inputs import Setting
 
-# Rows, columns: a program takes 4096 elements, a scale 64; a single block, less than a program, a ragged one.
+# Rows, columns. A program handles 4096 elements, and 64 elements share one scale. The shapes are: less than one
+# program, a single block, and a last program that is not full.
 RAGGED = ((7, 192), (1, 64), (64, 130))
 _BLOCK = 64
 _NEGATIVE = (
@@ -57,7 +58,7 @@ def _comparison(setting: Setting, rows: int, cols: int) -> KernelComparison:
         absmax[blocks // 2] = 0.0
 
     def reference() -> dict[str, Tensor]:
-        # the first element of a byte is in its high nibble
+        # the high nibble of a byte holds its first element
         nibbles = torch.stack((codes // 16, codes % 16), dim=1).flatten().long()
         values = torch.tensor(PAPER, dtype=torch.float64, device=codes.device)[nibbles]
         return {"weight": (values.view(blocks, _BLOCK) * absmax.double()[:, None]).view(rows, cols)}
@@ -69,7 +70,8 @@ def _comparison(setting: Setting, rows: int, cols: int) -> KernelComparison:
         dequantize_4bit(codes[:, None], absmax=absmax, out=weight, blocksize=_BLOCK, quant_type="nf4")
         return {"weight": weight}
 
-    # importing it takes four seconds; on a CPU the tests compare its kernel
+    # Use the peer only on CUDA, because importing bitsandbytes takes four seconds. On a CPU the tests compare its
+    # kernel.
     has_peer = setting.device.type == "cuda" and find_spec("bitsandbytes") is not None
 
     given = (codes, absmax, rows, cols, setting.dtype)

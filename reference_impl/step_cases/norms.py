@@ -17,7 +17,8 @@ from harness.system.protocol import KernelComparison
 from reference_impl.kernels.rms_norm import naive
 from reference_impl.step_cases.inputs import Inputs, Setting
 
-# Tokens, hidden. The partial sums of a block's second norm begin on a 16-byte boundary, so H divides by four.
+# Tokens, hidden size. The partial sums of a block's second norm must begin on a 16-byte boundary, so the hidden size is
+# a multiple of four.
 RAGGED = ((5, 36), (1, 20), (9, 12))
 _RMS_NORM = "torch rms_norm"
 
@@ -87,7 +88,7 @@ def add_forward(setting: Setting) -> Iterator[KernelComparison]:
 def _add_forward(setting: Setting, x: Tensor, residual: Tensor, gain: Tensor) -> KernelComparison:
     eps, names = setting.model.rms_norm_eps, ("total", "y", "rstd")
     exact = x.double() + residual.double()
-    # the norm's input is the sum in the data type, as in transformers' decoder layer
+    # The input of the norm is the sum in the data type, as in the decoder layer of transformers.
     handed_on = (x + residual).double()
 
     def norm_of_total() -> dict[str, Tensor]:

@@ -19,9 +19,10 @@ from reference_impl.kernels.products import naive
 from reference_impl.kernels.target import hopper
 from reference_impl.step_cases.inputs import FLUSHED, Inputs, Setting
 
-# Tokens, summed, width: one row, whole and ragged tiles of 128 rows and 192 columns, stages of 64.
+# Tokens, summed dimension, width: one row, and whole and incomplete tiles of 128 rows and 192 columns, with stages of
+# 64.
 RAGGED = ((1, 192, 192), (300, 200, 264), (130, 1000, 328))
-_WEIGHT = 0.02  # of Qwen2's initializer
+_WEIGHT = 0.02  # the standard deviation of Qwen2's initializer
 _LIBRARY = "torch's product, then torch's functions"
 
 

@@ -13,7 +13,7 @@ from reference_impl.kernels.rope import naive
 from reference_impl.step_cases.heads import Heads
 from reference_impl.step_cases.inputs import Setting
 
-# A program takes 32 tokens and one or two heads; with the columns of the low-rank activations.
+# Heads, and number of columns of the low-rank activations. A program handles 32 tokens and one or two heads.
 RAGGED = (
     (Heads(2, 5, 3, 1, 24), 6),
     (Heads(3, 13, 4, 2, 16), 32),
@@ -22,8 +22,8 @@ RAGGED = (
 )
 _ROTARY = "torch, as transformers apply_rotary_pos_emb"
 _EMBEDDING = "torch, as transformers Qwen2RotaryEmbedding"
-_THETA = 1e5  # times the magnitude: bases from 10 to 1e9
-# Sequence length and head_dim of tables.
+_THETA = 1e5  # is multiplied by the magnitude, so bases range from 10 to 1e9
+# Sequence length and head_dim of each table.
 _TABLES = ((7, 2), (33, 24), (700, 64))
 
 

@@ -16,7 +16,7 @@ from harness.system.protocol import KernelComparison
 from reference_impl.kernels.swiglu import naive
 from reference_impl.step_cases.inputs import FLUSHED, FP32_ROUNDOFF, Inputs, Setting
 
-RAGGED = ((3, 100), (2, 1100), (1, 3), (7, 33))  # tokens, intermediate; a program takes 1024 columns
+RAGGED = ((3, 100), (2, 1100), (1, 3), (7, 33))  # tokens, intermediate size; a program handles 1024 columns
 _SILU = "torch silu"
 
 
@@ -98,7 +98,8 @@ def _backward(setting: Setting, shape: str, gate_up: Tensor, grad: Tensor) -> Ke
     def terms() -> dict[str, Tensor]:
         gate, up = (part.abs() for part in gate_up.double().chunk(2, dim=1))
         size, (s, amplified) = grad.double().abs(), _sigmoid(gate_up.double()[:, : gate.shape[1]], setting.exponent)
-        # The derivative is s * (1 + gate * (1 - s)). 1 - s errs by a rounding of s, which is fp32's, or is lost in it.
+        # The derivative is s * (1 + gate * (1 - s)). The difference 1 - s has the rounding error of s in fp32. If 1 - s
+        # is smaller than this error, it is lost completely.
         lost = torch.minimum(s, (1 - s) / FP32_ROUNDOFF)
         slope = s * (1 + gate * (1 - s)) * amplified + setting.exponent * gate * s * (lost + (1 - s) * gate * (1 - s))
         both = (size * up * (slope + (1 + gate) * FLUSHED), size * gate * (s * amplified + FLUSHED))

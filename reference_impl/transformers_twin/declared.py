@@ -31,7 +31,7 @@ WORKLOAD_OPTIONS: dict[str, Any] = {
 class Declared:
     """The settings of one training run, named as in the contract, which must declare all of them."""
 
-    checkpoint: Path  # a directory in the Hugging Face layout
+    checkpoint: Path  # a directory in the layout of Hugging Face
     text: Path | None  # a file or a folder; None: the text in `reference_impl/text/`
     dtype: str
     batch_size: int

@@ -159,7 +159,7 @@ class PeerRun:
             precision = torch.get_float32_matmul_precision()
         return {
             "device": str(self._device),
-            # as it is, not as it was declared: a judge reads it
+            # read the actual data type and not the declared one, because a judge reads this fact
             "dtype": ", ".join(sorted({str(each.dtype).removeprefix("torch.") for each in self.frozen().values()})),
             "tf32": precision != "highest",
             "layers": int(self._model.config.num_hidden_layers),

@@ -15,7 +15,7 @@ from reference_impl.transformers_twin.declared import Declared
 from reference_impl.transformers_twin.text import Windows, read_text, tokens_of
 from reference_impl.transformers_twin.weights import build, versions
 
-LAST_SHARE = 0.1  # the share of the peak at which the cosine ends
+LAST_SHARE = 0.1  # learning rate at the end of the cosine, as a share of the peak learning rate
 
 
 class TwinRun:

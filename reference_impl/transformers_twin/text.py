@@ -40,7 +40,7 @@ def tokens_of(text: bytes, checkpoint: Path) -> Tensor:
     file = checkpoint / "tokenizer.json"
     if not file.is_file():
         return torch.tensor(list(text), dtype=torch.int64)
-    # typed as Any: transformers' classes are built at run time
+    # The type is Any, because transformers builds its classes at run time.
     tokenizer: Any = import_module("transformers").PreTrainedTokenizerFast(tokenizer_file=str(file))
     encoded: list[int] = tokenizer(text.decode(errors="replace"))["input_ids"]
     return torch.tensor(encoded, dtype=torch.int64)
@@ -50,7 +50,7 @@ class Windows:
     """Batches of a text by index. Each row of a batch is one window."""
 
     def __init__(self, tokens: Tensor, batch_size: int, seq_len: int, seed: int) -> None:
-        self._windows = tokens.unfold(0, seq_len + 1, seq_len)  # [windows, seq_len + 1]
+        self._windows = tokens.unfold(0, seq_len + 1, seq_len)  # shape [windows, seq_len + 1]
         self._batch_size, self._seed = batch_size, seed
         if len(self._windows) < batch_size:
             raise ValueError(f"{len(tokens)} tokens do not fill one batch of {batch_size} x {seq_len}")

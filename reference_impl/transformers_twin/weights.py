@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from reference_impl.transformers_twin.declared import Declared
 from reference_impl.transformers_twin.text import generator_of
 
-BLOCK = 64  # elements that share one largest absolute value
+BLOCK = 64  # number of elements that share one largest absolute value
 PAPER_TABLE = (
     -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453,
     -0.28444138169288635, -0.18477343022823334, -0.09105003625154495, 0.0,
@@ -48,7 +48,8 @@ def build(told: Declared, device: torch.device) -> tuple[Any, dict[str, nn.Param
     model: Any = get_peft_model(plain, lora)
     trained: dict[str, nn.Parameter] = {}
     dtype: torch.dtype = getattr(torch, told.dtype)
-    for name, parameter in model.named_parameters():  # not the buffers: the rotation's frequencies stay float32
+    # leave the buffers as they are, so that the frequencies of the rotation stay float32
+    for name, parameter in model.named_parameters():
         ours = _name(name)
         parameter.requires_grad_(ours is not None)
         parameter.data = parameter.data.to(dtype if ours is None else torch.promote_types(dtype, torch.float32))

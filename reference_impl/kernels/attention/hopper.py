@@ -24,22 +24,27 @@ from reference_impl.kernels.registry import Constant, KernelSpec, Pointer, launc
 from reference_impl.kernels.target import hopper
 
 _FOLDER = Path(__file__).parent
-_WARPS = 12  # one warp group loads, two multiply
+_WARPS = 12  # number of warps: one warp group loads, and two warp groups multiply
 _HEAD_DIM = 128
-_ROWS = 64  # of a tile
+_ROWS = 64  # number of rows in a tile
 _TILE_BYTES = 2 * _ROWS * _HEAD_DIM
-# Query heads of a key head. The sources take other groups too, of as many heads as a cluster has blocks; none was run.
+# Number of query heads for each key head. The sources also support other numbers, up to the number of blocks in a
+# cluster, but none of these was tried.
 _GROUP = 6
-# Tokens of a sequence from which these kernels are used, and tokens of a pair of key tiles: only whole pairs are.
+# Smallest number of tokens in a sequence for which these kernels are used, and number of tokens in a pair of key tiles.
+# Only whole pairs are supported.
 _FROM = 1024
 _PAIR = 256
-# Blocks of a cluster share the work of a pair, so that there is about one block a multiprocessor. At 4 x 1024 tokens
-# dK and dV took 87 us with two, 66 with three, and 118 with four.
+# Largest number of blocks in a cluster. The blocks of a cluster share the work of one pair of key tiles, so that each
+# multiprocessor has about one block. At 4 x 1024 tokens, dK and dV took 87 us with two blocks, 66 us with three, and
+# 118 us with four.
 _CLUSTER_AT_MOST = 3
-# At least so many tenths of multiprocessors must have a block; below, `kernel.py`'s many small programs fill more.
+# At least this number of tenths of the multiprocessors must have a block. Otherwise the many small programs of
+# `kernel.py` use the GPU better.
 _TENTHS = 7
-_DQ_STAGES = 3  # and 4 took as long
-# Longer sequences have two stages where several blocks share a pair: 1058 us at 1 x 8192, and 1077 with three.
+_DQ_STAGES = 3  # number of stages; four stages took the same time
+# Longest sequence with three stages. Longer sequences have two stages if several blocks share a pair of key tiles: at 1
+# x 8192 tokens, two stages took 1058 us and three took 1077 us.
 _THREE_STAGES_TO = 4096
 
 
@@ -106,7 +111,8 @@ def dkdv_spec(batch: int, seq_len: int, heads: int, kv_heads: int) -> KernelSpec
     tokens, pairs = batch * seq_len, _pairs(batch, seq_len, kv_heads)
     cluster = _cluster(pairs)
     stages = _stages(seq_len, cluster)
-    # What each other block of a cluster sends of a tile's sums: of 16 units, 8 registers of each of 256 threads.
+    # Bytes that a block sends to each other block of its cluster for a tile's sums: of 16 units, 8 registers of each of
+    # 256 threads.
     exchange = (cluster - 1) * -(-16 // cluster) * 8 * 256 * 4
     ring = stages * (2 * _TILE_BYTES + 2 * 4 * _ROWS)
     shared_memory = 4 * _TILE_BYTES + ring + exchange + 8 * (2 * stages + 4)

@@ -50,21 +50,24 @@ from reference_impl.kernels.registry import (
     shared_memory_bytes,
 )
 
-# Rows of a tile by dtype: 64 is a warp group's matrix instruction on Hopper; two programs fit a multiprocessor. fp32
-# tiles take twice the shared memory.
+# Data type -> number of rows in a tile. 64 rows is what one matrix instruction of a Hopper warp group takes, and two
+# programs then fit on a multiprocessor. Tiles in fp32 take twice the shared memory, so they have half the rows.
 _BLOCKS = {"bf16": 64, "fp16": 64, "fp32": 32}
 _WARPS = 4
 _STAGES = 2
-# The forward by descriptors holds three key and value tiles: at 4 x 2048 tokens 113 us on an H200, and 128 with two;
-# by loads of the threads 125 and 133, without the loop of its own for whole blocks 142.
+# Number of key and value tiles that the forward kernel with descriptors holds. At 4 x 2048 tokens on an H200, it took
+# 113 us with three tiles, and 128 us with two. When the threads load the tiles themselves, it took 125 and 133 us.
+# Without a separate loop for whole blocks, it took 142 us.
 _TILED_STAGES = 3
-# Tokens of a sequence from which tiles are read by descriptor. A launch makes its descriptors on the host, for which a
-# step that is not captured waits; at 4 x 512 on an H200 the captured step gained nothing (26.8 ms, with them 26.9).
+# Smallest number of tokens in a sequence for which tiles are read by descriptor. A launch creates its descriptors on
+# the host, so a step that is not captured waits for this. At 4 x 512 tokens on an H200 the captured step gained
+# nothing: 26.8 ms without descriptors, and 26.9 ms with them.
 _TILED_FROM = 1024
-# Rows of a program of the two small kernels: 16 bytes or two times 16 bytes a thread at D = 128.
+# Number of rows of a program in the two small kernels: each thread then loads 16 bytes, or two times 16 bytes, at D =
+# 128.
 _DELTA_ROWS = 16
 _REDUCE_ROWS = 8
-# tl.dot needs 16 columns at least: 8 in each half of a head.
+# `tl.dot` needs at least 16 columns, so each half of a head has at least 8.
 _MIN_HALF_BLOCK = 8
 
 
@@ -86,7 +89,7 @@ def _forward_kernel(
     begin(PDL)
     WIDTH: tl.constexpr = (HEADS + 2 * KV_HEADS) * 2 * HALF
     batch, head = tl.program_id(0) // HEADS, tl.program_id(0) % HEADS
-    # The programs with most keys start first.
+    # Start the programs with most keys first.
     block = tl.num_programs(1) - 1 - tl.program_id(1)
     key_head = HEADS + head // (HEADS // KV_HEADS)
     value_head = key_head + KV_HEADS
@@ -109,7 +112,7 @@ def _forward_kernel(
     normed = (summed / total[:, None]).to(output.dtype.element_ty)
     mask = (row < S)[:, None] & inside[None, :]
     tl.store(out + row[:, None] * (HEADS * 2 * HALF) + column[None, :], normed, mask=mask)
-    # From base 2 to the natural logarithm.
+    # Convert from base 2 to the natural logarithm.
     natural = (maximum + tl.log2(total)) * 0.6931471805599453
     tl.store(log_sum_exp + tl.program_id(0) * S + row, natural, mask=row < S)
 
@@ -165,7 +168,7 @@ def _backward_kernel(
     value_head = key_head + KV_HEADS
     token = (batch * S).to(tl.int64)
     sums, deltas = log_sum_exp + tl.program_id(0) * S, delta + tl.program_id(0) * S
-    # The longest programs of both roles start first: key block 0, the last query block.
+    # Start the longest programs of both roles first: key block 0, and the last query block.
     rank = tl.program_id(1) // 2
     BLOCKS: tl.constexpr = (S + BLOCK - 1) // BLOCK
     if tl.program_id(1) % 2 == 0:
@@ -186,7 +189,7 @@ def _backward_kernel(
             qkv, grad_output, head, key_head, value_head, token, sums, deltas, block,
             S, WIDTH, OUT_WIDTH, HALF, HALF_BLOCK, BLOCK, SCALE, TILED,
         )  # fmt: skip
-        # The tile's columns are the two halves of a head, side by side.
+        # The columns of the tile are the two halves of a head, side by side.
         halves = tl.permute(tl.reshape(query_grad, (BLOCK, 2, HALF_BLOCK)), (0, 2, 1))
         a, b = tl.split(halves)
         rotate_back(grad_qkv + token * WIDTH + head * 2 * HALF, a, b, cos, sin, row, row, S, S, WIDTH, HALF, HALF_BLOCK)

@@ -172,7 +172,8 @@ def key_value_gradient(  # type: ignore[no-untyped-def]  # noqa: ANN201
         grad = load_tile(grad_output, token, other * BLOCK, head, S, OUT_WIDTH, HALF, HALF_BLOCK, BLOCK, TILED)
         log2_sum = tl.load(log_sum_exp + position, mask=position < S, other=0.0) * 1.4426950408889634
         delta = tl.load(deltas + position, mask=position < S, other=0.0)
-        # Transposed, [keys, queries], so that P^T and dS^T are left factors as they are computed.
+        # Compute the transposed scores, [keys, queries]. So P^T and dS^T can be used as left factors in the form in
+        # which they are computed.
         scores = tl.dot(keys, tl.trans(query), input_precision="ieee") * (SCALE * 1.4426950408889634)
         weights = tl.exp2(scores - log2_sum[None, :])
         weights = tl.where(row[:, None] <= position[None, :], weights, 0.0)

@@ -55,13 +55,15 @@ def _scale_reduce_kernel(
     lane = tl.arange(0, SIZE)
     total = tl.zeros([SIZE], tl.float32)
     start = tl.load(group_starts + group)
-    # The loop has a compiled length, the steps that a single group of all partials needs; its masks are the group's.
+    # The length of the loop is a compile-time constant: the number of passes that are needed if one group has all
+    # partial sums. The masks select the partial sums of this group.
     for step in range(0, PARTIALS, SIZE):
         index = start + step + lane
         total += tl.load(partials + index, mask=index < end, other=0.0)
     norm = tl.sqrt_rn(tl.sum(total))
     tl.store(norms + group, norm)
-    # A NaN norm must give a NaN scale, as with torch's clamp, so that a bad step shows and is not trained on.
+    # A NaN norm must give a NaN scale, as with torch's clamp. So a step with NaN gradients becomes visible, instead of
+    # being trained on unnoticed.
     scale = tl.div_rn(tl.full([], MAX_NORM, tl.float32), norm + EPS)
     tl.store(scales + group, tl.minimum(scale, 1.0, propagate_nan=tl.PropagateNan.ALL))
 

@@ -43,6 +43,7 @@ def scale_apply_(flat: Tensor, scales: Tensor, starts: Tensor, counts: Tensor, g
     """Multiply each element of ``flat`` [n] in place by its group's scale. groups int32 [P]: a partial's group."""
     index, exists = _elements(starts, counts)
     factor = torch.ones_like(flat)
-    # Lanes that do not exist write to their partial's first element, so they carry that element's factor.
+    # The index of a lane that does not exist points to the first element of its partial sum. So it gets the factor of
+    # that element.
     factor[index.flatten()] = scales[groups][:, None].expand_as(exists).flatten()
     flat.mul_(factor)

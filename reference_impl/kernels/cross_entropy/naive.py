@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-IGNORED = -100  # a target that is ignored
+IGNORED = -100  # the target value that marks a token without a loss
 
 
 def forward_backward_(logits: Tensor, targets: Tensor, scale: Tensor | float) -> Tensor:
@@ -16,7 +16,7 @@ def forward_backward_(logits: Tensor, targets: Tensor, scale: Tensor | float) ->
     inner = logits if logits.dtype == torch.float64 else logits.float()
     valid = targets != IGNORED
     index = torch.where(valid, targets, 0)[:, None]
-    # the maximum first: of large logits a log-sum-exp keeps too few digits for the difference
+    # Subtract the maximum first. The log-sum-exp of large logits has too few digits left for the difference.
     below = inner - inner.amax(dim=1, keepdim=True)
     log_probability = below - torch.logsumexp(below, dim=1, keepdim=True)
     loss = -log_probability.gather(1, index).squeeze(1)

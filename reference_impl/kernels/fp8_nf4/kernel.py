@@ -26,7 +26,7 @@ from reference_impl.kernels.registry import KernelArgumentError, KernelSpec, Poi
 BLOCK_ELEMENTS = 64
 _WORD_ELEMENTS = 8
 _NUM_WARPS = 4
-_WORDS = 4 * 32 * _NUM_WARPS  # four words a thread
+_WORDS = 4 * 32 * _NUM_WARPS  # each thread decodes four words
 _TILE_ROWS = 128
 
 
@@ -49,7 +49,8 @@ def _rows_kernel(
     factor = tl.load(absmax + index // 8, mask=inside, other=0.0)
     factor *= tl.load(inverse + index // WORDS_A_ROW, mask=inside, other=0.0)
     element = tl.arange(0, 8)
-    # Little-endian words: element e is nibble e ^ 1 from below, because each byte's high nibble comes first.
+    # Words are little-endian, and the high nibble of each byte comes first. So element e is nibble e ^ 1, counted from
+    # the low end.
     code = (word[:, None] >> (4 * (element ^ 1))[None, :]) & 15
     value = tl.reshape(tl.gather(codebook, tl.reshape(code, [WORDS * 8]), 0), [WORDS, 8]) * factor[:, None]
     pointers = out + index[:, None] * 8 + element[None, :]

@@ -46,7 +46,7 @@ def _forward_kernel(
     value = tl.load(x + offset, mask=inside, other=0.0).to(tl.float32)
     g = tl.load(gain + column, mask=inside, other=0.0)
     if ADD:
-        # The norm sees the sum as the next layer will: rounded to the data's dtype.
+        # Use the sum as the next layer will read it: rounded to the data type.
         rounded = (value + tl.load(residual + offset, mask=inside, other=0.0).to(tl.float32)).to(x.dtype.element_ty)
         tl.store(total + offset, rounded, mask=inside)
         value = rounded.to(tl.float32)
@@ -97,7 +97,7 @@ def _backward_kernel(
         result = inverse_rms * (grad_normed - normed * (tl.sum(grad_normed * normed) / H))
         if ADD_RESIDUAL:
             result += tl.load(grad_residual + offset, mask=inside, other=0.0).to(tl.float32)
-        # FP8 of the values that the other readers of this gradient read.
+        # Convert the rounded values to FP8, because the other readers of this gradient read the rounded values, too.
         rounded = result.to(grad_x.dtype.element_ty)
         tl.store(grad_x + offset, rounded, mask=inside)
         wide = rounded.to(tl.float32)
@@ -171,10 +171,10 @@ def specializations(*, tokens: int, hidden: int, eps: float, dtype: str, blocks:
     """Return every kernel that norms of [tokens, hidden] activations of `dtype` launch in a step with FP8 products."""
     later_inputs = [forward_spec(tokens, hidden, eps, dtype, add=True, keep=True)] if blocks > 1 else []
     return [
-        forward_spec(tokens, hidden, eps, dtype, add=False, keep=True),  # the first block's input
+        forward_spec(tokens, hidden, eps, dtype, add=False, keep=True),  # for the input of the first block
         *later_inputs,
         forward_spec(tokens, hidden, eps, dtype, add=True, keep=False),
-        backward_spec(tokens, hidden, dtype, add_residual=False),  # the final norm
+        backward_spec(tokens, hidden, dtype, add_residual=False),  # for the final norm
         backward_spec(tokens, hidden, dtype, add_residual=True),
     ]
 
@@ -197,7 +197,7 @@ def add_forward(
     y = torch.empty_like(x) if keep else None
     data, scale = empty_rows(tokens, hidden, x)
     rstd, norm = (torch.empty(tokens, dtype=torch.float32, device=x.device) for _ in range(2))
-    # A kernel argument must be a tensor: x stands for tensors that are not read or not written.
+    # A kernel argument must be a tensor. So pass x in the place of a tensor that is not read or not written.
     read, written = x if residual is None else residual, x if y is None else y
     launch(spec, x, read, gain, total, written, data, scale, rstd, norm)
     return total, y, data, scale, rstd, norm
@@ -217,7 +217,7 @@ def backward_to_partials(
     require_shape(spec.op, "gain", gain, (hidden,))
     require_shape(spec.op, "rstd", rstd, (tokens,))
     if grad_residual is None:
-        grad_residual = grad_y  # not read
+        grad_residual = grad_y  # the kernel does not read this argument
     require_shape(spec.op, "grad_residual", grad_residual, (tokens, hidden))
     require_shape(spec.op, "partials", partials, (spec.grid[0], hidden))
     grad_x = torch.empty_like(x)

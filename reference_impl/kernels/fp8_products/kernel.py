@@ -29,12 +29,13 @@ from reference_impl.kernels.registry import KernelSpec, Pointer, launch, load, r
 from reference_impl.kernels.target import hopper
 
 _FOLDER = Path(__file__).parent
-_DEPTH = 128  # of a stage: 128 bytes
-_TURNED = 32  # rows of a weight that are laid down in turns
-_SCALE_BYTES = 2 * COLUMNS + 4 * ROWS  # of a warp group
-_AHEAD_BYTES = 4 * 4 * 16 * 128  # of a warp group: four steps of four reads of 16 bytes, of 128 threads
-# Tokens from which the kernels serve. On an H100 (us; the library's products and `kernels/fp8_swiglu`, then these): up
-# 35, 31 at 512 tokens, 120, 101 at 2048, 473, 415 at 8192; down's gradient 33, 26 and 111, 74 and 420, 298.
+_DEPTH = 128  # number of elements of a stage in the summed dimension; they take 128 bytes
+_TURNED = 32  # number of rows of a weight that are transposed together
+_SCALE_BYTES = 2 * COLUMNS + 4 * ROWS  # bytes of scales for one warp group
+_AHEAD_BYTES = 4 * 4 * 16 * 128  # bytes for one warp group: four steps of four reads of 16 bytes, by 128 threads
+# Smallest number of tokens for which the kernels are used. Times on an H100 in us, first with the library's products
+# and `kernels/fp8_swiglu`, then with these kernels. Up: 35 and 31 at 512 tokens, 120 and 101 at 2048, 473 and 415 at
+# 8192. Down's gradient: 33 and 26, 111 and 74, 420 and 298.
 _FROM = 512
 
 

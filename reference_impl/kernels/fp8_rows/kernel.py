@@ -18,7 +18,7 @@ from torch import Tensor
 from reference_impl.kernels.dependent_launch import begin
 from reference_impl.kernels.registry import KernelSpec, Pointer, device_function, dtype_name, kernel, launch
 
-# Elements a thread of a row kernel holds: two 16-byte loads of bf16.
+# Number of elements that each thread of a row kernel holds: two 16-byte loads of bf16.
 _ELEMENTS_PER_THREAD = 16
 
 

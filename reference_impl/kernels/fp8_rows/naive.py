@@ -13,11 +13,12 @@ import torch
 from torch import Tensor
 
 LARGEST = 448.0
-# amax = 1.m * 2^e is at most 448 = 1.75 * 2^8 times 2^(e - 8) where 1.m <= 1.75, else times 2^(e - 7): adding what
-# 1.75 lacks to 2 carries into the exponent exactly there.
+# Let amax = 1.m * 2^e. If 1.m <= 1.75, the smallest power of two whose product with 448 = 1.75 * 2^8 is at least amax
+# is 2^(e - 8). Otherwise it is 2^(e - 7). To choose, add CARRY to the fraction bits: the sum carries into the exponent
+# exactly if 1.m > 1.75.
 CARRY = 0x1FFFFF
 FRACTION_BITS = 23
-INVERSE_EXPONENT = 254  # exponent fields of a power of two and of its inverse add up to this
+INVERSE_EXPONENT = 254  # the exponent fields of a power of two and of its inverse have this sum
 NOT_FINITE = 255
 OFFSET = 8
 

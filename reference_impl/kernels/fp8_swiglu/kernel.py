@@ -26,7 +26,8 @@ from reference_impl.kernels.registry import (
     require_shape,
 )
 
-# Elements of one operand a thread holds: the backward keeps two results of each in registers.
+# Number of elements of one operand that each thread holds. The backward kernel keeps two results for each element in
+# registers.
 _ELEMENTS_PER_THREAD = 32
 _MAX_WARPS = 16
 

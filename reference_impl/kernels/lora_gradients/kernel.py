@@ -42,18 +42,18 @@ class Tiles(NamedTuple):
     4 to 16 chunks) took up to a third longer.
     """
 
-    rows: int = 64  # tokens of a tile: a turn of the loop
+    rows: int = 64  # number of tokens in a tile, which one pass of the loop handles
     columns: int = 128
     warps: int = 4
     stages: int = 3
     most_chunks: int = 8
-    chunk_rows: int = 128  # tokens of a chunk at least
-    elements: int = 2048  # of both products, of a program that adds up chunks
+    chunk_rows: int = 128  # smallest number of tokens in a chunk
+    elements: int = 2048  # number of elements of both products that are added up by one program
 
 
-# Tiles by data type: those of fp32 take twice the shared memory, and no tensor core.
+# Data type -> tiles. In fp32, tiles take twice the shared memory and cannot use tensor cores, so they are smaller.
 _TILES = {"bf16": Tiles(), "fp16": Tiles(), "fp32": Tiles(rows=32, columns=64, stages=2)}
-# tl.dot needs 16 columns at least; ranks beyond the maximum belong to other programs.
+# `tl.dot` needs at least 16 columns. Ranks beyond the maximum are handled by other programs.
 _FEWEST_RANKS = 16
 _MOST_RANKS = 64
 
@@ -81,7 +81,7 @@ def _partials_kernel(
     RANK_BLOCKS: tl.constexpr = (RANKS + RANK_BLOCK - 1) // RANK_BLOCK
     block = tl.program_id(0) // RANK_BLOCKS
     of_b = block < OUTPUT_BLOCKS
-    # Both products are one loop, over other operands.
+    # Both products use the same loop with different operands.
     wide = tl.where(of_b, grad_qkv, residual)
     narrow = tl.where(of_b, low_rank, grad_low_rank)
     width = tl.where(of_b, OUTPUTS, HIDDEN)
@@ -101,7 +101,7 @@ def _partials_kernel(
         narrow_mask = inside[:, None] & (rank < RANKS)[None, :]
         tile = tl.load(wide + row[:, None] * width + column[None, :], mask=wide_mask, other=0.0)
         factor = tl.load(narrow + row[:, None] * RANKS + rank[None, :], mask=narrow_mask, other=0.0)
-        # A factor of one leaves the operand of grad_b as it is.
+        # For grad_b the factor is 1, which leaves the operand unchanged.
         scale = tl.load(rstd + row, mask=inside & (block >= OUTPUT_BLOCKS), other=1.0)
         scaled = (factor.to(tl.float32) * scale[:, None]).to(factor.dtype)
         total = tl.dot(tl.trans(tile), scaled, total, input_precision="ieee")

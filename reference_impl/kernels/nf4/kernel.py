@@ -38,10 +38,11 @@ NESTED_BLOCKS = 256
 """absmax values that share one fp32 scale under double quantization."""
 
 _WORD_ELEMENTS = 8
-# One word a thread: then the words' layout is that of the stores, and no data crosses threads.
+# Each thread decodes one word at a time. So the words have the same layout as the stores, and no data must move between
+# threads.
 _NUM_WARPS = 4
 _WORDS = 32 * _NUM_WARPS
-_CHUNKS = 4  # words that a thread has in flight before it decodes the first; the kernels name each
+_CHUNKS = 4  # number of words that a thread has requested before it decodes the first; the kernels name each word
 
 
 @device_function
@@ -96,7 +97,8 @@ def _decode_and_store(
 ) -> None:
     WORDS: tl.constexpr = words.shape[0]
     element = tl.arange(0, 8)
-    # Little-endian words: element e is nibble e ^ 1 from below, because each byte's high nibble comes first.
+    # Words are little-endian, and the high nibble of each byte comes first. So element e is nibble e ^ 1, counted from
+    # the low end.
     code = (words[:, None] >> (4 * (element ^ 1))[None, :]) & 15
     value = tl.reshape(tl.gather(codebook, tl.reshape(code, [WORDS * 8]), 0), [WORDS, 8]) * absmax[:, None]
     pointers = out + index[:, None] * 8 + element[None, :]
@@ -180,7 +182,7 @@ def _spec(op: str, function: Any, pointers: tuple[Pointer, ...], rows: int, cols
         pointers=pointers,
         constexprs={"WORD_COUNT": word_count, "WORDS": _WORDS},
         grid=(-(-word_count // (_CHUNKS * _WORDS)),),
-        # absmax = level * scale + offset is two roundings in torch and in bitsandbytes.
+        # absmax = level * scale + offset has two roundings in torch and in bitsandbytes, so do not fuse them into one.
         enable_fp_fusion=False,
     )
 

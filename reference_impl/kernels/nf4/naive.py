@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 BLOCK = 64
-NESTED_BLOCK = 256  # absmax values that share one scale under double quantization
+NESTED_BLOCK = 256  # number of absmax values that share one scale in double quantization
 
-# QLoRA's 16 quantiles of a normal distribution, as bitsandbytes rounds them.
+# QLoRA's 16 quantiles of a normal distribution, with the rounding of bitsandbytes.
 CODEBOOK = torch.tensor(
     [
         -1.0,
@@ -30,7 +30,8 @@ CODEBOOK = torch.tensor(
     ],
     dtype=torch.float32,
 )
-# Row b holds the two values of byte b, high nibble first: one lookup a byte, a quarter of the time of two.
+# Row b holds the two values of byte b, high nibble first. One lookup per byte takes a quarter of the time of two
+# lookups.
 PAIRS = torch.stack((CODEBOOK.repeat_interleave(16), CODEBOOK.repeat(16)), dim=1)
 
 

@@ -37,27 +37,32 @@ from reference_impl.kernels.registry import (
 from reference_impl.kernels.target import hopper
 
 _FOLDER = Path(__file__).parent
-WARPS = 12  # a group that feeds, two that multiply
+WARPS = 12  # number of warps: one warp group loads, and two warp groups multiply
 STAGES = 4
-ROWS, COLUMNS, _DEPTH = 128, PANEL, 64  # of a tile, and of a stage
+ROWS, COLUMNS, _DEPTH = 128, PANEL, 64  # rows and columns of a tile, and depth of a stage
 CLUSTER = 2
-# Of shared memory: alignment, the ring, the barriers. Epilogues have the rest.
+# Bytes of shared memory for the alignment, the ring of stages, and the barriers. Epilogues use the rest.
 SHARED_BYTES = 1024 + STAGES * (ROWS + COLUMNS) * 128 + 192
-# Pairs of tiles below each other that are under way together: 4, 8 and 16 took 628, 613 and 634 us at 8192 tokens.
+# Number of pairs of tiles, one below the other, that are computed at the same time. With 4, 8 and 16 pairs, 8192 tokens
+# took 628, 613 and 634 us.
 GROUP = 8
-_CHUNK = 64  # rows and columns of what an epilogue moves at a time
+_CHUNK = 64  # number of rows, and of columns, that an epilogue moves at a time
 _CHUNK_BYTES = _CHUNK * _CHUNK * 2
-_NARROW = 32  # columns of it where gate and up go through it
+_NARROW = 32  # number of columns of such a chunk in the epilogue of gate and up
 _NARROW_BYTES = _CHUNK * _NARROW * 2
-# Tokens from which a kernel serves. Below, tiles are too few for all multiprocessors, and a library has smaller ones.
-# On an H100 (us; library with the kernels around it, here): up 52.2, 48.7 at 512 tokens, 190, 158 at 2048; down 41.2,
-# 38.1 and 145, 108; the last product alone, without the addition, 31.1, 66.7, 72.9, 76.2, and 145, 149 at 4096 tokens.
-# On an H200, where one thread moves an epilogue's chunks: down 35.5, 34.7 at 512 tokens, 130, 96 at 2048.
+# Smallest number of tokens for which each kernel is used. With fewer tokens, there are too few tiles for all
+# multiprocessors, and a library has kernels with smaller tiles. Times in us on an H100, first with the library and the
+# kernels around it, then with this kernel. Up: 52.2 and 48.7 at 512 tokens, 190 and 158 at 2048. Down: 41.2 and 38.1,
+# 145 and 108. The last product, where the library's time is without the addition: 31.1 and 66.7, 72.9 and 76.2, and 145
+# and 149 at 4096 tokens. On an H200, where one thread moves the chunks of an epilogue, down: 35.5 and 34.7 at 512
+# tokens, 130 and 96 at 2048.
 _UP_FROM = 512
 _DOWN_BACKWARD_FROM = 512
 _ADD_FROM = 4096
-# Tokens and vocabulary from which `head_logits` serves. With the loss and the gradient's product (us; a library and a
-# loss that reads twice, here): 863, 818 at 512 tokens of 151,936; 552, 647 at 300; 194, 203 at a vocabulary of 32,000.
+# Smallest number of tokens, and smallest vocabulary, for which `head_logits` is used. Times in us, including the loss
+# and the product for the gradient, first with a library and a loss that reads the logits twice, then with this kernel:
+# 863 and 818 at 512 tokens with a vocabulary of 151,936; 552 and 647 at 300 tokens; 194 and 203 with a vocabulary of
+# 32,000.
 _HEAD_FROM = 512
 _HEAD_VOCABULARY_FROM = 100_000
 
@@ -89,7 +94,7 @@ def serves_head(tokens: int, hidden: int, vocabulary: int, dtype: torch.dtype) -
 
 
 def _serves(tokens: int, least: int, dtype: torch.dtype, *widths: int) -> bool:
-    # A row is a multiple of 16 bytes, which the copy engine asks for; a panel's width fits what is there.
+    # The copy engine requires rows whose size is a multiple of 16 bytes. A panel must not be wider than the matrix.
     fits = all(width % 8 == 0 and width >= COLUMNS for width in widths)
     return hopper() and dtype is torch.bfloat16 and tokens >= least and fits
 
@@ -170,7 +175,7 @@ def up_spec(tokens: int, hidden: int, intermediate: int) -> KernelSpec:
             _gated_chunks(2, tokens, intermediate),
             _chunks(3, tokens, intermediate, _NARROW),
         ),
-        epilogue_bytes=2 * 3 * _NARROW_BYTES,  # two buffers of gate, up and act
+        epilogue_bytes=2 * 3 * _NARROW_BYTES,  # two buffers, each for gate, up and their activation
     )
 
 
@@ -187,7 +192,7 @@ def down_backward_spec(tokens: int, hidden: int, intermediate: int) -> KernelSpe
             _gated_chunks(2, tokens, intermediate),
             _gated_chunks(3, tokens, intermediate),
         ),
-        epilogue_bytes=4 * 2 * _NARROW_BYTES,  # four buffers of gate and up
+        epilogue_bytes=4 * 2 * _NARROW_BYTES,  # four buffers, each for gate and up
     )
 
 
@@ -242,7 +247,8 @@ def head_spec(tokens: int, hidden: int, vocabulary: int) -> KernelSpec:
             Address(4),
         ),
         epilogue_bytes=2 * _CHUNK_BYTES,
-        group=-(-tokens // (2 * ROWS)),  # all of them: a panel of the head is read from memory once
+        # put all tiles in one group, so that each panel of the head is read from memory only once
+        group=-(-tokens // (2 * ROWS)),
         statistics=("maxima", "totals"),
     )
 

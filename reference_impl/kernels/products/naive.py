@@ -76,7 +76,7 @@ def head_logits(x: Tensor, head: Tensor, out: Tensor) -> tuple[Tensor, Tensor]:
     """
     out.copy_(_product(x, head.t()))
     panels = [panel.to(torch.promote_types(out.dtype, torch.float32)) for panel in torch.split(out, PANEL, dim=1)]
-    # finite, as -inf - -inf would be NaN
+    # Use a finite lowest value, because -inf - -inf would be NaN.
     lowest = torch.finfo(torch.float32).min
     maxima = torch.stack([panel.amax(dim=1).clamp(min=lowest) for panel in panels], dim=1)
     totals = [(panel - maxima[:, index, None]).exp().sum(dim=1) for index, panel in enumerate(panels)]

@@ -31,15 +31,15 @@ from reference_impl.kernels.registry import (
     require_shape,
 )
 
-# Rows a stage-1 program of the backward: at least two, so that partials cost less than the rows that they sum, and at
-# most _MAX_PARTIALS programs, about four for each multiprocessor of a large GPU.
+# Number of rows that a program of the first backward stage handles: at least two, so that partial sums cost less than
+# the rows that they sum. There are at most _MAX_PARTIALS programs, about four for each multiprocessor of a large GPU.
 _MIN_ROWS = 2
 _MAX_PARTIALS = 512
-# Tile of the partials' reduction, and its warps: here and in `kernels/lora_gradients`.
+# Tile and number of warps for the reduction of partial sums, used here and in `kernels/lora_gradients`.
 REDUCE_ROWS = 256
 REDUCE_COLUMNS = 16
 REDUCE_WARPS = 8
-# Elements a thread of the row kernels holds: two 16-byte loads of bf16.
+# Number of elements that each thread of the row kernels holds: two 16-byte loads of bf16.
 _ELEMENTS_PER_THREAD = 16
 
 
@@ -87,7 +87,7 @@ def _add_forward_kernel(
     left = tl.load(x + offset, mask=inside, other=0.0).to(tl.float32)
     right = tl.load(residual + offset, mask=inside, other=0.0).to(tl.float32)
     g = tl.load(gain + column, mask=inside, other=0.0)
-    # The norm sees the sum as the next layer will: rounded to the data's dtype.
+    # Use the sum as the next layer will read it: rounded to the data type.
     rounded = (left + right).to(total.dtype.element_ty)
     value = rounded.to(tl.float32)
     scale = 1.0 / tl.sqrt_rn(tl.sum(value * value) / H + EPS)
@@ -279,7 +279,7 @@ def specializations(*, tokens: int, hidden: int, eps: float, dtype: str) -> list
         add_forward_spec(tokens, hidden, eps, dtype),
         backward_spec(tokens, hidden, dtype, add_residual=False),
         backward_spec(tokens, hidden, dtype, add_residual=True),
-        reduce_gain_spec(tokens, hidden, 1),  # the final norm
+        reduce_gain_spec(tokens, hidden, 1),  # for the final norm
     ]
 
 
@@ -343,7 +343,7 @@ def backward_to_partials(
     require_shape(spec.op, "gain", gain, (hidden,))
     require_shape(spec.op, "rstd", rstd, (tokens,))
     if grad_residual is None:
-        grad_residual = grad_y  # not read, but a kernel argument must be a tensor
+        grad_residual = grad_y  # the kernel does not read this argument, but a kernel argument must be a tensor
     require_shape(spec.op, "grad_residual", grad_residual, (tokens, hidden))
     require_shape(spec.op, "partials", partials, (spec.grid[0], hidden))
     grad_x = torch.empty_like(x)

@@ -19,7 +19,7 @@ from torch import Tensor
 from reference_impl.kernels.dependent_launch import begin
 from reference_impl.kernels.registry import KernelSpec, Pointer, dtype_name, kernel, launch, require_shape
 
-# Eight elements a thread: one 16-byte load of bf16 from each operand.
+# Each thread handles eight elements, which are one 16-byte load of bf16 from each operand.
 _NUM_WARPS = 4
 _BLOCK = 8 * 32 * _NUM_WARPS
 
