@@ -21,7 +21,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 _PYTHON = re.compile(r"Programming Language :: Python :: (3\.\d+)")
-VERSIONS = [found[1] for line in PROJECT["classifiers"] if (found := _PYTHON.fullmatch(line))]  # the oldest first
+# the supported versions of Python, the oldest first
+VERSIONS = [found[1] for line in PROJECT["classifiers"] if (found := _PYTHON.fullmatch(line))]
 
 
 def torch_versions() -> tuple[str, str]:

@@ -57,7 +57,7 @@ class Published:
     header: Header
     verdicts: VerdictFile
     drill: DrillRecord | None
-    shown: str  # what a reader opens: its page, or the summary of one that was published without
+    shown: str  # the file that a reader opens: the run's page, or its summary if it was published without a page
 
 
 def published(reports: Path) -> list[Published]:

@@ -18,7 +18,7 @@ from harness.contract.schema import parts_of
 from harness.kinds.speed.speed_figures import LastTiming
 
 ROOT = Path(__file__).parents[2]
-TIMES = (1.05, 1.15, 1.30)  # the demanded ratio
+TIMES = (1.05, 1.15, 1.30)  # true ratios, as multiples of the required ratio
 HEAD = ("claim", "workload", "demanded", "processes", "noise of", *(f"decided at {times:.2f} times" for times in TIMES))
 
 

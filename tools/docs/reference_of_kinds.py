@@ -18,7 +18,8 @@ from harness.contract.schema import part_model
 from harness.kinds import BUILT_IN
 
 Schema = Mapping[str, Any]
-OF_ALL = "TrajectoryMatchClaim"  # any kind: its fields that the kind's own part has not are those of all claims
+# any kind will do: those of its fields that are not in the kind's own part are the fields of all claims
+OF_ALL = "TrajectoryMatchClaim"
 COMPOSITE = "A claim of `kind: composite` has `parts`, each of one of the kinds below; the worst decides."
 CASES = "[cases](../writing-a-contract.md#3-take-the-numbers-from-somewhere)"
 WORDS = {"string": "text", "number": "number", "integer": "whole number", "boolean": "`true` or `false`"}

@@ -17,7 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PUBLISHED = ROOT / "reports" / "gates" / "2026-11-30-h200-captured"
-SIZES = {"report-light": (1200, 900), "first-failure": (1200, 720)}  # CSS pixels
+SIZES = {"report-light": (1200, 900), "first-failure": (1200, 720)}  # width and height of each picture in CSS pixels
 BLOCKS = re.compile(r"<!-- (file|change to): train\.py -->\n```\w+\n(.*?)```", re.DOTALL)
 
 

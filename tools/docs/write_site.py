@@ -28,7 +28,7 @@ import page_tables
 from harness.evidence import layout
 
 ROOT = Path(__file__).parents[2]
-PAGES = ROOT / "build" / "site-pages"  # `docs_dir` of mkdocs.yml
+PAGES = ROOT / "build" / "site-pages"  # this folder is the `docs_dir` of mkdocs.yml
 SITE = ROOT / "site"
 OUTSIDE = (
     *("README.md", "ARCHITECTURE.md", "CHANGELOG.md", "CODE_OF_CONDUCT.md", "CONTRIBUTING.md", "SECURITY.md"),

@@ -22,7 +22,7 @@ from harness.extras.upstream.items import Item
 
 ROOT = Path(__file__).parents[2]
 NOT_PUBLISHED = "not published yet"
-FOLDERS = ("accuracy", "gates")  # of published runs that do not lie in reports/ itself
+FOLDERS = ("accuracy", "gates")  # folders in reports/ that contain published runs
 UNPUBLISHED = "decided, unpublished"
 SUPPORTING = "follows another"
 OUT_OF_SCOPE = "out of scope"
@@ -34,7 +34,7 @@ STATES = {
     SUPPORTING: "names or surrounds another item, which has its own row",
     OUT_OF_SCOPE: "in a file about something else",
 }
-LONGEST = 120  # characters of what upstream's claim says
+LONGEST = 120  # largest number of characters of upstream's claim that are shown
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def place(name: str) -> str:
     """Return the path of a published run's page, relative to docs/. A missing run is assumed to be in reports/."""
     folders = [folder for folder in (REPORTS, *(REPORTS / name for name in FOLDERS)) if (folder / name).is_dir()]
     folder = folders[0] if folders else REPORTS
-    # a part that the page of several runs shows has a summary alone
+    # A run that is a part of another run's page has no page of its own, only a summary.
     shown = layout.PAGE if not folders or (folder / name / layout.PAGE).is_file() else layout.SUMMARY
     return f"../{folder.relative_to(ROOT).as_posix()}/{name}/{shown}"
 

@@ -136,7 +136,8 @@ def _work(target: Target, give: Give, shared: _Shared) -> None:
     def one(case: bytes) -> None:
         shared.keep("case", case)
         shared.tried += 1
-        # where a library does not come back to Python, the timer of `_limited_time` is not heard
+        # While a library does not return to Python, the timer of `_limited_time` has no effect. So also set a limit of
+        # the system.
         resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(time.process_time() + 2 * ENDLESS), hard))
         try:
             shared.read += attempt(target, case)

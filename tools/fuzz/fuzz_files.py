@@ -153,7 +153,8 @@ def _checkpoint() -> dict[str, bytes]:
     return {
         "config.json": json.dumps(config).encode(),
         "model.safetensors.index.json": json.dumps(index).encode(),
-        "model.safetensors": weights[: 8 + length],  # its header; tensors of zeros come to it where it is written
+        # only the header; where the file is written, tensors of zeros are added
+        "model.safetensors": weights[: 8 + length],
     }
 
 

@@ -9,8 +9,9 @@ import marshal
 from collections.abc import Callable, Sequence
 from typing import Any
 
-Change = tuple[int, str, bytes, int]  # a place, what to do there, with which piece, how often
-Damage = tuple[int, str, Any]  # a place in a document, what to do there, with which value
+# a position, the kind of change, the piece of bytes to use, and the number of repetitions
+Change = tuple[int, str, bytes, int]
+Damage = tuple[int, str, Any]  # a position in a document, the kind of change, and the value to use
 PIECES = [
     *(b"\0", b"\n", b"\r", b"\t", b" ", b"\xff", b"\xed\xa0\x80", b"\xef\xbb\xbf", b"\xe2\x80\xa8", b"\x85", b"\x1b["),
     *(b"'", b'"', b"[", b"]", b"{", b"}", b": ", b"- ", b"? ", b"&a ", b"*a", b"!!python/object:os ", b"|", b"%"),
@@ -27,9 +28,9 @@ WHAT = ("insert", "replace", "delete", "repeat", "swap", "cut", "flip")
 OFTEN = (*[1] * 20, *[2, 5] * 8, *[100] * 3, 10_000, 100_000)
 TO_A_VALUE = ("replace", "replace", "replace", "remove", "rename", "double", "move", "nest")
 NUMBERS = (0, 1, 2, 3, 7, 10**6, 2**31, -1, 0.5, 1e-9, 1e9, 0.999999)
-ROW = 40  # bytes that say all of one input
-_CHOICES = 5  # of them are the caller's: which file, and how it is taken
-MOST_BYTES = 3 * 2**20  # of a mutated file: beyond every limit of a reader of text
+ROW = 40  # number of bytes that determine one input completely
+_CHOICES = 5  # the first bytes of a row are for the caller: they choose the file, and how the file is read
+MOST_BYTES = 3 * 2**20  # largest size of a mutated file in bytes; this is above the limit of every reader of text
 
 
 def changes(row: bytes) -> list[Change]:

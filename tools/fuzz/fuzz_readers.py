@@ -27,10 +27,10 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 CASES = ROOT / "tests" / "fuzz_cases"
-DRAW = 100  # inputs of a draw: hypothesis takes about 1 ms for each draw, and 1 µs for each byte of it
-BATCH = 5_000  # inputs of a process
-PROGRESS = 50_000  # inputs between two lines
-MOST_FINDINGS = 20  # of a target, which then ends
+DRAW = 100  # inputs per draw; hypothesis takes about 1 ms for each draw, and 1 µs for each byte of a draw
+BATCH = 5_000  # number of inputs that one process reads
+PROGRESS = 50_000  # number of inputs between two lines of progress
+MOST_FINDINGS = 20  # a target ends after this number of findings
 
 
 def warm(target: Target) -> None:
@@ -52,7 +52,7 @@ def drawn(target: Target, inputs: int, number: int, until: float, give: Callable
                 give(case)
 
     blocks = st.binary(min_size=DRAW * ROW, max_size=DRAW * ROW)
-    one_more = 2  # the first block of hypothesis is one of zeros
+    one_more = 2  # draw more blocks than needed, because the first block of hypothesis is all zeros
     seed(number)(_settings(inputs // DRAW + one_more)(given(blocks)(draw)))()
 
 

@@ -60,7 +60,7 @@ class Target:
     case: Callable[[bytes], bytes]
     attempt: Callable[[bytes], object]
     typed: tuple[type[Exception], ...] = ()
-    inputs: int = 100_000  # of a long run
+    inputs: int = 100_000  # number of inputs in a long run
 
 
 def _in_file(path: Path, read: Callable[[Path], object]) -> Callable[[bytes], object]:

@@ -30,7 +30,8 @@ NAMED: dict[str, tuple[str, ...]] = {
     "overrun": ("still running after",),
     "output": ("printed more than 10 MiB",),
     "full_disk": ("File too large",),
-    "closed_output": ("Bad file descriptor",),  # after the others: what they print last would go nowhere
+    # after the others in this order, because what they print last would otherwise be lost
+    "closed_output": ("Bad file descriptor",),
     "no_directory": ("the directory of the run was nothing",),
     "orphan": LEFT,
     "memory": ("MemoryError",),
@@ -44,11 +45,11 @@ NAMED_DESCRIBING = NAMED | {
     "output": ("more than 16 MiB of output",),
     "nonsense": ("a float, not a SystemDescription",),
 }
-# without files of its own, a process that describes has no directory to lose and no disk to fill
+# A process that describes systems has no files of its own. So it has no directory to lose and no disk to fill.
 NOT_DESCRIBING = {"no_directory", "full_disk", "overrun"}
-TOGETHER = 5  # combinations of a run: each that ends its process has the others executed once more
+TOGETHER = 5  # number of combinations in one run; each that ends its process makes the harness execute the others again
 WALL_LIMIT_S, HEARTBEAT_S = 400.0, 200.0
-OVERRUN_S, HANG_S = 25.0, 15.0  # a worker imports torch within, on a busy machine too
+OVERRUN_S, HANG_S = 25.0, 15.0  # seconds in which a worker can import torch, even on a busy machine
 DESCRIBE_S = 15.0
 STEPS = 5
 
@@ -68,7 +69,7 @@ def table() -> list[Combination]:
         one
         for one in found
         if not (one.phase in {"import", "describe"} and one.cause in NOT_DESCRIBING)
-        # nobody looks at what these return
+        # Leave out these combinations, because nobody reads what these functions return.
         and not (one.phase in {"import", "import_in_worker", "end"} and one.cause == "nonsense")
     ]
 

@@ -22,7 +22,7 @@ from page_tables import filled, table
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "long-checks.md"
-# nothing of these is installed: the reference trainer, and the tests' systems
+# Folders to import from, because neither the reference trainer nor the tests' systems are installed.
 PATH = (ROOT, ROOT / "tests" / "support", ROOT / "tools" / "docs")
 HEAD = ("part", "date", "commit", "machine", "seconds", "figures")
 PARTS: dict[str, tuple[str, ...]] = {

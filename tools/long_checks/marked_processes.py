@@ -21,11 +21,12 @@ def marked(mark: str, others: set[int] | None = None) -> list[int]:
             continue
         try:
             environment = Path(f"/proc/{name}/environ").read_bytes()
-        except OSError:  # it has ended, or belongs to another user
+        except OSError:  # the process has ended, or belongs to another user
             continue
         if text in environment.split(b"\0"):
             found.append(int(name))
-        elif environment:  # none while the process is being replaced by another program
+        elif environment:
+            # the environment is empty while another program is replacing the process, so look again later
             known.add(int(name))
     return found
 

@@ -41,7 +41,7 @@ COMMANDS = {
     "pytest": ("pytest", "-q", "gate.yaml", "--contract-gate", "--contract-reports"),
 }
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL)
-LIMIT_S = 40.0  # a command ends itself ten seconds after it was asked to
+LIMIT_S = 40.0  # seconds; a command ends ten seconds after it was told to, at the latest
 LEFT_S = 2.0
 PASS_S = 0.001
 
@@ -55,7 +55,8 @@ class Command:
     mark: str
     process: subprocess.Popen[bytes] = field(init=False)
     described: bool = False
-    others: set[int] = field(default_factory=set)  # processes without the mark: a look at each takes processor time
+    # ids of processes without the mark, which are not examined again, because each look takes processor time
+    others: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         environment = {**os.environ, MARK: self.mark.partition("=")[2], "PYTHONPATH": f"{SCRIPTED}:{ROOT}"}

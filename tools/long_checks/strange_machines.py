@@ -25,10 +25,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTED = ROOT / "docs" / "plugging-in-a-trainer.md"
-CLOSED = "closed"  # a folder of the work folder that takes no file
+CLOSED = "closed"  # name of a folder in the work folder to which nobody can write
 WITHOUT_COMPILERS = "bin"
 _COMPILER = re.compile(r"gcc|clang|(^|-)(cc|c\+\+|g\+\+|cpp|c89|c99|tcc|ld|as|nvcc|icx)([-.\d]*)$")
-_USER = ("--user", "--map-user=54321", "--map-group=54321")  # a number that no line of /etc/passwd names
+_USER = ("--user", "--map-user=54321", "--map-group=54321")  # a user number that has no line in /etc/passwd
 _LEFT = ("PATH", "SSL_CERT_FILE", "PIP_CERT", "PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS", "HTTPS_PROXY")
 
 
@@ -67,7 +67,8 @@ _ALL: dict[str, str | None] = {
     "PATH": f"{{work}}/{WITHOUT_COMPILERS}",
     "TMPDIR": "{work}/nowhere",
 }
-# without the two variables Python takes UTF-8 under LANG=C: many tests read our files in the locale's encoding
+# Without these two variables, Python uses UTF-8 under LANG=C. This circumstance needs that, because many tests read our
+# files in the locale's encoding.
 README = Circumstance({**_ALL, "PYTHONUTF8": None, "PYTHONCOERCECLOCALE": None}, other_user=True, offline=True)
 CIRCUMSTANCES = {
     "an ordinary machine": Circumstance(),

@@ -28,7 +28,8 @@ from harness.first_contract.draft import STEPS, Arms, Draft
 from harness.first_contract.step_source import StepSource
 
 PUBLIC = ROOT / "tests" / "support" / "public_trainers.py"
-NOT_OURS = "SYNCS"  # its control is an arm that `harness.system.made_step` gives to a step that a function makes
+# this claim's control is an arm that `harness.system.made_step` adds to every step that a function returns
+NOT_OURS = "SYNCS"
 
 
 def try_example(name: str) -> list[Said]:

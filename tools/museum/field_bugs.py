@@ -21,15 +21,17 @@ from examples.field_bugs.bug import Bug, bug_of  # noqa: E402 - from the reposit
 
 ENTRIES = ROOT / "examples" / "field_bugs"
 FORMS = ("buggy", "mended")
-STEPS = 43  # of each arm in every record, which are older than the 211 steps that `harness init` compares
+# number of steps of each arm in every record; the records are older than the 211 steps that `harness init` uses
+STEPS = 43
 GOOD = ("PASS", "NOT_RUN")
-# What a verdict says of when a difference showed, the first of them that it has: the step, counted from 0.
+# Figures of a verdict that state when a difference showed. The first of them that a verdict has is used. A step is
+# counted from 0.
 WHEN = ("first_exceeding_step", "first_differing_step", "first_non_finite_step", "first_unequal_step")
-BLOCK = "first_differing_block"  # of a long run: its first step
+BLOCK = "first_differing_block"  # in a long run: the first step of the first block that differs
 LONG = "LONG"
-CORRECT = "correct"  # the form of a correct trainer
-# Each shipped example: two arms of its contract, and the template. Where the optimized arm alone has a capturable
-# optimizer or a compiled step it rounds otherwise: a step that is optimized, within a bound.
+CORRECT = "correct"  # name of the form that a correct trainer has
+# For each shipped example: the two arms of its contract, and the template. If only the optimized arm has a capturable
+# optimizer or a compiled step, its rounding differs. Then the template is `optimized`, whose claim has a bound.
 SHIPPED = {
     "accelerate_loop": ("captured", "constant-momentum", "optimized"),
     "compiled_model": ("compiled", "plain", "optimized"),
@@ -37,7 +39,7 @@ SHIPPED = {
     "peft_lora": ("captured", "plain", "optimized"),
     "plain_loop": ("captured", "update", "captured"),
     "transformers_trainer": ("captured", "steps", "captured"),
-    "trl_sft": ("steps", "train", "optimized"),  # its step reads metrics on the host
+    "trl_sft": ("steps", "train", "optimized"),  # this step reads metrics on the host, so it cannot be captured
 }
 
 
@@ -64,7 +66,7 @@ def draft_of(entry: Path, form: str, steps: int = STEPS) -> Draft:
     """Return the draft that `harness init --no-compile` makes for the step `form` on a GPU machine, without timing."""
     module = ".".join(entry.resolve().relative_to(ROOT).with_suffix("").parts)
     arms = Arms(compiled=False, timed=False, memory=True)
-    return Draft(find_step_source(f"{module}:{form}"), steps, arms, gain=False)  # as records have it
+    return Draft(find_step_source(f"{module}:{form}"), steps, arms, gain=False)  # use the same arguments as the records
 
 
 def write_contracts(draft: Draft, folder: Path, *, seed: int) -> list[LoadedContract]:
@@ -97,7 +99,7 @@ def said_of(draft: Draft, verdict: Verdict, seconds: float | None = None) -> Sai
     return Said(name, verdict.status.value, verdict.reason, step, kept, verdict.message)
 
 
-Records = dict[int, dict[str, list[Said]]]  # by seed and form
+Records = dict[int, dict[str, list[Said]]]  # seed -> form -> what was said
 
 
 def record_of(name: str, results: Results, tried: str = NOW, machine: str = CPU) -> Records:

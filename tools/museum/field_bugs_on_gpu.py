@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from contextlib import redirect_stdout
 from pathlib import Path
 
-os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # before torch is imported: see forked_runs
+os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # must be set before torch is imported, see `forked_runs`
 
 import field_bugs
 import forked_runs
@@ -28,8 +28,8 @@ from field_bug_results import CPU, NOW, Said, Trial, keep_results, read_results
 from field_bugs import FORMS, LONG
 
 MEMORY = "MEMORY"
-LIMIT_S = 90.0  # of one run
-# MEMORY is what finds these.
+LIMIT_S = 90.0  # time limit of one run in seconds
+# Only the claim MEMORY finds the bugs of these entries.
 FIRST = ("rf_detr_pool_per_shape", "transformer_engine_kept_outputs")
 
 
@@ -80,7 +80,8 @@ def main() -> int:
         return 0
     names, began = arguments.names or for_a_gpu(), time.monotonic()
     forked_runs.prepare()
-    gpus = forked_runs.machine().gpus  # asked in another process: a fork could not use what this one had asked for
+    # `machine` asks another process about the GPUs: if this process used CUDA, its forks could not
+    gpus = forked_runs.machine().gpus
     machine = gpus[0].name if gpus else CPU
     for memory, jobs in ((False, arguments.jobs), (True, 1)):
         works = {

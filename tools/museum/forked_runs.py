@@ -52,7 +52,7 @@ from harness.system.resolve import resolve
 from harness.system.users_code import message_of, obstacle_of, stack_of
 from harness.system.wrappers import HARNESS_FAULTS
 
-# What probes import late; without it each fork would.
+# Modules that probes import late. Import them before forking, because otherwise each fork would import them.
 AHEAD = (
     "torch._dynamo",
     "harness.execution.probes.paired",
@@ -66,7 +66,8 @@ AHEAD = (
 def prepare() -> None:
     """Import the modules that runs need, with one thread: threads do not survive a fork and change sums' order."""
     if not torch.cuda.is_available():
-        os.environ.setdefault("TRITON_INTERPRET", "1")  # read when Triton is imported, which the following does
+        # Triton reads this variable when it is imported, which happens below
+        os.environ.setdefault("TRITON_INTERPRET", "1")
     torch.set_num_threads(1)
     for module in AHEAD:
         importlib.import_module(module)
@@ -163,7 +164,8 @@ def execute(run: Run, directory: Path, limit_s: float) -> None:
 
 
 def _work(run: Run, directory: Path) -> None:
-    if torch.cuda.is_available():  # a fork of this process could not use the device, once this one has
+    # start real child processes, because forks of this process cannot use the device after this process has used it
+    if torch.cuda.is_available():
         os.environ["PYTHONPATH"] = child_path()
     else:
         vars(child)["subprocess"] = SimpleNamespace(**{**vars(subprocess), "Popen": _OtherPart})
@@ -172,7 +174,7 @@ def _work(run: Run, directory: Path) -> None:
             imported(probe_named(run.probe).execute)(run, recorder)
         except NotAvailable as error:
             recorder.write(Unavailable(obstacle=obstacle_of(error)))
-        except BaseException as error:  # a system may raise anything, SystemExit included
+        except BaseException as error:  # user code may raise anything, also SystemExit
             recorder.write(Raised(error=message_of(error), stack=stack_of(error)))
             return
         recorder.complete()

@@ -21,7 +21,7 @@ from field_bugs import ENTRIES, ROOT
 
 THIRD_PARTY = ROOT / "examples" / "third_party"
 FIRST_ANSWERS = THIRD_PARTY / "first_answers.csv"
-# When each file of last answers was committed, and on what it was measured.
+# For each file of last answers: the date of its commit, and the machine on which it was measured.
 LAST_ANSWERS = {
     "cpu.csv": ("2026-11-28", CPU),
     "h100.csv": ("2026-11-28", "NVIDIA H100"),
@@ -32,7 +32,8 @@ FIRST_TRIES = ENTRIES / "first_tries.csv"
 CHANGELOG = ROOT / "CHANGELOG.md"
 BUG, CORRECT = "bug", "correct"
 RIGHT, WRONG, UNDECIDED, CUT = "right", "wrong", "undecided", "cut off"
-# Exit codes of a gate: all held, one violated, not decided.
+# Exit code of a gate -> how it is rated for each form. Exit codes: 0 means that all claims held, and 1 that a claim was
+# violated.
 ANSWERS = {"0": {CORRECT: RIGHT, BUG: WRONG}, "1": {CORRECT: WRONG, BUG: RIGHT}}
 KINDS = {"correct": CORRECT, "buggy": BUG}
 EXPLANATION = """## Scorecard

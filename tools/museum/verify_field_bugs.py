@@ -36,7 +36,7 @@ from forked_drill import Drilled, drilled
 from harness.contract.load import LoadedContract
 from harness.first_contract.draft import Draft
 
-LIMIT_S = 300.0  # of one run: the longest takes a tenth of it on a quiet machine
+LIMIT_S = 300.0  # time limit of one run in seconds; the longest run takes a tenth of it on a quiet machine
 
 
 def try_form(

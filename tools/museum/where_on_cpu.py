@@ -41,7 +41,7 @@ from harness.system.replay import sites
 LIMIT_S = 120.0
 TRAINERS = field_bugs.ROOT / "tests" / "support" / "public_trainers.py"
 STEPS = 12
-# trainer, what stands there once in its function, what stands there in the changed one
+# Each entry: name of a trainer, a text that occurs once in its function, and the text that replaces it.
 FAULTS = (
     ("gan_with_two_optimizers", "critic(made.detach())", "critic(0.9 * made.detach())"),
     ("gan_with_two_optimizers", "-critic(made)).mean()", "-critic(made)).sum()"),

@@ -31,7 +31,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "support"))
-os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # before torch is imported: see forked_runs
+os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # must be set before torch is imported, see `forked_runs`
 
 import forked_runs
 from claims_in_process import executed
@@ -43,9 +43,10 @@ from harness.evidence.run_evidence import RunEvidence
 from harness.report.located import located
 from reference_impl.faults import FAULTS, KERNELS, REPLAY, STEP
 
-LIMIT_S = 200.0  # for one fault
+LIMIT_S = 200.0  # time limit for one fault in seconds
 FIELDS = ("fault", "answer", "named", "step", "part", "how", "unseen", "seconds", "bytes", "sentence")
-# Faults that leave something out, or that change what no operator of their own module computes: what the answer says.
+# Faults that leave something out, or that change something which no operator in the fault's own module computes -> a
+# pattern of the expected answer.
 EXPECTED = {
     "stale_batch": r"the batch differs",
     "cross_stream_race": r"the batch differs",
@@ -78,7 +79,7 @@ EXPECTED = {
     "seed_without_batches": r"the batch differs",
     "seed_without_start": r"the state before the step differs \(parameters",
 }
-# Which settings of both arms make a fault, or a module's faults, differ.
+# Name of a fault or of a module of faults -> settings that both arms need so that the fault makes a difference.
 SETTINGS: dict[str, dict[str, Any]] = {
     "accumulation": {"micro_batches": 2},
     "fp8": {"precision": "fp8"},
@@ -154,7 +155,7 @@ def ask(fault: str, options: argparse.Namespace) -> dict[str, Any]:
         sentence = located(found)
         lines = [line for place in found.places.values() for line in (place.line, *place.made_at)] + found.between
         is_named = any(f"reference_impl/faults/{module}.py" in line for line in lines)
-        if found.found == "found" and not is_named:  # to be read
+        if found.found == "found" and not is_named:  # keep the evidence, so that a person can read it
             shutil.copytree(folder, options.folder / "evidence" / fault, dirs_exist_ok=True)
     expected = EXPECTED.get(fault)
     return {

@@ -223,7 +223,7 @@ def _quoted(claim: str, message: str, longest: int = 400) -> str:
 
 
 def _filled(text: str) -> str:
-    whole = re.sub(r"`[^`]*`", lambda code: code[0].replace(" ", "\0"), text)  # code stays on one line
+    whole = re.sub(r"`[^`]*`", lambda code: code[0].replace(" ", "\0"), text)  # keep each piece of code on one line
     return textwrap.fill(whole, 100, break_long_words=False, break_on_hyphens=False).replace("\0", " ")
 
 

@@ -46,9 +46,9 @@ ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = Path(__file__).with_name("snapshot.py")
 WHICH = ("base", "head", "base again")
 ABSENT = "(absent)"
-AGAIN = "records"  # the section that the base gives twice
-MOST_SHOWN = 40  # differences of a section that are printed, and new entries
-LONGEST = 300  # characters of a value that are printed
+AGAIN = "records"  # the base commit makes this section twice
+MOST_SHOWN = 40  # largest number of differences, and of new entries, that are printed for a section
+LONGEST = 300  # largest number of characters of a value that are printed
 
 
 @dataclass
@@ -106,7 +106,8 @@ def compare(section: str, base: Entries, head: Entries, again: Entries) -> Compa
         if left_out and (now is not ABSENT or name not in again):
             continue
         unequal = [(name, value, now)] if left_out else [*differences(name, value, now)]
-        if isinstance(value, dict) and ERROR in value:  # equal errors do not show equal verdicts
+        # equal errors do not show that the verdicts would be equal, so report them
+        if isinstance(value, dict) and ERROR in value:
             unequal = [(name, value, now)]
         result.different += unequal
         result.equal += not unequal
@@ -123,7 +124,8 @@ def differences(place: str, base: Any, head: Any) -> Iterator[tuple[str, Any, An
         for tag, first, last, first_of_head, last_of_head in matcher.get_opcodes():
             if tag != "equal":
                 yield f"{place}{SEP}{first}", base[first:last], head[first_of_head:last_of_head]
-    elif json.dumps(base) != json.dumps(head):  # 1, 1.0 and true are three values
+    elif json.dumps(base) != json.dumps(head):
+        # compare as JSON text, because 1, 1.0 and true are different values there
         yield place, base, head
 
 
@@ -185,7 +187,7 @@ def main(arguments: Sequence[str]) -> int:
             stack.enter_context(tree_of(commit, folder / which))
             for which, commit in (("base", given.base), ("head", given.head))
         ]
-        # the longest section first, two processes at a time
+        # Two processes run at a time, so start with the longest section.
         order = sorted(given.only, key=lambda section: section != AGAIN)
         asked = [(section, number) for section in order for number in range(3 if section == AGAIN else 2)]
         with ThreadPoolExecutor(2) as pool:

@@ -27,7 +27,7 @@ from typing import Any
 
 RUNS = Path(__file__).resolve().with_name("snapshot_runs")
 OWN_FRAME = re.compile(r'^ *File "(?:<tree>/)?harness/.*\n(?: {4}.*\n)*', re.MULTILINE)
-ERROR = "error"  # in place of an entry's values: what was raised
+ERROR = "error"  # name of the entry that stands in the place of an entry's values, if an error was raised
 SEP = " › "
 Entries = dict[str, Any]
 

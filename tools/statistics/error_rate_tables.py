@@ -29,7 +29,7 @@ class Point:
 
     section: str
     noise: str
-    deviation: float  # of a process's log ratio, by independent noise
+    deviation: float  # standard deviation of a process's log ratio under independent noise
     processes: int
     measurements: int
     true_ratio: float
@@ -37,8 +37,8 @@ class Point:
     passed: float
     failed: float
     undecided: float
-    lower_bound_covers: float  # the bound of the first measurement lies at or below the true ratio
-    self_intervals_cover: float  # an arm's 95 % A/A interval holds 1
+    lower_bound_covers: float  # share of measurements whose lower bound is at or below the true ratio
+    self_intervals_cover: float  # share of 95 % A/A intervals of an arm that contain 1
 
 
 def wanted(point: Point) -> tuple[str, bool] | None:

@@ -45,7 +45,7 @@ Array = NDArray[np.float64]
 REPORTS = Path(__file__).parents[2] / "reports"
 ROUNDS = 4
 TRIES = 10
-JUDGED_TWICE = 5  # experiments of each point that the judge itself decides
+JUDGED_TWICE = 5  # number of experiments at each point that are also decided by the judge itself
 ANSWER = {Status.PASS: 1, Status.FAIL: -1, Status.INCONCLUSIVE: 0}
 RATIOS = (1.00, 1.05, 1.09, DEMANDED, ABOVE_5, ABOVE_9, 1.20)
 DEVIATIONS = (0.003, 0.01, 0.025)
@@ -70,7 +70,7 @@ class Setting:
     deviation: float
     processes: int = PROCESSES
     measurements: int = 1
-    paced: bool = False  # the processor's pace was measured beside each block
+    paced: bool = False  # True: the processor's pace was measured next to each block
 
     def draw(self, experiments: int, seed: int) -> Array:
         """Draw log step times [experiments, arms, measurements x processes, rounds, 2] for a true ratio of 1."""

@@ -29,9 +29,9 @@ from reference_impl.system import train_config
 ROOT = Path(__file__).parents[2]
 FOLDER = CASES.parent
 EFFECT, CLIP, BATCHES = "training_effect.at_least", "clip_active_steps", "distinct_batches"
-FOLLOWS = "standard errors"  # the judge's own number, of every training effect
-# Of the smallest value that was measured, the largest part that a guard may demand. Batches are a function of the seed
-# alone; what is learned and clipped depends on the machine's arithmetic, too.
+FOLLOWS = "standard errors"  # name of the judge's own figure, which exists for every training effect
+# The largest share of the smallest measured value that a guard may require. Batches depend only on the seed. What is
+# learned and clipped also depends on the machine's arithmetic.
 SHARES = {EFFECT: 0.5, CLIP: 0.9, BATCHES: 1.0, FOLLOWS: 0.75}
 
 
@@ -44,7 +44,7 @@ class Guard:
     workload: str
     name: str
     demanded: float
-    last: int | None  # of a training effect: the steps that it is averaged over
+    last: int | None  # for a training effect: number of last steps over which it is averaged; None: another guard
     cases: tuple[str, ...]
 
     @property
@@ -82,7 +82,7 @@ def case_of(contract: Contract, workload: str, arm: str) -> tuple[str, dict[str,
     of, trained = contract.workloads[workload], contract.arms[arm]
     config = asdict(train_config(of, trained, None, None))
     del config["seed"]
-    if config["dtype"] == "auto":  # as the trainer reads it
+    if config["dtype"] == "auto":  # choose the data type as the trainer does
         config["dtype"] = "bfloat16" if config["device"] == "cuda" else "float32"
     if trained.ranks > 1:
         if trained.settings().get("micro_batches", 1) != 1:

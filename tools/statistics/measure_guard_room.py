@@ -33,10 +33,13 @@ from reference_impl.data import TextBatches, read_text, tokenize
 from reference_impl.trainer import Trainer
 
 CASES = Path(__file__).parents[2] / "reports" / "statistics" / "guard-room" / "cases.json"
-LOST_LEARNING = 0.01  # of the learning rate, at most: a fault that changes every parameter, and learns next to nothing
+# Largest factor on the learning rate for a fault that still changes every parameter but learns almost nothing.
+LOST_LEARNING = 0.01
 FAULTY_SEEDS = 3
 SHORT = (
-    20  # steps: the judge's check that a loss follows the control's is the harder to meet, the fewer steps there are
+    # number of steps; the fewer steps there are, the harder it is to pass the judge's check that a loss follows the
+    # control's
+    20
 )
 
 
@@ -45,11 +48,11 @@ class Case:
     """One training that guards are checked on."""
 
     key: str
-    config: TrainConfig  # of all ranks together, each rank's rows as a micro-batch
-    lengths: tuple[int, ...]  # sequence lengths, taken in turn
+    config: TrainConfig  # configuration of all ranks together; the rows of each rank form a micro-batch
+    lengths: tuple[int, ...]  # sequence lengths, which take turns
     ranks: int
-    last: tuple[int, ...]  # over how many last steps an effect is averaged
-    is_trained: bool  # False: its guards are about batches alone
+    last: tuple[int, ...]  # numbers of last steps over which an effect is averaged
+    is_trained: bool  # False: the guards of this case are only about batches
 
     @property
     def is_large(self) -> bool:
@@ -98,7 +101,8 @@ class RankLosses(Accumulation):
 
     def __init__(self, trainer: Trainer, ranks: int) -> None:
         super().__init__(trainer.model, ranks)
-        self.losses = torch.zeros(ranks, device=trainer.device)  # [ranks], one address, so that a graph can write it
+        # shape [ranks]; it keeps one address, so that a graph can write to it
+        self.losses = torch.zeros(ranks, device=trainer.device)
 
     def micro_batch(self, tokens: Tensor, targets: Tensor, shape: StepShape, number: int) -> Tensor:
         loss = super().micro_batch(tokens, targets, shape, number)
@@ -116,7 +120,8 @@ class Training:
         self._of_ranks = RankLosses(self.trainer, case.ranks) if case.ranks > 1 else None
         if self._of_ranks is not None:
             self.trainer.accumulation = self._of_ranks
-        # On a GPU a replay has the plain step's bits in a fraction of its time. The synchronizing clip has no replay.
+        # On a GPU, a replay gives the bits of the plain step in a fraction of the time. The synchronizing clip cannot
+        # be replayed.
         replayed = self.trainer.device.type == "cuda" and config.clip_mode == "fused"
         self.capturing = CapturingTrainer(self.trainer, "step" if replayed else "none")
 
@@ -150,9 +155,10 @@ class Training:
 class Trained:
     """The values of one training that guards are about. With several ranks, those of the worst rank."""
 
-    effect: dict[str, float]  # by number of last steps
+    effect: dict[str, float]  # number of last steps -> effect, averaged over these steps
     clip_active_steps: int
-    standard_errors: float | None  # of a short training: how clearly its loss follows the control's
+    # for a short training: how clearly its loss follows the control's loss, in standard errors
+    standard_errors: float | None
 
 
 def trained(case: Case, seed: int, rate: float = 1.0) -> Trained:
@@ -180,7 +186,8 @@ def measured(training: Training, case: Case) -> Trained:
         raise RuntimeError(f"{case.key} was not captured: {training.capturing.failure}")
     effect, standard_errors = {}, None
     if compared:
-        theirs, ours = torch.stack(control).cpu(), torch.stack(losses[steps - compared :]).cpu()  # [compared, ranks]
+        # both have shape [compared, ranks]
+        theirs, ours = torch.stack(control).cpu(), torch.stack(losses[steps - compared :]).cpu()
         effect = {str(last): (theirs - ours)[-last:].mean(dim=0).min().item() for last in case.last}
         standard_errors = shared_change(ours, theirs) if is_short else None
     return Trained(effect, int(torch.stack(acted).sum().item()), standard_errors)
@@ -264,7 +271,7 @@ def main() -> None:
         began = time.monotonic()
         if began > end:
             raise SystemExit(f"stopped before seed {seed} of {case.key}; start the same command again for the rest")
-        # The fault is planted in the small model alone: 28 layers take minutes for it.
+        # Plant the fault only in the small model, because the model of 28 layers would take minutes.
         rows.append(row(case, seed, with_fault=not case.is_large and seed < FAULTY_SEEDS))
         print(f"{case.key} seed {seed}: {time.monotonic() - began:.1f} s, {rows[-1]}", file=sys.stderr, flush=True)
         record = {"machine": machine, "rows": rows}

@@ -19,8 +19,9 @@ from harness.judging.statistics import as_found, undisturbed
 from harness.run_directory.bundle import Bundle, read_bundle
 
 Array = NDArray[np.float64]
-MODEL = "qwen2-1.5b"  # workloads of a size that claims are about
-# Below reports/; named, so that a run which is published later changes no published rate.
+MODEL = "qwen2-1.5b"  # the model of workloads that have the size about which claims are made
+# Folders below reports/. They are listed by name, so that a run which is published later does not change published
+# rates.
 RUNS = (
     "2026-11-22-h200-drill",
     "2026-11-22-h200-gate",
@@ -31,7 +32,7 @@ RUNS = (
     "gates/2026-11-23-h200-gate-one",
 )
 KEPT = Path("statistics") / "measured_noise.json"
-BLOCKS = 8  # of an arm: later ones were added where these were disturbed
+BLOCKS = 8  # number of blocks of an arm that are used; later blocks were added because some of these were disturbed
 
 
 class Measurement(TypedDict):

@@ -22,7 +22,7 @@ def paced_readings(candidate: Array, baseline: Array, paces: Array) -> tuple[Rea
     rounds = candidate.shape[2]
     ours, theirs, slower = (each.reshape(-1, rounds, 2) for each in (candidate, baseline, paces))
     slow = (slower > 1).any(axis=-1)
-    order = np.argsort(slow, axis=-1, kind="stable")[..., None]  # undisturbed rounds first
+    order = np.argsort(slow, axis=-1, kind="stable")[..., None]  # sort undisturbed rounds to the front
     others = rounds - slow.sum(axis=-1)
     others[others < FEWEST_ROUNDS] = 0
     ratios, selves, whole = np.empty((2, len(ours))), np.empty((2, 2, len(ours))), np.empty(len(ours))

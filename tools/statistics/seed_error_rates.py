@@ -21,11 +21,12 @@ from harness.judging.verdict import Status
 from harness.kinds.seeds import not_worse
 
 NUMBERS = (5, 8, 12, 20)
-STRICT = ((8, 0.99), (12, 0.99), (20, 0.99))  # seeds and confidence, for the normal noise
+STRICT = ((8, 0.99), (12, 0.99), (20, 0.99))  # number of seeds, and confidence; used for normal noise only
 CONFIDENCE = 0.95
-# Of the true difference from the margin, in deviations of a seed's difference; below 0 the candidate is not worse.
+# Distance of the true difference from the margin, in standard deviations of one seed's difference. Below 0 the
+# candidate is not worse.
 PLACES = (1.0, 0.5, 0.0, -0.5, -1.0, -1.5, -2.0, -3.0)
-JUDGED_TWICE = 5  # experiments of each point that the judge itself decides
+JUDGED_TWICE = 5  # number of experiments at each point that are also decided by the judge itself
 ANSWER = {Status.PASS: 1, Status.FAIL: -1, Status.INCONCLUSIVE: 0}
 
 

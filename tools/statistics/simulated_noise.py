@@ -26,12 +26,13 @@ class Shape(NamedTuple):
 
 
 Noise = Callable[[np.random.Generator, Shape, float], Array]
-# The deviation of the median of 8 normal values is 0.41 of one value's: blocks of 1.22 s, and a process effect of
-# s / 2 an arm, give a log ratio of two arms a deviation of s, half of its variance from either.
+# Factors on the wanted deviation s of a log ratio of two arms. The median of 8 normal values has 0.41 times the
+# deviation of one value. So blocks with a deviation of 1.22 s, and a process effect of s / 2 for each arm, give s in
+# total. Each of the two causes half of the variance.
 BLOCK_SHARE, PROCESS_SHARE = 1.22, 0.5
 OUTLIER = math.log(1.2)
-BUSY_SIBLING = math.log(1.7)  # 32 to 55 ms a step was seen on H200 hosts
-STRETCH = 4  # blocks of an arm that a disturbance lasts on average
+BUSY_SIBLING = math.log(1.7)  # on H200 hosts, a step of 32 ms took up to 55 ms
+STRETCH = 4  # average number of blocks of an arm that a disturbance lasts
 
 
 def bell_shaped(generator: np.random.Generator, shape: Shape, deviation: float) -> Array:
@@ -64,7 +65,7 @@ def two_humped(generator: np.random.Generator, shape: Shape, deviation: float) -
 def drifting(generator: np.random.Generator, shape: Shape, deviation: float) -> Array:
     """Draw processes that become slower by 5 % from the first block to the last, in both arms (ABBA cancels it)."""
     times = bell_shaped(generator, shape, deviation)
-    positions = np.array([[0, 3], [1, 2]])  # candidate, baseline within a round
+    positions = np.array([[0, 3], [1, 2]])  # positions in a round: first row candidate, second row baseline
     order = 4 * np.arange(shape.rounds)[None, :, None] + positions[:, None, :]
     drift: Array = times + 0.05 * (order / (4 * shape.rounds - 1))[None, :, None]
     return drift

@@ -21,9 +21,9 @@ from harness.judging.verdict import Verdict
 
 Array = NDArray[np.float64]
 Noise = Callable[[np.random.Generator, tuple[int, int]], Array]
-HUMP = 0.25  # deviation of each of two humps, over half their distance
+HUMP = 0.25  # deviation of each of two humps, relative to half the distance between them
 OUTLIER, SHARE = 10.0, 0.05
-MARGIN, STEPS = 20.0, 4  # of the evidence, in deviations
+MARGIN, STEPS = 20.0, 4  # margin of the evidence, in standard deviations; and its number of steps
 
 
 def normal(generator: np.random.Generator, shape: tuple[int, int]) -> Array:

@@ -17,7 +17,7 @@ from harness.system.ranks import world_size
 from harness.system.step_function import StepFunction
 
 FEATURES = 6
-LAST_CALL = 3  # the call of the step in which a run comes to the end that its arm asks for
+LAST_CALL = 3  # number of the call of the step in which a run ends in the way that its arm names
 
 
 class Training:
@@ -65,7 +65,7 @@ class Training:
         self.calls += 1
         match self.ends if self.calls == LAST_CALL or self.ends == "reads" else "":
             case "reads":
-                loss.item()  # which no capture holds
+                loss.item()  # a capture cannot contain this read of a device value
             case "raises":
                 raise ValueError("this arm is broken")
             case "killed":
