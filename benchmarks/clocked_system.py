@@ -39,8 +39,8 @@ class ClockedSystem(QLoRASystem):
     ) -> QLoRARun:
         run = super().open(workload, arm, fault=fault, data=data, model_directory=model_directory)
         plain, began = run.step, []
-        # A GPU's step runs outside this process, so wall time counts; a CPU's step is this process's time, whatever
-        # else runs.
+        # On a GPU the step runs outside this process, so measure wall time. On a CPU measure the time of this process,
+        # which other processes do not change.
         clock = time.perf_counter if torch.cuda.is_available() else time.process_time
 
         def step(index: int) -> Tensor:

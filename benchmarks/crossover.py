@@ -34,7 +34,7 @@ SEQ_LENS = (64, 128, 256, 512, 1024, 2048)
 WARMUP_STEPS = 2
 MOST_STEPS = 10
 FEWEST_STEPS = 4
-# Long steps keep the GPU busy throughout and hardly vary, so a few are enough.
+# Seconds. Long steps keep the GPU busy all the time and hardly vary, so a few steps are enough.
 SECONDS_AN_ARM = 1.5
 
 
@@ -142,8 +142,8 @@ def plot(cells: list[Cell], model: str, path: Path) -> None:
     for cell in cells:
         if cell.ratio is not None:
             ratios[batch_sizes.index(cell.batch_size), seq_lens.index(cell.seq_len)] = cell.ratio
-    # White is no gain. Gains and losses have separate scales, so that a loss of a few percent shows next to a gain of
-    # tens.
+    # White means no gain. Gains and losses have separate color scales. So a loss of a few percent is visible next to a
+    # gain of tens of percent.
     scale = TwoSlopeNorm(1.0, float(np.nanmin(ratios, initial=0.8)), float(np.nanmax(ratios, initial=1.2)))
     figure = Figure(figsize=(7, 4.2), layout="constrained")
     axes = figure.subplots()

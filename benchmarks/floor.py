@@ -42,7 +42,7 @@ from reference_impl.trainer import Trainer
 
 WARMUP_STEPS = 3
 ROUNDS = 5
-FP8_CAPABILITY = (9, 0)  # the first whose library multiplies FP8 with a scale a row
+FP8_CAPABILITY = (9, 0)  # the lowest capability for which the library multiplies FP8 matrices with one scale per row
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Product:
 
     weight: Tensor
     value: Tensor  # [T, inputs]
-    output: Tensor  # [T, outputs], also the incoming gradient of the backward
+    output: Tensor  # [T, outputs]; also used as the incoming gradient of the backward pass
     grad_value: Tensor  # [T, inputs]
 
 
@@ -142,7 +142,7 @@ class Interleaved:
     """The measurements of one arm: times of single steps, and the multiprocessors' clock after each round."""
 
     milliseconds: tuple[float, ...]
-    clocks_mhz: tuple[int, ...]  # empty where no clock can be read
+    clocks_mhz: tuple[int, ...]  # empty if no clock can be read
 
     @property
     def median_ms(self) -> float:
@@ -173,7 +173,7 @@ def interleaved(arms: Mapping[str, Callable[[int], object]], device: torch.devic
                 step(index)
             times[name] += time_steps(step, index, steps, device).milliseconds
             index += 2 * steps
-            step(index)  # still running while the clock is read
+            step(index)  # call the step once more, so that it is still running while the clock is read
             if (clock := clock_mhz(device)) is not None:
                 clocks[name].append(clock)
     return {name: Interleaved(tuple(times[name]), tuple(clocks[name])) for name in arms}

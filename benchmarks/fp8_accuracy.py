@@ -30,11 +30,12 @@ from reference_impl.config import MODEL_PRESETS, TrainConfig
 from reference_impl.cuda_graph import CapturingTrainer
 from reference_impl.trainer import Trainer
 
-LAST = 20  # steps whose mean is the end of a training, as in FP8-NOT-WORSE-001
-GRADIENT_STEPS = (1, 10, 49)  # those of REF-STEP-GPU-001
+LAST = 20  # number of steps whose mean loss is the result of a training, as in FP8-NOT-WORSE-001
+GRADIENT_STEPS = (1, 10, 49)  # the steps of REF-STEP-GPU-001
 GRADIENT_SEEDS = 3
 ARMS = ("fp8", "bfloat16")
-OTHER = "bfloat16_other"  # the loss in chunks of half the size: the same precision, rounded at other places
+# the same precision as bfloat16, but the loss is computed in chunks of half the size, so that rounding differs
+OTHER = "bfloat16_other"
 
 
 @dataclass
@@ -68,7 +69,7 @@ class Found:
         if not errors:
             return {}
         plain = errors["bfloat16"]
-        # On a CPU the plain arm is float32 itself and does not err.
+        # On a CPU the plain arm is float32 itself and has no error, so leave it out.
         ratios = {name: error / plain[name] for name, error in errors["fp8"].items() if plain[name] > 0}
         medians = {f"median_{arm}": statistics.median(each.values()) for arm, each in errors.items()}
         largest = {f"largest_{arm}": max(each.values()) for arm, each in errors.items()}

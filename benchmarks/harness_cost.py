@@ -42,7 +42,7 @@ from harness.execution.supervisor import execute
 from harness.system.protocol import Arm, Workload
 
 ROUNDS = 2
-WINDOWS = 3  # of BLOCK_STEPS steps, after a first one that captures and warms up
+WINDOWS = 3  # number of windows of BLOCK_STEPS steps each, after a first window that captures and warms up
 JUDGED_STEPS = 1_000_000
 CHECKED_CONTRACTS = 2_000
 RECORDER_BAR_MS = 0.3
@@ -101,14 +101,15 @@ def supervision(capture: str) -> list[Cost]:
             clock.unlink()
     shape = f"{workload.model}, seq {workload.seq_len}, capture {capture}"
     share, milliseconds = costs_of(bare, supervised, capture, shape)
-    # the bar in milliseconds is for a CUDA graph; a traced replay is watched operator by operator
+    # The limit in milliseconds applies to a CUDA graph. In a traced replay, the harness watches every operator, so only
+    # the share is limited.
     return [share, milliseconds] if on_gpu and capture != "none" else [share]
 
 
 def costs_of(bare: Sequence[float], supervised: Sequence[float], capture: str, shape: str) -> tuple[Cost, Cost]:
     """Return the cost of supervision as a share of the bare step and in ms. Inputs are milliseconds per step."""
     before, after = float(np.median(bare)), float(np.median(supervised))
-    # Standard error of a median of n values of deviation sigma: 1.25 * sigma / sqrt(n).
+    # The standard error of the median of n values with standard deviation sigma is 1.25 * sigma / sqrt(n).
     variance = float(np.var(bare, ddof=1)) + float(np.var(supervised, ddof=1))
     error = 1.25 * (variance / len(bare)) ** 0.5
     detail = f"{before:.2f} ms bare, {after:.2f} ms supervised ({shape})"

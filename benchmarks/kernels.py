@@ -28,7 +28,7 @@ from reference_impl.kernels.softmax import naive as softmax_naive
 from reference_impl.kernels.swiglu import naive as swiglu_naive
 
 HIDDEN, INTERMEDIATE, VOCABULARY, HEADS, KV_HEADS, HEAD_DIM, LAYERS = 1536, 8960, 151936, 12, 2, 128, 28
-FACTORS = 32  # rank 16, of q and of v
+FACTORS = 32  # number of low-rank columns: rank 16 for q, and rank 16 for v
 SEQ_LEN, EPS, REPLAYS = 512, 1e-6, 20
 ROTATION_BYTES = 512 * 2**20
 WEIGHTS = {"qkv": (2048, 1536), "o": (1536, 1536), "gate_up": (17920, 1536), "down": (1536, 8960)}
@@ -55,7 +55,8 @@ def microseconds(bodies: list[Body]) -> float:
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        results = [body() for body in bodies]  # kept, or every launch would write to the same, cached memory
+        # keep the results; otherwise every launch would write to the same memory, which is in the cache
+        results = [body() for body in bodies]
     graph.replay()
     times = []
     for _ in range(REPLAYS):
@@ -224,7 +225,8 @@ def softmax_case(rows: int, columns: int) -> Case:
 
 def clip_case() -> Case:
     kernel = registry.load("clip")
-    # LoRA of rank 16 on q and v, and both norms: every tensor but v's B is a multiple of 1536 elements.
+    # Sizes for LoRA of rank 16 on q and v, and for both norms. All sizes but that of v's B are multiples of 1536
+    # elements.
     per_layer = [16 * HIDDEN, HIDDEN * 16, 16 * HIDDEN, KV_HEADS * HEAD_DIM * 16, HIDDEN, HIDDEN]
     sizes = [(layer, size) for layer in range(LAYERS) for size in per_layer]
     total = sum(size for _, size in sizes)

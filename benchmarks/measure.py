@@ -21,11 +21,13 @@ PACKAGES = (
     "torch", "triton", "transformers", "peft", "bitsandbytes", "accelerate", "unsloth", "unsloth_zoo", "trl",
     "liger_kernel", "axolotl", "cut_cross_entropy",
 )  # fmt: skip
-# Sources that a timing depends on besides packages: read into the environment, so that uncommitted changes show.
+# Folders of sources on which a timing depends in addition to packages. The environment records their digest, so that
+# uncommitted changes are visible.
 SOURCES = ("benchmarks", "reference_impl")
 REPOSITORY = Path(__file__).resolve().parents[1]
 
-# A round of an arm: so many single steps and as many in a block; fewer if a step is long.
+# Largest and smallest number of single steps of an arm in one round. A block has the same number of steps. Long steps
+# get the smaller number.
 MOST_STEPS_A_ROUND = 10
 FEWEST_STEPS_A_ROUND = 5
 ROUND_MS = 1200.0
@@ -36,7 +38,7 @@ class StepTimes:
     """Wall times of single steps, each followed by a device sync, and of a block of steps with one sync at its end."""
 
     milliseconds: tuple[float, ...]
-    block_ms: float  # mean of a step inside the block
+    block_ms: float  # mean milliseconds of a step inside the block
 
     @property
     def median_ms(self) -> float:
@@ -79,7 +81,7 @@ def clock_mhz(device: torch.device) -> int | None:
         return None
     try:
         return torch.cuda.clock_rate(device)
-    except (ModuleNotFoundError, RuntimeError):  # pynvml is not installed, or the driver refuses
+    except (ModuleNotFoundError, RuntimeError):  # pynvml is not installed, or the driver does not report the clock
         return None
 
 

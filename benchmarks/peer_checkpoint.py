@@ -24,7 +24,7 @@ from reference_impl.kernels.nf4 import naive
 from reference_impl.kernels.nf4.naive import BLOCK, CODEBOOK
 from reference_impl.nf4 import quantize
 
-TORCHAO_SCALERS = 256  # number of blocks whose absmax share a factor
+TORCHAO_SCALERS = 256  # number of blocks whose absmax values share a factor
 NEAREST_AT_ONCE = 2**20  # number of elements whose distances to all codes exist at one time
 
 Requantize = Callable[[Tensor], Tensor]
@@ -136,7 +136,8 @@ def reference_losses(jobs: Sequence[Job]) -> list[Losses]:
     model = model.to(device).eval()
     losses: list[Losses] = [{"unquantized": _losses(model, job, 0)} for job in jobs]
     linear = [module.weight for name, module in model.named_modules() if name.endswith("_proj")]
-    # The weights as the checkpoint holds them: bfloat16 values, on the host, for the second variant.
+    # Keep the weights as the checkpoint has them, as bfloat16 values on the host, because the second variant needs
+    # them.
     original = [weight.to("cpu", torch.bfloat16) for weight in linear]
     variants: dict[str, Requantize] = {"nf4_double": _double_nf4}
     if all(weight.numel() % (BLOCK * TORCHAO_SCALERS) == 0 for weight in original):

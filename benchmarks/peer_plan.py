@@ -11,16 +11,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
 
-# In addition to torch's reserved memory, a process holds a CUDA context, loaded kernels and a library's workspace.
+# GiB that a process needs for a CUDA context, loaded kernels and a library's workspace, in addition to torch's reserved
+# memory.
 CONTEXT_GIB = 0.8
-MARGIN = 1.05  # reserved memory is extrapolated by up to a factor of eight in tokens
-DRIVER_GIB = 1.5  # share of the memory that the GPU reports
+MARGIN = 1.05  # factor on estimated memory, because reserved memory is extrapolated to up to eight times the tokens
+DRIVER_GIB = 1.5  # GiB of the memory that the GPU reports, which the driver uses
 
 OURS = ("graphed", "graphed_dense", "graphed_fp8", "ungraphed")
-# At batch sizes other than the run's own, because the peers are compared at that one.
+# The arms at batch sizes other than the run's own. The peers are compared only at the run's own batch size.
 AT_OTHER_BATCHES = (*OURS, "gemm_floor")
-COMPARED = ("graphed", "graphed_fp8")  # with every other arm, and with the bars
-FLOORS = "floors"  # the captured step between its floors, in its own process; requested like an arm
+COMPARED = ("graphed", "graphed_fp8")  # arms that are compared with every other arm, and with the required bars
+# name for timing the captured step alternately with its floors in a separate process; it is requested like an arm
+FLOORS = "floors"
 
 
 @dataclass(frozen=True)
@@ -68,8 +70,9 @@ class Cost:
         return MARGIN * reserved + CONTEXT_GIB
 
 
-# From reports/2026-11-23-h200-peers, qwen2-1.5b with batches of four; `graphed_fp8` from reports/2026-11-23-h200-fp8,
-# whose peaks are of allocated memory: the half GiB that the captured step reserves beyond that is added.
+# Costs from reports/2026-11-23-h200-peers, for qwen2-1.5b with batches of four sequences. `graphed_fp8` is from
+# reports/2026-11-23-h200-fp8, whose peaks are of allocated memory. So half a GiB is added, which the captured step
+# reserves beyond its allocations.
 COSTS: Mapping[str, Cost] = {
     "graphed": Cost(9, 2.58, 4.56),
     "graphed_dense": Cost(9, 4.36, 6.43),
@@ -92,7 +95,7 @@ def arms_at(shape: Shape, batch_size: int) -> tuple[str, ...]:
     return tuple(COSTS) if shape.batch_size == batch_size else AT_OTHER_BATCHES
 
 
-Place = tuple[str, Shape]  # an arm at a shape
+Place = tuple[str, Shape]  # an arm, and the shape at which it is timed
 
 
 def sittings(places: Iterable[Place], memory_gib: float | None, at_once: int) -> list[list[Place]]:
@@ -104,7 +107,7 @@ def sittings(places: Iterable[Place], memory_gib: float | None, at_once: int) ->
     """
     room = float("inf") if memory_gib is None else memory_gib - DRIVER_GIB
     found: list[list[Place]] = []
-    # Among arms that take equally long, larger shapes come first, because they are harder to place.
+    # Among arms that take the same time, put larger shapes first, because it is harder to find room for them.
     for place in sorted(places, key=_rank):
         for sitting in found:
             if len(sitting) < at_once and _needed([*sitting, place]) <= room:

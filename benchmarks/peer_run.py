@@ -16,18 +16,19 @@ from benchmarks.peer_plan import COSTS, FLOORS, Place, Shape, arms_at
 NOT_ASKED_FOR = "not asked for"
 OUT_OF_TIME = "not started: out of time"
 
-# At step 0 a bf16 arm differs from the fp32 reference by rounding alone. Logits of at most 4 in magnitude are rounded
-# by up to 2^-7, hidden states by 2^-9 of themselves some 200 times on their way through 28 layers: a target's logit is
-# off by about 0.02, and the mean over at least 500 targets by less than a tenth of that. 0.01 leaves room for errors
-# that share a sign. An fp32 arm on a CPU differs by the order of its sums.
+# At step 0, a bf16 arm differs from the fp32 reference only by rounding. Logits of at most 4 in magnitude are rounded
+# by up to 2^-7. Hidden states are rounded by a relative error of 2^-9 about 200 times on their way through 28 layers.
+# So a target's logit differs by about 0.02, and the mean over at least 500 targets by less than a tenth of that. A
+# tolerance of 0.01 leaves room for errors of the same sign. An fp32 arm on a CPU differs only by the order of its sums.
 LOSS_TOLERANCE = {"torch.bfloat16": 0.01, "torch.float32": 1e-4}
-# e4m3 rounds 16 times as coarsely as bfloat16, weights included: a target's logit is off by about 0.2. Errors of equal
-# target bytes have a part in common, so the mean over n targets does not shrink as 0.2 / sqrt(n), which is 0.0044 at
-# 2048. Over 16 seeds it was off by 0.0164 there, and by -0.0030 +- 0.0041 in the mean, so to either side
-# (reports/gates, 2026-11-26-h100-gate-accuracy-fp8 and 2026-11-30-h200-fp8-not-worse). Three deviations are allowed. So
-# wide a bound cannot show finer errors; `benchmarks.arms.ours` counts that every product ran in FP8.
+# e4m3 rounds 16 times as coarsely as bfloat16, also the weights. So a target's logit differs by about 0.2. Errors at
+# equal target bytes have a common part. So the error of the mean over n targets is larger than 0.2 / sqrt(n), which is
+# 0.0044 for 2048 targets. Over 16 seeds, the mean over 2048 targets differed by 0.0164 (standard deviation), and by
+# -0.0030 +- 0.0041 on average, so there is no bias (reports/gates, 2026-11-26-h100-gate-accuracy-fp8 and
+# 2026-11-30-h200-fp8-not-worse). Three standard deviations are allowed. Such a wide bound cannot show smaller errors,
+# so `benchmarks.arms.ours` also counts that every product ran in FP8.
 FP8_TARGET = 0.2
-FP8_TEXT = 0.0158  # the error that targets have in common: the root of 0.0164^2 - 0.2^2 / 2048
+FP8_TEXT = 0.0158  # the part of the error that targets have in common: the root of 0.0164^2 - 0.2^2 / 2048
 
 
 class OtherRunError(Exception):
@@ -47,9 +48,9 @@ class Measured:
     batch_size: int
     seq_len: int
     milliseconds: tuple[float, ...]
-    block_ms: tuple[float, ...]  # each round's mean step of its block
-    block_steps: int  # of one block
-    sitting: str  # arms of one sitting took turns; those of two sittings were timed minutes apart
+    block_ms: tuple[float, ...]  # for each round: mean milliseconds of a step in the round's block
+    block_steps: int  # number of steps of one block
+    sitting: str  # Name of the sitting. Arms of one sitting took turns. Arms of two sittings were timed minutes apart.
     loss_step_0: float | None
     batch_digest: str
     startup_s: float

@@ -31,9 +31,9 @@ from benchmarks.peer_plan import OURS
 from harness.processes.child import take_standard_input
 from reference_impl.config import MODEL_PRESETS, TrainConfig
 
-# After the first step: the compiled arm records its graphs in its second and third step.
+# Number of steps after the first step. The compiled arm records its graphs in its second and third step.
 WARMUP_STEPS = 5
-# Before a round, so that clocks rise: two steps, or one long step.
+# Warm up before each round, so that the clocks rise: two steps, or one step if it takes this number of seconds.
 WARM_AGAIN_STEPS = 2
 WARM_AGAIN_S = 0.1
 
@@ -75,13 +75,15 @@ class ArmProcess:
         began = time.perf_counter()
         self._device = torch.device(job.device)
         self._arm = open_arm(job)
-        # Peaks of loading are not the step's; those of capture and compilation are.
+        # The peak memory of loading does not belong to the step, but the peaks of capture and compilation do. So reset
+        # the peak here.
         synchronize(self._device)
         reset_peak_memory(self._device)
         loss = self._arm.step(0)
         synchronize(self._device)
         self._next = 1
-        self._steps: int | None = None  # of a round: known after one step that had the machine to itself
+        # number of steps in a round; None: not known until one step has been timed without other processes
+        self._steps: int | None = None
         self.ready: dict[str, Any] = {
             "loss_step_0": None if loss is None else float(loss),
             "batch_digest": _batch_digest(job),

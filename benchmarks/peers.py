@@ -57,11 +57,11 @@ from benchmarks.worker_process import WorkerFailedError, WorkerProcess
 
 ROUNDS = 5
 PREPARE_LIMIT_S = 240.0
-OPEN_LIMIT_S = 300.0  # compiling one shape took 62 s on the reference machine, with no other process
+OPEN_LIMIT_S = 300.0  # seconds; compiling one shape took 62 s on the reference machine while no other process ran
 MEASURE_LIMIT_S = 60.0
-# The reference machine has 16 cores: while arms compile, no more arms than cores run.
+# Largest number of arms at a time. The reference machine has 16 cores, and while arms compile, each needs a core.
 MOST_AT_ONCE = 16
-# texts of out-of-memory errors: torch's, CUDA's, and that of cuBLAS when it cannot allocate its workspace
+# Matches the texts of out-of-memory errors: of torch, of CUDA, and of cuBLAS if it cannot allocate its workspace.
 OUT_OF_MEMORY = re.compile("OutOfMemoryError|out of memory|CUBLAS_STATUS_(ALLOC_FAILED|NOT_INITIALIZED)")
 
 
@@ -206,11 +206,11 @@ class Call:
     """One call of the benchmark: the requested figures, those of earlier calls, and those measured so far."""
 
     base: Job
-    places: list[Place]  # of all requested shapes
-    asked: frozenset[str]  # arms, and `FLOORS`
+    places: list[Place]  # the arms and shapes that were requested, for all shapes together
+    asked: frozenset[str]  # names of requested arms, and `FLOORS` if requested
     before: PeerRun | None
     environment: dict[str, Any]
-    began: float  # by `time.monotonic`
+    began: float  # start time by `time.monotonic`
     reference: dict[str, Any] = field(default_factory=dict)
     arms: list[Running] = field(default_factory=list)
     floors: dict[str, dict[str, Any]] = field(default_factory=dict)

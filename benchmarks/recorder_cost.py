@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 import harness
 
-BLOCK = 3  # steps
+BLOCK = 3  # number of steps
 VOCABULARY, WIDTH, LENGTH, ROWS = 1024, 256, 128, 4
 
 
@@ -53,7 +53,7 @@ class Model(nn.Module):
 def measure(pairs: int) -> Cost:
     """Return the cost over `pairs` pairs of blocks, after a first pair that is not counted."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    torch.set_num_threads(1)  # threads that wait for one another compete with other programs
+    torch.set_num_threads(1)  # use one thread, because threads that wait for each other compete with other programs
     model = Model().to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     plain, recorded, calls = list[float](), list[float](), list[float]()

@@ -37,7 +37,7 @@ def open_huggingface(job: Job) -> OpenedArm:
     model = peft_model(job)
     if job.arm == "hf_cudnn":
         on_gpu = torch.device(job.device).type == "cuda"
-        # A backward uses its forward's backend, so the choice holds for both.
+        # A backward pass uses the backend of its forward pass, so this choice applies to both.
         return open_model(job, model, model, context=_cudnn_attention if on_gpu else nullcontext)
     if job.arm == "hf_eager":
         return open_model(job, model, model)

@@ -32,7 +32,8 @@ class Job:
     seq_len: int
     device: str
     checkpoint: str
-    tokenized: str  # the same with a tokenizer, without which Unsloth loads no model
+    # a checkpoint with the same weights and a tokenizer, because Unsloth loads no model without a tokenizer
+    tokenized: str
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
