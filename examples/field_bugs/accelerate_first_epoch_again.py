@@ -17,7 +17,7 @@ BUG = Bug(
     fix="The new loader gets the epoch of the old loader.",
 )
 
-BATCHES = 10  # of an epoch
+BATCHES = 10  # number of batches in an epoch
 
 
 class Loader:

@@ -83,7 +83,7 @@ def make_step(seed, captured, optimizer_class):
     def step(batch):
         static.setdefault("tokens", batch["tokens"].clone()).copy_(batch["tokens"])
         if captured and not captures.graphs:
-            allocate_gradients(model)  # where replays write them
+            allocate_gradients(model)  # replays write to these gradients
             captures.capture("step", passes, static, model.parameters())
         captures.replays += captured
         loss = captures.graphs["step"].replay() if captured else passes()

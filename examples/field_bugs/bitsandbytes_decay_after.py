@@ -18,7 +18,7 @@ BUG = Bug(
     "error of 1e-5, and WITHIN allows a thousandth of the loss and a hundredth of each tensor's movement.",
 )
 
-RATE, DECAY = 1e-3, 1e-2  # the optimizer's own defaults
+RATE, DECAY = 1e-3, 1e-2  # the default values of the optimizer
 
 
 def buggy(seed, optimized):

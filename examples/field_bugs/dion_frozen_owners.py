@@ -62,7 +62,7 @@ def make_step(seed, captured, all_have_gradients):
         model.zero_grad(set_to_none=not captured)
         features = torch.tanh(body(batch["x"]))
         loss = functional.cross_entropy(head(features), batch["y"])
-        if trained[0] > 60:  # the second task begins
+        if trained[0] > 60:  # from this step on, the second task is trained, too
             loss = loss + functional.cross_entropy(later(features), batch["z"])
         loss.backward()
         if not captured:

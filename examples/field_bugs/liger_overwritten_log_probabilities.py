@@ -40,7 +40,7 @@ def mended(seed, optimized):
 
 def make_step(seed, optimized, copied):
     if not torch.cuda.is_available():
-        os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported
+        os.environ["TRITON_INTERPRET"] = "1"  # Triton reads this variable when it is imported
     from liger_kernel.transformers import LigerCrossEntropyLoss
 
     torch.manual_seed(seed)

@@ -42,7 +42,7 @@ def mended(seed, optimized):
 
 def make_step(seed, optimized):
     if not torch.cuda.is_available():
-        os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported
+        os.environ["TRITON_INTERPRET"] = "1"  # Triton reads this variable when it is imported
     from liger_kernel.transformers import LigerFusedLinearCrossEntropyLoss
 
     torch.manual_seed(seed)

@@ -39,7 +39,7 @@ def make_step(seed, optimized, guard):
             model(torch.zeros(32, 8)).sum().backward()
             optimizer.zero_grad()
 
-    with torch.random.fork_rng():  # a run that begins
+    with torch.random.fork_rng():  # the warm-up of a new run
         warm_up()
 
     step = update_by(optimizer, lambda batch: functional.cross_entropy(model(batch["x"]), batch["y"]))
@@ -55,7 +55,7 @@ def make_step(seed, optimized, guard):
         model.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])
         torch.set_rng_state(state["generator"])
-        with guard():  # a run that goes on
+        with guard():  # the warm-up of a resumed run
             warm_up()
 
     return StepFunction(step, batch, model, save=save, load=load)

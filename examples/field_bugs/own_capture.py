@@ -59,7 +59,7 @@ class OwnGraph:
         self, body: Body, static: Mapping[str, Tensor], parameters: Iterable[Tensor] = (), pool: MemPoolId | None = None
     ) -> None:
         self._static, self._parameters, self._pool = dict(static), list(parameters), pool
-        self._gradients: dict[str, Tensor] = {}  # on a CPU: where replays write them
+        self._gradients: dict[str, Tensor] = {}  # on a CPU: the gradients that replays write
         self._allocated: set[str] = set()
         self.addresses = self.addresses_now()
         self._replayed: CudaGraph | TracedStep = self._captured(body)
@@ -92,7 +92,7 @@ class OwnGraph:
                 self.result = body().detach()
             return graph
         before = {str(index): each.grad for index, each in enumerate(self._parameters)}
-        like: list[tuple[torch.Size, torch.dtype]] = []  # of the result, which may have no values: no tensor is kept
+        like: list[tuple[torch.Size, torch.dtype]] = []  # of the results, which may have no values, so none is kept
 
         def outputs() -> dict[str, Tensor]:
             found = {name: each.grad for name, each in zip(before, self._parameters, strict=True)}

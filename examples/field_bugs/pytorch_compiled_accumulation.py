@@ -39,7 +39,7 @@ def make_step(seed, optimized, mended):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.3)
     forward = torch.compile(model, mode="reduce-overhead") if optimized else model
     for parameter in model.parameters():
-        parameter.grad = torch.zeros_like(parameter)  # of the trainer's own memory
+        parameter.grad = torch.zeros_like(parameter)  # memory of the trainer, not of the graph
 
     def step(batch):
         optimizer.zero_grad(set_to_none=not mended)

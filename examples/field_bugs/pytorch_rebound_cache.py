@@ -65,7 +65,7 @@ def make_step(seed, set_back):
 
     def after():
         trained[0] += 1
-        if trained[0] % 64 == 0:  # an epoch ends
+        if trained[0] % 64 == 0:  # at the end of an epoch
             set_back(model)
 
     def batch(index):

@@ -23,7 +23,7 @@ BUG = Bug(
     "existed from the start in one arm only.",
 )
 
-SIGNALS = 4  # of a step: a signal for each of its segments
+SIGNALS = 4  # number of signals in a step: one signal for each of its segments
 
 
 class Signals:

@@ -26,7 +26,7 @@ BUG = Bug(
 )
 
 ON_GPU = DEVICE == "cuda"
-SIZES = [(32 if ON_GPU else 2) * number for number in range(12, 4, -1)]  # a pool has room for smaller ones
+SIZES = [(32 if ON_GPU else 2) * number for number in range(12, 4, -1)]  # a larger pool also fits a smaller size
 
 
 def buggy(seed, captured):

@@ -55,7 +55,7 @@ def mended(seed, optimized):
 
 def make_step(seed, optimized, mended):
     torch.manual_seed(seed)
-    model = nn.Sequential(nn.Linear(9, 48), nn.Softplus(), nn.Linear(48, 1))  # places of three atoms -> their energy
+    model = nn.Sequential(nn.Linear(9, 48), nn.Softplus(), nn.Linear(48, 1))  # positions of three atoms -> their energy
     averaging, optimizer = Averaging(model), torch.optim.AdamW(model.parameters(), 1e-2, fused=optimized)
 
     def step(batch):
@@ -81,7 +81,7 @@ def make_step(seed, optimized, mended):
         return error
 
     def save(path):
-        evaluate()  # a checkpoint belongs to a validation
+        evaluate()  # a checkpoint is saved after a validation
         torch.save(
             {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "average": averaging.average}, path
         )

@@ -34,7 +34,7 @@ def make_step(seed, optimized, buffers_too):
 
     @torch.no_grad()
     def follow():
-        if optimized:  # all weights in one call
+        if optimized:  # average all weights with one call
             torch._foreach_lerp_(list(average.parameters()), list(model.parameters()), 0.05)
             if buffers_too:
                 torch._foreach_copy_(list(average.buffers()), list(model.buffers()))

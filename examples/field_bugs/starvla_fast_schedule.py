@@ -26,7 +26,7 @@ def mended(seed, optimized):
 
 def make_step(seed, optimized, mended):
     torch.manual_seed(seed)
-    model = nn.Sequential(nn.Linear(12, 48), nn.Tanh(), nn.Linear(48, 6))  # what is seen -> one of six actions
+    model = nn.Sequential(nn.Linear(12, 48), nn.Tanh(), nn.Linear(48, 6))  # an observation -> scores of six actions
     optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3, fused=True)
     schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.1, total_iters=100)
     micro_batches = 4 if optimized else 1

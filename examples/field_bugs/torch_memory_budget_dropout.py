@@ -29,7 +29,7 @@ def mended(seed, optimized):
 
 def make_step(seed, optimized, budget):
     functorch_config.activation_memory_budget = budget
-    inductor_config.fallback_random = True  # the compiled step draws the plain one's numbers
+    inductor_config.fallback_random = True  # the compiled step draws the same random numbers as the plain step
     torch.manual_seed(seed)
     model = nn.Sequential(nn.Linear(16, 64), nn.GELU(), nn.Dropout(0.5), nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 2))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)

@@ -16,7 +16,7 @@ BUG = Bug(
     fix="Each epoch shuffles the original order.",
 )
 
-BATCHES, SIZE = 7, 16  # of an epoch; rows of a batch
+BATCHES, SIZE = 7, 16  # number of batches in an epoch; number of rows in a batch
 
 
 class Shuffled:

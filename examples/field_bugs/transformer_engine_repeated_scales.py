@@ -72,7 +72,7 @@ def make_step(seed, captured, weight_class, width=16, micro_batches=4):
     def passes():
         whole = 0
         for number in range(micro_batches):
-            for weight in weights if captured or number == 0 else []:  # a graph leaves no kernel out
+            for weight in weights if captured or number == 0 else []:  # a graph replays all kernels
                 weight.renew(keeps[number])
             loss = functional.mse_loss(model(static["x"][number]), static["y"][number]) / micro_batches
             loss.backward()

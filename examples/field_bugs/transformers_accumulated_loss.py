@@ -65,7 +65,7 @@ def make_step(seed, optimized):
         chunks = {name: tensor.chunk(parts) for name, tensor in batch.items()}
         micro = [{name: each[part] for name, each in chunks.items()} for part in range(parts)]
         counted = ()
-        if hasattr(trainer, "get_batch_samples"):  # the fixed release counts the labels of all micro-batches first
+        if hasattr(trainer, "get_batch_samples"):  # the fixed release first counts the labels of all micro-batches
             micro, items = trainer.get_batch_samples(iter(micro), parts)
             counted = (items,)
         loss = sum(trainer.training_step(model, each, *counted) for each in micro)

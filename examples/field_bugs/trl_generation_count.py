@@ -18,7 +18,7 @@ BUG = Bug(
     fix="The loss is divided by the tokens in the update's micro-batches.",
 )
 
-MICRO_BATCHES, UPDATES = 2, 2  # of an update; of a generation
+MICRO_BATCHES, UPDATES = 2, 2  # micro-batches per update; updates per generation
 
 
 def buggy(seed, optimized):

@@ -16,7 +16,7 @@ BUG = Bug(
     fix="Gradients are multiplied in single precision and rounded afterwards.",
 )
 
-MOST = 1e-4  # the norm after the clip
+MOST = 1e-4  # largest norm of the gradients after the clip
 
 
 def buggy(seed, optimized):

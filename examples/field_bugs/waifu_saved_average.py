@@ -49,7 +49,7 @@ def make_step(seed, optimized, restores):
     def save(path):
         state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "average": average}
         torch.save(state, path)
-        if optimized:  # what is shown to others is the average
+        if optimized:  # show the averaged weights to others
             trained = [p.clone() for p in model.parameters()]
             torch._foreach_copy_(list(model.parameters()), average)
             torch.save(model.state_dict(), f"{path}.average")

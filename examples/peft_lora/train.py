@@ -5,7 +5,7 @@ from peft import LoraConfig, get_peft_model
 from transformers import LlamaConfig, LlamaForCausalLM, get_linear_schedule_with_warmup, set_seed
 
 VOCABULARY = 256
-MODULES = ["embed_tokens", "lm_head"]  # the embedding of a new vocabulary, trained as a whole
+MODULES = ["embed_tokens", "lm_head"]  # these modules are trained completely, because the vocabulary is new
 
 
 def make_training(seed=0, device="cpu", learning_rate=1e-2, steps=300):

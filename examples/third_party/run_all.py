@@ -32,7 +32,7 @@ FORMS = ("correct", "buggy")
 COLUMNS = (
     *("trainer", "form", "device", "same", "exit", "init_seconds", "seconds", "speed", "claims", "foreseen"),
     "messages",
-    "lines",  # that a user wrote: of make_NAME, and of train.py
+    "lines",  # number of lines that a user wrote: in make_NAME, and in train.py
 )
 UNDECIDED = "SAME INCONCLUSIVE other_random_numbers"
 TRAIN = """import os
@@ -178,7 +178,7 @@ def _environment(options, slot, gpu):
     if gpu is not None:
         visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
         environment["CUDA_VISIBLE_DEVICES"] = visible[gpu] if gpu < len(visible) > 1 else str(gpu)
-    if _shared(options):  # a run of the harness locks its GPU by a file in TMPDIR
+    if _shared(options):  # each run locks its GPU by a file in TMPDIR, so give each run its own TMPDIR
         temporary = options.out.absolute() / f"tmp-{slot}"
         temporary.mkdir(exist_ok=True)
         environment["TMPDIR"] = str(temporary)

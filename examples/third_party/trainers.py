@@ -23,11 +23,11 @@ DEVICE = "cuda" if CUDA else "cpu"
 class Trainer(NamedTuple):
     name: str
     library: str
-    version: str  # with which it was written
+    version: str  # the version of the library with which the trainer was written
     domain: str
     bug: str
     uncaptured: str = ""  # why no capture is expected on a GPU; empty: a capture is expected
-    undecided: str = ""  # why SAME stays undecided on a GPU: the arms draw other random numbers
+    undecided: str = ""  # why SAME stays undecided on a GPU; empty: it is decided
 
 
 TRAINERS = (
@@ -193,7 +193,7 @@ def make_timm_resnet(seed=0):
         dispatch_clip_grad(model.parameters(), value=1.0, mode="norm")
         optimizer.step()
         updates += 1
-        ema.update(model, step=updates if bug else None)  # BUG: the decay grows with the counter
+        ema.update(model, step=updates if bug else None)  # BUG: the decay depends on a Python counter
         return loss
 
     def batch(index):
@@ -222,7 +222,7 @@ def make_timm_scaler(seed=0):
         nonlocal updates
         updates += 1
         for path in paths if bug else ():
-            path.drop_prob = 0.2 * min(1.0, updates / 20)  # BUG: a Python number that grows
+            path.drop_prob = 0.2 * min(1.0, updates / 20)  # BUG: a Python number that grows; no replay changes it
         optimizer.zero_grad()
         with torch.autocast(DEVICE, dtype=dtype):
             loss = F.cross_entropy(model(batch["x"]), batch["y"], label_smoothing=0.1)
@@ -273,7 +273,7 @@ def make_vit_mae(seed=0):
         loss = model(batch["x"])
         loss.backward()
         state["calls"] += 1
-        if not bug or state["calls"] % 2 == 0:  # BUG: every second call updates; a replay does not
+        if not bug or state["calls"] % 2 == 0:  # BUG: every second call updates; a replay does not decide
             optimizer.step()
             optimizer.zero_grad()
         return loss
@@ -373,7 +373,7 @@ def make_vision_boxes(seed=0):
     def step(batch):
         low = model["low"](batch["x"])
         maps = model["pyramid"]({"low": low, "high": model["high"](low)})
-        boxes = batch["boxes"]  # (images, boxes, 4)
+        boxes = batch["boxes"]  # shape [images, boxes, 4]
         rois = [*boxes]
         pooled = roi_align(maps["low"], rois, 4, 0.5) + roi_align(maps["high"], rois, 4, 0.25)
         pooled = pooled.flatten(1)
@@ -381,7 +381,7 @@ def make_vision_boxes(seed=0):
         moved = boxes.flatten(0, 1) + model["boxes"](pooled).tanh()
         count = batch["y"].sum()
         if bug:
-            state["foreground"] = 0.9 * state["foreground"] + 0.1 * count  # BUG: rebound
+            state["foreground"] = 0.9 * state["foreground"] + 0.1 * count  # BUG: a new tensor; no replay reads it
         else:
             state["foreground"].lerp_(count, 0.1)
         distance = F.smooth_l1_loss(moved, batch["targets"].flatten(0, 1))
@@ -430,7 +430,7 @@ def make_torchmetrics_ssim(seed=0):
         difference = F.l1_loss(y, x)
         scale = difference.detach()
         if bug:
-            running.update(scale)  # BUG: a Python counter says where a value goes
+            running.update(scale)  # BUG: a Python counter determines where a value is stored
             scale = running.compute()
         similarity = structural_similarity_index_measure(y, x, data_range=1.0, kernel_size=7)
         loss = 1 - similarity + difference / (1 + scale)
@@ -464,7 +464,7 @@ def make_vq_vae(seed=0):
         x = batch["x"]
         quantized, _, commitment = quantizer(encoder(x))
         updates += 1
-        weight = min(1.0, updates / 20) if bug else 1.0  # BUG: a Python number that grows
+        weight = min(1.0, updates / 20) if bug else 1.0  # BUG: a Python number that grows; no replay changes it
         loss = F.l1_loss(decoder(quantized).clamp(-1, 1), x) + weight * commitment.sum()
         optimizer.zero_grad()
         loss.backward()
@@ -508,7 +508,7 @@ def make_diffusers_ddpm(seed=0):
         optimizer.step()
         optimizer.zero_grad()
         if bug:
-            ema.step(model.parameters())  # BUG: its decay comes from a Python counter
+            ema.step(model.parameters())  # BUG: the decay is computed from a Python counter
         else:
             torch._foreach_lerp_(averages, [p.detach() for p in model.parameters()], 0.05)
         return loss
@@ -552,7 +552,7 @@ def make_spectral_gan(seed=0):
         loss.backward()
         of_critic.step()
         state["calls"] += 1
-        if not bug or state["calls"] % 5 == 0:  # BUG: every fifth call; a replay has its own mind
+        if not bug or state["calls"] % 5 == 0:  # BUG: only every fifth call; a replay does not decide
             of_generator.zero_grad()
             (-critic(fake).mean()).backward()
             of_generator.step()
@@ -610,7 +610,7 @@ def make_peft_dora(seed=0):
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         if bug:
-            scheduler.step()  # BUG: the rate is a Python number
+            scheduler.step()  # BUG: the learning rate is a Python number
         return loss
 
     return step, lambda index: _tokens(seed, index), model
@@ -645,7 +645,7 @@ def make_peft_adalora(seed=0):
         optimizer.step()
         updates += 1
         if bug:
-            model.base_model.update_and_allocate(updates)  # BUG: drops ranks from step 5 on
+            model.base_model.update_and_allocate(updates)  # BUG: drops ranks from step 5 on; no replay does
         optimizer.zero_grad()
         return loss
 
@@ -675,7 +675,7 @@ def make_hf_bert(seed=0):
         tokens = batch["tokens"]
         masked = torch.rand(tokens.shape, device=tokens.device) < state["share"]
         if bug:
-            state["share"] = min(0.5, state["share"] + 0.01)  # BUG: a Python number that grows
+            state["share"] = min(0.5, state["share"] + 0.01)  # BUG: a Python number that grows; no replay changes it
         inputs = tokens.masked_fill(masked, 3)
         loss = model(input_ids=inputs, labels=tokens.masked_fill(~masked, -100)).loss
         optimizer.zero_grad()
@@ -713,7 +713,7 @@ def make_hf_mixtral(seed=0):
         nonlocal updates
         updates += 1
         if bug:
-            model.router_aux_loss_coef = 0.02 * min(1.0, updates / 20)  # BUG: a Python number
+            model.router_aux_loss_coef = 0.02 * min(1.0, updates / 20)  # BUG: a Python number; no replay changes it
         loss = model(**batch, labels=batch["input_ids"]).loss
         optimizer.zero_grad()
         loss.backward()
@@ -721,7 +721,7 @@ def make_hf_mixtral(seed=0):
         return loss
 
     def batch(index):
-        tokens = _tokens(seed, index)["tokens"]  # without a mask, the loss counts by a host sync
+        tokens = _tokens(seed, index)["tokens"]  # without a mask, the loss needs a host sync to count tokens
         return {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)}
 
     return step, batch, model
@@ -757,7 +757,7 @@ def make_hf_gpt2(seed=0):
         loss.backward()
         optimizer.step()
         if bug:
-            model.rehearsed = batch["tokens"][:2]  # BUG: rebound, not copied
+            model.rehearsed = batch["tokens"][:2]  # BUG: refers to the new batch, instead of a copy
         else:
             model.rehearsed.copy_(batch["tokens"][:2])
         return loss
@@ -791,7 +791,7 @@ def make_hf_mamba(seed=0):
         loss.backward()
         updates += 1
         for group in optimizer.param_groups if bug else ():
-            group["weight_decay"] = 0.01 * updates  # BUG: a Python number that grows
+            group["weight_decay"] = 0.01 * updates  # BUG: a Python number that grows; no replay changes it
         optimizer.step()
         return loss
 
@@ -851,7 +851,7 @@ def make_xtransformers_gpt(seed=0):
     def step(batch):
         state["updates"] += 1
         if bug:
-            model.mask_prob = 0.15 + 0.02 * min(state["updates"], 20)  # BUG: a Python number
+            model.mask_prob = 0.15 + 0.02 * min(state["updates"], 20)  # BUG: a Python number; no replay changes it
         loss = model(batch["tokens"])
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
@@ -876,7 +876,7 @@ def make_schedulefree_lstm(seed=0):
         }
     ).to(DEVICE)
     if bug:
-        # BUG: AdamWScheduleFree counts its steps and its weights in Python
+        # BUG: AdamWScheduleFree counts its steps and its weights in Python numbers.
         optimizer = AdamWScheduleFree(model.parameters(), lr=1e-2, warmup_steps=10, foreach=True)
         optimizer.train()
     else:
@@ -914,7 +914,7 @@ def make_torchao_qat(seed=0):
         nonlocal updates
         updates += 1
         for fake in fakes if bug else ():
-            fake.enabled = updates > 10  # BUG: quantized from step 11 on; no replay changes that
+            fake.enabled = updates > 10  # BUG: quantized from step 11 on; no replay does this
         tokens = batch["tokens"]
         loss = F.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
         optimizer.zero_grad()
@@ -957,7 +957,7 @@ def make_fabric_gru(seed=0):
 
     def step(batch):
         optimizer.zero_grad()
-        forced = draws.random() < 0.5 if bug else True  # BUG: drawn once, for all replays
+        forced = draws.random() < 0.5 if bug else True  # BUG: drawn only once, for all replays
         logits = model(batch["tokens"], forced)
         loss = F.cross_entropy(logits.flatten(0, 1).float(), batch["tokens"][:, 8:12].flatten())
         fabric.backward(loss)
@@ -994,7 +994,7 @@ def make_sentences_contrast(seed=0):
         optimizer.step()
         if bug:
             queue[state["pointer"] : state["pointer"] + 8] = anchor.detach()
-            state["pointer"] = (state["pointer"] + 8) % 32  # BUG: replays fill one place
+            state["pointer"] = (state["pointer"] + 8) % 32  # BUG: all replays write to the same place
         else:
             queue.copy_(torch.cat([queue[8:], anchor.detach()]))
         return loss
@@ -1032,7 +1032,7 @@ def make_pyg_gcn(seed=0):
         return model[1](x, edges)
 
     model.train()
-    forward(x)  # makes the cached, normalised edges
+    forward(x)  # computes the cached, normalized edges
     optimizer = torch.optim.Adam(
         [
             {"params": model[0].parameters(), "weight_decay": 5e-4},
@@ -1045,7 +1045,7 @@ def make_pyg_gcn(seed=0):
 
     def step(batch):
         optimizer.zero_grad()
-        scale = draws.uniform(0.8, 1.2) if bug else 1.0  # BUG: drawn once, for all replays
+        scale = draws.uniform(0.8, 1.2) if bug else 1.0  # BUG: drawn only once, for all replays
         out = forward(x * scale)
         loss = F.cross_entropy(out[batch], y[batch])
         loss.backward()
@@ -1072,7 +1072,7 @@ def make_pyg_gin(seed=0):
     def step(batch):
         x = batch["x"] + 0.1 * earlier["x"]
         if bug:
-            earlier["x"] = batch["x"]  # BUG: rebound, not copied
+            earlier["x"] = batch["x"]  # BUG: refers to the new batch, instead of a copy
         else:
             earlier["x"].copy_(batch["x"])
         pooled = global_add_pool(model["gin"](x, batch["edges"]), batch["graph"], size=8)
@@ -1115,7 +1115,7 @@ def make_audio_keywords(seed=0):
     def step(batch):
         spectrogram = features(batch["x"]) / 40
         if bug:
-            spectrogram = masking(spectrogram)  # BUG: its band is drawn on the host, once
+            spectrogram = masking(spectrogram)  # BUG: the masked band is drawn on the host, only once
         loss = F.cross_entropy(model(spectrogram), batch["y"])
         optimizer.zero_grad()
         loss.backward()
@@ -1148,7 +1148,7 @@ def make_audio_ctc(seed=0):
         hidden, lengths = model["conformer"](batch["x"], batch["lengths"])
         scores = model["head"](hidden).log_softmax(-1)
         updates += 1
-        weight = 0.01 * updates if bug else 0.1  # BUG: a Python number that grows
+        weight = 0.01 * updates if bug else 0.1  # BUG: a Python number that grows; no replay changes it
         loss = F.ctc_loss(scores.transpose(0, 1), batch["y"], lengths, batch["y_lengths"])
         loss = loss + weight * scores.exp().square().sum(-1).mean()
         optimizer.zero_grad()
@@ -1173,7 +1173,7 @@ def make_accelerate_tcn(seed=0):
 
     bug = BUG == "accelerate_tcn"
     torch.manual_seed(seed)
-    # BUG: with 2, a Python counter says which calls update
+    # BUG: with 2, a Python counter determines which calls update.
     accelerator = Accelerator(mixed_precision="bf16", gradient_accumulation_steps=2 if bug else 1)
     layers = [
         (nn.ConstantPad1d((2 * dilation, 0), 0.0), nn.Conv1d(wide, 16, 3, dilation=dilation), nn.ReLU())
@@ -1215,7 +1215,7 @@ def make_torchdiffeq_ode(seed=0):
             true = odeint(lambda t, y: y**3 @ matrix, batch["x"], times, method="rk4")
         predicted = odeint(lambda t, y: model(y**3), batch["x"], times, method="rk4")
         updates += 1
-        weight = 1.0 / updates if bug else 0.1  # BUG: a Python number that falls
+        weight = 1.0 / updates if bug else 0.1  # BUG: a Python number that falls; no replay changes it
         loss = (predicted - true).abs().mean() + weight * model[0].weight.square().mean()
         optimizer.zero_grad()
         loss.backward()
@@ -1255,7 +1255,7 @@ def make_lion_dlrm(seed=0):
         loss.backward()
         optimizer.step()
         if bug:
-            optimizer.param_groups[0]["lr"] *= 0.95  # BUG: a Python number that falls
+            optimizer.param_groups[0]["lr"] *= 0.95  # BUG: a Python number that falls; no replay changes it
         return loss
 
     return step, lambda index: _rows(seed, index), model
@@ -1285,7 +1285,7 @@ def make_sam_tabular(seed=0):
         nonlocal updates
         updates += 1
         if bug:
-            optimizer.param_groups[0]["rho"] = 0.01 * updates  # BUG: a Python number that grows
+            optimizer.param_groups[0]["rho"] = 0.01 * updates  # BUG: a Python number that grows; no replay changes it
         loss = loss_of(batch)
         loss.backward()
         optimizer.first_step(zero_grad=True)
@@ -1324,7 +1324,7 @@ def make_gpytorch_svgp(seed=0):
         nonlocal updates
         updates += 1
         if bug:
-            bound.beta = min(1.0, updates / 20)  # BUG: a Python number that grows
+            bound.beta = min(1.0, updates / 20)  # BUG: a Python number that grows; no replay changes it
         optimizer.zero_grad()
         loss = -bound(model(batch["x"]), batch["y"])
         loss.backward()
@@ -1361,7 +1361,7 @@ def make_cleanrl_dqn(seed=0):
         loss.backward()
         optimizer.step()
         state["updates"] += 1
-        if bug and state["updates"] % 10 == 0:  # BUG: every tenth call; no replay does it
+        if bug and state["updates"] % 10 == 0:  # BUG: only every tenth call; no replay does this
             target.load_state_dict(model.state_dict())
         elif not bug:
             for old, new in zip(target.parameters(), model.parameters(), strict=True):
@@ -1384,7 +1384,7 @@ def make_cleanrl_dqn(seed=0):
     return step, batch, model
 
 
-# Fifteen that were written before any of them was tried
+# Fifteen trainers that were all written before the first of them was tried
 
 
 def make_prodigy_gru(seed=0):
@@ -1481,7 +1481,7 @@ def make_metric_softmax(seed=0):
         nonlocal updates
         updates += 1
         if bug:
-            both["loss"].temperature = 0.05 + 0.5 / updates  # BUG: a Python number that falls
+            both["loss"].temperature = 0.05 + 0.5 / updates  # BUG: a Python number that falls; no replay changes it
         optimizer.zero_grad()
         proxies.zero_grad()
         loss = both["loss"](both["trunk"](batch["x"]), batch["y"])
@@ -1509,7 +1509,7 @@ def make_skorch_rows(seed=0):
         def forward(self, x):
             return self.layers(x)
 
-    # BUG: the callback sets the rate, a Python number, after each batch
+    # BUG: after each batch, the callback sets the learning rate, which is a Python number.
     rate = LRScheduler(policy="StepLR", step_size=5, gamma=0.7, step_every="batch", event_name=None)
     net = NeuralNetClassifier(
         Network,
@@ -1556,7 +1556,7 @@ def make_ignite_convolutions(seed=0):
         nn.CrossEntropyLoss(),
         device=DEVICE,
         output_transform=lambda x, y, y_pred, loss: loss,
-        gradient_accumulation_steps=2 if bug else 1,  # BUG: the engine's counter says when an update is due
+        gradient_accumulation_steps=2 if bug else 1,  # BUG: the engine's counter determines when to update
     )
     engine = Engine(update)
 
@@ -1588,11 +1588,11 @@ def make_e3nn_points(seed=0):
     state = {"radius": 3.0}
 
     def step(batch):
-        x = batch["x"]  # (clouds, points, 3)
+        x = batch["x"]  # shape [clouds, points, 3]
         vectors = (x[:, :, None] - x[:, None]).flatten(0, 2)
         angles = o3.spherical_harmonics(harmonics, vectors + 1e-3, normalize=True, normalization="component")
         if bug:
-            state["radius"] *= 0.97  # BUG: a Python number that falls
+            state["radius"] *= 0.97  # BUG: a Python number that falls; no replay changes it
         distances = soft_one_hot_linspace(vectors.norm(dim=1), 0.0, state["radius"], 6, basis="gaussian", cutoff=False)
         features = batch["features"][:, None].expand(-1, 6, -1, -1).flatten(0, 2)
         messages = model["product"](features, angles, model["radial"](distances))
@@ -1625,7 +1625,7 @@ def make_zuko_spline(seed=0):
     draws = random.Random(seed)
 
     def step(batch):
-        scale = draws.uniform(0.0, 0.4) if bug else 0.1  # BUG: drawn once, for all replays
+        scale = draws.uniform(0.0, 0.4) if bug else 0.1  # BUG: drawn only once, for all replays
         x = batch["x"] + scale * torch.randn_like(batch["x"])
         loss = -flow().log_prob(x).mean()
         optimizer.zero_grad()
@@ -1726,7 +1726,7 @@ def make_snn_leaky(seed=0):
         loss.backward()
         optimizer.step()
         if bug:
-            state["potential"] = 0.5 * hidden.detach()  # BUG: rebound
+            state["potential"] = 0.5 * hidden.detach()  # BUG: a new tensor; no replay reads it
         else:
             state["potential"].copy_(0.5 * hidden.detach())
         return loss
@@ -1747,7 +1747,7 @@ def make_kornia_ssim(seed=0):
 
     def step(batch):
         sharp = torch.sigmoid(batch["x"])
-        sigma = float(draws.uniform(0.5, 3.0)) if bug else 1.5  # BUG: drawn once, for all replays
+        sigma = float(draws.uniform(0.5, 3.0)) if bug else 1.5  # BUG: drawn only once, for all replays
         blurred = kornia.filters.gaussian_blur2d(sharp, (5, 5), (sigma, sigma))
         answer = model(blurred)
         loss = kornia.losses.ssim_loss(answer, sharp, window_size=5)
@@ -1780,7 +1780,7 @@ def make_opacus_private(seed=0):
         loss.backward()
         optimizer.step()
         if bug:
-            noise.step()  # BUG: a Python number that falls
+            noise.step()  # BUG: a Python number that falls; no replay changes it
         return loss
 
     return step, lambda index: _images(seed, index, count=16, size=8), model
@@ -1802,7 +1802,7 @@ def make_geoopt_poincare(seed=0):
     def step(batch):
         nodes = model["nodes"]
         child = nodes[batch["child"]][:, None]
-        distances = ball.dist(child, nodes[batch["others"]])  # (rows, 1 + negatives), the parent first
+        distances = ball.dist(child, nodes[batch["others"]])  # shape [rows, 1 + negatives]; the parent comes first
         loss = F.cross_entropy(-distances, torch.zeros_like(batch["child"]))
         optimizer.zero_grad()
         loss.backward()
@@ -1835,7 +1835,7 @@ def make_performer_tokens(seed=0):
     def step(batch):
         nonlocal updates
         updates += 1
-        for attention in attentions if bug and updates % 10 == 0 else ():  # BUG: every tenth call; no replay does it
+        for attention in attentions if bug and updates % 10 == 0 else ():  # BUG: every tenth call; no replay does this
             attention.redraw_projection_matrix(torch.device(DEVICE))
         masked = torch.rand(batch["tokens"].shape, device=DEVICE) < 0.2
         logits = model(torch.where(masked, 128, batch["tokens"]))
@@ -1877,7 +1877,7 @@ def make_tabnet_rows(seed=0):
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         if bug:
-            cycle.step()  # BUG: the rate is a Python number
+            cycle.step()  # BUG: the learning rate is a Python number
         return loss
 
     return step, lambda index: _rows(seed, index), model

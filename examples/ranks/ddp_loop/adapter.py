@@ -16,6 +16,6 @@ class DdpLoop(StepFunctionSystem):
         settings = {"learning_rate": 1e-2, **arm.settings()}
         device = "cuda" if torch.cuda.is_available() else "cpu"
         model, optimizer = train.make_training(workload.seed, device, settings["learning_rate"])
-        replica = data_parallel(model)  # the line for several ranks
+        replica = data_parallel(model)  # the only line that several ranks need
         batch = lambda index: train.make_batch(index, workload.seed, workload.batch_size)
         return (lambda b: train.train_step(replica, optimizer, b)), batch, (lambda: dict(model.named_parameters()))

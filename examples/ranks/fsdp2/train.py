@@ -44,7 +44,7 @@ class Block(nn.Module):
     def forward(self, x):
         rows, length, width = x.shape
         split = self.qkv(self.norm(x)).view(rows, length, 3, self.heads, width // self.heads)
-        queries, keys, values = split.permute(2, 0, 3, 1, 4)  # [B, H, S, D / H] each
+        queries, keys, values = split.permute(2, 0, 3, 1, 4)  # each has shape [B, H, S, D / H]
         mixed = F.scaled_dot_product_attention(queries, keys, values, is_causal=True)
         x = x + self.out(mixed.transpose(1, 2).reshape(rows, length, width))
         return x + self.down(F.gelu(self.up(self.norm2(x))))

@@ -62,7 +62,7 @@ def _run(options, name, bug):
         try:
             row["exit"] = process.wait(options.limit)
         except subprocess.TimeoutExpired:
-            process.terminate()  # the harness ends its ranks and writes what it has seen
+            process.terminate()  # on SIGTERM the harness ends its ranks and writes the results so far
             process.wait()
             row["exit"] = "timeout"
     row["seconds"] = round(time.monotonic() - began)

@@ -62,11 +62,11 @@ class Experts(nn.Module):
         self.register_buffer("load", torch.full((EXPERTS,), 1 / EXPERTS))
 
     def forward(self, x):
-        scores = self.router(self.norm(x)).softmax(dim=-1)  # [T, E]
+        scores = self.router(self.norm(x)).softmax(dim=-1)  # shape [T, E]
         best = (scores - self.load).argmax(dim=-1, keepdim=True)
-        chosen = torch.zeros_like(scores).scatter(-1, best, 1.0)  # [T, E]
+        chosen = torch.zeros_like(scores).scatter(-1, best, 1.0)  # shape [T, E]
         self.update_load(chosen.mean(dim=0))
-        sent = torch.einsum("te,td->etd", chosen, self.norm(x))  # zeros where a row goes elsewhere
+        sent = torch.einsum("te,td->etd", chosen, self.norm(x))  # rows for another expert are zeros
         up, down = held(self.up), held(self.down)
         computed = exchanged(F.gelu(exchanged(sent, out=True) @ up) @ down, out=False)
         return x + torch.einsum("te,etd->td", chosen * scores, computed)
@@ -260,7 +260,7 @@ if __name__ == "__main__":
     step, _ = make_training(way, parts=2)
     for index in range(40):
         batch = make_batch(index)
-        if way != "tensor":  # in `tensor` every rank reads all rows
+        if way != "tensor":  # in mode `tensor`, every rank reads all rows
             batch = {name: each.chunk(ranks())[rank()] for name, each in batch.items()}
         loss = step(batch)
         if index % 10 == 9 and rank() == 0:
