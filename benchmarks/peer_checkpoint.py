@@ -25,7 +25,7 @@ from reference_impl.kernels.nf4.naive import BLOCK, CODEBOOK
 from reference_impl.nf4 import quantize
 
 TORCHAO_SCALERS = 256  # number of blocks whose absmax values share a factor
-NEAREST_AT_ONCE = 2**20  # number of elements whose distances to all codes exist at one time
+NEAREST_AT_ONCE = 2**20  # number of elements whose distances to all codes are in memory at one time
 
 Requantize = Callable[[Tensor], Tensor]
 Losses = dict[str, dict[str, float]]

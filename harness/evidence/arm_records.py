@@ -11,7 +11,7 @@ from harness.numbers import Amount, Count, Real
 
 CAPTURES_ITSELF = "captures_itself"  # name of the fact that the arm's step makes the requested capture by itself
 RESUMES = "resumes"  # name of the fact that the arm's step function has `save` and `load`
-FROZEN = "frozen"  # prefix of the names of frozen parameters in `State.forms`
+FROZEN = "frozen"  # prefix in `State.forms` of the names of frozen parameters
 NOT_FINITE = "!"  # suffix of the digest of a tensor that holds NaN or infinity
 
 
@@ -82,7 +82,7 @@ class Draws(Record):
 # and left it behind, or it was created between two steps. `unseen`: nothing reads it, and no watched step shows what it
 # is computed from.
 Role = Literal["state", "table", "derived", "log", "mixed", "left", "unseen"]
-COMPARED: tuple[Role, ...] = ("state", "table", "derived")  # roles whose tensors are compared by value
+COMPARED: tuple[Role, ...] = ("state", "table", "derived")  # only tensors with one of these roles are compared by value
 
 
 class Loose(Record):
@@ -330,17 +330,19 @@ class GhostReplay(Record):
     moves_alone: bool | None = None
     # True: after a step on another batch, repeating the replays alone gave other parameters than before that step
     alone_reads: bool | None = None
-    # without its replays, a step did not change parameters, and its loss was the previous step's loss
+    # True: a step without its replays did not change parameters and returned the loss of the previous step
     stays: bool | None = None
-    # if `stays` is not True, or `alone_reads` is False: an output of the step depends on its batch; None: all steps had
-    # the same batch
+    # True: an output of the step depends on its batch. Tested only if `stays` is not True or `alone_reads` is False.
+    # None: not tested, or all steps had the same batch.
     reads: bool | None = None
-    # in the same test: outputs that repeat in bits, depend on the batch, and are the same without the replays
+    # In the same test: number of outputs that repeat in bits, depend on the batch, and stay the same without the
+    # replays.
     outside: Count = 0
-    named: list[str] = Field(default_factory=list)  # names of the first few outputs that `outside` counts
-    unsure: Count = 0  # likewise: outputs computed anew without the replays that do not repeat in bits
-    # if all steps had the same batch: number of parameters, if all are the same without the replays, though their
-    # gradients differ
+    named: list[str] = Field(default_factory=list)  # names of the first few of the outputs that `outside` counts
+    # In the same test: number of outputs that are computed anew without the replays, and that do not repeat in bits.
+    unsure: Count = 0
+    # Only if all steps had the same batch: the number of parameters, if all of them stay the same without the replays
+    # although their gradients differ. Otherwise 0.
     alike: Count = 0
 
 
@@ -351,10 +353,10 @@ class CaptureEvidence(ArmRecord):
     mechanism: Literal["cuda_graph", "traced"] | None
     requested: bool
     captured: bool
-    failure: str | None  # why the system captured nothing, in its own words
+    failure: str | None  # why nothing was captured, in the words of the system; None: something was captured
     captures: Count
     warmup_steps: Count
-    replays: Count  # as the system counts them
+    replays: Count  # number of replays, as counted by the system
     uncaptured_steps: Count
     nodes: list[GraphNodes]
     recorded_operations: Count  # for a traced step: number of recorded ATen operations

@@ -412,7 +412,7 @@ class ProcessTimes(Record):
     # with --baseline: the commits whose source trees the arms of this process used
     trained: list[str] = Field(default_factory=list)
     gpu: str | None = None  # UUID of the GPU that the process held; None: it held no GPU
-    gpu_alone: bool | None = None  # True: no other run could hold that GPU at the same time
+    gpu_alone: bool | None = None  # True: no other run could use that GPU at the same time
     # intervals in which the process was stopped, each from SIGSTOP to SIGCONT
     stopped: list[tuple[Real, Real]] = Field(default_factory=list)
 

@@ -29,7 +29,7 @@ from harness.system.users_code import message_of, obstacle_of, stack_of
 AHEAD = "--ahead"
 # seconds by which a repetition begins later than the first run, because seeds are often made from the clock's second
 LATER_S = 1.1
-RAISED_EXIT = 70  # EX_SOFTWARE of sysexits.h
+RAISED_EXIT = 70  # the exit status EX_SOFTWARE of sysexits.h
 # this module imports torch; do not list `throughput`, which would look for a device
 _IMPORTED_AHEAD = ("harness.execution.probes.paired",)
 _TORCH_IMPORTS_LATER = "torch._dynamo"  # torch imports this module at its first dispatch mode or fake tensor

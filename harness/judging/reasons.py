@@ -85,7 +85,7 @@ VACUOUS_PEER = _fails("vacuous_peer")
 VACUOUS_NO_BUFFERS = _fails("vacuous_no_buffers")
 VACUOUS_NO_MEMORY = _fails("vacuous_no_memory")
 
-# --- between two steps: going on from a checkpoint, evaluation ------------------------------------------------
+# --- between two steps: resuming from a checkpoint, evaluation ------------------------------------------------
 NOT_RESTORED = _fails("not_restored")
 NOTHING_LOADED = _fails("nothing_loaded")
 VACUOUS_NOTHING_TO_LOAD = _fails("vacuous_nothing_to_load")
@@ -199,7 +199,7 @@ TELEMETRY_MISSING = _undecided("telemetry_missing")
 SLOWS_DOWN = _fails("slows_down")
 UNDECIDED_SLOWDOWN = _undecided("undecided_slowdown")
 
-# --- measured, not decided ---------------------------------------------------------------------------------------
+# --- measured, but not decided -----------------------------------------------------------------------------------
 CANDIDATE_NOT_CAPTURED = _undecided("candidate_not_captured")
 RANK_SHARE_UNSEEN = _undecided("rank_share_unseen")
 RANK_DRAWS_UNSEEN = _undecided("rank_draws_unseen")
@@ -228,7 +228,7 @@ RAN_AS_WRITTEN = _undecided("ran_as_written")
 DRIVER_VERSION_UNKNOWN = _undecided("driver_version_unknown")
 MISSING_CASES = _undecided("missing_cases")
 
-# --- this machine or system cannot decide it ---------------------------------------------------------------------
+# --- this machine or this system cannot decide the claim ---------------------------------------------------------
 NEEDS_CUDA = _not_run("needs_cuda")
 NEEDS_GPU = _not_run("needs_gpu")
 NEEDS_MEMORY = _not_run("needs_memory")

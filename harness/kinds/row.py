@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from harness.errors import KindError
 
 Name = Annotated[str, Field(pattern="^[a-z][a-z0-9_]*$")]
-Reference = Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]  # `module:attribute`
+Reference = Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]  # a name in a module, `module:attribute`
 Sentence = Annotated[str, Field(pattern=r"\.$")]  # ends with a full stop
 
 

@@ -42,7 +42,7 @@ class _Shape:
         self.require_gradients = {name for name, tensor in batch.items() if tensor.requires_grad}
         self.captured: CapturedStep | TracedStep | None = None
         self.gradients: Mapping[str, Tensor] = {}
-        self.watch: GradientWatch | None = None  # the watch around the recorded step
+        self.watch: GradientWatch | None = None  # the watch on gradients during the recorded step; None: not watched
 
 
 class StepFunctionRun:

@@ -22,7 +22,7 @@ from fuzz_mutations import MOST_BYTES
 from fuzz_targets import Target
 
 SECONDS, BYTES = 1.0, 200 * 2**20
-ENDLESS = 5.0  # seconds of processor time after which an input is given up
+ENDLESS = 5.0  # an input is given up after this number of seconds of processor time
 Give = Callable[[Callable[[bytes], None]], None]
 
 

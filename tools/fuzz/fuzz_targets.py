@@ -164,7 +164,7 @@ def _explain(loaded: LoadedContract) -> None:
         _explanation(loaded, claim, WIDTH)
 
 
-# --- contracts of another language ------------------------------------------------------------------------------------
+# --- contracts in the language of another project ---------------------------------------------------------------------
 
 
 @cache
@@ -183,7 +183,7 @@ def _import(path: Path) -> None:
     contract_text([decide(read_upstream(path))], Path("ours.yaml"))
 
 
-# --- PTX, and the table of all ----------------------------------------------------------------------------------------
+# --- PTX, and the table of all fuzz targets ---------------------------------------------------------------------------
 
 
 def _read_ptx(content: bytes) -> None:

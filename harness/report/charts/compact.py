@@ -16,7 +16,7 @@ from xml.etree import ElementTree as ET
 from xml.sax.saxutils import escape
 
 ID = "\ue000"  # prefix of every id in an image; the page replaces it by a prefix that is unique on the page
-ALONG = "along"  # id of texts that label a place on the horizontal axis, such as tick labels
+ALONG = "along"  # id of the texts that label a place on the horizontal axis, such as tick labels
 _SVG = "{http://www.w3.org/2000/svg}"
 # prefix of a group's id -> name of the attribute that holds the rest of the id
 _NAMES = {"series:": "data-s", "mark:": "data-n"}

@@ -29,7 +29,7 @@ from harness.system.replay.holders import data_of, key_name, slots_of
 from harness.system.replay.ledger import FirstValues, writing_to
 from harness.system.sharded_tensors import local
 
-ABSENT = object()  # stands for a missing value
+ABSENT = object()  # stands for the value of a name that is not bound
 # Bytes. A larger array is considered a data set and not state, because every trial execution would have to copy it.
 LARGEST = 2**28
 # The class of the links in the chain of a bounded cache. The class has no public name.
