@@ -120,7 +120,7 @@ def _git(folder: Path, *arguments: str) -> str:
         stdin=subprocess.DEVNULL,
         env=environment,
         check=False,
-        # Run git in its own session. So Ctrl-C in a terminal sends SIGINT only to this command, which then cleans up.
+        # Run git in its own session. So Ctrl-C in a terminal sends SIGINT only to the harness, which then cleans up.
         start_new_session=True,
     )
     if done.returncode != 0:

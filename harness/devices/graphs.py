@@ -26,7 +26,7 @@ from harness.devices.device import has_cuda
 from harness.errors import HarnessError
 from harness.evidence.arm_records import GraphNodes
 
-# Count the nodes of a captured CUDA graph. This uses cuda-bindings, because torch has no function for it.
+# Count the nodes of a captured CUDA graph. This code uses cuda-bindings, and does not need torch.
 
 _DEVICE_TO_HOST, _DEFAULT_KIND = 2, 4  # values of cudaMemcpyKind
 _MAX_ARGUMENTS = 256

@@ -211,8 +211,8 @@ class Gpu:
 
 PASSES = 20_000  # loop passes of the fixed piece of code; they take about a millisecond
 LOOKS = 5
-# Other threads may use up to this share of the processor time of the fixed piece of code. The value is a choice, above
-# the cost of the counting itself.
+# Other threads of this process may use up to this share of the processor time of the fixed piece of code. The value is
+# a choice, above the cost of the counting itself.
 OWN_SHARE = 0.1
 
 

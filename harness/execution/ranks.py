@@ -39,7 +39,8 @@ LONGEST_LOOK_S = 1.0
 OTHERS_S = 0.3
 GRACE_S = 1.0  # seconds that a rank gets to write its stack
 _OF_RANKS = {
-    "TORCH_FR_BUFFER_SIZE": "20000",  # entries of torch's flight recorder, which shows the collectives that were called
+    # number of entries that torch's flight recorder keeps; they show which collectives were called
+    "TORCH_FR_BUFFER_SIZE": "20000",
     # otherwise NCCL's watchdog queries events, which is forbidden during a capture
     "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
     "NCCL_NVLS_ENABLE": "0",  # multicast over NVLink needs a fabric manager, which rented machines may lack

@@ -86,7 +86,7 @@ class GpuTurn:
         """Wait for the share, or for the whole GPUs. Return False if the session already holds at least as much."""
         if self.alone or (self.held and share is not ALONE):
             return False
-        self.close()  # release the own share first: otherwise two sessions could wait forever for each other's share
+        self.close()  # release this session's share first: otherwise two sessions could wait forever for each other
         self._stack.enter_context(gpu_locks(self._uuids, self._announce, share))
         self.held, self.alone = True, share is ALONE
         return True

@@ -133,7 +133,7 @@ def _probe(run: Run, recorder: Recorder) -> None:
         if "torch" in sys.modules and probe.watches_steps and captures:
             importlib.import_module(_TORCH_IMPORTS_LATER)
     if not probe.timed:  # in a timed arm the garbage collector must work as in production
-        # frozen objects are skipped by the collection after each arm, which torch's many objects would slow down
+        # the collection after each arm skips frozen objects; torch's many objects would make it slow
         gc.freeze()
     execute(run, recorder)
 

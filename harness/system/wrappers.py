@@ -25,7 +25,7 @@ from harness.system.sharded_tensors import local
 if TYPE_CHECKING:
     from torch import Tensor
 
-# index of the step in which a fault of one step is planted; a shorter run has the fault in its last step
+# index of the step in which a fault of a single step is planted; shorter runs have it in the last step
 FAULTY_STEP = 5
 SLOWDOWN = 5  # factor by which a fault slows down a baseline; a factor of 2 would be enough
 # On an H200, capture made the step of a tiny model (14 ms) 14 times as fast, and the step of 28 layers (28 ms) 4.6
@@ -33,7 +33,7 @@ SLOWDOWN = 5  # factor by which a fault slows down a baseline; a factor of 2 wou
 CANDIDATE_SLOWDOWN = 2
 CANDIDATE_SLEEP_S = 0.05
 BUSY_OPERATIONS = 200
-REMEMBERED = 3  # number of steps
+REMEMBERED = 3  # number of first steps whose results a fault repeats
 RARELY = 10  # a fault is planted in every tenth step; a watch of only two steps would miss it
 SHIFT = 1000.0  # amount that is added to a metric
 NAN = nan

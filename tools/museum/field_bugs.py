@@ -39,7 +39,7 @@ SHIPPED = {
     "peft_lora": ("captured", "plain", "optimized"),
     "plain_loop": ("captured", "update", "captured"),
     "transformers_trainer": ("captured", "steps", "captured"),
-    "trl_sft": ("steps", "train", "optimized"),  # this step reads metrics on the host, so it cannot be captured
+    "trl_sft": ("steps", "train", "optimized"),  # this step reads metrics on the host, which a capture cannot contain
 }
 
 

@@ -16,7 +16,7 @@ from harness.report.glance import JudgedPart, judged_parts
 from harness.report.text import line, several
 from harness.report.view import ReportView
 
-SHOWN = 12  # largest number of rows in a table; the run directory holds all
+SHOWN = 12  # largest number of rows in a table; the run directory has all rows
 
 
 def sections(view: ReportView) -> list[Section]:

@@ -25,7 +25,7 @@ from harness.report.text import line, several, size
 from harness.report.view import REPLAYED, ReportView
 
 MEMORY = "Memory held by the process, sample by sample: what each arm has more or less than at its first sample."
-# number of kernels that are shown for each graph, those with most launches first; the run directory holds all
+# number of kernels that are shown for each graph, those with most launches first; the run directory has all
 KERNELS = 12
 
 

@@ -147,7 +147,7 @@ def _compared(
                 reasons.EVIDENCE_INCONSISTENT,
                 f"{tensor.name} at step {step} has equal digests and a difference of {number(absolute)}",
             )
-        if math.isnan(absolute):  # the difference of two infinite values, in gradients from before the clip
+        if math.isnan(absolute):  # both values are infinite, which happens in gradients from before the clip
             absolute = math.inf if differs else 0.0
         yield Compared(
             step,

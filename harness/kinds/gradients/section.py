@@ -20,7 +20,7 @@ from harness.report.charts import plots
 from harness.report.glance import JudgedPart, judged_parts
 from harness.report.view import ReportView
 
-SHOWN = 12  # largest number of rows in a table; the run directory holds all
+SHOWN = 12  # largest number of rows in a table; the run directory has all rows
 _LAYER = re.compile(r"(?:^|\.)(?:layers?|blocks?|h)\.(\d{1,4})\.(.+)$")
 
 

@@ -12,10 +12,10 @@ from harness.judging.context import end_of, executed
 from harness.judging.end_state import differing
 from harness.judging.sheet import Sheet, number, settle, some
 
-# required share of the number of different rows per step that random draws from a rank's rows would give
+# Random draws from a rank's rows would give some number of different rows per step. A rank must read this share of it.
 FEWEST_ROWS = 0.75
-# a rank fails only if it is below that number by more than this many standard deviations, because a few steps show
-# little
+# A rank fails only if it also is below that number by more than this many standard deviations, because a few steps
+# show little.
 DEVIATIONS = 3.0
 FEWEST_WHOLE = 0.5  # smallest share of steps that have a whole batch; the last batch of an epoch may be smaller
 # Each rank must read at least this fraction of the number of different data shares that the best rank read.

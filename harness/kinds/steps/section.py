@@ -70,7 +70,7 @@ def _match_row(quantity: str, rows: list[Row]) -> list[object]:
 # The code below shows the errors of a step and of a peer, both compared with a reference: the errors of gradients for
 # each kind of tensor, and the errors of losses for each seed.
 
-SHOWN = 12  # largest number of rows in a table; the run directory holds all
+SHOWN = 12  # largest number of rows in a table; the run directory has all rows
 _MADE_BY = ("dtype", "device", "transformers", "peft", "torch", "dequantized_by")
 
 

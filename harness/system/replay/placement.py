@@ -184,7 +184,7 @@ class Placement(Interceptor):
         if named is not None or func in _TO_HOST:
             returned = self._moved(returned, given, "device" if named else "host")
         elif None not in sides or "device" in sides:
-            # a result counts as the device's only if no argument is in an unknown place, or one is on the device
+            # If one argument's place is unknown and no argument is on the device, the result's place stays unknown.
             for tensor in tensors_in(returned):
                 if self.side_of(tensor) is None:
                     self._put(tensor, "device" if "device" in sides else "host")

@@ -171,7 +171,7 @@ class _Walk:
             self._hold(Place(vars(value), path or type(value).__name__))
             # If a trial execution left a step of the scaler unfinished, the scaler refuses the next step. So restore
             # its stages.
-            # a disabled scaler has no stages
+            # A disabled scaler has no stages.
             stages: dict[int, dict[str, Any]] = vars(value).get("_per_optimizer_states", {})
             self._hold(Place(stages, path or type(value).__name__))
             for stage in stages.values():
