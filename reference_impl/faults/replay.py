@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from reference_impl.cuda_graph import CapturingTrainer
 
 FORGETFUL_STEP = 5
-UNPLANNED_BYTES = 16 * 2**30  # bytes; a filled device has only the reserve for the steps left, which is less
+UNPLANNED_BYTES = 16 * 2**30  # bytes; on a filled device only the reserve for the steps is left, which is smaller
 
 
 @fault(
