@@ -1,4 +1,4 @@
-"""A loader that skips the batches of a started epoch takes them from the first epoch."""
+"""A resumed loader skips the batches already used, but counts them in the order of the first epoch."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""A schedule-free optimizer below two wrappers does not learn that an evaluation begins."""
+"""A schedule-free optimizer inside two wrappers does not get the call of `eval()`."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""A restored average of the weights is replaced by a new one, since the trainer builds it after it restores."""
+"""A restored average of the weights is lost, because the trainer creates a new average after the restore."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""A fused optimizer takes hold of the gradients when it is configured; a capture's backward pass writes others."""
+"""A fused optimizer keeps the gradient buffers it was configured with; a captured backward pass writes to others."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""A captured backward pass overwrites most gradients, and adds to those of what is used twice."""
+"""A captured backward pass overwrites most gradients, but adds to the gradient of a tensor that is used twice."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""The compact optimizer's count of steps is a bfloat16 tensor, and stays at 256."""
+"""The step count of a compact optimizer is a bfloat16 tensor, which cannot count beyond 256."""
 
 import torch
 from torch import nn

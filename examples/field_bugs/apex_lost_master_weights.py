@@ -1,4 +1,4 @@
-"""A fused Adam is asked for master weights, and keeps none of parameters in bfloat16."""
+"""A fused Adam with `master_weights=True` keeps no master weights of bfloat16 parameters."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""A resumed schedule writes the learning rate of the checkpoint, and the weight decay of its constructor."""
+"""A resumed schedule restores the learning rate, but writes the constructor's weight decay to the optimizer."""
 
 import torch
 from torch import nn

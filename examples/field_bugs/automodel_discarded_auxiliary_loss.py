@@ -1,4 +1,4 @@
-"""An autograd function adds a router's balancing gradient, and what it returns is thrown away."""
+"""An autograd function attaches a router's balancing gradient to a new tensor, but the caller drops this tensor."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""A kernel decays the weight after the update, so that the update decays too."""
+"""An optimizer's kernel multiplies the weight by the decay factor after it adds the update, not before."""
 
 import torch
 from torch import nn

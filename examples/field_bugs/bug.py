@@ -1,6 +1,6 @@
-"""What is known of a published bug: `BUG` at the top of an entry, which is read without executing the entry.
+"""Facts about a published bug: `BUG` at the top of an entry, which is read without executing the entry.
 
-Two entries differ in their training step alone, so tools list, install and print entries without importing torch.
+Entries differ only in their training step, so tools can list, install and print entries without importing torch.
 """
 
 from __future__ import annotations

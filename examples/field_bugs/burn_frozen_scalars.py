@@ -1,8 +1,8 @@
-"""A perceptron under an optimizer whose numbers and whose state stay in the graph as they were.
+"""A perceptron under an optimizer whose step count and moments stay in the graph as they were at the capture.
 
-How it came about: the library's values never change, they are made anew. The count of updates, and the learning rate
-and bias corrections that follow from it, are numbers of the host. Each update returns new moments, which the host keeps
-instead of the old ones: every replay begins with those that were there at the capture.
+How the bug arises: the library never changes a tensor in place, but creates new ones. The step count, and the learning
+rate and bias corrections computed from it, are Python numbers on the host. Each update returns new moments, and only
+the host replaces the old ones. Every replay therefore starts from the moments of the capture.
 """
 
 import torch

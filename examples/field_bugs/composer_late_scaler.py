@@ -1,4 +1,4 @@
-"""The loss scale's state is loaded before there is a loss scale, so it begins anew."""
+"""A checkpoint is loaded before the loss scaler exists, so the scaler starts from its initial value."""
 
 import torch
 from torch import nn

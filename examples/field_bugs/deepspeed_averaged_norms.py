@@ -1,4 +1,4 @@
-"""Two ranks hold different experts; the norm that gradients are clipped by is the mean of the ranks' norms."""
+"""Two ranks hold different experts, but gradients are clipped by the mean of both ranks' norms."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""Two ranks of one process, each owner of half the parameters: the last micro-batch comes after the reduction."""
+"""Two ranks, simulated in one process, reduce gradients before the last micro-batch's gradient is added."""
 
 import torch
 from torch import nn

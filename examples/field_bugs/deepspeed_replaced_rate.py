@@ -1,4 +1,4 @@
-"""A warm-up gives the optimizer a new tensor as its learning rate after each step; the graph holds the first one."""
+"""A warm-up gives the optimizer a new learning-rate tensor after each step; the graph keeps reading the first one."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""The optimizer alone is captured; a head whose first gradient comes later is in no graph."""
+"""Only the optimizer is captured; a parameter that gets its first gradient after the capture is never updated."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""An average of the weights begins at a later step; a resume loads it only where it exists already."""
+"""An average of the weights starts at a later step; a resume restores the average only if it already exists."""
 
 import torch
 from torch import nn

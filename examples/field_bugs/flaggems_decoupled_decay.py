@@ -1,4 +1,4 @@
-"""A fused Adam decays weights as AdamW does."""
+"""A fused Adam applies weight decay to the update, as AdamW does."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""One autocast around several updates: its casts of the weights are those from before the first."""
+"""Several updates share one autocast region, which keeps using the casts of the weights before the first update."""
 
 from contextlib import nullcontext
 

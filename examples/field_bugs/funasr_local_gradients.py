@@ -1,4 +1,4 @@
-"""Replicas average gradients after the first micro-batch of a window, and not after the last."""
+"""Replicas average gradients after the first micro-batch of a window instead of after the last one."""
 
 import copy
 

@@ -1,4 +1,4 @@
-"""An optimizer for each parameter, in the backward pass: it does not know of accumulation."""
+"""Each parameter has an optimizer that updates in every backward pass, even during gradient accumulation."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""Weight decay and the count of iterations go on in micro-batches that update nothing."""
+"""Weight decay and the iteration count also advance in micro-batches that do not update the weights."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""An evaluation leaves the policy in evaluation mode, and training goes on so."""
+"""An evaluation leaves the policy in evaluation mode, and training continues in this mode."""
 
 import torch
 from torch import nn

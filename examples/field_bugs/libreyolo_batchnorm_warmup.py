@@ -1,4 +1,4 @@
-"""A detector's capture warms up on the very network that is trained, and BatchNorm counts those passes."""
+"""The warm-up before a capture runs the real detector, so it changes BatchNorm's running statistics."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""A family of detectors has a training step of its own, which never asks for the replay that its library captures."""
+"""A family of detectors overrides the training step with a copy, which never uses the library's captured step."""
 
 import torch
 from torch import nn

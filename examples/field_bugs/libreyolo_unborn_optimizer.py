@@ -1,4 +1,4 @@
-"""A resume comes before the optimizer is made, so that the optimizer's state is passed over."""
+"""A resume loads the optimizer's state before the optimizer exists, so the state is ignored."""
 
 import torch
 from torch import nn

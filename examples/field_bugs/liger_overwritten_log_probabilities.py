@@ -1,4 +1,4 @@
-"""Liger's cross entropy writes its gradient over the log-probabilities it is given, which their softmax has kept."""
+"""Liger's cross entropy overwrites its input, log-probabilities that the softmax saved for its backward pass."""
 
 import os
 

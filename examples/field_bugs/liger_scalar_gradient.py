@@ -1,4 +1,4 @@
-"""A fused loss scales every token's gradient by what belongs to the first token."""
+"""A fused loss scales the gradient of every token by the weight of the first token."""
 
 import torch
 from torch import nn

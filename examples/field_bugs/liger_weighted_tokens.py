@@ -1,4 +1,4 @@
-"""Liger's fused linear cross entropy gives the gradients of all tokens the weight of the first."""
+"""Liger's fused linear cross entropy scales the gradients of all tokens by the first token's weight."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""The averaged model's count of updates is a plain number, and no checkpoint holds it."""
+"""The averaged model's update counter is a Python number, so checkpoints do not contain it."""
 
 import torch
 from torch import nn

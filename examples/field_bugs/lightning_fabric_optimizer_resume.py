@@ -1,4 +1,4 @@
-"""Fabric's wrapper of an optimizer is left behind by a load, and a schedule on it changes nothing any more."""
+"""Fabric's wrapper does not see what a load changes in the optimizer, so a schedule on the wrapper has no effect."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""A fused optimizer divides by the loss scale what was unscaled already."""
+"""A fused optimizer divides gradients by the loss scale again after the trainer has unscaled them."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""A validation by Lightning's Trainer sets a frozen body, in eval mode on purpose, to training."""
+"""A validation by Lightning's Trainer sets a body that is frozen in evaluation mode to training mode."""
 
 import logging
 

@@ -1,4 +1,4 @@
-"""Gradients are clipped after each micro-batch, and not once before the update."""
+"""Gradients are clipped after each micro-batch instead of once before the update."""
 
 import torch
 from torch import nn

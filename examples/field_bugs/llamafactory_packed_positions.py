@@ -1,4 +1,4 @@
-"""Documents are packed into one row; attention keeps them apart, and positions go on through all of them."""
+"""Documents are packed into one row; attention separates them, but positions count on from one to the next."""
 
 import torch
 from torch import nn

@@ -1,7 +1,7 @@
-"""A policy that learns actions by flow matching, from two micro-batches a step, with numbers drawn once and for all.
+"""A policy learns actions by flow matching from two micro-batches in each step; its random numbers are frozen.
 
-How it came about: for each micro-batch the host draws where between noise and action the policy is asked. One graph of
-the whole iteration holds the numbers that were drawn while it was captured.
+How the bug arises: for each micro-batch the host draws the flow time at which the policy is trained. One graph of the
+whole iteration keeps the numbers that were drawn during the capture.
 """
 
 import random

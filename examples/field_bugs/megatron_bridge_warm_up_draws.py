@@ -1,4 +1,4 @@
-"""After a resume the generators are restored, and then a warm-up draws from them."""
+"""After a resume the random generators are restored, and then a warm-up draws from them."""
 
 from contextlib import nullcontext
 

@@ -1,7 +1,7 @@
-"""A recurrence next to attention, whose captured optimizer counts zeros in a way that waits for the device.
+"""A recurrence next to attention, whose captured optimizer counts zeros and thereby waits for the device.
 
-How it came about: the update is captured with the rest of the step, and the run logs how many elements of its gradients
-are zero. The optimizer sums them on the device and returns the sum by `.item()`.
+How the bug arises: the update is captured with the rest of the step, and the run logs how many elements of the
+gradients are zero. The optimizer sums them on the device and returns the sum by `.item()`.
 """
 
 import torch

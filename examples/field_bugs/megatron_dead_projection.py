@@ -1,4 +1,4 @@
-"""A tied output projection allocates a weight that nothing reads, and that the optimizer decays."""
+"""A tied output projection allocates its own weight, which nothing reads and which the optimizer decays."""
 
 import torch
 from torch import nn

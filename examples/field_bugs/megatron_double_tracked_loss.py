@@ -1,4 +1,4 @@
-"""A balancing loss is tracked for the log in the forward pass, which activation checkpointing runs twice."""
+"""The forward pass adds a balancing loss to the log; activation checkpointing runs the forward pass twice."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""Fused attention sets its own dropout to zero in an evaluation, and never gets it back."""
+"""Fused attention sets its own dropout probability to zero in an evaluation and never restores it."""
 
 import torch
 from torch import nn

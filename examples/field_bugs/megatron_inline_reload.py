@@ -1,4 +1,4 @@
-"""Activations are moved off the device and back; in the first iteration the way back does not wait."""
+"""Activations are offloaded; in the first iteration they are read back before the copy has finished."""
 
 import torch
 from torch import nn

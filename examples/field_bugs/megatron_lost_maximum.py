@@ -1,7 +1,7 @@
-"""Attention whose weights are bound by the largest logits of two micro-batches, which replays lose.
+"""Attention whose weights are clipped by the largest logits of two micro-batches; replays lose this maximum.
 
-How it came about: each forward pass binds the largest logits so far to the layer anew. What clips the weights behind
-the update reads them, and binds None. A replay computes them into memory that nothing reads: nothing is clipped.
+How the bug arises: each forward pass assigns the largest logits so far to an attribute. After the update, the code that
+clips the weights reads the attribute and assigns None. A replay assigns nothing, so no weight is clipped.
 """
 
 import torch

@@ -1,7 +1,7 @@
-"""A dense and an expert optimizer that share a gradient norm, and branch on it while they are captured.
+"""A dense and an expert optimizer share a gradient norm and branch on this norm while they are captured.
 
-How it came about: an update whose norm is above a threshold is left out. None was set, so it is infinite, and no
-norm is above it; but they are compared, and the norm is a tensor, for whose truth the host waits.
+How the bug arises: an update is skipped if its norm exceeds a threshold. Without a threshold the norm is compared with
+infinity. The norm is a tensor, so the host waits for the result of the comparison, which a capture does not allow.
 """
 
 import math

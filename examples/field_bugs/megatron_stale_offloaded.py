@@ -1,4 +1,4 @@
-"""An offloading optimizer steps on copies of its own, and a copy keeps the gradient of a step before."""
+"""An offloading optimizer updates its own copies of parameters; a copy can keep the gradient of an earlier step."""
 
 import torch
 from torch import nn

@@ -1,7 +1,7 @@
-"""A classifier of sequences with two experts a token, whose validation replays the graph of its training.
+"""A classifier of sequences with two experts for each token; its validation replays the graph of the training.
 
-How it came about: once a layer has a graph every call of it is a replay of that one, from any caller. It was captured
-in training, so that a validation counts its tokens for the bias of the router's choice as training does.
+How the bug arises: once a layer has a graph, every call of the layer replays this graph. The graph was captured in
+training, so a validation also counts its tokens for the router's bias, as training does.
 """
 
 import torch

@@ -1,8 +1,8 @@
-"""Experts in a latent space, whose router keeps what the warm-up before a capture counted.
+"""Experts in a latent space; their router keeps the token counts of the warm-up before a capture.
 
-How it came about: before a layer is captured, forward and backward pass are executed a few times on zeros. What they do
-to gradients is undone, and what they do to buffers is not: in one of them the router counts the tokens of each expert,
-from which the bias of its choice is moved after every step.
+How the bug arises: before a layer is captured, its forward and backward passes run a few times on zeros. Afterwards the
+gradients are restored, but the buffers are not. In one buffer the router counts the tokens of each expert, and these
+counts change the bias of its choice after every step.
 """
 
 import torch

@@ -1,4 +1,4 @@
-"""The last window of an epoch has fewer micro-batches, and its loss is divided by the number of a full one."""
+"""The last window of an epoch has fewer micro-batches, but its loss is divided by the full number."""
 
 import torch
 from torch import nn

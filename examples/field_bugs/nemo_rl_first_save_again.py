@@ -1,4 +1,4 @@
-"""The asynchronous saver keeps the first checkpoint's structure, with the first checkpoint's tensors."""
+"""An asynchronous saver reuses the structure of the first checkpoint, including its tensors."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""A resume looks for the optimizer in a folder that this backend does not write."""
+"""A resume searches for the optimizer's state in a folder that this backend never writes."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""Activation checkpointing draws a fresh dropout mask when it recomputes."""
+"""Activation checkpointing draws a new dropout mask when it recomputes the forward pass."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""A fused loss adds the square of the log-sum of the logits, although the user did not ask for it."""
+"""A fused loss adds the squared log-sum-exp of the logits (z-loss), although the user switched it off."""
 
 import torch
 from torch import nn

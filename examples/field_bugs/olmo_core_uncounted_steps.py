@@ -1,4 +1,4 @@
-"""An AdamW that may skip a step without asking the host keeps its count of steps at zero."""
+"""An AdamW that can skip a step without a host wait never increases its step count."""
 
 import torch
 from torch import nn

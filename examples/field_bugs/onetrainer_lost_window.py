@@ -1,4 +1,4 @@
-"""A step is one micro-batch, and a checkpoint in the midst of a window holds no gradients."""
+"""Each call of the step is one micro-batch; a checkpoint within a window lacks the accumulated gradients."""
 
 import torch
 from torch import nn

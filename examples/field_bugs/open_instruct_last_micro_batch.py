@@ -1,4 +1,4 @@
-"""A sharded optimizer takes each backward pass for the last of its window, and forgets the ones before."""
+"""A sharded optimizer treats each backward pass as the last one of its window, and drops the earlier gradients."""
 
 import torch
 from torch import nn

@@ -1,8 +1,8 @@
-"""A capture of a trainer's own, for the entries here: a CUDA graph on a GPU, recorded operations on a CPU.
+"""Captures that a training step makes itself, for entries: a CUDA graph on a GPU, recorded operations on a CPU.
 
 captures, static = OwnCaptures(captured), {}
 fill(static, batch)
-warm_up(body, 3)                          # executes, and undoes nothing: that is the trainer's affair
+warm_up(body, 3)                          # executes `body`, and does not restore what it changed
 graph = captures.capture("step", body, static, parameters)
 graph.replay()                            # reads `static`, writes `graph.result` and gradients in place
 """

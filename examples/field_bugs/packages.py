@@ -1,6 +1,6 @@
-"""Releases of other projects that entries try as they are: with the bug, and fixed.
+"""Releases of other projects that entries use unchanged: one release with the bug, and one with the fix.
 
-Two releases of one package cannot be installed side by side. Each has a folder of its own below the environment, which
+Two releases of one package cannot be installed side by side. So each has its own folder below the environment, which
 `python tools/museum/install_field_bug_packages.py` fills; `installed` of an entry's `BUG` lists them for each form.
 """
 

@@ -1,7 +1,7 @@
-"""A physics-informed network for a damped motion, whose weights of losses stay as they were at the capture.
+"""A physics-informed network for a damped motion; the weights of its losses keep their values from the capture.
 
-How it came about: the trainer captures a step and replays it from then on. It hands the number of the step to the
-weighting of its losses as an `int`, which the graph holds as it was. (There the 20 steps before were made plainly.)
+How the bug arises: the trainer captures a step and replays it from then on. It passes the step number to the code that
+weights the losses as an `int`, which the graph keeps. (The original trainer makes its first 20 steps uncaptured.)
 """
 
 import torch

@@ -1,4 +1,4 @@
-"""A compiled backward pass in CUDA graphs leaves gradients in memory that its next run takes back."""
+"""A compiled backward pass in CUDA graphs leaves gradients in memory that its next run overwrites."""
 
 import torch
 from torch import nn

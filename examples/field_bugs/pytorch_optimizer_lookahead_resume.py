@@ -1,4 +1,4 @@
-"""pytorch-optimizer's Lookahead saves the state of the optimizer that it wraps, and not its slow weights."""
+"""pytorch-optimizer's Lookahead saves only the state of the wrapped optimizer, and not its own slow weights."""
 
 import torch
 from torch import nn

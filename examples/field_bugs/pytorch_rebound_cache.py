@@ -1,4 +1,4 @@
-"""A running centre is set back between steps by a new tensor, and the graph holds the old one."""
+"""Between steps a running center is reset by assigning a new tensor, but the graph keeps reading the old one."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""A compiled backward pass names a reduction's result anew where it should write it into a shared gradient."""
+"""A compiled backward pass assigns a reduction's result to a new name instead of writing it into a shared gradient."""
 
 import torch
 from torch import nn

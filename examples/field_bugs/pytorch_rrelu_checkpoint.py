@@ -1,4 +1,4 @@
-"""A randomized activation under activation checkpointing: its saved noise is taken before it is filled."""
+"""RReLU under activation checkpointing: the recomputation returns the saved noise tensor before it is filled."""
 
 from contextlib import nullcontext
 

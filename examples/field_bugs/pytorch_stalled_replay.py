@@ -1,4 +1,4 @@
-"""After some thousand replays the host waits for one whose end is never seen."""
+"""After thousands of replays the host waits for a replay whose completion is never signalled."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""A graphed backward pass hands over its own buffers as gradients, and its next run writes over them."""
+"""A graphed backward pass returns its static buffers as gradients, and its next run overwrites them."""
 
 import torch
 from torch import nn

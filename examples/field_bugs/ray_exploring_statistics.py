@@ -1,4 +1,4 @@
-"""A policy explores in training mode, and so its BatchNorm learns from what it only looks at."""
+"""A policy explores in training mode, so BatchNorm updates its statistics from batches that are not trained on."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""An asynchronous saver shares the optimizer's step counts with the training, which goes on counting."""
+"""An asynchronous saver does not copy the optimizer's step counts, which training changes before they are saved."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""A detector reads the sizes of its features from the device; its capture fails, and the runner only warns."""
+"""A detector reads feature sizes from the device, so its capture fails, but the runner only logs a warning."""
 
 import warnings
 

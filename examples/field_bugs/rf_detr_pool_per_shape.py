@@ -1,4 +1,4 @@
-"""A detector trained on images of several sizes captures a graph for each, and each graph takes a pool of its own."""
+"""A detector captures a graph for each image size, and each graph allocates its own memory pool."""
 
 import torch
 from torch import nn

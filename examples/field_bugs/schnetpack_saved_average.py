@@ -1,4 +1,4 @@
-"""A checkpoint is written while the averaged weights stand in the model."""
+"""A checkpoint is written while the model holds the averaged weights."""
 
 import torch
 from torch import nn

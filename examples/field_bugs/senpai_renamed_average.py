@@ -1,4 +1,4 @@
-"""Averaged weights are looked up by name, and a compiled model's parameters have other names."""
+"""An average finds weights by name, but the parameters of a compiled model have different names."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""The averaged model gets averaged weights, and keeps the running statistics of its first day."""
+"""The averaged model gets averaged weights, but its running statistics keep their initial values."""
 
 import copy
 

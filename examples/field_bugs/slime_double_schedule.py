@@ -1,4 +1,4 @@
-"""A resume moves the schedule of the learning rate on twice: by its state, and by the number of steps."""
+"""A resume advances the learning-rate schedule twice: it loads the state, and then repeats the number of steps."""
 
 import torch
 from torch import nn

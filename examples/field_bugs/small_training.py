@@ -1,4 +1,4 @@
-"""Parts that many entries share: batches, a plain update, and checkpoints. An entry writes out what its bug is in.
+"""Parts that many entries share: batches, a plain update, and checkpoints. An entry itself has only the buggy code.
 
 Shapes: x [rows, width]; y [rows] or [rows, outputs]; tokens [rows, length].
 """

@@ -1,4 +1,4 @@
-"""The schedule steps with each micro-batch, and the optimizer with every fourth."""
+"""The schedule advances with every micro-batch, but the optimizer updates only with every fourth."""
 
 import torch
 from torch import nn

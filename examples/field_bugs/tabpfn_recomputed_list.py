@@ -1,4 +1,4 @@
-"""Blocks get their input in a list, in which the reentrant checkpoint sees no tensor: no gradient passes."""
+"""Blocks take their input from a list; the reentrant checkpoint sees no tensor there, so no gradient passes."""
 
 import torch
 from torch import nn

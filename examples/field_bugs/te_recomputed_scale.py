@@ -1,4 +1,4 @@
-"""A layer that rounds to 127 steps is recomputed with a scale that was meanwhile set for the next batch."""
+"""A layer that rounds to 127 levels is recomputed with a scale that was already updated for the next batch."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""A checkpoint records the batch that was just trained on; a resume takes it for the next one."""
+"""A checkpoint records the index of the last trained batch, and a resume starts with this batch again."""
 
 import torch
 from torch import nn

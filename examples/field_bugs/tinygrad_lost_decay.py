@@ -1,4 +1,4 @@
-"""A fused optimizer computes the decayed weight into a name that nothing reads."""
+"""A fused optimizer assigns the decayed weight to a local variable that nothing reads."""
 
 import torch
 from torch import nn

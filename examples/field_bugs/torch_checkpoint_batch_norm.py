@@ -1,4 +1,4 @@
-"""Activation checkpointing runs BatchNorm twice a step, which moves its running statistics both times."""
+"""Activation checkpointing runs BatchNorm twice in each step, and both runs update its running statistics."""
 
 from functools import partial
 

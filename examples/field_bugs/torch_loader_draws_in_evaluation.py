@@ -1,4 +1,4 @@
-"""A pass over a validation loader draws from the process's generator, and so changes the dropout of training."""
+"""A pass over a validation loader draws from the global generator, which changes the dropout of the training."""
 
 import torch
 from torch import nn

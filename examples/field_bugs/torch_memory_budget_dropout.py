@@ -1,4 +1,4 @@
-"""A compiled backward with a memory budget recomputes dropout with another mask than the forward's."""
+"""A compiled backward pass with a memory budget recomputes dropout with another mask than the forward pass used."""
 
 import torch
 import torch._functorch.config as functorch_config

@@ -1,4 +1,4 @@
-"""A load casts the float32 state of an optimizer over bfloat16 weights to bfloat16."""
+"""Loading an optimizer over bfloat16 weights casts its float32 state to bfloat16."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""Schedules that are made after the optimizer was restored set its learning rate back."""
+"""Schedules that are created after the optimizer was restored reset its learning rate."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""A checkpoint has model and optimizer, and not how far the schedule of the learning rate has come."""
+"""A checkpoint contains the model and the optimizer, but not the position of the learning-rate schedule."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""Two ranks divide by the tokens of both, and then average; Adam does not mind how large gradients are."""
+"""Two ranks divide the loss by the tokens of both ranks, and then average gradients; AdamW hides the wrong scale."""
 
 import torch
 from torch import nn

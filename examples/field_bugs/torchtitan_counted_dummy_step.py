@@ -1,4 +1,4 @@
-"""State of an optimizer is made by a step without gradients, which the optimizer counts."""
+"""A step with zero gradients creates the optimizer's state, and the optimizer counts this step."""
 
 import torch
 from torch import nn

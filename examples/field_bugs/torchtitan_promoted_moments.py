@@ -1,4 +1,4 @@
-"""torch's loader gives moments the type of their parameter: bfloat16 becomes float32."""
+"""torch's `load_state_dict` casts bfloat16 moments to the data type of their parameters, float32."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""A data set is shuffled anew in each epoch, on top of the shuffles before; a resume shuffles the original once."""
+"""Each epoch shuffles the order of the epoch before, but a resume shuffles the original order once."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""The warm-up of layers before their capture keeps each layer's output, which its backward pass has long consumed."""
+"""The warm-up before a capture keeps the outputs of layers after their backward passes have used them."""
 
 from functools import partial
 

@@ -1,4 +1,4 @@
-"""A replay leaves 8-bit weights as they are after the first micro-batch, and measures them for each all the same."""
+"""A replay rounds 8-bit weights only for the first micro-batch, but computes their scales for each micro-batch."""
 
 import torch
 from torch import nn

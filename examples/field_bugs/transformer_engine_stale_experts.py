@@ -1,4 +1,4 @@
-"""Experts' 8-bit weights are renewed by a flag of the host, which the capture's warm-up has used up."""
+"""A Python flag decides when the experts' 8-bit weights are renewed; the capture's warm-up already cleared it."""
 
 import torch
 from torch import nn

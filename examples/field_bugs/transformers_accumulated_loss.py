@@ -1,4 +1,4 @@
-"""transformers' Trainer averages the means of micro-batches that have unequally many labels."""
+"""transformers' Trainer averages the mean losses of micro-batches that have different numbers of labels."""
 
 import tempfile
 

@@ -1,4 +1,4 @@
-"""A head takes any keyword and drops the number of items by which the trainer has it divide."""
+"""A model head accepts any keyword argument, and ignores the number of items that should divide its loss."""
 
 import inspect
 

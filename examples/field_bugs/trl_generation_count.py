@@ -1,4 +1,4 @@
-"""Losses of an update are divided by the tokens of a generation, which spans several updates."""
+"""The loss of an update is divided by the tokens of a generation, which covers several updates."""
 
 import torch
 from torch import nn

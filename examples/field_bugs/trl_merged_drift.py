@@ -1,4 +1,4 @@
-"""Adapters are added to bfloat16 weights for a rollout and subtracted again, and the weights are not as before."""
+"""Adapters are added to bfloat16 weights for a rollout and subtracted again, which changes the weights by rounding."""
 
 import torch
 from torch import nn

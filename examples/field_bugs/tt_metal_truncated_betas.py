@@ -1,4 +1,4 @@
-"""A fused optimizer takes its decay rates through bfloat16, and says what it was given."""
+"""A fused optimizer truncates its decay rates to bfloat16, but reports the rates that it was given."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""Half-precision gradients are clipped by a factor that is rounded to half precision first, and so is 0."""
+"""Half-precision gradients are clipped by a factor that is first rounded to half precision and becomes 0."""
 
 import torch
 from torch import nn

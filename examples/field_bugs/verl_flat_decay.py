@@ -1,4 +1,4 @@
-"""All parameters lie in one flat one, and what must not decay decays with the rest."""
+"""All parameters are parts of one flat parameter, so norms and biases decay with the rest."""
 
 import torch
 from torch import nn

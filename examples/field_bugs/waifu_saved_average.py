@@ -1,4 +1,4 @@
-"""A checkpoint also writes the averaged model for others, by way of the trained one, which keeps the average."""
+"""To save the averaged model, a checkpoint copies it into the trained model, which then keeps the averaged weights."""
 
 import torch
 from torch import nn

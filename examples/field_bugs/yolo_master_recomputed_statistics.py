@@ -1,4 +1,4 @@
-"""Recomputing a block for the backward pass advances its running statistics again."""
+"""Recomputing a block for the backward pass updates its running statistics again."""
 
 from contextlib import contextmanager, nullcontext
 
