@@ -13,11 +13,12 @@ BUG = Bug(
     thread="huggingface/accelerate#4159",
     users_saw="With DeepSpeed, evaluations and saved checkpoints silently use the training weights instead of the "
     "averaged weights.",
-    cause="The optimizer is wrapped twice. `train()` looks through both wrappers, but `eval()` looks through the "
-    "first one only and does nothing.",
-    fix="`eval()` looks through both wrappers.",
+    cause="The optimizer has two wrappers. A call of `train()` reaches the optimizer through both wrappers. A call of "
+    "`eval()` only looks through the outer wrapper, so it does nothing.",
+    fix="`eval()` reaches the optimizer through both wrappers.",
     changed="The templates: EVALUATED now compares the values that evaluations return with the plain arm's values. "
-    "Before, EVALUATED only required that evaluations return changing values and do not change the training.",
+    "Before, EVALUATED only required that the values change from one evaluation to the next, and that evaluations do "
+    "not change the training.",
 )
 
 

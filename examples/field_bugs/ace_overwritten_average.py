@@ -11,9 +11,10 @@ from harness.system.step_function import StepFunction
 BUG = Bug(
     title="A resumed run loses the average of its weights",
     thread="ai2cm/ace#819",
-    users_saw="After a resume the averaged weights are close to the current weights, as at the start of a run.",
-    cause="The trainer restores the average from the checkpoint, and then replaces it with a new average that has "
-    "counted 0 updates.",
+    users_saw="Right after a resume the averaged weights are close to the current weights, as they are at the start of "
+    "a run.",
+    cause="The trainer restores the average from the checkpoint. It then replaces this average with a new one, whose "
+    "update count is 0.",
     fix="The trainer creates the average before it restores the checkpoint.",
 )
 

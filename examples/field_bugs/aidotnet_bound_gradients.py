@@ -12,15 +12,15 @@ from harness.system.step_function import StepFunction
 BUG = Bug(
     title="The optimizer reads zero gradients while a captured step trains",
     thread="ooples/AiDotNet.Tensors#705",
-    users_saw="When the whole step was captured, the loss stayed at the logarithm of the vocabulary size, which is "
-    "the loss of guessing. Eager training learned.",
-    cause="The optimizer received the gradient buffers once. The capture later gave every parameter a different "
-    "gradient buffer.",
+    users_saw="When the whole step was captured, the loss stayed at the logarithm of the vocabulary size, which is the "
+    "loss of random guessing. Eager training learned.",
+    cause="The optimizer was given the gradient buffers once, before the capture. The capture then gave every "
+    "parameter a different gradient buffer.",
     fix="The optimizer reads the gradient of each parameter in each step.",
-    changed="The entry: the fixed form no longer keeps the old gradients, which were different at the end of its two "
-    "arms.",
-    trouble="In the first try the fixed form still kept the old gradients, and `end_differs` named them. This was an "
-    "error of the re-enactment.",
+    changed="The entry: the fixed form no longer keeps the old gradients, whose values differed between its two arms "
+    "at the end.",
+    trouble="In the first try the fixed form also failed, because it still held the old gradients, and `end_differs` "
+    "named them. This was an error of the entry.",
 )
 
 WORDS = 32

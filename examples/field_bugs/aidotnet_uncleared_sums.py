@@ -13,9 +13,10 @@ BUG = Bug(
     title="Gradients of a tensor that is used twice grow from step to step",
     thread="ooples/AiDotNet.Tensors#760",
     users_saw="Weights grow without bound while the loss hardly changes.",
-    cause="The compiled plan does not clear gradients, because most backward operations overwrite a gradient. The "
-    "gradient of a tensor with several consumers is accumulated instead, and keeps its old value.",
-    fix="The plan clears the gradient of a tensor that has several consumers.",
+    cause="The compiled plan does not clear gradients between steps, because most backward operations overwrite the "
+    "gradient. But if several operations use a tensor, their gradients are added up, so the sum also contains the "
+    "gradient of the step before.",
+    fix="The plan clears the gradient of each tensor that several operations use.",
 )
 
 

@@ -11,9 +11,9 @@ from harness.system.step_function import StepFunction
 BUG = Bug(
     title="An optimizer's step count stops at 256",
     thread="pytorch/ao#4915",
-    users_saw="If the default type is bfloat16, every update after step 256 is silently too small.",
-    cause="The step count has the default type. bfloat16 cannot represent 257, so the bias corrections keep the "
-    "values of step 256.",
+    users_saw="If torch's default data type is bfloat16, every update after step 256 is too small, without an error.",
+    cause="The step count has the default data type. bfloat16 cannot represent 257, so the count stays at 256, and the "
+    "bias corrections keep their values of step 256.",
     fix="The step count is float32.",
     missed="WITHIN over 600 steps would find the bug, first at step 273. The optimized step's template runs 43 steps, "
     "and only the captured step's template has a long run.",

@@ -13,8 +13,8 @@ BUG = Bug(
     users_saw="Even with `master_weights=True`, small updates are lost in bfloat16 rounding.",
     cause="The optimizer creates master weights only for float16 parameters.",
     fix="The optimizer creates master weights for bfloat16 parameters too.",
-    changed="The harness: it refused an optimizer that updates copies of the trainer's parameters, and an optimized "
-    "arm that starts with additional tensors. It now accepts both.",
+    changed="The harness: it used to refuse an optimizer that updates copies of the trainer's parameters, and an "
+    "optimized arm that starts with additional tensors. It now accepts both.",
 )
 
 

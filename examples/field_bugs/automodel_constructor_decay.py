@@ -12,9 +12,9 @@ BUG = Bug(
     title="A resumed schedule applies a weight decay before it loads the saved one",
     thread="NVIDIA-NeMo/Automodel#3883",
     users_saw="The first update after a resume uses the weight decay of the command line instead of the checkpoint's.",
-    cause="The load restores the fields of the learning rate, writes learning rate and weight decay to the optimizer, "
-    "and only then restores the fields of the weight decay.",
-    fix="The load restores all fields before it writes to the optimizer.",
+    cause="While the schedule is loaded, it first restores its learning-rate fields, then writes learning rate and "
+    "weight decay to the optimizer, and only then restores its weight-decay fields.",
+    fix="The schedule restores all fields before it writes to the optimizer.",
     missed="A resume with different arguments would find the bug. RESUMES gives both processes the same arguments, "
     "but the bug appears only if the checkpoint and the constructor have different weight decays.",
 )

@@ -12,7 +12,8 @@ BUG = Bug(
     title="The balancing loss does not reach the router",
     thread="NVIDIA-NeMo/Automodel#1408",
     users_saw="The balancing loss is computed and logged, but the experts stay as unbalanced as without it.",
-    cause="The function that attaches the gradient returns a new tensor, and the caller continues with the old tensor.",
+    cause="A function attaches the gradient of the balancing loss to a new tensor and returns this tensor. The caller "
+    "ignores the returned tensor and continues with the old one.",
     fix="The caller uses the returned tensor.",
 )
 

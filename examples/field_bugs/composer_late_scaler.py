@@ -11,13 +11,13 @@ from harness.system.step_function import StepFunction
 BUG = Bug(
     title="The loss scale is created after its checkpoint is loaded",
     thread="mosaicml/composer#1376",
-    users_saw="After a resume the loss scale starts from its initial value. Others saw overflowing gradients and "
-    "skipped updates (huggingface/transformers#34053).",
-    cause="The trainer creates the loss scaler when training starts. The checkpoint was loaded before, so the saved "
-    "state of the scaler is ignored.",
+    users_saw="After a resume the loss scale starts from its initial value. Other users then saw overflowing gradients "
+    "and skipped updates (huggingface/transformers#34053).",
+    cause="The trainer creates the loss scaler when training starts. This is after the checkpoint was loaded, so the "
+    "saved state of the scaler is ignored.",
     fix="The scaler is created together with the trainer.",
-    changed="The entry: the loss scale is 2^12 instead of 2^24. With 2^24 the first gradients overflow in any "
-    "trainer, so they are not finite at step 0.",
+    changed="The entry: the loss scale is 2^12 instead of 2^24. With 2^24 the first gradients overflow even in a "
+    "correct trainer, so they are not finite at step 0.",
 )
 
 

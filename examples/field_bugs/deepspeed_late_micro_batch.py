@@ -11,9 +11,9 @@ from harness.system.step_function import StepFunction
 BUG = Bug(
     title="The average over the ranks lacks the last micro-batch's gradient",
     thread="deepspeedai/DeepSpeed#7985",
-    users_saw="With equal batches, losses and gradient norms depend on the size of the micro-batch.",
-    cause="Gradients are reduced over the ranks before each rank adds the last micro-batch to its accumulator.",
-    fix="The last micro-batch is added before the reduction.",
+    users_saw="For equal batches the losses and gradient norms depend on the size of the micro-batches.",
+    cause="Gradients are reduced over the ranks before each rank adds the last micro-batch's gradient to its own sum.",
+    fix="Each rank adds the last micro-batch's gradient before the gradients are reduced.",
 )
 
 RANKS, MICRO_BATCHES = 2, 3

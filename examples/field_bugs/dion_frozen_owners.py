@@ -13,11 +13,12 @@ BUG = Bug(
     title="A captured optimizer never updates a parameter whose first gradient comes after the capture",
     thread="microsoft/dion#108",
     users_saw="Parameters that start to train after the capture never change, and no message reports it.",
-    cause="The step updates only parameters that have a gradient, and the capture freezes that selection.",
-    fix="The optimizer refuses a capture while a parameter that requires a gradient has none. All parameters get a "
-    "gradient before the capture.",
-    changed="The judge: a gradient of zeros no longer counts as missing evidence if the plain step has no gradient "
-    "for that tensor.",
+    cause="The optimizer updates only parameters that have a gradient. The capture freezes this selection, so a "
+    "parameter without a gradient at the capture is never updated.",
+    fix="The optimizer refuses a capture as long as some trainable parameter has no gradient. Before the capture, "
+    "every parameter gets a gradient.",
+    changed="The judge: if a gradient consists of zeros and the plain step has no gradient for the tensor, this no "
+    "longer counts as missing evidence.",
 )
 
 

@@ -12,10 +12,10 @@ from harness.system.step_function import StepFunction
 BUG = Bug(
     title="One autocast region around several updates trains on the weights before the first update",
     thread="X-GenGroup/Flow-Factory#186",
-    users_saw="With float32 master weights the loss stayed flat, and the divergence from the reference model was "
-    "about 0.",
-    cause="autocast caches its casts of weights until the region ends, even if an optimizer changes the weights in "
-    "place.",
+    users_saw="With float32 master weights the loss did not fall, and the divergence from the reference model stayed "
+    "near 0.",
+    cause="autocast caches its low-precision copies of weights until its region ends. The cache is not updated when an "
+    "optimizer changes the weights in place.",
     fix="Each forward pass has its own autocast region.",
 )
 

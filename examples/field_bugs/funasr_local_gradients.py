@@ -14,9 +14,9 @@ BUG = Bug(
     title="Replicas average only the first micro-batch",
     thread="modelscope/FunASR#3472",
     users_saw="Ranks update with different gradients, and their weights drift apart.",
-    cause="The check whether to synchronize reads the micro-batch counter before it is incremented. The first "
-    "micro-batch of a window is therefore synchronized, and the last one is not.",
-    fix="The last micro-batch is synchronized.",
+    cause="The trainer decides whether to synchronize before it increments the micro-batch counter. Therefore it "
+    "synchronizes the first micro-batch of a window instead of the last one.",
+    fix="The trainer synchronizes the last micro-batch of a window.",
 )
 
 RANKS, MICRO_BATCHES = 2, 3

@@ -12,8 +12,8 @@ BUG = Bug(
     title="Optimizers of single layers update in every backward pass",
     thread="jiaweizzhao/GaLore#78",
     users_saw="With gradient accumulation, one logical update becomes one update for each micro-batch.",
-    cause="The hook of each parameter updates, clears gradients and advances the schedule in every backward pass, "
-    "even if the accumulation is not complete.",
+    cause="Each parameter has a hook that updates the parameter, clears its gradient and advances the schedule in "
+    "every backward pass, even if the accumulation is not complete.",
     fix="The hook waits for the last micro-batch.",
 )
 

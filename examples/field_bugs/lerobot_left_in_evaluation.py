@@ -14,8 +14,8 @@ BUG = Bug(
     users_saw="After the first evaluation, training continues without dropout and with frozen BatchNorm statistics.",
     cause="The evaluation sets evaluation mode and does not restore the earlier mode.",
     fix="The evaluation restores the earlier mode.",
-    changed="The harness: with `gradient_match` within a bound, a gradient below 1e-6 of the step's largest gradient "
-    "counts as rounding. The gradient of a bias before BatchNorm is only rounding.",
+    changed="The harness: `gradient_match` within a bound now treats a gradient below 1e-6 of the step's largest "
+    "gradient as rounding. The gradient of a bias before BatchNorm consists only of rounding errors.",
 )
 
 

@@ -12,8 +12,8 @@ from harness.system.step_function import StepFunction
 BUG = Bug(
     title="A requested CUDA graph is silently not used",
     thread="LibreYOLO/libreyolo#716",
-    users_saw="With `cuda_graph=True` five families of detectors trained without any graph: no error, no warning, no "
-    "speed-up.",
+    users_saw="With `cuda_graph=True` five families of detectors trained without a CUDA graph. There was no error, no "
+    "warning and no speed-up.",
     cause="Their trainers override the training step with a copy of the library's step, and the copy calls the eager "
     "forward and backward passes directly.",
     fix="The copy calls the function that chooses between a replay and the eager passes.",

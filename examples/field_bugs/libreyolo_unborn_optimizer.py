@@ -16,8 +16,8 @@ BUG = Bug(
     cause="`resume()` loads the optimizer's state only if the optimizer exists, but `train()` creates the optimizer "
     "later.",
     fix="`resume()` keeps the state, and the optimizer loads it when it is created.",
-    changed="The harness: a loaded tensor that an optimizer holds is compared by its name in the optimizer. Before, "
-    "its name in the trainer counted as an additional tensor of the resumed run.",
+    changed="The harness: if an optimizer holds a loaded tensor, the tensor is compared under its name in the "
+    "optimizer. Before, its name in the trainer counted as an additional tensor of the resumed run.",
 )
 
 

@@ -19,12 +19,12 @@ BUG = Bug(
     cause="The kernel writes the gradient into its input. autograd does not notice the write, although the softmax "
     "has saved the same tensor for its backward pass.",
     fix="No release up to 0.8.5 fixes the bug. Here the loss gets a copy, as the thread proposes for `inplace=False`.",
-    changed="The harness: it restores random generators after a library is imported. Before, random numbers that the "
-    "import drew counted as random numbers of the training. The entry runs in a process that sets TRITON_INTERPRET "
-    "before it imports Triton.",
-    trouble="In the first try every claim was FAIL `unequal_start`, `generators python`, in both forms, because "
-    "random numbers that an import drew counted as random numbers of the training. The harness now restores the "
-    "generators after an import.",
+    changed="The harness: it restores random generators after it imports a library. Before, random numbers that were "
+    "drawn during the import counted as random numbers of the training. The entry runs in a process that sets "
+    "TRITON_INTERPRET before it imports Triton.",
+    trouble="In the first try every claim failed for both forms with `unequal_start` (generator `python`). Importing "
+    "the library draws random numbers, and the harness counted them as random numbers of the training. The harness now "
+    "restores the random generators after an import.",
 )
 
 

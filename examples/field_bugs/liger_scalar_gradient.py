@@ -10,10 +10,10 @@ from harness.system.step_function import StepFunction
 BUG = Bug(
     title="A fused loss uses one number instead of a vector of gradients",
     thread="linkedin/Liger-Kernel#1298",
-    users_saw="With a weight for each token, the fused loss has the right value but silently wrong gradients. "
-    "LigerFusedLinearCrossEntropyLoss gave no gradients at all (#968).",
-    cause="The forward pass already sums the weight's gradient over tokens. The backward pass can then only scale the "
-    "sum, and scales it by the first token's weight.",
+    users_saw="If each token has its own weight, the fused loss has the right value, but the gradients are wrong "
+    "without an error. LigerFusedLinearCrossEntropyLoss gave no gradients at all (#968).",
+    cause="The forward pass already sums the gradient of the linear layer's weight over all tokens. The backward pass "
+    "can only multiply this sum by one number, and uses the weight of the first token.",
     fix="The backward pass multiplies each token's gradient by its weight before it sums.",
 )
 

@@ -17,16 +17,16 @@ BUG = Bug(
     installed={"buggy": ["liger-kernel==0.8.0"], "mended": ["liger-kernel==0.8.5"]},
     users_saw='With `reduction="none"` and a mask over tokens the loss was right, but gradients were wrong or all '
     "zero.",
-    cause="The kernel reads one number instead of a vector, so the backward pass multiplies every gradient by the "
-    "first token's upstream gradient.",
+    cause="The kernel reads one number where it should read a vector. The backward pass therefore multiplies the "
+    "gradients of all tokens by the upstream gradient of the first token.",
     fix="The forward pass saves what the backward pass needs, and the backward pass uses each token's own upstream "
     "gradient.",
-    changed="The harness: it restores random generators after a library is imported. Before, random numbers that the "
-    "import drew counted as random numbers of the training. The entry runs in a process that sets TRITON_INTERPRET "
-    "before it imports Triton.",
-    trouble="In the first try every claim was FAIL `unequal_start`, `generators python`, in both forms, because "
-    "random numbers that an import drew counted as random numbers of the training. The harness now restores the "
-    "generators after an import.",
+    changed="The harness: it restores random generators after it imports a library. Before, random numbers that were "
+    "drawn during the import counted as random numbers of the training. The entry runs in a process that sets "
+    "TRITON_INTERPRET before it imports Triton.",
+    trouble="In the first try every claim failed for both forms with `unequal_start` (generator `python`). Importing "
+    "the library draws random numbers, and the harness counted them as random numbers of the training. The harness now "
+    "restores the random generators after an import.",
 )
 
 

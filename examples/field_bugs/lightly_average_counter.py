@@ -12,8 +12,8 @@ BUG = Bug(
     title="Checkpoints lack the update counter of the averaged model",
     thread="lightly-ai/lightly-train#892",
     users_saw="Right after a resume the averaged model and its validation metrics become worse.",
-    cause="The update counter is a Python number that is not in the state dict. With a counter of 0 the average "
-    "follows the raw weights almost immediately.",
+    cause="The update counter is a Python number, which is not in the state dict. After a resume the counter is 0, and "
+    "with a small counter the average almost equals the current weights.",
     fix="The counter is a buffer.",
 )
 

@@ -12,9 +12,9 @@ BUG = Bug(
     title="A fused optimizer unscales gradients a second time",
     thread="Lightning-AI/pytorch-lightning#15501",
     users_saw="In mixed precision the loss is much worse with a fused Adam than with an unfused Adam.",
-    cause="The trainer unscales gradients before it clips them. The fused optimizer still gets the loss scale and "
-    "divides by it again.",
-    fix="The optimizer gets the loss scale only if gradients were not unscaled before (pytorch/pytorch#94060).",
+    cause="The trainer unscales the gradients before it clips them. The fused optimizer is still given the loss scale, "
+    "and divides the gradients by the scale a second time.",
+    fix="The optimizer is given the loss scale only if the gradients were not unscaled before (pytorch/pytorch#94060).",
 )
 
 

@@ -21,12 +21,12 @@ BUG = Bug(
     users_saw="Frozen BatchNorm layers updated their running statistics after the first validation.",
     cause="The evaluation loop ends with `model.train()`, even for modules that were in evaluation mode before.",
     fix="The loop saves the mode of each module and restores it.",
-    changed="The harness: it restores random generators after a library is imported. Before, random numbers that the "
-    "import drew counted as random numbers of the training. A tried release may also import modules of the "
-    "environment that Python imported at its start, if their names begin with an underscore.",
-    trouble="In the first try every claim was FAIL `unequal_start`, `generators python`, in both forms, because "
-    "random numbers that an import drew counted as random numbers of the training. The harness now restores the "
-    "generators after an import.",
+    changed="The harness: it restores random generators after it imports a library. Before, random numbers that were "
+    "drawn during the import counted as random numbers of the training. A release that is tried may also import "
+    "modules whose names begin with an underscore and that Python imported when it started.",
+    trouble="In the first try every claim failed for both forms with `unequal_start` (generator `python`). Importing "
+    "the library draws random numbers, and the harness counted them as random numbers of the training. The harness now "
+    "restores the random generators after an import.",
 )
 
 

@@ -18,10 +18,10 @@ BUG = Bug(
     thread="baidu-baige/LoongForge#49",
     users_saw="With one graph for the whole iteration, the loss differs from plain training by 3.5 % on average over "
     "100 iterations.",
-    cause="The noise and times of the flow-matching loss are drawn inside the captured region, and the times come "
-    "from a generator of the host.",
-    fix="Both are drawn between replays, in the order of plain training, and written into buffers that the graph "
-    "reads.",
+    cause="The random noise and times of the flow-matching loss are drawn inside the captured region. The times come "
+    "from a random generator of the host, so a replay does not draw them again.",
+    fix="Noise and times are drawn between replays, in the order of plain training, and written into buffers that the "
+    "graph reads.",
 )
 
 

@@ -13,10 +13,11 @@ from harness.system.step_function import StepFunction
 BUG = Bug(
     title="A warm-up after a resume draws from the restored generators",
     thread="NVIDIA-NeMo/Megatron-Bridge#5255",
-    users_saw="After a resume dropout masks, and therefore all updates, differ from those of the uninterrupted run.",
-    cause="The checkpoint is loaded, random generators included, before a callback that warms up compiled code on "
-    "mock data.",
-    fix="The state of the generators is saved before the callback and restored after it.",
+    users_saw="After a resume the dropout masks, and therefore all updates, differ from those of the uninterrupted "
+    "run.",
+    cause="The checkpoint is loaded first, including the states of the random generators. Then a callback warms up "
+    "compiled code on mock data, which draws from these generators.",
+    fix="The states of the generators are saved before the callback and restored after it.",
 )
 
 

@@ -14,11 +14,11 @@ from harness.system.step_function import StepFunction
 BUG = Bug(
     title="A statistic for the log waits for the device inside the captured optimizer",
     thread="NVIDIA/Megatron-LM#7446",
-    users_saw="If the optimizer is in the graph and the run logs the number of zero gradients, the capture ends with "
-    "a CUDA error that names no setting (reported in #7407).",
-    cause="The optimizer counts zeros in its update and returns the number with `.item()`, which a capture does not "
-    "allow.",
-    fix="The run does not request the statistic.",
+    users_saw="If the optimizer is in the graph, and the run logs the number of zero gradients, the capture ends with "
+    "a CUDA error that does not name the setting that caused it (reported in #7407).",
+    cause="The optimizer counts zeros during its update and returns the count by `.item()`. This waits for the device, "
+    "which a capture does not allow.",
+    fix="The run does not request this statistic.",
 )
 
 

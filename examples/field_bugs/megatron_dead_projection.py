@@ -11,9 +11,9 @@ from harness.system.step_function import StepFunction
 BUG = Bug(
     title="A tied projection has its own weight, which nothing reads",
     thread="NVIDIA/Megatron-LM#7577",
-    users_saw="The optimizer and checkpoints contain a trainable tensor without a use, which weight decay changes at "
-    "every step. Sharded training aborts.",
-    cause="The constructor allocates a weight although every call passes the embedding's weight.",
+    users_saw="The optimizer and the checkpoints contain a trainable tensor that has no use, and that weight decay "
+    "changes at every step. Sharded training aborts.",
+    cause="The constructor allocates a weight, although every call is given the embedding's weight instead.",
     fix="The constructor allocates no weight if the weight is shared.",
 )
 

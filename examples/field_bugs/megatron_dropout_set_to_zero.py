@@ -12,8 +12,9 @@ BUG = Bug(
     title="Attention loses its dropout in an evaluation",
     thread="NVIDIA/Megatron-LM#411",
     users_saw="After the first evaluation the dropout of the fused attention is zero for the rest of the training.",
-    cause="Outside training the module overwrites its own dropout probability.",
-    fix="The probability of one call is a local variable.",
+    cause="When the module is not in training mode, it sets its own dropout probability to zero, and never restores "
+    "it.",
+    fix="The probability is set to zero only in a local variable.",
 )
 
 

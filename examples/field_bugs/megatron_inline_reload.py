@@ -14,8 +14,8 @@ BUG = Bug(
     thread="NVIDIA/Megatron-LM#7398",
     users_saw="No error is raised and the loss still falls, but the gradients of the warm-up iteration are computed "
     "from old staging buffers.",
-    cause="A reload without a prefetch is enqueued without waiting for the copy that fills its buffer.",
-    fix="The reload waits for that copy, like a prefetch.",
+    cause="Without a prefetch, the activations are read back without waiting for the copy that fills their buffer.",
+    fix="Reading back waits for this copy, as it does with a prefetch.",
 )
 
 

@@ -16,10 +16,10 @@ from harness.system.step_function import StepFunction
 BUG = Bug(
     title="The captured optimizer branches on a gradient norm, although no threshold was set",
     thread="NVIDIA/Megatron-LM#5889",
-    users_saw="If the optimizer is in the graph, training ends at the capture with the CUDA error that an operation "
-    "is not permitted.",
-    cause="The optimizer skips updates whose norm is too large. Without a threshold it compares the norm with "
-    "infinity. The norm is a tensor, so the host waits for the result.",
+    users_saw="If the optimizer is in the graph, the capture fails with the CUDA error that an operation is not "
+    "permitted, and training ends.",
+    cause="The optimizer skips updates whose gradient norm is too large. If no threshold is set, it compares the norm "
+    "with infinity. The norm is a tensor, so the host waits for the result, which a capture does not allow.",
     fix="A captured optimizer does not make this comparison (NVIDIA/Megatron-LM#5857).",
 )
 

@@ -10,12 +10,12 @@ from harness.system.step_function import StepFunction
 BUG = Bug(
     title="An offloaded optimizer updates an expert without tokens by its last gradient",
     thread="NVIDIA/Megatron-LM#6871",
-    users_saw="Nothing. Parameters that get no gradient in a step still change, as if the previous update were "
-    "repeated.",
+    users_saw="Users saw no error. A parameter that gets no gradient in a step still changes, because the update uses "
+    "the gradient of an earlier step.",
     cause="The optimizer's own copy of a parameter keeps its gradient if the source parameter has none.",
     fix="The gradient of the copy is cleared if the source parameter has none.",
-    changed="The harness: it refused an optimizer that updates copies of the trainer's parameters, and an optimized "
-    "arm that starts with additional tensors. It now accepts both.",
+    changed="The harness: it used to refuse an optimizer that updates copies of the trainer's parameters, and an "
+    "optimized arm that starts with additional tensors. It now accepts both.",
 )
 
 

@@ -15,8 +15,10 @@ from harness.system.step_function import StepFunction
 BUG = Bug(
     title="A validation replays the graph that was captured in training",
     thread="NVIDIA/Megatron-LM#6992",
-    users_saw="After a capture a validation behaves like training: the router counts the tokens of the validation.",
-    cause="Every call of a layer with a graph replays the graph, with the branches and the buffer updates of training.",
+    users_saw="After a capture a validation behaves like training. For example, the router counts the tokens of the "
+    "validation.",
+    cause="Once a layer has a graph, every call of the layer replays it, including the branches and the buffer updates "
+    "of training.",
     fix="A validation has its own graph, captured without gradients.",
 )
 

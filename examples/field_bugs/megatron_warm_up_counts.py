@@ -16,14 +16,15 @@ from harness.system.step_function import StepFunction
 BUG = Bug(
     title="The router counts the warm-up before a capture, which changes the experts' bias",
     thread="NVIDIA/Megatron-LM#4433",
-    users_saw="With CUDA graphs the loss curves of mixtures of experts in a latent space differed from those without.",
+    users_saw="For mixtures of experts in a latent space, the loss curves with CUDA graphs differed from those "
+    "without.",
     cause="Forward and backward passes run before the capture. Afterwards gradients are restored, but the buffers to "
     "which the router adds are not.",
-    fix="These buffers are also saved before the warm-up and restored after it.",
-    changed="The harness: checks that torch makes only on a CPU, such as for the classes of `one_hot`, no longer "
-    "count as a wait of the step.",
-    trouble="In the first try both forms were an ERROR, because torch checks the classes of `one_hot` on a CPU but "
-    "not on a GPU, and the recording took the check for a wait of the step. It no longer does.",
+    fix="These buffers are also saved before the warm-up, and restored after it.",
+    changed="The harness: some checks that torch makes only on a CPU, such as that of the classes of `one_hot`, no "
+    "longer count as a wait of the step.",
+    trouble="In the first try both forms were an ERROR. On a CPU, but not on a GPU, torch checks the classes of "
+    "`one_hot`, and the harness counted this check as a wait for the device. The harness now ignores the check.",
 )
 
 

@@ -12,8 +12,8 @@ BUG = Bug(
     title="A partial accumulation window is divided by the configured size",
     thread="modelscope/ms-swift#10084",
     users_saw="At the end of each epoch the gradient is only a fraction of the full batch's gradient.",
-    cause="The mean loss of each micro-batch is divided by the configured number of micro-batches, even if the window "
-    "has fewer.",
+    cause="The mean loss of each micro-batch is divided by the configured number of micro-batches, even if the last "
+    "window of an epoch has fewer micro-batches.",
     fix="The loss is divided by the number of micro-batches in the current window.",
 )
 

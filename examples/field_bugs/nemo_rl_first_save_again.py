@@ -13,10 +13,10 @@ BUG = Bug(
     thread="NVIDIA-NeMo/RL#3312",
     users_saw="The checkpoints of steps 90, 110 and 120 were equal in bits, and a resume from the last one returned "
     "to an old policy.",
-    cause="The saver reuses the structure of the first save, including the tensors that were staged for it.",
-    fix="The staged tensors are filled again at each save.",
-    changed="The harness: it makes an additional checkpoint, which it does not load, halfway to each loaded one. "
-    "Before, the process made one checkpoint and ended.",
+    cause="The saver reuses the data structure of the first save, which includes copies of the tensors of that save.",
+    fix="The tensors in the structure are filled with the current values at each save.",
+    changed="The harness: halfway to each checkpoint that it loads, it makes an additional checkpoint that it does not "
+    "load. Before, the process made one checkpoint and ended.",
 )
 
 

@@ -11,11 +11,11 @@ from harness.system.step_function import StepFunction
 BUG = Bug(
     title="A fused loss contains a z-loss that is switched off",
     thread="allenai/OLMo-core#702",
-    users_saw="With the fused loss and z-loss switched off, the loss is cross entropy plus 1e-4 times the squared "
-    "log-sum-exp.",
-    cause="The default multiplier is passed to the kernel, which adds the term if the multiplier is not 0. The switch "
-    "only decides whether the term is also returned.",
-    fix="The multiplier is 0 if the switch is off.",
+    users_saw="If z-loss is switched off, the fused loss is still cross entropy plus 1e-4 times the squared "
+    "log-sum-exp of the logits.",
+    cause="The kernel gets the default multiplier and adds the z-loss term unless the multiplier is 0. The switch only "
+    "decides whether the term is also returned separately.",
+    fix="If the switch is off, the multiplier is 0.",
 )
 
 TOKENS = 512

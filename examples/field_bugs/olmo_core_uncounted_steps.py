@@ -9,12 +9,13 @@ from examples.field_bugs.small_training import normal_batches
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
-    title="An optimizer that skips steps without a host wait never counts a step",
+    title="An optimizer that can skip steps without waiting for the host never counts a step",
     thread="allenai/OLMo-core#317",
     users_saw="Updates are 2.2 times as large as the learning rate implies, and the bias of the moments is not "
     "corrected.",
-    cause="The step count is not increased in place, so every step counts as the first.",
-    fix="The step count is increased by the factor that decides whether the step is made.",
+    cause="The step count is not increased in place, so the increased value is lost and every step counts as the "
+    "first.",
+    fix="The step count is increased by a tensor that is 1 if the step is made, and 0 if it is skipped.",
 )
 
 RATE, BETAS, EPSILON = 2e-3, (0.9, 0.95), 1e-8

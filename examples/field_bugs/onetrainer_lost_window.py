@@ -11,9 +11,10 @@ from harness.system.step_function import StepFunction
 BUG = Bug(
     title="A stop during gradient accumulation loses the accumulated gradients",
     thread="Nerogar/OneTrainer#1465",
-    users_saw="At the first update after each resume the logged loss falls sharply, because the update has too few "
+    users_saw="At the first update after each resume the logged loss drops sharply, because the update has too few "
     "micro-batches.",
-    cause="The step count is restored, but checkpoints do not contain the accumulated gradients.",
+    cause="The checkpoint contains the position within the accumulation window, but not the gradients that were "
+    "accumulated so far.",
     fix="Checkpoints contain the accumulated gradients.",
     changed="The templates: the numbers of steps, and the intervals of saves and evaluations, are primes (43, 19, 7), "
     "so they are not multiples of a trainer's period. Before, they were 40, 20 and 10.",

@@ -12,9 +12,10 @@ BUG = Bug(
     title="Only the last micro-batch's gradient reaches the update",
     thread="allenai/open-instruct#1498",
     users_saw="With ZeRO-2 and manual accumulation, only the last micro-batch affects an update.",
-    cause="The configuration has one accumulation step, so each backward pass counts as the end of a window. At the "
-    "end of a window the sharded optimizer hands over its accumulator and clears it.",
-    fix="The trainer marks only the last backward pass of a window as its end.",
+    cause="The configuration of the sharded optimizer has one accumulation step, so each backward pass counts as the "
+    "end of a window. At the end of a window the optimizer hands its accumulated gradients to the update and clears "
+    "them.",
+    fix="The trainer marks only the last backward pass of a window as the end of the window.",
 )
 
 MICRO_BATCHES = 4

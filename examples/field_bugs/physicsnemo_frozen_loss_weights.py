@@ -17,14 +17,14 @@ BUG = Bug(
     thread="NVIDIA/physicsnemo-sym#279",
     users_saw="With CUDA graphs the loss weights of an aggregator, which depend on the step number, never change "
     "after step 20.",
-    cause="The trainer passes the step number to losses and aggregator as an `int`. The capture after 20 plain steps "
-    "makes the number a constant of the graph.",
+    cause="The trainer passes the step number to the losses and to the aggregator as an `int`. The capture, which "
+    "happens after 20 plain steps, makes the number a constant of the graph.",
     fix="The step number is a tensor that is filled in place before each replay (NVIDIA/physicsnemo-sym#280).",
-    changed="The entry: it captures in its first step. Before, it made 20 plain steps first, which CAPTURES cannot "
-    "describe.",
-    trouble="In the first try the entry made its first 20 steps uncaptured, like the trainer, and CAPTURES failed for "
-    "the fixed form too: `uncaptured_steps`. Training steps before the capture are not an error, but the kind has no "
-    "field for them. The entry now captures in its first step.",
+    changed="The entry: it now captures in its first step. Before, it made 20 plain steps first, which the claim "
+    "CAPTURES cannot describe.",
+    trouble="In the first try the entry made its first 20 steps uncaptured, like the trainer, so CAPTURES failed for "
+    "the fixed form too (`uncaptured_steps`). Training before the capture is not an error, but the claim has no field "
+    "for it. The entry now captures in its first step.",
 )
 
 

@@ -12,12 +12,12 @@ from harness.system.step_function import StepFunction
 BUG = Bug(
     title="CUDA graphs under torch.compile overwrite accumulated gradients",
     thread="pytorch/pytorch#169545",
-    users_saw="With torch.compile in reduce-overhead mode and gradient accumulation, the second backward pass raises: "
-    "a tensor output was overwritten by a subsequent run.",
-    cause="The output of the backward graph becomes `.grad` without a copy, in the memory pool of the graphs. The "
-    "next run of the graphs reuses that memory.",
-    fix="The gradients are in memory that the trainer owns and are zeroed in place, so each backward pass adds to "
-    "them.",
+    users_saw="With torch.compile in reduce-overhead mode and gradient accumulation, the second backward pass raises "
+    "an error: a tensor output was overwritten by a subsequent run.",
+    cause="The output of the backward graph becomes `.grad` without a copy. This memory belongs to the memory pool of "
+    "the graphs, and the next run of the graphs reuses it.",
+    fix="The trainer allocates the memory of the gradients itself and zeroes it in place, so each backward pass adds "
+    "to it.",
     missed="Nothing finds the bug without a CUDA device: there the compiled arm is not run, because torch.compile "
     "captures CUDA graphs only on CUDA.",
 )

@@ -15,13 +15,13 @@ BUG = Bug(
     installed={"buggy": ["pytorch-optimizer==3.3.0"], "mended": ["pytorch-optimizer==4.1.0"]},
     users_saw="After a resume the optimizer pulled the weights back to their values at the time of loading.",
     cause="`state_dict` of the optimizer returns only the state of the wrapped optimizer.",
-    fix="The slow weights are saved and restored by the positions of the parameters. A first fix (3.3.1) stored them "
-    "by tensor and raised KeyError after a load; releases from 4.0 on are right.",
-    changed="The harness: it restores random generators after a library is imported. Before, random numbers that the "
-    "import drew counted as random numbers of the training.",
-    trouble="In the first try every claim was FAIL `unequal_start`, `generators python`, in both forms, because "
-    "random numbers that an import drew counted as random numbers of the training. The harness now restores the "
-    "generators after an import.",
+    fix="The slow weights are saved and restored by the index of the parameter. A first fix (3.3.1) stored them with "
+    "tensors as keys, which raised a KeyError after a load. Releases from 4.0 on are right.",
+    changed="The harness: it restores random generators after it imports a library. Before, random numbers that were "
+    "drawn during the import counted as random numbers of the training.",
+    trouble="In the first try every claim failed for both forms with `unequal_start` (generator `python`). Importing "
+    "the library draws random numbers, and the harness counted them as random numbers of the training. The harness now "
+    "restores the random generators after an import.",
 )
 
 

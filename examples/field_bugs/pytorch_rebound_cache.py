@@ -13,9 +13,9 @@ BUG = Bug(
     thread="pytorch/pytorch#115774",
     users_saw="After a cache is reset, results are silently wrong, because the compiled code continues with the old "
     "cache.",
-    cause="The attribute's tensor is a constant of the traced code, and no guard checks that the attribute still "
-    "holds this tensor.",
-    fix="The tensor is changed in place.",
+    cause="In the traced code the attribute's tensor is a constant, and no guard checks whether the attribute still "
+    "refers to this tensor.",
+    fix="The tensor is changed in place instead of being replaced.",
 )
 
 

@@ -11,10 +11,11 @@ from harness.system.step_function import StepFunction
 BUG = Bug(
     title="Compiled code does not write the gradients of a shared scale-and-shift table",
     thread="pytorch/pytorch#193061",
-    users_saw="torch.compile silently computes wrong gradients for chained modulated norms that share a table.",
-    cause="The last reduction of the second norm assigns its result to the name of a view of the table's gradient "
-    "instead of writing into the view, so this part of the gradient keeps its old values. The entry re-enacts the bug "
-    "with a hand-written backward pass.",
+    users_saw="torch.compile computes wrong gradients, without an error, if two modulated norms in a row share a table "
+    "of scales and shifts.",
+    cause="The last reduction of the second norm should write its result into a view of the table's gradient. The "
+    "compiled code instead assigns the result to the name of the view, so this part of the gradient keeps its old "
+    "values. The entry re-enacts the bug with a hand-written backward pass.",
     fix="The result is copied into the view.",
 )
 

@@ -16,9 +16,9 @@ BUG = Bug(
     thread="pytorch/pytorch#193671",
     package="torch==2.13.0",
     users_saw="The forward pass is equal in bits, and only a comparison of gradients shows the error.",
-    cause="The noise tensor is saved before the operator fills it. The recomputation stops when all tensors are "
-    "saved, and so returns a tensor without values.",
-    fix="torch 2.13.0 has no fix. Here the recomputation is set not to stop early.",
+    cause="The operator saves its noise tensor before it fills the tensor. The recomputation stops as soon as all "
+    "tensors are saved, and therefore returns the noise tensor unfilled.",
+    fix="torch 2.13.0 has no fix. Here the recomputation runs to its end instead of stopping early.",
 )
 
 

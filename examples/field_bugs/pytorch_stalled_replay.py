@@ -16,11 +16,12 @@ BUG = Bug(
     thread="pytorch/pytorch#196133",
     users_saw="After about 7,700 steps of graph replays, copies and host waits, one rank waits for an event that "
     "never completes. The other rank waits in a collective until its timeout.",
-    cause="Unknown, below the CUDA driver: a launch succeeds, but its completion is never signalled. The entry "
-    "re-enacts only the symptom: a 16-bit count of signals wraps after 8,192 steps.",
-    fix="No fix is published. Here the count is compared modulo its width.",
+    cause="The cause is unknown and below the CUDA driver: a launch succeeds, but its completion is never signalled. "
+    "The entry re-enacts only the symptom: a 16-bit counter of signals overflows after 8,192 steps.",
+    fix="No fix is published. In the entry the counters are compared modulo their width, so an overflow does not "
+    "matter.",
     changed="The entry: the signal counter is created with the capture, like other buffers of a capture. Before, it "
-    "existed from the start in one arm only.",
+    "existed from the start, but only in one arm.",
 )
 
 SIGNALS = 4  # number of signals in a step: one signal for each of its segments

@@ -12,11 +12,11 @@ BUG = Bug(
     title="A graphed backward pass returns its static buffers as gradients",
     thread="pytorch/pytorch#181723",
     users_saw="With gradient accumulation, gradients are silently wrong under make_graphed_callables.",
-    cause="If a parameter has no gradient, autograd stores the returned buffer itself as `.grad`. The next "
-    "micro-batch's backward pass writes into this buffer, and autograd then adds the buffer to itself.",
+    cause="If a parameter has no gradient yet, autograd stores the returned buffer itself as `.grad`. The backward "
+    "pass of the next micro-batch writes into the same buffer, and autograd then adds the buffer to itself.",
     fix="The backward pass returns copies of its static buffers.",
-    changed="The entry: the static gradients are created in the first step. Before, they existed from the start in "
-    "one arm only.",
+    changed="The entry: the static gradients are created in the first step. Before, they existed from the start, but "
+    "only in one arm.",
 )
 
 

@@ -12,8 +12,9 @@ BUG = Bug(
     title="Inference updates BatchNorm's statistics",
     thread="ray-project/ray#61985",
     users_saw="In inference and exploration, layers such as Dropout and BatchNorm behave as in training.",
-    cause="The module is never set to evaluation mode for a forward pass without training.",
-    fix="Forward passes of inference and exploration set evaluation mode, and set training mode afterwards.",
+    cause="If a forward pass is not for training, the module is still in training mode, because nothing sets "
+    "evaluation mode.",
+    fix="Forward passes of inference and exploration set evaluation mode, and set training mode again afterwards.",
 )
 
 

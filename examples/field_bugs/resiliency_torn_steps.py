@@ -9,11 +9,12 @@ from examples.field_bugs.small_training import class_batches
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
-    title="A checkpoint contains the step count of the next update",
+    title="A checkpoint contains the step count of a later update",
     thread="NVIDIA/nvidia-resiliency-ext#376",
     users_saw="The step count of a resumed optimizer does not match the saved weights and moments.",
-    cause="CPU tensors are passed to the saving worker without a copy. The next update changes them before the worker "
-    "has written the file. The entry has no worker: it writes the file again after the next update.",
+    cause="CPU tensors are passed to the saving process without a copy, so the next update changes them before the "
+    "process has written the file. The entry has no such process. Instead it writes the file again after the next "
+    "update.",
     fix="CPU tensors are copied when the checkpoint is scheduled.",
 )
 

@@ -14,12 +14,12 @@ from harness.system.step_function import StepFunction
 BUG = Bug(
     title="A failed capture gives only a warning, and training continues without it",
     thread="roboflow/rf-detr#1468",
-    users_saw="With `cuda_graphs=True` a reviewer saw no speed-up, no memory of a capture, and no obvious warning in "
-    "the log.",
-    cause="The sizes of the feature levels are in a tensor that the model creates and reads in each pass, so the "
-    "capture fails. The runner logs the failure and continues uncaptured.",
-    fix="The sizes are host numbers, or a tensor that is created once before the capture. A requested capture that "
-    "fails should be an error.",
+    users_saw="With `cuda_graphs=True` a reviewer saw no speed-up and no memory for a capture, and no obvious warning "
+    "in the log.",
+    cause="The sizes of the feature levels are in a tensor on the device. The model reads this tensor on the host in "
+    "each pass, so the capture fails. The trainer only logs the failure and continues uncaptured.",
+    fix="The sizes are Python numbers, or a tensor that is created once before the capture. If a requested capture "
+    "fails, this should be an error.",
 )
 
 

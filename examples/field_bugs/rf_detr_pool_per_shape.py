@@ -14,15 +14,16 @@ BUG = Bug(
     title="Every image size has its own memory pool",
     thread="roboflow/rf-detr#1490",
     users_saw="With images of eleven sizes, 38 GiB of GPU memory were reserved for 6 GiB of tensors.",
-    cause="Each size is captured without a named pool, so the activations of all sizes stay reserved.",
+    cause="The step is captured once for each image size, without a common memory pool, so the memory for the "
+    "activations of every size stays reserved.",
     fix="The first capture creates a pool, and all other captures use the same pool.",
     changed="The templates: CAPTURES allows one capture for each shape, and MEMORY limits the memory that the "
     "captured step reserves. The harness: the first observed step may capture a second shape. The entry: the largest "
     "size comes first, because a shared pool has room for smaller sizes, and all warm-ups and captures are on one "
     "stream.",
     missed="Nothing finds the bug on a CPU, which has no memory pools. On a GPU, MEMORY finds it.",
-    trouble="In the first try the template required `captures: 1`. A step with four sizes has four captures, so the "
-    "fixed form failed.",
+    trouble="In the first try the template required exactly one capture (`captures: 1`). A step with four image sizes "
+    "has four captures, so the fixed form failed.",
 )
 
 ON_GPU = DEVICE == "cuda"

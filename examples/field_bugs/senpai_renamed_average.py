@@ -13,8 +13,9 @@ BUG = Bug(
     thread="wandb/senpai#2899",
     users_saw="Under torch.compile the validation loss, which uses the averaged weights, does not change while the "
     "training loss falls.",
-    cause="torch.compile adds a prefix to the parameters' names, and the average ignores names that it does not know.",
-    fix="The average removes the prefix.",
+    cause="torch.compile adds a prefix to the names of the parameters. The average finds weights by name, and ignores "
+    "names that it does not know.",
+    fix="The average removes the prefix from the names.",
 )
 
 PREFIX = "_orig_mod."

@@ -11,9 +11,9 @@ from harness.system.step_function import StepFunction
 BUG = Bug(
     title="A resumed schedule is at twice its step",
     thread="THUDM/slime#1547",
-    users_saw="After a resume the learning rate is that of a run twice as long.",
-    cause="Loading the schedule's state sets the schedule to its step. The trainer then advances it by the same "
-    "number of steps again.",
+    users_saw="After a resume the learning rate is that of a run with twice as many steps.",
+    cause="Loading the schedule's state already sets the schedule to the saved step. The trainer then advances the "
+    "schedule by the same number of steps again.",
     fix="The trainer does not advance the schedule after the load.",
 )
 

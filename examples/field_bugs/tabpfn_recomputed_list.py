@@ -14,8 +14,8 @@ BUG = Bug(
     thread="PriorLabs/TabPFN#1138",
     users_saw="Fine-tuning with activation checkpointing raises no error, but the transformer's blocks get no "
     "gradients.",
-    cause="To free memory, blocks take their input from a list. The reentrant checkpoint searches for tensors only "
-    "directly among its arguments, so it passes no gradient.",
+    cause="To free memory early, blocks take their input from a list. The reentrant checkpoint looks for tensors only "
+    "among its direct arguments, so it finds none and passes no gradient to the blocks.",
     fix="The tensor is passed as an argument.",
 )
 

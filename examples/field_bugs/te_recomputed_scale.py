@@ -10,11 +10,12 @@ from examples.field_bugs.small_training import normal_batches
 from harness.system.step_function import StepFunction
 
 BUG = Bug(
-    title="An 8-bit layer is recomputed with the scale of the next batch",
+    title="An 8-bit layer is recomputed with the scale for the next batch",
     thread="NVIDIA/TransformerEngine#1723",
     users_saw="Precision is lower if 8-bit layers are recomputed for the backward pass.",
-    cause="The scale for the recomputation is kept by reference, and the update of scales overwrites it.",
-    fix="A copy of the scale is kept.",
+    cause="For the recomputation only a reference to the scale is kept. The scale is updated in place before the "
+    "recomputation, so the reference then shows the new value.",
+    fix="A copy of the scale is kept instead of a reference.",
 )
 
 

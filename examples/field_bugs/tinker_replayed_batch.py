@@ -11,7 +11,7 @@ from harness.system.step_function import StepFunction
 BUG = Bug(
     title="A resume trains on the last batch again",
     thread="thinking-machines-lab/tinker-cookbook#935",
-    users_saw="Every resume makes a second update with the batch before the checkpoint.",
+    users_saw="After every resume, the batch before the checkpoint is used for a second update.",
     cause="The checkpoint contains the index of the batch that was already used, and the loop starts at that index.",
     fix="The checkpoint contains the index of the next batch.",
 )

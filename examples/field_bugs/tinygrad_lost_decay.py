@@ -12,9 +12,9 @@ BUG = Bug(
     title="An optimizer's weight decay has no effect",
     thread="tinygrad/tinygrad#17708",
     users_saw="Muon and LARS train the same with and without weight decay.",
-    cause="The inner step was changed to return the change of the weight instead of the new weight. The decayed "
-    "weight is assigned to a local variable and is now unused.",
-    fix="The returned change includes the decay.",
+    cause="The inner step used to return the new weight, and was changed to return the change of the weight. The "
+    "decayed weight is assigned to a local variable that nothing reads any more.",
+    fix="The returned change includes the weight decay.",
 )
 
 RATE, DECAY = 0.02, 0.1

@@ -19,11 +19,11 @@ BUG = Bug(
     users_saw="Runs with and without checkpointing had equal training losses but different evaluation losses.",
     cause="The forward pass runs a second time during the backward pass, and BatchNorm updates its running statistics "
     "both times.",
-    fix="torch 2.13.0 has no fix. The checkpointing function of pytorch-pfn-extras, a drop-in replacement, makes the "
-    "two updates together equal to one.",
-    changed="The harness: BatchNorm's counts of batches are also compared within a bound. The fixed form failed this "
-    "comparison at first, because its two updates equal one. If the counts differ, the difference of the final "
-    "statistics now decides.",
+    fix="torch 2.13.0 has no fix. pytorch-pfn-extras has a checkpointing function with the same interface, in which "
+    "the two updates together equal a single one.",
+    changed="The harness: BatchNorm's counts of batches are also compared within a bound. At first the fixed form "
+    "failed this comparison, because it makes two updates that together equal one. If the counts differ, the "
+    "difference of the final statistics now decides.",
 )
 
 

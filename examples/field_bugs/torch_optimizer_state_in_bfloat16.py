@@ -14,11 +14,11 @@ BUG = Bug(
     users_saw="Moments saved in float32 lost their lower digits after a load. Several frameworks have workarounds.",
     cause="`Optimizer.load_state_dict` casts every floating-point state to the data type of its parameter.",
     fix="torch 2.13.0 has no fix. Here the saved state is restored after the load, in its saved data types.",
-    changed="The harness: it restores random generators after a library is imported. Before, random numbers that the "
-    "import drew counted as random numbers of the training.",
-    trouble="In the first try every claim was FAIL `unequal_start`, `generators python`, in both forms, because "
-    "random numbers that an import drew counted as random numbers of the training. The harness now restores the "
-    "generators after an import.",
+    changed="The harness: it restores random generators after it imports a library. Before, random numbers that were "
+    "drawn during the import counted as random numbers of the training.",
+    trouble="In the first try every claim failed for both forms with `unequal_start` (generator `python`). Importing "
+    "the library draws random numbers, and the harness counted them as random numbers of the training. The harness now "
+    "restores the random generators after an import.",
 )
 
 

@@ -14,10 +14,10 @@ BUG = Bug(
     package="torch==2.13.0",
     users_saw="After a load the learning rate was that of the first warm-up step, although the schedule's state was "
     "right.",
-    cause="Each scheduler writes its first learning rate into the optimizer when it is created, and a schedule's "
-    "`load_state_dict` does not write the learning rate.",
-    fix="torch 2.13.0 has no fix. Its documentation gives the order: create schedules first, then restore the "
-    "optimizer.",
+    cause="When a scheduler is created, it writes its first learning rate into the optimizer. The scheduler's "
+    "`load_state_dict` does not write the learning rate, so the wrong value stays.",
+    fix="torch 2.13.0 has no fix. Its documentation gives the right order: create the schedulers first, and then "
+    "restore the optimizer.",
 )
 
 

@@ -11,9 +11,10 @@ from harness.system.step_function import StepFunction
 BUG = Bug(
     title="Gradients are divided by the number of ranks twice",
     thread="pytorch/torchtitan#2323",
-    users_saw="Losses of short runs are equal, because AdamW does not depend on the scale of gradients, but gradient "
-    "norms are different.",
-    cause="Losses are divided by the number of tokens on all ranks, and data parallelism then averages over the ranks.",
+    users_saw="In short runs the losses are the same, because AdamW does not depend on the scale of gradients, but the "
+    "gradient norms are different.",
+    cause="Each loss is already divided by the number of tokens on all ranks. Data parallelism then also averages the "
+    "gradients over the ranks.",
     fix="Gradients are summed over the ranks.",
 )
 

@@ -11,9 +11,10 @@ from harness.system.step_function import StepFunction
 BUG = Bug(
     title="The step that creates an optimizer's state counts as the first step",
     thread="pytorch/torchtitan#4382",
-    users_saw="Under fault-tolerant training the first update differs from an unwrapped optimizer's first update.",
-    cause="A step with zero gradients and a learning rate of 0 creates the state. Adam's step count is then 1, so the "
-    "first real update has the bias corrections of the second.",
+    users_saw="Under fault-tolerant training the first update differs from the first update of the same optimizer "
+    "without the wrapper.",
+    cause="To create the optimizer's state, the wrapper makes a step with zero gradients and a learning rate of 0. "
+    "Adam's step count is then 1, so the first real update has the bias corrections of the second.",
     fix="The step count and the moments are reset to 0 afterwards.",
 )
 

@@ -10,9 +10,10 @@ from harness.system.step_function import StepFunction
 BUG = Bug(
     title="A resume turns bfloat16 moments into float32",
     thread="pytorch/torchtitan#4615",
-    users_saw="After a resume Adam's moments take twice the memory, and updates are no longer rounded as before.",
+    users_saw="After a resume Adam's moments take twice as much memory, and updates are no longer rounded as before "
+    "the resume.",
     cause="torch's `load_state_dict` casts each state to the data type of its parameter, float32.",
-    fix="A hook after the load casts the moments back.",
+    fix="A hook casts the moments back to bfloat16 after the load.",
 )
 
 

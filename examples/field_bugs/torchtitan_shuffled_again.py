@@ -11,8 +11,10 @@ from harness.system.step_function import StepFunction
 BUG = Bug(
     title="A resumed epoch is shuffled from the original order",
     thread="pytorch/torchtitan#2864",
-    users_saw="If a run resumes in the second epoch or later, the data order differs from the uninterrupted run's.",
-    cause="In training each epoch shuffles the order of the epoch before, but a load shuffles the original order.",
+    users_saw="If a run resumes in the second epoch or later, the order of the data differs from the order in the "
+    "uninterrupted run.",
+    cause="During training each epoch shuffles the order of the epoch before. After a load the original order is "
+    "shuffled instead.",
     fix="Each epoch shuffles the original order.",
 )
 

@@ -14,13 +14,13 @@ from harness.system.step_function import StepFunction
 BUG = Bug(
     title="A warm-up keeps layer outputs that nothing reads again",
     thread="NVIDIA/TransformerEngine#3427",
-    users_saw="A run on 64 GPUs that captured its layers after three plain steps ran out of memory during the "
+    users_saw="A run on 64 GPUs, which captured its layers after three plain steps, ran out of memory during the "
     "capture. Without the capture it had enough memory.",
-    cause="The warm-up before the capture keeps the output of every layer and micro-batch until the last one has "
-    "finished. The reset afterwards also keeps its released outputs.",
+    cause="The warm-up before the capture keeps the outputs of all layers and micro-batches until the last layer has "
+    "finished. The reset after the warm-up keeps them too.",
     fix="Each output is released as soon as its backward pass has used it.",
-    changed="The templates: MEMORY limits the memory that the captured step reserves, on a GPU. The entry is larger "
-    "on a GPU.",
+    changed="The templates: MEMORY limits the memory that the captured step reserves on a GPU. The entry: its model is "
+    "larger on a GPU.",
     missed="Nothing finds the bug on a CPU, where no claim measures memory. On a GPU, MEMORY finds it.",
 )
 

@@ -12,14 +12,14 @@ from harness.system.step_function import StepFunction
 BUG = Bug(
     title="Replays quantize cached 8-bit weights again in each micro-batch",
     thread="NVIDIA/TransformerEngine#2119",
-    users_saw="Although the weights are cached over the micro-batches of a step, replays still launched the kernels "
-    "that quantize them.",
-    cause="A replay launches every kernel, so each kernel must read from a tensor whether it can exit early. The "
-    "kernels that compute the maximum and the scale did not get this tensor.",
-    fix="These kernels get the tensor that the rounding kernel reads, and exit early too.",
-    missed="The numbers are right and only time is lost. A claim of kind throughput_ratio on a GPU would find the "
-    "bug, with weights so large that measuring them takes longer than the launch, and with kernels that can exit "
-    "early. torch operators cannot exit early, so both forms take the same time here.",
+    users_saw="The 8-bit weights are cached over the micro-batches of a step, but replays still launched the kernels "
+    "that quantize the weights for each micro-batch.",
+    cause="A replay launches every kernel, so a kernel must read from a tensor on the device whether there is nothing "
+    "to do. The kernels that compute the maximum and the scale were not given this tensor.",
+    fix="These kernels are given the same tensor as the rounding kernel, and exit early too.",
+    missed="The numbers are right and only time is lost, so a claim of kind throughput_ratio on a GPU would find the "
+    "bug. For this the weights must be so large that computing their maximum takes longer than a launch, and the "
+    "kernels must be able to exit early. torch operators cannot exit early, so both forms take the same time here.",
 )
 
 

@@ -14,13 +14,14 @@ BUG = Bug(
     thread="NVIDIA/TransformerEngine#3051",
     users_saw="With replays the gradients of experts and router were much smaller than in the same run without "
     "replays.",
-    cause="The grouped layer gets the decision to renew the 8-bit weights as a Python flag, which the capture "
-    "freezes. Dense layers read the decision from a tensor.",
+    cause="The grouped layer of the experts gets the decision to renew its 8-bit weights as a Python flag, which the "
+    "capture freezes. Dense layers read this decision from a tensor on the device.",
     fix="The grouped layer gets the tensor too.",
-    changed="The entry: one graph now has all micro-batches. Before, the record named only the operations of the last "
-    "micro-batch.",
-    trouble="In the first try each micro-batch had its own graph, and the record named only the operations of the "
-    "last one, so the fixed form failed too (`launches_differ`). All micro-batches are now in one graph.",
+    changed="The entry: one graph now contains all micro-batches. Before, the record of the capture named only the "
+    "operations of the last micro-batch.",
+    trouble="In the first try each micro-batch had its own graph, but the record of the capture named only the "
+    "operations of the last graph. So the fixed form failed too (`launches_differ`). Now one graph contains all "
+    "micro-batches.",
 )
 
 

@@ -12,10 +12,10 @@ from harness.system.step_function import StepFunction
 BUG = Bug(
     title="A model head ignores the number of items, so the loss is not divided",
     thread="huggingface/transformers#47688",
-    users_saw="With gradient accumulation, loss and gradients are larger by the number of micro-batches (8 times in "
-    "axolotl-ai-cloud/axolotl#2262).",
-    cause="If `forward` accepts **kwargs, the trainer assumes that the model divides by the items of the whole batch, "
-    "and does not divide itself. The head ignores the number.",
+    users_saw="With gradient accumulation the loss and the gradients are multiplied by the number of micro-batches (8 "
+    "times as large in axolotl-ai-cloud/axolotl#2262).",
+    cause="If `forward` accepts **kwargs, the trainer assumes that the model divides the loss by the number of items "
+    "in the whole batch, so the trainer does not divide. But the model's head ignores this number.",
     fix="The head divides its summed loss by the given number of items.",
 )
 

@@ -11,11 +11,11 @@ from harness.system.step_function import StepFunction
 BUG = Bug(
     title="A policy's loss is divided by the tokens of two updates",
     thread="huggingface/trl#6024",
-    users_saw="If a generation covers more or fewer steps than an accumulation window, gradients are halved or "
-    "quadrupled.",
-    cause="The loss is divided by the tokens of the whole generated batch, but an update accumulates only a part of "
-    "that batch.",
-    fix="The loss is divided by the tokens in the update's micro-batches.",
+    users_saw="If one generation is used for more or fewer steps than an accumulation window has, the gradients are "
+    "halved or quadrupled.",
+    cause="The loss is divided by the number of tokens in the whole generated batch, but an update uses only a part of "
+    "this batch.",
+    fix="The loss is divided by the number of tokens in the micro-batches of the update.",
 )
 
 MICRO_BATCHES, UPDATES = 2, 2  # micro-batches per update; updates per generation

@@ -11,10 +11,11 @@ from harness.system.step_function import StepFunction
 BUG = Bug(
     title="Merging and unmerging adapters changes the frozen weights",
     thread="huggingface/trl#6688",
-    users_saw="With bfloat16 adapters, and rollouts that use the merged model, the base weights drift by 1.5e-2 after "
-    "1,000 cycles.",
-    cause="Merging adds and unmerging subtracts, each with a rounding to bfloat16, and the roundings add up.",
-    fix="The weights from before the merge are kept and restored.",
+    users_saw="If adapters are bfloat16 and rollouts use the merged model, the base weights drift by 1.5e-2 in 1,000 "
+    "cycles.",
+    cause="Merging adds the adapter to the weights, and unmerging subtracts it. Both operations round to bfloat16, and "
+    "the rounding errors add up.",
+    fix="A copy of the weights from before the merge is kept and restored.",
 )
 
 

@@ -12,11 +12,12 @@ BUG = Bug(
     title="All ranks drop the same activations",
     thread="tenstorrent/tt-metal#55947",
     users_saw="On a mesh with data and tensor parallelism the dropout masks of all four devices are equal.",
-    cause="Dropout uses one seed for the whole mesh. Its other mode adds the device number to the seed.",
+    cause="Dropout uses the same seed on all devices of the mesh. Another mode of dropout would add the device number "
+    "to the seed.",
     fix="Masks are equal within a tensor-parallel group, and differ between data-parallel groups.",
-    missed="Two processes and a claim about their generators would find the bug; `ranks_agree` did not compare "
-    "generators. In one process the simulated ranks draw other numbers than the plain step, so every claim is "
-    "undecided: `other_random_numbers`.",
+    missed="Two processes and a claim about their random generators would find the bug, but at that time `ranks_agree` "
+    "did not compare generators. In this entry the ranks are simulated in one process, and draw different numbers from "
+    "the plain step, so every claim is undecided (`other_random_numbers`).",
     trouble="The fixed form is undecided too, because its random numbers differ from the plain step's.",
 )
 

@@ -12,9 +12,9 @@ BUG = Bug(
     title="Weight decay is applied to norms and biases in a flat parameter",
     thread="verl-project/verl#5070",
     users_saw="With sharded training all parameters decay, including those of norms and biases.",
-    cause="The optimizer gets a single collection of parameters. A flat parameter mixes both kinds, so it cannot be "
-    "split again.",
-    fix="Parameters with decay and parameters without decay are kept separate.",
+    cause="Sharded training puts all parameters into one flat parameter. The optimizer gets this parameter as a whole, "
+    "so it cannot treat norms and biases differently.",
+    fix="Parameters with weight decay and parameters without it are kept in separate flat parameters.",
     changed="The judge: a change that moves every parameter 600 times as far as a rounding at the start no longer "
     "counts as rounding. Before, no such ratio was too large.",
 )

@@ -12,8 +12,8 @@ BUG = Bug(
     title="After a checkpoint, training continues with the averaged weights",
     thread="harubaru/waifu-diffusion#31",
     users_saw="The training depends on how often checkpoints are written.",
-    cause="To save the averaged model, the trainer copies it into the trained model, and does not restore the trained "
-    "weights.",
+    cause="To save the averaged model, the trainer copies the averaged weights into the trained model, and does not "
+    "restore the trained weights afterwards.",
     fix="The trained weights are kept and restored.",
     changed="The harness: it makes an additional checkpoint, which it does not load, halfway to each loaded one. "
     "Before, the process made one checkpoint and ended.",

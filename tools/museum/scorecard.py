@@ -38,11 +38,12 @@ ANSWERS = {"0": {CORRECT: RIGHT, BUG: WRONG}, "1": {CORRECT: WRONG, BUG: RIGHT}}
 KINDS = {"correct": CORRECT, "buggy": BUG}
 EXPLANATION = """## Scorecard
 
-The first two tables count the harness's answers at the first try, before the bug or the trainer
-caused any change. A bug is missed if no claim fails, or if the fixed form fails the same claims. A
-fixed form counts as a correct trainer. "Cut off" means that the time on the machine ended. The
-entries of a day were written before any was tried, by people who know the claims."""
-AGAIN = "The same bugs and trainers were tried again after changes, some of which these bugs had caused:"
+The first two tables count the harness's answers at the first try, when the harness had not yet been
+changed because of the bug or the trainer. A bug is missed if no claim fails, or if the fixed form
+fails the same claims. A fixed form counts as a correct trainer. "Cut off" means that the time on
+the machine ended before the answer. All entries of one date were written before the first of them
+was tried. Their authors know the claims."""
+AGAIN = "The next two tables count later tries, after changes that were partly made because of these bugs:"
 FIELD_BUGS, TRAINERS = "[field bugs](../examples/field_bugs/README.md)", "[third-party](../examples/README.md)"
 
 

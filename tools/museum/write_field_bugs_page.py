@@ -23,9 +23,9 @@ from examples.field_bugs.bug import Bug
 from harness.evidence.files import write_text
 
 PAGE = ROOT / "docs" / "field-bugs.md"
-CORRECT = """The same templates are tried on correct trainers: the shipped examples, and steps in the style of
-public trainers (`tests/support/public_trainers.py`). A claim is not run if the step lacks a
-capability, or if the claim needs a GPU."""
+CORRECT = """The same templates are also tried on correct trainers: the examples of this repository, and steps
+in the style of public trainers (`tests/support/public_trainers.py`). A claim is not run if the step
+lacks a function that the claim needs, or if the claim needs a GPU."""
 GPU = "NVIDIA H200"
 TITLE = """<!-- written by tools/museum/write_field_bugs_page.py -->
 # Field bugs"""
@@ -33,25 +33,28 @@ HEAD = ("bug", "thread", "found by", "after steps", "seconds", "fixed", "on an H
 INTRODUCTION = """## How they were tried
 
 Each entry re-enacts a published bug of captured or otherwise optimized training in a few lines, or
-runs the release that had the bug. Each entry has a buggy form and a fixed form. Both are tried
-under the contracts that `harness init` writes for any step. These contracts come from three
+runs the release that had the bug. Each entry has a buggy form and a fixed form. Both forms are
+verified with the contracts that `harness init` writes for any step. These contracts come from three
 templates, which were committed before the first bug was re-enacted. No
 [entry](../examples/field_bugs/README.md) has its own field, tolerance or number of steps.
 
-A bug is found if a claim about the buggy form is violated or an error, and the fixed form holds
-every claim that is run. "After steps" is the number of steps after which the first difference was
-visible; most claims run 43 steps, and LONG runs 10,000. "Seconds" is the time of that run. "First
-try" is the answer of the templates at that time.
+A bug counts as found if two conditions hold: for the buggy form some claim is violated or ends with
+an error, and for the fixed form every claim that is run holds. In the tables, "after steps" is the
+number of steps after which the first difference was visible. Most claims run 43 steps, and LONG
+runs 10,000. "Seconds" is the duration of this run. "First try" is the result with the templates
+that existed when the entry was first tried.
 
 The templates were improved after 2026-11-23, and all entries of that day were tried again ([today's
 claims](../examples/field_bugs/README.md#what-is-claimed)). The largest changes are:
 
-- CAPTURES required exactly one capture, and at most a twentieth of the device's time outside the
-  graphs. It now accepts one capture for each shape of batch, and half of the time (without a GPU,
-  half of the operations). Ranges that a library records no longer count.
-- WITHIN also compares BatchNorm's counts of batches, and every tensor that both arms have at the
-  end. RESUMES saves several times, EVALUATED compares returned numbers, and MEMORY is new.
-- The numbers of steps are primes, so that a trainer's periods do not always end with the last step.
+- CAPTURES required exactly one capture, and at most 5 % of the device's time outside the graphs. It
+  now accepts one capture for each shape of batch, and at most half of the device's time outside the
+  graphs (without a GPU, half of the operations). Profiler ranges of a library no longer count.
+- WITHIN also compares how many batches BatchNorm counted, and every tensor that both arms have at
+  the end. RESUMES saves several times, EVALUATED compares the numbers that evaluations return, and
+  MEMORY is new.
+- The numbers of steps are primes. Otherwise the last step could always coincide with the end of a
+  period of the trainer, which can hide a bug.
 """
 NOT_WRITTEN = ENTRIES / "not_written.toml"
 
@@ -132,9 +135,9 @@ def _counts(every: Sequence[Entry], found: Sequence[Entry], not_had: Sequence[ob
     recorded = sum(bool(entry.records) for entry in every)
     return (
         "On this page you can read which published bugs the harness finds, and the cause and fix of each.\n\n"
-        f"In the first try, **{first} of {len(tried)} bugs were found**, and {accused} fixed forms were falsely "
-        f"accused.\nToday {len(found)} of {len(every)} bugs are found: {recorded} bugs were tried again after changes, "
-        f"which the table below lists.\n{real} bugs are tried in the real package; {len(not_had)} could not be tried."
+        f"In the first try, **{first} of {len(tried)} bugs were found**, and for {accused} fixed forms a claim failed "
+        f"wrongly.\nToday {len(found)} of {len(every)} bugs are found; {recorded} bugs were tried again after later "
+        f"changes.\n{real} bugs are tried in the real package, and {len(not_had)} bugs could not be tried."
     )
 
 
