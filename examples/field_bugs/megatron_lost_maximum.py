@@ -14,8 +14,8 @@ from harness.system.step_function import StepFunction
 BUG = Bug(
     title="Replays lose the largest attention logits, so the clip that uses them does nothing",
     thread="NVIDIA/Megatron-LM#7518",
-    users_saw="In the first replayed step the maximum does not include all micro-batches. In later steps there is no "
-    "maximum (reported in #7475).",
+    users_saw="In the first replayed step the maximum does not include all micro-batches. Later steps have no maximum "
+    "(reported in #7475).",
     cause="The forward pass assigns each new maximum to a Python attribute. The code that clips the weights then sets "
     "the attribute to None. A replay executes neither assignment.",
     fix="The maximum is a buffer that is updated and cleared in place.",
