@@ -68,7 +68,7 @@ def test_a_probe_takes_no_more_steps_than_it_announced(tmp_path: Path, probe: st
 
 @pytest.mark.parametrize("steps", [2, 3, 4, 43])
 @pytest.mark.parametrize("waits", [False, True])
-def test_a_paired_run_looks_within_however_few_steps(tmp_path: Path, steps: int, waits: bool) -> None:
+def test_a_paired_run_observes_syncs_and_captures_even_with_few_steps(tmp_path: Path, steps: int, waits: bool) -> None:
     records = executed(run_of("paired", waits=waits, steps=steps), tmp_path / "run")
     assert not [each for each in records if each["record"] in ("arm_failed", "part_failed")]
     syncs = {each["arm"]: each for each in records if each["record"] == "host_syncs"}
@@ -88,7 +88,7 @@ def test_a_step_beyond_the_announced_number_raises_an_unannounced_step_error() -
             training.step(STEPS)
 
 
-def test_the_system_refuses_by_itself() -> None:
+def test_the_test_system_itself_refuses_an_unannounced_step() -> None:
     """So that this file shows something."""
     from announced_systems import Announced
 

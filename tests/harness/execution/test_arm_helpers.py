@@ -116,7 +116,7 @@ def test_native_pool_threads_count_for_the_arm_that_calls_them(helpers: Helpers)
         torch.set_num_threads(threads)
 
 
-def test_a_native_thread_that_calls_python_is_of_the_pool() -> None:
+def test_a_native_thread_that_calls_python_counts_as_a_pool_thread() -> None:
     """Autograd's threads call hooks; one that asks for its own `Thread` gets a dummy."""
     import _thread
 

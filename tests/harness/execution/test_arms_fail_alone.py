@@ -139,7 +139,7 @@ def raising(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
     )
 
 
-def test_neighbours_of_arms_that_raise_get_their_verdict(raising: Outcome) -> None:
+def test_claims_about_other_arms_are_judged_when_an_arm_raises(raising: Outcome) -> None:
     assert raising.verdicts["SOUND"].reason == "held"
     assert raising.evidence.death is None
     assert not (raising.directory / "attempt.0").exists()  # an ordinary exception needs no second worker
@@ -171,7 +171,7 @@ def test_only_arms_with_a_planted_failure_fail(raising: Outcome) -> None:
     assert set(raising.evidence.failed) == whose
 
 
-def test_a_control_that_fails_costs_the_claims_with_that_control(raising: Outcome) -> None:
+def test_a_failing_control_arm_fails_only_the_claims_with_that_control(raising: Outcome) -> None:
     assert raising.verdicts["CONTROL"].reason == "worker_exception"
     assert "arm untrained of run" in raising.verdicts["CONTROL"].message
 
@@ -209,7 +209,7 @@ BY_DEATH = {
 
 
 @pytest.mark.parametrize("both", [("killed", "leaves"), ("hangs", "open+killed")], ids="+".join)
-def test_two_arms_that_end_their_process_cost_two_additional_workers(
+def test_each_of_two_arms_that_end_their_process_needs_an_additional_worker(
     tmp_path: Path, both: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = clock_of_limits(tmp_path, "hangs.0: steps", HEARTBEAT_S)

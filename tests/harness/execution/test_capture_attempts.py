@@ -76,7 +76,7 @@ def test_an_exception_raised_before_a_capture_is_not_a_capture_error() -> None:
     assert not [error for error in attempts.errors if "something else" in error]
 
 
-def test_nothing_is_counted_after_the_block() -> None:
+def test_no_capture_attempt_is_counted_after_the_watched_block() -> None:
     methods = (torch.cuda.CUDAGraph.capture_begin, torch.cuda.CUDAGraph.capture_end, TracedStep.record)
     with CaptureAttempts() as attempts:
         pass

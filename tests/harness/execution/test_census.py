@@ -15,7 +15,7 @@ from harness.devices.graphs import CensusError, _checked, _pointer_arguments, _t
     ("kind", "name"),
     [("Kernel", "kernel"), ("MemAlloc", "mem_alloc"), ("Memcpy", "memcpy"), ("Host", "host"), ("Graph", "graph")],
 )
-def test_node_types_are_cudas_names(kind: str, name: str) -> None:
+def test_graph_node_types_have_the_names_of_cuda(kind: str, name: str) -> None:
     assert _type_name(getattr(runtime.cudaGraphNodeType, f"cudaGraphNodeType{kind}")) == name
 
 
@@ -44,6 +44,6 @@ def test_eight_byte_arguments_are_read_from_the_kernels_table(monkeypatch: pytes
     assert _pointer_arguments(parameters) == [0x1234, 0xABCDEF]
 
 
-def test_a_refusal_by_cuda_is_an_error_with_the_call() -> None:
+def test_a_call_refused_by_cuda_is_an_error_that_names_the_call() -> None:
     with pytest.raises(CensusError, match="cudaGraphGetNodes"):
         _checked((runtime.cudaError_t.cudaErrorInvalidValue,), "cudaGraphGetNodes")

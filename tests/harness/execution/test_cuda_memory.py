@@ -106,7 +106,7 @@ def test_a_gpu_reading_that_nvml_lacks_does_not_hide_readings_of_other_gpus(monk
     assert (gpus.in_use(), gpus.processes()) == ({"GPU-0": 7}, {"GPU-0": 2, "GPU-1": 0})
 
 
-def test_the_device_is_at_rest_once_nothing_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_device_memory_is_read_once_it_no_longer_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory of a process that has just ended is given back a little later."""
     monkeypatch.setitem(__import__("sys").modules, "pynvml", Nvml([900, 500, 100]))
     monkeypatch.setattr(peak_watch, "sleep", lambda _: None)

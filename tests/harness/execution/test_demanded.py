@@ -182,7 +182,7 @@ def test_a_claim_that_demands_less_is_judged_from_a_larger_run(claim: dict[str, 
         ({"watch_every_step": False}, "arms.graphed.watch_every_step: True in the contract, False in the evidence"),
     ],
 )
-def test_an_arm_was_executed_as_the_contract_demands(change: dict[str, Any], said: str) -> None:
+def test_an_arm_executed_differently_than_the_contract_demands_is_reported(change: dict[str, Any], said: str) -> None:
     *_, (contract, claim, workload, [made]) = units(SYNCS)
     graphed = made.arms["graphed"].model_copy(update=change)
     other = made.model_copy(update={"arms": {**made.arms, "graphed": graphed}})
@@ -202,7 +202,7 @@ def test_a_repeated_process_does_not_replace_the_several_processes_that_a_claim_
     assert str(first_difference(contract, claim, workload, repeated)).startswith("process: 1 in the contract, 0 in the")
 
 
-def test_runs_that_are_judged_together_saw_the_same_data() -> None:
+def test_runs_of_one_contract_with_different_data_are_not_judged_together() -> None:
     *_, (contract, claim, workload, made) = units(TRAJECTORY, THROUGHPUT)
     other = [made[0].model_copy(update={"data": "elsewhere"}), *made[1:]]
     assert str(first_difference(contract, claim, workload, other)).startswith("data: one for all runs in the contract")

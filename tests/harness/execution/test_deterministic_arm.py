@@ -39,7 +39,7 @@ class Told(StepFunctionSystem):
 
 
 @pytest.mark.parametrize(("deterministic", "settings"), [(True, 4.0), (False, 0.0)])
-def test_an_arm_runs_deterministic_algorithms_only_if_it_asks(
+def test_an_arm_runs_deterministic_algorithms_only_if_it_requests_them(
     deterministic: bool, settings: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module = ModuleType("told_system")

@@ -24,13 +24,13 @@ HOLD = (*CORRECT, stateful_systems.UncommonTensors, stateful_systems.RightSecond
 
 
 @pytest.mark.parametrize("system", HOLD, ids=lambda system: system.__name__)
-def test_a_correct_step_holds(system: type[Stateful], tmp_path: Path) -> None:
+def test_a_correct_step_passes_the_comparison_of_end_states(system: type[Stateful], tmp_path: Path) -> None:
     verdict = verdict_on(name_of(system), tmp_path)
     assert (verdict.status, verdict.reason) == (Status.PASS, "held"), verdict.message
 
 
 @pytest.mark.parametrize("system", slow_but([*ENDS_ELSEWHERE][::5], ENDS_ELSEWHERE), ids=lambda system: system.__name__)
-def test_equal_losses_do_not_hide_another_end(system: type[Stateful], tmp_path: Path) -> None:
+def test_equal_losses_do_not_hide_a_different_end_state(system: type[Stateful], tmp_path: Path) -> None:
     verdict = verdict_on(name_of(system), tmp_path)
     assert verdict.reason == ENDS_ELSEWHERE[system], verdict.message
     assert verdict.figures["steps_differing"].value == 0

@@ -37,7 +37,7 @@ def test_a_count_explained_by_the_contract_may_differ_at_the_end_in_every_claim(
     assert (verdict.reason, verdict.figures["excused_ends"].value) == ("held", 1), verdict.message
 
 
-def test_an_excuse_that_nothing_needed_is_a_warning(tmp_path: Path) -> None:
+def test_an_excuse_for_a_state_without_a_difference_is_a_warning(tmp_path: Path) -> None:
     verdict = excusing("Stateful", {COUNT: WHY}, tmp_path)
     assert (verdict.reason, verdict.figures["idle_excuses"].value) == ("held", COUNT)
     assert verdict.message.endswith("; warning: nothing needed the excuse of optimizer group0.count")

@@ -39,7 +39,7 @@ def make_run(probe: str = "paired", needs: dict[str, Any] | None = None, **setti
         (make_run("prewarm", {"device": "cuda"}, target="sm_90"), True),
     ],
 )
-def test_which_runs_use_a_gpu(run: Run, needed: bool) -> None:
+def test_the_need_of_a_run_for_a_gpu_follows_from_its_work(run: Run, needed: bool) -> None:
     assert needs_gpu(run) is needed
 
 
@@ -63,7 +63,7 @@ TWELVE = {"device": "cuda", "memory_gib": 12}
         (make_run("kernels", TWELVE, target="sm_90"), 0.0),
     ],
 )
-def test_how_much_memory_a_run_may_take(run: Run, gib: float | None) -> None:
+def test_the_gpu_memory_of_a_run_follows_from_its_declared_needs(run: Run, gib: float | None) -> None:
     assert gpu_memory_gib(run) == gib
 
 

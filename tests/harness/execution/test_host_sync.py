@@ -129,7 +129,9 @@ def uses(function: Callable[[Tensor], object]) -> tuple[int, int]:
         pytest.param(lambda t: torch.where(t > 2, t, 0), 0, id="where"),
     ],
 )
-def test_operators_that_need_values(function: Callable[[Tensor], object], count: int) -> None:
+def test_operators_that_read_a_tensors_values_on_the_host_count_as_syncs(
+    function: Callable[[Tensor], object], count: int
+) -> None:
     assert uses(function) == (count, count)
 
 
@@ -155,7 +157,7 @@ def test_on_cuda_only_reads_of_cuda_tensors_and_blocking_copies_are_syncs() -> N
         pytest.param(True, lambda: torch.zeros(()), {"accumulate": True}, id="added_up"),
     ],
 )
-def test_a_masked_write_on_cuda_waits_but_where_torch_fills(
+def test_a_masked_write_on_cuda_is_a_sync_unless_torch_fills_without_waiting(
     waits: bool, value: Callable[[], Tensor], how: dict[str, bool]
 ) -> None:
     with FakeTensorMode():
@@ -176,7 +178,7 @@ def test_a_masked_write_combined_with_a_second_index_is_a_sync() -> None:
 
 
 @pytest.mark.parametrize(("device", "waits"), [("cpu", True), ("cuda", False)])
-def test_places_on_the_host_are_copied_to_where_the_tensor_is(device: str, waits: bool) -> None:
+def test_indexing_a_cuda_tensor_by_host_indices_counts_as_a_sync(device: str, waits: bool) -> None:
     with FakeTensorMode():
         tensor, places = torch.empty(6, device="cuda"), torch.zeros(2, device=device, dtype=torch.int64)
         assert needs_value(torch.ops.aten.index.Tensor, (tensor, [places]), {}, "cuda") is waits
@@ -290,7 +292,9 @@ def test_source_lines_are_looked_up_only_if_a_sync_was_found(monkeypatch: pytest
     ]  # two that are not watched, the profiler's, then the dispatch mode's, which is shown a planted one first
 
 
-def test_the_count_is_of_the_first_look_and_the_places_of_the_second(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_sync_count_is_of_the_first_profile_and_the_source_lines_of_the_second(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     recorded, executed = looks(monkeypatch, 4, 3, sees_planted=False)
     assert recorded == ("profiler", 2, 4, [("clip.py", 7, 3)], False)
     assert executed == [0, 1, 2, 3, 4, 5, 6, 7]
@@ -337,7 +341,7 @@ def test_a_failed_pass_on_fake_tensors_gives_no_reading() -> None:
     assert "no fake impl registered" in evidence.fake_tensors_error
 
 
-def test_a_step_that_fails_itself_fails() -> None:
+def test_an_error_of_the_step_itself_is_raised_by_the_sync_observation() -> None:
     def fails() -> None:
         raise ValueError("the step's own")
 

@@ -110,7 +110,7 @@ def test_an_unwritten_output_element_is_counted_separately_from_errors() -> None
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_a_computed_value_that_is_not_finite_is_written(value: float) -> None:
+def test_a_computed_nan_counts_as_a_written_element(value: float) -> None:
     assert seen(compare(comparison(writing(2.0, value, 4.0)))) == (math.inf, math.inf, False, 0, True)
 
 
@@ -206,7 +206,9 @@ def execute(
     return records["kernel_match"]
 
 
-def test_evidence_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_match_run_records_its_cases_constants_and_compiled_kernels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     system = System()
     record = execute(tmp_path / "run", monkeypatch, system)
     assert system.cases.asked == [["double"], ["float32"], [1.0, 1e5]]

@@ -65,7 +65,7 @@ def test_a_kernel_record_contains_what_its_ptx_declares(tmp_path: Path) -> None:
     assert found["used"] == []
 
 
-def test_a_step_is_looked_at_where_coverage_is_claimed(tmp_path: Path) -> None:
+def test_the_kernels_of_a_step_are_recorded_if_coverage_is_claimed(tmp_path: Path) -> None:
     run = make_run("Healthy", "sm_90", settings={"target": "sm_90", "scope": "coverage"})
     bare = records_of(run, tmp_path / "run")[-1]["used"][0]
     assert (bare["targets"], bare["versions"], bare["entries"]) == ([], [], [])
@@ -87,7 +87,7 @@ def test_a_fault_is_planted_only_in_its_kernel_arms(fault: str, arms: list[str],
 
 
 @pytest.mark.usefixtures("hopper")
-def test_the_devices_inventory_is_of_two_steps(tmp_path: Path) -> None:
+def test_the_kernel_inventory_on_a_device_covers_two_steps(tmp_path: Path) -> None:
     found = records_of(make_run("Healthy", "device"), tmp_path / "run")[-1]
     assert (found["device"], found["compiled_for"], found["driver_ptx_version"]) == ("sm_90", None, "9.0")
     assert [one["key"] for one in found["used"]] == ["step 0", "step 1"]

@@ -109,7 +109,7 @@ def test_candidates_of_the_same_baseline_share_its_lane() -> None:
     assert apart(run)[0] == [("plain", 0), ("again", 0), ("other", 0)]
 
 
-def test_runs_whose_ends_are_compared_stay_together() -> None:
+def test_arms_whose_end_states_are_compared_share_a_lane() -> None:
     _, run = planned(within(), repeated("plain", equality="within"))
     assert apart(run) == [[("plain", 0), ("plain", 1), ("plain", 2), ("again", 0)], [("untrained", 0)]]
 
@@ -132,7 +132,7 @@ def test_gradient_comparisons_share_the_baselines_lane_and_its_repetition_has_it
     assert apart(run) == [[("plain", 0), ("other", 0), ("other", 1), ("other", 2)], [("plain", 1)]]
 
 
-def test_a_planned_comparison_of_gradients_is_enough() -> None:
+def test_arms_with_a_planned_gradient_comparison_share_a_lane() -> None:
     """A reduced run of a drill, whose other claims are gone."""
     _, run = planned(gradients("other", "plain"))
     assert apart(run.model_copy(update={"compared": []})) == [[("plain", 0), ("other", 0)], [("plain", 1)]]
@@ -163,7 +163,7 @@ def test_a_lane_equals_the_run_except_for_its_executions() -> None:
         "another probe",
     ],
 )
-def test_a_run_that_stays_whole(change: dict[str, Any]) -> None:
+def test_a_run_that_cannot_be_split_has_one_lane(change: dict[str, Any]) -> None:
     _, run = planned(trajectory())
     run = run.model_copy(update=change)
     assert lanes(run) == [run]
@@ -272,7 +272,7 @@ def test_a_dying_lane_fails_only_its_own_arms(tmp_path: Path, monkeypatch: pytes
     assert (tmp_path / "run/lane.0/attempt.0/records.jsonl").exists()
 
 
-def test_a_run_ends_when_its_last_lane_has() -> None:
+def test_a_run_ends_when_its_last_lane_ends() -> None:
     heard: list[str] = []
     first, second = as_one(lambda progress: heard.append(progress.phase), 2)
     for tell, phase in [

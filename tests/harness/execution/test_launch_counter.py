@@ -113,7 +113,7 @@ def test_the_launch_counter_enables_only_graph_launches_of_one_domain() -> None:
     assert cupti.ever_enabled == {(DRIVER, 514), (DRIVER, 515), (RUNTIME, 311), (RUNTIME, 312)}
 
 
-def test_the_runtime_counts_where_the_driver_does_not_call_back() -> None:
+def test_graph_launches_are_counted_by_the_runtime_if_the_driver_sends_no_callbacks() -> None:
     cupti = Cupti()
     cupti.blind = {DRIVER}
     with LaunchCounter(cupti, cupti.replay) as counter:
@@ -134,17 +134,17 @@ def unable(library: Any, planted: Callable[[], object] = lambda: None) -> str:
     return counter.failure
 
 
-def test_without_a_library_nothing_is_counted() -> None:
+def test_without_the_cupti_library_no_graph_launch_is_counted() -> None:
     assert unable(None) == "no libcupti is loaded in this process"
 
 
-def test_a_library_without_a_function_counts_nothing() -> None:
+def test_a_cupti_library_that_lacks_a_function_counts_no_graph_launch() -> None:
     cupti = Cupti()
     del cupti.cuptiEnableCallback
     assert unable(cupti) == "libcupti has no cuptiEnableCallback"
 
 
-def test_another_subscriber_is_named() -> None:
+def test_a_second_cupti_subscriber_is_reported_as_the_reason_for_not_counting() -> None:
     cupti = Cupti(subscribed=39)
     assert unable(cupti) == "CUPTI has another subscriber (status 39): a profiler ran in this process"
     assert cupti.subscriptions == []

@@ -63,7 +63,7 @@ def run_of(arm: str, steps: int, every: int) -> Run:
     )
 
 
-def test_a_replay_without_a_fault_holds(tmp_path: Path) -> None:
+def test_a_long_replay_without_a_fault_passes(tmp_path: Path) -> None:
     verdict = judged(SYSTEM, tmp_path, CLAIM, steps=STEPS)
     assert (verdict.reason, verdict.mechanism) == ("held", "traced"), verdict.message
     assert verdict.denominators == {"steps": STEPS, "blocks": STEPS // EVERY, "state_tensors": 27}
@@ -288,6 +288,6 @@ def test_a_changed_loss_or_batch_changes_the_block_digest() -> None:
     assert (first.losses == other_batch.losses, first.batches == other_batch.batches) == (True, False)
 
 
-def test_the_first_loss_that_is_no_number_is_named() -> None:
+def test_the_first_nan_loss_of_a_long_replay_is_named() -> None:
     assert block_of([1.0, float("inf"), float("nan")], ["a", "b", "c"]).first_non_finite == 1
     assert block_of([1.0], ["a"]).first_non_finite is None

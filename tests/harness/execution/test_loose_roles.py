@@ -415,7 +415,7 @@ def test_a_training_observed_at_some_steps_ends_with_the_bits_of_an_unobserved_t
 
 
 @pytest.mark.parametrize(("unexplained", "number"), [(False, 7), (True, 7 + LONG // 2)])
-def test_few_steps_are_followed_unless_a_tensor_is_unexplained(unexplained: bool, number: int) -> None:
+def test_tensor_roles_are_followed_for_few_steps_unless_a_tensor_is_unexplained(unexplained: bool, number: int) -> None:
     steps = FollowedSteps(LONG)
     steps.wait(unexplained=unexplained)
     assert sum(steps.is_followed(index) for index in range(LONG)) == number

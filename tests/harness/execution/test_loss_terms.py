@@ -34,7 +34,7 @@ LOSSES: dict[str, tuple[Callable[[], Tensor], float]] = {
 
 
 @pytest.mark.parametrize("name", LOSSES)
-def test_terms_count_without_their_signs(name: str) -> None:
+def test_loss_terms_are_added_by_their_absolute_values(name: str) -> None:
     loss, expected = LOSSES[name]
     with LossTerms() as terms:
         found = loss()

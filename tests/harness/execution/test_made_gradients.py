@@ -195,7 +195,7 @@ def test_a_gradient_write_that_no_operator_shows_leaves_the_step_unsure(step: St
     assert not watched(step, torch.optim.SGD)[0].is_sure()
 
 
-def test_gradients_of_the_step_before_are_not_this_steps() -> None:
+def test_gradients_of_the_previous_step_do_not_count_as_gradients_of_this_step() -> None:
     used, idle = nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(3))
     optimizer, watch = torch.optim.SGD([used, idle], lr=0.1), MadeGradients({"used": used, "idle": idle})
     (used + idle).square().sum().backward()  # type: ignore[no-untyped-call]

@@ -170,7 +170,7 @@ def test_the_memory_process_takes_its_first_step_only_after_the_request(asking: 
     assert asking.sent == [MemoryAnswer(), MemoryAnswer(memory=MEMORY)]
 
 
-def test_without_a_worker_nothing_is_measured(asking: Asking) -> None:
+def test_without_a_connected_worker_no_memory_is_measured(asking: Asking) -> None:
     del asking._said[1:]
     with pytest.raises(Left):
         step_memory.main()

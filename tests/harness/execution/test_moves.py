@@ -34,7 +34,7 @@ def test_a_nudged_start_does_not_count_as_movement() -> None:
     assert found.uncompared == [COUNT]
 
 
-def test_norms_are_over_all_elements() -> None:
+def test_the_moved_distance_is_the_norm_over_all_elements() -> None:
     plain = tensors(weight=[0.0, 0.0]), tensors(weight=[6.0, 8.0])
     found = apart(tensors(weight=[0.0, 0.0]), tensors(weight=[3.0, 4.0]), plain)
     assert found.tensors == {WEIGHT: (5.0, 10.0, 5.0)}
@@ -62,13 +62,13 @@ def test_a_log_element_that_stays_nan_counts_as_not_moved() -> None:
     assert math.isnan(lost)
 
 
-def test_another_name_or_shape_is_not_compared_and_named() -> None:
+def test_tensors_with_different_names_or_shapes_are_listed_as_not_compared() -> None:
     plain = tensors(weight=[0.0]), tensors(weight=[1.0])
     found = apart(tensors(weight=[0.0, 0.0]), tensors(weight=[1.0, 1.0], mean=[1.0]), plain)
     assert (found.tensors, found.uncompared) == ({}, [COUNT, MEAN, WEIGHT])
 
 
-def test_generators_and_batchnorms_counts_are_judged_elsewhere() -> None:
+def test_generators_and_batchnorm_counts_are_left_out_of_moved_distances() -> None:
     batches = {"1.num_batches_tracked": torch.ones(1, dtype=torch.int64)}
     state = {
         "parameters": {"weight": torch.ones(1)},

@@ -32,14 +32,14 @@ def verdict_of(system: type, directory: Path, fault: str | None = None, **claim:
 
 
 @pytest.mark.parametrize("system", CORRECT, ids=lambda system: system.__name__)
-def test_a_correct_step_holds(system: type[Stateful], tmp_path: Path) -> None:
+def test_a_correct_step_passes_within_a_bound_on_end_states(system: type[Stateful], tmp_path: Path) -> None:
     found = verdict_of(system, tmp_path)
     assert (found.status, found.reason) == (Status.PASS, "held"), found.message
     assert found.figures["end_distance"].value == 0
 
 
 @pytest.mark.parametrize("name", TOLD)
-def test_losses_within_a_bound_do_not_hide_another_end(name: str, tmp_path: Path) -> None:
+def test_losses_within_a_bound_do_not_hide_a_different_end_state(name: str, tmp_path: Path) -> None:
     found = verdict_of(getattr(stateful_systems, name), tmp_path)
     assert found.reason == TOLD[name], found.message
 

@@ -96,7 +96,7 @@ def test_master_weights_are_nudged_and_the_parameters_follow(held: str) -> None:
     assert torch.equal(trained, masters().bfloat16())
 
 
-def test_zeros_stay_and_buffers_are_not_touched() -> None:
+def test_a_nudge_leaves_zeros_and_buffers_unchanged() -> None:
     run = opened()
     buffers = {name: tensor.clone() for name, tensor in run.state()["buffers"].items()}
     nudge(run)

@@ -23,7 +23,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch, paces: Iterator[float | None]) -> 
 ALONE = "from harness.devices.telemetry import pace; print(*[pace() for _ in range(20)])"
 
 
-def test_a_pace_is_processor_time_of_the_same_work() -> None:
+def test_a_pace_is_the_processor_time_of_a_fixed_amount_of_work() -> None:
     """In a process of its own: of this one's threads, those that its worker or an earlier test left may work."""
     found = subprocess.run([sys.executable, "-c", ALONE], check=True, capture_output=True, text=True).stdout.split()
     measured = [float(seconds) for seconds in found if seconds != "None"]
@@ -56,7 +56,7 @@ def test_the_slower_of_two_paces_is_unknown_if_one_is_unknown() -> None:
     assert slower(1.0, None) is None
 
 
-def test_the_least_is_of_all_that_were_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_reference_pace_is_the_smallest_of_all_measured_paces(monkeypatch: pytest.MonkeyPatch) -> None:
     scripted(monkeypatch, iter([2.0, None, 1.0, 3.0, 3.0]))
     paces = Paces()
     assert paces.least == math.inf

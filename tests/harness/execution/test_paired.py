@@ -79,7 +79,7 @@ def plain_losses(steps: int, rate: float = 1e-2) -> list[str]:
         return [repr(float(training.step(index).double())) for index in range(steps)]
 
 
-def test_the_series_holds_every_loss_in_full(executed: Executed) -> None:
+def test_the_series_file_contains_every_loss_with_all_its_bits(executed: Executed) -> None:
     expected = plain_losses(STEPS)
     assert executed.losses("plain", 0) == expected
     assert executed.losses("plain", 1) == expected
@@ -105,7 +105,7 @@ def executed_arms(executed: Executed) -> list[str]:
     return list(dict.fromkeys(record.arm for record in executed.records if isinstance(record, ArmStart)))
 
 
-def test_start_and_end_digests(executed: Executed) -> None:
+def test_digests_of_the_start_and_end_parameters_are_recorded(executed: Executed) -> None:
     starts = [executed.of(ArmStart, arm)[0] for arm in ("plain", "captured", "untrained")]
     assert len({start.trainable_digest for start in starts}) == 1
     assert starts[0].trainable_tensors == 4
@@ -130,7 +130,7 @@ def test_gradients_are_compared_with_the_baselines_of_the_same_step(executed: Ex
     assert [record.baseline for record in executed.of(Gradients, "plain")] == [None] * 4
 
 
-def test_a_gradient_that_differs_shows_by_how_much(tmp_path: Path) -> None:
+def test_a_differing_gradient_is_recorded_with_the_size_of_its_difference(tmp_path: Path) -> None:
     arms = {
         "plain": PlannedArm(arm=Arm(), system=SYSTEM),
         "untrained": PlannedArm(arm=Arm(learning_rate=0.0), system=SYSTEM),
@@ -145,7 +145,7 @@ def test_a_gradient_that_differs_shows_by_how_much(tmp_path: Path) -> None:
         assert 0 < tensor.max_abs_difference <= tensor.max_abs + tensor.baseline_max_abs
 
 
-def test_the_capture_is_watched_by_the_harness(executed: Executed) -> None:
+def test_the_harness_itself_records_the_capture_of_an_arm(executed: Executed) -> None:
     (capture,) = executed.of(CaptureEvidence, "captured")
     assert (capture.mechanism, capture.captured, capture.replays, capture.uncaptured_steps) == ("traced", True, 20, 0)
     assert capture.observed_steps == capture_watch.WATCHED_STEPS
@@ -156,7 +156,7 @@ def test_the_capture_is_watched_by_the_harness(executed: Executed) -> None:
     assert executed.of(CaptureEvidence, "plain") == []
 
 
-def test_host_syncs_are_observed_once_for_the_arms_that_ask(executed: Executed) -> None:
+def test_host_syncs_are_observed_once_for_each_arm_whose_syncs_are_claimed(executed: Executed) -> None:
     (plain,) = executed.of(HostSyncEvidence, "plain")
     (captured,) = executed.of(HostSyncEvidence, "captured")
     assert executed.of(HostSyncEvidence, "untrained") == []
@@ -192,7 +192,7 @@ def test_the_constant_loss_fault_repeats_the_first_loss(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("fault", ["dropped_step", "doubled_step"])
-def test_a_dropped_or_doubled_step_shows_from_that_step_on(tmp_path: Path, fault: str) -> None:
+def test_a_dropped_or_doubled_step_changes_the_losses_from_that_step_on(tmp_path: Path, fault: str) -> None:
     losses, plain = faulty(tmp_path, fault, ["captured"]).losses("captured"), plain_losses(STEPS)
     assert losses[:FAULTY_STEP] == plain[:FAULTY_STEP]
     assert all(ours != theirs for ours, theirs in zip(losses[FAULTY_STEP:], plain[FAULTY_STEP:], strict=True))

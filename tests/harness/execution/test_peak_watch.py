@@ -101,7 +101,7 @@ def measured(device: Device, *events: Callable[[], None]) -> tuple[MemoryPeak, A
         return peaks[0], watch.evidence("arm", peaks[0], peaks[0])
 
 
-def test_a_spike_between_two_looks_is_in_the_peak(device: Device) -> None:
+def test_a_memory_spike_between_two_samples_is_part_of_the_peak(device: Device) -> None:
     def spike() -> None:
         device.hold(700 * MIB)
         device.hold(100 * MIB)
@@ -147,7 +147,7 @@ def test_the_harness_resets_peaks_between_phases_without_losing_any(device: Devi
     assert (evidence.resets, evidence.lost_peaks) == (0, 0)
 
 
-def test_memory_behind_the_allocator_is_outside(device: Device) -> None:
+def test_memory_taken_past_torchs_allocator_counts_as_outside_memory(device: Device) -> None:
     def hide() -> None:
         device.hidden = 2000 * MIB
 
@@ -157,7 +157,9 @@ def test_memory_behind_the_allocator_is_outside(device: Device) -> None:
     assert peak.allocated_bytes == 100 * MIB
 
 
-def test_memory_that_was_hidden_for_a_while_is_sampled(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_temporarily_held_memory_outside_the_allocator_is_sampled(
+    device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(peak_watch, "INTERVAL_S", 0.0)
     peaks: list[MemoryPeak] = []
     with PeakWatch(device) as watch, watch.measuring(peaks.append):
@@ -168,7 +170,7 @@ def test_memory_that_was_hidden_for_a_while_is_sampled(device: Device, monkeypat
     assert peaks[0].outside_bytes == CONTEXT + 2000 * MIB
 
 
-def test_a_device_that_is_not_read_gives_nothing(device: Device) -> None:
+def test_an_unreadable_device_gives_no_memory_samples(device: Device) -> None:
     device.readable = False
     peak, evidence = measured(device, lambda: device.hold(100 * MIB))
     assert (peak.device_bytes, peak.outside_bytes, peak.samples) == (None, None, 0)

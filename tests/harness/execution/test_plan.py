@@ -173,7 +173,7 @@ def test_every_unit_of_a_contract_is_planned_in_its_order() -> None:
     assert [run.id for run in result.runs] == ["c+small+paired", "c+large+paired"]
 
 
-def test_filters_narrow_the_plan() -> None:
+def test_claim_and_workload_filters_narrow_the_plan() -> None:
     result = planned(TRAJECTORY, CAPTURE, workloads_=WORKLOADS, claims=["C"], workloads=["large"])
     assert [(unit.claim, unit.workload) for unit in result.units] == [("C", "large")]
     assert [list(run.arms) for run in result.runs] == [["graphed"]]
@@ -187,13 +187,13 @@ def test_filters_narrow_the_plan() -> None:
         ({"fault": "stale"}, "no contract here has this fault; found `stale`; known: none"),
     ],
 )
-def test_unknown_names_are_refused(options: dict[str, Any], message: str) -> None:
+def test_unknown_claim_or_workload_names_are_refused_by_the_plan(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError) as raised:
         planned(TRAJECTORY, CAPTURE, **options)
     assert str(raised.value) == message
 
 
-def test_a_near_miss_is_pointed_out() -> None:
+def test_a_misspelled_claim_is_answered_with_the_nearest_claim() -> None:
     claim = {**TRAJECTORY, "id": "F-GRAPH-BWD-001"}
     with pytest.raises(UsageError, match="did you mean `F-GRAPH-BWD-001`"):
         planned(claim, claims=["F-GRAPH-BWD-1"])
@@ -237,7 +237,7 @@ def test_kernel_comparisons_share_a_run_only_when_the_run_tries_nothing_extra(
         assert sorted(found) == sorted((names, sorted(magnitudes)) for names, magnitudes in tried)
 
 
-def test_long_names_still_name_a_directory() -> None:
+def test_long_claim_names_are_shortened_to_a_valid_directory_name() -> None:
     workloads = {"w" * 100: WORKLOADS["small"], "w" * 99 + "v": WORKLOADS["small"]}
     result = planned({**THROUGHPUT, "id": "F" * 100}, workloads_=workloads, machine=H200)
     identities = [run.id for run in result.runs]

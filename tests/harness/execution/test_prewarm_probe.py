@@ -121,7 +121,9 @@ def records_of(run: Run, directory: Path) -> dict[str, dict[str, Any]]:
     return {record["record"]: record for record in map(json.loads, lines)}
 
 
-def test_only_from_the_measurement_to_the_last_step_is_the_device_not_shared(device: Device, tmp_path: Path) -> None:
+def test_a_prewarm_run_has_the_device_alone_only_from_the_measurement_to_the_last_step(
+    device: Device, tmp_path: Path
+) -> None:
     """The processes open the arm beside other runs; the other one trains first, and is over."""
     records_of(make_run("Healthy"), tmp_path / "run")
     assert device.happened == [
@@ -187,7 +189,7 @@ def test_a_step_that_fails_in_free_memory_is_an_error(device: Device, tmp_path: 
     assert device.happened == ["open"]
 
 
-def test_memory_that_was_not_to_be_filled_is_not(device: Device, tmp_path: Path) -> None:
+def test_device_memory_is_filled_only_if_the_claim_requires_it(device: Device, tmp_path: Path) -> None:
     found = records_of(make_run("Healthy", memory_filled=False), tmp_path / "run")["prewarm"]
     assert device.happened == ["open"]
     assert (found["free_bytes_after_fill"], found["steps_after_fill"]) == (None, 0)
@@ -233,7 +235,7 @@ def test_prewarm_reserves_the_memory_segments_of_a_measured_step(
     assert cache.made == sizes
 
 
-def test_gaps_of_the_upload_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reserving_memory_does_not_count_cached_gaps_as_step_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     cache = Cache(45, monkeypatch)
     prewarm.reserve(StepMemory(large_bytes=80, small_bytes=0, outside_bytes=0, segments=[20, 60]))
     assert (cache.made, cache.reserved) == ([20, 20, 20, 60, 10], 45 + 90)
@@ -278,7 +280,7 @@ def test_filling_device_memory_leaves_the_requested_bytes_free() -> None:
     assert driver.free() == 100 * MIB
 
 
-def test_memory_is_given_back_when_a_step_fails() -> None:
+def test_the_memory_that_fills_the_device_is_released_when_a_step_fails() -> None:
     driver = Driver(100 * MIB)
     with pytest.raises(ValueError, match="a step"), device_memory.full(but=MIB, library=driver):
         raise ValueError("a step")

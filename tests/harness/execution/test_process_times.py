@@ -60,7 +60,7 @@ def test_a_run_with_a_gpu_uuid_records_exclusive_gpu_use(tmp_path: Path, monkeyp
     assert process.asked_for_gpu < process.started
 
 
-def test_a_prestarted_interpreter_records_since_when_it_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_prestarted_interpreter_records_when_its_wait_began(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     interpreter, company = start(ahead=True), Company()
     assert select.select([interpreter.line], [], [], 60)[0]  # it has imported, and says so
     monkeypatch.setattr(company, "interpreter", lambda **_: interpreter)

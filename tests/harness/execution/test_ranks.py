@@ -206,7 +206,7 @@ def bad(number: int, *, at: float | None) -> Any:
         ([bad(0, at=3.0), bad(1, at=None)], "rank 1 of 2 was ended by SIGKILL"),  # which closed the first one's sockets
     ],
 )
-def test_of_several_failed_ranks_the_first_failure_is_reported(ended: list[Any], message: str) -> None:
+def test_if_several_ranks_fail_the_first_failure_is_reported(ended: list[Any], message: str) -> None:
     with pytest.raises(RankEnded, match=message):
         ranks._raise_first(ended, cast("Any", None))
 

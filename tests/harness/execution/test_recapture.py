@@ -63,7 +63,9 @@ def test_captures_are_whole_rounds_and_enough_for_the_judge(
     assert captures_of(make_run(seq_len, after), shapes) == captures
 
 
-def test_a_system_that_cannot_forget_is_not_available(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_system_that_cannot_forget_its_captures_is_not_available_for_recapture(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(arm_life, "opened", lambda *_: nullcontext(SimpleNamespace(step=None)))
     with pytest.raises(NotAvailable, match="forget_captures"):
         execute(make_run(4, 1), tmp_path / "run")

@@ -47,7 +47,7 @@ def test_a_change_of_any_element_changes_the_digest(dtype: torch.dtype, size: in
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.uint8], ids=str)
-def test_exchanged_elements_change_the_digest(dtype: torch.dtype) -> None:
+def test_swapping_two_elements_changes_the_digest(dtype: torch.dtype) -> None:
     tensor = torch.arange(40).to(dtype)
     seen = set()
     for first in range(39):

@@ -94,7 +94,7 @@ def test_only_the_candidate_must_be_able_to_save() -> None:
     assert claim.model_copy(update={"save_at": None}).candidate_capabilities() == frozenset()
 
 
-def test_a_save_at_the_last_step_leaves_nothing_to_go_on_with() -> None:
+def test_a_save_at_the_last_step_is_refused_because_no_step_remains_to_resume() -> None:
     claim = NotWorse.model_validate({name: CLAIM[name] for name in CLAIM.keys() & NotWorse.model_fields.keys()})
     rule = f"`save_at` ({SAVE_AT}) leaves at least one of the workload's steps"
     assert (("save_at",), rule) in list(claim.beyond(SAVE_AT))

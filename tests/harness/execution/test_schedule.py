@@ -101,7 +101,7 @@ def test_measurements_are_scheduled_in_their_order_whatever_their_duration() -> 
     assert [task.run.measurement for task in tasks(*timings)] == [0, 1, 2]
 
 
-def test_an_arm_that_synchronizes_takes_as_long_as_four() -> None:
+def test_an_arm_that_synchronizes_is_scheduled_as_long_as_four_other_arms() -> None:
     """40 steps of it come before 130 of another arm, and after 170."""
     watched = run(steps=40)
     arms = {name: arm.model_copy(update={"observe_syncs": True}) for name, arm in watched.arms.items()}

@@ -74,7 +74,7 @@ def test_every_arm_trains_with_every_seed_in_its_order(tmp_path: Path) -> None:
         ("one_batch", "vacuous_batches_repeat"),
     ],
 )
-def test_a_fault_is_noticed(fault: str, reason: str, tmp_path: Path) -> None:
+def test_a_planted_fault_fails_a_not_worse_claim_about_the_loss(fault: str, reason: str, tmp_path: Path) -> None:
     verdict = judged(SYSTEM, tmp_path, NOT_WORSE | {"candidate": "again"}, fault=fault, steps=STEPS)
     assert verdict.reason == reason, verdict.message
 
@@ -89,7 +89,9 @@ def test_a_fault_is_noticed(fault: str, reason: str, tmp_path: Path) -> None:
         ("constant_metric", "lower_is_better", "vacuous_constant_metric"),
     ],
 )
-def test_a_fault_of_another_metric_is_noticed(fault: str | None, direction: str, reason: str, tmp_path: Path) -> None:
+def test_a_planted_fault_fails_a_not_worse_claim_about_a_custom_metric(
+    fault: str | None, direction: str, reason: str, tmp_path: Path
+) -> None:
     claim = {**NOT_WORSE, "candidate": "again", "metric": "largest_weight", "direction": direction}
     verdict = judged(SYSTEM, tmp_path, claim, fault=fault, steps=STEPS)
     assert verdict.reason == reason, verdict.message

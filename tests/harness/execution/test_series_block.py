@@ -85,7 +85,9 @@ def test_a_series_block_equals_the_series_computed_at_once(tmp_path: Path) -> No
     assert written(tmp_path, 9) == at_once(9)
 
 
-def test_several_blocks_hold_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_series_written_in_several_blocks_equals_one_written_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(series_block, "BLOCK_STEPS", 4)
     assert written(tmp_path, 9) == at_once(9)
 
@@ -176,7 +178,7 @@ def test_a_step_without_visible_inputs_has_no_batch_digest(tmp_path: Path) -> No
     assert batch_digests([{}, some]) == ["", digests[0]]
 
 
-def test_one_norm_may_have_no_dimension(tmp_path: Path) -> None:
+def test_a_single_gradient_norm_may_be_a_tensor_without_dimensions(tmp_path: Path) -> None:
     class OneGroup(Shows):
         def gradient_norms(self) -> Mapping[str, Tensor]:
             return {"before": torch.tensor(2.0), "max_norm": torch.tensor(1.0)}

@@ -14,7 +14,7 @@ from harness.execution.supervisor import execute
 SYSTEM = "step_function_systems:Regression"
 
 
-def test_blocks_begin_between_the_samplers_start_and_now(tmp_path: Path) -> None:
+def test_timed_blocks_begin_after_the_start_of_the_telemetry_sampler(tmp_path: Path) -> None:
     run = Run(
         id="t1",
         contract="c",

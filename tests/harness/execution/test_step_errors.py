@@ -95,6 +95,6 @@ def test_magnitudes_add_up_absolute_values_in_an_update_that_subtracts() -> None
     assert [each.tolist() for each in values] == [[-1.0, -2.0], [3.0, 3.0], [4.0, 4.0], [5.0, 5.0]]
 
 
-def test_an_empty_parameter_has_a_zero_update_error() -> None:
+def test_an_empty_parameter_has_an_update_error_of_zero() -> None:
     empty = state([], [], [])
     assert {each.error for each in updated_errors(empty, empty, empty)} == {0.0}

@@ -108,7 +108,7 @@ def library(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     return found
 
 
-def test_waits_are_counted_block_by_block_and_the_call_is_put_back(library: SimpleNamespace) -> None:
+def test_waits_are_counted_block_by_block_and_the_original_function_is_restored(library: SimpleNamespace) -> None:
     original, waits, counts = library.synchronize, WaitingCalls(sync_here), []
     for times in (2, 0, 1):
         with waits as seen:
@@ -141,7 +141,7 @@ def test_a_wait_for_the_current_accelerator_counts_as_a_sync(monkeypatch: pytest
     assert (seen.total(), len(waited)) == (1, 1)
 
 
-def test_warnings_of_syncs_are_counted_block_by_block(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sync_warnings_of_torch_are_counted_block_by_block(monkeypatch: pytest.MonkeyPatch) -> None:
     modes: list[object] = [0]
     monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: modes[-1])
     monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", modes.append)

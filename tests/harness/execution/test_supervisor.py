@@ -215,7 +215,7 @@ def test_endless_output_is_cut_off(tmp_path: Path) -> None:
     assert (tmp_path / "run" / "stderr.txt").stat().st_size == 256 * 2**10
 
 
-def test_a_module_that_cannot_be_imported(tmp_path: Path) -> None:
+def test_a_system_module_that_cannot_be_imported_is_an_exception_death(tmp_path: Path) -> None:
     death = _execute(stand_in_run("import_fails"), tmp_path)
     assert (death.cause, death.phase) == ("exception", "open the system")
     place = 'import_fails.py:1 in <module> `raise RuntimeError("this module cannot be imported")`'
@@ -233,7 +233,7 @@ def test_an_exception_in_a_step_keeps_the_evidence_of_earlier_arms(tmp_path: Pat
     assert len(evidence.arms["plain"][0].series.loss) == 3
 
 
-def test_system_exit_0_does_not_pass_for_completion(tmp_path: Path) -> None:
+def test_a_system_exit_with_code_0_does_not_count_as_completion(tmp_path: Path) -> None:
     death = _execute(stand_in_run("leaves_by_system_exit"), tmp_path)
     assert death.cause == "exception"
     place = r"worker_behaviours\.py:\d+ in leaves_by_system_exit `raise SystemExit\(0\)`: SystemExit: 0"

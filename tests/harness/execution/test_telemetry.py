@@ -68,7 +68,7 @@ class Nvml:
         return [SimpleNamespace(pid=pid) for pid in self._answer(self.graphics)]
 
 
-def test_readings_have_their_units() -> None:
+def test_telemetry_readings_have_the_expected_units() -> None:
     assert Gpu("GPU-a", {SESSION}, Nvml()).read() == {
         "sm_clock_mhz": 1980,
         "power_w": 412.5,
@@ -194,7 +194,7 @@ def test_the_hosts_load_is_per_core(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {sample.host_load_per_core for sample in sampled(monkeypatch, ["a"]).samples} == {1.5}
 
 
-def test_an_unreachable_gpu_is_unknown_and_not_quiet(tmp_path: Path) -> None:
+def test_an_unreachable_gpu_is_recorded_as_unknown_and_not_as_idle(tmp_path: Path) -> None:
     with Sampler("GPU-of-another-machine", {SESSION}, lambda: "timed") as sampler:
         eventually(lambda: sampler._samples, "a sample")
     sampler.write(tmp_path / "telemetry.jsonl")

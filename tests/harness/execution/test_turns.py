@@ -110,7 +110,7 @@ def test_a_worker_that_leaves_while_alone_lets_the_other_workers_continue() -> N
         assert not other.stopped
 
 
-def test_who_gives_up_asking_is_not_waited_for() -> None:
+def test_a_worker_that_stops_requesting_the_machine_is_not_waited_for() -> None:
     turns, one, other, third = Turns(), Worker(), Worker(), Worker()
     given_up = threading.Event()
 

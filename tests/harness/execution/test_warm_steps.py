@@ -111,7 +111,7 @@ def test_rebound_optimizer_state_is_tracked_and_an_unreplayed_step_count_is_name
     assert found.reason == "held", found.message
 
 
-def test_the_contract_judges_and_not_the_evidence(tmp_path: Path) -> None:
+def test_the_number_of_warm_steps_in_the_contract_decides_and_not_that_in_the_evidence(tmp_path: Path) -> None:
     """One recorded run, judged by two contracts."""
     contract = contract_of("lazy_systems:Lazy", CAPTURE, arms=arms(2))
     [run] = planned_of(contract).runs
