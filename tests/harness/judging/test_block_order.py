@@ -34,7 +34,7 @@ def moments(run: RunEvidence) -> list[float]:
     return [block.began or 0.0 for block in run.timing.blocks]
 
 
-def test_blocks_that_take_turns() -> None:
+def test_interleaved_blocks_are_judged() -> None:
     assert timed(in_turn()).reason == "held"
 
 

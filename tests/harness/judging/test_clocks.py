@@ -64,7 +64,7 @@ def test_a_lower_clock_of_the_faster_arm_does_not_reduce_its_ratio() -> None:
     assert units == ["MHz", "MHz", ""]
 
 
-def test_a_clock_for_the_faster_arm_decides_nothing() -> None:
+def test_a_higher_clock_of_the_faster_arm_leaves_the_ratio_undecided() -> None:
     verdict = judged(1900.0, 1700.0)
     assert verdict.reason == "limits_exceeded"
     assert verdict.message == (
@@ -78,14 +78,14 @@ def test_a_higher_clock_does_not_excuse_a_slower_candidate() -> None:
     assert judged(1900.0, 1700.0, ratio=1.0).reason == "too_slow"
 
 
-def test_a_clock_against_the_slower_arm_does() -> None:
+def test_a_lower_clock_of_the_slower_arm_leaves_the_ratio_undecided() -> None:
     verdict = judged(1700.0, 1900.0, ratio=1.0)
     assert verdict.reason == "limits_exceeded"
     assert verdict.message.startswith("the ratio speaks for ungraphed, and the GPU's clock favoured it by 0.118")
 
 
 @pytest.mark.parametrize(("ours", "reason"), [(1056.0, "held"), (1056.1, "limits_exceeded")])
-def test_a_clock_advantage_may_reach_its_limit(ours: float, reason: str) -> None:
+def test_a_clock_advantage_equal_to_its_limit_is_allowed(ours: float, reason: str) -> None:
     limits = {"limits": {"sm_clock_spread": 1.0, "clock_advantage": 0.03125}}
     assert judged(ours, 1024.0, limits=limits).reason == reason
 
@@ -149,7 +149,7 @@ def test_a_non_finite_host_load_decides_nothing(loads: tuple[float, float]) -> N
     assert timed(telemetry=Telemetry(samples=samples)).reason == "limits_exceeded"
 
 
-def test_a_steady_clock_needs_no_comparison_of_arms() -> None:
+def test_with_a_steady_clock_the_arms_clocks_are_not_compared() -> None:
     """No sample fell into a block, and none is needed: no arm's clock differs by more than all samples do."""
     verdict = judged(None, None)
     assert verdict.reason == "held"
@@ -157,7 +157,7 @@ def test_a_steady_clock_needs_no_comparison_of_arms() -> None:
 
 
 @pytest.mark.parametrize(("theirs", "reason"), [(1056.0, "held"), (1056.1, "telemetry_missing")])
-def test_a_spread_at_the_advantage_is_steady(theirs: float, reason: str) -> None:
+def test_a_clock_spread_equal_to_the_advantage_limit_counts_as_steady(theirs: float, reason: str) -> None:
     limits = {"limits": {"sm_clock_spread": 0.3, "clock_advantage": 0.03125}}
     assert judged(None, theirs, between=1024.0, limits=limits).reason == reason
 

@@ -49,7 +49,7 @@ def test_a_pass_at_the_demanded_ratio_is_rare_under_common_noise(name: str, meas
 
 
 @pytest.mark.parametrize("share", [name for name in DISTURBED if not name.startswith("75")])
-def test_disturbed_blocks_of_the_baseline_pass_nothing_below_the_demand(share: str) -> None:
+def test_disturbed_baseline_blocks_rarely_pass_a_ratio_below_the_demanded_ratio(share: str) -> None:
     assert simulated(share, 0.003, 1.05).passed <= 0.005 + slack(0.005)
 
 
@@ -59,11 +59,11 @@ def test_a_baseline_disturbed_in_three_of_four_blocks_passes_rarely() -> None:
 
 @pytest.mark.parametrize("name", DISTURBED)
 @pytest.mark.parametrize("ratio", [1.05, DEMANDED])
-def test_with_paces_disturbed_blocks_pass_nothing(name: str, ratio: float) -> None:
+def test_with_recorded_paces_disturbed_blocks_rarely_cause_a_pass(name: str, ratio: float) -> None:
     assert paced(name, ratio).passed <= 0.005 + slack(0.005)
 
 
-def test_with_paces_a_quarter_of_disturbed_blocks_hides_nothing() -> None:
+def test_with_recorded_paces_a_quarter_of_disturbed_blocks_hides_no_speedup() -> None:
     name = "25% of the baseline's blocks disturbed"
     assert paced(name, 1.05).failed >= 0.95
     assert paced(name, ABOVE_5).passed >= 0.95
@@ -98,7 +98,7 @@ def test_confidence_intervals_reach_their_stated_coverage() -> None:
     assert point.self_intervals_cover == pytest.approx(0.95, abs=0.01)
 
 
-def test_the_simulated_deviation_is_the_one_named() -> None:
+def test_simulated_bell_shaped_noise_has_the_stated_deviation() -> None:
     logs = simulated_noise.bell_shaped(np.random.default_rng(0), Shape(2000, 8, 4), 0.02)
     flat = np.exp(logs).reshape(2000, 2, 8, 8)
     assert np.log(as_found(flat[:, 1]) / as_found(flat[:, 0])).std() == pytest.approx(0.02, rel=0.03)
@@ -147,14 +147,14 @@ def test_one_measurement_cannot_detect_noise_common_to_all_processes() -> None:
     assert simulated("common to a measurement, 2.5 %", 0.001, DEMANDED).passed > 0.1
 
 
-def test_trying_again_passes_more_often() -> None:
+def test_repeating_a_measurement_until_it_passes_raises_the_false_pass_rate() -> None:
     noise = COMMON["common to a measurement, 2.5 %"]
     setting = Setting("tries", "common to a measurement, 2.5 %", noise, 0.01)
     [once] = error_rates.simulate(setting, [1.09], 300, seed=1)
     assert error_rates.tried_again(setting, 1.09, 300, seed=1).passed > 2 * once.passed
 
 
-def test_a_missed_bar_is_named() -> None:
+def test_an_error_rate_above_its_limit_is_reported_as_missed() -> None:
     point = simulated("bell-shaped", 0.01, DEMANDED)
     assert wanted(point) == ("PASS at most 0.5%", True)
     object.__setattr__(point, "passed", 0.006)

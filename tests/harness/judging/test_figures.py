@@ -102,7 +102,7 @@ def test_a_trajectory_beyond_its_bound_at_the_final_step_reports_the_step() -> N
     }
 
 
-def test_the_first_step_that_is_not_comparable() -> None:
+def test_figures_name_the_first_step_with_unequal_batches_or_non_finite_losses() -> None:
     tokens = figures(trajectory(graphed(tokens=[256] * 3 + [128] * 7)))
     assert tokens["first_unequal_step"] == (3, "step")
     batches = figures(trajectory(graphed(batches=[f"batch{step % 6}" for step in range(10)])))
@@ -111,7 +111,7 @@ def test_the_first_step_that_is_not_comparable() -> None:
     assert losses["first_non_finite_step"] == (4, "step")
 
 
-def test_one_equal_step_is_within_upstreams_bound() -> None:
+def test_a_trajectory_of_one_equal_step_is_within_upstreams_bound() -> None:
     verdict = verdict_of(TRAJECTORY | {"guards": {"steps": 1}}, paired(*twice("ungraphed", [2.0]), graphed([2.0])))
     assert figures(verdict)["within_upstream_tolerance"] == (True, "")
 
@@ -202,7 +202,7 @@ def test_gradients_over_a_zero_baseline_have_a_zero_or_infinite_ratio(absolute: 
     assert seen["max_relative_difference"] == (relative, "")
 
 
-def test_gradients_and_norms_that_are_not_finite() -> None:
+def test_figures_name_the_first_non_finite_gradient_or_norm() -> None:
     tensor = figures(matched(A, unlike(math.inf)))
     assert tensor["first_non_finite_step"] == (5, "step")
     assert tensor["first_non_finite_tensor"] == ("b", "")

@@ -12,7 +12,7 @@ from judge_cases import figures
 from judge_cases_capture import MEMORY, captured, last_shape, replays, retraced, watched
 
 
-def test_a_capture_of_three_shapes() -> None:
+def test_figures_of_a_capture_of_three_shapes_are_reported() -> None:
     last = last_shape(kernels={"gemm": 12, "clip": 4}, by_type={"kernel": 16, "event_record": 2})
     verdict = captured(
         {"captures": 3, "nodes_at_most": 18, "skipped_steps_at_most": 1},

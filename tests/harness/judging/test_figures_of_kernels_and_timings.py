@@ -29,7 +29,7 @@ def test_kernels_that_fit_the_device_report_their_counts() -> None:
     }
 
 
-def test_kernels_that_do_not_fit() -> None:
+def test_figures_name_the_kernels_that_do_not_fit_the_device() -> None:
     verdict = targeted(
         planned=[kernel("norm", targets=["sm_100"]), kernel("clip", targets=["sm_120"])], used=[kernel()]
     )
@@ -45,7 +45,7 @@ def test_kernels_that_do_not_fit() -> None:
     }
 
 
-def test_a_warm_start_in_full_memory() -> None:
+def test_figures_of_prewarmed_steps_in_full_memory_are_reported() -> None:
     verdict = prewarmed({"used": [kernel()]}, handles={"cublas": 0.5, "cudnn": 2.5})
     assert verdict.reason == "held"
     assert verdict.denominators == {
@@ -59,7 +59,7 @@ def test_a_warm_start_in_full_memory() -> None:
     }
 
 
-def test_keys_that_were_not_prewarmed() -> None:
+def test_figures_name_the_kernel_keys_that_were_not_prewarmed() -> None:
     planned = covered(planned=[kernel("norm")])
     assert planned.denominators == {"planned_kernels": 1, "used_kernels": 2}
     assert figures(planned) == {"keys_missing": (2, "keys"), "first_missing_key": ("clip", "")}
@@ -129,7 +129,7 @@ def test_kernels_with_peers_report_errors_relative_to_the_peer() -> None:
     }
 
 
-def test_a_kernel_that_is_not_finite() -> None:
+def test_figures_name_the_kernel_case_with_non_finite_output() -> None:
     verdict = agreed(last={"finite": False})
     assert verdict.denominators == {"cases": 4, "operations": 1}
     assert figures(verdict) == {"first_non_finite_case": ("gemm bfloat16 16x16 at magnitude 1e+05", "")}
@@ -217,7 +217,7 @@ def test_a_timing_reports_ratios_bounds_and_machine_figures() -> None:
     }
 
 
-def test_the_ends_of_an_arms_ratio_with_itself() -> None:
+def test_figures_state_the_interval_of_an_arms_ratio_with_itself() -> None:
     runs = [
         timed_run(index, [0.01, 0.01, 0.01 * factor, 0.01], [0.012, 0.012, 0.012, 0.012 * factor])
         for index, factor in enumerate(SPREAD)
@@ -232,7 +232,7 @@ def test_the_ends_of_an_arms_ratio_with_itself() -> None:
     assert seen["missed_bias"] == (pytest.approx(math.exp(max(map(abs, expected))), abs=1e-9), "x")
 
 
-def test_the_ratio_over_all_of_a_stalling_candidates_blocks() -> None:
+def test_figures_state_the_ratio_over_all_blocks_of_a_stalling_candidate() -> None:
     """A block of eight takes ten times as long: 17/8 of the time; and so it does in one of two measurements."""
     assert figures(stalling(1.5, 10.0))["sustained_ratio"] == (pytest.approx(1.5 * 8 / 17), "x")
     assert figures(stalling_twice(second=10.0))["sustained_ratio"] == (pytest.approx(1.5 * 8 / 17), "x")
@@ -267,7 +267,7 @@ def test_a_composite_reports_the_figures_of_its_parts() -> None:
     }  # fmt: skip
 
 
-def test_processes_that_cannot_reach_the_confidence() -> None:
+def test_figures_state_the_processes_needed_if_too_few_ran_for_the_confidence() -> None:
     assert figures(timed(processes(1.2)[:6], {"processes": 6}))["processes_to_decide"] == (7, "processes")
 
 

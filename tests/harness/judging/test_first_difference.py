@@ -100,7 +100,7 @@ def test_a_constant_frozen_in_a_replay_is_reported_with_both_values() -> None:
     assert answer.numbers == ["0.5", "1.0"]
 
 
-def test_another_batch_is_the_first_difference() -> None:
+def test_a_different_batch_is_located_as_the_first_difference() -> None:
     answer = found(fault="batch")
     assert (answer.step, answer.part) == (2, "batch")
     assert located(answer).startswith("arm `other`, step 2: the batch differs (x, y); the first operator to show it is")

@@ -52,13 +52,13 @@ def test_too_few_blocks_give_no_slowdown(count: int) -> None:
     assert slowdown(blocks([1.0] * count)) is None
 
 
-def test_a_single_disturbed_block_of_many_moves_nothing() -> None:
+def test_one_disturbed_block_of_many_does_not_change_the_slowdown() -> None:
     times = quarters(1.0, 1.0, 24)
     times[0] = times[-1] = 50.0
     assert slowdown(blocks(times)) == Slowdown(0.0, 0.0, 0.0)
 
 
-def test_of_few_blocks_the_extremes_are_the_interval() -> None:
+def test_with_few_blocks_the_slowdown_interval_ends_at_the_extremes() -> None:
     times = quarters(1.0, 1.0)
     times[-1] = 4.0
     assert slowdown(blocks(times)) == Slowdown(0.0, 0.0, 3.0)
@@ -69,12 +69,12 @@ def test_a_machine_that_slows_down_explains_its_part_of_the_slowdown() -> None:
     assert found == Slowdown(0.5, 1.5 / 1.25 - 1, 0.5, 0.5)
 
 
-def test_a_machine_that_became_faster_may_hide_as_much() -> None:
+def test_a_machine_that_became_faster_widens_the_slowdown_interval_by_as_much() -> None:
     assert slowdown(blocks(quarters(1.0, 1.0), quarters(1.0, 0.5))) == Slowdown(0.0, 0.0, 1.0)
 
 
 @pytest.mark.parametrize(("count", "rank"), [(7, None), (8, 0), (10, 0), (11, 0), (12, 1), (24, 5), (100, 36)])
-def test_the_rank_is_the_highest_that_keeps_99_percent(count: int, rank: int | None) -> None:
+def test_the_interval_uses_the_highest_rank_with_99_percent_coverage(count: int, rank: int | None) -> None:
     assert flatness._rank(count) == rank
 
     def outside(k: int) -> float:

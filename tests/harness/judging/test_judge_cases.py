@@ -29,7 +29,7 @@ def test_each_single_defect_gives_its_reason_code_and_sentence(kind: str, case: 
     assert verdict.message == SENTENCES[kind][case.name]
 
 
-def test_every_sentence_belongs_to_a_case() -> None:
+def test_every_expected_message_belongs_to_a_judge_case() -> None:
     written = sorted((kind, name) for kind, sentences in SENTENCES.items() for name in sentences)
     assert written == sorted((kind, case.name) for kind, cases in EVERYTHING.items() for case in cases)
 

@@ -47,12 +47,12 @@ def test_a_capture_verdict_states_nodes_replays_and_buffers() -> None:
     assert value(verdict, "nodes.step.memset") == 1
 
 
-def test_the_mechanism_is_the_evidences() -> None:
+def test_the_mechanism_of_a_capture_verdict_is_taken_from_the_evidence() -> None:
     assert captured().mechanism == "cuda_graph"
     assert retraced().mechanism == "traced"
 
 
-def test_a_failed_capture_says_why() -> None:
+def test_a_failed_capture_is_reported_with_its_reason() -> None:
     assert captured(captured=False, failure="a sync at clip.py:7").message == (
         "the capture of arm graphed failed: a sync at clip.py:7"
     )
@@ -65,13 +65,13 @@ def test_a_sync_is_reported_with_its_source_line() -> None:
     assert verdict.message.endswith("at most 0 a step are allowed; at clip.py:7 item (1)")
 
 
-def test_detectors_may_watch_different_numbers_of_steps() -> None:
+def test_two_sync_detectors_may_watch_different_numbers_of_steps() -> None:
     even = syncs("synchronizing", {"profiler": 24}).readings
     odd_steps = syncs("synchronizing", {"dispatch_mode": 36}, steps=3).readings
     assert watched(control=syncs("synchronizing", {}, readings=[*even, *odd_steps])).reason == "held"
 
 
-def test_growth_is_given_as_a_share() -> None:
+def test_memory_growth_is_reported_as_a_share() -> None:
     verdict = sampled([100, 200, 200, 203])
     assert value(verdict, "allocated_growth") == pytest.approx(0.015)
     assert verdict.denominators == {"samples": 2}
@@ -150,7 +150,7 @@ def test_composite_parts_of_the_same_kind_are_numbered() -> None:
     assert part_names(claim) == ["trajectory_match.1", "capture", "trajectory_match.2"]
 
 
-def test_an_obstacle_is_not_run_whatever_the_evidence() -> None:
+def test_a_unit_with_an_obstacle_is_not_run_even_if_evidence_exists() -> None:
     contract = contract_of(TRAJECTORY)
     obstacle = Obstacle(reason="needs_cuda", message="needs CUDA: there is no device")
     verdict = judge_unit(contract, contract.claims[0], "w", [trajectory_run()], obstacle)

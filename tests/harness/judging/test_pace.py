@@ -77,7 +77,7 @@ def test_a_slow_machine_pace_excuses_only_the_slowdown_that_it_explains(longer: 
     assert verdict.reason == reason, verdict.message
 
 
-def test_without_paces_the_same_blocks_pass() -> None:
+def test_without_recorded_paces_disturbed_baseline_blocks_pass() -> None:
     """So the test above shows what the pace does, and older evidence is judged as it was."""
     runs = [process(number, 1.0, [FREE, *[BUSY] * 5]) for number in range(12)]
     for run in runs:
@@ -190,7 +190,7 @@ def test_the_timing_plot_shows_the_measured_enqueue_times() -> None:
     assert shown.blocks[0].end == pytest.approx(0.02)
 
 
-def test_the_page_reads_as_the_judge_does() -> None:
+def test_the_timing_page_corrects_blocks_as_the_judge_does() -> None:
     runs = [process(0, 1.2, [FREE] * 4), process(1, 1.2, [FREE, FREE, BUSY]), process(2, 1.2, [BUSY] * 4)]
     shown = side_by_side(runs)
     assert [item.disturbed for item in shown] == [0, 1, 4]

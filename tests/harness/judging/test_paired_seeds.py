@@ -41,13 +41,13 @@ def test_the_interval_of_seeds_decides_better_worse_or_undecided(excess: list[fl
     assert int(not_worse.decide(np.array(excess), 0.95)) == answer
 
 
-def test_more_is_worse_or_better_by_the_direction() -> None:
+def test_the_direction_of_a_metric_decides_whether_a_larger_value_is_worse() -> None:
     ours, theirs = np.array([2.0, 1.0]), np.array([1.0, 2.0])
     assert not_worse.excesses(ours, theirs, 0.25, lower_is_better=True).tolist() == [0.75, -1.25]
     assert not_worse.excesses(ours, theirs, 0.25, lower_is_better=False).tolist() == [-1.25, 0.75]
 
 
-def test_many_experiments_are_decided_as_one_is() -> None:
+def test_many_seed_experiments_are_decided_like_single_experiments() -> None:
     excess = np.random.default_rng(0).normal(-0.7, 1.0, (200, 8))
     together = not_worse.decide(excess, 0.95)
     assert together.tolist() == [int(not_worse.decide(one, 0.95)) for one in excess]

@@ -59,7 +59,7 @@ def test_a_candidate_fast_enough_to_make_up_for_stalls_passes(processes: int) ->
     assert (decided(struck(0, candidate, 1, 10.0), baseline) == 1).all()
 
 
-def test_stalls_of_the_candidate_fail_nothing() -> None:
+def test_stalls_of_the_candidate_alone_do_not_fail_a_speed_claim() -> None:
     """The cause of stalls is unknown; stalls of the machine must not count against the candidate."""
     candidate, baseline = drawn(0, 8, 4, 1.5)
     assert (decided(struck(0, candidate, 1, 10.0), baseline) == 0).all()
@@ -85,7 +85,7 @@ def test_the_sustained_ratio_is_a_mean_of_seconds() -> None:
     assert float(statistics.sustained(reading, 0.99)) == pytest.approx(math.log(4 / 3))
 
 
-def test_a_process_that_may_dissent_sustains_nothing() -> None:
+def test_a_process_that_may_dissent_does_not_count_in_the_sustained_ratio() -> None:
     """One of twelve, the one whose typical block is the slowest; and not the one that stalls the most."""
     ratios, whole = np.full(12, 0.5), np.full(12, 0.4)
     ratios[3], whole[3] = 0.1, -5.0

@@ -57,7 +57,7 @@ def test_the_self_ratio_of_an_arm_uses_the_same_quantiles_as_the_ratio() -> None
     assert generous.selves.tolist() == [[pytest.approx(quartiles)], [pytest.approx(medians)]]
 
 
-def test_steady_blocks_are_read_alike() -> None:
+def test_the_cautious_and_the_generous_reading_agree_on_steady_blocks() -> None:
     cautious, generous = statistics.readings(np.full((1, 4, 2), 1.0), np.full((1, 4, 2), 2.0))
     assert cautious.ratios.tolist() == generous.ratios.tolist() == [pytest.approx(math.log(2))]
 
@@ -116,19 +116,19 @@ def test_the_size_of_an_outlier_does_not_change_the_trimmed_interval() -> None:
     assert [float(end) for end in near] == [float(end) for end in far]
 
 
-def test_the_missed_bias_is_the_worst_end_of_either_arm() -> None:
+def test_the_undetectable_bias_is_the_worst_interval_end_of_either_arms_self_ratio() -> None:
     selves = np.stack([np.full(8, 0.01), LOGS - LOGS.mean() - 0.02])
     low, _ = scipy.stats.mstats.trimmed_mean_ci(selves[1], limits=(0.125, 0.125), alpha=0.05)
     assert statistics.missed_bias(selves) == pytest.approx(-low)
 
 
-def test_each_simulated_experiment_has_its_own_missed_bias() -> None:
+def test_each_simulated_experiment_has_its_own_undetectable_bias() -> None:
     selves = np.stack([np.full((2, 8), 0.25), np.full((2, 8), -0.5)])
     assert statistics.missed_bias(selves).tolist() == [0.25, 0.5]
 
 
 # --- the margin ----------------------------------------------------------------------------------------------
-def test_the_margin_is_the_reach_and_the_missed_bias() -> None:
+def test_the_margin_is_the_interval_half_width_plus_the_undetectable_bias() -> None:
     _, reach = statistics.trimmed(LOGS, 0.99)
     assert float(statistics.margin(read(LOGS, np.full((2, 8), 0.5)), 0.99)) == pytest.approx(float(reach) + 0.5)
 
@@ -137,7 +137,7 @@ def test_the_margin_includes_common_noise_even_if_all_processes_agree() -> None:
     assert float(statistics.margin(read(np.full(8, 0.3), QUIET), 0.99)) == pytest.approx(0.0275)
 
 
-def test_common_noise_is_independent_of_the_reach() -> None:
+def test_common_noise_and_the_interval_half_width_add_as_independent_errors() -> None:
     _, reach = statistics.trimmed(LOGS, 0.99)
     expected = math.hypot(float(reach), 0.0275)
     assert float(statistics.margin(read(LOGS, QUIET), 0.99)) == pytest.approx(expected)
@@ -180,7 +180,9 @@ def test_the_trimmed_interval_decides_pass_fail_or_undecided() -> None:
         (7, 0.95, 0),
     ],
 )
-def test_as_many_may_dissent_as_a_sign_test_lets(processes: int, confidence: float, few: int) -> None:
+def test_the_number_of_dissenting_processes_allowed_is_that_of_a_sign_test(
+    processes: int, confidence: float, few: int
+) -> None:
     assert statistics.may_dissent(processes, confidence) == few
     assert scipy.stats.binom.cdf(few + 1, processes, 0.5) > 1 - confidence
 
@@ -273,7 +275,7 @@ def test_a_pass_needs_the_cautious_reading_and_a_fail_the_generous_reading() -> 
     assert statistics.decide(low, low, DEMANDED, 0.99) == -1
 
 
-def test_a_bias_that_could_have_been_missed_is_taken_off() -> None:
+def test_the_undetectable_bias_is_subtracted_before_a_decision() -> None:
     mean, reach = (float(each) for each in statistics.trimmed(LOGS, 0.99))
     left = mean - reach - DEMANDED
     assert decided(LOGS, np.full((2, 8), -0.99 * left)) == 1
@@ -322,7 +324,7 @@ def needed(ratios: Array, selves: Array = QUIET, demanded: float = DEMANDED) -> 
     return statistics.processes_to_decide(*same(ratios, selves), demanded, 0.99)
 
 
-def test_a_spread_has_the_reach_of_its_sample() -> None:
+def test_a_spread_gives_the_interval_half_width_of_its_sample() -> None:
     spread = statistics.Spread.of(LOGS)
     mean, reach = statistics.trimmed(LOGS, 0.99)
     assert [spread.mean, spread.reach(0.99, 8)] == pytest.approx([float(mean), float(reach)])
@@ -387,7 +389,7 @@ def test_without_spread_the_estimate_is_the_fewest_unanimous_processes() -> None
     assert needed(np.full(3, 0.2), np.zeros((2, 3))) == 7
 
 
-def test_a_margin_that_is_just_the_bias_decides() -> None:
+def test_processes_are_estimated_if_the_margin_equals_the_bias() -> None:
     assert needed(np.full(8, 0.5), np.full((2, 8), 0.25), 0.25) == 9
 
 
@@ -397,7 +399,9 @@ def test_the_process_estimate_never_exceeds_the_contract_maximum(processes: int,
 
 
 @pytest.mark.parametrize(("factor", "expected"), [(1 + 1e-9, 63), (1 - 1e-9, None)])
-def test_processes_are_named_up_to_the_last_that_clears_the_bias(factor: float, expected: int | None) -> None:
+def test_no_process_estimate_exists_beyond_the_last_number_that_exceeds_the_bias(
+    factor: float, expected: int | None
+) -> None:
     """Of a spread of one; with 64 processes one more on each side is trimmed, and the bias is larger."""
     distance = _reach(0.975, 63) * factor
     assert needed(np.full(8, distance), np.stack([UNIT, UNIT]), 0.0) == expected

@@ -67,7 +67,7 @@ def test_upstreams_bound_is_not_met_by_nan() -> None:
     assert value(verdict, "first_non_finite_step") == 4
 
 
-def test_a_bit_over_an_exact_baseline_is_infinitely_many_noise_floors() -> None:
+def test_a_difference_over_a_zero_noise_floor_is_an_infinite_multiple() -> None:
     verdict = trajectory(graphed(nudged(4)))
     assert value(verdict, "multiple_of_noise_floor") == math.inf
     assert '"Infinity"' in verdict.model_dump_json()
@@ -84,7 +84,7 @@ def test_a_nan_difference_over_a_zero_noise_floor_is_nan() -> None:
     assert math.isnan(multiple_of(math.nan, 0.0))
 
 
-def test_a_bound_is_met_by_exactly_the_bound() -> None:
+def test_a_difference_equal_to_its_bound_meets_the_bound() -> None:
     exact = {"equality": "within", "max_abs_difference": 0.5}
     ours, theirs = level(1.5), level(1.0)
     verdict = trajectory(
@@ -143,7 +143,7 @@ def test_a_missing_capture_is_reported_before_a_difference() -> None:
     assert trajectory(graphed(nudged(4), capture=cuda_graph(captured=False))).reason == "candidate_not_captured"
 
 
-def test_nan_is_reported_before_another_start_and_that_before_batches() -> None:
+def test_nan_is_reported_before_an_unequal_start_and_an_unequal_start_before_unequal_batches() -> None:
     assert trajectory(graphed(changed(4, math.nan), start="x", batches=["b"] * STEPS)).reason == "non_finite"
     assert trajectory(graphed(nudged(4), start="x", batches=["b"] * STEPS)).reason == "unequal_start"
     assert trajectory(graphed(nudged(4), batches=["b"] * STEPS)).reason == "unequal_batches"

@@ -33,7 +33,9 @@ MAKERS = [
 
 
 @pytest.mark.parametrize(("maker", "status"), MAKERS)
-def test_a_new_reason_code_is_listed_with_status(maker: Any, status: Status, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_newly_registered_reason_code_is_listed_with_its_status(
+    maker: Any, status: Status, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(reasons, "REASONS", {})
     assert maker("some_code") == "some_code"
     assert {"some_code": Reason("some_code", status)} == reasons.REASONS

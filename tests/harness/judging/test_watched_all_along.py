@@ -99,7 +99,7 @@ def test_telemetry_without_a_common_clock_is_missing(seconds: list[float], whose
     assert sampled_at(seconds, made, began).reason == "telemetry_missing"
 
 
-def test_a_clock_of_zero_was_not_read() -> None:
+def test_clock_samples_of_zero_count_as_missing_telemetry() -> None:
     samples = [sample(seconds=10.0 + second, sm_clock_mhz=0.0) for second in range(9)]
     telemetry = Telemetry(samples=samples, began=SAMPLER_BEGAN)
     verdict = timed(claim={"at_least": 0.9}, timing={"blocks": back_to_back()}, telemetry=telemetry)
