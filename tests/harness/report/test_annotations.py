@@ -32,7 +32,7 @@ def test_an_annotation_has_the_file_and_line_of_its_claim() -> None:
     assert line == "::error file=a%2Cb/c.yaml,line=12,title=F-GRAPH-BWD-001 on w0%3A violated::message 0"
 
 
-def test_ten_lines_at_most_and_the_last_counts_the_rest() -> None:
+def test_at_most_ten_annotations_are_printed_and_the_last_counts_the_omitted_units() -> None:
     assert len(github_annotations(view_of(*[Status.FAIL] * 10))) == 10
     lines = github_annotations(view_of(*[Status.FAIL] * 25))
     assert len(lines) == 10

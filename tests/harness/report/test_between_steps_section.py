@@ -77,7 +77,7 @@ def test_a_training_that_is_resumed_twice_shows_both_loads() -> None:
     assert [each.rows[2] for each in part.tables] == [["optimizer", "1", "1"], ["optimizer", "1", "0"]]
 
 
-def test_half_a_resumed_training_shows_nothing() -> None:
+def test_a_resume_without_its_second_half_has_no_section() -> None:
     assert shown(RESUME, "resume", [saved()]) == []
 
 

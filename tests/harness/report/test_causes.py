@@ -343,7 +343,7 @@ def in_terminal(view: ReportView) -> str:
 
 @pytest.mark.parametrize("show", [in_terminal, render_junit, render_markdown, render])
 @pytest.mark.parametrize("code", ["vacuous_batches_repeat", "differs", "worker_signal"])
-def test_every_face_shows_the_same_advice(show: Callable[[ReportView], str], code: str) -> None:
+def test_every_output_format_shows_the_same_advice(show: Callable[[ReportView], str], code: str) -> None:
     view = view_of(of_code(code))
     shown = re.sub(r"<[^>]+>|\\", "", html.unescape(show(view)))
     for each in told(view):
@@ -365,13 +365,15 @@ def reworded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.usefixtures("reworded")
 @pytest.mark.parametrize("show", [in_terminal, render_junit, render_markdown, render])
-def test_a_word_that_is_changed_in_the_data_is_changed_wherever_it_is_shown(show: Callable[[ReportView], str]) -> None:
+def test_a_changed_meaning_in_the_reason_texts_appears_in_every_output_format(
+    show: Callable[[ReportView], str],
+) -> None:
     shown = html.unescape(show(view_of(of_code("differs"))))
     assert "Twelve bananas compute from equal batches" in shown
     assert "The arms compute different numbers" not in shown
 
 
-def test_no_text_is_read_where_none_is_shown() -> None:
+def test_the_reason_texts_are_not_read_if_no_reason_is_shown() -> None:
     wording.reasons.cache_clear()
     in_terminal(view_of(verdict("F-GRAPH-BWD-001")))
     assert wording.reasons.cache_info().misses == 0
@@ -382,7 +384,7 @@ def test_the_texts_of_each_code_are_in_exactly_one_file() -> None:
     assert sorted(codes) == sorted(REASONS)
 
 
-def test_a_text_that_does_not_fit_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reason_text_with_an_unknown_field_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "reasons.yaml").write_text("differs: {meaning: A value differs., remedy: Look at it.}\n")
     monkeypatch.setattr(wording, "TEXTS", tmp_path)
     with pytest.raises(ValidationError, match=r"differs\.remedy"):
@@ -419,7 +421,7 @@ def test_every_flag_of_the_commands_that_run_takes_no_value() -> None:
 
 
 @pytest.mark.parametrize("option", ["--baseline main", "--data=text.txt", "--model model"])
-def test_no_drill_is_named_for_what_only_verify_takes(option: str) -> None:
+def test_no_drill_command_is_suggested_if_verify_was_called_with_options_unknown_to_drill(option: str) -> None:
     assert command_to_plant(shlex.split(f"harness verify contracts {option}")) is None
 
 

@@ -112,7 +112,7 @@ def test_a_claim_row_states_how_many_of_its_faults_were_killed(killed: list[bool
     assert [found.faults for found in claim_rows(view)] == [words]
 
 
-def test_faults_of_another_claim_do_not_count() -> None:
+def test_a_claim_row_does_not_count_faults_of_a_different_claim() -> None:
     view = view_with(verdict("F-GRAPH-BWD-003"), contracts=[views.contract()])
     assert [found.faults for found in claim_rows(replace(view, drill=drilled(killed=[True])))] == ["no fault planted"]
 

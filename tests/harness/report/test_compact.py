@@ -29,7 +29,7 @@ def path(d: str, style: str = LINE) -> str:
     return f'<g id="line2d_1"><path d="{d}" clip-path="url(#p1)" style="{style}"/></g>'
 
 
-def test_lengths_are_whole_units_two_a_css_pixel() -> None:
+def test_lengths_in_a_compacted_plot_are_integers_with_two_units_per_css_pixel() -> None:
     box, _, looks = compact(image(path("M 0 0 L 3 6")))
     assert box == "0 0 80 40"
     assert round(72 / 96 * 2 * UNITS) == 4  # a CSS pixel is 72/96 of a point
@@ -40,7 +40,7 @@ def test_a_compacted_path_uses_relative_steps_and_merges_straight_segments() -> 
     assert "d='M0 0l24 48 8-16'" in body(path("M 0 0 L 3 6 L 6 12 L 9 18 L 12 12"))
 
 
-def test_a_step_back_on_a_straight_way_stays() -> None:
+def test_a_reversal_on_a_straight_line_is_kept_when_compacting() -> None:
     assert "d='M0 0l0 24 0-16'" in body(path("M 0 0 L 0 9 L 0 3"))
 
 

@@ -138,6 +138,6 @@ def test_costs_are_compared_only_if_both_runs_have_times() -> None:
     assert "Seconds" not in compare(small_view(), small_view(costs=TWO))
 
 
-def test_a_run_that_took_no_time_worth_a_word_has_no_section() -> None:
+def test_a_run_of_negligible_duration_has_no_costs_section() -> None:
     """A worker that died in its first moment, in evidence of before processes were timed."""
     assert section(small_view(costs=cost_of(old(("start", 0.0), ("a.0: open", 0.0001), end=None)))) is None

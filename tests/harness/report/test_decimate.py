@@ -34,7 +34,7 @@ def test_decimating_only_nan_values_gives_no_points() -> None:
 
 
 @given(st.integers(4, 40), st.lists(st.floats(-1e9, 1e9), min_size=1, max_size=300))
-def test_extremes_and_ends_always_stay(points: int, series: list[float]) -> None:
+def test_decimating_always_keeps_extremes_and_end_points(points: int, series: list[float]) -> None:
     values = np.array(series)
     steps, kept = decimate(values, points)
     assert kept.min() == values.min()

@@ -54,7 +54,7 @@ def test_plots_with_different_arguments_are_drawn_separately() -> None:
     assert [plot.body for plot in drawn] == ["0", "1e-300", "0", "0", "other 0"]
 
 
-def test_the_oldest_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_oldest_cached_plots_are_dropped_beyond_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(svg, "MOST_KEPT", 2)
     for name in ("a", "b", "c", "b", "a"):
         losses(np.zeros(3), name=name)

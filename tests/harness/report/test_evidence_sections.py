@@ -251,7 +251,7 @@ def test_a_kernel_with_different_planned_and_used_targets_is_listed_with_both() 
     assert part.tables[1].rows == [["add", "none", "8.7", "plan"], ["add", "sm_90a", "8.7", "run"]]
 
 
-def test_a_case_of_another_type_is_unsound() -> None:
+def test_a_kernel_case_with_output_of_a_different_type_is_counted_as_unsound() -> None:
     case = norm_case(4e-7, peer=None).model_copy(update={"mistyped": ["y is float32, not bfloat16"]})
     match = KernelMatchEvidence(arm="plain", cases=[case], compiled=[], constants={})
     run = run_evidence.RunEvidence("tiny-match", "kernel_match", {}, kernel_match={"plain": match})

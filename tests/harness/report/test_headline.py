@@ -89,7 +89,7 @@ def test_a_gate_over_a_part_of_the_contracts_names_the_part() -> None:
     )
 
 
-def test_without_the_gate_too_a_part_is_named() -> None:
+def test_the_headline_names_a_narrowed_part_also_without_the_gate_option() -> None:
     found = headline(view_of(PASS, header=header(narrowed={"claims": [], "workloads": ["tiny"]})))
     assert (found.word, found.sentence) == (
         "HELD",

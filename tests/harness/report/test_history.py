@@ -110,7 +110,7 @@ def test_every_run_is_listed_by_name_and_counted() -> None:
     assert 'href="altered/report.html"' in page
 
 
-def test_two_runs_that_began_in_the_same_second_are_two() -> None:
+def test_history_lists_two_runs_that_began_in_the_same_second_separately() -> None:
     page = render_history([run_of(1, 1.0, name="one"), run_of(1, 1.0, name="two")])
     assert listed(page) == ["two", "one"]
 

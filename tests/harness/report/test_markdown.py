@@ -74,7 +74,7 @@ def test_the_markdown_summary_states_what_would_decide_undecided_units() -> None
     assert ": run it on a machine with a CUDA device (needs CUDA" in render_markdown(full_view())
 
 
-def test_a_waived_unit_asks_for_nothing() -> None:
+def test_the_markdown_summary_asks_for_no_action_on_a_waived_unit() -> None:
     item = verdict("F-GRAPH-BWD-001", "tiny", Status.INCONCLUSIVE, reason="undecided_ratio")
     waived = view_with(item, waivers=[waiver("tiny")])
     assert "- decide F-GRAPH-BWD-001, 1 unit: " in render_markdown(view_with(item))

@@ -82,7 +82,7 @@ def test_an_estimate_is_always_larger_than_the_number_already_run(needed: int) -
     assert enough(None, "seeds", 8, 8) == "no number of seeds would be enough"
 
 
-def test_no_contract_says_how_many_would_decide() -> None:
+def test_no_contract_text_states_how_many_processes_or_seeds_would_decide() -> None:
     """The judge estimates that from what was run; a number in the contract's text would be another one."""
     for loaded in load_contracts([CONTRACTS]):
         for claim in loaded.contract.claims:

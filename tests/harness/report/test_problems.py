@@ -31,7 +31,7 @@ def test_exactly_the_units_that_did_not_pass_have_a_problem_file() -> None:
     assert problem_files(small_view()) == {}
 
 
-def test_a_file_has_cause_claim_figure_sight_and_command_in_this_order() -> None:
+def test_a_problem_file_lists_cause_claim_observation_and_command_in_this_order() -> None:
     text = problem_files(full_view())["cuda-graph-backward-v1.F-GRAPH-BWD-001.tiny.md"]
     lines = text.splitlines()
     assert lines[0] == "# Violated"
@@ -58,7 +58,7 @@ def test_problem_files_are_replaced_when_reports_are_written_again(tmp_path: Pat
     assert not place.exists()
 
 
-def test_a_waived_unit_has_no_file() -> None:
+def test_a_waived_unit_has_no_problem_file() -> None:
     item = verdict("F-GRAPH-BWD-001", "tiny", Status.FAIL, reason="differs")
     assert len(problem_files(view_with(item))) == 1
     assert problem_files(view_with(item, waivers=[waiver("tiny")])) == {}

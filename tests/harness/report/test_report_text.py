@@ -24,7 +24,7 @@ from harness.report import text
         ("sm_90a", "sm_90a"),
     ],
 )
-def test_numbers_read_like_a_persons(value: object, shown: str) -> None:
+def test_numbers_are_printed_as_a_person_would_write_them(value: object, shown: str) -> None:
     assert text.number(value) == shown
 
 

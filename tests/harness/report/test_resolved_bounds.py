@@ -34,7 +34,7 @@ def test_each_unit_is_shown_with_the_bound_for_its_gpu() -> None:
     assert found == [0.625, 0.375]
 
 
-def test_the_page_shows_the_bound_for_its_gpu_only() -> None:
+def test_the_page_shows_only_the_bound_for_the_gpu_of_the_run() -> None:
     page = render(view("NVIDIA H100"))
     assert "0.625" in page
     assert "0.375" not in page

@@ -40,7 +40,7 @@ def test_the_elapsed_time_of_a_running_run_reduces_the_remaining_time() -> None:
     assert to_go.seconds(14.0) == pytest.approx(6.0 + 10.0 + 10.0)
 
 
-def test_runs_side_by_side_share_the_time() -> None:
+def test_concurrent_runs_share_the_remaining_time() -> None:
     to_go = TimeToGo(four())
     to_go.moves("a", 10.0, over=True)
     to_go.moves("b", 10.0, over=True)

@@ -84,7 +84,7 @@ def test_archive_names_that_differ_only_in_unicode_composition_are_refused(tmp_p
     assert "differs from run/\\xe9 in case only" in message
 
 
-def test_the_files_together_have_a_limit(tmp_path: Path) -> None:
+def test_the_total_size_of_unpacked_files_has_a_limit(tmp_path: Path) -> None:
     parts = [Member(name, b"x" * 1_500) for name in "abc"]
     assert refusal(archive_of(tmp_path / "run.tar.xz", *parts)).startswith("c: an archive of a run unpacks to at most")
 
@@ -94,7 +94,7 @@ def test_the_number_of_members_has_a_limit(tmp_path: Path) -> None:
     assert message.startswith("e: an archive of a run has at most 4 files and folders; found more")
 
 
-def test_the_archive_itself_has_a_limit(tmp_path: Path) -> None:
+def test_the_size_of_the_archive_file_has_a_limit(tmp_path: Path) -> None:
     path = tmp_path / "run.tar"
     path.write_bytes(b"\0" * 10_001)
     assert refusal(path).startswith("an archive of a run has at most 10000 bytes; found 10001 bytes")
@@ -117,19 +117,19 @@ def test_an_endless_archive_header_is_refused_without_reading_it_into_memory(
     assert peak < 16_000_000  # half of it is the dictionary of the stream
 
 
-def test_many_headers_before_one_file_are_no_recursion(tmp_path: Path) -> None:
+def test_many_archive_headers_before_one_file_are_refused_without_recursion(tmp_path: Path) -> None:
     headers = [Member("run/x", b"10 a=bcde\n", tarfile.XHDTYPE)] * 5_000
     assert "found a header" in refusal(archive_of(tmp_path / "run.tar.xz", *headers, FILE))
 
 
-def test_a_bomb_ends_at_the_first_file_that_is_too_large(tmp_path: Path) -> None:
+def test_unpacking_a_decompression_bomb_stops_at_the_first_file_that_is_too_large(tmp_path: Path) -> None:
     path = archive_of(tmp_path / "run.tar.xz", Member("run/a", b"\0" * 8_000_000))
     assert path.stat().st_size < 10_000
     assert refusal(path).startswith("run/a: an archive of a run holds files of at most 2000 bytes; found 8000000")
     assert [path for path in (tmp_path / "unpacked").rglob("*") if path.is_file()] == []
 
 
-def test_padding_has_a_limit(tmp_path: Path) -> None:
+def test_the_padding_at_the_end_of_an_archive_has_a_limit(tmp_path: Path) -> None:
     path = tmp_path / "run.tar.xz"
     path.write_bytes(lzma.compress(tar_bytes([FILE]) + b"\0" * 8_000_000))
     assert "found a header, or padding, that goes on and on" in refusal(path)
@@ -151,7 +151,7 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("name", list(DAMAGE))
-def test_damage_is_never_taken_for_the_end(tmp_path: Path, name: str) -> None:
+def test_a_damaged_archive_is_never_read_as_one_that_ends_early(tmp_path: Path, name: str) -> None:
     """tarfile alone takes three of these four for whole archives."""
     path = tmp_path / "run.tar"
     whole = tar_bytes([FILE, Member("run/b", b"second")])
@@ -160,7 +160,7 @@ def test_damage_is_never_taken_for_the_end(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("tail", [b"x", lzma.compress(b"more")], ids=["bytes", "another stream"])
-def test_nothing_follows_the_compressed_stream(tmp_path: Path, tail: bytes) -> None:
+def test_bytes_after_the_compressed_stream_are_refused(tmp_path: Path, tail: bytes) -> None:
     path = archive_of(tmp_path / "run.tar.xz", FILE)
     path.write_bytes(path.read_bytes() + tail)
     assert "bytes after the end of the compressed stream" in refusal(path)

@@ -168,7 +168,7 @@ def test_earlier_attempts_are_shown_wherever_verdicts_are_shown(capsys: pytest.C
         assert "Attempt 2 of its CI job." in text
 
 
-def test_a_first_attempt_is_not_worth_a_word(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_first_attempt_is_not_mentioned_in_outputs(capsys: pytest.CaptureFixture[str]) -> None:
     view = having(full_view(), Attempts(ci=1))
     print_results(view)
     assert "ttempt" not in capsys.readouterr().out + render_markdown(view)

@@ -68,7 +68,7 @@ def test_a_machine_that_could_not_time_a_workload_decides_nothing(tmp_path: Path
     assert rules(tmp_path, timed("w", "H200"), timed("v", gpu, hour=2), first=1) == found
 
 
-def test_both_machines_and_directories_are_named(tmp_path: Path) -> None:
+def test_a_claim_timed_on_two_machines_is_reported_with_both_machines_and_directories(tmp_path: Path) -> None:
     for number, described in enumerate((timed("w", "H200"), timed("v", "A100", hour=2))):
         finished(tmp_path / str(number), described)
     [error] = differences([read_bundle(tmp_path / name) for name in "01"])

@@ -46,7 +46,7 @@ def test_files_unpacked_from_an_archive_are_deleted_with_the_bundle(run: Path, t
 
 
 @pytest.mark.parametrize("damage", ["no archive", "no header", "newer header"])
-def test_nothing_stays_behind_when_a_run_is_refused(run: Path, temporary: Path, damage: str) -> None:
+def test_a_refused_archive_leaves_no_unpacked_files(run: Path, temporary: Path, damage: str) -> None:
     header = run / "run.json"
     if damage == "newer header":
         header.write_text(header.read_text().replace('"format_version": 3', '"format_version": 99'))

@@ -93,7 +93,7 @@ def test_a_file_with_a_changed_size_is_reported_with_both_sizes_without_hashing(
     assert sorted(hashed) == sorted(set(NAMES) - {"summary.md", "manifest.json"})
 
 
-def test_the_names_are_all_files_of_a_run(run: Path) -> None:
+def test_the_seal_lists_every_file_of_a_run(run: Path) -> None:
     assert files_of(run) == sorted(NAMES)
 
 
