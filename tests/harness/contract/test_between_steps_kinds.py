@@ -47,7 +47,9 @@ def test_the_uninterrupted_arm_of_a_resume_claim_defaults_to_the_candidate() -> 
         ),
     ],
 )
-def test_a_save_leaves_the_demanded_steps(changes: dict[str, Any], broken: list[Any]) -> None:
+def test_a_save_point_must_leave_the_demanded_steps_before_the_workload_ends(
+    changes: dict[str, Any], broken: list[Any]
+) -> None:
     assert list(resume(**changes).beyond(10)) == broken
 
 
@@ -67,7 +69,7 @@ def test_a_single_save_step_is_read_as_a_list_and_stored_as_written() -> None:
     assert (resume().saves, resume().save_at, resume(save_at=[6]).save_at) == ([6], 6, [6])
 
 
-def test_bits_or_the_bound_decide() -> None:
+def test_a_resume_claim_demands_either_equal_bits_or_its_bound() -> None:
     assert set(resume().demanded()) == {"equality", "steps"}
     assert set(resume(equality="within").demanded()) == {"max_abs_difference", "steps"}
 

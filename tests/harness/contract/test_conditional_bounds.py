@@ -142,7 +142,7 @@ def test_two_invalid_values_of_a_conditional_bound_give_two_errors(toy: Toy) -> 
         (["workload: small, value: 1", "workload: long, value: 2", "gpu: H100, value: 3"], "gpu H100"),
     ],
 )
-def test_a_case_that_never_wins(toy: Toy, cases: list[str], shadowed: str) -> None:
+def test_a_conditional_case_hidden_by_an_earlier_case_is_refused(toy: Toy, cases: list[str], shadowed: str) -> None:
     message = refusal(bounded(toy, *cases))
     assert "a case can win; found an earlier case that holds wherever this one does" in message
     assert f"{shadowed})" in message

@@ -90,7 +90,7 @@ def test_a_guard_that_is_absent_or_trivial_is_not_a_demand() -> None:
     assert demanded(training_effect=effect) == {"guards.training_effect.at_least"}
 
 
-def test_a_clipped_norm_is_two_numbers() -> None:
+def test_a_clipped_norm_counts_as_two_demanded_numbers() -> None:
     part = GradientMatch(
         kind="gradient_match",
         candidate="a",

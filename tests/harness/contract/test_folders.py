@@ -100,7 +100,7 @@ def test_waiver_files_are_read_as_waivers_in_any_folder(add: Callable[[str], Pat
     assert [waiver.owner for waiver in find_waivers([tmp_path / "all"])] == ["ada"]
 
 
-def test_a_circle_of_links_ends_and_a_linked_folder_is_read_once(add: Callable[[str], Path], tmp_path: Path) -> None:
+def test_a_cycle_of_folder_links_is_read_once_and_ends(add: Callable[[str], Path], tmp_path: Path) -> None:
     add("first.yaml")
     add("sub/second.yaml")
     (tmp_path / "all" / "sub" / "back").symlink_to(tmp_path / "all")

@@ -205,7 +205,7 @@ REST = "judged_on: [small], why: w, if_fails: i, falsified_by: [missing_run]}\n"
         (f"  - {{id: TOY-002, title: t, {SPEED}limits: {{throttled_share: 1.0}}, ", "limits.throttled_share: 1.0"),
     ],
 )
-def test_a_number_that_every_run_meets(toy: Toy, claim: str, said: str) -> None:
+def test_a_demanded_number_that_every_run_meets_is_a_warning(toy: Toy, claim: str, said: str) -> None:
     path = toy("waiting: {capture: none, wait: true}", "waiting: {capture: none, wait: true}\n  two: {ranks: 2}")
     path.write_text(path.read_text() + claim + REST)
     found = [each for each in lint(load_contract(path), _describe) if EVERY_RUN in each.message]
@@ -272,7 +272,7 @@ def test_an_arm_that_repeats_the_systems_default_settings_is_a_warning(toy: Toy)
         (f"kind: evaluation, candidate: fast, plain: other, {EVERY_FIFTH}", "plain"),
     ],
 )
-def test_an_arm_that_is_to_be_plain_and_captures(toy: Toy, claim: str, field: str) -> None:
+def test_a_plain_arm_that_captures_is_a_warning(toy: Toy, claim: str, field: str) -> None:
     arms = "waiting: {capture: none, wait: true}"
     path = toy(arms, f"{arms}\n  other: {{capture: step, wait: true}}")
     path.write_text(f"{path.read_text()}  - {{id: TOY-002, title: t, {claim}{REST}")
@@ -312,7 +312,7 @@ THROUGHPUT = """\
 
 
 @pytest.mark.parametrize(("confidence", "enough"), [(0.99, 7), (0.996, 8), (0.95, 5), (0.999, 10)])
-def test_fewest_processes_that_can_reach_a_verdict(toy: Toy, confidence: float, enough: int) -> None:
+def test_fewer_processes_than_a_verdict_needs_are_an_error(toy: Toy, confidence: float, enough: int) -> None:
     def of(processes: int) -> list[Finding]:
         return _findings(toy(claim=THROUGHPUT.format(confidence=confidence, processes=processes)))
 

@@ -265,7 +265,7 @@ def test_all_errors_of_a_contract_are_reported_in_file_order(toy: Toy) -> None:
 
 
 @pytest.mark.parametrize(("text", "got"), [("- 1\n", "a list"), ("x\n", "a single value")])
-def test_a_contract_is_a_mapping(toy: Toy, text: str, got: str) -> None:
+def test_a_contract_that_is_not_a_mapping_is_refused(toy: Toy, text: str, got: str) -> None:
     path = toy()
     path.write_text(text)
     assert _message(path) == (

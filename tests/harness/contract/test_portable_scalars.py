@@ -69,7 +69,7 @@ def test_every_accepted_scalar_is_read_the_same_by_yaml_1_1(text: str) -> None:
     assert ours == document.value
 
 
-def test_a_number_that_yaml_1_1_takes_for_a_text(toy: Toy) -> None:
+def test_a_number_that_yaml_1_1_reads_as_text_is_refused(toy: Toy) -> None:
     with pytest.raises(ContractError) as error:
         load_contract(toy("0.1", "1e-5"))
     assert str(error.value) == (
@@ -87,7 +87,7 @@ def test_a_number_that_yaml_1_1_takes_for_a_text(toy: Toy) -> None:
         ("2026-01-01", '`"2026-01-01"`'),
     ],
 )
-def test_a_number_with_underscores_is_first_of_all_a_number(toy: Toy, text: str, remedy: str) -> None:
+def test_a_number_with_underscores_is_refused_with_a_portable_spelling(toy: Toy, text: str, remedy: str) -> None:
     with pytest.raises(ContractError) as error:
         load_contract(toy("0.1", text))
     assert str(error.value).endswith(f"found `{text}`, which YAML 1.1 reads otherwise; write {remedy}")

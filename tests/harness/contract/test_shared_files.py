@@ -273,7 +273,7 @@ def test_naming_the_same_shared_file_twice_is_one_error(folder: Path, again: str
 
 
 @pytest.mark.parametrize("name", ["out.yaml", "away/outside.yaml"])
-def test_a_link_that_leads_elsewhere(folder: Path, tmp_path: Path, name: str) -> None:
+def test_a_shared_file_link_that_leads_out_of_the_folder_is_refused(folder: Path, tmp_path: Path, name: str) -> None:
     outside = tmp_path.parent / f"{tmp_path.name}-outside"
     outside.mkdir()
     (outside / "outside.yaml").write_text(SHARED)
@@ -292,7 +292,7 @@ def test_a_link_that_leads_elsewhere(folder: Path, tmp_path: Path, name: str) ->
     "name",
     ["/etc/shared.yaml", "../../shared.yaml", "a/../../shared.yaml", "..\\\\a.yaml", "c:x.yaml"],
 )
-def test_a_path_that_leads_elsewhere(folder: Path, name: str) -> None:
+def test_a_shared_file_path_that_leads_out_of_the_folder_is_refused(folder: Path, name: str) -> None:
     [message] = refusals(changed(folder / "one.yaml", "[shared.yaml]", f'["{name}"]'))
     assert message.startswith(
         "contracts/one.yaml:4:8: a shared file lies in the contract's folder, or in the one above it; found "

@@ -191,7 +191,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ],
     ids=["latin-1", "utf-16", "bom", "empty", "10-MB"],
 )
-def test_bytes_that_are_refused(file: Path, data: bytes, message: str) -> None:
+def test_invalid_bytes_in_a_contract_are_refused(file: Path, data: bytes, message: str) -> None:
     file.write_bytes(data)
     with pytest.raises(ContractError) as error:
         read(file)

@@ -87,7 +87,9 @@ def test_circular_folder_links_are_searched_only_once(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["waivers.yaml", "other.yaml"])
-def test_a_waiver_file_that_is_a_link_to_itself(folder: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_waiver_file_that_links_to_itself_is_an_error(
+    folder: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     (folder / name).symlink_to(name)
     [line] = checked(capsys, folder / "one.yaml", waivers=folder / name)
     assert line.startswith(f"contracts/{name}: error: a waiver file is a file; found a link that leads to none")
@@ -217,7 +219,7 @@ def test_a_wrong_name_is_not_compared_with_thousands(folder: Path) -> None:
 # --- names ---------------------------------------------------------------------------------------------------------
 
 
-def test_contract_ids_that_differ_in_case_only(folder: Path) -> None:
+def test_contract_ids_that_differ_only_in_case_are_refused(folder: Path) -> None:
     (folder / "two.yaml").write_text(text(id="One-V1"))
     assert refusals(folder) == [
         (

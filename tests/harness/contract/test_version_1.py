@@ -65,7 +65,7 @@ def refusal(path: Path) -> str:
     return str(error.value)
 
 
-def test_version_1_is_the_same_contract(toy: Toy) -> None:
+def test_a_version_1_contract_is_read_as_the_equal_version_2_contract(toy: Toy) -> None:
     new = load_contract(toy())
     loaded = load_contract(old(toy))
     assert (new.version, loaded.version) == (2, 1)

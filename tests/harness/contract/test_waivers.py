@@ -76,7 +76,7 @@ def test_an_invalid_waiver_file_is_refused_at_its_position(tmp_path: Path, text:
     assert str(found.value).startswith(f"{path}:")
 
 
-def test_every_error_is_named(tmp_path: Path) -> None:
+def test_every_error_of_a_waiver_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(ContractErrors) as found:
         load_waivers(write(tmp_path, HEAD + entry(owner=None) + entry(expires="soon")))
     assert len(found.value.errors) == 2

@@ -55,11 +55,11 @@ def test_a_composite_expects_the_worst_verdict_of_its_parts() -> None:
     assert expectation_for(both, fault(capture=LOST, host_syncs=DIFFERS)) == LOST
 
 
-def test_a_fault_of_another_kind_declares_nothing() -> None:
+def test_a_fault_declared_for_a_different_claim_kind_has_no_expectation() -> None:
     assert expectation_for(claim(CAPTURE), fault(prewarm=LOST)) is None
 
 
-def test_killed_is_status_reason_and_every_figure() -> None:
+def test_a_fault_is_killed_when_status_reason_and_every_figure_match() -> None:
     assert is_killed(DIFFERS, verdict(first_differing_step=1, steps_run=100))
 
 
@@ -101,7 +101,7 @@ def test_the_verdict_by_upstreams_number_is_read_from_the_bound_next_to_bit_equa
     assert upstream_alone_passes(claim(CAPTURE), verdict()) is None
 
 
-def test_a_bound_that_is_the_claim_itself_speaks_for_upstream() -> None:
+def test_a_claim_with_only_a_bound_gives_the_verdict_by_upstreams_number() -> None:
     assert upstream_alone_passes(claim(CAPTURE), verdict(first_exceeding_step=None)) is True
     assert upstream_alone_passes(claim(CAPTURE), verdict(first_exceeding_step=3)) is False
 

@@ -70,7 +70,7 @@ def test_a_drill_with_lanes_is_judged_again_from_folder_and_archive(
     assert capsys.readouterr().out.count("3 rows: 3 same") == 2
 
 
-def test_a_lane_that_is_taken_away_is_missed(directory: Path) -> None:
+def test_a_lane_removed_from_a_drill_is_reported_as_missing(directory: Path) -> None:
     shutil.rmtree(directory / CONTROL / "lane.1")
     again = rejudged(directory)
     assert [verdict.reason for verdict in again.judgement.verdicts] == ["worker_incomplete"]

@@ -69,7 +69,7 @@ def test_a_fault_that_declares_nothing_for_a_claim_is_an_error(tmp_path: Path) -
     )
 
 
-def test_faults_of_the_evidence_are_offered(loaded: LoadedContract) -> None:
+def test_faults_planted_in_evidence_are_known_to_drill_lint(loaded: LoadedContract) -> None:
     assert lint(loaded, describe) == []
 
 

@@ -97,7 +97,7 @@ def test_the_drill_matrix_lists_failed_controls_and_faults_not_run() -> None:
     assert "  not run  2 faults: needs_cuda: needs CUDA" in told
 
 
-def test_json_holds_the_record_and_the_directory() -> None:
+def test_the_drill_json_contains_the_record_and_the_run_directory() -> None:
     printed = json.loads(as_json(record(row()), Path("reports/x")))
     assert printed["run_directory"] == "reports/x"
     assert printed["rows"][0]["expected"] == {

@@ -46,7 +46,7 @@ def test_a_fault_in_a_baseline_also_executes_its_compared_candidates() -> None:
     assert {name: arm.replicas for name, arm in reduced(run).arms.items()} == {"plain": 2, "traced": 1}
 
 
-def test_a_chain_of_comparisons_executes_whole() -> None:
+def test_a_fault_in_a_chain_of_comparisons_executes_every_arm_of_the_chain() -> None:
     chain = {"untrained": "traced", "traced": "plain"}
     assert arms_to_execute(make(fault="f", fault_arms=["untrained"], baseline_of=chain)) == {
         "plain",

@@ -45,7 +45,7 @@ def place_of(loaded: LoadedContract, line: str, value: str) -> str:
     return f"{loaded.path}:{number}:{text.index(value, text.index(line)) + 1}"
 
 
-def test_emptied_demands_are_noticed(tmp_path: Path) -> None:
+def test_a_listed_fault_whose_demand_was_removed_is_reported(tmp_path: Path) -> None:
     loaded = changed(tmp_path, "gemm-backward-tiled-v1.yaml", "demands: {shared_memory_bytes: 2048, threads: 256}", "")
     left_out = "which 'C-TILE-BWD-001' does not demand: it will survive"
     assert messages(loaded) == [

@@ -85,7 +85,7 @@ def test_a_fault_of_the_evidence_executes_nothing() -> None:
     assert plan.faulted["c+w+paired+no_steps"].donor == "c+w+paired"
 
 
-def test_the_smallest_workload_that_this_machine_can_run() -> None:
+def test_a_drill_uses_the_smallest_workload_that_the_machine_can_run() -> None:
     on = {"big": BIG, "long": LONG, "cuda": CUDA, "cpu": CPU}
     assert rows(planned("one", on=on)) == [("one", "cpu")]
     assert rows(planned("one", on=on, machine=H200)) == [("one", "cuda")]
@@ -136,7 +136,7 @@ def test_a_fault_without_an_expectation_is_an_error_of_the_contract(fault: str) 
         planned(fault)
 
 
-def test_size_counts_memory_then_tokens() -> None:
+def test_workloads_are_ordered_by_memory_then_by_tokens() -> None:
     def size(**fields: Any) -> tuple[float, float, bool]:
         return size_of(Workload.model_validate({**CPU, **fields}))
 

@@ -88,7 +88,7 @@ def unnamed_fault(record: dict[str, Any]) -> None:
         (unnamed_fault, "stale_batch: the directory's contracts demand no such row"),
     ],
 )
-def test_a_changed_row_differs(
+def test_a_changed_row_of_a_drill_record_is_reported_as_a_difference(
     edit: Callable[[dict[str, Any]], None], told: str, directory: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     change(directory / FILE, edit)
@@ -139,7 +139,9 @@ def test_a_drill_record_edited_outside_its_rows_differs(
     assert " 0 differ " in line
 
 
-def test_a_survivor_that_is_called_not_run_differs(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_survivor_recorded_as_not_run_is_reported_as_a_difference(
+    directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Though a row of another claim may read its run."""
     change(directory / FILE, called_not_run)
     code, _, problems = check(directory, capsys)
@@ -155,7 +157,9 @@ def test_a_drill_record_that_lists_fewer_faults_than_planned_is_refused(director
         judged([directory])
 
 
-def test_changed_evidence_of_a_fault_differs(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_changed_evidence_of_a_faulted_run_is_reported_as_a_difference(
+    directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     series = directory / "evidence" / FAULTED / "traced.0.csv"
     shutil.copy(directory / "evidence" / CONTROL / "traced.0.csv", series)
     code, line, problems = check(directory, capsys)

@@ -134,7 +134,7 @@ def test_two_workers_at_a_time_agree_with_the_control_up_to_the_faulty_step(tmp_
     }
 
 
-def test_nothing_to_run_is_not_decided(tmp_path: Path) -> None:
+def test_a_drill_with_nothing_to_run_is_undecided(tmp_path: Path) -> None:
     path = write_contract(tmp_path, "stale_batch")
     path.write_text(path.read_text(encoding="utf-8").replace("device: cpu", "device: cuda"), encoding="utf-8")
     if environment.machine().cuda:

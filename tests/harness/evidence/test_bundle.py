@@ -52,7 +52,7 @@ def test_a_killed_writer_leaves_the_marker_under_the_temporary_name(tmp_path: Pa
     assert not read_bundle(writer.path).complete
 
 
-def test_a_directory_is_written_once(tmp_path: Path) -> None:
+def test_a_run_directory_cannot_be_written_twice(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     with pytest.raises(UsageError, match="written once"):
         BundleWriter(tmp_path / "run", header(), [LOADED])
@@ -123,7 +123,7 @@ def test_a_run_id_cannot_lead_out_of_the_directory(tmp_path: Path) -> None:
             bundle.evidence(name)
 
 
-def test_evidence_under_another_runs_name_is_garbage(tmp_path: Path) -> None:
+def test_evidence_stored_under_a_different_runs_name_is_a_garbage_death(tmp_path: Path) -> None:
     bundle = finished(tmp_path / "run", header())
     (bundle.path / "evidence" / RUN_ID).rename(bundle.path / "evidence" / "c+w+paired")
     death = bundle.evidence("c+w+paired").death

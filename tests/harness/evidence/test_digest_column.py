@@ -32,7 +32,7 @@ def test_a_digest_column_contains_only_its_own_digests() -> None:
     assert "\xe9" not in column(TEXTS)
 
 
-def test_equality_with_columns_and_lists() -> None:
+def test_a_digest_column_equals_columns_and_lists_of_the_same_digests() -> None:
     assert column(TEXTS) == column(TEXTS)
     assert column(TEXTS) == TEXTS
     assert column(TEXTS) != column(["b0", "b1", "", "b2"])

@@ -72,7 +72,9 @@ def test_a_gpu_is_described_by_what_its_driver_reports() -> None:
         ({"cuDeviceGetAttribute": 3}, True, True, "cuDeviceGetAttribute gave error 3"),
     ],
 )
-def test_a_driver_that_does_not_answer(failures: dict[str, int], present: bool, unreadable: bool, problem: str) -> None:
+def test_a_gpu_driver_that_does_not_answer_is_described_with_its_problem(
+    failures: dict[str, int], present: bool, unreadable: bool, problem: str
+) -> None:
     found = read(FakeDriver(**failures), present=present)
     assert (found.gpus, found.unreadable, found.problem) == ((), unreadable, problem)
 
@@ -99,7 +101,7 @@ def test_a_driver_that_does_not_answer(failures: dict[str, int], present: bool, 
         ),
     ],
 )
-def test_whether_torch_can_use_cuda(
+def test_the_machine_reports_whether_torch_can_use_cuda(
     monkeypatch: pytest.MonkeyPatch,
     found: Devices,
     torch: str | None,
@@ -120,7 +122,7 @@ def test_whether_torch_can_use_cuda(
     ("line", "cuda"),
     [("cuda: Optional[str] = '13.0'", "13.0"), ("cuda = '12.8'", "12.8"), ("cuda: Optional[str] = None", None)],
 )
-def test_the_cuda_version_that_torch_is_built_for(
+def test_the_machine_reports_the_cuda_version_that_torch_is_built_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, cuda: str | None
 ) -> None:
     package = tmp_path / "torch"

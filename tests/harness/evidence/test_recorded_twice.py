@@ -35,7 +35,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.mark.parametrize("record", TAGS)
-def test_a_record_twice_is_a_garbage_death(recorded: dict[str, Path], tmp_path: Path, record: str) -> None:
+def test_a_record_written_twice_is_a_garbage_death(recorded: dict[str, Path], tmp_path: Path, record: str) -> None:
     lines = recorded[record].read_text(encoding="utf-8").splitlines(keepends=True)
     (tmp_path / "run.json").write_bytes(recorded[record].with_name("run.json").read_bytes())
     (tmp_path / "records.jsonl").write_text("".join(lines), encoding="utf-8")

@@ -135,7 +135,9 @@ def test_a_damaged_record_is_a_garbage_death(directory: Path, line: str) -> None
         ([start(replica=1)], "records.jsonl: arm plain lacks replica 0"),
     ],
 )
-def test_records_that_do_not_fit_together(directory: Path, records: list[ArmStart | ArmEnd], detail: str) -> None:
+def test_contradictory_records_of_a_run_are_a_garbage_death(
+    directory: Path, records: list[ArmStart | ArmEnd], detail: str
+) -> None:
     with Recorder(directory) as recorder:
         for record in records:
             recorder.write(record)
@@ -173,7 +175,7 @@ def test_a_damaged_death_is_garbage(directory: Path) -> None:
 
 
 @pytest.mark.parametrize("what", ["phase", "write", "row", "heartbeat"])
-def test_every_write_is_a_heartbeat(directory: Path, what: str) -> None:
+def test_every_recorded_write_counts_as_a_heartbeat(directory: Path, what: str) -> None:
     with Recorder(directory) as recorder:
         os.utime(directory / "heartbeat", (0, 0))
         write = {

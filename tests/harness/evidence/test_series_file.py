@@ -72,7 +72,7 @@ def test_a_damaged_series_is_a_garbage_death(directory: Path, text: str, detail:
     assert detail in death.detail
 
 
-def test_a_link_is_not_followed(directory: Path) -> None:
+def test_a_series_file_that_is_a_link_is_not_followed(directory: Path) -> None:
     (directory / "elsewhere.csv").write_text(HEADER)
     (directory / "plain.0.csv").symlink_to(directory / "elsewhere.csv")
     with pytest.raises(Damaged, match="not a plain file"):

@@ -88,13 +88,13 @@ def value_of(run: Run, field: str) -> Any:
     return getattr(run if field in Run.model_fields else next(iter(run.arms.values())), field)
 
 
-def test_every_field_has_a_rule() -> None:
+def test_every_field_of_a_run_has_a_rule_for_sharing_evidence() -> None:
     """What a run gets a field for is served, or not, on purpose."""
     for rules in PURPOSES.values():
         assert set(rules) == {*Run.model_fields, *PlannedArm.model_fields} == set(FIELDS)
 
 
-def test_a_table_without_a_field_cannot_be_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sharing_table_that_lacks_a_field_cannot_be_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source, line = inspect.getsource(serving), '    "nudged": EQUAL,\n'
     assert line in source
     (tmp_path / "serving_without_a_rule.py").write_text(source.replace(line, ""))
@@ -106,7 +106,7 @@ def test_a_table_without_a_field_cannot_be_imported(tmp_path: Path, monkeypatch:
 @pytest.mark.parametrize("rules", PURPOSES.values(), ids=PURPOSES)
 @few
 @given(run=runs)
-def test_a_run_serves_itself(rules: Rules, run: Run) -> None:
+def test_evidence_of_a_run_can_be_used_for_an_equal_run(rules: Rules, run: Run) -> None:
     assert list(differences(run, run, rules)) == []
     if rules is not SAME and rules is not PART:
         assert list(differences(run, run, rules, {name: name for name in run.arms})) == []
@@ -115,7 +115,7 @@ def test_a_run_serves_itself(rules: Rules, run: Run) -> None:
 @pytest.mark.parametrize("rules", PURPOSES.values(), ids=PURPOSES)
 @few
 @given(run=runs, other=runs)
-def test_a_run_that_contains_more_than_requested_serves_the_request(rules: Rules, run: Run, other: Run) -> None:
+def test_evidence_of_a_run_with_more_work_than_requested_can_be_used(rules: Rules, run: Run, other: Run) -> None:
     for field, rule in rules.items():
         more = value_of(other, field)
         if rule is AT_LEAST:
@@ -131,7 +131,7 @@ def test_a_run_that_contains_more_than_requested_serves_the_request(rules: Rules
 @pytest.mark.parametrize("rules", PURPOSES.values(), ids=PURPOSES)
 @few
 @given(run=runs, other=runs)
-def test_a_run_with_less_or_different_work_does_not_serve_the_request(rules: Rules, run: Run, other: Run) -> None:
+def test_evidence_of_a_run_with_less_or_different_work_cannot_be_used(rules: Rules, run: Run, other: Run) -> None:
     for field, rule in rules.items():
         there = value_of(other, field)
         host = changed(run, field, lambda _: there)  # noqa: B023
@@ -152,7 +152,7 @@ def _flags(value: Any) -> Any:
 
 @few
 @given(host=runs, guest=runs)
-def test_a_widened_run_serves_the_host_as_before(host: Run, guest: Run) -> None:
+def test_evidence_of_a_widened_run_can_still_be_used_for_its_original_contract(host: Run, guest: Run) -> None:
     part = of_arms(guest, {name: name for name in guest.arms})
     wider = widened(host, part)
     assert serves(wider, host, {**SHARED, "baseline_of": DONATED["baseline_of"]}, {name: name for name in host.arms})
@@ -160,7 +160,9 @@ def test_a_widened_run_serves_the_host_as_before(host: Run, guest: Run) -> None:
 
 @few
 @given(host=runs, guest=runs, arms=st.permutations(NAMES))
-def test_a_widened_run_serves_a_guest_that_trains_alike(host: Run, guest: Run, arms: list[str]) -> None:
+def test_evidence_of_a_widened_run_can_be_used_for_a_contract_with_the_same_training(
+    host: Run, guest: Run, arms: list[str]
+) -> None:
     """Under any names: where the arms that it takes are the guest's own, all that it lacks is what it may be given."""
     own = {name: getattr(host, name) for name in ("probe", "process", "measurement", "workload", "settings", "fault")}
     alike = guest.model_copy(update={**own, "data": host.data, "model_directory": host.model_directory})
@@ -170,7 +172,7 @@ def test_a_widened_run_serves_a_guest_that_trains_alike(host: Run, guest: Run, a
     assert serves(widened(empty, of_arms(alike, mapping)), alike, SHARED, mapping)
 
 
-def test_a_comparison_that_the_guest_did_not_ask_for() -> None:
+def test_evidence_with_a_gradient_comparison_that_was_not_requested_cannot_be_used() -> None:
     """The guest's own process would leave gradients without differences; a judge of a drill reads them as they are."""
     arms = {name: PlannedArm(arm=Arm(), system="a:B") for name in NAMES}
     workload = Workload(model="m", batch_size=1, seq_len=1, steps=1)

@@ -78,7 +78,7 @@ def test_a_verdict_file_that_only_a_lax_parser_reads_as_equal_is_reported(was: s
     assert other_than(changed.encode(), [verdict()]) == "the evidence gives other verdicts"
 
 
-def test_a_key_twice_is_another_file() -> None:
+def test_a_verdict_file_with_a_repeated_key_does_not_equal_the_stored_verdicts() -> None:
     text = verdict_text([verdict()]).replace('"planned": 1', '"planned": 2, "planned": 1')
     assert other_than(text.encode(), [verdict()]) == "the evidence gives other verdicts"
 

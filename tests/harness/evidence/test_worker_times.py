@@ -50,7 +50,7 @@ def test_older_evidence_has_no_clock_times(directory: Path) -> None:
     assert not read.clocked
 
 
-def test_a_phase_without_a_moment_is_not_on_the_clock(directory: Path) -> None:
+def test_a_phase_without_a_start_time_is_left_out_of_clock_times(directory: Path) -> None:
     record(directory, PHASE, Phase(name="timed", seconds=1.0))
     write_process_times(directory, ProcessTimes(started=1.0, ended=9.0))
     assert not read_times(directory)[0].clocked
@@ -74,7 +74,7 @@ def test_damaged_phase_records_are_left_out_of_the_worker_times(directory: Path)
     assert read_times(directory)[0].phases == [PHASE]
 
 
-def test_workers_that_were_set_aside_come_first_and_in_order(directory: Path) -> None:
+def test_worker_times_list_earlier_attempts_first_and_in_order(directory: Path) -> None:
     for number in (10, 2):
         aside = directory / f"attempt.{number}"
         aside.mkdir()

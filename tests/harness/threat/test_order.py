@@ -240,14 +240,14 @@ def test_no_command_starts_after_project_code(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("arguments", [["--version"], ["--help"], ["verify", "--help"]])
-def test_help_and_version_are_given_behind_code_of_the_project(tmp_path: Path, arguments: list[str]) -> None:
+def test_help_and_version_are_printed_even_after_code_of_the_project_ran(tmp_path: Path, arguments: list[str]) -> None:
     (tmp_path / "sitecustomize.py").write_text(SITE)
     ended = begun(arguments, tmp_path, str(tmp_path))
     assert (ended.returncode, (tmp_path / "seen").exists()) == (0, True), ended.stderr
 
 
 @pytest.mark.parametrize("of_python", [True, False])
-def test_a_link_of_pythons_own_into_the_working_directory_is_not_project_code(
+def test_a_link_of_the_python_installation_into_the_working_directory_is_not_project_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, of_python: bool
 ) -> None:
     (tmp_path / "usr").mkdir()

@@ -131,7 +131,7 @@ def test_an_incomplete_commit_id_is_a_usage_error(harness: Call, asked: str) -> 
 
 
 @pytest.mark.parametrize(("days", "code"), [(-1, 1), (1, 12)])
-def test_a_run_from_before_is_refused(harness: Call, days: int, code: int) -> None:
+def test_a_run_older_than_the_not_before_date_is_refused(harness: Call, days: int, code: int) -> None:
     harness("verify", "contracts", "--gate", "--name", "run")
     assert harness("judge", "--gate", "--not-before", day(days), RUN)[0] == code
 
@@ -166,7 +166,9 @@ def test_a_narrowing_forged_in_a_header_drops_no_unit(harness: Call) -> None:
 @pytest.mark.parametrize(
     "asked", [("--workload", "hold"), ("--claim", "SCRIPT-01"), ("--claim", "OTHER-001", "--workload", "held")]
 )
-def test_a_part_that_no_contract_has_is_a_mistake_of_the_call(harness: Call, asked: tuple[str, ...]) -> None:
+def test_selecting_a_claim_or_workload_that_no_contract_has_is_a_usage_error(
+    harness: Call, asked: tuple[str, ...]
+) -> None:
     """A mistyped name would ask for nothing, and the run's own narrowing would open the gate."""
     from scripted_system import contract_text
 
