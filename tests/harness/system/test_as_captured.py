@@ -40,7 +40,7 @@ def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     del sys.modules["a_checking_library"]
 
 
-def test_a_step_whose_library_looks_at_values_unless_captured_is_recorded(library: Any) -> None:
+def test_a_step_whose_library_reads_values_only_outside_captures_can_be_recorded(library: Any) -> None:
     weight, values = torch.tensor([1.0, 2.0]), torch.tensor([3.0, 4.0])
 
     def body() -> Tensor:
@@ -69,7 +69,7 @@ def test_the_simulated_capture_flag_is_restored_after_the_block(library: Any) ->
     assert not library.is_capturing()
 
 
-def test_torch_itself_is_not_told_of_the_simulated_capture() -> None:
+def test_torch_itself_does_not_see_the_simulated_capture() -> None:
     """An optimizer that is told of a capture demands to be `capturable`."""
     of_torch: dict[str, Any] = {"__name__": "torch.optim.optimizer", "torch": torch}
     exec("def ask():\n    return torch.cuda.is_current_stream_capturing()\n", of_torch)  # noqa: S102

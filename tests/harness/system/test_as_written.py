@@ -156,7 +156,7 @@ def test_compiled_code_is_watched_and_recorded_uncompiled(make: Callable[[], Tra
     assert all(place.startswith("tests/harness/system/test_as_written.py:") for place in record.as_written)
 
 
-def test_a_step_without_compiled_code_has_none_noted() -> None:
+def test_no_compiled_call_is_noted_for_a_step_without_compiled_code() -> None:
     with System(lambda: training(model := nn.Linear(4, 3), model)).open(WORKLOAD, Arm(capture="step")) as run:
         run.step(0)
         assert list(run.capture_record().as_written) == []

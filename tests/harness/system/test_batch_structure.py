@@ -100,7 +100,7 @@ def test_tensors_of_every_batch_structure_have_names(structure: str) -> None:
         assert set(run.inputs()) == STRUCTURES[structure][2]
 
 
-def test_a_tensor_replaced_leaves_the_rest_of_the_batch() -> None:
+def test_replacing_a_tensor_leaves_the_rest_of_the_batch_unchanged() -> None:
     assert with_tensors(({"ids": 1, "text": "a"}, [2]), {"0.ids": 5}) == ({"ids": 5, "text": "a"}, [2])
     assert with_tensors(1, {"batch": 2}) == 2
 

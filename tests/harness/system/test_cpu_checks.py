@@ -164,7 +164,7 @@ def test_reading_a_random_number_is_no_sync_and_cannot_be_recorded() -> None:
 
 
 @pytest.mark.parametrize("optimizer", [torch.optim.Adamax, torch.optim.NAdam, torch.optim.RAdam, torch.optim.Adam])
-def test_counters_of_an_optimizer_lie_on_the_host_and_cannot_be_recorded(optimizer: Any) -> None:
+def test_optimizer_counters_on_the_host_prevent_a_recording(optimizer: Any) -> None:
     """As on a GPU: there torch does not wait for them, and captures no optimizer without `capturable`."""
 
     class Trains(Looking):
@@ -306,14 +306,16 @@ def test_a_capturable_optimizer_is_recorded_on_a_cpu(kind: str) -> None:
     ("kind", "dtype", "flag"),
     [("NAdam", None, "capturable"), ("Adam", None, "fused"), ("Adam", torch.complex64, "capturable")],
 )
-def test_an_optimizer_that_reads_its_count_reports_the_form_that_does_not(kind: str, dtype: Any, flag: str) -> None:
+def test_a_capture_stopped_by_an_optimizers_step_count_names_the_flag_that_avoids_it(
+    kind: str, dtype: Any, flag: str
+) -> None:
     system = Trained(partial(getattr(torch.optim, kind), lr=0.1), dtype)
     system.inside = False
     _, record = losses_of(system, "step")
     assert f"; make {kind} with `{flag}=True`;" in str(record.failure)
 
 
-def test_an_average_that_reads_its_count_belongs_after_the_step() -> None:
+def test_a_weight_average_that_reads_its_count_gets_the_advice_to_run_after_the_step() -> None:
     system = Trained()
     _, record = losses_of(system, "step")
     assert "do it after the step: `StepFunction(…, after=…)`" in str(record.failure)

@@ -135,7 +135,7 @@ def test_a_system_description_arrives_unchanged(name: str) -> None:
     assert from_plain(to_plain(given)) == given
 
 
-def test_every_field_arrives_as_it_was_given() -> None:
+def test_every_field_of_a_system_description_is_transferred_unchanged() -> None:
     fault = FaultDescription(
         "a", "b", "both", {"C-1": Expectation("ERROR", "r", {"n": 1, "x": 0.1, "y": True})}, "cuda"
     )
@@ -157,13 +157,15 @@ def test_every_field_arrives_as_it_was_given() -> None:
 @pytest.mark.parametrize(
     "change", [{"more": 1}, {"models": [1]}, {"faults": {"a": {}}}, {"arm_options": {"a": {}}}, {"name": None}]
 )
-def test_an_answer_that_is_no_description_is_refused(change: dict[str, object]) -> None:
+def test_an_answer_that_is_not_a_system_description_is_refused(change: dict[str, object]) -> None:
     plain = to_plain(SystemDescription("a", "b", (), {}, {}, frozenset()))
     with pytest.raises(NotADescription):
         from_plain({**plain, **change})
 
 
-def test_a_known_name_is_the_last_answer_under_any_import_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_system_name_already_described_is_reused_under_any_import_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """pytest changes `sys.path` between a plan and its run directory: no user code may run a second time."""
     shipped = SHIPPED[0]
     name = describe(shipped).name

@@ -36,7 +36,7 @@ MADE_OF_NUMBERS: dict[str, tuple[Callable[[], Tensor], Any]] = {
 
 
 @pytest.mark.parametrize("name", MADE_OF_NUMBERS)
-def test_a_tensor_created_from_constants_gets_its_first_value_back(name: str) -> None:
+def test_a_tensor_created_from_constants_is_restored_to_its_first_value(name: str) -> None:
     make, expected = MADE_OF_NUMBERS[name]
     with FirstValues() as seen:
         tensor = make()

@@ -160,7 +160,7 @@ def test_a_number_that_a_later_step_reads_is_named_with_line(changes: Callable[[
     assert (found.startswith(f"{read} at "), THIS in found) == (True, True), found
 
 
-def test_a_number_that_c_code_insists_on_is_read() -> None:
+def test_a_number_passed_to_c_code_counts_as_read() -> None:
     assert reading_of(annealed) == "given to code that takes no stand-in"
 
 

@@ -39,6 +39,6 @@ def test_a_library_that_waits_is_named_with_the_users_line_that_calls_it(step: C
         fake_pass(lambda: step(batch), dict)
 
 
-def test_code_that_torch_compiled_is_nobodys() -> None:
+def test_code_generated_by_torch_compile_is_skipped_when_the_users_line_is_searched() -> None:
     frames = [("/home/u/script.py", 3), ("/tmp/torchinductor_u/ab/cab.py", 40)]
     assert innermost(frames) == Place("script.py", 3)

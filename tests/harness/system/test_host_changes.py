@@ -151,7 +151,7 @@ def test_host_changes_keyed_by_a_parameter_are_named_by_the_parameters_position(
     assert [*map(id, trainer.velocities)] == [*map(id, trainer.parameters)]
 
 
-def test_results_under_a_parameter_are_kept_up_with_replays() -> None:
+def test_results_stored_under_a_parameter_are_updated_by_each_replay() -> None:
     trainer = ByParameter()
 
     def step() -> Tensor:
@@ -195,7 +195,7 @@ def test_state_updated_by_replays_is_named_only_if_replays_read_its_old_value(re
     assert traced.host_changes == named
 
 
-def test_a_result_that_a_step_appends_to_a_log_is_named_and_hinders_no_replay() -> None:
+def test_a_result_that_a_step_appends_to_a_log_is_named_and_does_not_prevent_replays() -> None:
     trainer = Trainer()
 
     def body() -> Tensor:

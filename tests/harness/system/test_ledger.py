@@ -105,7 +105,7 @@ def test_an_error_inside_the_ledger_does_not_stop_the_step(monkeypatch: pytest.M
     assert ledger.failure == "ZeroDivisionError: division by zero"
 
 
-def test_an_error_of_the_step_is_the_steps() -> None:
+def test_an_error_raised_by_the_step_under_the_ledger_is_raised_unchanged() -> None:
     ledger = Ledger()
     with pytest.raises(RuntimeError, match="size"), ledger:
         torch.ones(3) + torch.ones(4)

@@ -78,7 +78,7 @@ def test_a_tensor_sharded_over_one_rank_is_not_replicated(alone: DeviceMesh) -> 
 
 
 @pytest.mark.usefixtures("four_ranks")
-def test_elements_are_counted_here_and_in_all_ranks() -> None:
+def test_elements_of_sharded_tensors_are_counted_for_this_rank_and_for_all_ranks() -> None:
     mesh = init_device_mesh("cpu", (4,))
     tensors = [spread(EIGHT, mesh, "a part"), spread(EIGHT, mesh, "the whole"), EIGHT]
     assert sharded_tensors.elements(tensors) == (24, 48)
@@ -92,7 +92,7 @@ def test_a_sharded_tensor_has_the_digest_of_the_whole_tensor(alone: DeviceMesh) 
     assert largest_difference(ours, EIGHT + 1) == largest_difference(EIGHT + 1, ours) == 1.0
 
 
-def test_two_sharded_tensors_of_a_shape_are_two(alone: DeviceMesh) -> None:
+def test_two_sharded_tensors_of_equal_shape_are_distinguished(alone: DeviceMesh) -> None:
     one, other = (spread(EIGHT.clone(), alone, "a part") for _ in range(2))
     assert same(one) == same(one.detach())
     assert same(one) != same(other)
@@ -142,7 +142,7 @@ def test_changes_of_a_trial_step_to_sharded_state_are_undone(alone: DeviceMesh) 
     assert digests(state()) == before
 
 
-def test_a_step_on_shards_is_not_recorded_and_trains_on(alone: DeviceMesh) -> None:
+def test_a_step_on_shards_is_not_recorded_and_training_continues(alone: DeviceMesh) -> None:
     """A pass on tensors without values would leave FSDP2's own buffers without them."""
     model = sharded(nn.Linear(4, 4), alone)
 

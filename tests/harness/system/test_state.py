@@ -178,7 +178,7 @@ def test_optimizer_state_created_in_lists_and_attributes_starts_again_from_zero(
     assert [float(tensor.sum()) for tensor in optimizer.kept()] == [0.0] * 3
 
 
-def test_state_under_a_name_is_found() -> None:
+def test_nested_optimizer_state_under_a_plain_name_is_found() -> None:
     _, optimizer = parameter_and(Nested)
     found = found_state(optimizer)["optimizer"]
     assert {name: float(found[name].sum()) for name in found if "lr" not in name and "held" not in name} == {
@@ -209,7 +209,7 @@ def test_a_users_optimizer_with_the_name_of_a_torch_optimizer_starts_with_its_ow
     assert optimizer.state[parameter]["average"].tolist() == [1.0] * 3
 
 
-def test_a_buffer_that_moved_once_stays_noted() -> None:
+def test_a_buffer_that_moved_once_stays_recorded_as_moved() -> None:
     buffers = {"a": torch.zeros(2), "b": torch.zeros(2)}
     addresses = StaticAddresses(lambda: buffers)
     addresses.remember()
@@ -441,7 +441,9 @@ def test_the_state_of_an_optimizer_in_a_librarys_wrapper_is_restored_and_found_o
 
 
 @pytest.mark.parametrize("on_fake_tensors", [False, True])
-def test_memory_that_a_step_put_in_the_place_of_a_parameters_is_taken_back(on_fake_tensors: bool) -> None:
+def test_memory_assigned_to_a_parameter_by_a_trial_step_is_replaced_by_the_original_memory(
+    on_fake_tensors: bool,
+) -> None:
     """As an optimizer in eight bits does, or an evaluation that swaps averaged weights in."""
     parameter = nn.Parameter(torch.ones(3))
     buffer, empty = torch.ones(2), torch.zeros(0)

@@ -128,13 +128,13 @@ class Classes(Example):
         return of_classes, lambda index: {"x": (torch.arange(8) + index) % 4}, parameters
 
 
-def test_classes_whose_number_is_given_are_captured_on_a_cpu_as_on_a_gpu() -> None:
+def test_one_hot_with_a_given_number_of_classes_can_be_captured_on_cpu_and_gpu() -> None:
     plain, _ = losses_of(Classes(4), "none")
     captured, run = losses_of(Classes(4), "step")
     assert (captured, run.final[2].captured) == (plain, True)  # type: ignore[attr-defined]
 
 
-def test_classes_whose_number_is_read_from_them_are_not_captured() -> None:
+def test_one_hot_that_reads_its_number_of_classes_from_data_is_not_captured() -> None:
     _, run = losses_of(Classes(-1), "step", steps=2)
     assert not run.final[2].captured  # type: ignore[attr-defined]
 

@@ -63,7 +63,7 @@ def test_replay_trains_bitwise_like_the_plain_step_from_step_zero() -> None:
     assert traced.replays == 30
 
 
-def test_recording_leaves_no_trace() -> None:
+def test_recording_a_step_leaves_state_and_random_numbers_unchanged() -> None:
     tiny = Tiny()
     tiny.prepare(0)
     before = {name: tensor.detach().clone() for name, tensor in tiny.state().items()}

@@ -51,21 +51,21 @@ def written(unwatched: Written) -> Written:
     return unwatched
 
 
-def test_random_numbers_drawn_while_a_module_is_imported_are_put_back(written: Written) -> None:
+def test_random_numbers_drawn_while_a_module_is_imported_are_restored(written: Written) -> None:
     written(drawing_module=DRAWS)
     before = seen()
     importlib.import_module("drawing_module")
     assert seen() == before
 
 
-def test_random_numbers_drawn_after_a_nested_import_are_put_back(written: Written) -> None:
+def test_random_numbers_drawn_after_a_nested_import_are_restored(written: Written) -> None:
     written(drawing_module=DRAWS, outer_module=f"import drawing_module\n{DRAWS}")
     before = seen()
     importlib.import_module("outer_module")
     assert seen() == before
 
 
-def test_random_numbers_drawn_by_a_failing_import_and_the_next_import_are_put_back(written: Written) -> None:
+def test_random_numbers_drawn_by_a_failing_import_and_the_next_import_are_restored(written: Written) -> None:
     written(raising_module=f"{DRAWS}raise OSError", drawing_module=DRAWS)
     before = seen()
     with pytest.raises(OSError):
@@ -96,7 +96,7 @@ def test_an_import_in_another_thread_restores_no_random_state(written: Written) 
     assert seen() == now
 
 
-def test_generators_are_put_back_within_a_pass_over_fake_tensors(written: Written) -> None:
+def test_generators_are_restored_within_a_pass_over_fake_tensors(written: Written) -> None:
     written(drawing_module=DRAWS.replace(", torch.rand(1)", "").replace(", torch", ""))
     before = seen()
     with FakeTensorMode(allow_non_fake_inputs=True):
