@@ -33,7 +33,7 @@ def test_a_list_is_validated_only_to_its_first_wrong_item() -> None:
     assert _errors('{"items": [{"number": 1}, {}, {}, {}]}') == [("items", 1, "number")]
 
 
-def test_a_mapping_ends_with_the_hundred_of_which_some_are_wrong() -> None:
+def test_validating_a_mapping_stops_after_a_hundred_errors() -> None:
     text = ", ".join(f'"{number}": "x"' for number in range(1_000))
     assert _errors(f'{{"counts": {{{text}}}}}') == [("counts", str(number)) for number in range(MOST_KEYS)]
 
@@ -43,7 +43,7 @@ def test_a_wrong_entry_of_a_large_mapping_is_named_by_its_key() -> None:
     assert _errors(f'{{"counts": {{{text}}}}}') == [("counts", "789")]
 
 
-def test_mappings_in_mappings_and_lists_in_a_model_of_a_model_end_early_too() -> None:
+def test_validating_nested_mappings_and_lists_stops_early_too() -> None:
     inner = ", ".join(f'"{number}": {{}}' for number in range(1_000))
     found = _errors(f'{{"nested": {{"a": {{{inner}}}, "b": {{{inner}}}}}}}')
     assert len(found) == 2 * MOST_KEYS

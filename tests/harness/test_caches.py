@@ -25,7 +25,7 @@ def _private(temporary: Path) -> Path:
     return temporary / f"contract-harness-{os.getuid()}"
 
 
-def test_a_home_that_takes_files_keeps_its_caches(tmp_path: Path) -> None:
+def test_a_writable_home_folder_keeps_its_caches(tmp_path: Path) -> None:
     assert moved_caches({"HOME": str(tmp_path)}) == {}
 
 
@@ -41,7 +41,7 @@ def test_caches_of_an_unusable_home_move_to_a_private_folder(home: str, tmp_path
     assert _private(temporary).stat().st_mode & 0o777 == 0o700
 
 
-def test_a_home_without_permission_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_home_folder_without_write_permission_is_recognized(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is refused to root, so that it is asked for by hand."""
     monkeypatch.setattr("os.access", lambda path, _: Path(path) != tmp_path)
     assert moved_caches({"HOME": str(tmp_path)}).keys() == NAMES

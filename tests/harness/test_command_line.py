@@ -164,7 +164,7 @@ class Collector:
     ("arguments", "calls"),
     [(["explain", "F-PTX-001"], ["freeze", "enable"]), (["check", "contracts/ptx-target-parity-v1.yaml"], [])],
 )
-def test_garbage_is_looked_for_once_all_is_imported_but_by_check(
+def test_garbage_collection_starts_after_all_imports_except_for_check(
     ended: Ended, monkeypatch: pytest.MonkeyPatch, arguments: list[str], calls: list[str]
 ) -> None:
     monkeypatch.setattr("harness.cli.application.gc", collector := Collector())
@@ -217,7 +217,7 @@ def test_an_unknown_claim_is_answered_with_the_nearest(ended: Ended) -> None:
 @given(
     st.lists(st.text("ab", min_size=1, max_size=12), max_size=12).map(" ".join), st.integers(1, 40), st.integers(0, 50)
 )
-def test_a_broken_text_keeps_its_words_within_the_width(text: str, width: int, hang: int) -> None:
+def test_a_wrapped_text_keeps_its_words_within_the_width(text: str, width: int, hang: int) -> None:
     lines = [" " * indent + text[start:end] for indent, start, end in broken(text, width, hang)]
     assert " ".join(lines).split() == text.split()
     assert all(len(line) <= width or len(line.split()) == 1 for line in lines)

@@ -52,7 +52,7 @@ def test_escaping_several_lines_keeps_the_line_breaks(text: str) -> None:
 
 
 @given(st.recursive(TEXTS, lambda inner: st.lists(inner) | st.dictionaries(TEXTS, inner)))
-def test_json_keeps_its_value_and_is_obeyed_by_nobody(value: object) -> None:
+def test_escaped_json_keeps_its_value_and_contains_no_active_control_sequence(value: object) -> None:
     shown = escaped_json(json.dumps(value, ensure_ascii=False, indent=2))
     assert json.loads(shown) == value
     assert obeyed(shown) == []

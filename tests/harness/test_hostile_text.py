@@ -172,7 +172,7 @@ def test_hostile_text_in_a_run_is_escaped_everywhere(
 
 
 @pytest.mark.parametrize("page", ["summary.md", "junit.xml"])
-def test_pages_that_logs_show(run: Path, page: str) -> None:
+def test_hostile_text_in_pages_printed_to_logs_is_escaped(run: Path, page: str) -> None:
     text = (run / page).read_text(encoding="utf-8")
     assert obeyed(text) == []
     assert "set-output" in text.replace("\\", "")
@@ -197,7 +197,7 @@ def test_hostile_text_in_a_run_header_is_escaped(called: Called, run: Path, argu
     assert obeyed(text) == []
 
 
-def test_a_file_of_evidence_that_is_damaged(called: Called, run: Path) -> None:
+def test_hostile_text_in_a_damaged_run_header_is_escaped(called: Called, run: Path) -> None:
     hostile_header(run, units=HOSTILE, **{HOSTILE: 1})
     printed = called("judge", run)
     assert printed[0] == 12

@@ -149,7 +149,7 @@ def test_an_uninterrupted_gate_reports_no_resumption(player: Player) -> None:
     assert json.loads(session.judgement_json(judgement))["resumed"] == []
 
 
-def test_a_run_that_died_of_itself_stays_an_error(player: Player) -> None:
+def test_a_run_that_died_without_the_interruption_stays_an_error(player: Player) -> None:
     """A gate is no way to try again until it holds: what killed the worker may be gone, and the ERROR stays."""
     interrupted(player, "error", "held", at=2)
     death = DIRECTORY / "evidence" / NAMES["error"] / "death.json"
@@ -240,7 +240,7 @@ CHANGES: dict[str, tuple[Callable[[], object], str]] = {
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_a_directory_that_was_changed_is_refused(player: Player, name: str) -> None:
+def test_resuming_a_changed_run_directory_is_refused(player: Player, name: str) -> None:
     interrupted(player, "held", "violated", at=2)
     change, found = CHANGES[name]
     change()
@@ -278,7 +278,7 @@ def test_resuming_with_different_options_is_refused(player: Player, name: str) -
     assert "run it anew, without --resume" in str(refused.value)
 
 
-def test_data_that_changed_meanwhile_are_refused(player: Player) -> None:
+def test_resuming_with_changed_data_is_refused(player: Player) -> None:
     Path("data.txt").write_text("before")
     interrupted(player, "held", "violated", at=2, data=Path("data.txt"))
     Path("data.txt").write_text("behind it")
@@ -301,7 +301,9 @@ MACHINES: dict[str, tuple[str, object, str]] = {
 
 
 @pytest.mark.parametrize("name", MACHINES)
-def test_another_machine_or_harness_is_refused(player: Player, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_resuming_on_a_different_machine_or_harness_is_refused(
+    player: Player, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
     interrupted(player, "held", "violated", at=2)
     function, value, found = MACHINES[name]
     monkeypatch.setattr(f"harness.{function}", lambda *_: value)
@@ -490,9 +492,7 @@ TRAINERS: dict[str, tuple[Callable[[], None], str]] = {
 
 
 @pytest.mark.parametrize("name", TRAINERS)
-def test_a_trainer_that_changed_meanwhile_is_refused(
-    player: Player, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_resuming_with_a_changed_trainer_is_refused(player: Player, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """The system's module is the same, and imports another one within a function."""
     change, found = TRAINERS[name]
     monkeypatch.syspath_prepend(str(Path.cwd()))

@@ -97,7 +97,7 @@ def harness(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, s
 
 
 @pytest.mark.parametrize(("command", "wrong"), STOPPED)
-def test_commands_stop_where_check_does(
+def test_commands_stop_at_contract_errors_that_check_reports(
     folder: Path, capsys: pytest.CaptureFixture[str], wrong: Callable[[Path], str], command: tuple[str, ...]
 ) -> None:
     error = wrong(folder)
@@ -130,7 +130,7 @@ def test_an_invalid_contract_ends_pytest_with_the_commands_code(folder: Path, py
     assert pytester.runpytest_inprocess("contracts").ret == 11
 
 
-def test_a_sound_folder_is_collected_as_ever(folder: Path, pytester: pytest.Pytester) -> None:
+def test_pytest_collects_a_folder_of_valid_contracts(folder: Path, pytester: pytest.Pytester) -> None:
     (folder / "spare.yaml").write_text(SHARED.replace("non}", "none}"))
     result = pytester.runpytest_inprocess("contracts")
     result.assert_outcomes(passed=1)

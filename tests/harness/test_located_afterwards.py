@@ -55,7 +55,7 @@ def verified(
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
-def test_an_interruption_leaves_the_run_whole(
+def test_an_interruption_while_locating_a_difference_leaves_the_run_complete(
     contracts: Path, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
 ) -> None:
     def locates(_folder: Path) -> None:
@@ -76,7 +76,9 @@ def test_evidence_of_a_located_difference_is_sealed(contracts: Path, monkeypatch
 
 
 @pytest.mark.parametrize("error", [IndexError, KeyError, ValueError, MemoryError, OSError])
-def test_an_error_costs_the_answer(contracts: Path, monkeypatch: pytest.MonkeyPatch, error: type[Exception]) -> None:
+def test_an_error_while_locating_a_difference_drops_only_its_answer(
+    contracts: Path, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+) -> None:
     def locates(_folder: Path) -> None:
         raise error
 
@@ -166,7 +168,9 @@ def test_damaged_evidence_of_a_located_difference_does_not_stop_the_judging(
     assert [str(verdict.status) for verdict in rejudged(RUN).judgement.verdicts] == ["PASS", "FAIL"]
 
 
-def test_the_claim_is_named_while_it_is_located(contracts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_progress_names_the_claim_whose_difference_is_being_located(
+    contracts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     watch = Progress(stream=io.StringIO())
     verified(contracts, monkeypatch, lambda _folder: None, watch)
     _, located, phase = watch.parts()

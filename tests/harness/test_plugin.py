@@ -104,7 +104,7 @@ def test_pytest_collects_the_files_that_the_commands_read(pytester: pytest.Pytes
         (("-p", "xdist.plugin", "-n", "1", "-m", "contract"), True),
     ],
 )
-def test_contracts_train_where_somebody_asks_for_them_and_are_named_where_nobody_does(
+def test_pytest_runs_contracts_only_on_request_and_otherwise_reports_them_as_not_run(
     pytester: pytest.Pytester, project: Write, words: tuple[str, ...], ran: bool
 ) -> None:
     project("held")
@@ -238,7 +238,7 @@ def test_a_unit_skipped_by_a_mark_keeps_the_gate_closed(
         (("violated",), "--contract-gate", 10),
     ],
 )
-def test_a_session_that_somebody_ends_with_0_has_not_finished(
+def test_a_pytest_session_ended_early_with_code_0_counts_as_unfinished(
     behaviours: tuple[str, ...], gate: str, code: int, pytester: pytest.Pytester, project: Write
 ) -> None:
     project(*behaviours)
@@ -330,7 +330,9 @@ def test_junit_carries_verdicts_and_figures(pytester: pytest.Pytester, project: 
     assert results == [[], ["failure"], ["error"], ["skipped"]]
 
 
-def test_the_run_directory_is_that_of_the_command_line(drawn: None, pytester: pytest.Pytester, project: Write) -> None:
+def test_pytest_writes_the_same_run_directory_as_the_command_line(
+    drawn: None, pytester: pytest.Pytester, project: Write
+) -> None:
     from harness.cli import judge
 
     project("held", "violated")
@@ -474,7 +476,7 @@ def test_a_broken_contract_is_an_error_of_collection(pytester: pytest.Pytester, 
     ],
     ids=["on its last day", "the day after"],
 )
-def test_a_waiver_holds_until_its_date(
+def test_a_waiver_applies_under_pytest_until_its_date(
     pytester: pytest.Pytester, project: Write, days: int, code: int, outcomes: dict[str, int], counted: str
 ) -> None:
     folder = project("held", "violated")

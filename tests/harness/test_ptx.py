@@ -133,5 +133,5 @@ def test_each_cuda_version_has_its_newest_ptx_version(cuda: tuple[int, int], ver
     assert newest_version(cuda) == version
 
 
-def test_a_target_writes_itself() -> None:
+def test_a_ptx_target_is_printed_with_its_suffix() -> None:
     assert str(Target(90, "a")) == "sm_90a"

@@ -46,7 +46,9 @@ def folder(run_that_held: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     + [f"history runs --out {place}" for place in ("FILE/a", LONG)],
     ids=lambda words: words.replace("/", "_").replace(LONG, "LONG"),
 )
-def test_a_path_that_takes_nothing_is_usage(words: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_output_path_that_cannot_be_written_is_a_usage_error_before_any_run(
+    words: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def executed(*_: object, **__: object) -> None:
         raise AssertionError("something was run")
 

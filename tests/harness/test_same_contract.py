@@ -112,12 +112,14 @@ def test_evidence_is_refused_for_a_contract_that_differs_from_the_executed_one(t
     ],
     ids=["title", "why", "falsified_by", "memory", "bound", "guard"],
 )
-def test_texts_bounds_and_guards_are_todays_contracts(text: str, old: str, new: str) -> None:
+def test_evidence_is_judged_by_the_texts_bounds_and_guards_of_the_current_contract(
+    text: str, old: str, new: str
+) -> None:
     assert old in text
     assert judged(text.replace(old, new)).exit_code is ExitCode.HELD
 
 
-def test_a_changed_guard_decides(text: str) -> None:
+def test_a_guard_changed_after_the_run_decides_the_verdict(text: str) -> None:
     [verdict] = judged(text.replace("guards: {steps: 5}", "guards: {steps: 5, clip_active_steps: 5}")).verdicts
     assert verdict.reason == "capability_missing"
 
@@ -127,7 +129,7 @@ def test_a_claim_that_demands_more_executions_was_not_run(text: str) -> None:
     assert "arms.fast.replicas: 3 in the contract, 1 in the evidence" in said
 
 
-def test_a_claim_added_was_not_run(text: str) -> None:
+def test_a_claim_added_after_the_run_counts_as_not_run(text: str) -> None:
     outcome = judged(text + SECOND_CLAIM)
     assert [(verdict.claim, verdict.reason) for verdict in outcome.verdicts] == [
         ("SCRIPT-001", "held"),
@@ -136,7 +138,7 @@ def test_a_claim_added_was_not_run(text: str) -> None:
     assert outcome.exit_code is ExitCode.UNDECIDED
 
 
-def test_a_workload_added_was_not_run(text: str) -> None:
+def test_a_workload_added_after_the_run_counts_as_not_run(text: str) -> None:
     other = "  other: {model: m, batch_size: 2, seq_len: 4, steps: 5, options: {behaviour: held}}\narms:"
     outcome = judged(text.replace("arms:", other).replace("on: [held]", "on: [other, held]"))
     assert sorted((verdict.workload, verdict.reason) for verdict in outcome.verdicts) == [

@@ -104,7 +104,7 @@ def test_shards_that_passed_open_the_gate_on_one_page(shards: Shards) -> None:
 
 
 @pytest.mark.parametrize(("behaviours", "code"), [(("held", "violated"), 1), (("held", "not_run"), 10)])
-def test_the_exit_code_is_the_gates(shards: Shards, behaviours: tuple[str, ...], code: int) -> None:
+def test_a_shared_page_exits_with_the_code_of_the_gate(shards: Shards, behaviours: tuple[str, ...], code: int) -> None:
     shards(*behaviours)
     assert called("judge", "--gate", A, B, "--out", OUT).returncode == code
     assert (OUT / "report.html").exists()

@@ -72,7 +72,7 @@ def test_doctor_lists_each_misbehaving_system_as_broken(contracts: Path) -> None
 
 
 @pytest.mark.parametrize("name", ["exits_at_once", "none"])
-def test_a_drill_needs_the_description(contracts: Path, name: str) -> None:
+def test_a_drill_of_a_system_without_a_description_is_an_error(contracts: Path, name: str) -> None:
     done = run("harness", "drill", f"{name}.yaml")
     assert (done.returncode, done.stdout) == (12, "")
     assert done.stderr.splitlines()[-1].startswith(f"error: stranger_{name}:System: ")

@@ -89,7 +89,7 @@ def test_an_expired_waiver_is_reported_and_its_unit_is_violated_again(harness: C
     assert "The waiver by ada ended" in (run_directory() / "report.html").read_text()
 
 
-def test_a_later_judge_keeps_to_the_day_of_the_run(harness: Call) -> None:
+def test_judging_a_run_later_applies_waivers_by_the_day_of_the_run(harness: Call) -> None:
     """A waiver that held when the run began holds for it for ever; only a new run is too late."""
     write_waiver(days=0)
     harness("verify", "contracts")
@@ -120,7 +120,7 @@ def test_a_waiver_that_names_nothing_is_a_lint_error(harness: Call) -> None:
     assert "contracts/waivers.yaml:3:5: error: a waiver names a unit that a contract plans; found workload" in said
 
 
-def test_a_damaged_waiver_file_stops_the_run(harness: Call) -> None:
+def test_a_damaged_waiver_file_prevents_the_run(harness: Call) -> None:
     Path("contracts/waivers.yaml").write_text("schema: waivers/v1\nwaivers: [{owner: ada}]\n")
     code, said = harness("verify", "contracts")
     assert code == 11

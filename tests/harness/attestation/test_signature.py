@@ -77,7 +77,7 @@ def test_checking_an_attestation_prints_the_signer_and_the_signed_run(
     assert base64.b64decode(envelope["payload"]).decode() == statement_text(statement_of(RUN)[0])
 
 
-def test_a_closed_gate_is_verified_and_ends_as_the_gate_does(folder: Path) -> None:
+def test_checking_an_attestation_of_a_closed_gate_exits_with_the_gates_code(folder: Path) -> None:
     write_keys("key")
     command.attest(run_of("held", "undecided"), key=KEY)
     assert command.check(RUN, FILE, PUBLIC) == 10
@@ -100,7 +100,7 @@ def test_a_changed_byte_of_the_directory_is_refused(signed: Path, name: str) -> 
     assert path.name in refusal()
 
 
-def test_every_byte_of_the_envelope_counts(signed: Path) -> None:
+def test_a_changed_byte_of_the_envelope_is_refused(signed: Path) -> None:
     """But for the spaces between, and what no reader of base64 reads: its last digits may have bits to spare."""
     whole, accepted = FILE.read_bytes(), []
     for place in range(0, len(whole), 7):
@@ -115,7 +115,7 @@ def test_every_byte_of_the_envelope_counts(signed: Path) -> None:
     assert [sign for sign in accepted if not sign.isspace()] == []
 
 
-def test_another_directory_is_refused(signed: Path) -> None:
+def test_an_attestation_checked_against_a_different_run_directory_is_refused(signed: Path) -> None:
     other = run_of("held", "also_held", name="other")
     assert "a statement about manifest.json" in refusal(other)
 
@@ -125,7 +125,7 @@ def test_an_attestation_of_a_forged_and_resealed_directory_is_refused(signed: Pa
     assert "a statement about manifest.json" in refusal()
 
 
-def test_another_key_is_refused(signed: Path) -> None:
+def test_an_attestation_checked_with_a_different_key_is_refused(signed: Path) -> None:
     write_keys("other")
     assert "is signed by the key other.pub; found no signature by it" in refusal(key=Path("other.pub"))
 

@@ -35,7 +35,7 @@ def folder(judgement: Judgement) -> Path:
 
 
 @pytest.mark.slow
-def test_every_text_of_the_run_has_the_answer(changed: Judgement) -> None:
+def test_every_report_of_the_run_states_the_first_difference(changed: Judgement) -> None:
     [problem] = (folder(changed) / "problems").glob("*.md")
     assert "trainer.py:16 is given 0.02, in arm" in problem.read_text().replace("\\", "")
     page = (folder(changed) / "report.html").read_text()

@@ -83,7 +83,7 @@ def obstacle(repository: UserRepository) -> Obstacle:
     return unit.obstacle
 
 
-def test_a_setting_that_the_commit_does_not_know(repository: UserRepository) -> None:
+def test_an_arm_setting_unknown_to_the_baseline_commit_is_an_obstacle(repository: UserRepository) -> None:
     trainer = repository.folder / "trainer.py"
     trainer.write_text(
         trainer.read_text().replace("    def build", "    arm_options = {'rank': int}\n    def build", 1)
@@ -98,7 +98,7 @@ def test_a_setting_that_the_commit_does_not_know(repository: UserRepository) -> 
     assert "learning_rate" in found.message.removeprefix(said)
 
 
-def test_a_module_that_the_commit_does_not_have(repository: UserRepository) -> None:
+def test_a_module_missing_at_the_baseline_commit_is_an_obstacle(repository: UserRepository) -> None:
     repository.git("rm", "--quiet", "trainer.py")
     repository.commit("No trainer yet")
     repository.write("trainer.py", TRAINER.format(package=""))
@@ -159,7 +159,7 @@ def test_a_kind_that_needs_both_arms_in_one_process_refuses_two_commits(monkeypa
     assert found.message.startswith("trajectory_match executes its arms in one process")
 
 
-def test_a_claim_without_a_baseline_is_judged_as_ever() -> None:
+def test_a_claim_without_a_baseline_has_no_obstacle_when_two_commits_are_compared() -> None:
     again = {**SAME, "kind": "repeatability", "guards": {"steps": 3}}
     del again["baseline"]
     contract = make_contract(again, system="toy:Toy", arms=ARMS)

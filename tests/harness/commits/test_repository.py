@@ -104,7 +104,7 @@ def test_an_unknown_baseline_commit_is_refused_with_a_remedy(repository: UserRep
     assert "no commit `mian`; fetch it first (`git fetch origin mian`" in refusal("mian", "trainer:Trainer")
 
 
-def test_a_name_that_looks_like_an_option_is_a_name(repository: UserRepository) -> None:
+def test_a_commit_name_that_looks_like_an_option_is_not_passed_to_git_as_an_option(repository: UserRepository) -> None:
     assert "no commit `--since=yesterday`" in refusal("--since=yesterday", "trainer:Trainer")
 
 
@@ -136,7 +136,7 @@ def test_systems_of_two_repositories_are_refused_with_a_baseline(repository: Use
     assert refusal("main", "trainer:Trainer", "other.trainer:Trainer").endswith(said)
 
 
-def test_a_module_that_is_nowhere(repository: UserRepository) -> None:
+def test_a_system_module_that_does_not_exist_is_refused(repository: UserRepository) -> None:
     assert "found no module `nowhere`; run from the folder that holds" in refusal("main", "nowhere:System")
 
 

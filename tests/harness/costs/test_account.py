@@ -29,7 +29,7 @@ def test_sequential_runs_add_up_and_the_gap_between_them_belongs_to_no_kind() ->
     assert seen.by_kind == seen.gpu_by_kind == {Kind.IMPORTS: 4.0, Kind.JUDGED_TRAINING: 8.0, Kind.END: 2.0}
 
 
-def test_a_moment_of_a_shared_gpu_is_divided() -> None:
+def test_time_on_a_shared_gpu_is_divided_among_its_processes() -> None:
     seen = cost_of(held(), held(started=STARTED + 3.0))
     assert (seen.wall_seconds, seen.gpu_seconds) == (10.0, 10.0)
     assert seen.by_kind == {Kind.IMPORTS: 4.0, Kind.JUDGED_TRAINING: 8.0, Kind.END: 2.0}
@@ -37,7 +37,7 @@ def test_a_moment_of_a_shared_gpu_is_divided() -> None:
     assert seen.gpu_by_kind == {Kind.IMPORTS: 3.0, Kind.JUDGED_TRAINING: 1.0 + 1.0 + 1.0 + 0.5 + 2.0, Kind.END: 1.5}
 
 
-def test_two_gpus_are_not_divided() -> None:
+def test_time_on_two_gpus_is_added_and_not_divided() -> None:
     seen = cost_of(held(), held(gpu="GPU-2"))
     assert (seen.wall_seconds, seen.gpu_seconds) == (7.0, 14.0)
 
@@ -87,7 +87,7 @@ def test_processor_seconds_sum_the_runs_that_recorded_them() -> None:
 
 
 @pytest.mark.parametrize(("has_gpu", "gpu_seconds"), [(True, 9.0), (False, 0.0)])
-def test_older_evidence_is_a_sum(has_gpu: bool, gpu_seconds: float) -> None:
+def test_evidence_without_clock_times_gives_costs_as_sums(has_gpu: bool, gpu_seconds: float) -> None:
     workers = [old(("start", 0.0), ("plain.0: steps", 3.0), end=5.0), old(("start", 0.0), end=4.0)]
     seen = cost_of(*workers, has_gpu=has_gpu)
     assert (seen.clocked, seen.wall_seconds, seen.gpu_seconds) == (False, 9.0, gpu_seconds)

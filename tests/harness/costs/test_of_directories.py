@@ -46,7 +46,7 @@ def bundle(path: Path, *, began: float | None, described: Header | None = None) 
     return read_bundle(writer.finish())
 
 
-def test_a_run_directory_on_the_clock(tmp_path: Path) -> None:
+def test_costs_of_a_run_directory_with_clock_times_are_listed_by_phase(tmp_path: Path) -> None:
     seen = costs_of(bundle(tmp_path / "a", began=100.0), [LOADED.contract])
     assert (seen.clocked, seen.wall_seconds, seen.gpu_seconds) == (True, 3.5, 3.5)
     assert seen.by_run == {

@@ -18,7 +18,7 @@ def seen(worker: WorkerTimes) -> list[tuple[str, Kind, float]]:
     return [(span.phase, span.kind, span.seconds) for span in spans(worker)]
 
 
-def test_the_whole_process_is_accounted_for() -> None:
+def test_the_phases_of_a_process_cover_its_time_from_start_to_end() -> None:
     worker = clocked(("start", 2.0), (OPEN, 5.0), (STEPS, 6.0), end=16.0, ended=17.5)
     assert seen(worker) == [
         ("start of the interpreter", Kind.IMPORTS, 2.0),

@@ -51,7 +51,7 @@ def tried(*verdicts: Any) -> Tried:
     return Tried(draft, session.Judgement(view), None)
 
 
-def test_a_gpus_answers_are_speed_and_memory(project: Path, gpu: None) -> None:
+def test_trial_answers_on_a_gpu_include_speed_and_memory(project: Path, gpu: None) -> None:
     faster = verdict("TRAIN-FASTER", message="m", figures={"mean_ratio": Figure(value=1.374, unit="x")})
     slower = verdict(
         "TRAIN-COMPILED-FASTER", status=Status.FAIL, reason="too_slow", message="n",

@@ -291,7 +291,9 @@ LAZY = """class FromTheFirst(torch.optim.Optimizer):
 MADE = "optimizer = FromTheFirst(model.parameters(), {})"
 
 
-def test_a_step_whose_optimizer_makes_state_of_the_first_gradients_is_captured_after_a_plain_one(project: Path) -> None:
+def test_a_step_whose_optimizer_creates_state_from_the_first_gradients_is_captured_after_a_plain_step(
+    project: Path,
+) -> None:
     compares, contract = init(project, "pass", at_import=LAZY, before=MADE)
     assert compares == (
         "compares: every bit; captured after 1 plain step (`warm_steps: 1`), since the step makes state of its own in "

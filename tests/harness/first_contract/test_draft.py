@@ -179,7 +179,7 @@ def test_the_drafted_adapter_of_a_script_in_a_folder_adds_the_folder_to_the_path
     assert "sys.path.insert(0, str(Path(__file__).parent / 'scripts'))\n" in adapter.read_text()
 
 
-def test_no_file_is_replaced_unasked(project: Path) -> None:
+def test_a_draft_replaces_an_existing_file_only_with_force(project: Path) -> None:
     draft = Draft(find_step_source("my_train.py:make_step"), 40, Arms(False, False, memory=False))
     (project / "contracts").mkdir()
     (project / "contracts" / "my-train-v1.yaml").write_text("mine")

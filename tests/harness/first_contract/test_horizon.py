@@ -27,7 +27,7 @@ def draft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Draft:
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("90s", 90.0), ("20m", 1200.0), ("1.5h", 5400.0)])
-def test_a_budget_has_a_unit(text: str, seconds: float) -> None:
+def test_a_time_budget_with_a_unit_is_converted_to_seconds(text: str, seconds: float) -> None:
     assert seconds_of(text) == seconds
 
 
@@ -54,7 +54,7 @@ def test_a_long_run_that_does_not_fit_is_named_with_the_command_that_runs_it(dra
     ]
 
 
-def test_fewer_steps_are_named(draft: Draft) -> None:
+def test_fewer_compared_steps_than_the_default_are_reported(draft: Draft) -> None:
     assert compared_steps(replace(draft, steps=43, long=500)) == [
         "steps: every claim compares 43, where 211 are the default",
         "long run: TRAIN-LONG compares 500 steps, which take up to a minute here",

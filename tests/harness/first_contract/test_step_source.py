@@ -89,7 +89,7 @@ def test_a_file_whose_module_python_finds_elsewhere_is_refused(
 
 
 @pytest.mark.parametrize("file", ["train.py", "scripts/a_library_of_theirs.py", "package/__init__.py"])
-def test_a_file_that_python_finds_first_is_taken(
+def test_a_file_that_python_would_import_first_is_accepted(
     file: str, project: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A folder that Python is told of comes first; a folder of the same name that is no package is looked in last."""

@@ -88,7 +88,7 @@ def test_a_slurm_shard_requests_the_gpus_that_it_needs(
     assert {"#SBATCH --requeue", "#SBATCH --job-name=harness-one"} <= set(script)
 
 
-def test_options_of_sbatch_are_passed_on(commands: Path, tmp_path: Path) -> None:
+def test_options_for_sbatch_are_passed_to_sbatch(commands: Path, tmp_path: Path) -> None:
     write(commands / "sbatch", "echo Submitted batch job 5")
     write(commands / "sinfo", 'test "$3" = --partition=gpu || exit 1')
     slurm = engine("slurm:partition=gpu,cpus-per-task=8,time=30")

@@ -126,7 +126,7 @@ def test_a_long_contract_is_split_into_shards_where_claims_share_no_run(
     assert len({shard.name for shard in planned}) == len(planned)
 
 
-def test_times_side_by_side_count_once() -> None:
+def test_overlapping_busy_times_of_a_gpu_count_once() -> None:
     times = [Busy("a", 0.0, 4.0), Busy("a", 1.0, 2.0), Busy("a", 3.0, 6.0), Busy("a", 8.0, 9.0), Busy("b", 0.0, 1.0)]
     assert busy_seconds(times) == 8.0
     assert busy_seconds([]) == 0.0
@@ -305,7 +305,7 @@ def test_the_local_engine_has_one_place_per_gpu_or_one_without(
 
 
 @pytest.mark.parametrize("gpus", [["0"], ["0", "1", "2"]])
-def test_each_shard_runs_once_whatever_becomes_of_another(gpus: list[str], programs: Write, tmp_path: Path) -> None:
+def test_each_shard_runs_once_even_if_a_different_shard_fails(gpus: list[str], programs: Write, tmp_path: Path) -> None:
     programs(
         broken="import sys; print('broken'); sys.exit(12)",
         says="import os; print(os.environ['CUDA_VISIBLE_DEVICES'])",
@@ -462,7 +462,7 @@ def test_shards_are_judged_together(scripted: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("option", ["--claim", "--workload", "--fault"])
 @pytest.mark.parametrize("asked", ["--gpus all", "--on local"])
-def test_whole_contracts_are_shared_out(asked: str, option: str) -> None:
+def test_options_that_narrow_contracts_are_refused_with_shards(asked: str, option: str) -> None:
     done = subprocess.run(
         harness("verify", CONTRACTS, *asked.split(), option, "x"), capture_output=True, text=True, check=False
     )

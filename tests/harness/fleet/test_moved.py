@@ -63,19 +63,21 @@ def left(played: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return found
 
 
-def test_another_node_is_another_machine(left: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_directory_begun_on_a_different_slurm_node_counts_as_made_elsewhere(
+    left: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     here = is_made_elsewhere(left)
     monkeypatch.setenv("SLURMD_NODENAME", "node2")
     assert (here, is_made_elsewhere(left)) == (False, True)
 
 
-def test_another_node_does_not_go_on_with_the_directory(left: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resuming_a_directory_on_a_different_slurm_node_is_refused(left: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURMD_NODENAME", "node2")
     with pytest.raises(EvidenceError, match=r"another node: .*node2.*, it was begun on .*node1"):
         session.verify([Path("contract.yaml")], replace(OPTIONS, name=None, resume=left))
 
 
-def test_completed_claims_of_an_interrupted_shard_are_kept_and_the_rest_is_set_aside(left: Path) -> None:
+def test_completed_claims_of_an_interrupted_shard_are_kept_and_the_rest_is_moved_aside(left: Path) -> None:
     set_aside(left, FINAL, settled=True)
     assert (settled_claims(FINAL), left.exists(), left_unfinished(FINAL)) == ({"FIRST"}, False, None)
     assert sorted(path.name for path in Path("r").iterdir()) == ["shard.ended-1", "shard.left-1"]
@@ -96,7 +98,7 @@ def test_shards_of_two_machines_give_the_verdicts_of_one_machine(left: Path, mon
     assert nodes == {"shard.ended-1": "node1", "shard": "node2"}
 
 
-def test_a_shard_without_an_ended_run_settles_no_claim(left: Path) -> None:
+def test_a_shard_without_a_finished_run_settles_no_claim(left: Path) -> None:
     """A drill, of which no part is kept, looks the same."""
     set_aside(left, FINAL, settled=False)
     assert (settled_claims(FINAL), [path.name for path in Path("r").iterdir()]) == (set(), ["shard.left-1"])
@@ -108,7 +110,7 @@ def test_a_run_directory_in_use_is_not_set_aside(left: Path) -> None:
     assert read_bundle(left).path == left
 
 
-def test_evidence_that_was_changed_is_not_settled(left: Path) -> None:
+def test_a_shard_with_changed_evidence_settles_no_claim(left: Path) -> None:
     next(left.glob("evidence/*held*/records.jsonl")).write_text("")
     with pytest.raises(EvidenceError, match=r"only as it was left; found evidence/.*held.*: changed"):
         set_aside(left, FINAL, settled=True)

@@ -52,7 +52,7 @@ def start(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ca
 
 
 @pytest.mark.parametrize("how", ENDS)
-def test_an_answer_or_an_end_is_received(start: Callable[[str], Child], how: str) -> None:
+def test_receiving_from_a_child_returns_its_answer_or_its_end(start: Callable[[str], Child], how: str) -> None:
     program, received = ENDS[how]
     with start(program) as process:
         assert process.receive(json.loads, LIMIT_S) == received
@@ -79,7 +79,9 @@ def test_a_child_may_end_by_itself_once_its_line_is_closed(start: Callable[[str]
         (Ending(None, "odd"), "exception", "odd", "wrote on the harness's own line what is no message"),
     ],
 )
-def test_an_end_is_named(ending: Ending, cause: str, name: str, sentence: str) -> None:
+def test_the_end_of_a_child_process_is_described_by_cause_and_name(
+    ending: Ending, cause: str, name: str, sentence: str
+) -> None:
     assert (ending.cause, ending.name, str(ending)) == (cause, name, sentence)
 
 

@@ -69,7 +69,7 @@ def await_line(path: Path, lines: int = 1) -> None:
         ("import os; os.kill(os.getppid(), 9); import time; time.sleep(600)", -signal.SIGKILL),
     ],
 )
-def test_the_exit_code_is_that_of_the_command(program: str, code: int) -> None:
+def test_a_kept_command_ends_with_the_commands_exit_code(program: str, code: int) -> None:
     with KeptProcess(python(program)) as kept:
         assert kept.wait(LIMIT_S) == code
         assert kept.poll() == code
@@ -208,7 +208,7 @@ def parent(ids: Path) -> Iterator[subprocess.Popen[bytes]]:
         process.kill()
 
 
-def test_everything_ends_with_a_parent_that_is_killed(ids: Path, parent: subprocess.Popen[bytes]) -> None:
+def test_all_child_processes_end_when_their_parent_is_killed(ids: Path, parent: subprocess.Popen[bytes]) -> None:
     await_line(ids)
     parent.kill()
     await_end_of(ids)

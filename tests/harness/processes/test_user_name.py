@@ -26,12 +26,12 @@ def test_a_user_without_a_name_gets_a_generated_name(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("given", ["LOGNAME", "USER"])
-def test_a_name_that_is_set_stays(given: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_name_already_set_in_the_environment_is_kept(given: str, monkeypatch: pytest.MonkeyPatch) -> None:
     _nameless(monkeypatch)
     assert lent_name({given: "somebody"}) == {}
 
 
-def test_a_name_that_the_machine_knows_is_not_set_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_name_known_to_the_machine_is_not_set_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pwd.getpwuid", lambda _: object())
     assert lent_name({}) == {}
 

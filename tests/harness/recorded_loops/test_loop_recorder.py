@@ -42,7 +42,7 @@ def test_recorded_losses_keep_their_bits_for_every_number_type(tmp_path: Path) -
     assert (found.steps, found.interrupted) == (5, "")
 
 
-def test_terms_are_recorded_and_added(tmp_path: Path) -> None:
+def test_loss_terms_are_recorded_separately_and_as_their_sum(tmp_path: Path) -> None:
     with harness.record(tmp_path / "sum") as recorder:
         recorder.step({"answer": 1.0, "of prior": torch.tensor(0.5)}, grad_norm=2.0)
     found = only_rank(tmp_path / "sum").quantities
@@ -136,7 +136,7 @@ def test_a_rank_folder_created_meanwhile_does_not_count_as_a_different_run(
     harness.record(tmp_path / "run").close()
 
 
-def test_a_term_of_some_steps_does_not_end_a_training(tmp_path: Path) -> None:
+def test_a_loss_term_missing_in_some_steps_does_not_stop_the_recorder(tmp_path: Path) -> None:
     with harness.record(tmp_path / "run") as recorder:
         recorder.step({"a": 1.0, "b": 2.0})
         recorder.step({"b": 2.0})
@@ -151,7 +151,9 @@ def test_a_term_of_some_steps_does_not_end_a_training(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("code", "interrupted"), [(0, ""), (None, ""), (3, "SystemExit: 3")])
-def test_an_exit_without_an_error_is_no_interruption(code: int | None, interrupted: str, tmp_path: Path) -> None:
+def test_a_process_exit_without_an_error_is_not_recorded_as_an_interruption(
+    code: int | None, interrupted: str, tmp_path: Path
+) -> None:
     with pytest.raises(SystemExit), harness.record(tmp_path / "run") as recorder:
         recorder.step(1.0)
         sys.exit(code)

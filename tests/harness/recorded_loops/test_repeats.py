@@ -94,7 +94,7 @@ SILENT: dict[
 
 
 @pytest.mark.parametrize("case", SILENT)
-def test_a_repeat_that_is_silent_proves_nothing(case: str) -> None:
+def test_a_repeat_that_lacks_the_differing_quantity_proves_no_noise(case: str) -> None:
     losses: dict[str, Any] = {"losses": LOSSES}
     candidate, baseline, repeat = (losses | each for each in SILENT[case])
     result = judge(write("a", **baseline), write("b", **candidate), write("a2", **repeat))
@@ -166,7 +166,7 @@ def test_integers_that_differ_among_baselines_are_noise() -> None:
     assert said(judge(baseline, candidate, equal)) == ("FAIL", "end_differs")
 
 
-def test_an_end_that_is_not_finite_accuses_under_noise() -> None:
+def test_a_non_finite_end_state_fails_even_if_the_baseline_is_noisy() -> None:
     baseline, repeat = (write(f"a{n}", [4.0 + n], start=ones(0.0), end=ones(1.0 + n)) for n in range(2))
     candidate = write("b", [4.5], start=ones(0.0), end={"weight": torch.tensor([1.0, math.nan, 1.0, 1.0])})
     assert said(judge(baseline, candidate, repeat)) == ("FAIL", "end_differs")
@@ -239,7 +239,7 @@ def test_a_learning_rate_that_follows_noisy_losses_is_undecided() -> None:
     assert judge("a", "b", "a2", "a3").judgement.status is Status.INCONCLUSIVE
 
 
-def test_a_rate_that_differs_before_any_loss_does_accuses() -> None:
+def test_a_learning_rate_that_differs_before_any_loss_fails() -> None:
     weights = {"w": torch.zeros(1)}
     for name in ("a", "a2"):
         write(name, [1.0, 0.9, 0.8], start=weights, learning_rate=0.1)
