@@ -121,7 +121,7 @@ def on_hopper(batch: int, seq_len: int) -> tuple[tuple[Tensor, ...], Callable[[]
 
 
 @ON_HOPPER
-def test_hoppers_backward_is_within_rounding_of_fp64() -> None:
+def test_the_hopper_attention_backward_is_within_rounding_of_fp64() -> None:
     with launches() as launched:
         shares = {each.name: each.worst() for each in check_attention(CUDA, torch.bfloat16, 4, 1024, 12, 2, 128)}
     assert launched == ["attention.forward", "attention.dq", "attention.dkdv"]
@@ -130,7 +130,7 @@ def test_hoppers_backward_is_within_rounding_of_fp64() -> None:
 
 @ON_HOPPER
 @pytest.mark.parametrize("sizes", OF_HOPPER, ids=str)
-def test_hoppers_backward_is_tritons_within_rounding(sizes: tuple[int, int]) -> None:
+def test_the_hopper_attention_backward_equals_the_triton_backward_within_rounding(sizes: tuple[int, int]) -> None:
     given, run = on_hopper(*sizes)
     with planning_for("sm_80"), launches() as launched:
         expected = registry.load("attention").backward(*given, *sizes, 12, 2, 128)
@@ -144,7 +144,7 @@ def test_hoppers_backward_is_tritons_within_rounding(sizes: tuple[int, int]) -> 
 
 @ON_HOPPER
 @pytest.mark.parametrize("sizes", OF_HOPPER, ids=str)
-def test_hoppers_backward_gives_the_same_bits_and_writes_all(sizes: tuple[int, int]) -> None:
+def test_the_hopper_attention_backward_repeats_its_bits_and_writes_every_element(sizes: tuple[int, int]) -> None:
     _, run = on_hopper(*sizes)
     first = run()
     assert bool(first.isfinite().all())

@@ -46,7 +46,7 @@ def test_a_reset_of_peak_statistics_does_not_hide_a_peak() -> None:
     assert (evidence.resets, evidence.lost_peaks) == (1, 0)
 
 
-def test_memory_from_the_driver_is_outside() -> None:
+def test_memory_allocated_by_the_driver_counts_as_outside_torch() -> None:
     driver, address = ctypes.CDLL("libcuda.so.1"), ctypes.c_uint64()
 
     def work() -> None:

@@ -48,21 +48,21 @@ def cache() -> Iterator[KernelCache]:
         found.ledger.unwatch()
 
 
-def test_this_is_hopper() -> None:
+def test_the_gpu_of_this_machine_is_recognized_as_hopper() -> None:
     assert hopper()
 
 
 @pytest.mark.parametrize("cluster", [1, 2])
 @pytest.mark.parametrize("swizzle", [0, 128])
 @pytest.mark.parametrize("sizes", [(8, 32), (100, 36), (1, 4), (257, 1000)], ids=str)
-def test_a_kernel_copies_a_tensor_by_its_map(sizes: tuple[int, int], swizzle: int, cluster: int) -> None:
+def test_a_cuda_kernel_copies_a_tensor_by_its_tensor_map(sizes: tuple[int, int], swizzle: int, cluster: int) -> None:
     x = random(*sizes)
     out, blocks = launched(scaled_copy_spec(*sizes, swizzle=swizzle, cluster=cluster), x)
     assert torch.equal(out, scaled(x))
     assert blocks.item() == cluster
 
 
-def test_a_launch_is_on_the_current_stream() -> None:
+def test_a_cuda_kernel_is_launched_on_the_current_stream() -> None:
     spec, x, stream = scaled_copy_spec(64, 64), random(64, 64), torch.cuda.Stream()  # type: ignore[no-untyped-call]
     launched(spec, x)
     torch.cuda.synchronize()

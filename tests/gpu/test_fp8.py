@@ -120,7 +120,7 @@ def test_fp8_products_are_counted_in_the_precision_facts_on_the_device() -> None
     assert facts["compute_dtype"] == "bfloat16"
 
 
-def test_every_product_that_has_swiglu_within_is_counted() -> None:
+def test_every_fp8_product_with_fused_swiglu_is_counted() -> None:
     trainer = Trainer(FUSED)
     assert precision_facts(trainer)["dtype"] == FP8_NAME
     assert precision_facts(trainer)["fp8_products"] == 8 * 2 + 2

@@ -120,7 +120,7 @@ def test_a_captured_product_replays_to_the_eager_bits(path: GemmPath) -> None:
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_the_kernel_cases_of_a_path_are_whole_repeatable_and_within_the_contracts_bound(path: GemmPath) -> None:
+def test_the_kernel_cases_of_a_gemm_path_are_complete_repeatable_and_within_the_contracts_bound(path: GemmPath) -> None:
     kernels = QLoRASystem().kernel_cases(WORKLOAD, Arm(gemm=path))
     cases = [compare(case) for case in kernels.comparisons(OPERATIONS, [DTYPE[path]], [1.0, 1e5])]
     assert {(case.operation, case.magnitude) for case in cases} == {
@@ -136,7 +136,7 @@ def test_the_kernel_cases_of_a_path_are_whole_repeatable_and_within_the_contract
 
 
 @pytest.mark.parametrize("fault", ["tf32_backward", "unwritten_tile"])
-def test_a_faulty_product_shows(fault: str) -> None:
+def test_a_faulty_matrix_product_is_found(fault: str) -> None:
     assert FAULTS[fault].hook is KERNELS
     kernels = QLoRASystem().kernel_cases(WORKLOAD, Arm(gemm="tiled"), fault=fault)
     cases = [compare(case) for case in kernels.comparisons(["gemm.backward_a"], ["float32"], [1.0])]
@@ -144,7 +144,7 @@ def test_a_faulty_product_shows(fault: str) -> None:
     assert shown
 
 
-def test_gain_sums_in_order_of_arrival_are_not_repeatable_and_the_kernels_are() -> None:
+def test_gain_sums_in_order_of_arrival_do_not_repeat_but_those_of_the_kernel_do() -> None:
     for fault, repeatable in (("atomic_gain_reduction", False), (None, True)):
         kernels = QLoRASystem().kernel_cases(WORKLOAD, Arm(), fault=fault)
         cases = [compare(case) for case in kernels.comparisons(["rms_norm.gain_gradient"], ["float32"], [1.0])]

@@ -76,7 +76,7 @@ def test_fused_head_loss_and_gradient_match_two_separate_passes(sizes: tuple[int
     assert out[0].abs().max().item() == 0 or sizes[0] <= 2
 
 
-def test_fifty_runs_give_the_same_bits() -> None:
+def test_fifty_runs_of_the_head_loss_give_the_same_bits() -> None:
     x, head, targets = inputs(*SIZES[0])
     scale = torch.tensor(0.37, device=CUDA)
 

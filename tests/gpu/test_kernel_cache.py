@@ -91,7 +91,7 @@ def test_a_kernel_for_another_device_never_loads(fault: str, message: str) -> No
     assert registry._launchers == [registry.jit_launch]
 
 
-def test_two_open_runs_give_the_launches_back_in_any_order() -> None:
+def test_two_open_runs_restore_the_default_launcher_in_any_closing_order() -> None:
     first, second = opened(prewarm=False), opened(prewarm=False)
     losses = [run.step(0).item() for run in (first, second)]
     first.__exit__(None, None, None)

@@ -115,7 +115,7 @@ def test_clip_is_within_rounding_of_fp64(groups: list[list[int]], max_norm: floa
 
 
 @pytest.mark.parametrize(("bad", "bad_scale"), [(float("nan"), float("nan")), (float("inf"), 0.0)])
-def test_clip_shows_a_gradient_that_is_not_finite(bad: float, bad_scale: float, oracles: ModuleType) -> None:
+def test_the_clip_kernel_does_not_hide_a_non_finite_gradient(bad: float, bad_scale: float, oracles: ModuleType) -> None:
     assert_within_bounds(oracles.check_clip_not_finite(CUDA, bad, bad_scale))
 
 

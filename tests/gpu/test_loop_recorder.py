@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(),
 # torch says so once in a process, whichever test asks for the mode first
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 @pytest.mark.parametrize("device", ["cuda", "cpu"])
-def test_a_recorded_step_waits_for_nothing(device: str, tmp_path: Path) -> None:
+def test_recording_a_step_never_waits_for_the_device(device: str, tmp_path: Path) -> None:
     """The device is kept busy for a second before the steps: calls that waited would take as long."""
     total = torch.zeros((), device="cuda")
     batch = [torch.arange(1000, device=each) for each in {device, "cuda"}]
@@ -57,7 +57,7 @@ def test_a_batch_has_the_same_digest_on_cpu_and_on_gpu(tmp_path: Path) -> None:
     assert digests[0] == digests[1]
 
 
-def test_another_default_device_changes_nothing(tmp_path: Path) -> None:
+def test_the_default_device_does_not_change_what_is_recorded(tmp_path: Path) -> None:
     torch.set_default_device("cuda")
     try:
         with harness.record(tmp_path / "run", model=torch.nn.Linear(2, 1)) as recorder:

@@ -35,7 +35,7 @@ def test_overlapped_captures_equal_plain_steps(scope: str, seq_len: int, monkeyp
     assert overlapped.record().failure is None
 
 
-def test_only_captures_of_few_tokens_have_a_branch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_captures_of_few_tokens_use_a_second_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     widths = []
     for most in (4 * CONFIG.seq_len - 1, 4 * CONFIG.seq_len):
         monkeypatch.setattr(cuda_graph, "MOST_TOKENS_OVERLAPPED", most)

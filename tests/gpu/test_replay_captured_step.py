@@ -98,7 +98,7 @@ def test_captured_steps_start_from_the_nonzero_initial_state_of_the_optimizer() 
     assert (record.failure, record.captured, record.replays) == (None, True, 12)
 
 
-def test_two_scopes_share_a_pool_and_train_alike() -> None:
+def test_two_capture_scopes_share_a_memory_pool_and_train_alike() -> None:
     plain, other = Tiny(), Tiny()
     other.prepare(0)
     step = CapturedStep({"forward": other.forward, "backward": other.backward}, other.state, other.static)
@@ -107,7 +107,7 @@ def test_two_scopes_share_a_pool_and_train_alike() -> None:
     assert list(step.raw_graphs()) == ["forward", "backward"]
 
 
-def test_a_moved_buffer_is_noticed() -> None:
+def test_a_captured_step_reports_a_buffer_that_moved() -> None:
     tiny = Tiny()
     step = CapturedStep(tiny.body, tiny.state, tiny.static)
     step.capture()
@@ -181,7 +181,7 @@ def test_arguments_of_captured_kernels_are_read() -> None:
 
 
 @pytest.mark.parametrize(("system", "per_step"), [(Regression(), 0), (Waits(), 5), (Chooses(), 1)])
-def test_both_detectors_agree_on_a_plain_arm(system: Regression, per_step: int) -> None:
+def test_both_sync_detectors_count_the_same_syncs_in_a_plain_arm(system: Regression, per_step: int) -> None:
     evidence = observe_syncs(lambda: system.open(WORKLOAD, Arm()), "arm", 0, announced=WORKLOAD.steps, unwatched=3)
     assert [(reading.detector, reading.count) for reading in evidence.readings] == [
         ("profiler", 2 * per_step),

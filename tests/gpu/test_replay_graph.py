@@ -31,13 +31,13 @@ def on_device(*shape: int, value: float = 1.0) -> Tensor:
     return torch.full(shape, value, device="cuda")
 
 
-def test_copy_fills_the_target() -> None:
+def test_copying_a_device_tensor_fills_the_target_tensor() -> None:
     target = on_device(3, 4, value=0.0)
     target.copy_(on_device(3, 4))
     assert target.tolist() == [[1.0] * 4] * 3
 
 
-def test_capturing_executes_nothing_and_a_replay_once() -> None:
+def test_capturing_executes_nothing_and_each_replay_executes_the_graph_once() -> None:
     a, b, c = on_device(4, 4), on_device(4, 4), on_device(4, 4, value=0.0)
     graph = capture(0, None, lambda: c.add_(a + b))
     assert c.sum().item() == 0.0
@@ -49,7 +49,7 @@ def test_capturing_executes_nothing_and_a_replay_once() -> None:
 
 
 @pytest.mark.parametrize("mode", list(CaptureMode))
-def test_every_mode_captures(mode: CaptureMode) -> None:
+def test_a_graph_can_be_captured_in_every_capture_mode(mode: CaptureMode) -> None:
     a, c = on_device(4), on_device(4, value=0.0)
     graph = capture(1, None, lambda: c.copy_(a * 3), mode)
     c.zero_()
@@ -94,7 +94,7 @@ def test_a_pool_handle_is_not_zero_and_is_shared() -> None:
     assert (c.tolist(), d.tolist()) == ([2.0] * 4, [4.0] * 4)
 
 
-def test_reset_and_capture_again() -> None:
+def test_a_reset_graph_can_be_captured_again() -> None:
     a, b, c = on_device(4), on_device(4), on_device(4, value=0.0)
     graph = capture(1, None, lambda: c.copy_(a + b))
     graph.replay()
@@ -111,7 +111,7 @@ def test_reset_and_capture_again() -> None:
     assert c.tolist() == [3.0] * 4
 
 
-def test_an_empty_graph_is_an_error_and_the_stream_is_given_back() -> None:
+def test_an_empty_graph_is_an_error_and_the_previous_stream_is_current_again() -> None:
     graph, stream = CudaGraph(), torch.cuda.current_stream()
     graph.capture_begin()
     assert torch.cuda.current_stream() == graph.stream != stream
@@ -120,7 +120,7 @@ def test_an_empty_graph_is_an_error_and_the_stream_is_given_back() -> None:
     assert torch.cuda.current_stream() == stream
 
 
-def test_ending_without_a_begin_is_an_error() -> None:
+def test_ending_a_capture_that_never_began_is_an_error() -> None:
     with pytest.raises(CudaGraphError, match="must have begun"):
         CudaGraph().capture_end()
 

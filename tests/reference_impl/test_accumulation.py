@@ -59,7 +59,7 @@ def test_a_traced_step_of_micro_batches_is_the_plain_one_in_bits() -> None:
         assert torch.equal(tensor, traced.trainer.state_tensors()[name]), name
 
 
-def test_another_shape_is_taken_in_micro_batches_too() -> None:
+def test_a_changed_batch_shape_is_also_split_into_micro_batches() -> None:
     trainer = Trainer(config(4))
     assert trainer.set_shape(8, batch_size=4).tokens.shape == (4, 1, 8)
     with pytest.raises(ReferenceImplError, match=r"batch_size: got 6; must be a multiple of micro_batches \(4\)"):
@@ -78,7 +78,7 @@ def test_invalid_numbers_of_micro_batches_are_refused(micro_batches: int, remedy
         config(micro_batches)
 
 
-def test_the_two_halves_of_a_step_are_refused() -> None:
+def test_capturing_half_of_an_accumulating_step_is_refused() -> None:
     trainer = CapturingTrainer(Trainer(config(4)), "backward")
     with pytest.raises(ReferenceImplError, match="capture the whole step, or nothing"):
         trainer.step(0)

@@ -14,7 +14,7 @@ WORKLOAD = Workload(model="tiny", batch_size=1, seq_len=8, steps=2, seed=3)
 
 
 @pytest.mark.parametrize(("settings", "seed"), [({}, 3), ({"seed": 123}, 123)])
-def test_an_arms_seed_comes_before_the_workloads(settings: dict[str, int], seed: int) -> None:
+def test_the_seed_of_an_arm_overrides_the_seed_of_the_workload(settings: dict[str, int], seed: int) -> None:
     assert train_config(WORKLOAD, Arm.model_validate(settings), None, None).seed == seed
 
 
@@ -23,7 +23,7 @@ def first_loss(trainer: Trainer) -> torch.Tensor:
     return trainer.body().clone()
 
 
-def test_without_adapters_no_b_changes_the_loss() -> None:
+def test_without_adapters_the_value_of_lora_b_does_not_change_the_loss() -> None:
     """B is zero at first; set to something, it changes the loss of a model that has LoRA, and of no other."""
     losses = {}
     for adapters in (True, False):

@@ -46,21 +46,21 @@ def backward(
 
 
 @pytest.mark.parametrize(("batch", "seq_len"), SERVED)
-def test_long_sequences_are_served_by_two_kernels(batch: int, seq_len: int) -> None:
+def test_long_sequences_use_the_two_hopper_attention_kernels(batch: int, seq_len: int) -> None:
     assert backward(batch, seq_len) == OF_HOPPER
 
 
 @pytest.mark.parametrize("sizes", [(4, 512), (8, 512), (4, 1000), (4, 1152)], ids=str)
-def test_short_sequences_and_odd_lengths_are_left_to_triton(sizes: tuple[int, int]) -> None:
+def test_short_sequences_and_odd_lengths_use_triton_attention(sizes: tuple[int, int]) -> None:
     assert backward(*sizes) == OF_TRITON
 
 
 @pytest.mark.parametrize("sizes", [(0, 1024), (1, 1024), (2, 1024), (1, 2048)], ids=str)
-def test_too_few_tokens_for_most_multiprocessors_are_left_to_triton(sizes: tuple[int, int]) -> None:
+def test_too_few_tokens_to_fill_most_multiprocessors_use_triton_attention(sizes: tuple[int, int]) -> None:
     assert backward(*sizes) == OF_TRITON
 
 
-def test_data_types_and_heads_that_were_never_run_are_left_to_triton() -> None:
+def test_untested_data_types_and_head_sizes_use_triton_attention() -> None:
     assert backward(4, 2048, dtype="fp16") == OF_TRITON
     assert backward(4, 2048, dtype="fp32") == OF_TRITON
     assert backward(4, 2048, head_dim=64) == OF_TRITON
@@ -93,7 +93,9 @@ def test_the_kernel_plan_of_hopper_attention_equals_the_launched_kernels(batch: 
     assert own == ["attention.forward", *(OF_HOPPER if target == "sm_90" else OF_TRITON)]
 
 
-def test_each_kernel_gets_the_tensors_of_its_names(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_hopper_attention_kernel_receives_the_tensors_named_in_its_signature(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     launched: list[tuple[KernelSpec, tuple[Tensor, ...]]] = []
     monkeypatch.setattr(registry, "_launchers", [lambda spec, arguments: launched.append((spec, arguments))])
     grad_output, output = (torch.zeros(4096, 12 * 128, dtype=torch.bfloat16) for _ in range(2))
@@ -112,7 +114,7 @@ SPECS = {spec.key: spec for sizes in MEASURED for spec in hopper.specializations
 
 
 @pytest.mark.parametrize("key", SPECS)
-def test_compiled_for_hopper_everything_stays_in_registers(key: str, tmp_path: Path) -> None:
+def test_kernels_compiled_for_hopper_spill_no_registers(key: str, tmp_path: Path) -> None:
     # what the assembler warns of, such as products that it had to serialize, is an error of this suite
     compiled: Any = registry.offline_compile(SPECS[key], 90)
     assert re.findall(r"^\.target (\S+)$", compiled.asm["ptx"], re.MULTILINE) == ["sm_90a"]
@@ -128,7 +130,7 @@ def test_compiled_for_hopper_everything_stays_in_registers(key: str, tmp_path: P
 
 
 @pytest.mark.parametrize("spec", [hopper.dq_spec(4, 1024, 12, 2), hopper.dkdv_spec(4, 1024, 12, 2)], ids=str)
-def test_another_size_of_shared_memory_than_the_source_divides_up_is_refused(spec: KernelSpec) -> None:
+def test_a_shared_memory_size_different_from_that_in_the_source_is_refused(spec: KernelSpec) -> None:
     given: Any = spec.constexprs
     other = replace(spec, constexprs={**given, "SHARED_MEMORY": given["SHARED_MEMORY"] + 16})
     with pytest.raises(CompilationError, match="a launch gives as many bytes"):
@@ -140,7 +142,7 @@ def setting(dtype: str, device: str) -> Setting:
     return Setting(table, config, MODEL_PRESETS["qwen2-1.5b"], dtype, 1.0, torch.device(device))
 
 
-def test_a_step_case_is_of_a_shape_that_these_kernels_serve() -> None:
+def test_one_kernel_case_has_a_shape_that_uses_the_hopper_attention_kernels() -> None:
     def reached(dtype: str, device: str) -> list[str]:
         sizes = [shape.heads.sizes for shape in _shapes(setting(dtype, device))]
         return [str(each) for each in sizes if hopper.serves(*each, "bf16" if dtype == "bfloat16" else "fp32")]

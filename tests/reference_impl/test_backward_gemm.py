@@ -80,7 +80,7 @@ def test_every_path_agrees_with_every_other(path: GemmPath, other: GemmPath) -> 
         assert (left - right).abs().max() <= bound * right.abs().max()
 
 
-def test_the_paths_that_must_differ_do() -> None:
+def test_half_precision_gemm_paths_really_round_their_operands() -> None:
     """fp16 and bf16 really round: a path that quietly kept fp32 operands would pass every bound."""
     a, _, grad_c = operands()
     exact, fp16, bf16 = (BackwardGemm(path).grad_b(a, grad_c) for path in ("cublas", "fp16", "bf16"))
@@ -166,13 +166,15 @@ def test_a_bad_argument_of_the_backward_gemm_is_named(argument: str, call: Calla
     assert raised.value.argument == argument
 
 
-def test_the_library_does_not_mix_dtypes() -> None:
+def test_cublas_products_of_two_different_dtypes_are_refused() -> None:
     with pytest.raises(ReferenceImplError, match=r"b: torch.bfloat16 beside grad_c of torch.float32"):
         BackwardGemm("cublas").grad_a(torch.ones(M, N), torch.ones(K, N, dtype=torch.bfloat16))
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_the_trainer_computes_its_lora_gradients_by_the_path(path: GemmPath, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_trainer_computes_its_lora_gradients_by_the_selected_gemm_path(
+    path: GemmPath, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One step by each path: gradients within the path's rounding of the default's, through the path's own product."""
     calls: list[str] = []
     product = BackwardGemm.grad_b

@@ -97,14 +97,14 @@ def test_a_tied_checkpoint_may_repeat_its_head(tmp_path: Path) -> None:
     assert first_losses(write(tmp_path, state)) == first_losses(SHAPE)
 
 
-def test_llama_has_no_biases(tmp_path: Path) -> None:
+def test_a_llama_checkpoint_is_read_without_biases(tmp_path: Path) -> None:
     state = {name: tensor for name, tensor in random_state().items() if not name.endswith(".bias")}
     directory = write(tmp_path, state, architectures=["LlamaForCausalLM"])
     assert not read_config(directory).attention_bias
     assert first_losses(directory) == first_losses(SHAPE)  # whose biases are zero
 
 
-def test_both_places_of_rope_theta_are_read(tmp_path: Path) -> None:
+def test_rope_theta_is_read_from_both_of_its_config_keys(tmp_path: Path) -> None:
     write(tmp_path, random_state(), rope_theta=5000.0)
     assert read_config(tmp_path).rope_theta == 5000.0
     write(tmp_path, random_state(), rope_parameters={"rope_theta": 7000.0, "rope_type": "default"})
@@ -133,7 +133,7 @@ def test_a_missing_shard_is_named(tmp_path: Path) -> None:
     assert refusal(tmp_path) == f"{tmp_path / 'model-1.safetensors'}: does not exist; fetch the missing file"
 
 
-def test_a_broken_shard_index_is_named(tmp_path: Path) -> None:
+def test_a_broken_shard_index_is_an_error_that_names_it(tmp_path: Path) -> None:
     write_shards(tmp_path, random_state())
     (tmp_path / "model.safetensors.index.json").write_text("[]")
     assert "model.safetensors.index.json: is no JSON object" in refusal(tmp_path)
@@ -193,7 +193,7 @@ def test_random_weights_depend_on_seed_and_name() -> None:
     assert one.std().item() == pytest.approx(0.02, rel=0.05)
 
 
-def test_tiny_is_the_preset_and_small() -> None:
+def test_the_tiny_checkpoint_equals_its_preset_and_is_small() -> None:
     shape = read_config(TINY_CHECKPOINT)
     assert shape == MODEL_PRESETS["tiny"]
     assert parameter_count(shape) == 821_376

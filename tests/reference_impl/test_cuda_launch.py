@@ -187,7 +187,7 @@ def test_one_module_serves_every_grid_and_constants_of_a_different_type_get_thei
     assert len(stand_in.modules) == 2
 
 
-def test_the_ledger_notes_a_load_and_one_behind_the_caches_back(stand_in: StandIn) -> None:
+def test_the_ledger_records_kernel_loads_made_through_and_outside_of_the_cache(stand_in: StandIn) -> None:
     cache = KernelCache(Device("sm_90", registry.compile_for_device, registry.load_compiled))
     planned, unplanned = scaled_copy_spec(100, 36), scaled_copy_spec(8, 36)
     cache.ledger.watch()
@@ -222,7 +222,9 @@ def test_a_kernel_refused_by_the_driver_is_named_in_the_error(stand_in: StandIn)
         registry.launch(spec, *tensors(spec))
 
 
-def test_a_thread_that_has_no_context_gets_the_devices(stand_in: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_thread_without_a_cuda_context_gets_the_context_of_the_device(
+    stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
     current: list[object] = []
 
     def set_current(context: object) -> tuple[object]:

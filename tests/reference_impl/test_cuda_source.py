@@ -81,7 +81,7 @@ def test_a_cuda_kernel_is_cached_like_a_triton_kernel() -> None:
     assert (cubin[:4], "cp.async.bulk.tensor.2d" in kernel.ptx) == (b"\x7fELF", True)
 
 
-def test_constants_of_the_spec_are_macros(tmp_path: Path) -> None:
+def test_constants_of_a_kernel_spec_are_passed_as_macros(tmp_path: Path) -> None:
     names = ("NUM_WARPS", "NUM_STAGES", "CLUSTER", "T", "NEGATIVE", "40 + YES", "50 + NO")
     spec = source_spec(tmp_path, storing(*names, type_="int"), T=7, NEGATIVE=-3, YES=True, NO=False)
     assert stored(ptx_of(spec)) == [2, 3, 1, 7, -3, 41, 50]
@@ -214,7 +214,7 @@ def test_warnings_of_the_cuda_compiler_are_raised_as_python_warnings(tmp_path: P
 
 
 @pytest.mark.parametrize("sm", [80, 100, 120])
-def test_another_target_than_hopper_is_refused(sm: int) -> None:
+def test_compiling_a_hopper_source_for_a_different_target_is_refused(sm: int) -> None:
     with pytest.raises(CudaSourceError, match=rf"scaled_copy: .* 9\.0 alone; found sm_{sm}; plan another kernel"):
         registry.offline_compile(scaled_copy_spec(100, 36), sm)
 

@@ -41,14 +41,14 @@ def test_full_matrices_are_passed_through() -> None:
     assert [one is other for one, other in zip(dense, weights, strict=True)] == [True, True]
 
 
-def test_groups_are_taken_in_order_and_asking_ahead_changes_nothing() -> None:
+def test_weight_groups_are_taken_in_order_even_if_prefetched_ahead() -> None:
     weights = [random(2, 2, seed) for seed in range(3)]
     dense = DenseWeights([MatrixGroup([FullMatrix(w)]) for w in weights], torch.float32, StepStreams(CPU))
     dense.ahead(5)  # more than there are
     assert [dense.take()[0] is weight for weight in weights] == [True] * 3
 
 
-def test_without_a_second_stream_work_runs_at_once_and_values_when_taken() -> None:
+def test_without_a_second_stream_branches_run_immediately_and_values_when_taken() -> None:
     streams, done = StepStreams(CPU), []
     branch = streams.branch(lambda: done.append("branch"))
     value = streams.beside(lambda: done.append("value"))

@@ -93,14 +93,14 @@ def triton_specs() -> list[KernelSpec]:
 
 @pytest.mark.usefixtures("own_cache")
 @pytest.mark.parametrize("spec", one_of_each_source([*triton_specs(), *hopper_specs()]))
-def test_a_kernel_waits_before_it_touches_memory(spec: KernelSpec) -> None:
+def test_a_hopper_kernel_waits_for_the_previous_kernel_before_it_accesses_memory(spec: KernelSpec) -> None:
     assert faults(registry.offline_compile(spec, 90).asm["ptx"]) == []
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("own_cache")
 @pytest.mark.parametrize("spec", [*qwen2_specs(), *gemm_specs(), long_attention()], ids=lambda spec: spec.key)
-def test_before_hopper_no_kernel_waits(spec: KernelSpec) -> None:
+def test_kernels_compiled_for_older_gpus_than_hopper_contain_no_wait(spec: KernelSpec) -> None:
     compiled: Any = registry.offline_compile(spec, 80)
     assert (compiled.metadata.launch_pdl, "griddepcontrol" in compiled.asm["ptx"]) == (False, False)
 
@@ -112,7 +112,7 @@ def test_kernels_compiled_for_hopper_and_later_start_early(sm: int, early: bool)
     assert (compiled.metadata.launch_pdl, WAIT in compiled.asm["ptx"]) == (early, early)
 
 
-def test_every_source_in_cuda_is_compiled_here() -> None:
+def test_every_cuda_source_file_is_compiled_in_this_test() -> None:
     folder = Path(registry.__file__).parent
     assert {source_of(spec) for spec in hopper_specs()} == {*folder.glob("*/*.cu")}
 

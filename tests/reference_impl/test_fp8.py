@@ -57,7 +57,7 @@ def test_fp8_rows_of_any_size_err_only_by_the_rounding_of_e4m3() -> None:
     assert ((value - x).abs() <= E4M3_ROUNDOFF * (x.abs() + floor)).all()
 
 
-def test_powers_of_two_are_kept_exactly() -> None:
+def test_fp8_quantization_keeps_powers_of_two_exactly() -> None:
     x = 2.0 ** torch.arange(-6, 9).float()[None, :] * 2.0**30
     assert torch.equal(dense(ScaledRows(*rows.quantize(x))), x)
 
@@ -81,14 +81,14 @@ def test_small_probabilities_outlive_the_rounding_of_the_logits_gradient() -> No
     assert found[0, 1:].double().sum().item() == pytest.approx(exact[0, 1:].sum().item(), rel=2**-3)
 
 
-def test_a_product_is_that_of_the_rounded_operands() -> None:
+def test_an_fp8_product_equals_the_product_of_its_rounded_operands() -> None:
     a, b, bias = ScaledRows.of(random(16, 64)), ScaledRows.of(random(32, 64, seed=1)), random(32, seed=2)
     products = Fp8Products(torch.float32)
     torch.testing.assert_close(products.multiply(a, b, bias), dense(a) @ dense(b).t() + bias)
     assert products.count == 1
 
 
-def test_only_nf4_can_be_made_fp8() -> None:
+def test_only_nf4_weights_with_whole_blocks_can_be_converted_to_fp8() -> None:
     with pytest.raises(ReferenceImplError, match="nf4"):
         Fp8Matrix.of(FullMatrix(random(64, 64)))
     with pytest.raises(ReferenceImplError, match="multiple of 64"):
@@ -122,7 +122,7 @@ def test_a_step_in_the_compute_dtype_has_no_fp8_products() -> None:
 
 
 @pytest.mark.parametrize("fault", ["silent_fallback_from_fp8", "one_block_not_in_fp8", "unheeded_precision"])
-def test_a_way_round_fp8_shows_in_the_facts(fault: str) -> None:
+def test_a_fault_that_bypasses_fp8_changes_the_reported_precision(fault: str) -> None:
     trainer = Trainer(TINY)
     plant(fault, STEP, trainer)
     assert FAULTS[fault].description.name == fault

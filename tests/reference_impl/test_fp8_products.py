@@ -56,7 +56,7 @@ def test_fp8_products_of_unsupported_widths_keep_swiglu_separate(sizes: dict[str
     assert operations(8192, sizes=sizes) == APART
 
 
-def test_another_data_type_has_swiglu_apart() -> None:
+def test_fp32_products_keep_swiglu_separate() -> None:
     assert operations(8192, "fp32") == APART
 
 
@@ -70,7 +70,7 @@ def rows_in_turns(spec: KernelSpec) -> list[int]:
 
 
 @pytest.mark.parametrize("spec", [products.up_spec(512, 1536, 8960), products.down_backward_spec(512, 1536, 8960)])
-def test_a_thread_holds_eight_neighbours(spec: KernelSpec) -> None:
+def test_each_gpu_thread_holds_eight_adjacent_columns_of_a_row(spec: KernelSpec) -> None:
     found = rows_in_turns(spec)
     assert sorted(found) == list(range(32))
     for thread in range(4):
@@ -131,7 +131,7 @@ def test_no_fp8_row_exceeds_its_bound(size: float, *, aligned: bool) -> None:
     assert (data.float().abs() < 448).all()
 
 
-def test_a_bound_costs_next_to_no_precision() -> None:
+def test_scaling_by_the_bound_of_a_row_loses_almost_no_precision() -> None:
     mlp, x, grad = Mlp(), with_norm(random(T, H)), with_norm(random(T, H, seed=3))
     gate_up, *act = mlp.forward(x)
     weight = Fp8Matrix.of(mlp.down).transposed()
@@ -200,7 +200,7 @@ def test_a_step_launches_what_is_planned(monkeypatch: pytest.MonkeyPatch) -> Non
     assert {spec.key: spec.identity for spec in launched} == {spec.key: spec.identity for spec in planned}
 
 
-def test_a_weight_of_another_shape_is_refused() -> None:
+def test_an_fp8_weight_of_a_different_shape_is_refused() -> None:
     x, numbers = torch.zeros(512, H, dtype=torch.float8_e4m3fn), torch.zeros(512)
     narrow = torch.zeros(2 * WIDE, H - 16, dtype=torch.float8_e4m3fn)
     with pytest.raises(KernelArgumentError, match="weight"):

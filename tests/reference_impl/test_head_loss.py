@@ -36,7 +36,7 @@ def operations(chunk: int = 512, dtype: str = "bf16", tokens: int = 2048, **size
     return [spec.op for spec in products.head_specializations(tokens=tokens, chunk=chunk, dtype=dtype, **given)]
 
 
-def test_a_large_vocabulary_is_served_on_hopper_in_bfloat16() -> None:
+def test_the_fused_head_is_used_on_hopper_in_bfloat16_for_a_large_vocabulary() -> None:
     assert operations() == FUSED
     assert operations(dtype="fp32") == operations(chunk=256) == operations(vocabulary=32000) == APART
     assert operations(hidden=1540) == operations(vocabulary=151937) == APART  # rows that start off 16 bytes
@@ -44,7 +44,7 @@ def test_a_large_vocabulary_is_served_on_hopper_in_bfloat16() -> None:
         assert operations() == APART
 
 
-def test_a_last_chunk_of_few_tokens_is_a_librarys() -> None:
+def test_the_last_head_chunk_uses_the_librarys_product_if_it_has_few_tokens() -> None:
     assert operations(chunk=1024, tokens=1024 + 512) == 2 * FUSED
     assert operations(tokens=512 + 300) == FUSED + APART
 
@@ -69,7 +69,7 @@ def test_a_step_launches_what_is_planned(precision: str, expected: list[str], si
     assert {spec.op for spec in launched} >= set(expected)
 
 
-def test_a_panel_is_a_tiles_columns() -> None:
+def test_a_panel_of_head_statistics_has_the_width_of_a_tile() -> None:
     spec = products.head_spec(512, 1536, 151936)
     assert spec.constexprs["COLUMNS"] == naive.PANEL
     assert spec.constexprs["GROUP"] == 2  # all pairs of tiles: a panel of the head is read once
@@ -93,7 +93,7 @@ def inputs(tokens: int, hidden: int, vocabulary: int) -> tuple[Tensor, Tensor, T
 
 
 @pytest.mark.parametrize("vocabulary", [40, 192, 1000])
-def test_twins_make_torchs_loss_and_gradient(vocabulary: int) -> None:
+def test_the_naive_head_loss_equals_torchs_loss_and_gradient(vocabulary: int) -> None:
     x, head, targets = inputs(5, 8, vocabulary)
     out = torch.empty(5, vocabulary, dtype=torch.float64)
     maxima, totals = naive.head_logits(x, head, out)
@@ -148,7 +148,7 @@ def worst(fault: str | None, magnitude: float) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("magnitude", [1e-4, 1.0, 1e5])
-def test_the_twin_is_within_rounding_of_the_cases_references(magnitude: float) -> None:
+def test_the_naive_head_loss_is_within_rounding_of_the_cases_references(magnitude: float) -> None:
     errors = worst(None, magnitude)
     assert errors.keys() == {"bfloat16", "float32"}
     assert errors["bfloat16"] <= 2.0**-8 + 1e-5
@@ -189,7 +189,7 @@ def same(left: dict[str, Tensor], right: dict[str, Tensor]) -> bool:
     return all(torch.equal(value, right[name]) for name, value in left.items())
 
 
-def test_a_trainer_with_the_fused_head_trains_as_one_without(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trainer_with_the_fused_head_trains_like_a_trainer_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
     apart = gradients(None)
     monkeypatch.setattr(naive, "serves_head", lambda *_: True)
     monkeypatch.setattr(ops, "head_then_loss", None)
@@ -199,12 +199,14 @@ def test_a_trainer_with_the_fused_head_trains_as_one_without(monkeypatch: pytest
 
 @pytest.mark.usefixtures("fused")
 @pytest.mark.parametrize("fault", ["statistics_without_last_panel", "statistics_without_maximum"])
-def test_a_fault_of_the_fused_head_is_met_by_its_trainer(fault: str) -> None:
+def test_a_fault_in_the_fused_head_changes_the_trainers_gradients(fault: str) -> None:
     assert not same(gradients(fault), gradients(None))
 
 
 @pytest.mark.parametrize("fault", ["ignored_last_token", "logit_gradients_in_fp8", "loss_without_last_token"])
-def test_a_fault_of_the_loss_is_met_where_the_head_is_fused(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fault_in_the_loss_changes_the_gradients_also_with_the_fused_head(
+    fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     apart = gradients(fault)
     monkeypatch.setattr(naive, "serves_head", lambda *_: True)
     own = ops.head_loss

@@ -92,7 +92,7 @@ def test_a_kernel_is_compiled_and_loaded_once() -> None:
     )
 
 
-def test_a_kernel_disguised_by_anothers_key_is_refused() -> None:
+def test_a_kernel_under_the_key_of_a_different_kernel_is_refused() -> None:
     stand_in = StandIn()
     cache = KernelCache(stand_in.device())
     cache.load(spec(rows=8))
@@ -186,7 +186,7 @@ def test_a_second_key_for_a_loaded_module_is_recorded_as_loaded(tmp_path: Any, m
     ]
 
 
-def test_the_ledger_keeps_the_first_time_of_a_handle_and_hears_of_loads() -> None:
+def test_the_ledger_records_the_first_time_of_a_library_handle_and_kernel_loads() -> None:
     ledger = Ledger()
     ledger.handle("cublas")
     first = ledger.as_evidence().handles["cublas"]
@@ -216,7 +216,7 @@ def test_two_watching_ledgers_both_record_a_kernel_event(tmp_path: Any, monkeypa
 @pytest.mark.parametrize(
     ("target", "written"), [("sm_80", "sm_80"), ("sm_90", "sm_90a"), ("sm_100", "sm_100a"), ("sm_120", "sm_120a")]
 )
-def test_a_named_target_compiles_for_itself(target: str, written: str) -> None:
+def test_a_cache_for_a_named_target_compiles_for_that_target(target: str, written: str) -> None:
     cache = KernelCache(named_target(target))
     cache.load(spec())
     assert f"\n.target {written}\n" in cache.describe(spec()).ptx

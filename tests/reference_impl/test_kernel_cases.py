@@ -104,7 +104,7 @@ def test_interpreted_kernel_cases_cover_the_grid_and_compile_the_planned_kernels
     assert answer["constants"] == {"tile": 16, "unroll": 4}
 
 
-def test_a_process_that_has_triton_already_does_not_pretend_to_interpret(answers: Answers) -> None:
+def test_a_process_that_has_already_imported_triton_refuses_to_interpret_kernels(answers: Answers) -> None:
     assert "new process" in str(answers["compile first"]["error"])
 
 
@@ -130,7 +130,7 @@ def test_a_described_kernel_is_rebuilt_with_its_key_and_its_source() -> None:
         assert dict(again.constexprs) == dict(spec.constexprs)
 
 
-def test_a_compiling_process_that_fails_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_compile_process_reports_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     [spec, _] = registry.load("gemm").specializations(m=5, k=20, n=3)
     with pytest.raises(RuntimeError, match="ValueError"):
         OfflineCompilation([spec], "ninety").kernels()  # type: ignore[arg-type]

@@ -98,7 +98,7 @@ def test_rope_equals_rotating_complex_numbers() -> None:
     assert torch.equal(qkv[:, 3 * head_dim :], before[:, 3 * head_dim :])  # the value head stays
 
 
-def test_rope_adds_before_it_rotates() -> None:
+def test_rope_adds_lora_before_it_rotates() -> None:
     cos, sin = rope.tables(6, 8, 1e4, torch.device("cpu"))
     qkv, low_rank, b = random(12, 32), random(12, 4, seed=1), random(32, 4, seed=2)
     expected = qkv + low_rank @ b.t()

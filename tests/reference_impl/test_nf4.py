@@ -124,7 +124,7 @@ def test_correct_nf4_errs_by_more_than_an_eighth_of_absmax() -> None:
     assert 2 / 16 < 0.1519
 
 
-def test_upstreams_formula_of_the_table_gives_another_table() -> None:
+def test_the_upstream_formula_for_the_nf4_table_gives_a_different_table() -> None:
     """Its quantiles of (i + 0.5) / 16 have no zero, which the same contract demands: NF4's halves are made apart."""
     quantiles = torch.special.ndtri((torch.arange(16, dtype=torch.float64) + 0.5) / 16)
     assert (quantiles / quantiles.max())[7].item() == pytest.approx(-0.0421, abs=1e-4)

@@ -55,7 +55,7 @@ def test_source_included_files_options_and_version_are_the_key(
 
 
 @pytest.mark.parametrize("damage", ["short", "empty", "changed"])
-def test_a_file_that_is_not_whole_is_compiled_again(damage: str, events: list[str], tmp_path: Path) -> None:
+def test_an_incomplete_cached_compilation_is_compiled_again(damage: str, events: list[str], tmp_path: Path) -> None:
     first = compiled()
     [file] = kept(tmp_path)
     whole = file.read_bytes()

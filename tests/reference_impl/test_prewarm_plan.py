@@ -52,7 +52,7 @@ def keys(specs: list[KernelSpec] | tuple[KernelSpec, ...]) -> list[str]:
 
 
 @pytest.mark.parametrize("mode", slow_but([mode for mode, (model, _) in MODES.items() if model is not QWEN], MODES))
-def test_the_plan_is_what_a_step_launches(mode: str) -> None:
+def test_the_prewarm_plan_equals_the_kernels_that_a_step_launches(mode: str) -> None:
     model, settings = MODES[mode]
     config = replace(TrainConfig(model=model, rank=8, device="cpu"), **settings)
     seq_lens = (64,) if model is QWEN else (64, 128)  # what a second length adds does not depend on how many layers
@@ -134,7 +134,7 @@ def test_recording_kernels_leaves_no_state_in_the_process(precision: Any) -> Non
         assert torch.equal(values.nan_to_num(), torch.arange(256, dtype=torch.uint8).view(dtype).float().nan_to_num())
 
 
-def test_kernels_of_a_cpu_trainer_have_nothing_to_open() -> None:
+def test_a_cpu_trainer_needs_no_kernel_cache_to_be_opened() -> None:
     kernels = RunKernels(TrainConfig.preset("tiny", device="cpu"), (64,))
     kernels.open(prewarm=True)
     kernels.uploaded()

@@ -39,7 +39,7 @@ def operations(tokens: int, dtype: str = "bf16", sizes: dict[str, int] = QWEN) -
         (8192, ALL),
     ],
 )
-def test_more_tokens_are_served_by_more_of_the_products(tokens: int, expected: list[str]) -> None:
+def test_the_number_of_tokens_decides_which_products_are_fused(tokens: int, expected: list[str]) -> None:
     assert operations(tokens) == expected
 
 
@@ -49,7 +49,7 @@ def test_bfloat16_products_on_other_architectures_keep_swiglu_separate(target: s
         assert operations(8192) == ["swiglu.forward", "swiglu.backward"]
 
 
-def test_another_data_type_or_an_odd_width_has_swiglu_apart() -> None:
+def test_products_of_other_data_types_or_odd_widths_keep_swiglu_separate() -> None:
     apart = ["swiglu.forward", "swiglu.backward"]
     assert operations(8192, "fp32") == apart
     assert operations(8192, sizes=QWEN | {"hidden": 1540}) == apart  # rows that start off 16 bytes
@@ -78,7 +78,7 @@ def test_a_step_launches_what_is_planned(monkeypatch: pytest.MonkeyPatch) -> Non
     assert {spec.key: spec.identity for spec in launched} == {spec.key: spec.identity for spec in planned}
 
 
-def test_a_matrix_of_another_shape_is_refused() -> None:
+def test_a_product_with_a_matrix_of_the_wrong_shape_is_refused() -> None:
     x, weight = torch.zeros(512, 192, dtype=torch.bfloat16), torch.zeros(400, 200, dtype=torch.bfloat16)
     with pytest.raises(KernelArgumentError, match=r"weight.*\[400, 200\].*\[400, 192\]"):
         products.up_swiglu(x, weight)
@@ -94,7 +94,7 @@ SPECS = {
 
 
 @pytest.mark.parametrize("key", SPECS)
-def test_compiled_for_hopper_everything_stays_in_registers(key: str, tmp_path: Path) -> None:
+def test_kernels_compiled_for_hopper_spill_no_registers(key: str, tmp_path: Path) -> None:
     # what the assembler warns of, such as products that it had to serialize, is an error of this suite
     compiled: Any = registry.offline_compile(SPECS[key], 90)
     assert re.findall(r"^\.target (\S+)$", compiled.asm["ptx"], re.MULTILINE) == ["sm_90a"]
@@ -113,7 +113,7 @@ def inputs(*shapes: tuple[int, int]) -> list[Tensor]:
     return [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes]
 
 
-def test_twins_are_the_formulas() -> None:
+def test_naive_fused_products_equal_their_formulas() -> None:
     x, up_weight, grad, down_weight = inputs((5, 8), (12, 8), (5, 8), (8, 6))
     gate_up, act = naive.up_swiglu(x, up_weight)
     leaf = (x @ up_weight.t()).requires_grad_()
@@ -126,14 +126,14 @@ def test_twins_are_the_formulas() -> None:
     torch.testing.assert_close(gate_up, gradient)
 
 
-def test_twins_of_sums_are_the_formulas() -> None:
+def test_naive_products_with_sums_equal_their_formulas() -> None:
     x, weight, residual, extra, weight_extra = inputs((5, 8), (6, 8), (5, 6), (5, 2), (2, 6))
     torch.testing.assert_close(naive.add(x, weight, residual), residual + x @ weight.t())
     both = naive.input_gradient(x, weight.t(), extra, weight_extra)
     torch.testing.assert_close(both, x @ weight.t() + extra @ weight_extra)
 
 
-def test_on_a_cpu_the_steps_are_apart_and_rounded_between() -> None:
+def test_on_a_cpu_fused_products_run_as_separate_rounded_steps() -> None:
     x, weight, grad, down_weight = (tensor.bfloat16() for tensor in inputs((5, 8), (12, 8), (5, 8), (8, 6)))
     gate_up, act = ops.up_swiglu(x, weight)
     assert torch.equal(gate_up, x @ weight.t())

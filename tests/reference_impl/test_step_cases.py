@@ -65,12 +65,12 @@ def test_rope_tables_equal_those_of_transformers() -> None:
     assert torch.equal(ours[1], sin[0, :, :16])
 
 
-def test_the_papers_table_is_that_of_bitsandbytes() -> None:
+def test_the_nf4_table_of_the_paper_equals_that_of_bitsandbytes() -> None:
     functional = pytest.importorskip("bitsandbytes.functional")
     assert torch.equal(torch.tensor(PAPER), functional.get_4bit_type("nf4", "cpu"))
 
 
-def test_the_papers_table_is_made_of_a_normal_distributions_quantiles() -> None:
+def test_the_nf4_table_of_the_paper_consists_of_quantiles_of_a_normal_distribution() -> None:
     """QLoRA's appendix E: eight quantiles below zero, nine from zero on, scaled so that the outermost are 1 and -1."""
     outermost = 0.9677083
 
@@ -83,7 +83,7 @@ def test_the_papers_table_is_made_of_a_normal_distributions_quantiles() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_the_reference_of_nf4_is_bitsandbytes_kernel_but_for_rounding(dtype: str) -> None:
+def test_the_nf4_reference_equals_the_bitsandbytes_kernel_except_for_rounding(dtype: str) -> None:
     pytest.importorskip("bitsandbytes")
     [case] = [case for case in of("nf4.dequantize", replace(SETTING, dtype_name=dtype)) if case.shape == "R64 C130"]
     seen: list[tuple[Tensor, ...]] = []
@@ -107,7 +107,7 @@ def test_the_reference_of_nf4_is_bitsandbytes_kernel_but_for_rounding(dtype: str
 
 
 @pytest.mark.parametrize("operation", ON_A_CPU)
-def test_cases_differ_in_shape_and_no_two_see_the_same_numbers(operation: str) -> None:
+def test_kernel_cases_have_different_shapes_and_different_random_inputs(operation: str) -> None:
     cases = of(operation)
     assert len({case.shape for case in cases}) == len(cases) >= 4
     sums = [sum(value.sum().item() for value in case.reference().values()) for case in cases]
@@ -116,7 +116,7 @@ def test_cases_differ_in_shape_and_no_two_see_the_same_numbers(operation: str) -
 
 @pytest.mark.parametrize("operation", ON_A_CPU)
 @pytest.mark.parametrize("magnitude", [1e-4, 1e5])
-def test_terms_bound_every_value_and_are_of_its_size(operation: str, magnitude: float) -> None:
+def test_the_terms_of_a_kernel_case_bound_every_value_and_are_of_similar_size(operation: str, magnitude: float) -> None:
     """Terms far above the values would let any error pass; those of a peaked softmax's exponents are."""
     for case in of(operation, replace(SETTING, magnitude=magnitude)):
         assert case.terms is not None

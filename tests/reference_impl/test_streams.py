@@ -62,7 +62,7 @@ class StandIns:
         self._current = before
 
 
-def test_a_step_waits_for_all_that_its_second_stream_does(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_waits_for_all_work_on_its_second_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     plain, overlapped = Trainer(CONFIG), Trainer(CONFIG)
     stand_ins = StandIns(monkeypatch)
     for index in range(2):

@@ -71,7 +71,7 @@ def test_dense_weights_kept_in_memory_train_like_weights_dequantized_each_step()
     assert frozen == [], "nothing is stored twice"
 
 
-def test_another_seed_gives_another_run() -> None:
+def test_a_different_seed_gives_a_different_training() -> None:
     assert losses(Trainer(small_config()), 1) != losses(Trainer(small_config(seed=1)), 1)
 
 
@@ -213,7 +213,7 @@ def test_fused_and_synchronizing_clips_train_alike() -> None:
     assert max(abs(one - other) for one, other in zip(fused, synchronizing, strict=True)) <= 1e-5
 
 
-def test_chunked_loss_equals_the_whole() -> None:
+def test_the_loss_computed_in_chunks_equals_the_loss_of_all_tokens() -> None:
     whole, chunked = (Trainer(small_config(loss_chunk=chunk)) for chunk in (64, 24))  # 64 tokens; the last chunk is 16
     for index in range(3):
         assert abs(whole.step(index).item() - chunked.step(index).item()) <= 1e-5
@@ -237,7 +237,7 @@ def test_each_input_shape_keeps_its_own_static_buffers() -> None:
     assert torch.equal(short.tokens, torch.zeros(2, 32, dtype=torch.int64))  # the other shape's batch went elsewhere
 
 
-def test_an_empty_sequence_is_refused() -> None:
+def test_a_batch_with_an_empty_sequence_is_refused() -> None:
     with pytest.raises(ReferenceImplError, match=r"seq_len: got 0; must be at least 1"):
         Trainer(small_config()).set_shape(0)
 
@@ -251,7 +251,7 @@ def test_a_returned_loss_is_not_overwritten_by_the_next_step() -> None:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has CUDA")
-def test_cuda_on_a_machine_without_it_is_refused() -> None:
+def test_a_cuda_trainer_on_a_machine_without_cuda_is_refused() -> None:
     with pytest.raises(ReferenceImplError, match=r"device: 'cuda', but no CUDA device is available"):
         Trainer(small_config(device="cuda"))
 

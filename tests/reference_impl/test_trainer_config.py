@@ -50,7 +50,7 @@ def test_invalid_model_shapes_are_refused(fields: dict[str, Any], message: str) 
         dataclasses.replace(MODEL_PRESETS["tiny"], **fields)
 
 
-def test_an_error_carries_its_parts() -> None:
+def test_a_configuration_error_has_the_argument_and_the_found_value() -> None:
     with pytest.raises(ReferenceImplError) as caught:
         TrainConfig(rank=0)
     assert (caught.value.argument, caught.value.found) == ("rank", "got 0")

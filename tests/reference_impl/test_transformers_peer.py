@@ -61,7 +61,7 @@ def test_a_float64_reference_has_only_float64_tensors_and_records_no_tf32(refere
     assert (facts["dtype"], facts["tf32"]) == ("float64", False)
 
 
-def test_a_references_arithmetic_is_put_back() -> None:
+def test_the_matmul_precision_is_restored_after_the_reference() -> None:
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high")
     try:

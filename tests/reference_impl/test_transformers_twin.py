@@ -57,7 +57,7 @@ def test_the_transformers_twin_starts_with_the_trainers_parameters_and_reads_its
         assert torch.equal(twin.inputs()["targets"], targets), index
 
 
-def test_both_ways_to_nf4_give_the_same_weights() -> None:
+def test_both_implementations_of_nf4_quantization_give_the_same_weights() -> None:
     pytest.importorskip("bitsandbytes")
     weights = [each.float() for each in load_file(TINY_CHECKPOINT / "model.safetensors").values() if each.dim() == 2]
     assert len(weights) == 29

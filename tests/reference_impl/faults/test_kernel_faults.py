@@ -25,7 +25,7 @@ def faulty(name: str) -> KernelTable:
     return table
 
 
-def test_every_fault_is_offered_with_the_code_it_must_give() -> None:
+def test_every_kernel_fault_declares_its_expected_reason_code() -> None:
     codes = {name: fault.breaks["kernel_match"].reason for name, fault in KERNEL_FAULTS.items()}
     assert codes == {
         "tf32_backward": "exceeds_tolerance",

@@ -95,7 +95,7 @@ def test_an_operator_fault_changes_operators_only_in_its_own_run(fault: str) -> 
         assert dict(vars(ops)) == before
 
 
-def test_operators_are_put_back_after_a_step_that_failed() -> None:
+def test_operators_are_restored_after_a_failed_step() -> None:
     before = dict(vars(ops))
     with opened("ignored_last_token") as run:
         run.trainer.clip.apply_ = None  # type: ignore[method-assign, assignment]

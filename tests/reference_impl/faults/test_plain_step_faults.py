@@ -47,7 +47,7 @@ def test_a_plain_step_fault_changes_both_arms_equally(fault: str, monkeypatch: p
 
 
 @pytest.mark.parametrize("model", MODEL_PRESETS)
-def test_the_wrong_rotary_base_is_the_base_of_no_model(model: str) -> None:
+def test_the_wrong_rotary_base_differs_from_that_of_every_model(model: str) -> None:
     right = MODEL_PRESETS[model]
     trainer = SimpleNamespace(
         model_config=right, config=SimpleNamespace(seq_len=8), _buffers={}, set_shape=lambda _length: None

@@ -103,7 +103,7 @@ def test_the_late_jit_fault_leaves_one_planned_kernel_out_of_the_prewarm() -> No
     assert [spec.op for spec in kernels.plan() if spec not in prewarmed] == ["clip.scale_apply"]
 
 
-def test_cold_libraries_are_not_warmed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cold_cublas_fault_skips_warming_the_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
     warmed: list[object] = []
     monkeypatch.setattr("reference_impl.prewarm.make_library_handles", warmed.append)
     monkeypatch.setattr(

@@ -61,7 +61,7 @@ def test_two_faults_of_one_name_are_refused() -> None:
     assert before == FAULTS
 
 
-def test_a_name_that_is_no_faults_is_refused_wherever_a_fault_is_planted() -> None:
+def test_an_unknown_fault_name_is_refused_wherever_a_fault_is_planted() -> None:
     system, arm = QLoRASystem(), Arm()
     with pytest.raises(ReferenceImplError, match=r"fault: got 'stale_bath'; choose one of .*stale_batch"):
         system.open(WORKLOAD, arm, fault="stale_bath")

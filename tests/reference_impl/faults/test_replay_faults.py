@@ -24,7 +24,7 @@ def test_the_wrong_batch_graph_fault_removes_only_the_shape_from_the_graph_key()
     assert capturing.key() == key._replace(batch_size=0, seq_len=0)
 
 
-def test_every_step_keeps_a_buffer() -> None:
+def test_the_growing_memory_fault_keeps_one_buffer_per_step() -> None:
     alive: WeakSet[Buffer] = WeakSet()
 
     def new_empty(elements: int) -> Buffer:
@@ -40,7 +40,9 @@ def test_every_step_keeps_a_buffer() -> None:
     assert len(alive) == 3
 
 
-def test_a_dropped_capture_is_kept_and_the_next_one_gets_a_new_pool(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_leaking_recapture_fault_keeps_dropped_captures_and_uses_a_new_pool(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("harness.devices.graphs.graph_pool_handle", lambda: "a new pool")
     capturing = cast("Any", SimpleNamespace(_pool="the old pool", _drop=None))
     plant("leaking_recapture", REPLAY, capturing)
@@ -51,7 +53,7 @@ def test_a_dropped_capture_is_kept_and_the_next_one_gets_a_new_pool(monkeypatch:
     assert (capturing._pool, len(captured)) == ("a new pool", 1)
 
 
-def test_a_capture_on_a_gpu_begins_and_does_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_unended_capture_fault_begins_a_capture_on_a_gpu_without_ending_it(monkeypatch: pytest.MonkeyPatch) -> None:
     happened: list[str] = []
 
     class Graph:

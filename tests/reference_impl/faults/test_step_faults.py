@@ -19,7 +19,7 @@ from reference_impl.system import QLoRASystem
 WORKLOAD = Workload(model="tiny", batch_size=1, seq_len=8, steps=4, needs=Needs(device="cpu"))
 
 
-def test_batches_after_the_first_are_copied_on_a_stream_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cross_stream_race_fault_copies_later_batches_on_a_separate_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     happened: list[str] = []
 
     @contextmanager
@@ -59,7 +59,7 @@ def test_the_global_clip_fault_has_one_group_of_all_tensors_and_unchanged_facts(
         assert run.facts()["clip_scope"] == "per_layer"
 
 
-def test_a_frozen_learning_rate_is_the_first_steps() -> None:
+def test_the_frozen_learning_rate_fault_keeps_the_rate_of_the_first_step() -> None:
     with QLoRASystem().open(WORKLOAD, Arm(), fault="frozen_learning_rate") as run:
         run.step(0)
         run.step(1)
