@@ -35,13 +35,13 @@ def test_the_workflows_name_exactly_the_supported_python_versions() -> None:
     assert {version for text in workflows for version in re.findall(r'"(3\.\d+)"', text)} == {*VERSIONS}
 
 
-def test_a_whole_part_of_the_checks_runs_on_the_oldest_and_on_the_newest() -> None:
+def test_one_complete_part_of_the_checks_runs_on_the_oldest_and_the_newest_python() -> None:
     checks = (ROOT / ".github" / "workflows" / "checks.yml").read_text()
     installed = re.findall(r'python-version: "(3\.\d+)"', checks.partition("run: .ci/run newest")[0])
     assert installed[-2:] == [NEWEST, OLDEST]
 
 
-def test_the_readme_names_the_oldest_and_the_newest() -> None:
+def test_the_readme_names_the_oldest_and_the_newest_python() -> None:
     readme = (ROOT / "README.md").read_text()
     oldest, newest = torch_versions()
     assert f"Python {OLDEST} to {NEWEST}" in readme
@@ -79,7 +79,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
     return write
 
 
-def test_the_newest_python_that_works_is_taken(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_newest_installed_python_that_starts_is_used(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(newest_python, "VERSIONS", ["3.90", "3.91", "3.92"])
     assert newest_python.newest_python() is None
     install("3.92.0", "#!/bin/sh\nexit 127\n")

@@ -57,24 +57,24 @@ def test_each_action_is_pinned_by_digest_with_its_version_in_a_comment(user: Pat
     assert [each for each in used if PINNED.fullmatch(each) is None] == []
 
 
-def test_an_action_has_one_version_everywhere() -> None:
+def test_each_action_has_the_same_version_in_all_workflows() -> None:
     used = {each for path in USERS for each in USED.findall(path.read_text()) if not each.startswith("./")}
     names = [each.partition("@")[0] for each in used]
     assert sorted(names) == sorted(set(names))
 
 
-def test_every_job_has_a_limit(workflow: Path) -> None:
+def test_every_workflow_job_has_a_time_limit(workflow: Path) -> None:
     assert [name for name, job in jobs(workflow) if "uses" not in job and "timeout-minutes" not in job] == []
 
 
-def test_every_step_that_installs_or_runs_the_harness_has_a_limit(workflow: Path) -> None:
+def test_every_workflow_step_that_installs_or_runs_the_harness_has_a_time_limit(workflow: Path) -> None:
     unlimited = [
         name for name, step in steps(workflow) if LIMITED.search(step.get("run", "")) and "timeout-minutes" not in step
     ]
     assert unlimited == []
 
 
-def test_a_workflow_reads_unless_a_job_needs_more(workflow: Path) -> None:
+def test_workflows_have_read_permission_unless_a_job_needs_more(workflow: Path) -> None:
     whole = yaml.safe_load(workflow.read_text())
     assert writes(whole["permissions"]) == set()
     found = {(workflow.name, name): writes(job["permissions"]) for name, job in jobs(workflow) if "permissions" in job}

@@ -173,7 +173,7 @@ def _import_all(*packages: str) -> str:
     return "\n".join(f"import {name.removesuffix('.__init__')}" for name in modules)
 
 
-def test_a_process_loads_no_torch() -> None:
+def test_packages_that_must_not_import_torch_load_neither_torch_nor_triton() -> None:
     """One process for all packages: what one of them loads would be there after it."""
     loaded = _loaded_in_turn([_import_all(package) for package in NO_TORCH], "torch", "triton", "reference_impl")
     assert dict(zip(NO_TORCH, loaded, strict=True)) == {package: [] for package in NO_TORCH}

@@ -102,7 +102,7 @@ def test_texts_that_the_plugin_passes_to_pytest_are_escaped() -> None:
         "logging.warning(1)\nimport logging",
     ],
 )
-def test_every_direct_way_to_print_is_found(source: str) -> None:
+def test_each_direct_call_that_prints_is_found(source: str) -> None:
     assert len(list(printing(source))) == 1
 
 

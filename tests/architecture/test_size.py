@@ -26,7 +26,7 @@ def size(folder: str) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("folder", BUDGET)
-def test_a_folder_keeps_to_its_budget(folder: str) -> None:
+def test_a_folder_stays_within_its_size_limit(folder: str) -> None:
     most_files, most_lines = BUDGET[folder]
     files, lines = size(folder)
     assert files <= most_files, f"{folder} has {files} files, {most_files} at most: BUDGET, and what the others buy"

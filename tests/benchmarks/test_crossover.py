@@ -30,7 +30,7 @@ def test_the_table_shows_ratios_below_one_and_names_skipped_cells() -> None:
     assert "- batch 1, seq 128 skipped: does not fit in device memory" in text
 
 
-def test_json_keeps_every_cell() -> None:
+def test_the_json_output_contains_every_cell_of_the_crossover_map() -> None:
     rows = as_json(cells(), "tiny", 1.0)["cells"]
     assert [row["ratio"] for row in rows] == [2.5, 0.95, None, 1.0]
 
@@ -46,7 +46,7 @@ def trainer() -> Trainer:
     return Trainer(TrainConfig.preset("tiny", seq_len=8, device="cpu"))
 
 
-def test_a_cell_is_measured_at_its_own_shape(trainer: Trainer) -> None:
+def test_a_cell_of_the_crossover_map_is_measured_at_its_own_shape(trainer: Trainer) -> None:
     cell = measure_cell(trainer, 2, 4)
     assert trainer.static.tokens.shape == (2, 4)
     assert cell.ratio is not None

@@ -37,7 +37,7 @@ def test_a_failing_benchmark_section_is_recorded_and_the_next_section_runs(tmp_p
     assert (content["whole"], content["complete"]) == (7, False)
 
 
-def test_the_table_has_a_row_an_arm(tmp_path: Path) -> None:
+def test_the_fp8_benchmark_table_has_one_row_per_arm(tmp_path: Path) -> None:
     results = fp8_step.Results(tmp_path, torch.device("cpu"))
     entry = {
         "median_ms": {"fp8": 3.0, "floor": 4.0},

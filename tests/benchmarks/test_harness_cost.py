@@ -22,11 +22,13 @@ def test_cost_windows_leave_out_the_first_and_the_partial_last_window() -> None:
     ("figure", "resolution", "status"),
     [(0.004, 0.005, "met"), (0.008, 0.005, "not resolved"), (0.012, 0.005, "not resolved"), (0.02, 0.005, "missed")],
 )
-def test_a_bar_is_decided_only_beyond_the_resolution(figure: float, resolution: float, status: str) -> None:
+def test_a_cost_limit_is_decided_only_if_the_cost_differs_from_it_by_more_than_the_resolution(
+    figure: float, resolution: float, status: str
+) -> None:
     assert Cost("supervision", figure, 0.01, "share", resolution).status == status
 
 
-def test_supervision_costs_a_share_and_milliseconds() -> None:
+def test_supervision_cost_is_reported_as_a_share_and_in_milliseconds() -> None:
     """10 and 10.25 ms by the medians of four windows each, of which only the first four vary."""
     share, milliseconds = costs_of([9.9, 9.9, 10.1, 10.1], [10.25] * 4, "step", "tiny")
     deviation = (4 * 0.1**2 / 3) ** 0.5
@@ -41,14 +43,14 @@ def test_supervision_costs_a_share_and_milliseconds() -> None:
     )
 
 
-def test_the_synthetic_run_is_judged_and_holds(tmp_path: Path) -> None:
+def test_the_synthetic_benchmark_run_passes_when_it_is_judged(tmp_path: Path) -> None:
     _, directory = write_run_directory(tmp_path, 25)
     _, printed = command_seconds("judge", str(directory))
     assert CLAIM in printed
     assert "1 held" in printed
 
 
-def test_a_run_of_unequal_losses_does_not_hold(tmp_path: Path) -> None:
+def test_a_benchmark_run_with_unequal_losses_does_not_pass(tmp_path: Path) -> None:
     _, directory = write_run_directory(tmp_path, 25)
     series = directory / "evidence" / "synthetic" / "candidate.0.csv"
     lines = series.read_text().splitlines()

@@ -41,7 +41,7 @@ def test_a_shape_that_a_run_has_not_reached_yet_is_not_measured() -> None:
     ]
 
 
-def test_a_goal_and_a_bar_judge_the_same_figure() -> None:
+def test_a_goal_and_a_limit_judge_the_same_measured_figure() -> None:
     run = replace(complete_run(), reference={"4x2048": REFERENCE}, floors={"4x2048": {**floors(), "times_floor": 1.25}})
     assert found(run)["times the products, 2048"] == (1.25, "met")
     assert found(run)["times the products, the goal, 2048"] == (1.25, "missed")

@@ -42,7 +42,7 @@ def test_compiling_arms_get_ready_in_one_sitting_when_memory_allows() -> None:
     assert ready_s(plan) < 135
 
 
-def test_quick_arms_share_a_sitting_separate_from_slow_arms() -> None:
+def test_quick_arms_share_a_sitting_and_slow_arms_have_another_sitting() -> None:
     """At 2048 tokens on an H200 there are two sittings, one of them quick."""
     plan = sittings(places("4x2048"), H200, AT_ONCE)
     assert [max(COSTS[arm].ready_s for arm, _ in sitting) for sitting in plan] == [98, 30]

@@ -166,7 +166,7 @@ def test_a_run_of_a_different_machine_packages_or_sources_is_not_continued(name:
         joined(complete_run(), later(environment={**ENVIRONMENT, name: value}))
 
 
-def test_another_model_is_refused() -> None:
+def test_joining_a_benchmark_run_of_a_different_model_is_refused() -> None:
     with pytest.raises(OtherRunError, match=r"model was 'qwen2-1\.5b' and is 'tiny'"):
         joined(complete_run(), later(model="tiny"))
 

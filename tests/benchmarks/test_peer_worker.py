@@ -146,7 +146,7 @@ def test_a_killed_worker_names_its_signal(worker: WorkerProcess, workers: Worker
         worker.ask({"do": "finish"}, LIMIT_S)
 
 
-def test_a_silent_worker_is_given_up(worker: WorkerProcess) -> None:
+def test_a_worker_that_sends_no_message_is_abandoned(worker: WorkerProcess) -> None:
     with pytest.raises(WorkerFailedError, match="no answer within 0 s"):
         worker.receive(0.05)
 

@@ -226,7 +226,7 @@ def test_a_run_of_another_gpu_is_refused_before_anything_is_computed(
     assert after == before
 
 
-def test_when_time_is_up_no_sitting_is_started_and_the_rest_is_named(
+def test_when_time_is_up_no_sitting_is_started_and_unmeasured_arms_are_listed(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     machine.opening_s = 10.0  # of eight arms
@@ -243,7 +243,7 @@ def test_when_time_is_up_no_sitting_is_started_and_the_rest_is_named(
     assert (code, details["absent"]) == (0, {})
 
 
-def test_no_shape_at_all_is_refused(
+def test_a_call_without_any_shape_is_refused(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit):
@@ -251,7 +251,7 @@ def test_no_shape_at_all_is_refused(
     assert "no shape is asked for" in capsys.readouterr().err
 
 
-def test_a_command_that_is_killed_leaves_a_whole_file(
+def test_a_killed_benchmark_leaves_a_readable_result_file(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     _, before = call(monkeypatch, tmp_path, "--seq-lens", "512")

@@ -16,11 +16,11 @@ def spans() -> list[Span]:
     ]
 
 
-def test_overlapping_kernels_are_busy_once() -> None:
+def test_time_of_overlapping_kernels_counts_only_once_as_busy() -> None:
     assert busy_us(spans()) == 15.0
 
 
-def test_a_kernel_inside_another_adds_nothing() -> None:
+def test_a_kernel_inside_another_kernels_time_adds_no_busy_time() -> None:
     assert busy_us([Span("a", 0.0, 10.0, 10.0), Span("b", 2.0, 3.0, 1.0), Span("c", 9.0, 12.0, 3.0)]) == 12.0
 
 
@@ -37,7 +37,7 @@ def test_the_profile_table_separates_sum_span_and_idle_time() -> None:
     assert "sum 10.50 ms, span 10.00 ms, idle 2.50 ms, 2 kernels" in render("arm", longer, 1.0, 2.0)
 
 
-def test_a_long_name_keeps_its_functor() -> None:
+def test_a_shortened_kernel_name_keeps_its_functor() -> None:
     name = "void at::native::elementwise_kernel<" + "x" * 200 + "MulFunctor<float>>"
     assert shorten(name).endswith("MulFunctor<float>>")
     assert len(shorten(name)) == 110

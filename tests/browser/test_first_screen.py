@@ -126,7 +126,7 @@ def test_units_not_run_are_folded_on_the_page(browser: Browser, tmp_path: Path) 
     assert "This machine has no GPU" in browser.evaluate("document.body.innerText")
 
 
-def test_rows_stay_low_on_paper(browser: Browser, tmp_path: Path) -> None:
+def test_rows_of_a_printed_page_stay_low(browser: Browser, tmp_path: Path) -> None:
     """At most four lines: a column that is too narrow would break its words letter by letter."""
     page = tmp_path / "page.html"
     page.write_text(render(made(Status.PASS, Status.FAIL)), encoding="utf-8")

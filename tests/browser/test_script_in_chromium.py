@@ -233,7 +233,7 @@ def test_following_a_link_to_a_filtered_out_card_shows_the_card(opened: Browser)
     assert opened.evaluate(f"document.getElementById('{target}').checkVisibility()")
 
 
-def test_the_command_is_copied(opened: Browser) -> None:
+def test_the_copy_button_copies_the_command(opened: Browser) -> None:
     click(opened, "[data-copy]")  # the page must have the focus
     opened.evaluate("document.addEventListener('copy', () => { window.copied = String(getSelection()); })")
     click(opened, "#reproduce ~ .tool button")
@@ -299,7 +299,7 @@ def test_the_page_script_inserts_no_markup_and_evaluates_no_code() -> None:
     )
 
 
-def test_hostile_text_stays_text_in_whatever_is_done(browser: Browser, tmp_path: Path) -> None:
+def test_hostile_text_stays_text_after_every_page_interaction(browser: Browser, tmp_path: Path) -> None:
     report = tmp_path / "hostile.html"
     report.write_text(render(hostile_view(HOSTILE)), encoding="utf-8")
     show(browser, report, LIGHT)

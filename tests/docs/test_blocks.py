@@ -46,7 +46,7 @@ def test_every_block_names_its_language() -> None:
     assert [name(block) for block in ALL if block.language not in LANGUAGES] == []
 
 
-def test_the_fences_are_all_of_blocks() -> None:
+def test_every_code_fence_belongs_to_a_parsed_block() -> None:
     fences = {page: len(re.findall(r"^ *```", (ROOT / page).read_text(), re.MULTILINE)) for page in PAGES}
     assert fences == {page: 2 * sum(block.page == page for block in ALL) for page in PAGES}
 

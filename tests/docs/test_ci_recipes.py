@@ -98,7 +98,7 @@ def test_the_schema_of_each_ci_service_accepts_its_recipe(service: str) -> None:
     ("service", "right", "wrong"),
     [("gitlab-ci", "exit_codes: [10]", "exit_codes: {a: 10}"), ("buildkite", "- exit_status: 10", "- exit_status: {}")],
 )
-def test_a_planted_mistake_is_found(tmp_path: Path, service: str, right: str, wrong: str) -> None:
+def test_a_planted_mistake_in_a_ci_recipe_is_found(tmp_path: Path, service: str, right: str, wrong: str) -> None:
     text = RECIPES[service].read_text()
     assert right in text
     (tmp_path / "planted.yml").write_text(text.replace(right, wrong))

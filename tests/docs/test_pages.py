@@ -24,7 +24,7 @@ def test_a_documentation_page_begins_with_what_its_reader_will_do(page: Path) ->
     assert re.search(r"\b[Yy]ou\b", begins["paragraph"]), begins["paragraph"]
 
 
-def test_people_can_finish_the_documentation() -> None:
+def test_the_documentation_is_short_enough_to_be_read_whole() -> None:
     assert len(PAGES) > 15
     assert sum(page.stat().st_size for page in PAGES) <= MOST_BYTES
 
@@ -42,7 +42,7 @@ def staged(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("page", write_site.FILLED)
-def test_git_holds_the_words_and_the_site_the_tables(page: str, staged: Path) -> None:
+def test_generated_tables_are_on_the_site_and_not_in_git(page: str, staged: Path) -> None:
     words = (ROOT / page).read_text().partition("<!-- table")[2]
     assert words
     assert not CELLS.search(words)

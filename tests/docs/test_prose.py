@@ -50,7 +50,7 @@ def complaints(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("page", WRITTEN)
-def test_a_page_keeps_to_the_rules(page: str) -> None:
+def test_a_page_follows_the_prose_rules(page: str) -> None:
     assert complaints((ROOT / page).read_text(encoding="utf-8")) == []
 
 
@@ -68,7 +68,7 @@ def test_a_changelog_fragment_describes_its_change_in_one_or_two_lines() -> None
     assert [of_fragment(text)[0][:7] for text in ("\n", "one\ntwo\nthree\n")] == ["0 lines", "3 lines"]
 
 
-def test_the_pages_are_found() -> None:
+def test_the_prose_check_finds_all_written_pages() -> None:
     assert len(WRITTEN) >= 36
 
 

@@ -45,7 +45,7 @@ def repository(tmp_path: Path, checkout: Path) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", FOLLOWED)
-def test_the_page_works_as_written(
+def test_the_commands_of_a_walkthrough_page_work_as_written(
     page: str,
     environment: dict[str, str],
     repository: Path,

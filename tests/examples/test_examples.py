@@ -152,7 +152,7 @@ def _run_alone(folder: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TRAINED_LOSS)
-def test_the_script_trains_without_the_harness(name: str, printed: dict[str, str]) -> None:
+def test_each_example_script_trains_without_the_harness(name: str, printed: dict[str, str]) -> None:
     losses = [float(loss) for loss in re.findall(r"\bloss'?:? '?([0-9.]+)", printed[name])]
     assert losses[-1] < TRAINED_LOSS[name]
 

@@ -14,7 +14,7 @@ PUBLIC = ROOT / "tests" / "support" / "public_trainers.py"
 
 
 @pytest.mark.parametrize("trainer", slow_but(["micro_batches_for_one"], TRAINERS))
-def test_a_correct_trainer_holds_every_claim(trainer: str, ask: Ask) -> None:
+def test_a_correct_field_bug_trainer_passes_every_claim(trainer: str, ask: Ask) -> None:
     said = ask(PUBLIC, trainer)
     assert [each for each in said if each.status not in field_bugs.GOOD] == []
     assert sum(each.status == "PASS" for each in said) >= 3
@@ -22,7 +22,7 @@ def test_a_correct_trainer_holds_every_claim(trainer: str, ask: Ask) -> None:
 
 
 @pytest.mark.slow
-def test_correct_trainers_are_recorded_to_hold_every_claim(field_bug_server: Server) -> None:
+def test_correct_field_bug_trainers_are_recorded_as_passing_every_claim(field_bug_server: Server) -> None:
     """The shipped examples are verified elsewhere, by contracts of their own; one is tried again here."""
     recorded = field_bugs.correct_trainers()
     assert set(recorded) == {*field_bugs.SHIPPED, *TRAINERS}

@@ -102,7 +102,7 @@ def test_comparing_commits_ignores_times_and_compares_other_records(tmp_path: Pa
     assert not found.holds
 
 
-def test_places_in_the_harness_are_no_part_of_a_record() -> None:
+def test_comparing_commits_ignores_line_numbers_inside_the_harness() -> None:
     stack = 'Traceback:\n  File "harness/a.py", line {0}, in f\n    g()\n  File "own.py", line 2, in g\n    h()\n'
     texts = [json.dumps({"stack": stack.format(line), "file": "harness/a.py", "line": line}) for line in (3, 4)]
     values = [dict(snapshot.values_of("death.json", text)) for text in texts]

@@ -46,7 +46,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> list[Outcome]:
         return verified(deaths.groups(part, len(part)), {"device": "cpu"}, steps=deaths.STEPS, describe_s=DESCRIBE_S)
 
 
-def test_the_part_has_every_cause_and_every_phase() -> None:
+def test_the_short_table_of_deaths_covers_every_cause_and_every_phase() -> None:
     assert {phase for phase, _ in PART} == {*STRANGER_PHASES, *deaths.PHASES}
     assert {cause for _, cause in PART} == set(deaths.NAMED)
 
@@ -65,7 +65,9 @@ def test_each_planted_death_gives_an_error_verdict(outcomes: list[Outcome]) -> N
 
 
 @pytest.mark.slow
-def test_a_wrong_death_outcome_is_counted(outcomes: list[Outcome], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_death_with_an_unexpected_outcome_is_counted(
+    outcomes: list[Outcome], capsys: pytest.CaptureFixture[str]
+) -> None:
     wrong = Outcome(outcomes[0].combination, outcomes[0].verdict, ["a process is left"])
     assert deaths.print_outcomes([wrong, *outcomes[1:]], ["memory is not back"], 0.0) == 1
     printed = capsys.readouterr().out.splitlines()
@@ -73,6 +75,6 @@ def test_a_wrong_death_outcome_is_counted(outcomes: list[Outcome], capsys: pytes
     assert f"{len(PART)} combinations of cause and phase, 0 false PASS, 2 wrong" in printed[-1]
 
 
-def test_the_whole_table_has_more_than_a_hundred() -> None:
+def test_the_whole_table_of_deaths_has_at_least_a_hundred_entries() -> None:
     names = [one.name for one in deaths.table()]
     assert len(set(names)) == len(names) >= 100

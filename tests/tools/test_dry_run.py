@@ -83,7 +83,7 @@ def run(folder: Path) -> Run:
 
 
 @pytest.mark.parametrize("name", BLOCKS)
-def test_bash_accepts_every_block(name: str) -> None:
+def test_bash_accepts_the_syntax_of_every_workflow_block(name: str) -> None:
     block = BLOCKS[name]
     script = filled(block.script, dict.fromkeys(block.expressions, "value"))
     assert subprocess.run(["bash", "-n", "-c", script], check=False).returncode == 0
@@ -136,7 +136,7 @@ def test_the_gate_verifies_a_part_and_judges_all(run: Run, folder: Path) -> None
 
 
 @pytest.mark.parametrize("code", [1, 10, 12, 143])
-def test_a_block_ends_as_the_harness_does(run: Run, code: int) -> None:
+def test_a_workflow_block_exits_with_the_code_of_the_harness(run: Run, code: int) -> None:
     assert run("gate.yml verify.contracts", check=code) == code
     assert run("gate.yml verify.gate", part_0=code) == code
     assert run("gate.yml merge.gate", judge=code) == code
@@ -144,7 +144,7 @@ def test_a_block_ends_as_the_harness_does(run: Run, code: int) -> None:
 
 
 @pytest.mark.parametrize("results", ["success failure", "failure success", "skipped skipped", "cancelled success"])
-def test_the_required_check_holds_for_two_successes_alone(tmp_path: Path, results: str) -> None:
+def test_the_required_check_passes_only_if_both_jobs_succeeded(tmp_path: Path, results: str) -> None:
     block = BLOCKS["gate.yml gate.every-unit-held"]
     verify, merge = results.split()
     values = {"needs.verify.result": verify, "needs.merge.result": merge}
@@ -156,7 +156,7 @@ def jobs(name: str) -> dict[str, Any]:
     return dict(yaml.safe_load((WORKFLOWS / name).read_text())["jobs"])
 
 
-def test_foreign_code_gets_a_hosted_runner_alone() -> None:
+def test_code_from_forks_runs_only_on_hosted_runners() -> None:
     """The conditions as written; actionlint knows their grammar."""
     gate, ours, drill = jobs("gate.yml"), jobs("gpu-gate.yml"), jobs("drill.yml")["drill"]
     by_a_person = "github.triggering_actor != 'dependabot[bot]'"
@@ -170,7 +170,7 @@ def test_foreign_code_gets_a_hosted_runner_alone() -> None:
     assert ours["forks"]["if"] == f"github.event.pull_request && {OF_OURS.replace('==', '!=')}"
 
 
-def test_a_comment_and_a_signature_are_of_this_repositorys_code_alone() -> None:
+def test_only_code_of_this_repository_may_comment_and_sign() -> None:
     """A fork's branch may be called `main`, too."""
     run = "github.event.workflow_run"
     assert jobs("comment.yml")["comment"]["if"] == f"github.event.pull_request && {OF_OURS}"

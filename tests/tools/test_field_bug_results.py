@@ -27,7 +27,7 @@ def test_a_failing_claim_keeps_its_figures_without_the_source_line(results: Path
     }
 
 
-def test_a_first_try_keeps_status_and_reason_alone(results: Path) -> None:
+def test_a_first_try_stores_only_status_and_reason(results: Path) -> None:
     first = Trial("an_entry", FIRST, CPU, 0, "buggy")
     keep_results({first: [FAILED]}, results)
     assert read_results(results) == {first: [Said("SAME", "FAIL", "differs")]}
@@ -58,14 +58,14 @@ def test_storing_the_same_results_again_changes_nothing(results: Path) -> None:
     ],
     ids=["an unknown fact", "facts missing", "facts without names", "a fact that is computed"],
 )
-def test_facts_that_are_no_literals_of_a_bug_are_refused(source: str, error: type[Exception], tmp_path: Path) -> None:
+def test_bug_facts_that_are_not_literals_are_refused(source: str, error: type[Exception], tmp_path: Path) -> None:
     entry = tmp_path / "entry.py"
     entry.write_text(f"{source}\n")
     with pytest.raises(error):
         bug_of(entry)
 
 
-def test_a_module_without_a_bug_is_no_entry(tmp_path: Path) -> None:
+def test_a_module_without_a_bug_is_not_an_entry(tmp_path: Path) -> None:
     module = tmp_path / "shared.py"
     module.write_text("RATE = 0.1\n")
     assert bug_of(module) is None

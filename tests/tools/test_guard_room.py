@@ -39,7 +39,7 @@ def test_every_guard_was_measured_and_has_room() -> None:
     assert [f"{each.guard.place} {each.problem}" for each in asked if each.problem is not None] == []
 
 
-def test_trainings_on_a_cpu_have_ten_seeds_and_two_pythons() -> None:
+def test_guard_room_measurements_on_a_cpu_cover_ten_seeds_and_two_python_versions() -> None:
     seen: dict[str, set[tuple[str, int]]] = {key: set() for key, device in devices().items() if device == "cpu"}
     for record in guard_room.records():
         for row in record["rows"]:
@@ -50,7 +50,7 @@ def test_trainings_on_a_cpu_have_ten_seeds_and_two_pythons() -> None:
     assert all(seeds >= 10 and pythons >= 2 for seeds, pythons in counts), counts
 
 
-def test_measurements_are_of_the_default_text() -> None:
+def test_guard_room_measurements_use_the_default_text() -> None:
     assert {row["text_digest"] for record in guard_room.records() for row in record["rows"]} == {DEFAULT_TEXT_SHA256}
 
 
@@ -69,7 +69,7 @@ def test_a_guard_without_room_is_reported(room: Room, problem: str) -> None:
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_the_control_is_a_training_at_rate_zero_and_leaves_no_trace(ranks: int) -> None:
+def test_the_control_is_a_training_at_learning_rate_zero_that_changes_no_global_state(ranks: int) -> None:
     config = TrainConfig.preset("tiny", device="cpu", seq_len=8, batch_size=4, steps=3, micro_batches=ranks)
     case = measure.Case("case", config, (8, 4), ranks, (2,), is_trained=True)
     looked, alone = measure.Training(case, 1), measure.Training(case, 1)
@@ -83,7 +83,7 @@ def test_the_control_is_a_training_at_rate_zero_and_leaves_no_trace(ranks: int) 
         assert torch.equal(tensor, looked.trainer.state_tensors()[name]), name
 
 
-def test_standard_errors_are_the_judges() -> None:
+def test_the_guard_room_uses_the_standard_errors_of_the_judge() -> None:
     from harness.judging.guards import _shared_change
 
     generator = torch.Generator().manual_seed(0)

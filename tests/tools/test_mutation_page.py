@@ -98,7 +98,7 @@ def test_a_mutation_run_that_did_not_finish_is_refused() -> None:
         mutation_page.counts({"functions": {"idle.share": {"killed": 5, "not checked": 1}}})
 
 
-def test_mutmuts_answers_are_read() -> None:
+def test_the_output_of_mutmut_is_parsed() -> None:
     mutant = "harness.kinds.speed.idle.x_share__mutmut"
     printed = f"    {mutant}_1: killed\n    {mutant}_2: no tests\n"
     assert mutation_run.statuses(printed) == {

@@ -31,7 +31,7 @@ def test_each_unit_has_a_power_row_and_a_unit_without_a_run_says_none_published(
 
 
 @pytest.mark.parametrize("old", ["", "nothing\n", "\nthe table\n\n"])
-def test_a_page_keeps_its_words_around_the_table(old: str) -> None:
+def test_filling_a_table_keeps_the_text_around_it(old: str) -> None:
     page = f"before\n<!-- tables: by a command -->\n{old}<!-- end of tables -->\nafter"
     expected = "before\n<!-- tables: by a command -->\n\nthe table\n\n<!-- end of tables -->\nafter"
     assert filled(page, "the table") == expected

@@ -31,7 +31,7 @@ def test_the_scorecard_answers_follow_from_the_verdicts(
     assert answer_to_correct(mended) == of_correct
 
 
-def test_a_release_counts_from_its_day_on() -> None:
+def test_a_release_applies_from_its_date_on() -> None:
     changelog = "## Unreleased\n\n## 0.2.0 (2026-12-01)\n\n## 0.1.0 (2026-11-20)\n"
     days = ("2026-11-19", "2026-11-20", "2026-12-05")
     assert [release_of(day, changelog) for day in days] == ["none", "0.1.0", "0.2.0"]

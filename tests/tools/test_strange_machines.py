@@ -26,7 +26,7 @@ def work(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_no_compiler_is_among_the_programs(work: Path) -> None:
+def test_the_circumstance_without_compilers_offers_no_compiler(work: Path) -> None:
     programs = {path.name for path in (work / WITHOUT_COMPILERS).iterdir()}
     assert programs >= {"sh", "git", "ls", "make"}
     assert not programs & {"cc", "gcc", "c++", "g++", "clang", "ld", "as", "x86_64-linux-gnu-gcc-12", "gcc-12"}
@@ -46,7 +46,7 @@ def test_all_strange_circumstances_together_remove_user_home_network_and_locale(
     assert printed.split("\n")[-3:] == ["ANSI_X3.4-1968", "3", ""]  # two lines of headings, and `lo`
 
 
-def test_an_ordinary_machine_gives_no_problem(work: Path) -> None:
+def test_an_ordinary_machine_has_no_problem(work: Path) -> None:
     assert wrong_of_own_claim(ORDINARY, [str(work / "harness")], work) == []
 
 

@@ -59,5 +59,5 @@ def test_a_field_is_shown_with_its_values_its_default_and_its_docstring() -> Non
     assert row == f"| `of` | `allocated`, `reserved` | `allocated` | {meaning} |"
 
 
-def test_a_cell_keeps_to_its_line_and_column() -> None:
+def test_a_table_cell_is_escaped_into_one_line_and_one_column() -> None:
     assert page_tables.table(("a",), [("one\n  |two|",)]).splitlines() == ["| a |", "| --- |", "| one \\|two\\| |"]
