@@ -63,7 +63,7 @@ CAPTURES: dict[str, Any] = {
         (stateful_systems.ReplaysWhileProfiled, "held", "work_outside_graphs"),
     ],
 )
-def test_a_self_made_capture_counts_only_observed_replays(
+def test_a_capture_made_by_the_system_itself_counts_only_observed_replays(
     system: type[Stateful], same: str, captured: str, tmp_path: Path
 ) -> None:
     """The capture record is equal in all of these systems."""

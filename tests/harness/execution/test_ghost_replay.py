@@ -29,7 +29,7 @@ def verdict_on(system: str, directory: Path, fault: str | None = None, **claim: 
 
 
 @pytest.mark.parametrize("name", ["Whole", "EagerUpdate", "RefusesMore", "EndsTheProcess", *OUTSIDE])
-def test_an_honest_self_made_capture_passes(name: str, tmp_path: Path) -> None:
+def test_a_correct_capture_made_by_the_system_itself_passes(name: str, tmp_path: Path) -> None:
     assert verdict_on(f"ghost_systems:{name}", tmp_path / "run").reason == "held"
 
 

@@ -144,7 +144,7 @@ def test_a_uuid_cannot_lead_out_of_the_directory() -> None:
     assert lock_path("../../GPU/x").name == "______GPU_x.lock"
 
 
-def test_a_lock_directory_that_leads_elsewhere_is_refused(tmp_path: Path) -> None:
+def test_a_gpu_lock_directory_that_is_a_link_is_refused(tmp_path: Path) -> None:
     directory = lock_path("GPU-a").parent
     directory.rmdir()
     (tmp_path / "elsewhere").mkdir()

@@ -66,7 +66,7 @@ def test_a_step_that_never_waits_counts_zero(capture: str) -> None:
     assert observe(Regression(), capture) == {"dispatch_mode": (0, 2, True), "fake_pass": (0, 1, True)}
 
 
-def test_the_lines_that_wait_are_named() -> None:
+def test_source_lines_that_wait_for_the_device_are_named() -> None:
     evidence = observed(Waits())
     for reading in evidence.readings:
         named = {(Path(place.file).name, place.line): place.count for place in reading.places}

@@ -232,7 +232,7 @@ def test_a_system_without_kernels_is_not_available(tmp_path: Path, monkeypatch: 
         execute(tmp_path / "run", monkeypatch, SimpleNamespace())
 
 
-def test_an_output_that_a_kernel_allocates_itself_is_poisoned_too() -> None:
+def test_a_kernel_output_allocated_by_the_kernel_itself_is_poisoned_too() -> None:
     def first_two(_outputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         y = torch.empty(3)
         y[:2] = 2 * VALUES[:2]

@@ -94,7 +94,7 @@ def test_the_kernel_inventory_on_a_device_covers_two_steps(tmp_path: Path) -> No
 
 
 @pytest.mark.usefixtures("hopper")
-def test_a_schedule_of_shapes_is_trained_twice(tmp_path: Path) -> None:
+def test_every_shape_of_a_workload_is_trained_twice_for_the_kernel_inventory(tmp_path: Path) -> None:
     workload = Workload(model="any", batch_size=2, seq_len=[8, 16, 24], steps=12)
     found = records_of(make_run("Healthy", "device", workload=workload), tmp_path / "run")[-1]
     assert len(found["used"]) == 6

@@ -115,7 +115,7 @@ def test_arms_whose_end_states_are_compared_share_a_lane() -> None:
 
 
 @pytest.mark.parametrize("device", ["cuda", "cpu"])
-def test_repetitions_have_another_process_however_short_a_run_is(device: str) -> None:
+def test_repetitions_run_in_a_separate_process_even_if_the_run_is_short(device: str) -> None:
     _, run = planned(within(), repeated("plain"), steps=4, device=device)
     assert apart(run) == [[("plain", 0), ("again", 0), ("untrained", 0)], [("plain", 1), ("plain", 2)]]
     assert [lane.repeats for lane in lanes(run)] == [False, True]

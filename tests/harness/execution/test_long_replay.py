@@ -78,7 +78,7 @@ def test_a_training_that_ends_by_itself_is_compared_over_its_actual_steps(tmp_pa
     assert "no rate for update 326" in verdict.message
 
 
-def test_a_training_that_ends_by_itself_can_be_wrong(tmp_path: Path) -> None:
+def test_a_fault_in_a_training_that_ends_by_itself_is_found(tmp_path: Path) -> None:
     verdict = judged("step_function_systems:Ending", tmp_path, ENDS, fault="late_dropped_update", steps=STEPS)
     assert verdict.reason == "differs", verdict.message
 

@@ -180,7 +180,7 @@ def test_watched_gradients_equal_the_backward_pass(step: Step, optimizer: Callab
 
 
 @pytest.mark.parametrize("fused", [False, True])
-def test_a_loss_scale_that_an_optimizer_divides_by_makes_gradients(*, fused: bool) -> None:
+def test_gradients_scaled_by_a_gradient_scaler_are_compared_unscaled(*, fused: bool) -> None:
     def step(_: nn.Module, loss: Tensor, optimizer: torch.optim.Optimizer) -> None:
         scaler = torch.amp.GradScaler("cpu")
         scaler.scale(loss).backward()  # type: ignore[no-untyped-call]

@@ -64,7 +64,7 @@ def test_an_end_difference_as_small_as_rounding_passes(system: Any, tmp_path: Pa
 
 
 @pytest.mark.parametrize("system", near_ends_systems.AVERAGED, ids=lambda system: system.__name__)
-def test_an_average_by_another_formula_or_of_rounded_parameters_holds(system: Any, tmp_path: Path) -> None:
+def test_an_average_by_a_different_formula_or_of_rounded_parameters_passes(system: Any, tmp_path: Path) -> None:
     found = verdict_of(system, tmp_path, max_abs_difference=0.1)
     assert found.reason == "held", found.message
     assert found.figures["unexplained_tensors"].value == 0

@@ -114,7 +114,7 @@ def test_two_processes_nudge_equally_without_drawing_random_numbers() -> None:
         assert torch.equal(tensor, other.parameters()[name])
 
 
-def test_a_flat_copy_of_a_parameter_in_another_memory_format_follows() -> None:
+def test_a_nudge_also_changes_a_flat_parameter_copy_in_a_different_memory_format() -> None:
     """A convolution's weight in `channels_last` has no view of one dimension."""
     weight = torch.rand(4, 3, 2, 2).to(memory_format=torch.channels_last)
     other, flat = torch.rand(5), weight.contiguous().view(-1).clone()

@@ -198,7 +198,7 @@ def test_a_dropped_or_doubled_step_changes_the_losses_from_that_step_on(tmp_path
     assert all(ours != theirs for ours, theirs in zip(losses[FAULTY_STEP:], plain[FAULTY_STEP:], strict=True))
 
 
-def test_a_stale_batch_shows_in_the_batch_digests(tmp_path: Path) -> None:
+def test_the_stale_batch_fault_changes_the_batch_digests(tmp_path: Path) -> None:
     executed = faulty(tmp_path, "stale_batch", ["captured"])
     stale = [row["batch_digest"] for row in executed.series("captured")]
     fresh = [row["batch_digest"] for row in executed.series("plain")]

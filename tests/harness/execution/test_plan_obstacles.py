@@ -126,7 +126,7 @@ def test_a_system_without_process_groups_runs_nothing(monkeypatch: pytest.Monkey
     )
 
 
-def test_an_unreadable_gpu_is_left_to_the_ptx_judge() -> None:
+def test_an_unreadable_gpu_is_no_obstacle_because_the_ptx_judge_reports_it() -> None:
     broken = replace(NO_GPU, gpu_unreadable=True)
     result = planned({**PTX, "target": "device"}, {**CAPTURE, "mechanism": "cuda_graph"}, machine=broken)
     assert [unit.obstacle is None for unit in result.units] == [True, False]
@@ -159,7 +159,7 @@ def test_an_unreadable_gpu_is_left_to_the_ptx_judge() -> None:
         ),
     ],
 )
-def test_a_capability_that_the_system_lacks_is_named(claim: dict[str, Any], missing: str) -> None:
+def test_a_capability_missing_in_the_system_is_an_obstacle_that_names_it(claim: dict[str, Any], missing: str) -> None:
     lacking = replace(describe(""), capabilities=frozenset(CAPABILITIES) - {missing})
     result = planned(claim, machine=H200, describe=lambda _system: lacking)
     [unit] = result.units

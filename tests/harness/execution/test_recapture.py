@@ -56,7 +56,7 @@ def test_every_step_of_every_round_is_a_new_capture(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("seq_len", "after", "captures"), [(4, 3, 12), ([4, 8], 3, 12), ([4, 8, 12], 1, 12)])
-def test_captures_are_whole_rounds_and_enough_for_the_judge(
+def test_recaptures_cover_whole_rounds_of_shapes_and_enough_samples_for_the_judge(
     seq_len: int | list[int], after: int, captures: int
 ) -> None:
     shapes = len(seq_len) if isinstance(seq_len, list) else 1

@@ -107,7 +107,7 @@ def test_a_system_without_secret_captures_passes(kind: str, tmp_path: Path) -> N
 
 @pytest.mark.usefixtures("secret")
 @pytest.mark.parametrize("kind", CLAIMS)
-def test_a_plain_arm_that_captures_does_not_hold(kind: str, tmp_path: Path) -> None:
+def test_a_claim_whose_plain_arm_captures_fails(kind: str, tmp_path: Path) -> None:
     system, claim = CLAIMS[kind]
     verdict = judged(system, tmp_path, claim, steps=12)
     assert (str(verdict.status), verdict.reason) == ("FAIL", "vacuous_baseline_captured"), verdict.message

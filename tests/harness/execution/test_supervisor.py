@@ -153,7 +153,7 @@ def test_a_worker_that_reads_no_answers_is_killed_at_its_limit(
     assert (death.cause, death.phase) == ("wall_limit", "hanging")
 
 
-def test_heartbeats_do_not_stretch_the_wall_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_heartbeats_do_not_extend_the_wall_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By a clock that moves with the worker's beats alone: one that has no turn for a while has not stopped."""
     seconds, seen = 0.0, 0
 
@@ -281,7 +281,7 @@ def test_workers_get_a_repeatable_environment(tmp_path: Path) -> None:
     assert printed == "OMP_WAIT_POLICY=PASSIVE PYTHONHASHSEED=0 leader=True\n"
 
 
-def test_repetitions_have_another_hash_seed(tmp_path: Path) -> None:
+def test_repeated_runs_have_different_python_hash_seeds(tmp_path: Path) -> None:
     run = stand_in_run("shows_environment")
     again = {"plain": run.arms["plain"].model_copy(update={"first_replica": 1})}
     assert execute(run.model_copy(update={"arms": again}), tmp_path / "run") is None

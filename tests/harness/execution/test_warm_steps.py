@@ -48,7 +48,7 @@ def test_without_a_warm_step_the_claim_is_undecided_and_the_message_names_warm_s
 
 @pytest.mark.parametrize("warm_steps", [1, 3])
 @pytest.mark.parametrize("claim", [CLAIM, CAPTURE, LONG, GRADIENTS], ids=lambda claim: str(claim["kind"]))
-def test_after_warm_steps_the_claim_holds_and_names_them(
+def test_a_claim_passes_after_warm_steps_and_its_verdict_states_their_number(
     claim: dict[str, Any], warm_steps: int, tmp_path: Path
 ) -> None:
     found = verdict(claim, tmp_path, warm_steps)
@@ -138,7 +138,7 @@ def test_a_schedule_of_shapes_is_captured_after_the_warm_steps(tmp_path: Path) -
     assert found.reason == "held", found.message
 
 
-def test_a_system_that_makes_no_warm_steps_is_not_run() -> None:
+def test_a_claim_with_warm_steps_is_not_run_if_the_system_makes_none() -> None:
     contract = contract_of("lazy_systems:Lazy", CAPTURE, arms=arms(1))
     [unit] = planned_of(contract).units
     assert unit.obstacle is None

@@ -181,7 +181,7 @@ READ = {
 
 
 @pytest.mark.parametrize("way", READ)
-def test_a_value_counts_as_read_by_every_way_of_reading(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_way_of_reading_evidence_is_recorded_as_a_read(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     evidence: list[Any] = [timed_run(0, [0.01] * 4, [0.012] * 4)]
     with reads_noted(monkeypatch) as reads:
         READ[way](evidence[0])

@@ -27,14 +27,14 @@ COARSE = Rounding(ratio=500.0, share=1e-6)
         (math.nan, 1.0, FLOAT32, 1, False),
     ],
 )
-def test_a_distance_is_explained_by_the_largest_of_three(
+def test_an_end_distance_is_explained_by_the_largest_of_control_rounding_and_steps(
     apart: float, control: float, rounding: Rounding, steps: int, explained: bool
 ) -> None:
     tensor = Tensor("tensors average", apart, moved=1.0, size=1.0, control=control)
     assert tensor.is_explained(rounding, steps) is explained
 
 
-def test_most_parameters_show_how_coarsely_an_arm_rounds() -> None:
+def test_the_rounding_of_an_arm_is_measured_by_the_median_parameter() -> None:
     distances = [Tensor(f"parameters {n}", n * 1e-3, 2.0, 10.0, n * 1e-6) for n in (1, 2, 3)]
     outlier = Tensor("parameters 4", 1.0, 2.0, 10.0, 1e-6)
     found = measured_rounding([*distances, outlier])

@@ -312,7 +312,7 @@ def launch(*leaves: str | None) -> list[ObservedOperator]:
         (("new", None), (None, "new"), False),
     ],
 )
-def test_a_result_over_an_input_is_the_same_result(
+def test_an_operator_result_written_over_its_input_counts_as_the_same_result(
     ours: tuple[str | None, ...], theirs: tuple[str | None, ...], is_equal: bool
 ) -> None:
     assert (difference_between(launch(*ours), launch(*theirs)).how is None) == is_equal

@@ -58,7 +58,7 @@ def test_a_failed_capture_is_reported_with_its_reason() -> None:
     )
 
 
-def test_a_sync_is_reported_with_its_source_line() -> None:
+def test_a_host_sync_verdict_names_the_source_line() -> None:
     verdict = watched(replays({"profiler": 1, "sync_debug_mode": 0}))
     assert value(verdict, "candidate_syncs_per_step") == 0.5
     assert value(verdict, "control_syncs_per_step") == 6.0 * LAYERS
@@ -81,13 +81,13 @@ def test_memory_growth_equal_to_its_bound_passes() -> None:
     assert sampled([100, 200, 202]).reason == "held"
 
 
-def test_a_wrong_target_is_named_by_its_key() -> None:
+def test_a_ptx_verdict_names_the_key_of_a_kernel_with_a_wrong_target() -> None:
     verdict = targeted(**odd(targets=["sm_100"]))
     assert value(verdict, "first_mismatched_key") == "clip"
     assert verdict.message == "1 kernel of 2 does not fit sm_90 (loadable): clip (sm_100)"
 
 
-def test_a_missing_key_is_named() -> None:
+def test_a_prewarm_verdict_names_a_missing_kernel_key() -> None:
     verdict = covered(planned=[kernel()])
     assert value(verdict, "first_missing_key") == "clip"
     assert value(verdict, "keys_missing") == 1
@@ -126,7 +126,7 @@ def test_the_spread_of_clocks_is_relative_to_their_median() -> None:
     assert verdict.message == "the machine was not quiet while it was timed: sm clock spread 0.075 (limit 0.05)"
 
 
-def test_a_missing_trajectory_claim_is_named() -> None:
+def test_a_timing_verdict_names_its_missing_trajectory_claim() -> None:
     assert timed(claim={"trajectory": "OTHER"}).message == "the contract has no trajectory_match claim OTHER"
 
 
@@ -199,7 +199,7 @@ def test_figures_keep_their_types_and_are_rounded() -> None:
     assert [type(values[name]) for name in ("count", "share", "flag")] == [int, float, bool]
 
 
-def test_exactly_the_codes_of_the_harness_have_a_meaning() -> None:
+def test_exactly_the_reason_codes_of_the_harness_have_a_meaning_text() -> None:
     assert {code for code, text in reasons().items() if text.meaning} == set(REASONS)
 
 

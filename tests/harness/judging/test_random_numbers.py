@@ -17,7 +17,7 @@ def wrong() -> ArmEvidence:
     return graphed(nudged(4))
 
 
-def test_another_operator_that_draws_leaves_equality_undecided_and_is_named() -> None:
+def test_a_different_random_operator_leaves_equality_undecided_and_is_named() -> None:
     plain = drew(arm("ungraphed"), MASK, PLAIN)
     verdict = trajectory(drew(wrong(), captured=[[MASK, MASKED]]), plain)
     assert (verdict.status, verdict.reason) == (Status.INCONCLUSIVE, "other_random_numbers")

@@ -291,7 +291,7 @@ def test_two_measurements_must_agree_for_a_decision(first: float, second: float,
     assert decided(ratios, np.zeros((2, 16)), measurements=2) == answer
 
 
-def test_failing_mirrors_passing_except_for_the_required_agreement() -> None:
+def test_the_fail_decision_mirrors_the_pass_decision_except_for_required_agreement() -> None:
     generator = np.random.default_rng(1)
     reading = read(generator.normal(0, 0.02, (2000, 12)), generator.normal(0, 0.005, (2000, 2, 12)))
     mirrored = read(-reading.ratios, -reading.selves)

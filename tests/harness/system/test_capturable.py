@@ -64,7 +64,7 @@ def test_a_captured_step_without_its_scheduler_trains_differently() -> None:
     assert captured[2] != plain[2]
 
 
-def test_a_learning_rate_in_a_tensor_and_as_a_number_are_the_same_state() -> None:
+def test_a_learning_rate_as_a_tensor_or_as_a_number_is_recorded_as_equal_state() -> None:
     """Else arms that differ in nothing but what a capture asks for would start from different state."""
     states = []
     for settings in ({"learning_rate": 0.1}, {"capture": "step"}):

@@ -137,7 +137,7 @@ def test_reading_a_device_value_counts_as_a_sync(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", DOES_NOT_WAIT)
-def test_reading_a_value_independent_of_the_step_is_no_sync(name: str) -> None:
+def test_reading_a_value_independent_of_the_step_is_not_a_sync(name: str) -> None:
     values = torch.tensor([1.0, 2.0, 3.0])
     read = DOES_NOT_WAIT[name]
     assert by_dispatch_mode(lambda: read(values), "cpu").total() == 0
@@ -149,13 +149,13 @@ def test_reading_a_value_independent_of_the_step_is_no_sync(name: str) -> None:
     assert [loss.item() for loss in losses] == [12.0, 24.0]
 
 
-def test_recording_a_watched_step_that_reads_constants_is_no_sync() -> None:
+def test_recording_a_watched_step_that_reads_constants_is_not_a_sync() -> None:
     values = torch.ones(3)
     traced = TracedStep(lambda: (torch.arange(2).tolist(), values.mul_(2).sum())[1], lambda: {"values": values})
     assert not by_dispatch_mode(traced.record, "cpu")
 
 
-def test_reading_a_random_number_is_no_sync_and_cannot_be_recorded() -> None:
+def test_reading_a_random_number_is_not_a_sync_but_cannot_be_recorded() -> None:
     values = torch.ones(3)
     drawn = lambda: values.sum() if torch.rand(1).item() < 0.5 else values.mean()
     assert by_fake_pass(drawn, "cpu").total() == 0

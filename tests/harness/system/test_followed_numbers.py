@@ -174,7 +174,7 @@ def test_a_number_changed_only_by_the_first_step_is_not_a_followed_number() -> N
     assert (len(traced.host_changes), traced.host_numbers) == (2, [])
 
 
-def test_ranks_that_train_together_follow_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_host_numbers_are_not_followed_if_several_ranks_train_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
     traced, _ = recorded(later)

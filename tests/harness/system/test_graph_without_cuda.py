@@ -29,7 +29,7 @@ def test_a_cuda_graph_without_cuda_reports_the_missing_device_and_the_alternativ
     assert "use the traced replay" in str(caught.value)
 
 
-def test_modes_and_pools_are_plain_values() -> None:
+def test_capture_modes_and_pool_ids_are_plain_values_without_cuda() -> None:
     assert [mode.value for mode in CaptureMode] == ["global", "thread_local", "relaxed"]
     assert MemPoolId(1, 2) == MemPoolId(1, 2) != MemPoolId(2, 1)
 

@@ -223,7 +223,7 @@ def test_results_cached_before_a_trial_step_are_kept() -> None:
     assert held_averages.bounded(2) is earlier
 
 
-def test_a_library_keeps_the_objects_that_it_binds_in_its_own_modules(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trial_step_keeps_objects_that_a_library_binds_in_its_own_modules(monkeypatch: pytest.MonkeyPatch) -> None:
     """What it has set up outside of Python would be set up again."""
     monkeypatch.setattr("harness.system.replay.holders.is_users_file", lambda _file: False)
     step, read = REBOUND["module"]()

@@ -87,7 +87,7 @@ def test_each_change_on_the_host_is_named_and_undone(change: Callable[[Trainer],
     assert trainer.priorities.tolist() == [0, 0]
 
 
-def test_memory_that_is_assigned_to_a_tensor_is_named() -> None:
+def test_memory_assigned_to_a_tensor_by_the_step_is_named_as_a_host_change() -> None:
     layer = nn.Linear(2, 1)
 
     def by_hand() -> Tensor:

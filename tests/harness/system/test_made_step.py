@@ -58,7 +58,7 @@ def weights(run: StepFunctionRun) -> Tensor:
     return run.parameters()["weight"].detach().clone()
 
 
-def test_making_a_batch_is_no_sync_and_a_read_by_the_control_is_a_sync() -> None:
+def test_creating_a_batch_is_not_a_sync_and_a_read_by_the_control_arm_is_a_sync() -> None:
     plain, waiting = opened({}), opened({"waits": True})
     assert sum(by_dispatch_mode(lambda: plain.step(0), "cpu").values()) == 0
     assert sum(by_dispatch_mode(lambda: waiting.step(0), "cpu").values()) == 1
@@ -122,7 +122,7 @@ def test_an_optimized_arm_updates_planted_statistics_twice(settings: dict[str, A
     assert float(buffers["planted.running_mean"]) != 0
 
 
-def test_gradients_are_read_a_millionth_larger_or_twice_as_large() -> None:
+def test_gradient_faults_enlarge_gradients_by_a_millionth_or_twofold() -> None:
     plain, other, twice = opened({}), opened({}, "other_gradients"), opened({}, "doubled_gradients")
     for run in (plain, other, twice):
         run.step(0)

@@ -42,7 +42,7 @@ def test_master_weights_held_only_by_the_optimizer_are_watched() -> None:
     assert [tensor.dtype for tensor in held.values()] == [torch.float32] * 4
 
 
-def test_an_optimizer_of_another_model_is_refused() -> None:
+def test_an_optimizer_that_trains_a_different_model_is_refused() -> None:
     with pytest.raises(AdapterError, match="none is among the 5 tensors of AdamW"):
         OfAnother().open(Workload(model="any", batch_size=4, seq_len=4, steps=STEPS), Arm())
 

@@ -24,7 +24,7 @@ STAND_IN = {"waits": lambda: Waits(torch.device("cpu")), "syncs": lambda: Dispat
     [*(([watch], False) for watch in LEAVE.values()), (list(LEAVE.values()), False)]
     + [([LEAVE["ledger"], watch], True) for watch in STAND_IN.values()],
 )
-def test_only_watches_that_separate_host_and_device_change_how_a_step_executes(watches: Any, stands_in: bool) -> None:
+def test_only_watchers_that_separate_host_and_device_intercept_a_step(watches: Any, stands_in: bool) -> None:
     with ExitStack() as entered:
         for watch in watches:
             entered.enter_context(watch())

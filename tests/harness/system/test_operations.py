@@ -97,7 +97,7 @@ def test_a_wrapped_parameter_is_recomputed_in_each_repetition(wrapped: Callable[
     assert repeated(recorded, 2) == [25 * size] * 2
 
 
-def test_a_value_of_the_step_is_not_given_to_the_host() -> None:
+def test_a_step_that_passes_its_own_value_to_the_host_cannot_be_recorded() -> None:
     weight = torch.ones(3)
     with pytest.raises(RuntimeError, match=r"aten\._local_scalar_dense\.default gives the host a value of the step"):
         record(lambda: [weight * weight.sum().item()])

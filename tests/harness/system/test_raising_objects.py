@@ -167,7 +167,7 @@ class Holder:
         self.value, self.average, self.many = value, average, [value]
 
 
-def test_tensors_beside_a_raising_object_are_still_found(shy: Any) -> None:
+def test_tensors_next_to_an_object_that_raises_are_still_found(shy: Any) -> None:
     average, other = torch.zeros(2), torch.ones(3)
     holder = Holder(shy, average)
 
@@ -179,7 +179,7 @@ def test_tensors_beside_a_raising_object_are_still_found(shy: Any) -> None:
     assert {average.data_ptr(), other.data_ptr()} <= {each.data_ptr() for each in loose}
 
 
-def test_a_trial_step_is_undone_beside_a_raising_object(shy: Any) -> None:
+def test_a_trial_step_is_undone_even_if_an_object_raises_when_inspected(shy: Any) -> None:
     holder = Holder(shy, torch.zeros(2))
 
     def step() -> None:
@@ -196,7 +196,7 @@ def test_a_trial_step_is_undone_beside_a_raising_object(shy: Any) -> None:
     assert before.tolist() == [0.0, 0.0]
 
 
-def test_a_change_beside_a_raising_object_is_found(shy: Any) -> None:
+def test_a_host_change_next_to_an_object_that_raises_is_found(shy: Any) -> None:
     holder = Holder(shy, torch.zeros(2))
     holder.count = 0  # type: ignore[attr-defined]
     step = lambda: holder
@@ -206,7 +206,7 @@ def test_a_change_beside_a_raising_object_is_found(shy: Any) -> None:
     assert not Snapshot(reach(step).places).changed()
 
 
-def test_a_training_with_a_raising_object_is_captured(shy: Any) -> None:
+def test_a_training_with_an_object_that_raises_when_inspected_is_captured(shy: Any) -> None:
     holder = Holder(shy, torch.zeros(2))
 
     def step(batch: dict[str, Tensor]) -> Tensor:

@@ -34,7 +34,7 @@ def parameter_and(
     return parameter, optimizer([parameter], lr=0.1, **settings)
 
 
-def test_a_parameter_nobody_named_is_restored_because_its_optimizer_steps() -> None:
+def test_an_unlisted_parameter_is_restored_if_an_optimizer_updates_it() -> None:
     parameter, optimizer = parameter_and(torch.optim.AdamW)
     address = parameter.data_ptr()
     with StateGuard(dict) as guard:
@@ -57,7 +57,7 @@ def test_a_trial_is_undone_at_the_end_of_its_block(raises: bool) -> None:
     assert (parameter.tolist(), len(optimizer.state)) == ([1.0] * 3, 0)
 
 
-def test_existing_state_returns_into_the_same_tensors() -> None:
+def test_existing_state_is_restored_into_the_same_tensors() -> None:
     parameter, optimizer = parameter_and(torch.optim.AdamW)
     step(parameter, optimizer)
     entry = optimizer.state[parameter]
@@ -95,7 +95,7 @@ def test_a_trial_step_does_not_advance_the_random_numbers() -> None:
         (torch.optim.RAdam, {}),
     ],
 )
-def test_lazy_state_kept_at_zero_trains_like_state_not_yet_made(
+def test_lazily_created_state_reset_to_zero_trains_like_uncreated_state(
     kind: type[torch.optim.Optimizer], settings: dict[str, Any]
 ) -> None:
     kept, fresh = parameter_and(kind, **settings), parameter_and(kind, **settings)

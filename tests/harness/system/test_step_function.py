@@ -97,7 +97,7 @@ def test_functions_may_be_handed_over_by_name_or_position(system: StepFunctionSy
         assert run.state()["tensors"]["seen"].tolist() == [1.0, 1.0]
 
 
-def test_the_capture_record_says_how_the_steps_were_made() -> None:
+def test_the_capture_record_states_its_mechanism_captures_and_replays() -> None:
     _, run = losses_of(Regression(), "step")
     record = run.final[2]  # type: ignore[attr-defined]
     assert (record.mechanism, record.captured, record.captures) == ("traced", True, 1)
