@@ -82,7 +82,7 @@ def test_commands_and_options_that_the_pages_name_exist() -> None:
     assert [(page.name, each) for page in PAGES for each in advised(known, page.read_text(encoding="utf-8"))] == []
 
 
-def test_a_command_that_does_not_exist_is_noticed() -> None:
+def test_advice_with_a_command_that_does_not_exist_is_found() -> None:
     known = options()
     assert advised(known, "see `harness mend` and `harness verify --glued`, `harness verify --gate`") == [
         "harness mend",

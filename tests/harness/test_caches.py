@@ -63,7 +63,7 @@ IMPORTED_EARLIER = f"from harness.api.execute import _import_for_pages; _import_
 
 
 @pytest.mark.parametrize("program", [DRAWN, IMPORTED_EARLIER], ids=["drawn", "imported earlier"])
-def test_a_drawing_without_a_home_prints_nothing(program: str, tmp_path: Path) -> None:
+def test_drawing_a_plot_without_a_home_folder_prints_nothing(program: str, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     environment = {**os.environ, "HOME": str(tmp_path / "file"), "TMPDIR": str(tmp_path)}
     environment.pop("MPLCONFIGDIR", None)

@@ -260,7 +260,7 @@ def test_terminal_lines_are_not_longer_than_the_terminal_is_wide() -> None:
     assert [line for line in lines if len(line) > 60 and len(line.split()) > 1] == []
 
 
-def test_a_full_disk_is_an_error_that_names_what_is_kept(
+def test_a_full_disk_is_an_error_that_lists_the_kept_files(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def written(**_options: object) -> None:

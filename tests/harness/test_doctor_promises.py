@@ -166,6 +166,8 @@ def test_doctor_predicts_what_verify_decides(units: dict[str, dict[str, tuple[bo
     assert broken == {}
 
 
-def test_doctor_promises_some_units_and_denies_others(units: dict[str, dict[str, tuple[bool, str, str]]]) -> None:
+def test_doctor_lists_decidable_and_undecidable_units_of_test_systems(
+    units: dict[str, dict[str, tuple[bool, str, str]]],
+) -> None:
     promised = {name: sum(each[0] for each in claims.values()) for name, claims in units.items()}
     assert promised == {"whole": 7, "bare": 0, "gradients": 0, "capture": 0, "reference": 3}

@@ -29,7 +29,7 @@ def test_a_second_summary_of_a_step_is_appended_below_the_first(page: Path) -> N
     ]
 
 
-def test_the_units_that_no_longer_fit_are_counted(page: Path) -> None:
+def test_units_that_do_not_fit_into_the_step_summary_are_counted(page: Path) -> None:
     page.write_text("x" * (LIMIT_BYTES - 2000))
     append_step_summary(view_of(*[Status.FAIL] * 100))
     added = page.read_text().lstrip("x")

@@ -95,7 +95,7 @@ def test_units_of_a_contract_without_copy_are_not_run(run: Path) -> None:
     assert outcome.exit_code is ExitCode.UNDECIDED
 
 
-def test_a_claim_taken_from_the_copy_is_not_run(run: Path, folder: Path) -> None:
+def test_a_claim_removed_from_the_contract_copy_counts_as_not_run(run: Path, folder: Path) -> None:
     copy = run / "contracts" / "two-v1.yaml"
     copy.write_text(copy.read_text().replace("TWO-001", "TWO-002"))
     _, outcome = judged([run], gate=True)

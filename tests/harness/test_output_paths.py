@@ -93,7 +93,7 @@ def test_a_run_is_packed_under_its_own_name(runs: Path) -> None:
     assert [path.name for path in (runs / "runs" / "reports").iterdir()] == ["run"]
 
 
-def test_links_lead_into_a_run_too(runs: Path) -> None:
+def test_writing_into_a_run_through_a_link_is_refused(runs: Path) -> None:
     Path("linked").symlink_to("runs/run/evidence")
     (runs / "page.html").symlink_to("runs/run/report.html")
     for path in (Path("linked/page.html"), Path("page.html"), Path("linked/../page.html")):

@@ -543,7 +543,7 @@ def test_a_violated_claim_fails_the_test_at_its_own_line(pytester: pytest.Pytest
     assert result.ret == 1
 
 
-def test_the_first_workload_that_can_be_decided_is_taken(pytester: pytest.Pytester, project: Write) -> None:
+def test_verify_contract_uses_the_first_workload_that_can_be_decided(pytester: pytest.Pytester, project: Write) -> None:
     project("not_run", "held")
     write_test(pytester, "assert verify_contract().workload == 'held'")
     run_test(pytester).assert_outcomes(passed=1)

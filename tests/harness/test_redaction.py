@@ -43,7 +43,7 @@ REDACTION = Redaction(frozenset({"gpu-box-7", HOST}), frozenset({USER}), frozens
         ("/models/qwen", None),
     ],
 )
-def test_names_become_placeholders(text: str, shown: str | None) -> None:
+def test_redaction_replaces_private_names_by_placeholders(text: str, shown: str | None) -> None:
     assert REDACTION.text(text) == (text if shown is None else shown)
 
 
@@ -192,7 +192,7 @@ def test_evidence_of_a_located_difference_is_redacted(contracts: Path) -> None:
     assert rejudged(directory).problems == []
 
 
-def test_an_interrupted_search_for_names_leaves_no_name(contracts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_locating_run_leaves_no_private_name(contracts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     execute, folders = supervisor.execute, list[Path]()
 
     def interrupted(run: Run, directory: Path, *rest: object, **options: object) -> None:

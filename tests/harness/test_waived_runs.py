@@ -99,7 +99,7 @@ def test_judging_a_run_later_applies_waivers_by_the_day_of_the_run(harness: Call
     assert "1 waived" in said.splitlines()[0]
 
 
-def test_a_waiver_file_can_be_named(harness: Call) -> None:
+def test_a_waiver_file_can_be_selected_by_an_option(harness: Call) -> None:
     write_waiver("others.yaml")
     assert harness("verify", "contracts", "--waivers", "others.yaml")[0] == 0
     assert harness("verify", "contracts", "--waivers", "nowhere.yaml")[0] == 2
@@ -111,7 +111,7 @@ def test_a_waiver_for_a_passing_unit_does_not_hide_a_violation(harness: Call) ->
     assert (code, "waived" in said) == (1, False)
 
 
-def test_a_waiver_that_names_nothing_is_a_lint_error(harness: Call) -> None:
+def test_a_waiver_that_matches_no_unit_is_a_lint_error(harness: Call) -> None:
     write_waiver()
     assert harness("check", "contracts")[0] == 0
     write_waiver(workload="violeted")

@@ -132,7 +132,7 @@ def described(**changes: object) -> Baseline:
     return Baseline(COMMIT, {"toy:Toy": described})
 
 
-def test_a_capability_that_the_baseline_commit_lacks_is_named() -> None:
+def test_a_capability_missing_at_the_baseline_commit_is_an_obstacle_that_names_it() -> None:
     contract = make_contract(SAME, system="toy:Toy", arms=ARMS)
     [claim] = contract.claims
     assert commit_obstacle(contract, claim, described()) is None

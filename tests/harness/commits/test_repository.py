@@ -67,7 +67,7 @@ def test_an_interrupted_checkout_leaves_no_worktree(repository: UserRepository) 
     assert (repository.worktrees(), tree.parent.exists()) == (1, False)
 
 
-def test_a_worktree_that_somebody_removed_is_forgotten(repository: UserRepository) -> None:
+def test_a_git_worktree_removed_by_somebody_is_pruned(repository: UserRepository) -> None:
     with checked_out("main", ["trainer:Trainer"], REPORTS) as checkout:
         (Path(checkout.import_path.tree) / ".git").unlink()
     assert repository.worktrees() == 1

@@ -91,14 +91,14 @@ def test_a_long_replay_demands_its_steps_and_each_stated_bound() -> None:
     assert set(whole.demanded()) == {"steps", "distinct_batches", "memory_growth_at_most_mib", "slowdown_at_most"}
 
 
-def test_blocks_that_cannot_show_a_slowdown_are_undecidable() -> None:
+def test_too_few_blocks_to_show_a_slowdown_are_a_finding() -> None:
     assert list(long(slowdown_at_most=0.1).undecidable()) == []
     assert list(long(every=13).undecidable()) == []  # time is not judged
     [problem] = long(slowdown_at_most=0.1, every=12).undecidable()
     assert problem.rule.startswith("29 blocks of 12 steps after the first 4 cannot show whether steps become slower")
 
 
-def test_a_block_follows_the_warm_up() -> None:
+def test_a_long_replay_requires_a_block_after_the_warm_up() -> None:
     assert list(long(memory_growth_at_most_mib=1.0, after=39).beyond(400)) == []
     [(path, _)] = long(memory_growth_at_most_mib=1.0, after=40).beyond(400)
     assert path == ("after",)

@@ -44,7 +44,7 @@ def test_a_not_worse_claim_names_three_arms_and_checks_steps_against_the_workloa
     assert part.process_count() == 1
 
 
-def test_another_metric_needs_systems_that_report_metrics() -> None:
+def test_a_metric_other_than_loss_requires_systems_that_report_metrics() -> None:
     assert claim().candidate_capabilities() == claim().baseline_capabilities() == frozenset()
     other = claim(metric="accuracy")
     assert other.candidate_capabilities() == other.baseline_capabilities() == {"metrics"}

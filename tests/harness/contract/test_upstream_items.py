@@ -213,6 +213,6 @@ def test_an_upstream_file_that_is_not_utf_8_is_refused_at_the_bad_byte(folder: P
         read_upstream(Path("widget-v1.yaml"))
 
 
-def test_a_missing_file_is_named(folder: Path) -> None:
+def test_a_missing_upstream_file_is_named_in_the_error(folder: Path) -> None:
     with pytest.raises(ContractError, match=r"^none\.yaml: no such file; check the path$"):
         read_upstream(Path("none.yaml"))

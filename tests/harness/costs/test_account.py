@@ -103,7 +103,7 @@ def test_a_run_without_any_time_does_not_change_costs_to_sums() -> None:
     assert cost_of(held(), old(end=None)).clocked
 
 
-def test_no_runs_cost_nothing() -> None:
+def test_costs_of_no_runs_are_zero() -> None:
     assert cost_of() == Costs()
 
 

@@ -44,7 +44,7 @@ def test_an_expectation_for_a_claim_precedes_that_for_its_kind() -> None:
     assert expectation_for(claim(CAPTURE), fault(C_1=DIFFERS, capture=LOST)) == DIFFERS
 
 
-def test_the_kinds_expectation_serves_every_claim_of_the_kind() -> None:
+def test_a_fault_expectation_for_a_kind_applies_to_every_claim_of_the_kind() -> None:
     assert expectation_for(claim(CAPTURE), fault(capture=LOST)) == LOST
 
 

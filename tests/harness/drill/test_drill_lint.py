@@ -155,7 +155,7 @@ def test_an_edited_text_for_people_does_not_outdate_a_drill(published: str, tmp_
 
 
 @pytest.mark.parametrize("published", PUBLISHED)
-def test_a_number_that_a_judge_reads_makes_a_drill_old(published: str, tmp_path: Path) -> None:
+def test_editing_a_number_that_a_judge_reads_outdates_the_drill(published: str, tmp_path: Path) -> None:
     run, contract = PUBLISHED[published]
     path = drilled(run, contract, tmp_path)
     path.write_text(re.sub(r"(?<=batch_size: )(?=\d)", "1", path.read_text()))

@@ -58,7 +58,7 @@ HEADER = "step,loss,batch_digest,clip_active_groups,tokens\n"
     ],
     ids=["equal widths", "a shorter one", "a longer one", "no digests"],
 )
-def test_digests_of_any_width_are_read_whole(tmp_path: Path, rows: str, digests: list[str], kind: type) -> None:
+def test_digests_of_any_width_are_read_completely(tmp_path: Path, rows: str, digests: list[str], kind: type) -> None:
     (tmp_path / "a.csv").write_text(HEADER + rows)
     series = read_series(tmp_path / "a.csv")
     assert list(series.batch_digest) == digests

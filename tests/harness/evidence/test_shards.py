@@ -82,6 +82,6 @@ def test_shards_with_different_headers_are_refused_together(
         attempts(shards, [LOADED.contract])
 
 
-def test_a_drill_can_be_judged_again_by_itself(tmp_path: Path) -> None:
+def test_a_single_drill_directory_can_be_judged_again(tmp_path: Path) -> None:
     bundle = finished(tmp_path / "drill", header(fault="stale"))
     assert len(attempts([bundle], [LOADED.contract])) == 1

@@ -122,7 +122,7 @@ def test_a_renamed_source_changes_the_digest(tmp_path: Path, monkeypatch: pytest
     assert source_digest(["renaming_package:System"]) != before
 
 
-def test_a_module_is_found_below_folders_that_are_no_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_module_in_folders_that_are_not_packages_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "nobodys" / "inner").mkdir(parents=True)
     (tmp_path / "nobodys" / "inner" / "trainer.py").write_text("")
     monkeypatch.syspath_prepend(str(tmp_path))

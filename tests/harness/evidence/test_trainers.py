@@ -67,7 +67,7 @@ def test_an_uncommitted_change_outside_the_package_marks_its_commit_as_changed(r
     assert str(commit_of("a_trainers_package.system:Trainer")).endswith("+changes")
 
 
-def test_a_file_that_the_repository_does_not_hold_is_a_change(repository: Path) -> None:
+def test_an_untracked_file_marks_the_commit_as_changed(repository: Path) -> None:
     (repository / "a_trainers_package" / "new.py").write_text("")
     assert commit_of("a_trainers_package.new:Trainer") == f"{commit_of('a_trainers_package.system:Trainer')}+changes"
 

@@ -191,7 +191,7 @@ def test_a_draft_replaces_an_existing_file_only_with_force(project: Path) -> Non
     assert load_contract(project / "contracts" / "my-train-v1.yaml").contract.id == "my-train-v1"
 
 
-def test_a_missing_compiler_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_draft_reports_a_missing_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CXX", raising=False)
     assert compiler_missing() == "no C++ compiler (g++, clang++, c++)"

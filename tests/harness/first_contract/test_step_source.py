@@ -172,7 +172,7 @@ def test_an_argument_that_names_no_function_is_refused(asked: str, found: str, p
     assert found in refused(asked)
 
 
-def test_a_return_value_not_visible_in_the_source_is_left_to_the_run() -> None:
+def test_a_return_value_not_visible_in_the_source_is_checked_only_when_the_step_runs() -> None:
     written("def main():\n    return StepFunction(step=step, batch=batch, parameters=parameters)\n")
     assert find_step_source("train.py:main").line == 2
     written("if True:\n    def main():\n        return parts\n")

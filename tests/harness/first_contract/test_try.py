@@ -216,7 +216,7 @@ def test_a_logged_loss_is_reported_with_its_line_and_its_fix(project: Path) -> N
     assert given["captured, trains the same"] == "undecided: it was not captured"
 
 
-def test_a_frozen_learning_rate_is_another_training(project: Path) -> None:
+def test_a_frozen_learning_rate_is_reported_as_a_different_training(project: Path) -> None:
     written(project, before="schedule = torch.optim.lr_scheduler.StepLR(optimizer, 3, 0.1)", after="schedule.step()")
     code, lines = tried(project)
     given = answers(lines)["captured, trains the same"].replace("\n", " ")
@@ -258,7 +258,7 @@ ASKING = """def asking():
 """
 
 
-def test_a_step_that_asks_whether_it_is_captured_is_reported(project: Path) -> None:
+def test_a_step_that_behaves_differently_under_capture_is_reported(project: Path) -> None:
     written(project, at_import=ASKING, after="loss = loss * (1 + 1e-6) if asking() or (loss < 0).all() else loss")
     code, lines = tried(project)
     given = {question: answer.replace("\n", " ") for question, answer in answers(lines).items()}

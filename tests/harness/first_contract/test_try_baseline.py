@@ -53,7 +53,7 @@ def answers(printed: str) -> dict[str, list[str]]:
 
 
 @pytest.mark.usefixtures("warm")
-def test_an_equal_step_trains_as_the_commit_and_nothing_is_written(repository: Repository) -> None:
+def test_a_step_equal_to_its_baseline_commit_passes_and_writes_no_file(repository: Repository) -> None:
     project = repository()
     (project / "notes.txt").write_text("not committed\n")
     code, printed, errors = called(project, *TRY)
@@ -188,7 +188,7 @@ def test_a_branch_that_moves_during_a_try_is_compared_at_its_first_commit(
         assert (checkout.commits.baseline.commit, checkout.commits.baseline.named) == (began, "main")
 
 
-def test_a_folder_that_is_no_repository_is_refused(tmp_path: Path) -> None:
+def test_a_baseline_in_a_folder_that_is_not_a_git_repository_is_refused(tmp_path: Path) -> None:
     (tmp_path / "temporary").mkdir()
     written(tmp_path)
     code, _, errors = called(tmp_path, *TRY)

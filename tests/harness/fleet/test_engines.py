@@ -45,13 +45,13 @@ def test_gpus_of_this_machine_are_refused_together_with_a_cluster() -> None:
         engine("slurm", "all")
 
 
-def test_without_submitit_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_submitit_the_error_names_the_extra_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gate, "find_spec", lambda _: None)
     with pytest.raises(UsageError, match=r"found no such package; pip install 'submitit>="):
         engine("local")
 
 
-def test_commands_that_are_missing_are_named(commands: Path) -> None:
+def test_missing_slurm_commands_are_named_in_the_error(commands: Path) -> None:
     (commands / "sbatch").unlink()
     with pytest.raises(UsageError, match="needs Slurm's commands; found no sbatch on PATH"):
         engine("slurm")

@@ -333,7 +333,7 @@ def test_each_shard_runs_once_even_if_a_different_shard_fails(gpus: list[str], p
         gate.run_shards([], Local(gpus), tmp_path / "out", lambda *_: None)
 
 
-def test_a_shard_without_run_directory_is_named(tmp_path: Path) -> None:
+def test_a_shard_that_left_no_run_directory_is_reported(tmp_path: Path) -> None:
     (tmp_path / "one").mkdir()
     (tmp_path / "one" / "run.json").touch()
     assert gate.run_directories([shard("one")], tmp_path) == [tmp_path / "one"]

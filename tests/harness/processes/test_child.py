@@ -64,7 +64,7 @@ def test_a_silent_child_is_not_waited_for_and_is_killed_at_the_end(start: Callab
     assert process.poll() == Ending(-9)
 
 
-def test_a_child_may_end_by_itself_once_its_line_is_closed(start: Callable[[str], Child]) -> None:
+def test_a_child_process_may_end_by_itself_after_its_message_line_is_closed(start: Callable[[str], Child]) -> None:
     with start("line.receive(None); os._exit(5)") as process:
         process.close(LIMIT_S)
         assert process.poll() == Ending(5)

@@ -60,7 +60,7 @@ def test_the_resume_section_shows_processes_and_state_not_restored() -> None:
     assert len(part.judged) == 2
 
 
-def test_a_training_that_is_resumed_twice_shows_both_loads() -> None:
+def test_the_resume_section_of_a_training_resumed_twice_shows_both_loads() -> None:
     claim = RESUME | {"save_at": SAVES, "steps": 3}
     [section] = shown(claim, "resume", [saved(), middle_part(), last_part(after=ANEW), uninterrupted()])
     [part] = section.parts
@@ -92,7 +92,7 @@ def test_the_evaluation_section_shows_each_loss_and_the_state_that_changed() -> 
     assert part.tables[0].rows == [["5", "2.5", "none"], ["10", "2", "buffers, generators"]]
 
 
-def test_a_run_without_evaluations_shows_nothing() -> None:
+def test_a_run_without_evaluations_has_no_evaluation_section() -> None:
     assert shown(EVALUATION, "evaluation", [arm("ungraphed", loss_curve(10))]) == []
 
 

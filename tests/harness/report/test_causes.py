@@ -86,7 +86,7 @@ def test_a_cause_is_sentences_and_has_a_next_step(code: str) -> None:
     assert known.remedy is not None
 
 
-def test_codes_of_guards_and_broken_runs_are_not_the_claims_own_comparison() -> None:
+def test_reason_codes_of_guards_and_broken_runs_do_not_count_as_failed_comparisons() -> None:
     own = {code for code, known in CAUSES.items() if known.own}
     assert {code for code in own if REASONS[code].status is not Status.FAIL or code.startswith("vacuous_")} == set()
 

@@ -21,7 +21,7 @@ def digests(evidence: str) -> dict[str, Any]:
     return {"contracts": {"c": "1"}, "source": "s", "evidence": {"a": evidence}}
 
 
-def test_a_run_against_itself_is_the_same() -> None:
+def test_comparing_a_run_with_itself_reports_no_change() -> None:
     lines = compare(full_view(), full_view())
     assert [lines[place : place + 2] for place in (3, 6, 9)] == [
         ["Environment", "  the same"],
@@ -118,7 +118,7 @@ def test_a_ratio_that_became_nan_is_a_change_beyond_noise() -> None:
     assert change.beyond_noise is True
 
 
-def test_a_fault_that_survives_now_is_named() -> None:
+def test_a_comparison_of_drills_names_a_newly_surviving_fault() -> None:
     before, after = (whole_drill_view(killed=killed) for killed in ([True, True], [True, False]))
     assert "\nFaults\n  F-GRAPH-BWD-001 on tiny, fault1: killed -> SURVIVED\n" in text_of(before, after)
     assert "\nFaults\n  the same\n" in text_of(before, before)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from harness.report.charts.plots import decimate
 
 
-def test_a_short_series_comes_back_whole() -> None:
+def test_decimating_a_short_series_keeps_every_step() -> None:
     steps, values = decimate(np.array([3.0, 1.0, 2.0]), 10)
     assert steps.tolist() == [0, 1, 2]
     assert values.tolist() == [3, 1, 2]

@@ -85,7 +85,7 @@ def outcome(**losses: Any) -> str:
     return found.outcome
 
 
-def test_the_course_states_the_distance_of_the_arms() -> None:
+def test_the_caption_of_the_loss_curves_states_the_distance_of_the_arms() -> None:
     loss = np.linspace(3.0, 2.0, 50)
     late = loss.copy()
     late[40] += 0.25
@@ -143,7 +143,7 @@ def test_the_first_screen_shows_no_plot_when_the_worst_claim_has_none() -> None:
     ],
     ids=["no evidence", "unequal lengths", "nothing finite"],
 )
-def test_two_courses_that_cannot_be_overlaid_are_not_plotted(view: ReportView) -> None:
+def test_two_loss_curves_that_cannot_be_overlaid_are_not_plotted(view: ReportView) -> None:
     assert course(view) is None
 
 
@@ -157,7 +157,7 @@ def test_two_courses_that_cannot_be_overlaid_are_not_plotted(view: ReportView) -
         ({"name": None, "problem": "no driver"}, 1, "none: no driver"),
     ],
 )
-def test_all_gpus_of_a_run_are_named(gpu: dict[str, Any], ranks: int, words: str) -> None:
+def test_the_first_screen_names_all_gpus_of_a_run(gpu: dict[str, Any], ranks: int, words: str) -> None:
     view = small_view(header=header(environment={"gpu": gpu}))
     [run] = view.evidence.values()
     of_ranks = replace(run, ranks=(replace(run, run_id="other"),) * ranks)

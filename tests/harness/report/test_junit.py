@@ -49,7 +49,7 @@ def test_each_status_has_its_junit_element(gate: bool, expected: list[str]) -> N
     assert results(view_of(*ALL, gate=gate)) == expected
 
 
-def test_counts_are_attributes_of_suite_and_whole() -> None:
+def test_junit_counts_are_attributes_of_the_suite_and_of_the_whole_file() -> None:
     root = parsed(view_of(*ALL))
     for element in (root, *root.iter("testsuite")):
         counts = {key: element.get(key) for key in ("tests", "failures", "errors")}
@@ -85,7 +85,7 @@ def test_the_file_keeps_to_the_schema_but_for_a_case_s_file_and_line(made: Calla
     assert set(departures(parsed(view))) == set()
 
 
-def test_a_departure_from_the_schema_is_found() -> None:
+def test_junit_output_that_violates_its_schema_is_found() -> None:
     wrong = "<testsuites time='soon'><testsuite name='a'><case/><testcase name='b'><properties/></testcase></testsuite>"
     assert list(departures(ET.fromstring(f"{wrong}</testsuites>"))) == [  # noqa: S314 - our own text
         "testsuites: time is soon",

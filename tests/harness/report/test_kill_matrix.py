@@ -199,7 +199,7 @@ def test_the_kill_matrix_shows_the_worst_of_several_controls(statuses: tuple[Sta
     assert (column.control, column.anchor) == (("violated", "✗"), f"unit-{1 + statuses.index(Status.FAIL)}")
 
 
-def test_reasons_that_are_not_named_are_counted() -> None:
+def test_the_kill_matrix_counts_the_omitted_reasons() -> None:
     view = drill_of(row(FIRST, "caught"), not_run=tuple((FIRST, f"left{at}") for at in range(9)))
     assert view.drill is not None
     left = [one.model_copy(update={"reason": f"reason_{min(at, 6)}"}) for at, one in enumerate(view.drill.not_run)]
@@ -208,7 +208,7 @@ def test_reasons_that_are_not_named_are_counted() -> None:
     assert told[-1] == "Not run, 2: for 2 other reasons."
 
 
-def test_every_fault_that_upstream_would_pass_is_named() -> None:
+def test_the_kill_matrix_names_every_fault_that_upstreams_number_would_pass() -> None:
     faults = [f"a_fault_with_a_long_name_{place}" for place in range(20)]
     [contract] = matrix(drill_of(*(row(FIRST, fault, upstream=True) for fault in faults))).contracts
     assert contract.upstream is not None

@@ -82,7 +82,7 @@ def test_the_terminal_states_the_planted_faults_of_a_drill_and_that_its_units_ar
     assert "VIOLATED: 1 of 2 planted faults survived: those claims prove nothing." in told
 
 
-def test_a_drill_says_how_many_faults_were_not_run() -> None:
+def test_the_terminal_states_how_many_faults_of_a_drill_were_not_run() -> None:
     told = printed(whole_drill_view(killed=[True], not_run=1))
     assert "FIRE DRILL: 1 fault planted on purpose, 0 survived, 1 not run; the units are" in " ".join(told)
 

@@ -69,7 +69,7 @@ def test_a_unit_that_was_not_run_is_not_an_earlier_attempt(tmp_path: Path) -> No
     assert before(tmp_path) == Attempts()
 
 
-def test_a_directory_that_cannot_be_read_is_no_run(tmp_path: Path) -> None:
+def test_an_unreadable_directory_does_not_count_as_an_earlier_run(tmp_path: Path) -> None:
     (tmp_path / "torn").mkdir()
     (tmp_path / "torn" / "run.json").write_text("{")
     finished(tmp_path / "a", timing())

@@ -23,7 +23,7 @@ def test_killed_planted_and_not_run_are_counted() -> None:
     assert counts(drilled_claims([drilled(killed=[True, False, True], not_run=2)], TEXT)) == [(2, 3, 2)]
 
 
-def test_the_newest_drill_counts() -> None:
+def test_the_faults_of_the_newest_drill_are_counted() -> None:
     records = [drilled(killed=[True, True]), drilled(killed=[False])]
     assert counts(drilled_claims(records, TEXT)) == [(0, 1, 0)]
 

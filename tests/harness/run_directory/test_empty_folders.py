@@ -56,7 +56,7 @@ def test_publishing_a_run_without_its_empty_folders_keeps_its_evidence(uploaded:
     assert judge_command.replace_recorded([Path("published")]) == 0
 
 
-def test_a_file_or_a_link_in_the_folders_place_is_noticed(uploaded: Path) -> None:
+def test_a_file_or_link_in_place_of_an_empty_run_folder_is_reported(uploaded: Path) -> None:
     (uploaded / "evidence").write_text("{}")
     assert "1-part: evidence: a file in place of a folder" in rejudged(uploaded).problems
     (uploaded / "evidence").unlink()

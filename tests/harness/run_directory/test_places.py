@@ -118,7 +118,7 @@ def test_no_command_writes_into_an_archive(run: Path, temporary: Path) -> None:
     assert archive.read_bytes() == before
 
 
-def test_shards_may_be_archives(run: Path, temporary: Path) -> None:
+def test_shards_of_a_gate_may_be_archives(run: Path, temporary: Path) -> None:
     shutil.copytree(run, "other")
     bundles, judgement = judged([packed(run, Path("a.tar"), "."), packed(Path("other"), Path("b.tar"), ".")])
     assert [bundle.path for bundle in bundles] == [Path("a.tar"), Path("b.tar")]

@@ -99,7 +99,7 @@ def test_the_seal_lists_every_file_of_a_run(run: Path) -> None:
 
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("name", NAMES)
-def test_a_change_of_a_file_is_noticed_by_its_name(run: Path, name: str, change: str) -> None:
+def test_a_changed_file_of_a_sealed_run_is_reported_by_name(run: Path, name: str, change: str) -> None:
     CHANGES[change](run / name)
     assert name in found(run)
 
@@ -109,7 +109,7 @@ PUBLISHED = ("manifest.json", "report.html", "run.tar.xz", "summary.md", "verdic
 
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_a_change_of_a_published_file_is_noticed_by_its_name(unpacked: Path, name: str, change: str) -> None:
+def test_a_changed_published_file_is_reported_by_name(unpacked: Path, name: str, change: str) -> None:
     CHANGES[change](Path("published") / name)
     told = found(Path("published"))
     assert name in told or "run.json" in told  # without its archive a published folder has no header
@@ -129,7 +129,7 @@ ARCHIVED = [name for name in NAMES if name.partition("/")[0] in SEEN]
 
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("name", ARCHIVED)
-def test_a_change_within_the_archive_is_noticed_by_the_files_name(unpacked: Path, name: str, change: str) -> None:
+def test_a_changed_file_within_a_published_archive_is_reported_by_name(unpacked: Path, name: str, change: str) -> None:
     if change == "hard link":
         return  # a tar file of one name has none
     CHANGES[change](unpacked / name)
@@ -154,7 +154,7 @@ def test_a_change_within_the_archive_is_noticed_by_the_files_name(unpacked: Path
         "é ü.txt",
     ],
 )
-def test_a_file_that_was_added_is_noticed_by_its_name(unpacked: Path, run: Path, name: str, where: str) -> None:
+def test_a_file_added_to_a_sealed_run_is_reported_by_name(unpacked: Path, run: Path, name: str, where: str) -> None:
     directory = run if where == "folder" else unpacked
     (directory / name).parent.mkdir(parents=True, exist_ok=True)
     (directory / name).write_text("{}")
@@ -167,12 +167,12 @@ def test_a_file_that_was_added_is_noticed_by_its_name(unpacked: Path, run: Path,
 
 
 @pytest.mark.parametrize("name", ["empty", "evidence/empty", "contracts/a"])
-def test_an_empty_folder_that_was_added_is_noticed(run: Path, name: str) -> None:
+def test_an_empty_folder_added_to_a_sealed_run_is_reported(run: Path, name: str) -> None:
     (run / name).mkdir()
     assert f"{name}: not recorded with the run" in found(run)
 
 
-def test_a_folder_that_was_removed_is_noticed(run: Path) -> None:
+def test_a_folder_removed_from_a_sealed_run_is_reported(run: Path) -> None:
     shutil.rmtree(run / "evidence" / "scripted-v1+held+paired")
     assert "evidence/scripted-v1+held+paired: missing" in found(run)
 
@@ -195,19 +195,19 @@ ODD = {
 
 
 @pytest.mark.parametrize("kind", ODD)
-def test_an_odd_name_is_noticed_and_shown_in_printable_letters(run: Path, kind: str) -> None:
+def test_a_file_with_control_characters_in_its_name_is_reported_in_printable_letters(run: Path, kind: str) -> None:
     name, said = ODD[kind]
     (run / name).parent.mkdir(parents=True, exist_ok=True)
     (run / name).touch()
     assert said in found(run)
 
 
-def test_a_pipe_is_noticed_and_not_read(run: Path) -> None:
+def test_a_pipe_in_a_sealed_run_is_reported_and_not_read(run: Path) -> None:
     os.mkfifo(run / "evidence" / "pipe")
     assert "evidence/pipe: a pipe, a socket or a device" in found(run)
 
 
-def test_a_file_without_end_is_noticed_and_not_read(run: Path) -> None:
+def test_an_endless_file_in_a_sealed_run_is_reported_and_not_read(run: Path) -> None:
     with (run / "summary.md").open("r+b") as file:
         file.truncate(100 * 2**30)  # sparse
     assert "summary.md: 107374182400 bytes, more than 536870912" in found(run)

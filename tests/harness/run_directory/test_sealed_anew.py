@@ -43,7 +43,7 @@ def test_judging_an_unchanged_run_again_keeps_its_manifest(run: Path) -> None:
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_verdicts_and_pages_are_made_again_from_the_evidence(run: Path, name: str) -> None:
+def test_verdicts_and_pages_are_regenerated_from_the_evidence(run: Path, name: str) -> None:
     before = {path.name: path.read_bytes() for path in run.iterdir() if path.is_file()}
     (run / name).unlink()
     assert judge_command.replace_recorded([run]) == 0

@@ -63,7 +63,7 @@ def test_a_waiver_only_in_the_run_directory_opens_no_gate(harness: Call) -> None
     assert harness("judge", "--gate", "--contracts", "contracts", RUN)[0] == 1
 
 
-def test_a_backdated_header_revives_no_waiver(harness: Call) -> None:
+def test_a_backdated_run_header_does_not_revive_an_expired_waiver(harness: Call) -> None:
     waiver(days=-1)
     assert harness("verify", "contracts", "--gate", "--name", "run")[0] == 1
 
