@@ -59,7 +59,7 @@ def test_a_benchmark_run_with_unequal_losses_does_not_pass(tmp_path: Path) -> No
         command_seconds("judge", str(directory))
 
 
-def test_judging_reports_the_verdict_and_where_the_time_goes() -> None:
+def test_the_cost_of_judging_alone_is_below_that_of_the_whole_command() -> None:
     whole, alone = judging(25)
     assert "verdict PASS" in whole.detail
     assert 0 < alone.figure < whole.figure

@@ -127,7 +127,7 @@ def test_a_wide_matrix_scrolls_while_its_fault_names_stay_visible(browser: Brows
     assert browser.evaluate(left) == 0
 
 
-def test_a_history_of_published_runs_shows_well_everywhere(browser: Browser, axe: str, tmp_path: Path) -> None:
+def test_a_history_of_published_runs_renders_well_in_every_variant(browser: Browser, axe: str, tmp_path: Path) -> None:
     page = tmp_path / "history.html"
     published = [REPORTS / "ranks", *sorted(REPORTS.glob("*-traced")), *sorted(REPORTS.glob("*-throughput-tiny"))]
     for each in published:  # which are judged in a second: history.md has its own bounds on many runs

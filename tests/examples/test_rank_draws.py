@@ -72,7 +72,7 @@ def test_random_numbers_that_ranks_share_are_reported(
 
 
 @pytest.mark.parametrize(("fault", "word"), [("seeded_alike", "separate"), ("seeded_apart", "shared")])
-def test_a_planted_seed_is_reported(tmp_path: Path, fault: str, word: str) -> None:
+def test_a_planted_fault_of_random_seeds_across_ranks_is_reported(tmp_path: Path, fault: str, word: str) -> None:
     verdict = judged(tmp_path, Draws, {"torch.cpu": word} if word == "separate" else {"numpy": word}, fault)
     expected = HARNESS_FAULTS[fault].breaks["ranks_agree"]
     assert verdict.reason == expected.reason, verdict.message

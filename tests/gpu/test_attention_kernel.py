@@ -39,7 +39,7 @@ def test_attention_is_within_rounding_of_fp64(sizes: tuple[int, ...], dtype: tor
 
 
 @pytest.mark.parametrize("seq_len", [100, 512, 2048])
-def test_two_runs_give_the_same_bits(seq_len: int) -> None:
+def test_two_runs_of_a_kernel_give_the_same_bits(seq_len: int) -> None:
     sizes = (2, seq_len, 12, 2, 128)
     attention = registry.load("attention")
     torch.manual_seed(5)
@@ -57,7 +57,7 @@ def test_two_runs_give_the_same_bits(seq_len: int) -> None:
         assert [torch.equal(left, right) for left, right in zip(run(), first, strict=True)] == [True] * 3
 
 
-def test_sequences_of_a_batch_do_not_mix() -> None:
+def test_attention_does_not_mix_sequences_of_a_batch() -> None:
     attention = registry.load("attention")
     torch.manual_seed(6)
     qkv = torch.randn(2 * 100, 16 * 128, device=CUDA, dtype=torch.bfloat16)
@@ -173,7 +173,7 @@ def test_hopper_attention_backward_in_a_graph_reads_the_current_tensor_values() 
 
 
 @ON_HOPPER
-def test_sequences_of_a_batch_do_not_mix_on_hopper() -> None:
+def test_hopper_attention_does_not_mix_sequences_of_a_batch() -> None:
     given, run = on_hopper(4, 1024)
     whole = run()
     given[1][1024:2048] = 0  # the second sequence's

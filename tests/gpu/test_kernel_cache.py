@@ -78,7 +78,7 @@ def test_used_kernels_target_this_device_and_equal_the_cross_compiled_kernels() 
     ("fault", "message"),
     [("ptx_other_architecture", "the device is"), ("ptx_without_target", "has no .target line")],
 )
-def test_a_kernel_for_another_device_never_loads(fault: str, message: str) -> None:
+def test_a_kernel_compiled_for_a_different_gpu_is_never_loaded(fault: str, message: str) -> None:
     with opened(fault, prewarm=False) as run:
         with pytest.raises(PtxTargetError, match=f"F-PTX-001: the PTX of clip.scale_apply.*{message}"):
             run.step(0)

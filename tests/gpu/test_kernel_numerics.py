@@ -136,7 +136,7 @@ def _bits(comparisons: list[Any]) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("case", [*CHECKS, "clip", "gemm"])
-def test_two_runs_give_the_same_bits(case: str, oracles: ModuleType) -> None:
+def test_two_runs_of_a_kernel_give_the_same_bits(case: str, oracles: ModuleType) -> None:
     def run() -> dict[str, Tensor]:
         if case == "clip":
             return _bits(oracles.check_clip(CUDA, [QWEN2_LAYER] * 28, 1.0))

@@ -91,7 +91,7 @@ def test_a_launch_counter_after_a_profiler_reports_that_it_cannot_count() -> Non
     ) == [None, False, "CUPTI has another subscriber (status 39): a profiler ran in this process"]
 
 
-def test_a_profile_taken_within_the_launch_counter_is_blind() -> None:
+def test_a_profile_taken_while_launches_are_counted_records_no_kernels() -> None:
     assert said(
         """
         with counter_of_this_process() as counter:

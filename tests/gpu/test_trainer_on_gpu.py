@@ -58,7 +58,7 @@ def test_two_runs_with_the_same_seed_are_bitwise_equal(clip_mode: ClipMode) -> N
         assert torch.equal(tensor, other.state_tensors()[name]), name
 
 
-def test_the_split_step_equals_the_whole_step() -> None:
+def test_a_step_split_into_forward_and_backward_equals_the_unsplit_step() -> None:
     whole, split = (Trainer(TrainConfig(model=SHAPE, device="cuda")) for _ in range(2))
     for index in range(5):
         expected = whole.step(index)

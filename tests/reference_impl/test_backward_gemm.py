@@ -52,7 +52,7 @@ def test_both_products_are_within_rounding_of_fp64(path: GemmPath, scale: float)
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_accumulate_adds_gate_and_up(path: GemmPath) -> None:
+def test_accumulation_adds_the_products_of_gate_and_up(path: GemmPath) -> None:
     gemm, (_, b, grad_c) = BackwardGemm(path), operands()
     gate, up = gemm.cache_weight(b), gemm.cache_weight(b.flip(0).contiguous())
     total = gemm.grad_a(grad_c, gate)
@@ -67,7 +67,7 @@ def test_accumulate_adds_gate_and_up(path: GemmPath) -> None:
 
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("other", PATHS)
-def test_every_path_agrees_with_every_other(path: GemmPath, other: GemmPath) -> None:
+def test_every_gemm_path_agrees_with_every_other_path(path: GemmPath, other: GemmPath) -> None:
     a, b, grad_c = operands()
     one, two = BackwardGemm(path), BackwardGemm(other)
     pairs = [
@@ -113,7 +113,7 @@ def test_a_cached_weight_takes_half_the_bytes_and_rounds_once(path: GemmPath, dt
         assert BackwardGemm(full).cache_weight(b) is b
 
 
-def test_a_weight_that_fp16_cannot_hold_is_refused() -> None:
+def test_a_weight_outside_the_range_of_fp16_is_refused() -> None:
     with pytest.raises(ReferenceImplError, match="weight: beyond 65504"):
         BackwardGemm("fp16").cache_weight(torch.tensor([[7e4]]))
 

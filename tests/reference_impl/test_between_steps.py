@@ -57,7 +57,7 @@ def test_loading_a_checkpoint_fills_the_existing_tensors(checkpoint: Path) -> No
         assert ours["step_count"] == 3
 
 
-def test_a_checkpoint_of_another_rank_is_refused(checkpoint: Path) -> None:
+def test_a_checkpoint_with_a_different_lora_rank_is_refused(checkpoint: Path) -> None:
     workload = WORKLOAD.model_copy(update={"options": {"rank": 4}})
     with (
         QLoRASystem().open(workload, Arm()) as run,
@@ -94,7 +94,7 @@ def test_a_lost_schedule_begins_with_the_first_rate(checkpoint: Path) -> None:
     assert rates == pytest.approx([learning_rate_at(config, 3), learning_rate_at(config, 0)])
 
 
-def test_orphaned_moments_are_other_tensors_after_the_load(checkpoint: Path) -> None:
+def test_the_orphaned_moments_fault_replaces_the_moment_tensors_at_the_load(checkpoint: Path) -> None:
     with opened(fault="orphaned_moments") as run:
         before = run.trainer.optimizer.exp_avg
         run.load(checkpoint)

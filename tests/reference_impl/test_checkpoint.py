@@ -80,11 +80,11 @@ def test_a_written_directory_trains_like_the_weights_it_was_written_from(tmp_pat
     assert first_losses(write(tmp_path, random_state())) == first_losses(SHAPE)
 
 
-def test_shards_load_like_one_file(tmp_path: Path) -> None:
+def test_a_checkpoint_in_shards_loads_like_a_single_file(tmp_path: Path) -> None:
     assert first_losses(write_shards(tmp_path, random_state())) == first_losses(SHAPE)
 
 
-def test_an_untied_head_is_used(tmp_path: Path) -> None:
+def test_an_untied_head_of_a_checkpoint_is_used(tmp_path: Path) -> None:
     state = random_state()
     state["lm_head.weight"] = torch.zeros(256, 64)
     loss = first_losses(write(tmp_path, state, tie_word_embeddings=False))[0]
@@ -111,23 +111,23 @@ def test_rope_theta_is_read_from_both_of_its_config_keys(tmp_path: Path) -> None
     assert read_config(tmp_path).rope_theta == 7000.0
 
 
-def test_a_missing_tensor_is_named(tmp_path: Path) -> None:
+def test_a_missing_checkpoint_tensor_is_named_in_the_error(tmp_path: Path) -> None:
     state = random_state()
     del state[GATE]
     assert refusal(write(tmp_path, state)) == f"{tmp_path}: tensor {GATE} is missing; complete the checkpoint"
 
 
-def test_an_unexpected_tensor_is_named(tmp_path: Path) -> None:
+def test_an_unexpected_checkpoint_tensor_is_named_in_the_error(tmp_path: Path) -> None:
     message = refusal(write(tmp_path, {**random_state(), "model.layers.2.input_layernorm.weight": torch.ones(64)}))
     assert "model.safetensors: unexpected tensor model.layers.2.input_layernorm.weight;" in message
 
 
-def test_a_wrong_shape_is_named(tmp_path: Path) -> None:
+def test_a_checkpoint_tensor_of_wrong_shape_is_named_in_the_error(tmp_path: Path) -> None:
     message = refusal(write(tmp_path, {**random_state(), GATE: torch.zeros(96, 63)}))
     assert f"model.safetensors: tensor {GATE} has shape (96, 63); config.json demands (96, 64)" in message
 
 
-def test_a_missing_shard_is_named(tmp_path: Path) -> None:
+def test_a_missing_checkpoint_shard_is_named_in_the_error(tmp_path: Path) -> None:
     write_shards(tmp_path, random_state())
     (tmp_path / "model-1.safetensors").unlink()
     assert refusal(tmp_path) == f"{tmp_path / 'model-1.safetensors'}: does not exist; fetch the missing file"
@@ -140,7 +140,7 @@ def test_a_broken_shard_index_is_an_error_that_names_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["truncated", "garbage", "empty"])
-def test_a_corrupt_file_is_named(tmp_path: Path, damage: str) -> None:
+def test_a_corrupt_checkpoint_file_is_named_in_the_error(tmp_path: Path, damage: str) -> None:
     path = write(tmp_path, random_state()) / "model.safetensors"
     content = path.read_bytes()
     path.write_bytes({"truncated": content[:-1000], "garbage": b"\xff" * 5000, "empty": b""}[damage])
@@ -158,7 +158,9 @@ def test_a_corrupt_file_is_named(tmp_path: Path, damage: str) -> None:
     ],
     ids=["architecture", "rope-scaling", "sliding-window", "kv-heads", "no-heads"],
 )
-def test_an_unusable_config_is_named(tmp_path: Path, change: dict[str, Any], message: str) -> None:
+def test_an_unusable_checkpoint_config_is_named_in_the_error(
+    tmp_path: Path, change: dict[str, Any], message: str
+) -> None:
     assert message in refusal(write(tmp_path, random_state(), **change))
 
 
@@ -171,13 +173,13 @@ def test_a_json_file_of_100_gb_is_refused_before_it_is_read(tmp_path: Path, name
 
 
 @pytest.mark.parametrize("text", ["[]", "1", '{"a": ' * 100_000, "\ud800".encode("utf-8", "surrogatepass"), b"{}\xff"])
-def test_a_config_that_is_no_object_is_named(tmp_path: Path, text: str | bytes) -> None:
+def test_a_config_that_is_not_a_json_object_is_refused(tmp_path: Path, text: str | bytes) -> None:
     path = write(tmp_path, random_state()) / "config.json"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     assert "config.json: " in refusal(tmp_path)
 
 
-def test_a_directory_without_config_is_named(tmp_path: Path) -> None:
+def test_a_checkpoint_directory_without_config_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
         ReferenceImplError, match=r"config.json: cannot be read .*; give a Hugging Face model directory"
     ):
@@ -202,5 +204,5 @@ def test_the_tiny_checkpoint_equals_its_preset_and_is_small() -> None:
     assert {tensor.dtype for tensor in load_file(path).values()} == {torch.bfloat16}
 
 
-def test_qwen2_has_one_and_a_half_billion_parameters() -> None:
+def test_the_qwen2_preset_has_one_and_a_half_billion_parameters() -> None:
     assert parameter_count(MODEL_PRESETS["qwen2-1.5b"]) == 1_543_714_304

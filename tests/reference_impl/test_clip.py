@@ -61,7 +61,7 @@ def test_per_layer_clipping_computes_norms_scales_and_gradients(mode: ClipMode) 
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_global_norm_is_one_group(mode: ClipMode) -> None:
+def test_the_global_clip_has_one_group_for_all_tensors(mode: ClipMode) -> None:
     flat, clip = gradient(), make_clip(2.0, "global", mode)
     norm = torch.linalg.vector_norm(flat.double())
     clip.apply_(flat)
@@ -98,7 +98,7 @@ def test_a_nan_gradient_affects_only_its_own_layer(mode: ClipMode) -> None:
     assert bool(second.isfinite().all())
 
 
-def test_an_empty_tensor_has_no_partial() -> None:
+def test_an_empty_tensor_has_no_partial_sum_in_the_clip() -> None:
     plan = ClipPlan.build(SIZES, LAYERS, "per_layer", CPU)
     assert [span.first_partial for span in plan.spans] == [0, 1, 1, 3, 4, 7]
     assert plan.counts.tolist() == [1024, 1024, 476, 1, 1024, 1024, 952, 1023]
@@ -115,7 +115,7 @@ def test_a_layer_of_empty_tensors_has_norm_zero() -> None:
     assert clip.scales[0].item() == 1.0
 
 
-def test_fused_never_reads_back_and_synchronizing_once_per_tensor() -> None:
+def test_the_fused_clip_never_reads_back_and_the_synchronizing_clip_once_per_tensor() -> None:
     counts = {}
     for mode in MODES:
         clip, flat = make_clip(1.0, mode=mode), gradient()

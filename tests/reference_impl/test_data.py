@@ -12,7 +12,7 @@ from reference_impl.data import TextBatches, read_text, tokenize
 from reference_impl.errors import ReferenceImplError
 
 
-def test_a_text_of_100_gb_is_refused_before_it_is_read(tmp_path: Path) -> None:
+def test_a_training_text_of_100_gb_is_refused_before_it_is_read(tmp_path: Path) -> None:
     with (tmp_path / "text").open("wb") as file:
         file.truncate(100 * 2**30)
     for data in (tmp_path / "text", tmp_path):
@@ -32,14 +32,14 @@ def test_targets_are_the_next_tokens() -> None:
     assert torch.equal(targets, tokens + 1)
 
 
-def test_a_pass_uses_every_window_once() -> None:
+def test_a_pass_over_the_text_uses_every_window_once() -> None:
     data = counting()
     starts = [int(row[0]) for index in range(10) for row in data.batch(index, 4, 10)[0]]
     assert sorted(starts) == list(range(0, 400, 10))
     assert starts != sorted(starts)
 
 
-def test_a_second_pass_has_another_order() -> None:
+def test_a_second_pass_over_the_text_has_a_different_order() -> None:
     data = counting()
     assert data.distinct(4, 10) == 10
     assert not torch.equal(data.batch(0, 4, 10)[0], data.batch(10, 4, 10)[0])
@@ -64,11 +64,11 @@ def test_a_tokenizer_file_is_used(tmp_path: Path) -> None:
     assert tokenize(b"b a c", tmp_path / "tokenizer.json").tolist() == [2, 1, 0]
 
 
-def test_digest_is_that_of_the_text() -> None:
+def test_the_recorded_data_digest_is_that_of_the_text() -> None:
     assert TextBatches(tokenize(b"abc", None), 256, 0).digest == hashlib.sha256(b"abc").hexdigest()
 
 
-def test_a_folder_is_read_in_the_order_of_its_paths(tmp_path: Path) -> None:
+def test_texts_of_a_folder_are_read_in_the_order_of_their_paths(tmp_path: Path) -> None:
     (tmp_path / "b.txt").write_text("second")
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "z.txt").write_text("first")
@@ -76,21 +76,21 @@ def test_a_folder_is_read_in_the_order_of_its_paths(tmp_path: Path) -> None:
     assert read_text(str(tmp_path / "b.txt")) == b"second"
 
 
-def test_missing_data_is_named(tmp_path: Path) -> None:
+def test_a_missing_training_text_is_named_in_the_error(tmp_path: Path) -> None:
     with pytest.raises(ReferenceImplError, match=r"data: '.*nowhere' does not exist; pass a text file or folder"):
         read_text(str(tmp_path / "nowhere"))
 
 
-def test_an_empty_folder_is_named(tmp_path: Path) -> None:
+def test_an_empty_folder_of_training_texts_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ReferenceImplError, match=r"data: no file under"):
         read_text(str(tmp_path))
 
 
-def test_too_short_a_text_is_named() -> None:
+def test_a_training_text_that_is_too_short_is_refused() -> None:
     with pytest.raises(ReferenceImplError, match=r"data: 30 tokens do not fill one batch of 4 x 10"):
         counting(30).batch(0, 4, 10)
 
 
-def test_a_token_outside_the_vocabulary_is_named() -> None:
+def test_a_token_outside_the_vocabulary_is_refused() -> None:
     with pytest.raises(ReferenceImplError, match=r"data: token 9 is outside the vocabulary of 5"):
         TextBatches(torch.arange(10), 5, 0)

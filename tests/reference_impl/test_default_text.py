@@ -47,7 +47,7 @@ ENVIRONMENTS = {
 
 
 @pytest.mark.parametrize("environment", ENVIRONMENTS.values(), ids=ENVIRONMENTS)
-def test_reading_the_default_text_opens_its_file_alone(environment: dict[str, str], tmp_path: Path) -> None:
+def test_reading_the_default_text_opens_only_its_own_file(environment: dict[str, str], tmp_path: Path) -> None:
     child = subprocess.run(
         [sys.executable, "-c", CHILD],
         env={**os.environ, "PYTHONPATH": str(ROOT), **environment},

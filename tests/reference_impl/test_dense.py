@@ -28,7 +28,7 @@ def test_grouped_quantized_matrices_dequantize_like_single_matrices(shapes: tupl
         assert torch.equal(member.dense(torch.float32), matrix.dense(torch.float32))
 
 
-def test_joined_codes_are_stored_once() -> None:
+def test_quantized_codes_of_joined_matrices_are_stored_once() -> None:
     group = MatrixGroup([QuantizedMatrix.from_dense(random(8, 64, seed)) for seed in range(3)])
     for name in ("codes", "absmax"):
         storages = {matrix.tensors()[name].untyped_storage().data_ptr() for matrix in group.matrices}

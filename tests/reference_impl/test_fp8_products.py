@@ -186,7 +186,7 @@ def test_a_device_without_the_fused_kernels_takes_the_same_steps_separately() ->
         assert torch.equal(found.view(torch.uint8), expected.view(torch.uint8))
 
 
-def test_a_step_launches_what_is_planned(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_launches_exactly_the_planned_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     launched: list[KernelSpec] = []
     monkeypatch.setattr(registry, "_launchers", [lambda spec, _arguments: launched.append(spec)])
     tokens = 512

@@ -53,7 +53,7 @@ def test_the_last_head_chunk_uses_the_librarys_product_if_it_has_few_tokens() ->
     ("precision", "expected", "sizes"),
     [("dtype", FUSED, [640]), ("dtype", APART, [384]), ("fp8", ["fp8_loss.forward_backward"], [640, 384])],
 )
-def test_a_step_launches_what_is_planned(precision: str, expected: list[str], sizes: list[int]) -> None:
+def test_a_step_launches_exactly_the_planned_kernels(precision: str, expected: list[str], sizes: list[int]) -> None:
     model = replace(QWEN, num_layers=1)
     config = TrainConfig(
         model=model,

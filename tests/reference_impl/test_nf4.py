@@ -63,7 +63,7 @@ def test_values_equal_bitsandbytes(dtype: torch.dtype) -> None:
     assert torch.equal(dequantize(codes, absmax, 96, 160, dtype), expected)
 
 
-def test_a_value_between_two_codes_takes_the_lower_one() -> None:
+def test_a_value_halfway_between_two_nf4_codes_takes_the_lower_code() -> None:
     block = torch.zeros(1, 64)
     block[0, 0], block[0, 1] = 1.0, BOUNDARIES[0]  # halfway between codes 0 and 1
     codes, _ = quantize(block)

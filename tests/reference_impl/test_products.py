@@ -61,7 +61,7 @@ def test_an_adapter_rank_that_does_not_fit_one_stage_is_not_fused_into_the_input
     assert "products.input_gradient" not in operations(8192, sizes=QWEN | {"ranks": 6})
 
 
-def test_a_step_launches_what_is_planned(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_launches_exactly_the_planned_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     launched: list[KernelSpec] = []
     monkeypatch.setattr(registry, "_launchers", [lambda spec, _arguments: launched.append(spec)])
     tokens, hidden, wide = 4096, SMALL["hidden"], SMALL["intermediate"]

@@ -78,7 +78,7 @@ def test_a_step_waits_for_all_work_on_its_second_stream(monkeypatch: pytest.Monk
     assert side.joined == ["main"] * side.recorded
 
 
-def test_a_step_launched_by_itself_uses_one_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_outside_of_an_overlapped_block_uses_one_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = Trainer(CONFIG)
     stand_ins = StandIns(monkeypatch)
     with trainer.model.streams.overlapped():

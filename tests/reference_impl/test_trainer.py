@@ -75,7 +75,7 @@ def test_a_different_seed_gives_a_different_training() -> None:
     assert losses(Trainer(small_config()), 1) != losses(Trainer(small_config(seed=1)), 1)
 
 
-def test_the_split_step_equals_the_whole_step() -> None:
+def test_a_step_split_into_forward_and_backward_equals_the_unsplit_step() -> None:
     whole, split = Trainer(small_config()), Trainer(small_config())
     for index in range(5):
         expected = whole.step(index)

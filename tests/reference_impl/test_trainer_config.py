@@ -70,7 +70,7 @@ def test_presets_override_the_defaults_and_are_overridden() -> None:
     assert TrainConfig.preset("tiny", rank=2).rank == 2
 
 
-def test_qwen2_has_the_published_shape() -> None:
+def test_the_qwen2_preset_has_the_published_shape() -> None:
     shape = MODEL_PRESETS["qwen2-1.5b"]
     assert (shape.query_dim, shape.kv_dim, shape.qkv_dim) == (1536, 256, 2048)
 

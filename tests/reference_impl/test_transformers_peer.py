@@ -100,7 +100,7 @@ def test_a_restarted_peer_starts_and_reads_like_the_trainer_with_every_seed(peer
             assert all(torch.equal(tensor, run.inputs()[name]) for name, tensor in peer.inputs().items())
 
 
-def test_an_evaluation_is_of_the_given_parameters_and_changes_none(reference: PeerRun) -> None:
+def test_an_evaluation_uses_the_passed_parameters_and_changes_none(reference: PeerRun) -> None:
     reference.restart(0)
     given = {name: tensor.detach() + 0.25 for name, tensor in reference.parameters().items()}
     at_start, moved = float(reference.evaluate(0, reference.parameters())), float(reference.evaluate(0, given))
@@ -124,7 +124,7 @@ def test_products_of_the_peer_equal_those_of_the_bitsandbytes_layer(peer: PeerRu
     assert torch.equal(layer(x), projection(x))
 
 
-def test_a_closed_peer_run_holds_no_model() -> None:
+def test_a_closed_peer_run_keeps_no_model_in_memory() -> None:
     with opened("float32") as run:
         assert run.parameters()
     assert (dict(run.parameters()), hasattr(run, "_model")) == ({}, False)

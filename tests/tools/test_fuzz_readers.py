@@ -73,13 +73,13 @@ def test_an_input_that_once_broke_a_reader_no_longer_breaks_it(path: Path, known
 
 
 @pytest.mark.parametrize("name", MADE)
-def test_an_input_made_to_run_forever_is_answered_in_time(name: str, known: dict[str, Target]) -> None:
+def test_an_input_built_to_make_a_reader_run_forever_is_answered_in_time(name: str, known: dict[str, Target]) -> None:
     target, case = MADE[name]
     assert _tried(known[target], case()).broken is None
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_each_target_tries_inputs_of_which_some_are_read(
+def test_each_fuzz_target_reads_at_least_one_of_its_inputs(
     name: str, known: dict[str, Target], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fuzz_readers, "CASES", tmp_path)
@@ -167,7 +167,7 @@ def test_fuzzing_continues_after_a_finding(tmp_path: Path, monkeypatch: pytest.M
     assert str(done.broken).count("SIGABRT") == len(list((tmp_path / "toy").iterdir())) > 1
 
 
-def test_a_typed_error_is_an_answer() -> None:
+def test_an_expected_error_type_does_not_count_as_a_fuzzing_finding() -> None:
     def refuses(case: bytes) -> None:
         raise ValueError
 

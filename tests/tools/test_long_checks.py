@@ -35,7 +35,7 @@ def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return page
 
 
-def test_a_part_that_fails_is_not_published(
+def test_figures_of_a_failing_long_check_are_not_published(
     page: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["long_checks", "soak", "fuzz"])
@@ -45,6 +45,6 @@ def test_a_part_that_fails_is_not_published(
     assert "FAILED with exit code 3" in capsys.readouterr().out
 
 
-def test_parts_that_hold_exit_with_0(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_passing_long_checks_exit_with_0(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["long_checks", "fuzz"])
     assert long_checks.main() == 0

@@ -37,6 +37,6 @@ def test_filling_a_table_keeps_the_text_around_it(old: str) -> None:
     assert filled(page, "the table") == expected
 
 
-def test_a_page_without_marks_is_refused() -> None:
+def test_a_page_without_table_markers_is_refused() -> None:
     with pytest.raises(ValueError, match="has 0"):
         filled("before\nafter", "the table")

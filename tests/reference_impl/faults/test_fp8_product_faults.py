@@ -60,7 +60,7 @@ def worst(claim: str, fault: str | None) -> float:
 
 
 @pytest.mark.parametrize("claim", CLAIMS)
-def test_without_a_fault_the_claims_hold(claim: str) -> None:
+def test_the_fp8_product_claims_pass_without_a_fault(claim: str) -> None:
     assert 0.1 < worst(claim, None) < 1
 
 

@@ -53,7 +53,7 @@ def verdict(claim_id: str, fault: str | None) -> Verdict:
 
 
 @pytest.mark.parametrize("claim", ["PREWARM-COVERAGE-001", WHOLE_PLAN])
-def test_the_claim_holds_without_a_fault(claim: str) -> None:
+def test_a_claim_about_the_kernel_plan_passes_without_a_fault(claim: str) -> None:
     found = verdict(claim, None)
     assert (found.status, found.reason) == ("PASS", "held"), found.message
 
