@@ -37,7 +37,7 @@ BATCHES = 43  # smallest number of distinct batches; a small data set repeats it
 LONG = 10_000  # largest number of steps of the long run; in a separate contract the run has exactly this number
 LONG_AT_LEAST = 500  # smallest number of steps of a long run
 
-WHY_WARM = "the step makes state of its own in its first execution, which no capture can hold"
+WHY_WARM = "the first execution of the step creates state, which a capture cannot do"
 
 FAULT_OF_TIMED = {"bitwise": "other_losses", "within": "stopped_training", "noise": "larger_losses"}
 
@@ -212,7 +212,7 @@ class Draft:
             *([] if self._resumes_at_once else [self._resumes()]),
         ]
         claims += [self._long(LONG)] if apart else []
-        title = "A long run of {1} goes on as it began, and through evaluations and checkpoints"
+        title = "A long run of {1} trains like the plain one, also through evaluations and checkpoints"
         workloads = {"small": self.steps} | ({"long": LONG} if apart else {})
         identity = self.long_contract_name.removesuffix(".yaml")
         return self._file(identity, title, workloads, self._two_arms(), claims)
@@ -264,7 +264,7 @@ class Draft:
         named = f"{self.source.module}:{self.source.function}"
         sizes = {name: self.source.defaults.get(name, 1) for name in ("batch_size", "seq_len")}
         unknown = [name for name in sizes if name not in self.source.arguments]
-        comment = f"  # {' and '.join(unknown)}: {named} has its own\n" if unknown else ""
+        comment = f"  # {named} chooses its own {' and '.join(unknown)}\n" if unknown else ""
         return (
             f'schema: {SCHEMA_VERSION}\nrules: "{current_rules()}"\n'
             f"id: {identity}\n"
@@ -288,7 +288,7 @@ class Draft:
         if not self.host_values:
             return ""
         named = [f"  {json.dumps(name)}: ''  # {_one_line(read)}\n" for name, read in self.host_values.items()]
-        why = "# No replay changes these numbers of the step. Say why that is right, or keep them in tensors."
+        why = "# Replays do not change these numbers of the step. State why this is right, or use tensors instead."
         return "".join(["\n", why, "\nhost_values:\n", *named])
 
     def _arm(self, settings: str) -> str:
@@ -315,13 +315,13 @@ class Draft:
             arms[0] = arms[0][0], f"{arms[0][1]} # {TRAINING_ARGUMENTS}"
         if self.commit and self._captured:
             arms.append(("captured", self._arm("capture: step")))
-        arms.append(("untrained", f"{self._arm('capture: none, trains: false')} # plain, and every update undone"))
+        arms.append(("untrained", f"{self._arm('capture: none, trains: false')} # plain, but every update is undone"))
         if self.equality == "within" or self._compares_compiled:
             nudged = self._arm("capture: none")
-            arms.append(("nudged", f"{nudged} # plain; begun a rounding away, as a control"))
+            arms.append(("nudged", f"{nudged} # plain, but the initial parameters are changed by one rounding"))
         if self._harness_captures:
             waiting = self._arm("capture: none, waits: true")
-            arms.append(("waiting", f"{waiting} # reads one value from the device, nothing else"))
+            arms.append(("waiting", f"{waiting} # plain, but reads one value from the device in each step"))
         if self._compares_compiled:
             arms.append(("compiled", self._arm(compiled)))
         if self._times and self.choice.deterministic:
