@@ -296,12 +296,12 @@ def test_a_step_whose_optimizer_creates_state_from_the_first_gradients_is_captur
 ) -> None:
     compares, contract = init(project, "pass", at_import=LAZY, before=MADE)
     assert compares == (
-        "compares: every bit; captured after 1 plain step (`warm_steps: 1`), since the step makes state of its own in "
-        "its first execution, which no capture can hold"
+        "compares: every bit; captured after 1 plain step (`warm_steps: 1`), since the first execution of the step "
+        "creates state, which a capture cannot do"
     )
     assert contract.arms["captured"].warm_steps == 1
     assert "TRAIN-CAPTURES" in {claim.id for claim in contract.claims}
-    assert "# the step makes state of its own" in (project / "contracts" / "train-v1.yaml").read_text()
+    assert "# the first execution of the step creates state" in (project / "contracts" / "train-v1.yaml").read_text()
     code, printed = verified(project)
     assert code == 0, printed
     tried = called(project, "try", "train.py:make_step", "--no-compile", "--steps", "12")
