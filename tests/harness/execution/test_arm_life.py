@@ -85,7 +85,7 @@ def lived(directory: Path, watch: Callable[[ArmLife], object]) -> ArmEvidence:
     return execution
 
 
-def test_watchers_of_an_arm_are_nested(tmp_path: Path) -> None:
+def test_watchers_of_an_arm_are_entered_in_order_and_left_in_reverse(tmp_path: Path) -> None:
     seen: list[str] = []
 
     @contextmanager

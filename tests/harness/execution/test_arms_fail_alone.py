@@ -166,7 +166,7 @@ def test_an_arm_that_raises_fails_its_claim_whether_first_or_last(raising: Outco
     assert raising.evidence.failed[arm].phase == f"{arm}.0: steps"
 
 
-def test_only_arms_with_a_planted_failure_fail(raising: Outcome) -> None:
+def test_only_arms_with_a_planted_failure_fail_in_a_run_with_many_arms(raising: Outcome) -> None:
     whose = {arm_of(how) for how in (*IN_PROCESS, *UNAVAILABLE)} | {"last", "untrained", "of_gradients", "nowhere"}
     assert set(raising.evidence.failed) == whose
 

@@ -19,7 +19,7 @@ def test_graph_node_types_have_the_names_of_cuda(kind: str, name: str) -> None:
     assert _type_name(getattr(runtime.cudaGraphNodeType, f"cudaGraphNodeType{kind}")) == name
 
 
-def test_the_clip_census_uses_the_first_known_table_among_the_arguments() -> None:
+def test_clipped_tensors_are_counted_from_the_first_known_argument_table() -> None:
     tables = {0x1000: 168, 0x2000: 3}
     assert clipped_by(tables, [7, 0x1000, 0x2000]) == 168
     assert clipped_by(tables, [7, 8]) == 0
@@ -27,7 +27,9 @@ def test_the_clip_census_uses_the_first_known_table_among_the_arguments() -> Non
 
 
 @pytest.mark.parametrize("handle", ["func", "kern"])
-def test_eight_byte_arguments_are_read_from_the_kernels_table(monkeypatch: pytest.MonkeyPatch, handle: str) -> None:
+def test_eight_byte_kernel_arguments_are_read_from_the_argument_table(
+    monkeypatch: pytest.MonkeyPatch, handle: str
+) -> None:
     sizes = [8, 4, 8]
     values = [ctypes.c_uint64(0x1234), ctypes.c_uint32(77), ctypes.c_uint64(0xABCDEF)]
     table = (ctypes.c_uint64 * 3)(*(ctypes.addressof(value) for value in values))

@@ -43,7 +43,7 @@ def ended(folder: Path, behaviour: str, wall_limit_s: float = 600.0, **settings:
 
 
 @pytest.mark.parametrize("name", ["ptxas", "cc1plus", "x86_64-linux-gnu-g++-12"])
-def test_a_worker_whose_compiler_works_is_not_hung(tmp_path: Path, name: str) -> None:
+def test_a_worker_whose_compiler_is_running_is_not_ended_as_hung(tmp_path: Path, name: str) -> None:
     assert ended(tmp_path, "compiles_elsewhere", name=name) is None
 
 

@@ -89,7 +89,7 @@ def units(*claims: dict[str, Any]) -> list[tuple[Contract, AnyClaim, str, list[R
     return [(contract, by_name[unit.claim], unit.workload, [runs[name] for name in unit.runs]) for unit in plan.units]
 
 
-def test_the_plan_has_exactly_the_runs_that_the_contract_demands() -> None:
+def test_the_plan_contains_exactly_the_runs_that_the_contract_demands() -> None:
     found = units(*EVERYTHING)
     assert len(found) == 2 * len(EVERYTHING)
     assert [(claim.id, first_difference(*unit)) for unit in found if (claim := unit[1])] == [
@@ -146,7 +146,9 @@ CHANGES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("claim", "change", "said"), CHANGES)
-def test_a_changed_setting_of_a_probe_was_not_run(claim: dict[str, Any], change: dict[str, Any], said: str) -> None:
+def test_a_claim_with_a_changed_probe_setting_counts_as_not_run(
+    claim: dict[str, Any], change: dict[str, Any], said: str
+) -> None:
     claims = [TRAJECTORY, claim] if claim is THROUGHPUT else [claim]
     *_, (_, _, workload, made) = units(*claims)
     [*_, (contract, changed, _, _)] = units(*claims[:-1], {**claim, **change})
@@ -168,7 +170,9 @@ def test_a_changed_setting_of_a_probe_was_not_run(claim: dict[str, Any], change:
         (CAPTURE, {"captures": 2, "nodes_at_least": 10}),
     ],
 )
-def test_a_claim_that_demands_less_is_judged_from_a_larger_run(claim: dict[str, Any], change: dict[str, Any]) -> None:
+def test_a_claim_that_demands_less_can_be_judged_from_a_larger_run(
+    claim: dict[str, Any], change: dict[str, Any]
+) -> None:
     claims = [TRAJECTORY, claim] if claim is THROUGHPUT else [claim]
     *_, (_, _, workload, made) = units(*claims)
     [*_, (contract, changed, _, _)] = units(*claims[:-1], {**claim, **change})

@@ -53,7 +53,7 @@ def test_a_rank_selects_and_synchronizes_its_own_cuda_device(calls: list[str]) -
     assert calls == ["set_device cuda:1", "synchronize"]
 
 
-def test_each_device_has_its_generator(calls: list[str]) -> None:
+def test_each_cuda_device_has_its_own_random_generator(calls: list[str]) -> None:
     found = device.generators()
     calls.clear()
     assert [int(get()) for get, _ in found.values()] == [0, 1]

@@ -95,7 +95,7 @@ class Appends:
 
 
 @pytest.mark.parametrize("entry", ["log.{}", "log.{}.2", "log.{}.loss", "run.0.loss.{}.2", "log.{}.more.0.loss"])
-def test_a_log_entry_is_not_state_however_deep_its_tensor_is_nested(entry: str) -> None:
+def test_a_log_entry_is_not_state_even_if_its_tensor_is_deeply_nested(entry: str) -> None:
     watch = after_two_steps(Appends(entry))
     assert list(watch.at_end().digests["tensors"]) == ["averages.0.slow.1"]
     assert watch.loose is not None

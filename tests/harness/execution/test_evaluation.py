@@ -57,7 +57,7 @@ def test_evaluations_of_a_candidate_must_equal_those_of_the_plain_arm(tmp_path: 
 
 
 @pytest.mark.parametrize("fault", [name for name, each in HARNESS_FAULTS.items() if "evaluation" in each.breaks])
-def test_every_fault_of_an_evaluation_is_killed(tmp_path: Path, fault: str) -> None:
+def test_every_planted_evaluation_fault_fails_with_its_expected_reason(tmp_path: Path, fault: str) -> None:
     beside = {"candidate": "captured", "plain": "plain", "max_relative_difference": 0.01}
     verdict = evaluated("Right", tmp_path, fault=fault, **(beside if fault == "other_evaluation" else {}))
     assert is_killed(HARNESS_FAULTS[fault].breaks["evaluation"], verdict), (verdict.reason, verdict.message)

@@ -43,7 +43,7 @@ def test_an_excuse_for_a_state_without_a_difference_is_a_warning(tmp_path: Path)
     assert verdict.message.endswith("; warning: nothing needed the excuse of optimizer group0.count")
 
 
-def test_an_excused_name_of_a_tensor_does_not_excuse_its_difference(tmp_path: Path) -> None:
+def test_an_excuse_that_names_a_tensor_does_not_excuse_a_difference_of_the_tensor(tmp_path: Path) -> None:
     differing = verdict_on("stateful_systems:DriftsInItsAverage", tmp_path / "first").figures["first_differing_tensor"]
     verdict = excusing("DriftsInItsAverage", {str(differing.value): WHY}, tmp_path / "second")
     assert (verdict.reason, verdict.figures["first_differing_tensor"]) == ("end_differs", differing)

@@ -40,7 +40,7 @@ class Loaded:
     shared: tuple[SharedFile, ...] = ()
 
 
-def test_a_planned_run_leaves_the_series_of_every_replica(tmp_path: Path) -> None:
+def test_a_planned_run_writes_the_series_of_every_repetition(tmp_path: Path) -> None:
     contract = make_contract(TRAJECTORY, system="step_function_systems:Regression", arms={"plain": {}, "again": {}})
     planned = plan(
         [Loaded(contract)],
@@ -75,7 +75,7 @@ def test_a_planned_run_leaves_the_series_of_every_replica(tmp_path: Path) -> Non
     assert altered(bundle) == []
 
 
-def test_the_collector_works_again_after_an_import_that_failed() -> None:
+def test_garbage_collection_is_enabled_again_after_a_failed_import() -> None:
     with pytest.raises(ModuleNotFoundError), worker._collector_off():
         assert not gc.isenabled()
         import no_such_module  # type: ignore[import-not-found]  # noqa: F401

@@ -34,12 +34,12 @@ def test_a_correct_capture_made_by_the_system_itself_passes(name: str, tmp_path:
 
 
 @pytest.mark.parametrize("name", ["Idle", "Playback", "OneBatchCaptured", "IdleOnOneBatch", "IdleAndScheduled"])
-def test_outputs_that_no_replay_computed_fail(name: str, tmp_path: Path) -> None:
+def test_step_outputs_that_no_replay_computed_fail_the_claim(name: str, tmp_path: Path) -> None:
     assert verdict_on(f"ghost_systems:{name}", tmp_path / "run").reason == "output_not_from_replay"
 
 
 @pytest.mark.parametrize("name", ["HiddenTrainer", "CopiesThrough", "IdleAndOver", "UpdateOnOneBatch"])
-def test_values_without_a_proven_replay_are_undecided(name: str, tmp_path: Path) -> None:
+def test_losses_that_no_replay_is_proven_to_compute_are_undecided(name: str, tmp_path: Path) -> None:
     assert verdict_on(f"ghost_systems:{name}", tmp_path / "run").reason == "replay_unproven"
 
 
@@ -63,7 +63,7 @@ def test_the_ghost_replay_is_not_counted_in_the_arms_steps_and_replays(tmp_path:
     assert (arm.capture.replays, arm.end.steps_called, arm.end.replays) == (12, 12, 12)
 
 
-def test_a_step_that_waits_for_a_batch_beyond_the_last_ends_the_look(tmp_path: Path) -> None:
+def test_a_step_that_needs_a_batch_beyond_the_last_ends_the_ghost_replay(tmp_path: Path) -> None:
     [run] = planned_of(contract_of("ghost_systems:WaitsForMore", CAPTURE)).runs
     [arm] = executed(run.model_copy(update={"heartbeat_s": 2.0}), tmp_path / run.id).arms["captured"]
     assert arm.capture is not None

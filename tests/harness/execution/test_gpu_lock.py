@@ -41,13 +41,13 @@ def _holder() -> subprocess.Popen[bytes]:
     return holder
 
 
-def test_a_free_gpu_is_not_waited_for() -> None:
+def test_a_run_does_not_wait_for_a_free_gpu() -> None:
     said: list[str] = []
     with gpu_lock("GPU-a", said.append), gpu_lock("GPU-b", said.append):
         assert said == []
 
 
-def test_a_gpu_in_use_is_waited_for_and_the_wait_is_announced() -> None:
+def test_a_run_waits_for_a_gpu_in_use_and_announces_the_wait() -> None:
     said: list[str] = []
     with _holder() as holder:
         assert holder.stdin is not None
@@ -140,7 +140,7 @@ def test_a_killed_holder_leaves_the_gpu_free() -> None:
         assert said == []
 
 
-def test_a_uuid_cannot_lead_out_of_the_directory() -> None:
+def test_a_gpu_uuid_cannot_point_outside_of_the_lock_directory() -> None:
     assert lock_path("../../GPU/x").name == "______GPU_x.lock"
 
 

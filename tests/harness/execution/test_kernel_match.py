@@ -90,7 +90,7 @@ def test_a_strided_kernel_output_is_poisoned_to_find_unwritten_elements(allocate
     assert compare(comparison(leaves_one_out)).unwritten == 1
 
 
-def test_a_correct_kernel_has_no_errors() -> None:
+def test_a_correct_kernel_is_measured_with_zero_error() -> None:
     case = compare(comparison(doubling))
     assert seen(case) == (0.0, 0.0, True, 0, True)
     assert (case.operation, case.dtype, case.shape, case.magnitude) == ("double", "float32", "3", 1.0)
@@ -297,7 +297,7 @@ def test_a_reference_that_covers_less_than_the_outputs_is_refused(reference: dic
         compare(comparison(doubling, reference=lambda: reference))
 
 
-def test_a_reference_of_zeros_is_counted() -> None:
+def test_kernel_cases_with_a_reference_of_zeros_are_counted() -> None:
     zeros = writing(0.0, 0.0, 0.0)
     case = compare(comparison(zeros, zeros, reference=lambda: {"y": torch.zeros(3, dtype=torch.float64)}))
     assert case.zero_references == 1

@@ -101,7 +101,7 @@ def test_every_shape_of_a_workload_is_trained_twice_for_the_kernel_inventory(tmp
 
 
 @pytest.mark.usefixtures("hopper")
-def test_a_refused_kernel_ends_the_steps_and_not_the_inventory(tmp_path: Path) -> None:
+def test_a_kernel_refused_by_the_device_ends_the_steps_but_not_the_inventory(tmp_path: Path) -> None:
     *phases, found = records_of(make_run("Refusing", "device"), tmp_path / "run")
     assert phases[-1]["name"] == "nf4: inventory after the PTX of one has no .target line"
     assert ([one["key"] for one in found["planned"]], [one["key"] for one in found["used"]]) == (

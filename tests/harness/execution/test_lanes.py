@@ -143,7 +143,7 @@ def test_arms_of_unrelated_claims_run_in_separate_lanes() -> None:
     assert apart(run) == [[("plain", index) for index in range(3)], [("other", index) for index in range(3)]]
 
 
-def test_a_lane_equals_the_run_except_for_its_executions() -> None:
+def test_a_lane_has_all_settings_of_its_run_except_the_list_of_executions() -> None:
     _, run = planned(trajectory(), gradients("again", "plain"))
     for lane in lanes(run):
         assert lane.model_copy(update={"arms": run.arms}) == run
@@ -178,7 +178,7 @@ def test_a_run_that_cannot_be_split_has_one_lane(change: dict[str, Any]) -> None
         (188, 2, [["plain", "again", "untrained"], ["plain"]]),
     ],
 )
-def test_lanes_without_a_gpu_depend_on_cores_and_steps(
+def test_the_number_of_lanes_without_a_gpu_depends_on_cores_and_steps(
     steps: int, processors: int, expected: list[list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """250 steps and more; repetitions have one of the processors."""

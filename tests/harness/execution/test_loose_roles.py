@@ -400,7 +400,9 @@ def test_a_long_training_gives_the_roles_of_steps_that_were_followed(
     ],
     ids=["table_of_constants", "table_of_data", "scratch"],
 )
-def test_replays_of_a_recorded_step_are_followed(case: Callable[[Trainer], None], roles: dict[str, str]) -> None:
+def test_tensor_roles_are_followed_through_replays_of_a_recorded_step(
+    case: Callable[[Trainer], None], roles: dict[str, str]
+) -> None:
     found = followed(case, capture="step")
     assert (found.failure, kept(found)) == (None, roles)
 

@@ -86,7 +86,7 @@ claims:
 @pytest.mark.usefixtures("stand_in", "warm_commands")
 @pytest.mark.parametrize("lost", LOST)
 @pytest.mark.parametrize("streams", ["stdout", "stderr", "stdout stderr", "stdout __stdout__ stderr __stderr__"])
-def test_a_worker_that_loses_its_streams_completes_its_run(tmp_path: Path, lost: str, streams: str) -> None:
+def test_a_worker_whose_standard_streams_are_closed_completes_its_run(tmp_path: Path, lost: str, streams: str) -> None:
     run = stand_in_run("loses_streams", streams=streams, left=lost)
     assert execute(run, tmp_path / "run") is None
     _, evidence = read_run(tmp_path / "run")

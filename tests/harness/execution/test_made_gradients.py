@@ -191,7 +191,7 @@ def test_gradients_scaled_by_a_gradient_scaler_are_compared_unscaled(*, fused: b
 
 
 @pytest.mark.parametrize("step", [clipped_on_the_host, clipped_by_a_kernel_of_its_own])
-def test_a_gradient_write_that_no_operator_shows_leaves_the_step_unsure(step: Step) -> None:
+def test_a_gradient_written_without_an_operator_makes_the_gradient_watch_unsure(step: Step) -> None:
     assert not watched(step, torch.optim.SGD)[0].is_sure()
 
 
@@ -229,7 +229,7 @@ def test_an_extra_gradient_in_a_control_arm_does_not_fail_the_claim() -> None:
         list(compared_tensors(part, [record], baseline))
 
 
-def test_a_failing_gradient_watch_makes_the_step_unsure_without_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_gradient_watch_is_unsure_and_raises_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MadeGradients, "_keep", lambda *_: 1 / 0)
     assert not watched(clipped, torch.optim.SGD)[0].is_sure()
 

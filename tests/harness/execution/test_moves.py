@@ -26,7 +26,7 @@ def apart(start: dict[str, Tensor], end: dict[str, Tensor], other: tuple[dict[st
     return found
 
 
-def test_a_nudged_start_does_not_count_as_movement() -> None:
+def test_a_nudge_of_the_start_does_not_count_as_movement_of_the_training() -> None:
     """Ends 0.5 apart, of which 0.25 were there before."""
     plain = tensors(weight=[1.0, 2.0]), tensors(weight=[1.0, 5.0])
     found = apart(tensors(weight=[1.0, 2.25]), tensors(weight=[1.0, 5.5]), plain)
@@ -96,7 +96,7 @@ def test_the_copied_start_state_does_not_change_with_the_weights() -> None:
     assert kept[WEIGHT].tolist() == [1.0]
 
 
-def test_equal_infinities_have_no_movement_and_no_distance() -> None:
+def test_equal_infinite_elements_count_as_unmoved_and_equal() -> None:
     mask = tensors(mean=[-math.inf, 1.0])
     assert apart(mask, mask, (mask, mask)).tensors == {MEAN: (0.0, 0.0, math.inf)}
     assert apart({}, mask, ({}, mask)).tensors == {MEAN: (0.0, math.inf, math.inf)}

@@ -54,7 +54,7 @@ def test_an_end_difference_that_no_loss_reads_is_reported_with_its_tensor_name(s
 
 
 @pytest.mark.parametrize("system", near_ends_systems.ROUNDED, ids=lambda system: system.__name__)
-def test_an_end_difference_as_small_as_rounding_passes(system: Any, tmp_path: Path) -> None:
+def test_an_end_state_difference_as_small_as_rounding_passes(system: Any, tmp_path: Path) -> None:
     found = verdict_of(system, tmp_path)
     assert found.reason == "held", found.message
     assert found.figures["rounding_tensors"].value in (3, 4), (

@@ -79,7 +79,7 @@ class Mastered(Norm):
 
 
 @pytest.mark.parametrize("held", ["list", "flat", "alone"])
-def test_master_weights_are_nudged_and_the_parameters_follow(held: str) -> None:
+def test_a_nudge_changes_master_weights_and_updates_the_parameters_from_them(held: str) -> None:
     system = Mastered()
     system.held = held
     run = system.open(Workload(model="any", batch_size=2, seq_len=1, steps=8), Arm())

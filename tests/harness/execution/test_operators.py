@@ -66,6 +66,6 @@ def test_a_bitwise_difference_names_the_operators_that_only_one_arm_ran() -> Non
     assert verdict.figures["other_operators"].value == "flash with attn_mask, flash"
 
 
-def test_operators_that_were_not_recorded_are_not_compared() -> None:
+def test_the_comparison_of_operators_leaves_out_unrecorded_operators() -> None:
     verdict = trajectory(ran(graphed(nudged(4)), "aten.mm"), arm("ungraphed"))
     assert "operators" not in verdict.message

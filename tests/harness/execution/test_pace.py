@@ -50,7 +50,7 @@ def test_threads_of_the_worker_process_do_not_count_as_neighbour_load() -> None:
     assert found.count(None) > 25
 
 
-def test_the_slower_of_two_paces_is_unknown_if_one_is_unknown() -> None:
+def test_the_slower_of_two_machine_paces_is_unknown_if_one_pace_is_unknown() -> None:
     assert slower(1.0, 2.0) == 2.0
     assert slower(None, 2.0) is None
     assert slower(1.0, None) is None

@@ -266,7 +266,7 @@ class Driver:
 
 
 @pytest.mark.parametrize("total", [140 * 2**30, 5 * MIB, 4 * MIB, MIB, 7 * MIB + 1])
-def test_less_than_four_mebibytes_stay_free(total: int) -> None:
+def test_filling_device_memory_leaves_less_than_four_mebibytes_free(total: int) -> None:
     driver = Driver(total)
     with device_memory.full(library=driver):
         assert driver.free() < 4 * MIB

@@ -163,7 +163,9 @@ def test_a_rank_that_stops_while_other_ranks_wait_is_reported_with_its_stack(
     assert (caught.value.cause, caught.value.stack) == ("heartbeat", "a stack")
 
 
-def test_ranks_that_share_cores_are_waited_for_as_many_times_as_long(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_time_limit_for_ranks_that_share_cores_is_multiplied_by_their_number(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(ranks, "usable_cores", lambda: 2)
     others = [standing(number) for number in range(7)]
     ranks._require_moving([*others, standing(7, awaited=79.9)])

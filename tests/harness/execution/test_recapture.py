@@ -42,7 +42,7 @@ def execute(run: Run, directory: Path) -> dict[str, dict[str, Any]]:
     return {record["record"]: record for record in map(json.loads, lines)}
 
 
-def test_every_step_of_every_round_is_a_new_capture(tmp_path: Path) -> None:
+def test_every_step_of_every_recapture_round_is_a_new_capture(tmp_path: Path) -> None:
     run = make_run([3, 4, 5], after=3)
     records = execute(run, tmp_path / "run")
     assert (records["capture"]["captures"], records["capture"]["replays"]) == (12, 12)

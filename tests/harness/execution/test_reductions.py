@@ -57,7 +57,7 @@ def test_swapping_two_elements_changes_the_digest(dtype: torch.dtype) -> None:
     assert len(seen | {digest(tensor)}) == 40
 
 
-def test_the_digest_is_the_documented_sum() -> None:
+def test_the_tensor_digest_is_the_documented_sum() -> None:
     gamma, mask = 0x9E3779B97F4A7C15, (1 << 64) - 1
 
     def mixed(value: int) -> int:
@@ -129,7 +129,7 @@ def test_large_tensors_are_digested_without_copying_them_together(monkeypatch: p
     assert sorted(rows) == [1, 1, 2]
 
 
-def test_two_changes_of_sign_do_not_cancel() -> None:
+def test_two_changed_signs_do_not_cancel_in_the_digest() -> None:
     tensor = torch.ones(64)
     seen = {digest(tensor)}
     for first in range(63):
@@ -148,7 +148,7 @@ def test_signed_zeros_and_nan_payloads_differ_and_equal_nans_agree() -> None:
     assert digest(nan) == digest(nan.clone())
 
 
-def test_alignment_and_strides_do_not_matter_but_length_does() -> None:
+def test_a_digest_depends_on_length_but_not_on_alignment_or_strides() -> None:
     base = torch.arange(33, dtype=torch.float32)
     assert digest(base[1:]) == digest(base[1:].clone())
     grid = torch.arange(12, dtype=torch.float32).reshape(3, 4)

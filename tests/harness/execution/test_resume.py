@@ -85,7 +85,7 @@ FAULTS = [name for name, each in HARNESS_FAULTS.items() if "resume" in each.brea
 
 @pytest.mark.usefixtures("forked")
 @pytest.mark.parametrize("fault", slow_but(FAULTS[:3], FAULTS))
-def test_every_fault_of_a_checkpoint_is_killed(tmp_path: Path, fault: str) -> None:
+def test_every_planted_checkpoint_fault_fails_with_its_expected_reason(tmp_path: Path, fault: str) -> None:
     within: dict[str, Any] = {"equality": "within"} if fault == "scaled_checkpoint" else {}
     verdict = resumed("ByIndex", tmp_path, fault=fault, **within)
     assert is_killed(HARNESS_FAULTS[fault].breaks["resume"], verdict), (verdict.reason, verdict.message)

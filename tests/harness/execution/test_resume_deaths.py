@@ -83,7 +83,7 @@ def test_a_finished_resume_leaves_only_evidence_files(tmp_path: Path) -> None:
     assert left == {"run.json", "records.jsonl", "process.json", "plain.0.csv", "plain.1.csv", "plain.2.csv"}
 
 
-def test_a_command_that_is_stopped_leaves_neither_process_nor_checkpoint(tmp_path: Path) -> None:
+def test_a_stopped_command_leaves_neither_a_process_nor_a_checkpoint(tmp_path: Path) -> None:
     _, run = planned(dies="save hangs", note=str(tmp_path / "note"))
     stop = threading.Event()
 

@@ -57,7 +57,7 @@ def sixteen_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(schedule, "usable_cores", lambda: 16)
 
 
-def test_memory_is_shared_out_up_to_nine_tenths() -> None:
+def test_concurrent_runs_get_up_to_nine_tenths_of_the_gpu_memory() -> None:
     assert begun(*[run(memory_gib=29.0)] * 4) == 3  # 29.7 each, with its context
 
 

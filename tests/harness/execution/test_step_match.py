@@ -47,7 +47,7 @@ def errors(records: list[Record], quantity: str) -> list[float]:
     return [each.error for step in steps for each in step.readings if each.quantity == quantity]
 
 
-def test_every_step_is_compared_and_every_arm_begins_and_ends(tmp_path: Path) -> None:
+def test_a_step_match_run_compares_every_step_and_records_start_and_end_of_every_arm(tmp_path: Path) -> None:
     records = executed(tmp_path)
     steps = [record for record in records if isinstance(record, ComparedStep)]
     assert [step.step for step in steps] == list(range(STEPS))

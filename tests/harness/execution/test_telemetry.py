@@ -188,7 +188,7 @@ def test_the_timed_phase_is_sampled_more_often(monkeypatch: pytest.MonkeyPatch) 
     ]
 
 
-def test_the_hosts_load_is_per_core(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_load_of_the_host_is_recorded_per_core(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.getloadavg", lambda: (6.0, 0.0, 0.0))
     monkeypatch.setattr("os.cpu_count", lambda: 4)
     assert {sample.host_load_per_core for sample in sampled(monkeypatch, ["a"]).samples} == {1.5}

@@ -56,7 +56,7 @@ def test_each_faulty_two_dtype_system_fails_with_its_reason(system: str, reason:
     assert found.reason == reason, found.message
 
 
-def test_a_rounded_digest_is_that_of_the_rounded_values() -> None:
+def test_the_rounded_digest_of_a_tensor_is_that_of_its_rounded_values() -> None:
     full = {"w": torch.tensor([1.0 + 2**-12, 3.0]), "b": torch.tensor([0.1])}
     half = {name: tensor.bfloat16() for name, tensor in full.items()}
     assert digest_of_rounded(full, "bfloat16") == digest_of_rounded(half, "bfloat16") == digest_of_all(half)

@@ -142,7 +142,7 @@ def test_a_forked_command_has_its_own_arguments_and_ends_by_its_signal(commands:
     assert int(ignored.split()[1], 16) & 1 << (signal.SIGPIPE - 1)
 
 
-def test_processes_of_a_session_share_a_server(
+def test_all_worker_processes_of_a_session_share_one_warm_start_server(
     command_server: str, tmp_path_factory: pytest.TempPathFactory, worker_id: str, commands: None
 ) -> None:
     with server_of("commands", shared_folder(tmp_path_factory, worker_id), sys.path) as address:
