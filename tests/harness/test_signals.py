@@ -115,7 +115,7 @@ def test_a_second_signal_does_not_interrupt_the_cleanup() -> None:
     assert ended(program) == (143, "kept\n")
 
 
-def test_a_command_that_does_not_end_is_ended() -> None:
+def test_a_command_that_does_not_end_after_a_signal_is_killed() -> None:
     program = "while True:\n    try:\n        os.kill(os.getpid(), 15); time.sleep(600)\n    except BaseException: pass"
     assert ended(program, before="interruption._grace[0] = 0.3") == (143, "")
 
@@ -150,7 +150,7 @@ def test_a_signal_during_the_first_imports_ends_the_command_with_its_code(number
     assert ended_early(number) == (CODES[number], "")
 
 
-def test_a_signal_that_was_ignored_from_the_start_stays_so() -> None:
+def test_a_signal_ignored_before_the_start_stays_ignored() -> None:
     assert ended_early(signal.SIGHUP, before="signal.signal(signal.SIGHUP, signal.SIG_IGN)") == (0, "judged\n")
 
 

@@ -81,7 +81,7 @@ def test_a_folder_with_only_some_run_marks_is_searched_for_contracts(
     assert files_of_folder(tmp_path / "all").contracts == [added]
 
 
-def test_a_run_directory_that_is_named_is_read(add: Callable[[str], Path], tmp_path: Path) -> None:
+def test_a_run_directory_passed_by_name_is_searched_for_contracts(add: Callable[[str], Path], tmp_path: Path) -> None:
     added = add("run/contracts/first.yaml")
     for name in ("run.json", "manifest.json"):
         (tmp_path / "all" / "run" / name).touch()

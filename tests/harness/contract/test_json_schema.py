@@ -34,7 +34,7 @@ def test_the_checked_in_schema_is_current() -> None:
     )
 
 
-def test_every_field_is_described() -> None:
+def test_every_field_of_the_contract_schema_is_described() -> None:
     generated = contract_json_schema(with_packages=False)
     bare = [
         f"{name}.{field}"

@@ -325,7 +325,7 @@ def test_fewer_processes_than_a_verdict_needs_are_an_error(toy: Toy, confidence:
 
 
 @pytest.mark.parametrize(("processes", "measurements", "together"), [(64, 1, None), (16, 4, None), (17, 4, 68)])
-def test_measurements_together_have_a_limited_number_of_processes(
+def test_all_measurements_of_a_claim_together_have_a_limited_number_of_processes(
     toy: Toy, processes: int, measurements: int, together: int | None
 ) -> None:
     claim = THROUGHPUT.format(confidence=0.99, processes=processes) + f"    measurements: {measurements}\n"
@@ -333,13 +333,13 @@ def test_measurements_together_have_a_limited_number_of_processes(
     assert _findings(toy(claim=claim)) == ([] if together is None else [Finding("error", "toy.yaml:33:19", message)])
 
 
-def test_a_kind_without_a_judge_is_a_warning(toy: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_claim_kind_without_a_judge_is_a_warning(toy: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("harness.lint.has_judge", lambda _: False)
     message = "judge_missing: nothing judges 'trajectory_match' yet, so 'TOY-001' will be NOT_RUN"
     assert _findings(toy()) == [Finding("warning", "toy.yaml:14:11", message)]
 
 
-def test_a_judge_is_looked_for_in_the_module_that_the_table_names(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_judge_of_a_kind_is_searched_in_the_module_named_by_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
     assert has_judge("capture")
     row = replace(BUILT_IN["capture"], judge="harness.judging.clairvoyance:judge")
     monkeypatch.setattr("harness.lint.kind_of", {"capture": row}.__getitem__)

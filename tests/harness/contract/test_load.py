@@ -292,7 +292,7 @@ def test_a_quoted_word_that_yaml_1_1_takes_for_false_is_a_name(toy: Toy) -> None
     assert set(load_contract(path).contract.arms) == {"fast", "no", "waiting"}
 
 
-def test_directories_are_read_sorted_and_files_once(toy: Toy, tmp_path: Path) -> None:
+def test_contract_directories_are_read_sorted_and_each_file_once(toy: Toy, tmp_path: Path) -> None:
     folder = tmp_path / "several"
     folder.mkdir()
     for name in ("b", "a"):
@@ -302,7 +302,7 @@ def test_directories_are_read_sorted_and_files_once(toy: Toy, tmp_path: Path) ->
     assert [one.contract.id for one in load_contracts([folder / "b.yaml", folder])] == ["b", "a"]
 
 
-def test_errors_of_all_files_are_collected(toy: Toy, tmp_path: Path) -> None:
+def test_contract_errors_of_all_files_are_reported_together(toy: Toy, tmp_path: Path) -> None:
     folder = tmp_path / "several"
     folder.mkdir()
     (folder / "a.yaml").write_text("")

@@ -76,7 +76,7 @@ def test_an_invalid_not_worse_claim_is_refused_with_its_reason(changes: dict[str
     assert refusal(NotWorse, CLAIM | changes) == told
 
 
-def test_seeds_and_precisions_are_distinct() -> None:
+def test_seeds_and_precisions_of_a_not_worse_claim_are_distinct() -> None:
     same = {"candidate": "float32", "baseline": "float32"}
     found = list(claim(seeds=[0, 1, 2, 3, 3], precisions=same).contradictions())
     assert [(problem.path, problem.rule) for problem in found] == [

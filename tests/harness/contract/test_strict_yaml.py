@@ -72,11 +72,11 @@ def test_folded_and_literal_blocks_are_text(parser: str) -> None:
     assert parse("a: >-\n  1\n  2\nb: |\n  12\n").value == {"a": "1 2", "b": "12\n"}
 
 
-def test_empty_value_is_null(parser: str) -> None:
+def test_an_empty_yaml_value_is_null(parser: str) -> None:
     assert parse("a:\nb: [~, ]\n").value == {"a": None, "b": [None]}
 
 
-def test_whole_numbers_have_64_bits(parser: str) -> None:
+def test_integers_are_limited_to_64_bits(parser: str) -> None:
     assert parse("a: [9223372036854775807, -9223372036854775808, 0x7fffffffffffffff]\n").value == {
         "a": [2**63 - 1, -(2**63), 2**63 - 1]
     }
@@ -85,7 +85,7 @@ def test_whole_numbers_have_64_bits(parser: str) -> None:
             parse(f"a: {text}\n")
 
 
-def test_merge_key_is_an_ordinary_key(parser: str) -> None:
+def test_a_yaml_merge_key_is_an_ordinary_key(parser: str) -> None:
     assert parse("<<: {a: 1}\n").value == {"<<": {"a": 1}}
 
 
@@ -154,7 +154,7 @@ def test_deep_nesting_is_refused_at_once(parser: str, text: str, monkeypatch: py
     assert next(asked) <= 2 * MAX_DEPTH + 4  # a mapping has its key and itself; and stream, document
 
 
-def test_the_depth_limit_itself_is_accepted(parser: str) -> None:
+def test_nesting_equal_to_the_depth_limit_is_accepted(parser: str) -> None:
     value = parse("[" * MAX_DEPTH + "]" * MAX_DEPTH).value
     depth = 0
     while value:
@@ -162,7 +162,7 @@ def test_the_depth_limit_itself_is_accepted(parser: str) -> None:
     assert depth == MAX_DEPTH - 1  # the innermost list is empty
 
 
-def test_number_of_values_is_capped() -> None:
+def test_the_number_of_values_in_a_contract_is_limited() -> None:
     assert parse("[" + "1," * (MAX_NODES - 1) + "]").value == [1] * (MAX_NODES - 1)
     found = _refusal("[" + "1," * MAX_NODES + "]")
     assert f": a contract has at most {MAX_NODES} values; found more" in found
@@ -209,7 +209,7 @@ def test_a_missing_contract_file_is_an_error(file: Path) -> None:
         read(file)
 
 
-def test_a_pipe_is_not_opened(file: Path) -> None:
+def test_a_contract_path_that_is_a_pipe_is_refused_without_opening_it(file: Path) -> None:
     os.mkfifo(file)
     with pytest.raises(ContractError, match=r"^c\.yaml: a contract is a regular file; found something else$"):
         read(file)
@@ -235,7 +235,7 @@ def test_both_parsers_read_numbers_to_the_same_bits(monkeypatch: pytest.MonkeyPa
 
 
 @given(st.text(alphabet="ab:-[]{}&*!|>'\"%#?,~ \n\t\r1.e0\u2028\ufeff\x00", max_size=60))
-def test_any_text_is_read_or_refused_with_a_place(text: str) -> None:
+def test_any_yaml_text_is_read_or_refused_with_its_position(text: str) -> None:
     try:
         place = ":".join(map(str, parse(text, where="c.yaml").position(())))
     except ContractError as error:
@@ -249,7 +249,7 @@ def test_an_unknown_name_is_answered_with_a_close_name_or_all_names() -> None:
     assert nearest("zzz", []) == ""
 
 
-def test_reader_is_the_only_user_of_pyyaml_loading() -> None:
+def test_only_the_strict_reader_uses_the_loading_of_pyyaml() -> None:
     """`yaml.load` composes before anything is capped."""
     package = Path(strict_yaml.__file__).parents[1]
     loading = re.compile(r"from yaml\b|\byaml\.(?!safe_dump|SafeDumper)\w*([lL]oad|compose|parse|scan)")

@@ -99,7 +99,7 @@ def test_a_waiver_file_that_links_to_itself_is_an_error(
 
 
 @pytest.mark.parametrize("with_errors", [False, True])
-def test_a_waiver_file_that_is_missing_is_usage_whatever_the_contracts_are(
+def test_a_missing_waiver_file_is_a_usage_error_even_if_contracts_are_invalid(
     folder: Path, capsys: pytest.CaptureFixture[str], *, with_errors: bool
 ) -> None:
     if with_errors:
@@ -140,7 +140,7 @@ def waiver(days: int, **fields: str) -> str:
 
 
 @pytest.mark.parametrize(("days", "warned"), [(-1, True), (0, False), (1, False)])
-def test_a_waiver_that_has_ended_is_warned_of(
+def test_an_expired_waiver_is_a_warning(
     folder: Path, noon: None, capsys: pytest.CaptureFixture[str], days: int, *, warned: bool
 ) -> None:
     (folder / "waivers.yaml").write_text(waiver(days))
@@ -162,7 +162,9 @@ def test_a_waiver_that_has_ended_is_warned_of(
         ({"arm": ", rate: {int: 1}"}, "'rate' must be a valid boolean, or a valid integer, or"),
     ],
 )
-def test_a_value_of_a_wrong_type_is_named_by_its_key(folder: Path, fields: dict[str, str], message: str) -> None:
+def test_a_contract_value_of_wrong_type_is_reported_with_its_key(
+    folder: Path, fields: dict[str, str], message: str
+) -> None:
     (folder / "one.yaml").write_text(text(**fields))
     [line] = refusals(folder)
     assert message in line
@@ -200,7 +202,7 @@ def test_after_100_errors_in_a_file_only_the_count_of_others_is_printed(folder: 
     assert lines[-1] == f"contracts/one.yaml: {total - 100} more errors in this file; fix these first"
 
 
-def test_very_many_errors_of_waivers_are_cut_too(tmp_path: Path) -> None:
+def test_errors_of_waiver_files_beyond_the_limit_are_omitted(tmp_path: Path) -> None:
     path = tmp_path / "waivers.yaml"
     path.write_text("schema: waivers/v1\nwaivers:\n" + "- {a: 1}\n" * 3_000)
     with pytest.raises(ContractErrors) as refused:
@@ -209,7 +211,7 @@ def test_very_many_errors_of_waivers_are_cut_too(tmp_path: Path) -> None:
     assert (len(lines), lines[-1]) == (101, f"{path}: 20900 more errors in this file; fix these first")
 
 
-def test_a_wrong_name_is_not_compared_with_thousands(folder: Path) -> None:
+def test_a_wrong_name_is_compared_with_a_limited_number_of_names(folder: Path) -> None:
     arms = "".join(f"  arm{number}: {{}}\n" for number in range(5_000))
     (folder / "one.yaml").write_text(text().replace("arms:\n", f"arms:\n{arms}").replace("plain\n", "plaim\n"))
     [line] = refusals(folder)
@@ -244,7 +246,7 @@ def test_names_that_differ_only_in_case_are_refused(folder: Path, old: str, new:
     assert line.endswith("in case only; rename one")
 
 
-def test_a_claim_id_in_two_contracts_is_warned_of_and_explained_for_both(
+def test_a_claim_id_in_two_contracts_is_a_warning_and_explained_for_both(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (folder / "two.yaml").write_text(text(id="two-v1"))

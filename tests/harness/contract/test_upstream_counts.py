@@ -87,7 +87,7 @@ def recount(path: Path) -> Counter[str]:
     return counts
 
 
-def test_every_claim_of_every_file_is_an_item(imported: list[Imported]) -> None:
+def test_every_claim_of_every_upstream_file_is_an_item(imported: list[Imported]) -> None:
     for each in imported:
         assert Counter(item.section for item in each.contract.items) == recount(each.contract.path), each.contract.path
 

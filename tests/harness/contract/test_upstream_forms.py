@@ -131,5 +131,5 @@ def test_an_imported_claim_without_a_number_of_steps_states_that() -> None:
 
 
 @pytest.mark.parametrize("text", ["node count " * 90_000, "bitwise equal at step 1 ; " * 40_000, "[0, " * 250_000])
-def test_a_very_long_upstream_text_is_read_only_to_a_limit(text: str) -> None:
+def test_a_very_long_upstream_text_is_read_only_up_to_a_limit(text: str) -> None:
     assert judgement_of(prediction=text) is None

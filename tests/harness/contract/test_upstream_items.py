@@ -55,7 +55,7 @@ def read(text: str) -> UpstreamContract:
     return read_upstream(path)
 
 
-def test_every_claim_is_an_item_with_its_words_and_place(folder: Path) -> None:
+def test_every_upstream_claim_is_an_item_with_its_text_and_position(folder: Path) -> None:
     contract = read(WIDGET)
     assert (contract.id, contract.title) == ("widget-v1", "Widgets are even.")
     obligation = {

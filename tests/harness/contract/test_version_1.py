@@ -38,7 +38,7 @@ def test_errors_in_a_version_1_training_effect_are_refused_with_a_place(toy: Toy
     assert refusal(old(toy, "guards: {steps: 10}", guards)) == f"toy.yaml:{message}"
 
 
-def test_an_effect_by_workload_is_a_bound_with_cases(toy: Toy) -> None:
+def test_a_version_1_effect_by_workload_is_read_as_a_bound_with_cases(toy: Toy) -> None:
     effect = "guards: {steps: 10, training_effect: {control: waiting, last: 2, "
     bound = "at_least: {otherwise: 1, cases: [{workload: small, value: 3.0}]}}}"
     path = toy()
@@ -94,6 +94,6 @@ def test_check_prints_a_note_for_a_version_1_contract(toy: Toy, capsys: pytest.C
     assert out.endswith("· 1 error · 1 warning\n")  # of its system, which is none, and of an arm that is unused
 
 
-def test_the_contracts_of_this_repository_are_of_version_2() -> None:
+def test_all_contracts_of_this_repository_have_version_2() -> None:
     assert len(OURS) > 30
     assert [path for path in OURS if load_contract(path).version != 2] == []

@@ -94,12 +94,12 @@ def test_evidence_without_clock_times_gives_costs_as_sums(has_gpu: bool, gpu_sec
     assert seen.by_kind == {Kind.IMPORTS: 7.0, Kind.JUDGED_TRAINING: 2.0}
 
 
-def test_costs_are_sums_when_one_run_has_no_clock() -> None:
+def test_costs_are_sums_of_seconds_if_one_run_has_no_clock_times() -> None:
     seen = cost_of(held(), held(gpu=None), old(("start", 0.0), end=4.0), has_gpu=True)
     assert (seen.clocked, seen.wall_seconds, seen.gpu_seconds) == (False, 18.0, 11.0)
 
 
-def test_a_run_without_any_time_does_not_change_costs_to_sums() -> None:
+def test_a_run_without_any_time_leaves_clock_based_costs_unchanged() -> None:
     assert cost_of(held(), old(end=None)).clocked
 
 
@@ -107,7 +107,7 @@ def test_costs_of_no_runs_are_zero() -> None:
     assert cost_of() == Costs()
 
 
-def test_parts_of_a_gate_are_added_up() -> None:
+def test_costs_of_the_parts_of_a_gate_are_added() -> None:
     parts = [
         ("a", cost_of(held(processor=2.0))),
         ("b", cost_of(held(gpu=None))),

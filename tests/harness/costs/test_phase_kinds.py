@@ -68,7 +68,7 @@ def test_the_phase_names_in_the_sources_are_found() -> None:
 
 
 @pytest.mark.parametrize("named", NAMED, ids=lambda named: named.where)
-def test_a_phase_of_the_sources_has_a_kind(named: Named) -> None:
+def test_every_phase_name_in_the_sources_has_a_kind_of_cost(named: Named) -> None:
     assert named.name is not None, "give the phase a name that stands in the source"
     assert kind_of(named.name) is not Kind.OTHER
 

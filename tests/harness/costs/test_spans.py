@@ -92,7 +92,7 @@ def test_a_process_that_died_before_its_first_record_counts_as_starting() -> Non
     assert seen(clocked(end=None, ended=1.25)) == [("start of the interpreter", Kind.IMPORTS, 1.25)]
 
 
-def test_older_evidence_begins_at_its_first_phase_and_ends_at_its_last() -> None:
+def test_evidence_without_process_times_spans_from_its_first_to_its_last_phase() -> None:
     assert seen(old(("start", 0.0), (OPEN, 3.5), (STEPS, 4.0), end=14.0)) == [
         ("start", Kind.IMPORTS, 3.5),
         (OPEN, Kind.OPENING, 0.5),

@@ -108,7 +108,7 @@ def test_the_drill_json_contains_the_record_and_the_run_directory() -> None:
     assert printed["format_version"] == 2
 
 
-def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
+def test_a_drill_record_is_read_back_unchanged(tmp_path: Path) -> None:
     seen = record(row(), row("b", killed=False, upstream=True), not_run=[NOT_RUN])
     (tmp_path / FILE).write_text(record_text(seen), encoding="utf-8")
     assert read_record(tmp_path / FILE) == seen

@@ -79,7 +79,7 @@ def test_unfaulted_arms_are_taken_from_the_control_run() -> None:
     assert both.donor is None
 
 
-def test_a_fault_of_the_evidence_executes_nothing() -> None:
+def test_a_fault_planted_in_evidence_executes_no_run() -> None:
     plan = planned("no_steps", "missing_run")
     assert [each.executed for each in plan.faulted.values()] == [None, None]
     assert plan.faulted["c+w+paired+no_steps"].donor == "c+w+paired"

@@ -38,7 +38,7 @@ DRILLED = {
 }
 
 
-def test_every_fault_is_killed_and_the_control_holds(outcome: fire_drill.DrillResult) -> None:
+def test_every_fault_of_a_drill_is_killed_and_its_control_passes(outcome: fire_drill.DrillResult) -> None:
     assert {row.fault: row.seen for row in outcome.record.rows if not row.killed} == {}
     assert {row.fault for row in outcome.record.rows} == set(DRILLED)
     assert [(each.claim, each.workload, each.status) for each in outcome.record.controls] == [
@@ -67,7 +67,7 @@ def test_a_faulted_run_leaves_the_unfaulted_arms_to_the_control(outcome: fire_dr
     assert (source.executed_arms, source.donor) == (["traced"], "short-v1+short+paired")
 
 
-def test_the_directory_holds_record_report_and_the_mark_of_a_drill(outcome: fire_drill.DrillResult) -> None:
+def test_a_drill_directory_contains_its_record_its_report_and_the_drill_mark(outcome: fire_drill.DrillResult) -> None:
     directory = outcome.run_directory
     assert directory is not None
     assert read_record(directory / FILE) == outcome.record

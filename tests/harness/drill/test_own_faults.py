@@ -133,7 +133,7 @@ def test_a_fault_that_the_system_does_not_have_is_refused() -> None:
         Halves().open(WORKLOAD, Arm(), fault="stale_batch")
 
 
-def test_a_plant_that_returns_no_step_function_is_refused() -> None:
+def test_a_fault_whose_planting_returns_no_step_function_is_refused() -> None:
     with pytest.raises(AdapterError) as caught:
         Halves().open(WORKLOAD, Arm(), fault="returns_nothing")
     assert caught.value.rule.startswith("the plant of fault 'returns_nothing' returns StepFunction(step, batch, ")

@@ -32,7 +32,7 @@ def test_a_finished_directory_holds_contracts_evidence_and_digests(tmp_path: Pat
     assert altered(bundle) == []
 
 
-def test_an_abandoned_run_directory_is_incomplete_and_its_missing_run_is_a_death(tmp_path: Path) -> None:
+def test_an_abandoned_run_directory_is_incomplete_and_its_missing_run_counts_as_a_death(tmp_path: Path) -> None:
     writer = BundleWriter(tmp_path / "run", header(), [LOADED])
     assert writer.abandon() == tmp_path / "run"
     bundle = read_bundle(tmp_path / "run")
@@ -116,7 +116,7 @@ def test_a_missing_run_directory_is_a_usage_error(tmp_path: Path) -> None:
         read_bundle(tmp_path / "nowhere")
 
 
-def test_a_run_id_cannot_lead_out_of_the_directory(tmp_path: Path) -> None:
+def test_a_run_id_cannot_point_outside_of_the_run_directory(tmp_path: Path) -> None:
     bundle = finished(tmp_path / "run", header())
     for name in ("../../elsewhere", "..", "/etc"):
         with pytest.raises(EvidenceError, match="names a directory"):

@@ -41,7 +41,7 @@ def test_a_digest_column_equals_columns_and_lists_of_the_same_digests() -> None:
 
 
 @pytest.mark.parametrize("texts", [column(TEXTS), TEXTS], ids=["column", "list"])
-def test_distinct_digests_are_counted(texts: Sequence[str]) -> None:
+def test_the_distinct_digests_of_a_column_are_counted(texts: Sequence[str]) -> None:
     assert distinct(texts) == 3
 
 

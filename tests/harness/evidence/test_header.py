@@ -56,7 +56,7 @@ def test_a_version_2_header_may_have_a_fault_named_drill(tmp_path: Path) -> None
         ({"format_version": 4}, "run.json has format version 4, and this harness reads 1 to 3"),
     ],
 )
-def test_a_header_that_does_not_fit_is_an_error_that_names_the_field(
+def test_an_invalid_run_header_is_an_error_that_names_the_field(
     tmp_path: Path, changes: dict[str, Any], message: str
 ) -> None:
     path = rewritten(tmp_path / "run", **changes)
@@ -65,7 +65,7 @@ def test_a_header_that_does_not_fit_is_an_error_that_names_the_field(
     assert message in str(error.value)
 
 
-def test_unknown_environment_facts_are_kept_and_missing_facts_are_none(tmp_path: Path) -> None:
+def test_unknown_environment_facts_of_a_header_are_kept_and_missing_facts_are_none(tmp_path: Path) -> None:
     environment = {"cpu": {"cores": 2, "sockets": 1}, "storage": {"kind": "nvme"}}
     read = read_bundle(rewritten(tmp_path / "run", environment=environment)).header.environment
     assert (read.cpu.cores, read.cpu.model, read.gpu.name, read.versions) == (2, None, None, {})

@@ -80,7 +80,7 @@ def test_complete_lanes_give_the_executions_of_the_whole_run(run: Path) -> None:
     assert has_ended(run)
 
 
-def test_the_workers_of_all_lanes_are_counted(run: Path) -> None:
+def test_the_worker_processes_of_all_lanes_are_counted(run: Path) -> None:
     (run / "lane.0/attempt.0").mkdir()
     shutil.copy(run / "lane.0/run.json", run / "lane.0/attempt.0")
     assert [list(worker.run.arms) for worker in read_times(run)] == [

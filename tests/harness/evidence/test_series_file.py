@@ -19,7 +19,7 @@ HEADER = "step,loss,batch_digest,clip_active_groups,tokens\n"
 UGLY = [0.1, -0.0, 5e-324, 1.7976931348623157e308, math.nan, math.inf, -math.inf, 12.372831344604492]
 
 
-def test_every_bit_of_a_loss_survives(directory: Path) -> None:
+def test_every_bit_of_a_loss_survives_storing(directory: Path) -> None:
     with Recorder(directory) as recorder:
         recorder.write(start())
         count = len(UGLY)

@@ -58,7 +58,9 @@ def test_modules_are_found_without_being_imported(tmp_path: Path, monkeypatch: p
     assert not module_installed("no_such_package.below")
 
 
-def test_the_source_digest_follows_content_and_not_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_source_digest_depends_on_content_and_not_on_location(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     digests = []
     for place, text in (("first", "a = 1\n"), ("second", "a = 1\n"), ("third", "a = 2\n")):
         package = tmp_path / place / "digested_package"
@@ -237,7 +239,7 @@ def test_a_symlinked_package_is_classified_by_its_real_path(tmp_path: Path, monk
     assert set(sources.listed_sources(["our_adapter:System"])) == {"harness", "our_adapter", "our_package"}
 
 
-def test_import_words_in_a_docstring_add_no_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_word_import_in_a_docstring_adds_no_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     put = "sys.path.append('.')"
@@ -304,7 +306,9 @@ def test_an_unreadable_import_in_a_source_keeps_the_other_imports_listed(
     assert set(sources.listed_sources(["our_adapter:System"])) == {"harness", "our_adapter", "our_train"}
 
 
-def test_the_adapter_that_init_writes_brings_the_trainer_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_adapter_written_by_init_adds_the_trainer_to_the_sources(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     step = "def make_step(batch_size=1):\n    return step, batch, model\n"
     write(tmp_path, train=step, scripts__of__finetune=step)
     monkeypatch.chdir(tmp_path)

@@ -36,7 +36,7 @@ def compact(text: str) -> str:
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_record_that_reads_in_two_ways_is_damage(directory: Path, change: str) -> None:
+def test_an_ambiguous_record_is_read_as_damage(directory: Path, change: str) -> None:
     path = recorded(directory, 0)
     text = compact(path.read_text(encoding="utf-8"))
     path.write_text(text, encoding="utf-8")

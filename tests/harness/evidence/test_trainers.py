@@ -72,9 +72,7 @@ def test_an_untracked_file_marks_the_commit_as_changed(repository: Path) -> None
     assert commit_of("a_trainers_package.new:Trainer") == f"{commit_of('a_trainers_package.system:Trainer')}+changes"
 
 
-def test_a_package_that_is_installed_inside_a_checkout_has_no_commit(
-    repository: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_package_installed_inside_a_checkout_has_no_commit(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     installed = repository / "env" / "site-packages"
     installed.mkdir(parents=True)
     (installed / "an_installed_trainer.py").write_text("")

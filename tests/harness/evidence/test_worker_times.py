@@ -42,7 +42,7 @@ def test_worker_times_contain_only_phases_end_and_process_times(directory: Path)
     assert read.clocked
 
 
-def test_older_evidence_has_no_clock_times(directory: Path) -> None:
+def test_evidence_of_older_versions_has_no_clock_times(directory: Path) -> None:
     lines = ['{"name":"start","record":"phase","seconds":0.25}', '{"record":"complete","seconds":2.0}']
     (directory / "records.jsonl").write_text("\n".join(lines) + "\n")
     [read] = read_times(directory)
@@ -100,7 +100,7 @@ def test_a_run_directory_without_a_readable_run_has_no_worker_times(directory: P
     assert read_times(directory) == []
 
 
-def test_all_times_of_a_recorder_come_from_one_clock(directory: Path) -> None:
+def test_all_times_of_an_evidence_recorder_come_from_one_clock(directory: Path) -> None:
     with Recorder(directory) as recorder:
         recorder.phase("start")
         recorder.phase("timed")

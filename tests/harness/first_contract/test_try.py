@@ -68,7 +68,7 @@ def answers(lines: list[str]) -> dict[str, str]:
 
 
 @pytest.mark.slow
-def test_a_sound_step_is_kept_with_its_contract_and_its_run(project: Path) -> None:
+def test_trying_a_correct_step_with_write_contract_stores_its_contract_and_run(project: Path) -> None:
     """All of it by the command itself, as a user gives it."""
     written(project)
     process = command(project, *TRY, "--write-contract", "--reports", "runs", "--name", "first")
@@ -335,7 +335,7 @@ def test_an_interrupted_try_ends_its_worker_and_leaves_only_the_requested_files(
         pytest.param(signal.SIGINT, 130, "interrupted", marks=pytest.mark.slow),
     ],
 )
-def test_an_interruption_leaves_the_answers_that_were_found(number: int, code: int, word: str, project: Path) -> None:
+def test_an_interrupted_trial_prints_the_answers_found_so_far(number: int, code: int, word: str, project: Path) -> None:
     """The captured arm hangs, after two plain ones and the look at one: what they decided is printed by then."""
     written(project, at_import="import time; MADE = []", before="MADE.append(time.sleep(600 * (len(MADE) == 3)))")
     process = command(project, *TRY)

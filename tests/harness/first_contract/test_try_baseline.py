@@ -143,7 +143,7 @@ def test_a_script_in_a_folder_can_be_compared_next_to_an_existing_adapter(reposi
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("warm")
-def test_a_step_that_raises_at_the_commit_is_an_error_with_its_line(repository: Repository) -> None:
+def test_a_step_that_raises_at_the_baseline_commit_is_an_error_with_its_line(repository: Repository) -> None:
     project = repository(before="raise ValueError('at the commit')")
     written(project)
     code, printed, _ = called(project, *TRY)
@@ -202,7 +202,7 @@ def test_a_baseline_in_a_folder_that_is_not_a_git_repository_is_refused(tmp_path
     [Choice(), Choice(deterministic=True), Choice("within", deterministic=True), Choice("noise", repeats=False)],
     ids=str,
 )
-def test_a_contract_drafted_for_a_baseline_can_be_loaded(
+def test_a_contract_drafted_for_a_comparison_with_a_commit_can_be_loaded(
     choice: Choice, argument: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

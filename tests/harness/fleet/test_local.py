@@ -282,7 +282,7 @@ def test_a_shard_of_a_drill_names_its_fault() -> None:
     ("codes", "code"),
     [([0, 0], 0), ([0, 10], 10), ([10, 1, 0], 1), ([1, 12], 12), ([0, -9], 12), ([], 0), ([1, 2], 12)],
 )
-def test_the_worst_shard_decides_a_drill(codes: list[int], code: int) -> None:
+def test_the_exit_code_of_a_sharded_drill_is_that_of_its_worst_shard(codes: list[int], code: int) -> None:
     assert gate.worst(codes) == code
 
 
@@ -435,7 +435,7 @@ def test_a_job_at_its_time_limit_is_requeued_unchanged(tmp_path: Path) -> None:
     assert job.checkpoint().function == job
 
 
-def test_shards_end_with_a_gate_that_is_killed(waiting: Path) -> None:
+def test_running_shards_end_when_their_gate_is_killed(waiting: Path) -> None:
     with subprocess.Popen(harness(*LOCAL), stdout=subprocess.DEVNULL) as process:
         eventually(lambda: begun(waiting), "a run has ended", process)
         process.kill()
@@ -443,7 +443,7 @@ def test_shards_end_with_a_gate_that_is_killed(waiting: Path) -> None:
     assert not (waiting / "one" / "manifest.json").exists()
 
 
-def test_shards_are_judged_together(scripted: Path, tmp_path: Path) -> None:
+def test_the_shards_of_a_local_gate_are_judged_together(scripted: Path, tmp_path: Path) -> None:
     """Two contracts, a shard each: one count over both, and the gate's exit code.
 
     Shards start, as the command does, without the project's folder on their path.

@@ -116,7 +116,7 @@ def test_preempted_jobs_and_lost_nodes_do_not_change_the_verdicts(folder: Path, 
     assert [each.executed for each in header("one").resumed] == [["one+waits+paired"]]
 
 
-def test_a_refusal_by_slurm_is_a_usage_error(folder: Path, cluster: slurm_cluster.Cluster) -> None:
+def test_a_job_refused_by_slurm_is_a_usage_error(folder: Path, cluster: slurm_cluster.Cluster) -> None:
     done = subprocess.run(
         [*HARNESS, "verify", "contracts", "--on", "slurm:partition=nowhere", "--reports", "r", "--name", "all"],
         env={**os.environ, **cluster.variables}, capture_output=True, text=True, check=False,

@@ -80,7 +80,7 @@ def test_processes_that_overlap_on_one_device_are_not_judged() -> None:
     )
 
 
-def test_processes_may_be_timed_in_any_order() -> None:
+def test_timing_processes_may_run_in_any_order() -> None:
     runs = in_turn()
     first, last = moments(runs[0])[0], moments(runs[7])[0]
     runs[0], runs[7] = clocked(runs[0], 0, last + 1), clocked(runs[7], 7, first)

@@ -142,7 +142,7 @@ def test_a_long_list_of_figures_is_folded_after_eight() -> None:
     assert "figure 8" in after
 
 
-def test_a_commit_is_quoted_short_with_its_changes() -> None:
+def test_the_report_shows_a_short_commit_and_its_uncommitted_changes() -> None:
     view = small_view(header=views.header(environment={"git": {"commit": "deb6570a964e" + "0" * 28 + "+changes"}}))
     assert "Harness commit deb6570a964e with uncommitted changes" in Page(render(view)).words()
 

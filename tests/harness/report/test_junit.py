@@ -155,7 +155,7 @@ def test_attributes_stay_short_and_xml_stays_sound_whatever_the_text() -> None:
     assert len(xml.encode("utf-8")) < 10_000
 
 
-def test_a_run_without_verdicts_is_a_sound_empty_file() -> None:
+def test_a_run_without_verdicts_gives_a_valid_empty_junit_file() -> None:
     """Sound, and no success: a file without a case reads like one in which everything passed."""
     assert results(view_of()) == ["skipped"]
 
