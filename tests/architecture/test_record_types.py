@@ -76,7 +76,7 @@ def test_every_record_type_is_in_the_registry() -> None:
 
 
 @pytest.mark.parametrize("evidence", [ArmEvidence, RunEvidence])
-def test_a_record_field_is_a_collection_exactly_when_its_key_allows_several_records(evidence: type) -> None:
+def test_a_record_type_stored_several_times_is_a_collection_in_the_evidence(evidence: type) -> None:
     """A field for a single record would keep only the last record if the key allows several."""
     of_owner = ArmRecord.key if evidence is ArmEvidence else RunRecord.key
     single = {kind for kind, (_, shape) in _ROWS[evidence].items() if shape not in (list, dict, Mapping)}
