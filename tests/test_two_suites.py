@@ -48,9 +48,7 @@ def test_each_test_belongs_to_exactly_one_of_the_two_suites() -> None:
         ((FAST.replace("not gpu", "gpu"), SLOW), [(), ("gpu",)]),
     ],
 )
-def test_a_marker_expression_that_leaves_out_a_test_is_found(
-    suites: tuple[str, ...], wrong: list[tuple[str, ...]]
-) -> None:
+def test_a_marker_expression_that_misses_tests_is_found(suites: tuple[str, ...], wrong: list[tuple[str, ...]]) -> None:
     assert not_in_one(suites) == wrong
 
 

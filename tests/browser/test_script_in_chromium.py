@@ -259,9 +259,7 @@ def in_state(browser: Browser, state: str) -> None:
 
 @pytest.mark.parametrize("screen", ["light", "dark", "phone-light", "phone-dark"])
 @pytest.mark.parametrize("state", ["filtered", "nothing left", "zoomed"])
-def test_axe_finds_no_violation_in_any_state_of_the_page(
-    browser: Browser, axe: str, report: Path, state: str, screen: str
-) -> None:
+def test_axe_finds_no_violation_in_any_state(browser: Browser, axe: str, report: Path, state: str, screen: str) -> None:
     """In the light it sees all of the page, elsewhere one row, table and card of each shape."""
     others = {variant.name for variant in VARIANTS} - {"light"}
     found = check(browser, report, [SCREENS[screen]], axe, one_of_each=others, then=lambda one: in_state(one, state))
@@ -269,9 +267,7 @@ def test_axe_finds_no_violation_in_any_state_of_the_page(
 
 
 @pytest.mark.parametrize("screen", ["light", "phone-dark"])
-def test_axe_finds_no_violation_on_a_page_without_its_script(
-    browser: Browser, axe: str, report: Path, screen: str
-) -> None:
+def test_axe_finds_no_violation_on_a_page_without_script(browser: Browser, axe: str, report: Path, screen: str) -> None:
     bare = page().replace(f"<script>{script()}</script>", "")
     assert bare != page()
     report.write_text(bare, encoding="utf-8")

@@ -166,7 +166,7 @@ def test_doctor_predicts_what_verify_decides(units: dict[str, dict[str, tuple[bo
     assert broken == {}
 
 
-def test_doctor_lists_decidable_and_undecidable_units_of_test_systems(
+def test_doctor_lists_decidable_and_undecidable_units(
     units: dict[str, dict[str, tuple[bool, str, str]]],
 ) -> None:
     promised = {name: sum(each[0] for each in claims.values()) for name, claims in units.items()}

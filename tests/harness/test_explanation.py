@@ -38,9 +38,7 @@ def test_sequence_lengths_are_taken_in_turn() -> None:
 
 
 @pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.id)
-def test_every_claim_is_explained_completely_within_the_terminal_width(
-    claim: AnyClaim, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_claim_is_explained_completely_within_the_width(claim: AnyClaim, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("harness.cli.explain.load_contracts", lambda _: LOADED)  # a tenth of a second each time
     lines = explanation_of(claim.id, CONTRACTS)
     assert max(len(line) for line in lines[1:]) <= WIDTH

@@ -301,7 +301,7 @@ MACHINES: dict[str, tuple[str, object, str]] = {
 
 
 @pytest.mark.parametrize("name", MACHINES)
-def test_resuming_on_a_different_machine_or_harness_is_refused(
+def test_resuming_on_another_machine_or_harness_is_refused(
     player: Player, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     interrupted(player, "held", "violated", at=2)

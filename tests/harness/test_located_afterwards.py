@@ -168,9 +168,7 @@ def test_damaged_evidence_of_a_located_difference_does_not_stop_the_judging(
     assert [str(verdict.status) for verdict in rejudged(RUN).judgement.verdicts] == ["PASS", "FAIL"]
 
 
-def test_the_progress_names_the_claim_whose_difference_is_being_located(
-    contracts: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_progress_names_the_claim_that_is_being_located(contracts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     watch = Progress(stream=io.StringIO())
     verified(contracts, monkeypatch, lambda _folder: None, watch)
     _, located, phase = watch.parts()

@@ -330,9 +330,7 @@ def test_junit_carries_verdicts_and_figures(pytester: pytest.Pytester, project: 
     assert results == [[], ["failure"], ["error"], ["skipped"]]
 
 
-def test_pytest_writes_the_same_run_directory_as_the_command_line(
-    drawn: None, pytester: pytest.Pytester, project: Write
-) -> None:
+def test_pytest_writes_the_run_directory_of_verify(drawn: None, pytester: pytest.Pytester, project: Write) -> None:
     from harness.cli import judge
 
     project("held", "violated")

@@ -112,9 +112,7 @@ def test_evidence_is_refused_for_a_contract_that_differs_from_the_executed_one(t
     ],
     ids=["title", "why", "falsified_by", "memory", "bound", "guard"],
 )
-def test_evidence_is_judged_by_the_texts_bounds_and_guards_of_the_current_contract(
-    text: str, old: str, new: str
-) -> None:
+def test_evidence_is_judged_by_texts_bounds_and_guards_of_the_current_contract(text: str, old: str, new: str) -> None:
     assert old in text
     assert judged(text.replace(old, new)).exit_code is ExitCode.HELD
 

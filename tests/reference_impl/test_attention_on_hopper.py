@@ -93,7 +93,7 @@ def test_the_kernel_plan_of_hopper_attention_equals_the_launched_kernels(batch: 
     assert own == ["attention.forward", *(OF_HOPPER if target == "sm_90" else OF_TRITON)]
 
 
-def test_each_hopper_attention_kernel_receives_the_tensors_named_in_its_signature(
+def test_each_hopper_attention_kernel_gets_the_tensors_named_in_its_signature(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     launched: list[tuple[KernelSpec, tuple[Tensor, ...]]] = []

@@ -172,9 +172,7 @@ def test_cublas_products_of_two_different_dtypes_are_refused() -> None:
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_the_trainer_computes_its_lora_gradients_by_the_selected_gemm_path(
-    path: GemmPath, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_trainer_computes_lora_gradients_by_its_gemm_path(path: GemmPath, monkeypatch: pytest.MonkeyPatch) -> None:
     """One step by each path: gradients within the path's rounding of the default's, through the path's own product."""
     calls: list[str] = []
     product = BackwardGemm.grad_b

@@ -158,9 +158,7 @@ def test_a_corrupt_checkpoint_file_is_named_in_the_error(tmp_path: Path, damage:
     ],
     ids=["architecture", "rope-scaling", "sliding-window", "kv-heads", "no-heads"],
 )
-def test_an_unusable_checkpoint_config_is_named_in_the_error(
-    tmp_path: Path, change: dict[str, Any], message: str
-) -> None:
+def test_an_unusable_checkpoint_config_is_refused(tmp_path: Path, change: dict[str, Any], message: str) -> None:
     assert message in refusal(write(tmp_path, random_state(), **change))
 
 

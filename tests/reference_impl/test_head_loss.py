@@ -204,9 +204,7 @@ def test_a_fault_in_the_fused_head_changes_the_trainers_gradients(fault: str) ->
 
 
 @pytest.mark.parametrize("fault", ["ignored_last_token", "logit_gradients_in_fp8", "loss_without_last_token"])
-def test_a_fault_in_the_loss_changes_the_gradients_also_with_the_fused_head(
-    fault: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_fault_in_the_loss_changes_gradients_of_the_fused_head(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     apart = gradients(fault)
     monkeypatch.setattr(naive, "serves_head", lambda *_: True)
     own = ops.head_loss

@@ -65,9 +65,7 @@ def test_each_planted_death_gives_an_error_verdict(outcomes: list[Outcome]) -> N
 
 
 @pytest.mark.slow
-def test_a_death_with_an_unexpected_outcome_is_counted(
-    outcomes: list[Outcome], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_death_with_a_wrong_outcome_is_counted(outcomes: list[Outcome], capsys: pytest.CaptureFixture[str]) -> None:
     wrong = Outcome(outcomes[0].combination, outcomes[0].verdict, ["a process is left"])
     assert deaths.print_outcomes([wrong, *outcomes[1:]], ["memory is not back"], 0.0) == 1
     printed = capsys.readouterr().out.splitlines()

@@ -112,9 +112,7 @@ def test_a_run_with_a_planted_fault_is_not_attested(folder: Path) -> None:
         statement_of(verified("held", fault="nan_tail"))
 
 
-def test_an_unsigned_statement_can_be_written_for_an_external_signer(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_unsigned_statement_is_written_for_another_signer(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     directory = verified("held")
     attest(directory, unsigned=True)
     place = Path("harness-reports/run.intoto.json")

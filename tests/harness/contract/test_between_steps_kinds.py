@@ -47,9 +47,7 @@ def test_the_uninterrupted_arm_of_a_resume_claim_defaults_to_the_candidate() -> 
         ),
     ],
 )
-def test_a_save_point_must_leave_the_demanded_steps_before_the_workload_ends(
-    changes: dict[str, Any], broken: list[Any]
-) -> None:
+def test_a_save_point_must_leave_the_demanded_steps_to_train(changes: dict[str, Any], broken: list[Any]) -> None:
     assert list(resume(**changes).beyond(10)) == broken
 
 

@@ -108,9 +108,7 @@ def test_a_cycle_of_folder_links_is_read_once_and_ends(add: Callable[[str], Path
     assert len(load_contracts([tmp_path / "all"])) == 2
 
 
-def test_contracts_behind_a_folder_link_are_read_with_the_folder(
-    add: Callable[[str], Path], toy: Toy, tmp_path: Path
-) -> None:
+def test_contracts_behind_a_folder_link_are_read_too(add: Callable[[str], Path], toy: Toy, tmp_path: Path) -> None:
     add("first.yaml")
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()

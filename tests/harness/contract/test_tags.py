@@ -72,7 +72,7 @@ def contracts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["cpu"], ["ONE-003", "ONE-001"], ("ONE-003",)),
     ],
 )
-def test_a_tag_selects_the_claims_that_have_the_tag(
+def test_a_tag_selects_claims_with_that_tag(
     contracts: Path, tags: list[str], claims: list[str], found: tuple[str]
 ) -> None:
     assert selected(load_contracts([contracts]), tags, claims) == found

@@ -87,7 +87,7 @@ def test_circular_folder_links_are_searched_only_once(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["waivers.yaml", "other.yaml"])
-def test_a_waiver_file_that_links_to_itself_is_an_error(
+def test_a_waiver_file_linked_to_itself_is_an_error(
     folder: Path, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (folder / name).symlink_to(name)
@@ -162,9 +162,7 @@ def test_an_expired_waiver_is_a_warning(
         ({"arm": ", rate: {int: 1}"}, "'rate' must be a valid boolean, or a valid integer, or"),
     ],
 )
-def test_a_contract_value_of_wrong_type_is_reported_with_its_key(
-    folder: Path, fields: dict[str, str], message: str
-) -> None:
+def test_a_value_of_wrong_type_is_reported_with_its_key(folder: Path, fields: dict[str, str], message: str) -> None:
     (folder / "one.yaml").write_text(text(**fields))
     [line] = refusals(folder)
     assert message in line

@@ -139,9 +139,7 @@ def test_a_drill_record_edited_outside_its_rows_differs(
     assert " 0 differ " in line
 
 
-def test_a_survivor_recorded_as_not_run_is_reported_as_a_difference(
-    directory: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_survivor_recorded_as_not_run_is_a_difference(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Though a row of another claim may read its run."""
     change(directory / FILE, called_not_run)
     code, _, problems = check(directory, capsys)
@@ -157,9 +155,7 @@ def test_a_drill_record_that_lists_fewer_faults_than_planned_is_refused(director
         judged([directory])
 
 
-def test_changed_evidence_of_a_faulted_run_is_reported_as_a_difference(
-    directory: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_changed_evidence_of_a_faulted_run_is_a_difference(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     series = directory / "evidence" / FAULTED / "traced.0.csv"
     shutil.copy(directory / "evidence" / CONTROL / "traced.0.csv", series)
     code, line, problems = check(directory, capsys)

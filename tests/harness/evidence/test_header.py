@@ -56,7 +56,7 @@ def test_a_version_2_header_may_have_a_fault_named_drill(tmp_path: Path) -> None
         ({"format_version": 4}, "run.json has format version 4, and this harness reads 1 to 3"),
     ],
 )
-def test_an_invalid_run_header_is_an_error_that_names_the_field(
+def test_an_error_in_a_run_header_names_the_invalid_field(
     tmp_path: Path, changes: dict[str, Any], message: str
 ) -> None:
     path = rewritten(tmp_path / "run", **changes)

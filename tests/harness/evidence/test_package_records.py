@@ -126,9 +126,7 @@ def test_a_contract_reads_shared_package_records_under_its_own_arm_name(install:
     assert [one.arm for one in execution.records(drift)] == ["mine"]
 
 
-def test_reading_the_records_of_a_failed_part_ends_the_judgement_with_an_error(
-    install: Install, directory: Path
-) -> None:
+def test_reading_records_of_a_failed_part_ends_the_judgement_with_an_error(install: Install, directory: Path) -> None:
     drift = install(SOURCE)
     failed = PartFailed(arm="plain", replica=0, part="drift", detail="ValueError: no", phase=None, stack="")
     write(directory, failed)

@@ -135,7 +135,7 @@ def test_a_damaged_record_is_a_garbage_death(directory: Path, line: str) -> None
         ([start(replica=1)], "records.jsonl: arm plain lacks replica 0"),
     ],
 )
-def test_contradictory_records_of_a_run_are_a_garbage_death(
+def test_contradictory_records_are_a_garbage_death(
     directory: Path, records: list[ArmStart | ArmEnd], detail: str
 ) -> None:
     with Recorder(directory) as recorder:

@@ -160,9 +160,7 @@ def test_evidence_of_a_widened_run_can_still_be_used_for_its_original_contract(h
 
 @few
 @given(host=runs, guest=runs, arms=st.permutations(NAMES))
-def test_evidence_of_a_widened_run_can_be_used_for_a_contract_with_the_same_training(
-    host: Run, guest: Run, arms: list[str]
-) -> None:
+def test_evidence_of_a_widened_run_can_be_used_for_equal_training(host: Run, guest: Run, arms: list[str]) -> None:
     """Under any names: where the arms that it takes are the guest's own, all that it lacks is what it may be given."""
     own = {name: getattr(host, name) for name in ("probe", "process", "measurement", "workload", "settings", "fault")}
     alike = guest.model_copy(update={**own, "data": host.data, "model_directory": host.model_directory})

@@ -58,9 +58,7 @@ def test_modules_are_found_without_being_imported(tmp_path: Path, monkeypatch: p
     assert not module_installed("no_such_package.below")
 
 
-def test_the_source_digest_depends_on_content_and_not_on_location(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_source_digest_depends_on_content_not_location(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     digests = []
     for place, text in (("first", "a = 1\n"), ("second", "a = 1\n"), ("third", "a = 2\n")):
         package = tmp_path / place / "digested_package"
@@ -306,7 +304,7 @@ def test_an_unreadable_import_in_a_source_keeps_the_other_imports_listed(
     assert set(sources.listed_sources(["our_adapter:System"])) == {"harness", "our_adapter", "our_train"}
 
 
-def test_the_adapter_written_by_init_adds_the_trainer_to_the_sources(
+def test_the_adapter_written_by_init_makes_the_trainer_a_source(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     step = "def make_step(batch_size=1):\n    return step, batch, model\n"

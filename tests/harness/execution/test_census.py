@@ -27,9 +27,7 @@ def test_clipped_tensors_are_counted_from_the_first_known_argument_table() -> No
 
 
 @pytest.mark.parametrize("handle", ["func", "kern"])
-def test_eight_byte_kernel_arguments_are_read_from_the_argument_table(
-    monkeypatch: pytest.MonkeyPatch, handle: str
-) -> None:
+def test_eight_byte_kernel_arguments_are_read_from_their_table(monkeypatch: pytest.MonkeyPatch, handle: str) -> None:
     sizes = [8, 4, 8]
     values = [ctypes.c_uint64(0x1234), ctypes.c_uint32(77), ctypes.c_uint64(0xABCDEF)]
     table = (ctypes.c_uint64 * 3)(*(ctypes.addressof(value) for value in values))

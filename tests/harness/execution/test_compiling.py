@@ -68,9 +68,7 @@ def test_a_worker_inside_a_compiler_frame_is_not_killed_as_stalled(tmp_path: Pat
 @pytest.mark.parametrize(
     "file", ["/home/u/train.py", "/x/torch/_dynamo/eval_frame.py", "/home/u/mytorch/_inductors.py"]
 )
-def test_a_worker_that_spins_or_waits_outside_a_compiler_is_ended_as_hung(
-    tmp_path: Path, file: str, spins: bool
-) -> None:
+def test_a_worker_that_spins_or_waits_outside_a_compiler_is_hung(tmp_path: Path, file: str, spins: bool) -> None:
     death = ended(tmp_path, "compiles_here", file=file, spins=spins)
     assert death is not None
     assert (death.cause, death.phase) == ("heartbeat", "within a function")

@@ -146,7 +146,7 @@ CHANGES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("claim", "change", "said"), CHANGES)
-def test_a_claim_with_a_changed_probe_setting_counts_as_not_run(
+def test_a_claim_with_a_changed_probe_setting_is_not_run(
     claim: dict[str, Any], change: dict[str, Any], said: str
 ) -> None:
     claims = [TRAJECTORY, claim] if claim is THROUGHPUT else [claim]
@@ -170,9 +170,7 @@ def test_a_claim_with_a_changed_probe_setting_counts_as_not_run(
         (CAPTURE, {"captures": 2, "nodes_at_least": 10}),
     ],
 )
-def test_a_claim_that_demands_less_can_be_judged_from_a_larger_run(
-    claim: dict[str, Any], change: dict[str, Any]
-) -> None:
+def test_a_claim_that_demands_less_is_judged_from_a_larger_run(claim: dict[str, Any], change: dict[str, Any]) -> None:
     claims = [TRAJECTORY, claim] if claim is THROUGHPUT else [claim]
     *_, (_, _, workload, made) = units(*claims)
     [*_, (contract, changed, _, _)] = units(*claims[:-1], {**claim, **change})

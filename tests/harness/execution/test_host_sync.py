@@ -129,9 +129,7 @@ def uses(function: Callable[[Tensor], object]) -> tuple[int, int]:
         pytest.param(lambda t: torch.where(t > 2, t, 0), 0, id="where"),
     ],
 )
-def test_operators_that_read_a_tensors_values_on_the_host_count_as_syncs(
-    function: Callable[[Tensor], object], count: int
-) -> None:
+def test_operators_that_read_tensor_values_count_as_syncs(function: Callable[[Tensor], object], count: int) -> None:
     assert uses(function) == (count, count)
 
 
@@ -292,7 +290,7 @@ def test_source_lines_are_looked_up_only_if_a_sync_was_found(monkeypatch: pytest
     ]  # two that are not watched, the profiler's, then the dispatch mode's, which is shown a planted one first
 
 
-def test_the_sync_count_is_of_the_first_profile_and_the_source_lines_of_the_second(
+def test_syncs_are_counted_in_the_first_profile_and_located_in_the_second(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     recorded, executed = looks(monkeypatch, 4, 3, sees_planted=False)

@@ -157,9 +157,7 @@ def test_memory_taken_past_torchs_allocator_counts_as_outside_memory(device: Dev
     assert peak.allocated_bytes == 100 * MIB
 
 
-def test_temporarily_held_memory_outside_the_allocator_is_sampled(
-    device: Device, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_briefly_held_memory_outside_the_allocator_is_sampled(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peak_watch, "INTERVAL_S", 0.0)
     peaks: list[MemoryPeak] = []
     with PeakWatch(device) as watch, watch.measuring(peaks.append):

@@ -121,9 +121,7 @@ def records_of(run: Run, directory: Path) -> dict[str, dict[str, Any]]:
     return {record["record"]: record for record in map(json.loads, lines)}
 
 
-def test_a_prewarm_run_has_the_device_alone_only_from_the_measurement_to_the_last_step(
-    device: Device, tmp_path: Path
-) -> None:
+def test_a_prewarm_run_has_the_device_alone_from_measurement_to_last_step(device: Device, tmp_path: Path) -> None:
     """The processes open the arm beside other runs; the other one trains first, and is over."""
     records_of(make_run("Healthy"), tmp_path / "run")
     assert device.happened == [

@@ -163,7 +163,7 @@ def test_a_rank_that_stops_while_other_ranks_wait_is_reported_with_its_stack(
     assert (caught.value.cause, caught.value.stack) == ("heartbeat", "a stack")
 
 
-def test_the_time_limit_for_ranks_that_share_cores_is_multiplied_by_their_number(
+def test_the_time_limit_of_ranks_that_share_cores_grows_with_their_number(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(ranks, "usable_cores", lambda: 2)

@@ -85,9 +85,7 @@ def test_a_series_block_equals_the_series_computed_at_once(tmp_path: Path) -> No
     assert written(tmp_path, 9) == at_once(9)
 
 
-def test_a_series_written_in_several_blocks_equals_one_written_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_series_in_several_blocks_equals_one_written_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(series_block, "BLOCK_STEPS", 4)
     assert written(tmp_path, 9) == at_once(9)
 

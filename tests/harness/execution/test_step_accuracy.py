@@ -140,9 +140,7 @@ def test_all_arms_of_a_step_accuracy_run_start_equal_and_read_equal_batches(
         assert len(set(record.parameters.values())) == len(set(record.batches.values())) == 1
 
 
-def test_captures_are_counted_in_every_arm_of_a_step_accuracy_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_captures_are_counted_in_all_step_accuracy_arms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Captures(Regression):
         def restart(self, seed: int) -> None:
             super().restart(seed)

@@ -91,9 +91,7 @@ def test_a_state_change_between_steps_shows_only_in_the_errors_of_the_next_step(
         assert max(errors(records, quantity)) <= 20 * ROUNDING
 
 
-def test_optimizer_moments_that_are_nonzero_at_the_start_are_reported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_optimizer_moments_nonzero_at_the_start_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Warm(TrainedRun):
         def __init__(self) -> None:
             super().__init__()

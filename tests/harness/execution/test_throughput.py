@@ -192,9 +192,7 @@ def test_enqueue_time_is_measured_at_the_first_step_of_a_block(
     assert {(block.enqueue_seconds, block.seconds) for block in blocks} == {(1.0, 103.0)}
 
 
-def test_writing_the_series_of_a_block_is_not_timed(
-    clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_writing_a_series_block_is_not_timed(clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write = timed_arm.TimedArm.write_block
 
     def slow(arm: timed_arm.TimedArm) -> None:

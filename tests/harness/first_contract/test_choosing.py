@@ -291,7 +291,7 @@ LAZY = """class FromTheFirst(torch.optim.Optimizer):
 MADE = "optimizer = FromTheFirst(model.parameters(), {})"
 
 
-def test_a_step_whose_optimizer_creates_state_from_the_first_gradients_is_captured_after_a_plain_step(
+def test_a_step_whose_optimizer_creates_state_from_first_gradients_is_captured_after_a_plain_step(
     project: Path,
 ) -> None:
     compares, contract = init(project, "pass", at_import=LAZY, before=MADE)

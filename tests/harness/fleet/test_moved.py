@@ -63,9 +63,7 @@ def left(played: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return found
 
 
-def test_a_directory_begun_on_a_different_slurm_node_counts_as_made_elsewhere(
-    left: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_directory_begun_on_another_slurm_node_is_recognized(left: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     here = is_made_elsewhere(left)
     monkeypatch.setenv("SLURMD_NODENAME", "node2")
     assert (here, is_made_elsewhere(left)) == (False, True)

@@ -180,7 +180,7 @@ def test_the_trimmed_interval_decides_pass_fail_or_undecided() -> None:
         (7, 0.95, 0),
     ],
 )
-def test_the_number_of_dissenting_processes_allowed_is_that_of_a_sign_test(
+def test_the_number_of_processes_that_may_dissent_is_of_a_sign_test(
     processes: int, confidence: float, few: int
 ) -> None:
     assert statistics.may_dissent(processes, confidence) == few
@@ -399,9 +399,7 @@ def test_the_process_estimate_never_exceeds_the_contract_maximum(processes: int,
 
 
 @pytest.mark.parametrize(("factor", "expected"), [(1 + 1e-9, 63), (1 - 1e-9, None)])
-def test_no_process_estimate_exists_beyond_the_last_number_that_exceeds_the_bias(
-    factor: float, expected: int | None
-) -> None:
+def test_no_estimate_exists_beyond_the_last_number_that_exceeds_the_bias(factor: float, expected: int | None) -> None:
     """Of a spread of one; with 64 processes one more on each side is trimmed, and the bias is larger."""
     distance = _reach(0.975, 63) * factor
     assert needed(np.full(8, distance), np.stack([UNIT, UNIT]), 0.0) == expected

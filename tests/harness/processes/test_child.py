@@ -79,7 +79,7 @@ def test_a_child_process_may_end_by_itself_after_its_message_line_is_closed(star
         (Ending(None, "odd"), "exception", "odd", "wrote on the harness's own line what is no message"),
     ],
 )
-def test_the_end_of_a_child_process_is_described_by_cause_and_name(
+def test_the_end_of_a_child_is_described_by_cause_and_name(
     ending: Ending, cause: str, name: str, sentence: str
 ) -> None:
     assert (ending.cause, ending.name, str(ending)) == (cause, name, sentence)

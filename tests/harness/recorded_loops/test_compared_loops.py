@@ -148,9 +148,7 @@ def test_an_interrupted_run_is_read_and_decides_no_equality(record: Record) -> N
     assert compare("a", "c", "a2").judgement.reason == "unequal_batches"
 
 
-def test_a_recording_from_a_different_machine_is_listed_as_not_controlled(
-    record: Record, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_recording_from_another_machine_is_not_controlled(record: Record, monkeypatch: pytest.MonkeyPatch) -> None:
     baseline = record("a")
     monkeypatch.setattr(environment, "collect", lambda: Environment(cpu=CpuFacts(model="another")))
     result = compare(baseline, record("b"))

@@ -365,7 +365,7 @@ def reworded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.usefixtures("reworded")
 @pytest.mark.parametrize("show", [in_terminal, render_junit, render_markdown, render])
-def test_a_changed_meaning_in_the_reason_texts_appears_in_every_output_format(
+def test_a_changed_meaning_in_reason_texts_appears_in_every_output_format(
     show: Callable[[ReportView], str],
 ) -> None:
     shown = html.unescape(show(view_of(of_code("differs"))))

@@ -43,9 +43,7 @@ def full() -> tuple[str, Page]:
     ],
     ids=["held", "partly", "closed gate", "waived", "altered", "incomplete"],
 )
-def test_the_heading_and_the_title_of_a_report_begin_with_the_headline_word(
-    view: ReportView, word: str, style: str
-) -> None:
+def test_heading_and_title_of_a_report_have_the_headline_word(view: ReportView, word: str, style: str) -> None:
     page = Page(render(view))
     [heading] = [item for item in page.all("p") if str(item.get("class")).startswith("headline")]
     assert heading["class"] == f"headline {style}"

@@ -306,9 +306,7 @@ def test_a_capturable_optimizer_is_recorded_on_a_cpu(kind: str) -> None:
     ("kind", "dtype", "flag"),
     [("NAdam", None, "capturable"), ("Adam", None, "fused"), ("Adam", torch.complex64, "capturable")],
 )
-def test_a_capture_stopped_by_an_optimizers_step_count_names_the_flag_that_avoids_it(
-    kind: str, dtype: Any, flag: str
-) -> None:
+def test_a_capture_stopped_by_an_optimizers_count_names_the_flag_to_set(kind: str, dtype: Any, flag: str) -> None:
     system = Trained(partial(getattr(torch.optim, kind), lr=0.1), dtype)
     system.inside = False
     _, record = losses_of(system, "step")

@@ -163,7 +163,7 @@ def test_an_answer_that_is_not_a_system_description_is_refused(change: dict[str,
         from_plain({**plain, **change})
 
 
-def test_a_system_name_already_described_is_reused_under_any_import_path(
+def test_a_described_system_name_is_reused_under_any_import_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """pytest changes `sys.path` between a plan and its run directory: no user code may run a second time."""

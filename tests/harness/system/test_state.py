@@ -441,7 +441,7 @@ def test_the_state_of_an_optimizer_in_a_librarys_wrapper_is_restored_and_found_o
 
 
 @pytest.mark.parametrize("on_fake_tensors", [False, True])
-def test_memory_assigned_to_a_parameter_by_a_trial_step_is_replaced_by_the_original_memory(
+def test_memory_assigned_to_a_parameter_by_a_trial_is_replaced_by_the_original_memory(
     on_fake_tensors: bool,
 ) -> None:
     """As an optimizer in eight bits does, or an evaluation that swaps averaged weights in."""

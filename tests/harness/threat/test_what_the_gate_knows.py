@@ -166,9 +166,7 @@ def test_a_narrowing_forged_in_a_header_drops_no_unit(harness: Call) -> None:
 @pytest.mark.parametrize(
     "asked", [("--workload", "hold"), ("--claim", "SCRIPT-01"), ("--claim", "OTHER-001", "--workload", "held")]
 )
-def test_selecting_a_claim_or_workload_that_no_contract_has_is_a_usage_error(
-    harness: Call, asked: tuple[str, ...]
-) -> None:
+def test_selecting_a_claim_or_workload_of_no_contract_is_a_usage_error(harness: Call, asked: tuple[str, ...]) -> None:
     """A mistyped name would ask for nothing, and the run's own narrowing would open the gate."""
     from scripted_system import contract_text
 

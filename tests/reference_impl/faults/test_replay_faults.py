@@ -40,7 +40,7 @@ def test_the_growing_memory_fault_keeps_one_buffer_per_step() -> None:
     assert len(alive) == 3
 
 
-def test_the_leaking_recapture_fault_keeps_dropped_captures_and_uses_a_new_pool(
+def test_the_leaking_recapture_fault_keeps_dropped_captures_in_new_pools(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("harness.devices.graphs.graph_pool_handle", lambda: "a new pool")
