@@ -36,8 +36,8 @@ from harness.numbers import counted
 
 # A repetition runs in another process, with another hash seed, another process number and another starting time.
 UNREPEATED = (
-    "the baseline does not do the same when it runs again, so that nothing follows for the candidate; seed what it "
-    "draws with numbers of its own, and not with the time, `hash()` or the process"
+    "the baseline does not do the same when it runs again, so nothing follows for the candidate; seed the "
+    "numbers that the baseline draws with constants, and not with the time, `hash()` or the process id"
 )
 Executions = Mapping[str, ArmEvidence]  # the names that messages use -> evidence of the executions
 
@@ -138,8 +138,8 @@ class Comparison:
             self._sheet.figure("host_values", len(read), "numbers")
             self._sheet.leave_open(
                 reasons.HOST_VALUE_UNEXPLAINED,
-                f"no replay of arm {arm} changes {some(read)}, which its step reads: keep the number in a tensor, or "
-                "say under `host_values` of the contract why that is right",
+                f"no replay of arm {arm} changes {some(read)}, but the step of this arm reads it: keep the number in a "
+                "tensor, or explain under `host_values` of the contract why this is right",
             )
 
     def _require_watched(self, arm: str, capture: CaptureEvidence, steps: JudgedSteps, of_replays: bool) -> None:
@@ -222,7 +222,7 @@ class Comparison:
     def held(self, message: str) -> Judgement:
         """Return PASS; raise INCONCLUSIVE if states were not recorded."""
         if not self._ended or len(self._ended) != self._begun:
-            raise ValueError(f"{self._begun} groups began, and {len(self._ended)} ended")
+            raise ValueError(f"{self._begun} groups of checks were begun, but {len(self._ended)} were ended")
         for executions in self._ended:
             require_recorded(executions)
         warm = "".join(f"; arm {arm} is captured after {counted(n, 'plain step')}" for arm, n in self._warm.items())
@@ -261,8 +261,9 @@ def _require_throughout(arm: str, capture: CaptureEvidence, steps: JudgedSteps) 
     if steps.uncaptured or capture.replays < steps.called - steps.unseen:
         settle(
             reasons.CANDIDATE_NOT_CAPTURED,
-            f"arm {arm} replayed a capture {capture.replays} times in {steps.called} steps and ran "
-            f"{steps.uncaptured} outside it, so not every step measured was a captured one",
+            f"arm {arm} replayed a capture {counted(capture.replays, 'time')} in {steps.called} steps and ran "
+            f"{steps.uncaptured} "
+            "steps outside the capture, so not every measured step was a captured one",
         )
 
 

@@ -178,7 +178,7 @@ def replicas(run: RunEvidence, arm: str, number: int) -> list[ArmEvidence]:
     if len(executions) < number:
         settle(
             reasons.EVIDENCE_MISSING,
-            f"run {run.run_id} has evidence of {len(executions)} executions of arm {arm}, {number} are needed",
+            f"run {run.run_id} has evidence of {len(executions)} executions of arm {arm}, but {number} are needed",
         )
     for execution in executions:
         _require_sound(run, arm, execution)
@@ -231,7 +231,7 @@ def executed(run: RunEvidence, arm: str) -> ArmEvidence:
 def end_of(execution: ArmEvidence) -> ArmEnd:
     """Return the record of an execution's end. Raise ERROR if the record is missing."""
     if execution.end is None:
-        settle(reasons.EVIDENCE_MISSING, f"there is no end of arm {execution.start.arm}")
+        settle(reasons.EVIDENCE_MISSING, f"arm {execution.start.arm} has no record of its end")
     return execution.end
 
 
@@ -240,12 +240,15 @@ def _require_sound(run: RunEvidence, arm: str, execution: ArmEvidence) -> None:
     lengths = {len(series.loss), len(series.batch_digest), len(series.clip_active_groups), len(series.tokens)}
     lengths |= set(map(len, series.metrics.values()))
     if len(lengths) != 1:
-        settle(reasons.EVIDENCE_INCONSISTENT, f"the columns of arm {arm}'s series have lengths {sorted(lengths)}")
+        settle(
+            reasons.EVIDENCE_INCONSISTENT,
+            f"the columns of the series of arm {arm} have different lengths: {sorted(lengths)}",
+        )
     untold = end.steps_called - len(series.loss)
     if untold < 0 or (untold > 0 and probe_named(run.probe).every_step_recorded):
         settle(
             reasons.EVIDENCE_INCONSISTENT,
-            f"arm {arm} recorded {len(series.loss)} steps and was called {end.steps_called} times",
+            f"arm {arm} recorded {len(series.loss)} steps but was called for {end.steps_called} steps",
         )
     if not execution.start.trainable_digest:
         settle(reasons.CAPABILITY_MISSING, f"arm {arm}'s system does not offer `parameters`")
@@ -260,11 +263,11 @@ def capture_of(arm: str, execution: ArmEvidence, demanded: str | None, sheet: Sh
         settle(reasons.EVIDENCE_MISSING, f"there is no capture record of arm {arm}")
     # An arm that captured nothing has no mechanism. `Comparison.captured` reports that case.
     if capture.mechanism is None and capture.captured:
-        settle(reasons.MECHANISM_MISSING, f"arm {arm} was replayed by a mechanism that it does not name")
+        settle(reasons.MECHANISM_MISSING, f"arm {arm} was replayed by a mechanism that its record does not name")
     if demanded is not None and capture.mechanism not in (None, demanded):
         settle(
             reasons.MECHANISM_MISSING,
-            f"the claim is about {demanded}, and arm {arm} was replayed by {capture.mechanism}",
+            f"the claim is about {demanded}, but arm {arm} was replayed by {capture.mechanism}",
         )
     sheet.mechanism = capture.mechanism or demanded
     seen = execution.end.replays if execution.end is not None else None
@@ -272,8 +275,8 @@ def capture_of(arm: str, execution: ArmEvidence, demanded: str | None, sheet: Sh
     if seen is not None and capture.captured and seen < capture.replays and (seen or capture.mechanism == "traced"):
         settle(
             reasons.LAUNCHES_UNOBSERVED,
-            f"arm {arm} says that it replayed a capture {counted(capture.replays, 'time')}, and the harness saw "
-            f"{counted(seen, 'replay')}",
+            f"arm {arm} reports that it replayed a capture {counted(capture.replays, 'time')}, but the harness "
+            f"observed {counted(seen, 'replay')}",
         )
     return capture
 
@@ -290,5 +293,5 @@ def require_uncaptured(part: AnyPart, context: Context) -> None:
         if made > part.uncaptured_may_begin():
             settle(
                 reasons.VACUOUS_BASELINE_CAPTURED,
-                f"arm {arm} is declared uncaptured, and {counted(made, 'capture')} began in it and did not fail",
+                f"arm {arm} is declared uncaptured, but {counted(made, 'capture')} began in it and did not fail",
             )

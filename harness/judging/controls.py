@@ -105,7 +105,8 @@ def require_nudged_alone(control: ArmEvidence, theirs: str, baseline: ArmEvidenc
     if apart:
         settle(
             reasons.UNEQUAL_START,
-            f"{name} begins a rounding away from {theirs} in its parameters alone, and here in more: {some(apart)}",
+            f"{name} must differ from {theirs} at the start only by a rounding of its parameters, but it also differs "
+            f"in {some(apart)}",
         )
 
 
@@ -117,8 +118,8 @@ def require_nudged_alone(control: ArmEvidence, theirs: str, baseline: ArmEvidenc
 
 OF_BITS = frozenset({reasons.DIFFERS, reasons.END_DIFFERS})
 REMEDY = (
-    "claim bits of arms with `deterministic: true`, or `equality: noise`, which compares the candidate with the "
-    "baseline's own noise"
+    "claim equal bits only of arms with `deterministic: true`; or use `equality: noise`, which compares the "
+    "candidate with the noise between the baseline's own runs"
 )
 
 
@@ -150,7 +151,7 @@ def other_operators(arm: Sequence[ArmEvidence], baseline: Sequence[ArmEvidence])
 def ran_otherwise(candidate: str, ours: list[str], baseline: str, theirs: list[str]) -> str:
     """Return the sentence about the operators that only one of the two arms ran."""
     ran = {candidate: ours, baseline: theirs}
-    return ", and ".join(f"arm {arm} alone ran {some(operators)}" for arm, operators in ran.items() if operators)
+    return ", and ".join(f"only arm {arm} ran {some(operators)}" for arm, operators in ran.items() if operators)
 
 
 def _with_operators(judgement: Judgement, candidate: str, baseline: str, context: Context) -> Judgement:
@@ -159,7 +160,7 @@ def _with_operators(judgement: Judgement, candidate: str, baseline: str, context
     if not ours and not theirs:
         return judgement
     ran = ran_otherwise(candidate, ours, baseline, theirs)
-    message = f"{judgement.message}; their operators differ: {ran}"
+    message = f"{judgement.message}; the operators of the arms differ: {ran}"
     return instead(judgement, judgement.reason, message, other_operators=some(ours + theirs))
 
 
@@ -172,7 +173,7 @@ def _unlike(executions: Sequence[ArmEvidence]) -> str | None:
         if apart.first_differing is not None:
             return f"by {number(apart.largest)} in the loss, first at step {apart.first_differing}"
         if one.end is not None and other.end is not None and one.end.trainable_digest != other.end.trainable_digest:
-            return "in the parameters that it ends with"
+            return "in the parameters at the end"
     return None
 
 

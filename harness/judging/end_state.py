@@ -80,13 +80,13 @@ class ExcusedEnds:
         idle = sorted(self._own.keys() - self._needed) if self._compared else []
         clauses = []
         if self.counted:
-            clauses.append(f"no replay counts {some(sorted(self.counted))}, which no step reads")
+            clauses.append(f"no replay changes {some(sorted(self.counted))}, and no step reads it")
         if self._needed:
             sheet.figure(EXCUSED_ENDS, len(self._needed), "counts")
-            clauses.append(f"excused by the contract, {some(sorted(self._needed))} ended apart")
+            clauses.append(f"{some(sorted(self._needed))} ended differently, which the contract allows")
         if idle:
             sheet.figure(IDLE_EXCUSES, ", ".join(idle))
-            clauses.append(f"warning: nothing needed the excuse of {some(idle)}")
+            clauses.append(f"warning: {some(idle)} ended equal, so `may_end_apart` need not name it")
         return "".join(f"; {clause}" for clause in clauses)
 
 
@@ -108,14 +108,15 @@ def require_recorded(executions: Mapping[str, ArmEvidence]) -> None:
         if execution.start.state is None or end_of(execution).state is None:
             settle(
                 reasons.END_STATE_UNRECORDED,
-                f"only a digest of the parameters was recorded of the start and the end of {name}; run it again",
+                f"at the start and the end of {name}, only a digest of the parameters was recorded; run it again",
             )
         loose = end_of(execution).loose
         lent = loose is not None and loose.lent and any(roles_known(each) for each in executions.values())
         if loose is not None and loose.roles is None and not lent:
             settle(
                 reasons.END_STATE_UNRECORDED,
-                f"what the steps of {name} made was not followed to the end: {loose.failure or 'no arm did'}",
+                f"the tensors that the steps of {name} created were not followed to the end: "
+                f"{loose.failure or 'no arm did it'}",
             )
 
 
@@ -127,7 +128,7 @@ def require_finite_end(executions: Mapping[str, ArmEvidence], sheet: Sheet) -> N
         end = end_of(execution).state
         if end is None:
             continue
-        for role, state in ((f"{name}'s start", execution.start.state), (f"{name}'s end", end)):
+        for role, state in ((f"{name} at its start", execution.start.state), (f"{name} at its end", end)):
             if state is not None:
                 _require_whole(role, execution, state)
         _require_roles(name, end_of(execution))
@@ -163,7 +164,8 @@ def _require_roles(name: str, end: ArmEnd) -> None:
     if apart:
         settle(
             reasons.EVIDENCE_INCONSISTENT,
-            f"at {name}'s end {counted(len(apart), 'loose tensor')} lack a role or a digest: {some(sorted(apart))}",
+            f"at the end of {name}, the role or the digest of {counted(len(apart), 'loose tensor')} is missing: "
+            f"{some(sorted(apart))}",
         )
 
 
@@ -171,7 +173,8 @@ def _require_whole(role: str, execution: ArmEvidence, state: State) -> None:
     """Raise ERROR if entries of a state are missing, because a missing tensor may be one with wrong values."""
     recorded = sum(len(tensors) for tensors in state.digests.values())
     if recorded != state.tensors or not state.digests.get("generators"):
-        settle(reasons.EVIDENCE_INCONSISTENT, f"{recorded} of {state.tensors} tensors of {role} are recorded")
+        missing = "" if recorded != state.tensors else ", but no state of a random number generator"
+        settle(reasons.EVIDENCE_INCONSISTENT, f"{recorded} of {state.tensors} tensors of {role} are recorded{missing}")
     parameters = len(state.digests.get("parameters", {}))
     if parameters < execution.start.trainable_tensors:
         settle(
@@ -217,14 +220,15 @@ def require_equal_ends(
             if excused.are_counted(apart):
                 settle(
                     reasons.HOST_VALUE_UNEXPLAINED,
-                    f"{name} and {reference_name} end apart in {some(apart)}, which no replay counts and no step "
-                    f"reads: say why that is right, by the name {some(excused.paths_of(apart))} under `host_values` of "
-                    "the contract, or keep the count in a tensor",
+                    f"{name} and {reference_name} end with different values of {some(apart)}, which no replay changes "
+                    "and no step reads: explain under `host_values` of the contract, by the name "
+                    f"{some(excused.paths_of(apart))}, why this is right, or keep the count in a tensor",
                 )
-            losses = "have equal losses" if noisy is None else "have losses that noise explains"
+            losses = "have equal losses" if noisy is None else "have losses whose difference noise explains"
             settle(
                 reasons.END_DIFFERS if noisy is None else reasons.BEYOND_NOISE,
-                f"{name} and {reference_name} {losses} and end apart in {len(apart)} tensors: {some(apart)}",
+                f"{name} and {reference_name} {losses}, but end with different values in {len(apart)} tensors: "
+                f"{some(apart)}",
             )
 
 
@@ -278,12 +282,12 @@ def require_equal_counts(ours: str, candidate: ArmEvidence, theirs: str, baselin
     elif largest <= bound:
         return
     else:
-        statistics = f"and buffer {found.buffer} ends {number(largest)} times its largest element apart"
+        statistics = f"and at the end, buffer {found.buffer} differs by {number(largest)} times its largest element"
     settle(
         reasons.END_DIFFERS,
-        f"{ours} and {theirs} have losses within the bound, and their BatchNorm layers counted different numbers of "
-        f"batches, {statistics}: one arm ran a forward pass more often, as recomputing for the backward pass does, or "
-        f"it never updated a copy of the model; {some(apart)}",
+        f"{ours} and {theirs} have losses within the bound, but their BatchNorm layers counted different numbers of "
+        f"batches, {statistics}: one arm ran a forward pass more often, for example to recompute it for the backward "
+        f"pass, or it never updated a copy of the model; {some(apart)}",
     )
 
 
@@ -307,7 +311,7 @@ class Apart:
         self.category, self.name, self.only_one_has_it, self.ours = category, name, only_one_has_it, ours
 
     def __str__(self) -> str:
-        return f"{self.category} {self.name}" + (" (in one alone)" if self.only_one_has_it else "")
+        return f"{self.category} {self.name}" + (" (only in one execution)" if self.only_one_has_it else "")
 
 
 def differing(ours: State, theirs: State) -> list[Apart]:
@@ -375,7 +379,10 @@ def require_distance(name: str, candidate: ArmEvidence, baseline: ArmEvidence) -
     """Raise INCONCLUSIVE unless the distance between the ends is known, for a claim within a bound."""
     found = _difference_from(candidate, baseline)
     if found is None or found.largest is None or not math.isfinite(found.largest):
-        settle(reasons.END_STATE_UNRECORDED, f"how far {name} ended from {baseline.start.arm} was not recorded")
+        settle(
+            reasons.END_STATE_UNRECORDED,
+            f"the distance between the ends of {name} and {baseline.start.arm} was not recorded",
+        )
 
 
 def distance(candidate: ArmEvidence, baseline: ArmEvidence) -> str:
@@ -383,7 +390,7 @@ def distance(candidate: ArmEvidence, baseline: ArmEvidence) -> str:
     found = _difference_from(candidate, baseline)
     if found is None or found.largest is None:
         return ""
-    return f"; their parameters end up to {number(found.largest)} apart"
+    return f"; their parameters differ by up to {number(found.largest)} at the end"
 
 
 def _difference_from(candidate: ArmEvidence, baseline: ArmEvidence) -> EndDifference | None:

@@ -22,7 +22,10 @@ def require_equal_start(
     """Raise FAIL if two executions start from different parameters of a kind: `trainable`, `frozen` or `rounded`."""
     ours, theirs = (getattr(each.start, f"{kind}_digest") for each in (execution, reference))
     if ours is None or theirs is None:
-        settle(reasons.EVIDENCE_MISSING, f"the rounded start of {name if ours is None else reference_name} is missing")
+        settle(
+            reasons.EVIDENCE_MISSING,
+            f"the digest of the rounded start of {name if ours is None else reference_name} is missing",
+        )
     if ours == theirs:
         return
     tensors, others = execution.start.trainable_tensors, reference.start.trainable_tensors
@@ -118,7 +121,7 @@ def in_words(
     alike: dict[str, list[str]] = {}
     for entry in sorted(apart, key=lambda each: weight(str(each))):
         if entry.only_one_has_it:
-            how = f" (in {name if entry.ours else reference_name} alone)"
+            how = f" (only in {name if entry.ours else reference_name})"
         else:
             pairs = [
                 _numbers(execution, reference, entry),

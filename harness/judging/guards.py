@@ -76,11 +76,12 @@ def require_trained(name: str, execution: ArmEvidence, skipped_at_most: int = 0,
     if start.trainable_tensors == 0 or start.trainable_digest == end.trainable_digest:
         settle(
             reasons.VACUOUS_PARAMETERS_UNCHANGED,
-            f"the {start.trainable_tensors} trainable tensors of {name} ended as they began",
+            f"the {start.trainable_tensors} trainable tensors of {name} have the same values at the end as at the "
+            "start",
         )
     if end.skipped_steps > skipped_at_most:
-        settle(reasons.VACUOUS_SKIPPED_STEP, f"{name} left out {end.skipped_steps} of {end.steps_called} updates")
-    replay = execution.long_replay  # the series of a long replay has few steps, but its digests cover all steps
+        settle(reasons.VACUOUS_SKIPPED_STEP, f"{name} skipped {end.skipped_steps} of {end.steps_called} updates")
+    replay = execution.long_replay  # its series has few steps, its digests cover all
     moved = replay is not None and len({each.losses for each in replay.blocks if each.steps == replay.every}) > 1
     if not moved and (losses(execution).any() or not zero_loss):
         _require_movement(name, losses(execution))
@@ -116,7 +117,7 @@ def _require_distinct_batches(guards: Guards, candidate: ArmEvidence, sheet: She
     if demanded is not None and not sheet.meets("distinct_batches", seen, "at least", demanded, "batches", beside=True):
         settle(
             reasons.VACUOUS_BATCHES_REPEAT,
-            f"{seen} distinct batches were seen, the guard demands {demanded}",
+            f"{seen} distinct batches were read, but the guard requires {demanded}",
         )
 
 
@@ -131,7 +132,8 @@ def require_active_clip(name: str, execution: ArmEvidence, demanded: int, sheet:
     if not sheet.meets("clip_active_steps", steps, "at least", demanded, "steps", beside=True):
         settle(
             reasons.VACUOUS_CLIP_INACTIVE,
-            f"the clip of {name} was active in {steps} of {len(active)} steps, the guard demands {demanded}",
+            f"the gradient clip of {name} changed gradients in {steps} of {len(active)} steps, but the guard requires "
+            f"{demanded}",
         )
 
 
@@ -148,7 +150,10 @@ def _require_training_effect(
     require_finite({f"control {effect.control}": control}, sheet)
     ours, theirs = losses(candidate), losses(control)
     if len(ours) < effect.last:
-        settle(reasons.VACUOUS_STEPS, f"{len(ours)} steps are fewer than the training effect's last {effect.last}")
+        settle(
+            reasons.VACUOUS_STEPS,
+            f"only {len(ours)} steps were recorded, fewer than the last {effect.last} steps of the training effect",
+        )
     _require_one_beginning(effect.control, ours, theirs, beginning)
     below = (theirs - ours)[-effect.last :]
     gained = float(np.mean(below))
@@ -157,10 +162,12 @@ def _require_training_effect(
     if not sheet.meets("training_effect", gained, "at least", effect.at_least, "loss", beside=True):
         settle(
             reasons.VACUOUS_TRAINING_EFFECT,
-            f"over the last {effect.last} steps the mean loss lies {number(gained)} below the control's, "
-            f"the guard demands {number(effect.at_least)}",
+            f"over the last {effect.last} steps the mean loss lies {number(gained)} below the control's, but the guard "
+            f"requires {number(effect.at_least)}",
         )
-    _require_movement("the candidate", ours[-effect.last :], f" of the training effect's last {effect.last}")
+    _require_movement(
+        "the candidate", ours[-effect.last :], f" over the last {effect.last} steps of the training effect"
+    )
     _require_more_than_noise(effect, ours, theirs, sheet)
 
 
@@ -171,8 +178,8 @@ def _require_one_beginning(name: str, ours: Losses, theirs: Losses, bounds: Boun
     if apart is not None:
         settle(
             reasons.VACUOUS_CONTROL_DIFFERS,
-            f"at step 0 the candidate's loss is {ours[0]} and that of the control {name} {theirs[0]}, "
-            "from one start on one batch",
+            f"at step 0, with equal start and batch, the candidate's loss is {ours[0]}, but the loss of the control "
+            f"{name} is {theirs[0]}",
         )
 
 
@@ -187,8 +194,8 @@ def _require_more_than_noise(effect: TrainingEffect, ours: Losses, theirs: Losse
     if beyond < effect.at_least and not follows:
         settle(
             reasons.VACUOUS_TRAINING_EFFECT,
-            f"from step to step the loss shares {number(share)} of the control's change (standard error "
-            f"{number(error)}), so batch noise alone may have made the effect",
+            f"from step to step, the loss follows {number(share)} of the change of the control's loss (standard error "
+            f"{number(error)}), so the noise of the batches alone may explain the training effect",
         )
 
 
@@ -225,14 +232,14 @@ def _require_floor(floor: Floor, candidate: ArmEvidence, control: ArmEvidence, s
         effect = (
             f"the control {control.start.arm} {problem}"
             if problem
-            else f"the loss lies {number(gained)} below the control's, with a standard error of {number(error)}, where "
-            f"more than {floor.standard_errors:g} of them are demanded"
+            else f"the loss lies {number(gained)} below the control's with a standard error of {number(error)}, but "
+            f"more than {floor.standard_errors:g} standard errors are required"
         )
-        by = "moves from zeros alone" if moved is None else f"moved by {number(moved)} of its size"
+        by = "changes only from zero" if moved is None else f"changed by {number(moved)} of its size"
         settle(
             reasons.TRAINED_TOO_LITTLE,
-            f"the median parameter {by}, where {number(floor.moved)} is demanded, and {effect}: training that is wrong "
-            "would look the same",
+            f"the median parameter {by}, but {number(floor.moved)} is required, and {effect}: wrong training would "
+            "look the same",
         )
 
 
@@ -248,19 +255,19 @@ def _control_problem(control: ArmEvidence, candidate: ArmEvidence) -> str:
     problem = ""
     if control.start.trainable_digest != candidate.start.trainable_digest:
         ours, theirs = control.start.trainable_names, candidate.start.trainable_names
-        problem = f"starts from other parameters than the candidate{_named_apart(ours, theirs)}"
+        problem = f"starts from parameters that differ from the candidate's{_named_apart(ours, theirs)}"
     elif len(control.series.loss) != len(candidate.series.loss):
-        problem = f"has {len(control.series.loss)} steps and the candidate {len(candidate.series.loss)}"
+        problem = f"has {len(control.series.loss)} steps, but the candidate has {len(candidate.series.loss)}"
     elif (step := first_unequal(control.series.batch_digest, candidate.series.batch_digest)) is not None:
         ours, theirs = end_of(control).input_names, end_of(candidate).input_names
-        problem = f"reads another batch than the candidate at step {step}{_named_apart(ours, theirs)}"
+        problem = f"reads a different batch from the candidate at step {step}{_named_apart(ours, theirs)}"
     elif end_of(control).trainable_digest != control.start.trainable_digest:
-        problem = "was trained: its parameters changed"
+        problem = "was trained, because its parameters changed"
     elif end_of(control).frozen_digest != control.start.frozen_digest:
         problem = "changed its frozen tensors"
     # Do not compare the optimizer's state, which may differ because the control has another learning rate.
     elif any(entry.category in ("buffers", "generators") for entry in start_differences(control, candidate)):
-        problem = "starts from other buffers or generators than the candidate"
+        problem = "starts from buffers or generators that differ from the candidate's"
     return problem
 
 

@@ -63,7 +63,9 @@ def unwatched(what: str, watched: int, steps: JudgedSteps) -> Finding | None:
     """Return a finding if too few steps were watched for `what`, or None if all observable steps were watched."""
     if watched >= steps.called - steps.unseen:
         return None
-    return Finding(reasons.STEPS_UNWATCHED, f"{what} were looked for in {watched} of its {steps.called} judged steps")
+    return Finding(
+        reasons.STEPS_UNWATCHED, f"{what} were looked for in only {watched} of its {steps.called} judged steps"
+    )
 
 
 def uncounted(arm: str, capture: CaptureEvidence, bounds: Bounds, steps: JudgedSteps | None) -> Finding | None:
@@ -79,7 +81,7 @@ def uncounted(arm: str, capture: CaptureEvidence, bounds: Bounds, steps: JudgedS
         return unseen
     work = capture.device_work
     if work is None:
-        return Finding(reasons.REPLAYS_UNWATCHED, f"what the device did in the replays of {arm} was not recorded")
+        return Finding(reasons.REPLAYS_UNWATCHED, f"the work of the device in the replays of {arm} was not recorded")
     outside = _outside(arm, work, bounds.share) or _busiest(arm, capture, bounds, steps)
     found = _launched(arm, work, capture) or outside or unreplayed(arm, capture, bounds, steps)
     return found or _after_share(arm, work, bounds.share) or (_after(arm, capture, bounds) if steps else None)
@@ -98,37 +100,37 @@ def unreplayed(arm: str, capture: CaptureEvidence, bounds: Bounds, steps: Judged
     if outside:
         return Finding(
             reasons.OUTPUT_NOT_FROM_REPLAY,
-            f"a step of arm {arm} gives equal bits with and without its replays in {some(ghost.named)}",
+            f"in {some(ghost.named)}, a step of arm {arm} gives equal bits with and without its replays",
         )
     if ghost.reads is False and not (steps and steps.still):
         return Finding(
-            reasons.OUTPUT_NOT_FROM_REPLAY, f"a step of arm {arm} gives equal bits on another batch, in all outputs"
+            reasons.OUTPUT_NOT_FROM_REPLAY, f"all outputs of a step of arm {arm} have equal bits on a different batch"
         )
     why = next(_doubts(ghost), None)
-    message = f"nothing shows that the replays of arm {arm} compute its outputs: {why}"
+    message = f"nothing shows that the replays of arm {arm} compute the step's outputs: {why}"
     return Finding(reasons.REPLAY_UNPROVEN, message) if why else None
 
 
 def _doubts(ghost: GhostReplay) -> Iterator[str]:
     """Yield the reasons why it is not proven that the replays compute the step's outputs."""
     if ghost.reads is False:
-        yield "its outputs and its last losses are equal for every batch: compare fewer steps"
+        yield "the outputs and the last losses are equal for every batch; compare fewer steps"
     if ghost.unsure:
-        yield f"a step without its replays gives {ghost.unsure} outputs that no replay left, and they do not repeat"
+        yield f"without its replays a step gives {ghost.unsure} outputs that differ from the replays' and do not repeat"
     if ghost.alike and not ghost.moves_alone:
         yield (
-            f"all steps have one batch, and a step without its replays gives {ghost.alike} parameters the same update: "
-            "use a different batch in each step"
+            f"all steps read the same batch, and without its replays a step gives {ghost.alike} parameters the same "
+            "update; use a different batch in each step"
         )
     if ghost.stays and ghost.moves and not ghost.moves_alone:
-        yield "a step changes parameters, and its replays alone do not"
+        yield "a step changes parameters, but its replays alone do not"
     if ghost.stays and ghost.moves and ghost.alone_reads is False:
-        yield "the replays alone give the same update for another batch"
+        yield "the replays alone give the same update for a different batch"
     if ghost.failure and not ghost.moves_alone:
-        yield f"no step could be made without its replays ({ghost.failure}), and these alone change no parameter"
+        yield f"the step failed without its replays ({ghost.failure}), and the replays alone change no parameter"
     compared = ghost.moves is not None and (ghost.stays is not None or not ghost.replays)
     if ghost.moves_alone is None or not (compared or ghost.failure):
-        yield "the record of its replays is incomplete"
+        yield "the record of the replays is incomplete"
 
 
 def blind(arm: str, capture: CaptureEvidence) -> Finding | None:
@@ -156,7 +158,7 @@ def _launched(arm: str, work: DeviceWork, capture: CaptureEvidence) -> Finding |
     if launches != needed or needed == 0:
         return Finding(
             reasons.LAUNCHES_DIFFER,
-            f"{launches} graph launches were seen in {work.steps} replays of {arm}, which need {needed}",
+            f"{launches} graph launches were seen in {work.steps} replays of {arm}, but these replays need {needed}",
         )
     known = {_content(graph) for graph in capture.nodes}
     for each in work.launched:
@@ -166,8 +168,8 @@ def _launched(arm: str, work: DeviceWork, capture: CaptureEvidence) -> Finding |
             named = f", among them {some([name[:80] for name in unknown])}" if unknown else ""
             return Finding(
                 reasons.LAUNCHED_OTHERWISE,
-                f"under a launch of {arm} ran {_described(each)}{named}; no counted graph holds just these "
-                f"({some([f'{graph.label}: {_described(graph)}' for graph in capture.nodes])})",
+                f"a graph launch of {arm} ran {_described(each)}{named}; no captured graph holds exactly this work "
+                f"(captured: {some([f'{graph.label}: {_described(graph)}' for graph in capture.nodes])})",
             )
     return _unevenly(arm, work, capture)
 
@@ -186,7 +188,7 @@ def _unevenly(arm: str, work: DeviceWork, capture: CaptureEvidence) -> Finding |
             labels = [graph.label for index, graph in enumerate(capture.nodes) if index % pieces in pool]
             return Finding(
                 reasons.LAUNCHES_DIFFER,
-                f"{seen} launches of {some(labels)} were seen in {work.steps} replays of {arm}, which need "
+                f"{seen} launches of {some(labels)} were seen in {work.steps} replays of {arm}, but these replays need "
                 f"{work.steps * len(pool)}",
             )
     return None
@@ -253,8 +255,8 @@ def _outside(arm: str, work: DeviceWork, share: float) -> Finding | None:
         return None
     return Finding(
         reasons.WORK_OUTSIDE_GRAPHS,
-        f"{number(spent)} of the device time of {arm} was spent in kernels outside its graphs "
-        f"(at most {number(share)}): {_names(work)}",
+        f"{number(spent)} of the device time of {arm} was spent in kernels outside its graphs (at most {number(share)} "
+        f"is allowed): {_names(work)}",
     )
 
 
@@ -268,8 +270,8 @@ def _busiest(arm: str, capture: CaptureEvidence, bounds: Bounds, steps: JudgedSt
     if watch.most_operations > bounds.operations:
         return Finding(
             reasons.WORK_OUTSIDE_GRAPHS,
-            f"step {watch.busiest_step} of {arm} issued {watch.most_operations} operations outside its graphs, "
-            f"at most {bounds.operations} are allowed",
+            f"step {watch.busiest_step} of {arm} issued {watch.most_operations} operations outside its graphs, but at "
+            f"most {bounds.operations} are allowed",
         )
     return unwatched(f"operations of {arm} outside its graphs", watch.steps, steps)
 
@@ -286,21 +288,22 @@ def _after(arm: str, capture: CaptureEvidence, bounds: Bounds) -> Finding | None
     outside, allowed = watch.most_operations + watch.most_after - (watch.fewest_replayed or 0), bounds.operations
     trains, of = True, ""
     if capture.mechanism == "traced" and seen:
-        of = f" of {number(seen / capture.observed_steps)}"
+        of = f" of {number(seen / capture.observed_steps)} operations"
         allowed = math.ceil(2 * seen / capture.observed_steps) - 1 - (watch.fewest_replayed or 0)
         trains = capture.ghost is not None and bool(capture.ghost.moves_alone)
         allowed = max(allowed, bounds.after_traced if trains else 0)
     if outside <= allowed:
         return None
     decides = (
-        f"`outside_operations_at_most: {outside}` in its `capture` claim allows them"
+        f"set `outside_operations_at_most: {outside}` in the arm's `capture` claim to allow them"
         if trains
-        else "nothing shows that its replays alone train: move what trains into the step, or judge it on a GPU"
+        else "nothing shows that the replays alone train, so move the training work into the step, or judge the claim "
+        "on a GPU"
     )
     return Finding(
         reasons.WORK_AFTER_STEP,
-        f"`after` of arm {arm} issued {watch.most_after} operations next to a replay{of}: {outside} ran outside, and "
-        f"{allowed} may; {decides}",
+        f"`after` of arm {arm} issued {watch.most_after} operations next to a replay{of}: {outside} operations ran "
+        f"outside the replay, but {allowed} are allowed; {decides}",
     )
 
 
@@ -312,7 +315,7 @@ def _after_share(arm: str, work: DeviceWork, share: float) -> Finding | None:
     return Finding(
         reasons.WORK_AFTER_STEP,
         f"`after` of arm {arm} ran kernels, so that {number(spent)} of the device time was spent outside its graphs, "
-        f"and {number(share)} may be: `outside_share_at_most` in its `capture` claim allows more",
+        f"but {number(share)} is allowed: raise `outside_share_at_most` in the arm's `capture` claim to allow more",
     )
 
 
@@ -340,13 +343,13 @@ def _traced(arm: str, capture: CaptureEvidence) -> Finding | None:
     if watch.most_operations >= 2 * usual or 2 * watch.fewest_operations <= usual:
         return Finding(
             reasons.WORK_OUTSIDE_GRAPHS,
-            f"a replay of {arm} is {number(usual)} operations, and its judged steps issued {watch.fewest_operations} "
-            f"to {watch.most_operations} (step {watch.busiest_step})",
+            f"a replay of {arm} consists of {number(usual)} operations, but its judged steps issued "
+            f"{watch.fewest_operations} to {watch.most_operations} operations (the most in step {watch.busiest_step})",
         )
     if watch.fewest_replayed is not None and 2 * watch.fewest_replayed <= usual:
         return Finding(
             reasons.WORK_OUTSIDE_GRAPHS,
-            f"a replay of {arm} is {number(usual)} operations, and one of its judged steps replayed "
+            f"a replay of {arm} consists of {number(usual)} operations, but one of its judged steps replayed only "
             f"{watch.fewest_replayed}",
         )
     return None

@@ -81,7 +81,10 @@ def require_near_ends(
     _require_all(ours, candidate, made)
     alone = sorted(made.tensors.keys() - nudged.tensors.keys())
     if alone:
-        settle(reasons.EVIDENCE_INCONSISTENT, f"{control.start.arm} lacks {len(alone)} tensors: {some(alone)}")
+        settle(
+            reasons.EVIDENCE_INCONSISTENT,
+            f"control {control.start.arm} lacks {len(alone)} tensors that the compared arm has: {some(alone)}",
+        )
     tensors = [
         Tensor(name, apart, moved, size, nudged.tensors[name][0]) for name, (apart, moved, size) in made.tensors.items()
     ]
@@ -108,8 +111,8 @@ def require_near_ends(
     if apart and not any(each.rounding(ratio) < each.moved for each in _parameters(tensors)):
         settle(
             reasons.ENDS_UNDECIDED,
-            f"the control {control.start.arm}, which begins a rounding away from {theirs}, ends so far from it in "
-            "every parameter that an untrained one would not show",
+            f"control {control.start.arm}, which starts a rounding away from {theirs}, ends so far from it in every "
+            "parameter that an untrained parameter would not be noticed",
         )
     # without a measured share of rounding, no tensor counts as within rounding
     within = [each for each in tensors if each not in beyond] if rounding.share else []
@@ -123,7 +126,7 @@ def require_near_ends(
     excused = [each.name for each in beyond]
     if not excused:
         return uncompared
-    rounded = f"; rounding alone may take {counted(len(excused), 'tensor')} as far apart as they end: {some(excused)}"
+    rounded = f"; rounding alone may explain the different ends of {counted(len(excused), 'tensor')}: {some(excused)}"
     return f"{rounded}{uncompared}"
 
 
@@ -146,30 +149,42 @@ def _message(demanded: Ends, ours: str, theirs: str, wrong: list[Tensor]) -> str
     first = wrong[0]
     if first.moved:
         far = (
-            f"take {first.name} to ends that lie {number(first.share)} of {theirs}'s way apart, where "
-            f"{number(demanded.at_most)} is allowed and a rounding at the start makes "
+            f"{first.name} ends with a difference of {number(first.share)} of its movement in {theirs}, where "
+            f"{number(demanded.at_most)} is allowed and a rounding at the start causes "
             f"{number(first.control / first.moved)}"
         )
     else:
-        far = f"{ours} moves {first.name} by {number(first.apart)}, where {theirs} leaves it alone"
-    others = f"; so of {len(wrong)} tensors: {some([each.name for each in wrong])}" if len(wrong) > 1 else ""
-    return f"{ours} and {theirs} have losses within the bound, and {far}{others}"
+        far = f"{ours} moves {first.name} by {number(first.apart)}, but {theirs} does not move it"
+    others = (
+        f"; the bound is exceeded in {len(wrong)} tensors: {some([each.name for each in wrong])}"
+        if len(wrong) > 1
+        else ""
+    )
+    return f"{ours} and {theirs} have losses within the bound, but {far}{others}"
 
 
 def _unexplained(demanded: Ends, ours: str, theirs: str, rounding: Rounding, tensors: list[Tensor]) -> str:
     first, *others = sorted(tensors, key=lambda each: -each.share)
-    more = f"; so of {len(tensors)} tensors: {some([each.name for each in (first, *others)])}" if others else ""
+    more = (
+        f"; the same holds for {len(tensors)} tensors: {some([each.name for each in (first, *others)])}"
+        if others
+        else ""
+    )
     return (
-        f"{ours} and {theirs} have losses within the bound, and {first.name} ends {number(first.share)} of {theirs}'s "
-        f"way apart: within the {number(demanded.at_most)} that are allowed, and further than rounding takes it, "
-        f"which makes {number(rounding.ratio * rounding.share)} of the median parameter's way{more}"
+        f"{ours} and {theirs} have losses within the bound, and {first.name} ends with a difference of "
+        f"{number(first.share)} of its movement in {theirs}: this is within the {number(demanded.at_most)} that are "
+        f"allowed, but more than rounding explains, which causes {number(rounding.ratio * rounding.share)} in the "
+        f"median parameter{more}"
     )
 
 
 def _of(execution: ArmEvidence, arm: str) -> MovedApart:
     found = next((each for each in end_of(execution).moved_apart or [] if each.arm == arm), None)
     if found is None:
-        settle(reasons.EVIDENCE_MISSING, f"how far {execution.start.arm} ended from {arm} was not recorded")
+        settle(
+            reasons.EVIDENCE_MISSING,
+            f"the distance between the ends of {execution.start.arm} and {arm} was not recorded",
+        )
     return found
 
 
@@ -181,7 +196,7 @@ def _require_all(ours: str, candidate: ArmEvidence, made: MovedApart) -> None:
     if lost:
         settle(
             reasons.EVIDENCE_INCONSISTENT,
-            f"at the end of {ours} {len(lost)} tensors were not compared: {some(sorted(lost))}",
+            f"at the end of {ours}, {len(lost)} tensors were not compared: {some(sorted(lost))}",
         )
     if not any(name.startswith("parameters ") for name in made.tensors):
         settle(reasons.EVIDENCE_MISSING, f"no parameter of {ours} was compared at its end")
@@ -211,13 +226,17 @@ def require_all_compared(
     if left:
         settle(
             reasons.ENDS_UNCOMPARED,
-            f"{ours} and {theirs} have losses within the bound, and {ours} ends with none of the name and shape of "
-            f"{counted(len(left), 'tensor')} of {theirs}: {some(left)}; name them alike in both arms' `state`, a flat "
-            "one by its views",
+            f"{ours} and {theirs} have losses within the bound, but for {counted(len(left), 'tensor')} of {theirs}, "
+            f"{ours} has no tensor with the same name and shape at the end: {some(left)}; give these tensors equal "
+            "names in the `state` of both arms; name the parts of a flat tensor by views",
         )
     alone = {theirs: made.missing, ours: own}
-    said = [f"of {whose} {counted(len(names), 'tensor')}: {some(names)}" for whose, names in alone.items() if names]
-    return f"; compared with nothing, for want of one of its name, type and shape, {', '.join(said)}" if said else ""
+    said = [f"{counted(len(names), 'tensor')} of {whose}: {some(names)}" for whose, names in alone.items() if names]
+    return (
+        f"; not compared, because the other arm has no tensor with the same name, type and shape: {', '.join(said)}"
+        if said
+        else ""
+    )
 
 
 def _require_nothing_derived(
@@ -229,8 +248,8 @@ def _require_nothing_derived(
     if derived and not roles_of(end_of(candidate)).keys() - roles_of(end_of(baseline)).keys():
         settle(
             reasons.END_DIFFERS,
-            f"{ours} and {theirs} have losses within the bound, and {ours} ends without "
-            f"{counted(len(derived), 'tensor')} that {theirs} made of its parameters: {some(derived)}",
+            f"{ours} and {theirs} have losses within the bound, but {ours} ends without "
+            f"{counted(len(derived), 'tensor')} that {theirs} computed from its parameters: {some(derived)}",
         )
 
 
@@ -269,7 +288,7 @@ def require_equal_updates(ours: str, candidate: ArmEvidence, theirs: str, baseli
     if apart:
         settle(
             reasons.END_DIFFERS,
-            f"{ours} and {theirs} have losses within the bound, and their optimizers counted different numbers of "
+            f"{ours} and {theirs} have losses within the bound, but their optimizers counted different numbers of "
             f"updates: {some(apart)}",
         )
 
@@ -283,9 +302,9 @@ def _updates_apart(candidate: ArmEvidence, baseline: ArmEvidence) -> Iterator[st
             continue
         if name in mine and name in their:  # compare the values, because the data types may differ
             if mine[name] != their[name]:
-                yield f"{name} ends at {number(mine[name])}, not at {number(their[name])}"
-        elif our_digests[name] != their_digests[name]:  # Python numbers have only a digest, so compare the digests
-            yield f"{name} ends at another number"
+                yield f"{name} ends at {number(mine[name])} in one arm and at {number(their[name])} in the other"
+        elif our_digests[name] != their_digests[name]:  # numbers of Python have only a digest
+            yield f"{name} ends with different numbers"
 
 
 def _digests(state: State | None) -> Digests:

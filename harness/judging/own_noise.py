@@ -183,11 +183,12 @@ def require_unseparated(groups: list[Features], start: Mapping[str, Sketch], our
     seen = _seen(found, groups, start, runs)
     _note(sheet, seen)
     if not sheet.meets("beyond_noise", found.beyond, "at most", 1, "of what noise explains"):
-        how = "scatter more than the baseline's" if found.is_noise else "lie apart from the baseline's"
+        how = "scatter more than the baseline's" if found.is_noise else "differ from the baseline's"
         settle(
             reasons.BEYOND_NOISE,
-            f"{counted(runs, 'run')} of {ours} {how} as no other choice of {runs} of all {2 * runs} does, "
-            f"{number(found.beyond)} times as far as noise explains: {found.feature}",
+            f"{counted(runs, 'run')} of {ours} {how}, further than any other choice of {runs} of all {2 * runs} runs, "
+            "and "
+            f"{number(found.beyond)} times as far as noise explains, most of all in {found.feature}",
         )
     return seen
 
@@ -201,15 +202,18 @@ def require_timed_within_noise(
     """
     runs = [losses(each) for each in (*candidates[:MOST_TIMED], *baselines[:MOST_TIMED])]
     if len(runs) < 2 * RUNS:
-        settle(reasons.TOO_FEW_PROCESSES, f"{len(runs) // 2} processes show too little of the arms' noise; {RUNS} do")
+        settle(
+            reasons.TOO_FEW_PROCESSES,
+            f"{len(runs) // 2} processes are too few to measure the noise of the arms; use {RUNS}",
+        )
     steps = min(map(len, runs))
     series = np.stack([each[:steps] for each in runs])
     found = separation([features_of_series(series, LOSS)])
     if found.beyond > 1:
         settle(
             reasons.BEYOND_NOISE,
-            f"the timed losses of {ours} lie apart from those of {theirs} as no other half of all {len(runs)} does, "
-            f"{number(found.beyond)} times as far as noise explains: {found.feature}",
+            f"the timed losses of {ours} and {theirs} differ more than those of any other two halves of the "
+            f"{len(runs)} processes, {number(found.beyond)} times as much as noise explains: {found.feature}",
         )
 
 
@@ -226,24 +230,28 @@ def require_decided(
     if len(bits) == 1 and not bits >= {_bits(each) for each in candidates.values()}:
         settle(
             reasons.NO_NOISE,
-            f"{theirs} repeats itself in bits, so that there is no noise to judge by, and {ours} differs from it by "
-            "about a rounding",
+            f"{theirs} repeats its bits, so there is no noise to compare with, and {ours} differs from it by about a "
+            "rounding",
         )
     if not seen.seen_way and not _would_see_control(part, seen, run):
         settle(
             reasons.NOISE_HIDES,
-            f"the runs of {theirs} end so far apart in every parameter that an arm which is not trained at all would "
-            "end among them, and no loss shows it",
+            f"the runs of {theirs} end so far apart in every parameter that the end of an untrained arm would lie "
+            "among them, and no loss shows a difference",
         )
     return hidden_by(seen)
 
 
 def hidden_by(seen: OwnNoise, *, gradients: bool = True) -> str:
     """Return the end of a sentence: what was compared, and the differences that the noise would have hidden."""
-    way = "" if seen.hidden_way is None else f" ends that lie {number(seen.hidden_way)} of a parameter's way apart and"
+    way = (
+        ""
+        if seen.hidden_way is None
+        else f" ends that differ by {number(seen.hidden_way)} of a parameter's movement, and"
+    )
     watched = f" {counted(seen.of('gradient '), 'gradient')} and" if gradients else ""
-    ends = f"{watched} {counted(seen.of('end '), 'tensor')} of their ends"
-    return f",{ends}; the noise would hide{way} losses {number(seen.hidden_loss)} apart"
+    ends = f"{watched} {counted(seen.of('end '), 'tensor')} at their ends"
+    return f",{ends}; the noise would hide{way} losses that differ by {number(seen.hidden_loss)}"
 
 
 def _features(part: TrajectoryMatch, runs: Sequence[ArmEvidence]) -> Iterator[Features]:
@@ -262,7 +270,7 @@ def features_of_sketches(sketched: Sequence[Mapping[str, Sketch]]) -> Iterator[F
     if names:
         table = np.array([[each[name] for name in names] for each in sketched])  # shape [runs, features, 6]
         if not np.isfinite(table).all():
-            settle(reasons.NON_FINITE, "a gradient or a tensor of the end is too large for a sum of its numbers")
+            settle(reasons.NON_FINITE, "the sum of a gradient or of a tensor at the end overflows")
         floor = ROUNDINGS * (table[:, :, 0] * table[:, :, 1]).max(axis=0)
         yield Features(names, table[:, :, 2:].reshape(len(sketched), -1), 4, np.maximum(floor, _TINY))
 
@@ -292,7 +300,10 @@ def _sketches(execution: ArmEvidence) -> dict[str, Sketch]:
     """Return the sketches of the recorded gradients and of the state at the end, by name."""
     end = end_of(execution)
     if end.sketches is None:
-        settle(reasons.EVIDENCE_MISSING, f"arm {end.arm} was recorded without the sketches that its noise is seen in")
+        settle(
+            reasons.EVIDENCE_MISSING,
+            f"arm {end.arm} was recorded without the sketches (sums of tensors) that are needed to measure its noise",
+        )
     gradients = {
         f"gradient {tensor.name} of step {each.step}": tensor.sketch
         for each in execution.gradients

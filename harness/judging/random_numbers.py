@@ -33,10 +33,12 @@ OF_NUMBERS = frozenset(
         reasons.RANKS_END_APART,
     }
 )
-# Keep this text short. Of a line that is too long for a message, only the last hundred characters are kept.
-DECIDED_BY = "dropout 0 decides it, or `fallback_random` for a torch.compile; `not_worse` over seeds claims less"
-# size in bytes; any other data type has 1
-_BYTES = {"float64": 8, "int64": 8, "float32": 4, "int32": 4, "float16": 2, "bfloat16": 2, "int16": 2}
+# short, because a line that is too long for a message keeps its last hundred characters
+DECIDED_BY = (
+    "compare with dropout of 0, or set `fallback_random` for torch.compile, to decide the claim; or claim "
+    "`not_worse` over seeds, which is weaker"
+)
+_BYTES = {"float64": 8, "int64": 8, "float32": 4, "int32": 4, "float16": 2, "bfloat16": 2, "int16": 2}  # others: 1
 
 
 def with_other_numbers(judgement: Judgement, part: AnyPart, context: Context) -> Judgement:
@@ -44,7 +46,7 @@ def with_other_numbers(judgement: Judgement, part: AnyPart, context: Context) ->
     drew = drew_otherwise(judgement.reason, part, context)
     if drew is None:
         return judgement
-    message = f"{drew}, which no bound on rounding covers; {judgement.message}; {DECIDED_BY}"
+    message = f"{drew}, whose effect no bound on rounding covers; {judgement.message}; {DECIDED_BY}"
     return instead(judgement, reasons.OTHER_RANDOM_NUMBERS, message, other_random_numbers=drew)
 
 
@@ -104,7 +106,11 @@ def _differ(ours: str, made: Draws, theirs: str, plain: Draws) -> str | None:
         return None
     place = one.common(other)
     drew, instead = (each.operators[place] for each in (one, other))
-    return f"operator {place + 1} that draws in a step is {drew} in arm {ours} and {instead} in arm {theirs}"
+    return (
+        f"the operator number {place + 1} that draws random numbers in a step is {drew} in arm {ours} but "
+        f"{instead} "
+        f"in arm {theirs}"
+    )
 
 
 def _by_unseen_operators(ours: str, made: Draws, theirs: str, plain: Draws) -> str | None:
@@ -113,7 +119,10 @@ def _by_unseen_operators(ours: str, made: Draws, theirs: str, plain: Draws) -> s
     moved = [name for name in hides.generators if name.startswith("torch.")]
     if not moved or _is_seen(hides) or not _is_seen(shows):
         return None
-    return f"step {made.step} of arm {unseen} draws from {moved[0]} by no operator that is seen, unlike arm {seen}"
+    return (
+        f"step {made.step} of arm {unseen} draws random numbers from {moved[0]}, but by no operator that the "
+        f"harness sees, unlike arm {seen}"
+    )
 
 
 def _is_seen(draws: Draws) -> bool:
@@ -129,9 +138,9 @@ def with_other_precision(judgement: Judgement, part: AnyPart, context: Context) 
     ours, theirs = (_fewer_bits(context, arm) for arm in arms)
     if not ours or theirs:
         return judgement
-    types = f"arm {candidate} keeps its optimizer's state as {some(ours)}, of fewer bits than its parameters have"
-    bound = f"and arm {baseline} does not, which no bound on rounding covers"
-    message = f"{types}, {bound}; {judgement.message}; `not_worse` over seeds decides it"
+    types = f"arm {candidate} keeps its optimizer's state as {some(ours)}, in fewer bits than its parameters"
+    bound = f"and arm {baseline} does not; no bound on rounding covers the effect"
+    message = f"{types}, {bound}; {judgement.message}; claim `not_worse` over seeds instead"
     return instead(judgement, reasons.OTHER_PRECISION, message, other_precision=types)
 
 

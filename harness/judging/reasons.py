@@ -264,8 +264,10 @@ def _add(kind: Kind, reasons: dict[str, Reason]) -> None:
     """Add the codes of a kind's row. Raises KindError if a code exists already."""
     for code, (status, explanation) in kind.reasons.items():
         if code in reasons:
-            where, remedy = f"claim kind '{kind.name}'", "rename it, or use the one that is there"
-            raise KindError("a kind's own reason code is not taken", where=where, got=f"'{code}'", remedy=remedy)
+            where, remedy = f"claim kind '{kind.name}'", "rename the code, or use the existing one"
+            raise KindError(
+                "the name of a kind's own reason code must be new", where=where, got=f"'{code}'", remedy=remedy
+            )
         reasons[code] = Reason(code, Status(status), explanation)
 
 

@@ -42,7 +42,7 @@ def require_whole_runs(part: AnyPart, context: Context) -> None:
                 if called != steps and not ended:
                     settle(
                         reasons.EVIDENCE_MISSING,
-                        f"run {view.run_id} has {called} steps of arm {arm}, and its workload has {steps}",
+                        f"run {view.run_id} has {called} steps of arm {arm}, but its workload has {steps}",
                     )
 
 
@@ -127,14 +127,14 @@ def _is_undecided_but_captured(judgement: Judgement) -> bool:
 
 
 def not_in_contract(contract: str, claim: str, workload: str) -> Verdict:
-    """Return the verdict of a unit that was run under another contract and is missing from the judging contract."""
-    judgement = Sheet().conclude(reasons.NOT_IN_CONTRACT, "the contract that it is judged by has no such unit")
+    """Return the verdict of a unit that was run under another contract and is missing from the one that judges."""
+    judgement = Sheet().conclude(reasons.NOT_IN_CONTRACT, "the contract that judges the evidence has no such unit")
     return Verdict(contract=contract, claim=claim, workload=workload, **dict(judgement))
 
 
 def of_another_contract(contract: Contract, claim: AnyClaim, workload: str, difference: str) -> Verdict:
     """Return the verdict of a unit whose runs differ from what the contract demands. difference: names what differs."""
-    message = f"what was run is not what the contract says: {difference}"
+    message = f"the run was made with settings that differ from the contract's: {difference}"
     judgement = Sheet(claim.mechanism).conclude(reasons.EVIDENCE_OF_ANOTHER_CONTRACT, message)
     return Verdict(contract=contract.id, claim=claim.id, workload=workload, **dict(judgement))
 
@@ -183,7 +183,7 @@ def _worst_rank(judged: Sequence[Judgement]) -> Judgement:
     if worst.status is Status.PASS:
         added, message = {"ranks": Figure(value=len(judged))}, f"at each of {len(judged)} ranks: {worst.message}"
     else:
-        added, message = {"rank": Figure(value=rank)}, f"rank {rank} of {len(judged)}: {worst.message}"
+        added, message = {"rank": Figure(value=rank)}, f"at rank {rank} of {len(judged)}: {worst.message}"
     return worst.model_copy(update={"message": message, "figures": {**worst.figures, **added}})
 
 
@@ -209,9 +209,14 @@ def _settle_without_dtype(path: str, candidate: str, context: Context) -> NoRetu
         context.sound_runs(probe)
     run = next((run for run in context.runs if candidate in run.arms or candidate in run.failed), None)
     if run is None:
-        settle(reasons.EVIDENCE_MISSING, f"`{path}` depends on a data type, and no evidence states that of {candidate}")
+        settle(
+            reasons.EVIDENCE_MISSING,
+            f"`{path}` depends on a data type, but no evidence states the data type of {candidate}",
+        )
     executed(run, candidate)
-    settle(reasons.CAPABILITY_MISSING, f"`{path}` depends on a data type, and {candidate}'s system states no `dtype`")
+    settle(
+        reasons.CAPABILITY_MISSING, f"`{path}` depends on a data type, but the system of {candidate} states no `dtype`"
+    )
 
 
 def _composite(claim: CompositeClaim, context: Context) -> Judgement:

@@ -40,7 +40,9 @@ class Bounds:
     def __str__(self) -> str:
         words = [] if self.absolute is None else [number(self.absolute)]
         words += [] if self.relative is None else [f"{number(self.relative)} times the baseline's value"]
-        rounding = f", and than the {number(self.floor)} that rounding makes of its terms" if self.floor else ""
+        rounding = (
+            f", and more than the {number(self.floor)} that rounding of the summed terms causes" if self.floor else ""
+        )
         return " or ".join(words) + rounding
 
 
@@ -180,7 +182,7 @@ def require_same_work(executions: Mapping[str, ArmEvidence], sheet: Sheet) -> No
     for name, execution in others:
         ours, theirs = len(execution.series.loss), len(reference.series.loss)
         if ours != theirs:
-            settle(reasons.UNEQUAL_LENGTHS, f"{name} has {ours} steps and {reference_name} {theirs}")
+            settle(reasons.UNEQUAL_LENGTHS, f"{name} has {ours} steps, but {reference_name} has {theirs}")
     for name, execution in others:
         _require_equal_work(name, execution, reference_name, reference, sheet)
 
@@ -199,8 +201,8 @@ def require_same_code(executions: Mapping[str, ArmEvidence]) -> None:
         name, places = next(iter(recorded.items()))
         settle(
             reasons.RAN_AS_WRITTEN,
-            f"the step of {name} runs compiled code ({some(places, 3)}), and its recording holds that code as it is "
-            "written: how a captured step compares is seen with CUDA graphs alone",
+            f"the step of {name} runs compiled code ({some(places, 3)}), but the recording without a GPU holds the "
+            "uncompiled operators; only CUDA graphs show how a captured step compares",
         )
 
 
@@ -211,7 +213,7 @@ def require_same_parameters(executions: Mapping[str, ArmEvidence]) -> None:
         ours, theirs = execution.start.trainable_names, reference.start.trainable_names
         apart = names_apart(name, ours, reference_name, theirs)
         if apart and execution.start.trainable_digest != reference.start.trainable_digest:
-            settle(reasons.UNEQUAL_START, f"{name} and {reference_name} train parameters of different names: {apart}")
+            settle(reasons.UNEQUAL_START, f"{name} and {reference_name} train parameters with different names: {apart}")
 
 
 def names_apart(name: str, ours: Sequence[str] | None, reference_name: str, theirs: Sequence[str] | None) -> str:
@@ -227,7 +229,7 @@ def _require_equal_work(
 ) -> None:
     ours, theirs = execution.series, reference.series
     apart = names_apart(name, end_of(execution).input_names, reference_name, end_of(reference).input_names)
-    names = f"; their inputs have different names: {apart}" if apart else ""
+    names = f"; the inputs have different names: {apart}" if apart else ""
     tokens = first_true(np.asarray(ours.tokens) != np.asarray(theirs.tokens))
     batches = first_unequal(ours.batch_digest, theirs.batch_digest)
     if tokens is not None and (batches is None or tokens <= batches):
@@ -235,15 +237,15 @@ def _require_equal_work(
         sheet.figure("first_unequal_step", tokens, "step")
         settle(
             reasons.UNEQUAL_TOKENS,
-            f"at step {tokens}, {name} worked on {int(ours.tokens[tokens])} tokens "
-            f"and {reference_name} on {int(theirs.tokens[tokens])}{names}",
+            f"at step {tokens}, {name} worked on {int(ours.tokens[tokens])} tokens, but {reference_name} on "
+            f"{int(theirs.tokens[tokens])}{names}",
         )
     if batches is not None:
         sheet.figure("first_unequal_step", batches, "step")
         settle(
             reasons.UNEQUAL_BATCHES,
-            f"at step {batches}, {name} read another batch than {reference_name} "
-            f"({ours.batch_digest[batches]} and {theirs.batch_digest[batches]}){names}",
+            f"at step {batches}, {name} and {reference_name} read different batches ({ours.batch_digest[batches]} and "
+            f"{theirs.batch_digest[batches]}){names}",
         )
 
 
@@ -297,7 +299,7 @@ def require_equal(
         settle(
             reasons.DIFFERS,
             f"the {called(metric)} of {names} differ at {found.differing} of {found.steps} steps, first at step "
-            f"{found.first_differing}, by at most {number(found.largest)} (step {found.largest_step}){noise}",
+            f"{found.first_differing}, by at most {number(found.largest)} (at step {found.largest_step}){noise}",
         )
     sizes = (
         ("max_abs_difference", found.largest, bounds.absolute, metric),
@@ -310,8 +312,8 @@ def require_equal(
     ):
         settle(
             reasons.EXCEEDS_TOLERANCE,
-            f"the {called(metric)} of {names} differ by up to {number(found.largest)} (step {found.largest_step}), "
-            f"more than {bounds}, first at step {found.first_exceeding}{noise}",
+            f"the {called(metric)} of {names} differ by up to {number(found.largest)} (at step {found.largest_step}), "
+            f"which is more than {bounds}, first at step {found.first_exceeding}{noise}",
         )
 
 

@@ -118,7 +118,10 @@ class Sheet:
             return self._open
         empty = sorted(name for name, number in self.denominators.items() if number <= 0)
         if empty or not self.denominators:
-            settle(reasons.VACUOUS_NOTHING_COMPARED, f"nothing was compared: {', '.join(empty) or 'nothing'} counted 0")
+            settle(
+                reasons.VACUOUS_NOTHING_COMPARED,
+                f"nothing was compared: the evidence holds 0 {', '.join(empty) or 'values'}",
+            )
         return self.conclude(reasons.HELD, message)
 
 
@@ -134,7 +137,7 @@ def require_steps(steps: int, demanded: int, sheet: Sheet, message: str = "") ->
     """Note how many steps were run; raise FAIL if they are fewer than demanded."""
     sheet.figure("steps_run", steps, "steps")
     if not sheet.meets("steps_run", steps, "at least", demanded, "steps", beside=True):
-        settle(reasons.VACUOUS_STEPS, message or f"{steps} steps were compared, {demanded} are demanded")
+        settle(reasons.VACUOUS_STEPS, message or f"{steps} steps were compared, but {demanded} are required")
 
 
 def concluded(judge: Callable[[Sheet], Judgement], mechanism: str | None) -> Judgement:

@@ -37,13 +37,13 @@ def unread_apart(executions: Mapping[str, ArmEvidence], sheet: Sheet, *, kind: s
         alone[name] = [each for each in apart if each not in other]
         number += len(apart)
         for whose, names in alone.items():
-            said += [f"{whose} alone keeps {_counted(names, roles)}"] if names else []
+            said += [f"only {whose} keeps {_counted(names, roles)}"] if names else []
             mixed = [each for each in names if roles[each] == "mixed"]
             if bits and mixed and not (ours.replays or theirs.replays):
                 sheet.leave_open(
                     reasons.ENDS_UNCOMPARED,
-                    f"{whose} alone keeps {_counted(mixed, roles)}, made of parameters and batches, and no step seen "
-                    "reads it: keep it in both arms, or in none",
+                    f"only {whose} keeps {_counted(mixed, roles)}, computed from parameters and batches, and no "
+                    "watched step reads this state: keep it in both arms, or in neither",
                 )
         changed = [each for each in apart if each in mine and each in other]
         said += (
@@ -53,8 +53,9 @@ def unread_apart(executions: Mapping[str, ArmEvidence], sheet: Sheet, *, kind: s
         if unseen:
             sheet.leave_open(
                 reasons.ENDS_UNCOMPARED,
-                f"{name} and {reference_name} end apart in {_counted(unseen, roles)}, and no step that was followed "
-                "shows what it is made of: make it before the first step, or name it in `state` of both arms",
+                f"{name} and {reference_name} end with different values of {_counted(unseen, roles)}, and no watched "
+                "step shows from which tensors this state is computed: create it before the first step, or name it in "
+                "the `state` of both arms",
             )
     if number:
         sheet.figure("unread_apart", number, "tensors")

@@ -144,7 +144,7 @@ def test_a_trajectory_verdict_within_a_bound_states_the_distance_of_end_states(t
     distance = verdict.figures["end_max_abs_difference"].value
     assert isinstance(distance, float)
     assert 0.01 < distance < 1
-    assert f"end up to {distance:.3g} apart" in verdict.message
+    assert f"parameters differ by up to {distance:.3g} at the end" in verdict.message
 
 
 def test_nothing_non_finite_passes_within_a_bound(tmp_path: Path) -> None:

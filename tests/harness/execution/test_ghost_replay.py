@@ -148,5 +148,5 @@ def test_device_work_after_a_step_needs_a_declared_limit_and_may_not_train(
     """Each of the systems trains, or averages 4 tensors 16 times: 64 operations."""
     verdict = verdict_on(f"ghost_systems:{name}", tmp_path / "run", **declared)
     assert verdict.reason == reason, verdict.message
-    trains = "nothing shows that its replays alone train" if name == "TrainsAfterwards" else "issued 64 operations"
+    trains = "nothing shows that the replays alone train" if name == "TrainsAfterwards" else "issued 64 operations"
     assert reason != "work_after_step" or trains in verdict.message

@@ -133,12 +133,12 @@ ASKED = {
     (
         "unequal_start",
         "WITHIN",
-        "train parameters of different names: only a has b",
+        "train parameters with different names: only a has b",
     ): "`parameters` names what is trained",
     ("unequal_start", "WITHIN", f"{OF_A_START}optimizer group0.lr"): "the arms train by other settings",
     ("unequal_start", "WITHIN", f"{OF_A_START}optimizer group0.fused_kernel"): "a setting of the optimizer is another",
     ("unequal_start", "WITHIN", f"{OF_A_START}optimizer opt.group12.mode, optimizer group1.mode"): "a setting of the",
-    ("unequal_start", "WITHIN", f"{OF_A_START}tensors average.0 (in baseline plain alone)"): "one arm keeps state",
+    ("unequal_start", "WITHIN", f"{OF_A_START}tensors average.0 (only in baseline plain)"): "one arm keeps state",
     ("unequal_start", "WITHIN", f"{OF_A_START}buffers 1.running_mean"): "the arms start from other weights",
 }
 

@@ -191,9 +191,11 @@ def dropped(found, wanted):
 def test_a_capture_that_draws_different_random_numbers_stays_undecided(frozen: dict[str, str], project: Path) -> None:
     line, contract = init(project, "pass", at_import=DRAWN + DROPPED, loss="dropped", **frozen)
     compares, _, undecided = line.partition("; undecided: ")
-    assert compares.startswith("compares: within rounding, since arm captured alone ran aten.lt, aten.rand, and ")
-    assert undecided.startswith("TRAIN-SAME, since operator 1 that draws in a step is aten.rand of ")
-    assert "dropout 0 decides it" in undecided
+    assert compares.startswith("compares: within rounding, since only arm captured ran aten.lt, aten.rand, and ")
+    assert undecided.startswith(
+        "TRAIN-SAME, since the operator number 1 that draws random numbers in a step is aten.rand of "
+    )
+    assert "compare with dropout of 0" in undecided
     equality = {claim.id: claim.value_at("equality") for claim in contract.claims if claim.kind != "capture"}
     assert equality["TRAIN-SAME"] == equality["TRAIN-GRADIENTS"] == "within"
     code, printed = verified(project)
@@ -249,8 +251,11 @@ def test_a_step_that_compiles_its_own_dropout_is_undecided_until_it_draws_like_t
     assert "Traceback" not in errors
     assert f"{answer:>9}  optimized, trains the same " in printed
     [compares] = [line for line in printed.splitlines() if line.startswith("compares: ")]
-    why = "; undecided: TRAIN-WITHIN, since operator 1 that draws in a step is aten.randint of int64 1 in arm optimized"
-    assert (why in compares, "`fallback_random` for a torch.compile" in compares) == (answer == "undecided",) * 2
+    why = (
+        "; undecided: TRAIN-WITHIN, since the operator number 1 that draws random numbers in a step is aten.randint "
+        "of int64 1 in arm optimized"
+    )
+    assert (why in compares, "`fallback_random` for torch.compile" in compares) == (answer == "undecided",) * 2
 
 
 def test_a_step_that_does_not_run_here_gets_a_bitwise_contract_without_repeatability(project: Path) -> None:

@@ -76,7 +76,7 @@ def test_unequal_frozen_parameters_are_reported_by_form_or_as_values() -> None:
         (
             {"optimizer": {"group0.lr": "y"}, "buffers": {"mean": "x"}, "tensors": {"ema": "e"}},
             {"optimizer group0.lr": 0.01},
-            "state: tensors ema (in ours alone), buffers mean, optimizer group0.lr (0.01 in ours, 0.1 in theirs)",
+            "state: tensors ema (only in ours), buffers mean, optimizer group0.lr (0.01 in ours, 0.1 in theirs)",
         ),
     ],
 )

@@ -140,7 +140,7 @@ def test_equal_noisy_arms_pass_and_the_message_states_the_hidden_distance(noisy:
     assert found.denominators["runs_per_arm"] == 5
     assert found.figures["gradients"].value == 4 * 6
     assert 0 < float(found.figures["hidden_end_distance"].value) < 1e-4  # type: ignore[arg-type]
-    assert "the noise would hide ends that lie" in found.message
+    assert "the noise would hide ends that differ by" in found.message
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,8 @@ def test_a_different_random_operator_leaves_equality_undecided_and_is_named() ->
     verdict = trajectory(drew(wrong(), captured=[[MASK, MASKED]]), plain)
     assert (verdict.status, verdict.reason) == (Status.INCONCLUSIVE, "other_random_numbers")
     assert verdict.figures["other_random_numbers"].value == (
-        f"operator 2 that draws in a step is {MASKED} in arm graphed and {PLAIN} in arm ungraphed"
+        f"the operator number 2 that draws random numbers in a step is {MASKED} in arm graphed but {PLAIN} in arm "
+        "ungraphed"
     )
     assert "fallback_random" in verdict.message
 
@@ -62,7 +63,7 @@ def test_a_difference_without_differing_random_numbers_is_a_failure(candidate: A
 def test_random_numbers_drawn_by_an_unseen_kernel_leave_equality_undecided() -> None:
     verdict = trajectory(drew(wrong()), drew(arm("ungraphed"), MASK, PLAIN))
     assert verdict.reason == "other_random_numbers"
-    assert "draws from torch.cpu by no operator that is seen" in verdict.message
+    assert "draws random numbers from torch.cpu, but by no operator that the harness sees" in verdict.message
 
 
 def test_arms_that_draw_without_operators_are_judged_by_their_losses() -> None:

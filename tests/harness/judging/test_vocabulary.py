@@ -108,7 +108,7 @@ def test_a_settled_judgement_prints_its_reason_and_message() -> None:
 
 @pytest.mark.parametrize(
     ("denominators", "what"),
-    [({}, "nothing"), ({"tensors": 0, "steps": 1}, "tensors"), ({"tensors": 0, "groups": 0}, "groups, tensors")],
+    [({}, "values"), ({"tensors": 0, "steps": 1}, "tensors"), ({"tensors": 0, "groups": 0}, "groups, tensors")],
 )
 def test_a_denominator_of_zero_is_named_in_the_message(denominators: dict[str, int], what: str) -> None:
     def judge(sheet: Sheet) -> Judgement:
@@ -116,7 +116,7 @@ def test_a_denominator_of_zero_is_named_in_the_message(denominators: dict[str, i
             sheet.count(name, number)
         return sheet.held("fine")
 
-    assert concluded(judge, None).message == f"nothing was compared: {what} counted 0"
+    assert concluded(judge, None).message == f"nothing was compared: the evidence holds 0 {what}"
 
 
 @pytest.mark.parametrize(

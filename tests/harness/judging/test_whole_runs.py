@@ -39,7 +39,7 @@ def test_a_run_with_more_or_fewer_steps_than_its_workload_is_an_evidence_error(
     for judged in trained:
         verdict = with_steps(judged, more).verdict()
         assert (verdict.reason, verdict.status) == ("evidence_missing", "ERROR"), verdict.message
-        assert "and its workload has" in verdict.message
+        assert "but its workload has" in verdict.message
 
 
 def ended(judged: Any) -> bool:

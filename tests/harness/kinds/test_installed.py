@@ -78,7 +78,11 @@ def test_a_packages_kind_comes_after_the_harness_own(install: Install) -> None:
 
 def test_a_reason_code_that_is_taken_is_refused(install: Install) -> None:
     install(ROW.format("name='odd', reasons={'differs': ('FAIL', 'Another meaning.')}"))
-    with pytest.raises(KindError, match=r"claim kind 'odd': a kind's own reason code is not taken; found 'differs'"):
+    with pytest.raises(
+        KindError,
+        match=r"claim kind 'odd': the name of a kind's own reason code must be new; found "
+        r"'differs'",
+    ):
         reasons.reason_of("unheard_of")
 
 
