@@ -29,7 +29,7 @@ def _refuse_to_start(error: BaseException) -> None:
 
     Escape the text here, because the module that usually escapes texts may be the one that cannot be imported.
     """
-    text = f"error: the harness does not start: {type(error).__name__}: {error}"
+    text = f"error: the harness cannot start: {type(error).__name__}: {error}"
     line = "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in text).replace("##", "#\\x23")
     sys.stderr.write(f"{line}\n")
     sys.exit(12)  # the value of ExitCode.ERROR, which is not imported here because its import may be what failed

@@ -28,7 +28,7 @@ class BoundedModel(BaseModel):
     @classmethod
     def _few_keys(cls, value: Any) -> Any:
         if isinstance(value, dict) and len(value) > MOST_KEYS:
-            raise ValueError(f"{len(value)} keys, where at most {MOST_KEYS} can be known")
+            raise ValueError(f"{len(value)} keys, but at most {MOST_KEYS} keys are allowed")
         return value
 
     @classmethod

@@ -78,7 +78,7 @@ def lint_together(contracts: Sequence[LoadedContract]) -> list[Finding]:
         for index, claim in enumerate(loaded.contract.claims):
             other = first.setdefault(claim.id, loaded)
             if other is not loaded:
-                message = f"claim '{claim.id}' is in contract '{other.contract.id}', too: `--claim` means both"
+                message = f"claim '{claim.id}' is also in contract '{other.contract.id}', so `--claim` selects both"
                 findings.append(Finding("warning", loaded.where("claims", index, "id"), message))
     return findings
 
@@ -105,7 +105,7 @@ def _describe_all(loaded: LoadedContract, describe: Describe) -> tuple[dict[str,
         try:
             descriptions[system] = describe(system)
         except HarnessError as error:
-            findings.append(Finding("error", where, f"cannot describe '{system}': {error}"))
+            findings.append(Finding("error", where, f"the system '{system}' cannot be described: {error}"))
     return descriptions, findings
 
 
@@ -122,7 +122,7 @@ def _arms(loaded: LoadedContract, descriptions: Mapping[str, SystemDescription])
         description = descriptions[system]
         if arm.capture not in description.captures:
             known = ", ".join(sorted(description.captures))
-            message = f"'{system}' does not know `capture: {arm.capture}`; it knows: {known}"
+            message = f"'{system}' does not support `capture: {arm.capture}`; it supports: {known}"
             yield Finding("error", loaded.where("arms", name, "capture"), message)
         for option, value in arm.settings().items():
             if message := option_error("arm option", option, value, description.arm_options):
@@ -156,17 +156,19 @@ def _claims(
             continue
         where = loaded.where("claims", index, "id")
         if not claim.falsified_by:
-            yield Finding("warning", where, f"claim '{claim.id}' names no fault: nothing shows that it could fail")
+            yield Finding(
+                "warning", where, f"claim '{claim.id}' names no fault, so nothing shows that the claim could fail"
+            )
         for number, part in enumerate(parts_of(claim)):
             here = ("claims", index, *(("parts", number) if isinstance(claim, CompositeClaim) else ()))
             if not has_judge(part.kind):
-                message = f"judge_missing: nothing judges '{part.kind}' yet, so '{claim.id}' will be NOT_RUN"
+                message = f"judge_missing: no judge is installed for '{part.kind}', so '{claim.id}' will be NOT_RUN"
                 yield Finding("warning", loaded.where(*here, "kind"), message)
             for field, message in (*_twin_arms(loaded, part), *_captured_plain_arm(loaded, part), *_meaningless(part)):
                 yield Finding("warning", loaded.where(*here, *field.split(".")), message)
             for path in part.idle():
-                asked = f"`{path}: {part.value_at(path)}` asks for nothing"
-                message = f"{asked}, since every run meets it: leave it out, or demand more"
+                asked = f"`{path}: {part.value_at(path)}` requires nothing"
+                message = f"{asked}, because every run meets it: leave it out, or require more"
                 yield Finding("warning", loaded.where(*here, *path.split(".")), message)
             for problem in dict.fromkeys(problem for one in part.variants() for problem in one.undecidable()):
                 yield Finding("error", loaded.where(*here, *problem.path), problem.rule)
@@ -186,7 +188,7 @@ def _meaningless(part: AnyPart) -> Iterator[tuple[str, str]]:
     variants = [one for one in part.variants() if _LARGE.search(one.model_dump_json())]
     found = dict(pair for one in variants for pair in beyond(one.model_dump(), ""))
     yield from (
-        (path, f"`{path}: {value}` is beyond every number of a float32: write what would be wrong")
+        (path, f"`{path}: {value}` is larger than any float32: write a bound that a wrong value could exceed")
         for path, value in found.items()
     )
 
@@ -211,7 +213,10 @@ def _numbers_of(loaded: LoadedContract, index: int, offered: Mapping[str, FaultD
     claim = loaded.contract.claims[index]
     for position, fault in enumerate(claim.falsified_by):
         if fault in offered and (left_out := left_out_for(claim, offered[fault])):
-            message = f"fault '{fault}' breaks `{left_out}`, which '{claim.id}' does not demand: it will survive"
+            message = (
+                f"fault '{fault}' breaks `{left_out}`, but '{claim.id}' does not set this field, so the fault "
+                "will survive the drill"
+            )
             yield Finding("warning", loaded.where("claims", index, "falsified_by", position), message)
     for number in unbroken(claim, offered):
         here = ("claims", index, *(("parts", number.part) if isinstance(claim, CompositeClaim) else ()))
@@ -233,7 +238,7 @@ def _faults(loaded: LoadedContract, index: int, descriptions: Mapping[str, Syste
             yield Finding("error", where, message)
         elif expectation_for(claim, offered[fault]) is None:
             kinds = ", ".join(sorted({part.kind for part in parts_of(claim)}))
-            message = f"fault '{fault}' declares nothing for '{claim.id}' ({kinds}), so no drill could judge it"
+            message = f"fault '{fault}' declares no verdict for '{claim.id}' ({kinds}), so no drill could judge it"
             yield Finding("error", where, message)
 
 
@@ -260,12 +265,13 @@ def lint_drill(loaded: LoadedContract, records: Sequence[DrillRecord]) -> list[F
     findings = []
     older = [(row, record) for row, record in last if record.contracts.get(contract.id) != loaded.digest]
     if newest.contracts[contract.id] != loaded.digest:
-        message = f"the contract has changed since its last drill ({newest.recorded_at}): drill it again"
+        message = f"the contract has changed since its last drill ({newest.recorded_at}): run the drill again"
         findings.append(Finding("warning", loaded.where("id"), message))
     elif older:
         (row, record), count = older[0], len(older)
         message = (
-            f"{count} of its drilled faults are older than the contract: '{row.fault}' ({record.recorded_at}) first"
+            f"{count} recorded drills of its faults are older than the contract, first of '{row.fault}' "
+            f"({record.recorded_at}): run the drill again"
         )
         findings.append(Finding("warning", loaded.where("id"), message))
     for row, record in last:
@@ -282,7 +288,7 @@ def lint_rules(loaded: LoadedContract, claims: Collection[str] | None = None) ->
     """
     current = current_rules()
     if in_order(loaded.contract.rules) > in_order(current):
-        message = f'this harness knows the rules up to {current}: write `rules: "{current}"`'
+        message = f'this harness knows the rules up to version {current}: write `rules: "{current}"`'
         yield Finding("warning", loaded.where("rules"), message)
     for concern in newer_rules(loaded, claims):
         rule = concern.rule
@@ -291,8 +297,8 @@ def lint_rules(loaded: LoadedContract, claims: Collection[str] | None = None) ->
         into = {"arms": f"into {arms}", "contract": "into the contract"}.get(rule.into, "there")
         into = f"into each {rule.into}" if into == "there" and len(concern.places) > 1 else into
         message = (
-            f"by a rule of {rule.version}, {', '.join(concern.claims)} can end {can_be}, where {rule.when}: "
-            f'write `{rule.write}` {into}, or `rules: "{current}"` if that is not so here'
+            f"under the rules of version {rule.version}, {', '.join(concern.claims)} can end {can_be} if {rule.when}: "
+            f'write `{rule.write}` {into}, or `rules: "{current}"` if this does not happen here'
         )
         yield Finding("note", loaded.where(*next(iter(concern.places))), message)
 
@@ -310,8 +316,8 @@ def lint_power(loaded: LoadedContract, timings: Iterable[LastTiming]) -> Iterato
         power = timing.recorded.power(timing.part, true_ratio)
         if power < POWERLESS:
             message = (
-                f"by the noise of {timing.run} on {timing.workload}, a true ratio of {true_ratio:.3g} is decided with "
-                f"a chance of {100 * power:.0f} %: use more processes, or a quieter machine"
+                f"with the noise of {timing.run} on {timing.workload}, a true ratio of {true_ratio:.3g} is "
+                f"decided with a probability of {100 * power:.0f} %: use more processes, or a quieter machine"
             )
             yield Finding("warning", places[timing.claim], message)
 
@@ -327,10 +333,13 @@ def _twin_arms(loaded: LoadedContract, part: AnyPart) -> Iterator[tuple[str, str
             continue
         same = f"arms '{one}' and '{other}' have the same settings"
         if (first, second) == ("candidate", "baseline"):
-            by_commits = "`harness verify --baseline REF` compares two commits by them; without it the claim is not run"
+            by_commits = "without `harness verify --baseline REF`, which compares two commits, the claim is not run"
             yield first, f"{same}: {by_commits}"
         else:
-            yield second, f"{same}: `{second}` is `{first}` by another name, and shows nothing"
+            yield (
+                second,
+                f"{same}: `{second}` is the same as `{first}` under another name, so the comparison shows nothing",
+            )
 
 
 def _captured_plain_arm(loaded: LoadedContract, part: AnyPart) -> Iterator[tuple[str, str]]:
@@ -340,8 +349,8 @@ def _captured_plain_arm(loaded: LoadedContract, part: AnyPart) -> Iterator[tuple
     if field is None or name is None or loaded.contract.arms[name].capture == "none":
         return
     capture = loaded.contract.arms[name].capture
-    wrong = "what both captures do wrong alike shows nowhere"
-    yield field, f"`{field}` is the plain arm, and '{name}' says `capture: {capture}`: {wrong}"
+    wrong = "a fault that both captures share would not be noticed"
+    yield field, f"`{field}` must be the plain arm, but '{name}' has `capture: {capture}`: {wrong}"
 
 
 def refuse_lint_errors(

@@ -22,7 +22,7 @@ from harness.evidence.environment_records import CommitFacts, TwoCommits
 from harness.evidence.sources import OF_A_CALL
 from harness.platform.paths import add_working_directory
 
-RULE = "--baseline takes a commit of the repository in which the system lies"
+RULE = "--baseline must name a commit of the repository that contains the system"
 _POINTER = b"version https://git-lfs.github.com/spec/"
 _SUBMODULE = "160000"  # git's file mode of a submodule, an entry that names a commit of another repository
 MOST_NAMED = 5
@@ -55,7 +55,7 @@ class Repository:
         try:
             return _git(self.root, "rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
         except GitFailed as error:
-            remedy = f"fetch it first (`git fetch origin {name}`; in CI, check out with the whole history)"
+            remedy = f"fetch the commit first (`git fetch origin {name}`; in CI, check out the whole history)"
             raise UsageError(RULE, where=str(self.root), got=f"no commit `{name}`", remedy=remedy) from error
 
     def facts(self, commit: str) -> CommitFacts:
@@ -168,11 +168,11 @@ def checked_out(name: str, systems: Sequence[str], reports: Path, *, named: str 
     repositories = {Repository.around(home): system for system, home in homes.items()}
     if len(repositories) > 1:
         got = ", ".join(f"{system} in {repository.root}" for repository, system in repositories.items())
-        raise UsageError("--baseline compares two commits of one repository", got=got)
+        raise UsageError("--baseline can compare only two commits of the same repository", got=got)
     [repository] = repositories
     for system, home in homes.items():
         if installed(home, repository.root) or repository.ignores(home):
-            raise UsageError(RULE, where=system, got=f"its module in {home}, which no commit holds", remedy=_IN_TREE)
+            raise UsageError(RULE, where=system, got=f"a module in {home}, which belongs to no commit", remedy=_IN_TREE)
     baseline = repository.facts(repository.commit(name)).model_copy(update={"named": named or name})
     candidate = repository.facts(repository.commit("HEAD")).model_copy(
         update={"changes": repository.changes(reports.resolve())}

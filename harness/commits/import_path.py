@@ -64,10 +64,11 @@ class ImportPath:
 
     def _error(self, system: str, got: str) -> SystemResolutionError:
         return SystemResolutionError(
-            f"under --baseline a system and what it imports of its repository come from {self.commit[:12]}",
+            "under --baseline, a system and everything that it imports from its repository must come from "
+            f"{self.commit[:12]}",
             where=system,
             got=got,
-            remedy="import it by its name, not by a path or an import hook that names the working tree",
+            remedy="import the module by its name, and not by a path or an import hook that leads to the working tree",
         )
 
 

@@ -44,7 +44,7 @@ def _not_blank(text: str) -> str:
 
 def _in_words(text: str) -> str:
     if not says_something(text):
-        raise PydanticCustomError("no_reason", "Input should be the reason, in words of yours")
+        raise PydanticCustomError("no_reason", "Input should be a reason in your own words")
     return text
 
 
@@ -143,12 +143,12 @@ class CountsSteps:
 ArmName = Annotated[Name, NamesArm(), NoDemand("names an arm")]
 OptionalArm = Annotated[Name | None, NamesArm(), NoDemand("names an arm")]
 StepsCompared = Annotated[Count, Demand("vacuous_steps"), CountsSteps()]
-MEASURED = NoDemand("how much is measured: fewer are an ERROR")
-CONFIDENCE = NoDemand("how sure a PASS and a FAIL are; between them the verdict is INCONCLUSIVE")
+MEASURED = NoDemand("states how much is measured; fewer measurements are an ERROR")
+CONFIDENCE = NoDemand("states how sure a PASS and a FAIL are; results in between are INCONCLUSIVE")
 ComparedSteps = Annotated[
     list[Natural],
     Field(min_length=1),
-    NoDemand("chooses the steps that are compared; one without gradients is an ERROR"),
+    NoDemand("chooses the steps that are compared; a step without gradients is an ERROR"),
     CountsSteps(),
 ]
 _Mark = TypeVar("_Mark")
@@ -317,9 +317,9 @@ class Judged(Strict):
             path, value = tuple(field.split(".")), self.value_at(field)
             for position, step in enumerate(value if isinstance(value, list) else ()):
                 if step >= steps:
-                    yield (*path, position), f"step {step} is one of the workload's steps, counted from 0"
+                    yield (*path, position), f"step {step} must be one of the workload's steps, counted from 0"
             if isinstance(value, int) and value > steps:
-                yield path, f"`{field}` ({value}) is within the workload's steps"
+                yield path, f"`{field}` ({value}) must not exceed the workload's steps"
 
     def undecidable(self) -> Iterator[Problem]:
         """Yield a problem for each requirement that no evidence could decide. Paths are within this judgement."""

@@ -56,9 +56,9 @@ class Case(Strict):
     @model_validator(mode="after")
     def _asks_something(self) -> Case:
         if self.conditions() == Conditions():
-            refuse("a case has a condition: `workload`, `gpu`, `capability`, `capability_at_least` or `dtype`")
+            refuse("a case must have a condition: `workload`, `gpu`, `capability`, `capability_at_least` or `dtype`")
         if self.capability is not None and self.capability_at_least is not None:
-            refuse("say either `capability` or `capability_at_least`", "capability")
+            refuse("give either `capability` or `capability_at_least`", "capability")
         return self
 
     def conditions(self) -> Conditions:
@@ -169,7 +169,9 @@ class Bounds:
             choices = tuple(_choice(one.cases, situation) for one in found)
             sets.setdefault(choices, set()).add(situation.workload)
         if len(sets) > MOST_SETS:
-            self._too_many(found, f"the bounds of a claim combine to at most {MOST_SETS} sets of numbers", len(sets))
+            self._too_many(
+                found, f"the bounds of a claim must combine to at most {MOST_SETS} sets of numbers", len(sets)
+            )
         for at, one in enumerate(found):
             for case in set(range(len(one.cases))) - {choices[at] for choices in sets}:
                 self._never_wins(one, case, workloads)
@@ -186,24 +188,28 @@ class Bounds:
         gpus: list[str | None] = [None, *words, *together]
         number = len(workloads) * len(gpus) * (1 + len(capabilities)) * (1 + len(dtypes))
         if number > MOST_SITUATIONS:
-            rule = f"the conditions of a claim tell at most {MOST_SITUATIONS} situations apart"
+            rule = f"the conditions of a claim must distinguish at most {MOST_SITUATIONS} situations"
             return self._too_many(found, rule, number)
         for workload, gpu, capability, dtype in product(workloads, gpus, [None, *capabilities], [None, *dtypes]):
             yield Situation(workload, gpu, capability, dtype)
         return None
 
     def _too_many(self, found: Sequence[Found], rule: str, number: int) -> None:
-        self.errors.append(self.document.error(found[0].place, rule, got=str(number), remedy="make them fewer"))
+        self.errors.append(self.document.error(found[0].place, rule, got=str(number), remedy="use fewer cases"))
 
     def _never_wins(self, one: Found, case: int, workloads: Sequence[str]) -> None:
         workload = one.cases[case].workload
         path: Path = (*one.place, "cases", case)
         if workload is not None and workload not in workloads:
-            rule, got, remedy = "a case's `workload` is one of its claim", f"'{workload}'", nearest(workload, workloads)
+            rule, got, remedy = (
+                "the `workload` of a case must be one of the claim's workloads",
+                f"'{workload}'",
+                nearest(workload, workloads),
+            )
             self.errors.append(self.document.error((*path, "workload"), rule, got=got, remedy=remedy))
         elif workloads and not self.errors:
-            rule, remedy = "a case can win", "move it up, or remove it"
-            got = f"an earlier case that holds wherever this one does ({one.cases[case]})"
+            rule, remedy = "a case must be able to apply", "move it up, or remove it"
+            got = f"an earlier case that applies wherever this case does ({one.cases[case]})"
             self.errors.append(self.document.error(path, rule, got=got, remedy=remedy))
 
     def readings(self) -> list[Reading]:
@@ -256,7 +262,7 @@ def _bound(one: Found, at: int, position: int, valid: dict[Choices, list[Judged]
 
 def _number(value: object) -> float:
     if not isinstance(value, int | float):
-        raise TypeError(f"a bound is a number, not {value!r}")
+        raise TypeError(f"a bound must be a number, not {value!r}")
     return value
 
 

@@ -29,7 +29,7 @@ class TrainingEffect(Strict):
 
     control: ArmName
     """The arm that trains nothing (learning rate 0) on the same batches."""
-    last: Annotated[Count, NoDemand("how many steps the effect is the mean of"), CountsSteps()]
+    last: Annotated[Count, NoDemand("states over how many steps the effect is averaged"), CountsSteps()]
     """How many last steps are averaged."""
     at_least: Annotated[Positive, Demand("vacuous_training_effect")]
     """Smallest difference of the mean losses that counts as training."""
@@ -43,9 +43,9 @@ class Floor(Strict):
 
     control: ArmName
     """The arm that trains nothing on the same batches."""
-    moved: Annotated[Positive, NoDemand("less leaves the claim undecided")]
+    moved: Annotated[Positive, NoDemand("a smaller value leaves the claim undecided")]
     """Smallest movement of the median trainable tensor, divided by its L2 norm at the start; zeros are left out."""
-    standard_errors: Annotated[Positive, NoDemand("less leaves the claim undecided")]
+    standard_errors: Annotated[Positive, NoDemand("a smaller value leaves the claim undecided")]
     """Or: the mean loss of the last half must be below the control's by more than this many standard errors."""
 
 
@@ -102,7 +102,7 @@ class Bounded(Guarded):
     @model_validator(mode="after")
     def _has_a_bound(self) -> Self:
         if self.equality != "noise" and self.max_abs_difference is None and self.max_relative_difference is None:
-            refuse("say `max_abs_difference`, `max_relative_difference` or both", "equality")
+            refuse("give `max_abs_difference`, `max_relative_difference` or both", "equality")
         return self
 
     def demanded(self) -> dict[str, Demand]:
@@ -133,8 +133,8 @@ def _of_bookkeeping(name: str) -> str:
     if category not in ("optimizer", "tensors") or not tensor.strip() or tensor.rpartition(".")[2] in _MOMENTS:
         raise PydanticCustomError(
             "no_bookkeeping",
-            "Input should be a count as a verdict names it, such as `optimizer group0.step`: never a parameter, "
-            "a buffer, a generator or a moment",
+            "Input should be the name of a count as a verdict shows it, such as `optimizer group0.step`, and not a "
+            "parameter, a buffer, a generator or a moment",
         )
     return name
 

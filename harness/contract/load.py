@@ -81,8 +81,12 @@ def _names_in_one_case(contract: Contract) -> Iterator[Problem]:
         for path, name in names:
             first = seen.get(name.casefold())
             if first is not None:
-                got = f"'{name}' again" if first == name else f"'{name}', which differs from '{first}' in case only"
-                yield Problem(path, f"{what} are unique", got, "rename one")
+                got = (
+                    f"'{name}' again"
+                    if first == name
+                    else f"'{name}', which differs from '{first}' only in upper and lower case"
+                )
+                yield Problem(path, f"{what} must be unique", got, "rename one")
             seen.setdefault(name.casefold(), name)
 
 
@@ -90,17 +94,21 @@ def _workload_names(contract: Contract, claim: AnyClaim, here: Place) -> Iterato
     for position, name in enumerate(claim.judged_on):
         path = (*here, "judged_on", position)
         if name not in contract.workloads:
-            yield Problem(path, "`judged_on` names a workload", f"'{name}'", nearest(name, contract.workloads))
+            yield Problem(
+                path, "`judged_on` must name an existing workload", f"'{name}'", nearest(name, contract.workloads)
+            )
         elif name in claim.judged_on[:position]:
-            yield Problem(path, "`judged_on` names a workload once", f"'{name}' again", "remove it")
+            yield Problem(path, "`judged_on` must name each workload once", f"'{name}' again", "remove it")
 
 
 def _excused_ends(claim: AnyClaim, here: Place) -> Iterator[Problem]:
     """Yield a problem if a claim has `may_end_apart` but does not compare the state at the end."""
     kinds = [part.kind for part in parts_of(claim)]
     if claim.may_end_apart and all("equal_ends" in kind_of(kind).leaves_out for kind in kinds):
-        rule = "`may_end_apart` is for claims that compare how arms end"
-        yield Problem((*here, "may_end_apart"), rule, f"`{kinds[0]}` compares no ends", "leave `may_end_apart` out")
+        rule = "`may_end_apart` is only for claims that compare how arms end"
+        yield Problem(
+            (*here, "may_end_apart"), rule, f"`{kinds[0]}`, which compares no ends", "leave `may_end_apart` out"
+        )
 
 
 def _arm_names(contract: Contract, part: AnyPart, named: Mapping[str, str], path: Place) -> Iterator[Problem]:
@@ -109,10 +117,13 @@ def _arm_names(contract: Contract, part: AnyPart, named: Mapping[str, str], path
     for field, arm in named.items():
         if arm not in contract.arms:
             yield Problem(
-                (*path, *field.split(".")), f"`{field}` names an arm", f"'{arm}'", nearest(arm, contract.arms)
+                (*path, *field.split(".")),
+                f"`{field}` must name an existing arm",
+                f"'{arm}'",
+                nearest(arm, contract.arms),
             )
         elif arm in seen:
-            rule = "an arm is not compared with itself"
+            rule = "an arm must not be compared with itself"
             got = f"'{arm}' as `{seen[arm]}` and as `{field}`"
             yield Problem((*path, *field.split(".")), rule, got, "name another arm")
         seen.setdefault(arm, field)
@@ -120,7 +131,7 @@ def _arm_names(contract: Contract, part: AnyPart, named: Mapping[str, str], path
     if part.captures_candidate() and candidate in contract.arms and contract.arms[candidate].capture == "none":
         place = (*path, *part.candidate_path.split("."))
         remedy = "give it `capture: step` or `capture: backward`"
-        yield Problem(place, "the candidate of a captured claim captures", f"'{candidate}'", remedy)
+        yield Problem(place, "the candidate of a claim about a capture must capture", f"'{candidate}'", remedy)
 
 
 def _control_of_ends(contract: Contract, named: Mapping[str, str], path: Place) -> Iterator[Problem]:
@@ -130,13 +141,18 @@ def _control_of_ends(contract: Contract, named: Mapping[str, str], path: Place) 
     if control is None or "baseline" not in named or len(arms) < len(named):
         return
     if not contract.same_settings(named[control], named["baseline"]):
-        rule = f"the control {'of `ends` ' if control == 'ends.control' else ''}has the baseline's settings"
-        got = f"'{named[control]}' has others than '{named['baseline']}'"
-        yield Problem((*path, *control.split(".")), rule, got, "the harness starts it a rounding away by itself")
+        rule = f"the control {'of `ends` ' if control == 'ends.control' else ''}must have the baseline's settings"
+        got = f"'{named[control]}', whose settings differ from those of '{named['baseline']}'"
+        yield Problem(
+            (*path, *control.split(".")),
+            rule,
+            got,
+            "use the baseline's settings, because the harness itself starts the control a rounding away",
+        )
     systems = {arms[role].system or contract.system for role in ("candidate", "baseline")}
     if control == "ends.control" and len(systems) > 1:
-        rule = "`ends` compares arms of one system, whose tensors have the same names"
-        got = f"'{named['candidate']}' and '{named['baseline']}' have two"
+        rule = "`ends` needs arms of the same system, whose tensors have the same names"
+        got = f"two systems, of '{named['candidate']}' and '{named['baseline']}'"
         yield Problem((*path, "ends"), rule, got, "leave `ends` out")
 
 
@@ -148,18 +164,29 @@ def _ranks(contract: Contract, part: AnyPart, names: Mapping[str, str], path: Pl
     for field, arm in named.items():
         ranks, place = contract.arms[arm].ranks, (*path, *field.split("."))
         if part.judged_at != "all ranks" and ranks != candidate:
-            rule = "arms that are compared rank by rank have as many ranks"
-            yield Problem(place, rule, f"'{arm}' has {ranks}, the candidate {candidate}", "see the kind `ranks_match`")
+            rule = "arms that are compared rank by rank must have equal numbers of ranks"
+            yield Problem(
+                place,
+                rule,
+                f"{ranks} in '{arm}' and {candidate} in the candidate",
+                "use the kind `ranks_match` for different numbers",
+            )
         elif part.judged_at == "all ranks" and field == part.candidate_path and ranks == 1:
-            yield Problem(place, "a claim about ranks is about an arm with several", f"'{arm}' has 1", "say `ranks: 2`")
+            yield Problem(
+                place, "a claim about ranks needs an arm with several ranks", f"'{arm}' has 1", "say `ranks: 2`"
+            )
         elif field == "in_turn" and of_candidate is not None and (candidate > 2 or of_candidate.shares < candidate):
-            # A sum of two values has the same bits in either order. The order of a longer sum is chosen by the
-            # communication library, so its bits cannot be compared.
-            rule = "`in_turn` compares the bits of two ranks that read two shares"
+            # only a sum of two values has one result; the communication library chooses the order of a longer sum
+            rule = "`in_turn` compares bits, so the candidate must have two ranks that read two shares"
             got = f"{candidate} ranks with {of_candidate.shares} shares"
-            yield Problem(place, rule, got, "say `ends: {control: …, at_most: 0.01}`")
+            yield Problem(place, rule, got, "write `ends: {control: …, at_most: 0.01}` instead")
         elif part.judged_at == "all ranks" and field != part.candidate_path and ranks > 1:
-            yield Problem(place, "ranks are compared with one process", f"'{arm}' has {ranks}", "name an arm with one")
+            yield Problem(
+                place,
+                "ranks must be compared with one process",
+                f"{ranks} ranks in '{arm}'",
+                "name an arm with one rank",
+            )
 
 
 def _shares(contract: Contract, named: Mapping[str, str], path: Place, name: str) -> Iterator[Problem]:
@@ -168,8 +195,8 @@ def _shares(contract: Contract, named: Mapping[str, str], path: Place, name: str
     for field, arm in named.items():
         ranks, shares = (contract.arms[arm].ranks, contract.arms[arm].shares) if arm in contract.arms else (1, 1)
         if size % shares:
-            rule = "ranks take equal shares of a batch"
-            got = f"'{arm}' has {ranks} ranks, and workload '{name}' batches of {size}"
+            rule = "ranks must take equal shares of a batch"
+            got = f"{ranks} ranks in '{arm}' and batches of {size} in workload '{name}'"
             yield Problem((*path, *field.split(".")), rule, got, f"make `batch_size` a multiple of {shares}")
 
 
@@ -179,8 +206,8 @@ def _warm_steps(contract: Contract, named: Mapping[str, str], path: Place, name:
     for field, arm in named.items():
         warm = contract.arms[arm].warm_steps if arm in contract.arms else 0
         if warm >= steps:
-            rule = "an arm is captured before its last step"
-            got = f"'{arm}' has {warm} warm steps, and workload '{name}' {steps} steps"
+            rule = "an arm must be captured before its last step"
+            got = f"`warm_steps: {warm}` in '{arm}' and `steps: {steps}` in workload '{name}'"
             yield Problem((*path, *field.split(".")), rule, got, "lower `warm_steps`, or give the workload more steps")
 
 
@@ -188,15 +215,15 @@ def _on_workload(claim: AnyClaim, part: AnyPart, path: Place, name: str, workloa
     """Yield a problem for each bound, and for each kind of replay, that does not fit this workload."""
     for place, rule in part.beyond(workload.steps):
         got = f"workload '{name}' has {workload.steps} steps"
-        yield Problem((*path, *place), rule, got, "lower it, or give the workload more steps")
+        yield Problem((*path, *place), rule, got, "lower the number, or give the workload more steps")
     mechanism = claim.mechanism or part.mechanism
     if mechanism == "cuda_graph" and workload.needs.device == "cpu":
         remedy = "name a workload that needs cuda, or use `mechanism: traced`"
-        rule = "a cuda_graph claim runs on a CUDA device"
-        yield Problem(path, rule, f"workload '{name}' needs device cpu", remedy)
+        rule = "a claim with `mechanism: cuda_graph` must be judged on a CUDA device"
+        yield Problem(path, rule, f"workload '{name}', which needs device cpu", remedy)
 
 
-NO_CONTRACT = "a file that is no contract lies in another folder, or in a hidden one"
+NO_CONTRACT = "move a file that is not a contract to another folder, or to a hidden one"
 
 
 @dataclass(frozen=True)
@@ -351,11 +378,14 @@ def load_contracts(paths: Sequence[Path], locate: Locate | None = None) -> list[
 
 
 def id_again(first: LoadedContract, second: LoadedContract) -> ContractError:
-    """Return the error that two contracts have ids that are equal or differ only in case. Ids become file names."""
-    got, remedy = f"'{second.contract.id}' again", f"{first.where('id')} has it already: rename one"
+    """Return the error that two contracts have the same id. Runs and verdicts are stored by id, ignoring case."""
+    got, remedy = f"'{second.contract.id}' again", f"rename one: {first.where('id')} already has this id"
     if first.contract.id != second.contract.id:
-        got, remedy = f"'{second.contract.id}'", f"{first.where('id')} differs from it in case only: rename one"
-    return ContractError("contract ids are unique", where=second.where("id"), got=got, remedy=remedy)
+        got, remedy = (
+            f"'{second.contract.id}'",
+            f"rename one: the id at {first.where('id')} differs only in upper and lower case",
+        )
+    return ContractError("contract ids must be unique", where=second.where("id"), got=got, remedy=remedy)
 
 
 def _add_new(errors: list[ContractError], found: ContractError) -> None:
@@ -384,7 +414,7 @@ def _files(paths: Sequence[Path], errors: list[ContractError]) -> list[Path]:
     for path in paths:
         found = files_of_folder(path).contracts if path.is_dir() else [path]
         if not found:
-            errors.append(ContractError(f"a folder holds contracts ({RULE})", where=str(path), got="none"))
+            errors.append(ContractError(f"a folder must hold contracts ({RULE})", where=str(path), got="none"))
         for file in found:
             files.setdefault(real(file), file)
     return list(files.values())
@@ -395,7 +425,9 @@ def _in_this_version(document: strict_yaml.Document) -> tuple[strict_yaml.Docume
     value = document.value
     if not isinstance(value, dict):
         got = "a list" if isinstance(value, list) else "a single value"
-        return document, [document.error((), "a contract is a mapping of keys to values", got=got, remedy=NO_CONTRACT)]
+        return document, [
+            document.error((), "a contract must be a mapping of keys to values", got=got, remedy=NO_CONTRACT)
+        ]
     remedy = f"write `schema: {SCHEMA_VERSION}`"
     if "schema" not in value:
         return document, [document.error((), "the key 'schema' is required", remedy=f"{remedy}; {NO_CONTRACT}")]
@@ -403,11 +435,15 @@ def _in_this_version(document: strict_yaml.Document) -> tuple[strict_yaml.Docume
         translation = version_1.in_version_2(document)
         return translation.document, translation.errors
     if value["schema"] == shared.SCHEMA_VERSION:
-        rule = "a shared file is read with the contracts that use it"
-        return document, [document.error(("schema",), rule, got="its path alone", remedy="name a contract")]
+        rule = "a shared file can be read only with the contracts that use it"
+        return document, [
+            document.error(("schema",), rule, got="only the path of the shared file", remedy="name a contract")
+        ]
     if value["schema"] != SCHEMA_VERSION:
         got = repr(value["schema"])
-        rule = f"'schema' names a known version of the language ('{SCHEMA_VERSION}', '{version_1.SCHEMA_VERSION}')"
+        rule = (
+            f"'schema' must name a known version of the language ('{SCHEMA_VERSION}' or '{version_1.SCHEMA_VERSION}')"
+        )
         return document, [document.error(("schema",), rule, got=got, remedy=remedy)]
     return document, _unportable(document)
 
@@ -430,12 +466,12 @@ def selected(contracts: Sequence[LoadedContract], tags: Sequence[str], claims: S
     known = dict.fromkeys(tag for _, own in tagged for tag in own)
     for tag in tags:
         if tag not in known:
-            remedy = nearest(tag, known) or "no claim has any: write `tags` into a claim or a contract"
-            raise UsageError("no claim here has this tag", got=f"`{tag}`", remedy=remedy)
+            remedy = nearest(tag, known) or "no claim has tags: write `tags` into a claim or a contract"
+            raise UsageError("no claim has this tag", got=f"`{tag}`", remedy=remedy)
     found = dict.fromkeys(
         name for name, own in tagged if not set(tags).isdisjoint(own) and (not claims or name in claims)
     )
     if not found:
         got = f"--tag {', '.join(tags)} and --claim {', '.join(claims)}"
-        raise UsageError("no claim is selected", got=got, remedy="leave out one of them")
+        raise UsageError("no claim matches both options", got=got, remedy="leave out one of them")
     return tuple(found)

@@ -135,7 +135,10 @@ def part_model(kind: str) -> type[Judged]:
     marked = {path.partition(".")[0] for path in (*marks(model, Demand), *marks(model, NoDemand))}
     unmarked = [name for name in model.model_fields if name not in {"kind", *Judged.model_fields, *marked}]
     if unmarked:
-        rule = "each field of a claim kind's model has the type `ArmName`, or is annotated with `Demand` or `NoDemand`"
+        rule = (
+            "each field of a claim kind's model must have the type `ArmName`, or be annotated with `Demand` or "
+            "`NoDemand`"
+        )
         raise KindError(rule, where=f"claim kind '{kind}'", got=", ".join(unmarked), remedy="annotate the field")
     return model
 
@@ -210,7 +213,7 @@ class Needs(Strict):
     @model_validator(mode="after")
     def _of_a_gpu(self) -> Needs:
         if self.device == "cpu" and self.asks_for_gpu:
-            refuse("what needs a GPU does not need device cpu", "device")
+            refuse("a workload that needs a GPU must not need device cpu", "device")
         return self
 
     @property
@@ -264,13 +267,18 @@ class Arm(BaseModel):
     @model_validator(mode="after")
     def _warms_a_capture(self) -> Arm:
         if self.warm_steps and self.capture == "none":
-            refuse("an arm that is not captured has no `warm_steps`: all its steps are plain", "warm_steps")
+            refuse(
+                "an arm that is not captured must not have `warm_steps`, because all its steps are plain", "warm_steps"
+            )
         return self
 
     @model_validator(mode="after")
     def _has_whole_models(self) -> Arm:
         if self.ranks % self.model_parallel:
-            refuse(f"{self.ranks} ranks are no multiple of {self.model_parallel}", "model_parallel")
+            refuse(
+                f"`ranks` ({self.ranks}) must be a multiple of `model_parallel` ({self.model_parallel})",
+                "model_parallel",
+            )
         return self
 
     @property

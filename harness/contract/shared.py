@@ -33,7 +33,7 @@ SCHEMA_VERSION = "shared/v2"
 SECTIONS = ("workloads", "arms")
 MOST_FILES = 20  # largest number of shared files that one contract may use
 WHAT = "a shared file"
-PLACE = "a shared file lies in the contract's folder, or in the one above it"
+PLACE = "a shared file must be in the contract's folder, or in the folder above it"
 _PREFIX = "shared/"
 _SCHEMA_LINE = re.compile(r"""^schema:[ \t]*["']?shared/""", re.MULTILINE)
 
@@ -114,13 +114,13 @@ def beside(folder: Path, name: str) -> Path:
     """
     parts = PurePosixPath(name).parts
     if PurePosixPath(name).is_absolute() or "\\" in name or ":" in name or ".." in parts[1:]:
-        raise ContractError(PLACE, got=repr(name), remedy="name it by a path from the contract's folder")
+        raise ContractError(PLACE, got=repr(name), remedy="write its path relative to the contract's folder")
     path = Path(os.path.normpath(folder / name))
     top = os.path.realpath(folder / ".." if parts[:1] == ("..",) else folder)
     end = os.path.realpath(path)
     if not Path(end).is_relative_to(top):
-        got = f"'{name}', a link that leads out of it, to {end}"
-        raise ContractError(PLACE, got=got, remedy="put the file itself there, or a link to one that lies there")
+        got = f"'{name}', a link that leads outside, to {end}"
+        raise ContractError(PLACE, got=got, remedy="put the file itself there, or a link to a file in that folder")
     return path
 
 
@@ -139,8 +139,8 @@ class SharedFiles:
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             return []  # the validation of the contract reports this error
         if len(names) > MOST_FILES:
-            rule = f"a contract uses at most {MOST_FILES} files"
-            raise document.error(("uses",), rule, got=str(len(names)), remedy="join some of them")
+            rule = f"a contract must use at most {MOST_FILES} files"
+            raise document.error(("uses",), rule, got=str(len(names)), remedy="join some of the files")
         found = [self._place(document, path, number, name) for number, name in enumerate(names)]
         # A run directory names files by their digest. There, two files with equal content have one path, which is not
         # an error.
@@ -159,8 +159,8 @@ class SharedFiles:
         for number, (name, each) in enumerate(zip(names, found, strict=True)):
             end = os.path.realpath(each)
             if end in first:
-                got = f"'{name}', which is '{first[end]}' again"
-                raise document.error(("uses", number), "`uses` names a file once", got=got, remedy="remove it")
+                got = f"'{name}', which is the same file as '{first[end]}'"
+                raise document.error(("uses", number), "`uses` must name each file once", got=got, remedy="remove it")
             first[end] = name
 
     def _place(self, document: Document, path: Path, number: int, name: str) -> Path:
@@ -170,8 +170,8 @@ class SharedFiles:
             raise document.error(("uses", number), error.rule, got=error.got, remedy=error.remedy) from error
         if found not in self._read and not found.is_file():
             what = "a directory" if found.is_dir() else "nothing"
-            got, remedy = f"{what} at {found}", "check the path, which begins at the contract's folder"
-            raise document.error(("uses", number), "a shared file is there", got=got, remedy=remedy)
+            got, remedy = f"{what} at {found}", "check the path, which is relative to the contract's folder"
+            raise document.error(("uses", number), "the shared file must exist", got=got, remedy=remedy)
         return found
 
 
@@ -182,11 +182,11 @@ def read_shared(path: Path) -> SharedFile:
     if not isinstance(value, dict) or value.get("schema") != SCHEMA_VERSION:
         got = repr(value.get("schema", "no `schema`")) if isinstance(value, dict) else "no mapping"
         remedy = f"write `schema: {SCHEMA_VERSION}`"
-        raise document.error(("schema",), f"{WHAT} says that it is one", got=got, remedy=remedy)
+        raise document.error(("schema",), f"{WHAT} must begin with its schema", got=got, remedy=remedy)
     if foreign := [key for key in value if key in _OF_CONTRACTS]:
-        rule, got = "a shared file holds workloads and arms alone", ", ".join(map(repr, foreign))
-        remedy = f"write `schema: {CONTRACT_VERSION}`, or move them into a contract"
-        raise document.error(("schema",), rule, got=f"{got}, which only contracts have", remedy=remedy)
+        rule, got = "a shared file must hold only workloads and arms", ", ".join(map(repr, foreign))
+        remedy = f"write `schema: {CONTRACT_VERSION}`, or move these keys into a contract"
+        raise document.error(("schema",), rule, got=f"{got}, which only contracts may have", remedy=remedy)
     if errors := document.unportable_errors():
         raise ContractErrors(errors)
     try:
@@ -226,7 +226,10 @@ def contract_digest(text: bytes, shared: Sequence[str]) -> str:
 
 def _twice(document: Document, first: Document, section: str, name: str) -> ContractError:
     line, column = first.position((section, name), of_key=True)
-    rule, remedy = "a name is defined once", f"{first.where}:{line}:{column} has it already: rename one"
+    rule, remedy = (
+        "each name must be defined once",
+        f"rename one: {first.where}:{line}:{column} already defines this name",
+    )
     return document.error((section, name), rule, got=f"'{name}' again", remedy=remedy, of_key=True)
 
 
@@ -235,7 +238,7 @@ WAIVERS_FILE = "waivers.yaml"
 # Copies of the names in `layout`. They cannot be imported from there, because `layout` imports this package.
 RUN_HEADER, RUN_MARKS = "run.json", ("manifest.json", "INCOMPLETE")
 SUFFIXES = frozenset({".yaml", ".yml"})
-RULE = f"every .yaml and .yml in it at any depth, but hidden ones, shared files and {WAIVERS_FILE}"
+RULE = f"every .yaml and .yml file in it at any depth, except hidden ones, shared files and {WAIVERS_FILE}"
 
 
 @dataclass(frozen=True)
@@ -270,7 +273,7 @@ def files_of_folder(folder: Path) -> FolderFiles:
         try:
             inside = sorted(directory.iterdir())
         except OSError as error:
-            rule = "a folder of contracts can be read"
+            rule = "the folder of contracts must be readable"
             raise ContractError(rule, where=str(directory), got=str(error.strerror)) from error
         for path in inside:
             unseen = hidden or path.name.startswith(".")
@@ -338,4 +341,4 @@ def _named(found: FolderFiles) -> Iterator[str]:
     if found.hidden:
         yield f"hidden: {', '.join(map(str, found.hidden))}"
     if found.runs:
-        yield f"run directories, not entered: {', '.join(map(str, found.runs))}"
+        yield f"run directories, which were not searched: {', '.join(map(str, found.runs))}"

@@ -105,9 +105,7 @@ class Unportable:
     def remedy(self) -> str:
         """Return the remedy for an error. If YAML 1.1 reads the text as a number (`1_000`), offer the number first."""
         number = number_of_text(self.text) if self.instead.startswith('"') else None
-        return (
-            f"write `{self.instead}`" if number is None else f"write `{number}`, or `{self.instead}` where it is a text"
-        )
+        return f"write `{self.instead}`" if number is None else f"write `{number}`, or `{self.instead}` for a text"
 
 
 @dataclass(frozen=True)
@@ -149,7 +147,7 @@ class Document:
         """Return at most `MOST_ERRORS` of the errors, and an error that counts the rest. total: number of errors."""
         shown = list(errors[:MOST_ERRORS])
         if total > len(shown):
-            remedy = "fix these first"
+            remedy = "fix the errors above first"
             shown.append(
                 ContractError(f"{total - len(shown)} more errors in this file", where=self.where, remedy=remedy)
             )
@@ -178,9 +176,9 @@ class Document:
         """Return an error for each scalar that YAML 1.1 reads differently. instead: replacements, by position."""
         errors = [
             ContractError(
-                "every YAML reader reads a value alike",
+                "a value must mean the same to every YAML reader",
                 where=f"{self.where}:{found.position[0]}:{found.position[1]}",
-                got=f"`{found.text}`, which YAML 1.1 reads otherwise",
+                got=f"`{found.text}`, which YAML 1.1 reads differently",
                 remedy=f"write `{instead[found.position]}`" if found.position in instead else found.remedy(),
             )
             for found in self.unportable[:MOST_ERRORS]
@@ -201,14 +199,16 @@ def read_text(path: Path, what: str = "a contract") -> str:
     where = str(path)
     try:
         if path.is_dir():
-            raise ContractError(f"{what} is a file", where=where, got="a directory")
+            raise ContractError(f"{what} must be a file", where=where, got="a directory")
         if path.is_symlink() and not path.exists():
             remedy = "fix the link, or remove it"
-            raise ContractError(f"{what} is a file", where=where, got="a link that leads to none", remedy=remedy)
+            raise ContractError(
+                f"{what} must be a file", where=where, got="a link to a file that does not exist", remedy=remedy
+            )
         if not path.exists():
             raise ContractError("no such file", where=where, remedy="check the path")
         if not path.is_file():
-            raise ContractError(f"{what} is a regular file", where=where, got="something else")
+            raise ContractError(f"{what} must be a regular file", where=where, got="something else")
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)
     except OSError as error:
@@ -216,11 +216,14 @@ def read_text(path: Path, what: str = "a contract") -> str:
         raise ContractError("cannot read the file", where=where, got=got) from error
     if len(data) > MAX_BYTES:
         raise ContractError(
-            f"{what} has at most {MAX_BYTES} bytes", where=where, got="a larger file", remedy="split it"
+            f"{what} must have at most {MAX_BYTES} bytes", where=where, got="a larger file", remedy="split it"
         )
     if data.startswith(b"\xef\xbb\xbf"):
         raise ContractError(
-            "no byte order mark", where=f"{where}:1:1", got="a UTF-8 BOM", remedy="save as UTF-8 without BOM"
+            "the file must not begin with a byte order mark",
+            where=f"{where}:1:1",
+            got="a UTF-8 BOM",
+            remedy="save as UTF-8 without BOM",
         )
     try:
         return data.decode("utf-8")
@@ -228,7 +231,7 @@ def read_text(path: Path, what: str = "a contract") -> str:
         line = data.count(b"\n", 0, error.start) + 1
         column = error.start - data.rfind(b"\n", 0, error.start)
         raise ContractError(
-            f"{what} is UTF-8",
+            f"{what} must be UTF-8",
             where=f"{where}:{line}:{column}",
             got=f"byte 0x{data[error.start]:02x}",
             remedy="save as UTF-8",
@@ -238,8 +241,8 @@ def read_text(path: Path, what: str = "a contract") -> str:
 def parse(text: str, *, where: str = "<text>", what: str = "a contract") -> Document:
     """Read one YAML document from a string. Errors name it by `where` and `what`."""
     for pattern, rule, remedy in (
-        (_CONTROL, "no control characters", "remove it"),
-        (_TAB_INDENTATION, "no tabs in indentation", "indent with spaces"),
+        (_CONTROL, "the file must not contain control characters", "remove it"),
+        (_TAB_INDENTATION, "indentation must not contain tabs", "indent with spaces"),
     ):
         match = pattern.search(text)
         if match:
@@ -284,14 +287,16 @@ class _Reader:
         self._next()  # skip the event of the stream's start
         event = self._next()
         if isinstance(event, yaml.StreamEndEvent):
-            raise ContractError(f"{self.what} is not empty", where=f"{self.where}:1:1", got="an empty file")
+            raise ContractError(f"{self.what} must not be empty", where=f"{self.where}:1:1", got="an empty file")
         if event.version or event.tags:
-            self._refuse(event, "no YAML directives", remedy="remove the % line")
+            self._refuse(event, "the file must not use YAML directives", remedy="remove the line that begins with %")
         value = self._node(self._next(), ())
         self._next()  # skip the event of the document's end
         event = self._next()
         if not isinstance(event, yaml.StreamEndEvent):
-            self._refuse(event, "one document in a file", got="a second one", remedy="use a file for each")
+            self._refuse(
+                event, "a file must hold only one document", got="a second one", remedy="use one file for each document"
+            )
         return Document(self.where, self.text, value, self.keys, self.values, self.unportable)
 
     def _next(self) -> Any:
@@ -301,26 +306,28 @@ class _Reader:
             mark = getattr(error, "problem_mark", None)
             where = f"{self.where}:{mark.line + 1}:{mark.column + 1}" if mark else self.where
             problem = str(getattr(error, "problem", None) or error)
-            rule, got = "the file is well-formed YAML", problem.removeprefix("found ")
-            if got == problem:  # the message does not start with "found", as in `did not find expected key`
+            rule, got = "the file must be well-formed YAML", problem.removeprefix("found ")
+            if got == problem:  # `did not find expected key`
                 rule, got = f"{rule}: {problem}", ""
             raise ContractError(rule, where=where, got=got) from error
 
     def _node(self, event: Any, path: tuple[Key, ...]) -> Any:
         self.nodes += 1
         if self.nodes > MAX_NODES:
-            self._refuse(event, f"{self.what} has at most {MAX_NODES} values", got="more")
+            self._refuse(event, f"{self.what} must have at most {MAX_NODES} values", got="more")
         if isinstance(event, yaml.AliasEvent):
-            self._refuse(event, "no aliases", got=f"*{event.anchor}", remedy="write the value out")
+            self._refuse(
+                event, "the file must not use YAML aliases", got=f"*{event.anchor}", remedy="write the value itself"
+            )
         if event.anchor is not None:
-            self._refuse(event, "no anchors", got=f"&{event.anchor}", remedy="remove it")
+            self._refuse(event, "the file must not use YAML anchors", got=f"&{event.anchor}", remedy="remove it")
         if event.tag is not None:
-            self._refuse(event, "no tags", got=str(event.tag), remedy="remove it")
+            self._refuse(event, "the file must not use YAML tags", got=str(event.tag), remedy="remove it")
         self.values[path] = (event.start_mark.line + 1, event.start_mark.column + 1)
         if isinstance(event, yaml.ScalarEvent):
             return event.value if event.style else self._plain(event)
         if len(path) >= MAX_DEPTH:
-            self._refuse(event, f"values are nested at most {MAX_DEPTH} deep", got="a deeper one")
+            self._refuse(event, f"values must be nested at most {MAX_DEPTH} deep", got="a deeper one")
         return self._mapping(path) if isinstance(event, yaml.MappingStartEvent) else self._sequence(path)
 
     def _sequence(self, path: tuple[Key, ...]) -> list[Any]:
@@ -334,12 +341,12 @@ class _Reader:
         while not isinstance(event := self._next(), yaml.MappingEndEvent):
             key = self._node(event, (*path, "\0key"))
             if not isinstance(key, str):
-                self._refuse(event, "a key is a string", got=_shown(event), remedy="quote it")
+                self._refuse(event, "a key must be a string", got=_shown(event), remedy="quote it")
             here = (*path, key)
             if key in items:
                 line, _ = self.keys[here]
-                remedy = f"it stands in line {line} already: keep one"
-                self._refuse(event, "keys are unique", got=f"'{key}' again", remedy=remedy)
+                remedy = f"keep one: the key is already defined in line {line}"
+                self._refuse(event, "keys must be unique", got=f"'{key}' again", remedy=remedy)
             self.keys[here] = self.values[*path, "\0key"]
             items[key] = self._node(self._next(), here)
         self.values.pop((*path, "\0key"), None)
@@ -367,22 +374,21 @@ class _Reader:
         if _NULL.fullmatch(text):
             return None
         if _NON_FINITE.fullmatch(text):
-            self._refuse(event, "numbers are finite", got=text)
+            self._refuse(event, "numbers must be finite", got=text)
         integer = _INT.fullmatch(text)
         if not integer and not _FLOAT.fullmatch(text):
             return text
         if len(text) > MAX_NUMBER_LENGTH:
             got = f"{len(text)} characters"
-            self._refuse(event, f"a number has at most {MAX_NUMBER_LENGTH} characters", got=got)
+            self._refuse(event, f"a number must have at most {MAX_NUMBER_LENGTH} characters", got=got)
         if integer:
             number = int(text, {"0o": 8, "0x": 16}.get(text[:2], 10))
-            # systems, and most readers of recorded values, support only 64-bit integers
-            if not -(2**63) <= number < 2**63:
-                remedy = f"write a smaller one, or a float: `{number}.0`"
-                self._refuse(event, "a whole number has at most 64 bits", got=text, remedy=remedy)
+            if not -(2**63) <= number < 2**63:  # the range of systems, and of most readers of recorded values
+                remedy = f"write a smaller number, or a float: `{number}.0`"
+                self._refuse(event, "a whole number must have at most 64 bits", got=text, remedy=remedy)
             return number
         if not math.isfinite(real := float(text)):
-            self._refuse(event, "numbers are finite", got=f"{text}, beyond the largest float")
+            self._refuse(event, "numbers must be finite", got=f"{text}, which is beyond the largest float")
         return real
 
     def _refuse(self, event: Any, rule: str, *, got: str = "", remedy: str = "") -> NoReturn:

@@ -12,7 +12,7 @@ from harness.errors import ContractError
 SCHEMA_VERSION = "contract/v1"
 RENAMED = {"judged_on": "on"}  # name of a key in version 2 -> name of the same key in version 1
 
-WRITE_2 = "write the file as contract/v2, which has it"
+WRITE_2 = "write the file as contract/v2, which has this key"
 
 Path = tuple[Key, ...]
 

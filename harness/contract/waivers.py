@@ -104,14 +104,14 @@ def _second(waivers: Sequence[Waiver]) -> Iterator[ContractError]:
     for waiver in waivers:
         known = first.setdefault((waiver.contract, waiver.claim, waiver.workload), waiver)
         if known is not waiver:
-            remedy = f"{known.where} waives this unit already: keep one"
-            yield ContractError("a unit has one waiver", where=waiver.where, got="a second", remedy=remedy)
+            remedy = f"keep one: {known.where} already waives this unit"
+            yield ContractError("a unit must have only one waiver", where=waiver.where, got="a second", remedy=remedy)
 
 
 def _entries(document: Document, errors: list[ContractError]) -> range:
     value = document.value
     if not isinstance(value, dict) or value.get("schema") != SCHEMA:
-        errors.append(document.error((), f"a waiver file begins with `schema: {SCHEMA}`", remedy="add it"))
+        errors.append(document.error((), f"a waiver file must begin with `schema: {SCHEMA}`", remedy="add it"))
         return range(0)
     errors += [
         document.error((key,), "unknown key", got=f"'{key}'", remedy=nearest(key, ("waivers",)), of_key=True)
@@ -119,7 +119,7 @@ def _entries(document: Document, errors: list[ContractError]) -> range:
         if key not in {"schema", "waivers"}
     ]
     if not isinstance(value.get("waivers"), list):
-        errors.append(document.error(("waivers",), "'waivers' is a list", remedy="write one entry for each unit"))
+        errors.append(document.error(("waivers",), "'waivers' must be a list", remedy="write one entry for each unit"))
         return range(0)
     return range(len(value["waivers"]))
 
@@ -129,7 +129,7 @@ def _waiver(document: Document, index: int, errors: list[ContractError]) -> Waiv
     place = ("waivers", index)
     entry = document.value["waivers"][index]
     if not isinstance(entry, dict):
-        errors.append(document.error(place, "a waiver is a mapping", remedy=f"its keys are {', '.join(FIELDS)}"))
+        errors.append(document.error(place, "a waiver must be a mapping", remedy=f"write the keys {', '.join(FIELDS)}"))
         return None
     found = list(_problems(document, place, entry))
     errors += found
@@ -150,12 +150,12 @@ def _problems(document: Document, place: tuple[str, int], entry: Mapping[str, An
     for name in FIELDS:
         text = entry.get(name)
         if name not in entry:
-            yield document.error(place, f"a waiver has the key '{name}'", got="none", remedy="add it")
+            yield document.error(place, f"a waiver must have the key '{name}'", got="none", remedy="add it")
         elif not isinstance(text, str) or not says_something(text) or len(text) > _LONGEST:
-            rule = f"'{name}' is a text of 1 to {_LONGEST} characters, one of them a letter or a digit"
+            rule = f"'{name}' must be a text of 1 to {_LONGEST} characters that has a letter or a digit"
             yield document.error((*place, name), rule)
         elif name == "expires" and not _is_date(text):
-            yield document.error((*place, name), "'expires' is a day, YYYY-MM-DD", got=f"'{text}'")
+            yield document.error((*place, name), "'expires' must be a day, YYYY-MM-DD", got=f"'{text}'")
 
 
 def _is_date(text: str) -> bool:
@@ -171,7 +171,7 @@ def expired_on(day: date, waivers: Sequence[Waiver]) -> list[tuple[str, str]]:
     return [
         (
             waiver.where,
-            f"the waiver of {waiver.claim} on {waiver.workload} ended with {waiver.expires}: renew or remove it",
+            f"the waiver of {waiver.claim} on {waiver.workload} was valid until {waiver.expires}: renew or remove it",
         )
         for waiver in waivers
         if waiver.expired(day)
@@ -187,8 +187,8 @@ def unmatched(
         problem = _missing(waiver, contracts, all_known=all_known)
         if problem:
             got, remedy = problem
-            rule = "a waiver names a unit that a contract plans"
-            errors.append(ContractError(rule, where=waiver.where, got=got, remedy=f"{remedy}; else remove the waiver"))
+            rule = "a waiver must name a unit that a contract plans"
+            errors.append(ContractError(rule, where=waiver.where, got=got, remedy=f"{remedy}; or remove the waiver"))
     return errors
 
 
@@ -206,11 +206,14 @@ def _missing(waiver: Waiver, contracts: Sequence[LoadedContract], *, all_known: 
     return None
 
 
-ANEW = "put it back as it was, see what wrote it, and run again"
-# The advice after the last run, whose directory is kept.
-RESUME = "nothing is lost: put it back as it was, see what wrote it, and resume with `--resume RUN_DIR`"
-# The advice after the last shard, whose directory is kept.
-JUDGE = "the shards are kept: put it back as it was, see what wrote it, and `harness judge --contracts PATH` them"
+ANEW = "restore the file, find what wrote it, and run again"
+# the remedy after the last run, in a directory that is kept
+RESUME = "nothing is lost: restore the file, find what wrote it, and resume with `--resume RUN_DIR`"
+# the remedy after the last shard
+JUDGE = (
+    "the shards are kept: restore the file, find what wrote it, and judge the shards with `harness judge "
+    "--contracts PATH`"
+)
 
 
 @dataclass(frozen=True)
@@ -236,9 +239,9 @@ class FilesRead:
             first = changed[0]
             how = "added" if first not in self.digests else "changed" if first in now else "removed"
             raise EvidenceError(
-                "contracts and waivers stay as they were read until the command ends",
+                "contracts and waivers must not change until the command ends",
                 where=str(first),
-                got=f"{how} while code of the project ran",
+                got=f"a file that was {how} while code of the project ran",
                 remedy=remedy,
             )
 

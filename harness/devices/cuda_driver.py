@@ -51,7 +51,7 @@ def devices() -> Devices:
     library = _load()
     present = any(path.name[len("nvidia") :].isdigit() for path in Path("/dev").glob("nvidia*"))
     if library is None:
-        problem = "there are NVIDIA devices but no libcuda.so.1" if present else "no NVIDIA driver"
+        problem = "there are NVIDIA devices, but libcuda.so.1 is missing" if present else "no NVIDIA driver"
         return Devices(problem=problem, unreadable=present)
     return read(library, present=present)
 

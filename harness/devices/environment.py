@@ -55,9 +55,9 @@ def _cuda_usable(found: Devices, torch: str | None, built_for: str | None) -> tu
         return False, "this machine has no CUDA device"
     names = ", ".join(gpu.name for gpu in found.gpus)
     if torch is None:
-        return False, f"torch is not installed (the GPU is there: {names})"
+        return False, f"torch is not installed (but the machine has a GPU: {names})"
     if built_for is None:
-        return False, f"torch {torch} is built without CUDA and cannot use the GPU that is there ({names})"
+        return False, f"torch {torch} is built without CUDA, so it cannot use the GPU of this machine ({names})"
     return True, ""
 
 

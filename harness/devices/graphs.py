@@ -273,7 +273,9 @@ class CudaGraph:
     def capture_begin(self, pool: MemPoolId | None = None, mode: CaptureMode = CaptureMode.RELAXED) -> None:
         """Record all work of this thread on the graph's stream until `capture_end`. The stream becomes current."""
         if self._graph is not None or self._capturing is not None:
-            raise CudaGraphError("a graph is captured once", got="a captured graph", remedy="call reset() first")
+            raise CudaGraphError(
+                "a graph can be captured only once", got="a captured graph", remedy="call reset() first"
+            )
         self._previous_stream = torch.cuda.current_stream()
         bind_cublas(self.stream)
         torch.cuda.synchronize()

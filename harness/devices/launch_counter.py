@@ -84,7 +84,7 @@ class LaunchCounter:
         try:
             if kind is None and self._domain is not None and self._seen_of_planted()[self._domain] != 1:
                 self.sees_planted = False
-                self.failure = "the counter saw a planted graph launch before the timed blocks, and none after them"
+                self.failure = "the counter saw a planted graph launch before the timed blocks, but none after them"
         finally:
             self._unsubscribe()
 
@@ -95,7 +95,7 @@ class LaunchCounter:
     def _subscribe(self) -> None:
         status = self._functions["cuptiSubscribe"](ctypes.byref(self._handle), self._callback, None)
         if status == _REFUSED:
-            raise _Unavailable(f"CUPTI has another subscriber (status {status}): a profiler ran in this process")
+            raise _Unavailable(f"CUPTI already has a subscriber (status {status}): a profiler ran in this process")
         if status != 0:
             raise _Unavailable(f"cuptiSubscribe answered {status}")
         self._subscribed = True
@@ -107,15 +107,15 @@ class LaunchCounter:
         """
         callbacks = {domain: self._callbacks(domain) for domain in _NAMES}
         if not any(callbacks.values()):
-            raise _Unavailable("CUPTI names no callback of a graph launch")
+            raise _Unavailable("CUPTI knows no callback for a graph launch")
         for domain, identifiers in callbacks.items():
             self._enable(domain, identifiers, on=True)
         seen = self._seen_of_planted()
         counting = next((domain for domain in _NAMES if seen[domain] == 1), None)
         if counting is None:
             raise _Unavailable(
-                f"a planted graph launch was seen {seen[_DRIVER]} times by the driver's callback "
-                f"and {seen[_RUNTIME]} times by the runtime's"
+                f"the planted graph launch was seen {seen[_DRIVER]} times by the driver's callback and "
+                f"{seen[_RUNTIME]} times by the runtime's"
             )
         for domain, identifiers in callbacks.items():
             if domain != counting:
@@ -139,7 +139,7 @@ class LaunchCounter:
         for identifier in identifiers:
             status = self._functions["cuptiEnableCallback"](int(on), self._handle, domain, identifier)
             if status != 0:
-                raise _Unavailable(f"cuptiEnableCallback({int(on)}) of {domain}, {identifier} answered {status}")
+                raise _Unavailable(f"cuptiEnableCallback({int(on)}) of {domain}, {identifier} returned {status}")
 
     def _unsubscribe(self) -> None:
         if self._subscribed:
@@ -165,7 +165,7 @@ def _bound(library: Any | None) -> dict[str, Any]:
     for name, arguments in _SIGNATURES.items():
         function = getattr(library, name, None)
         if function is None:
-            raise _Unavailable(f"libcupti has no {name}")
+            raise _Unavailable(f"libcupti has no function {name}")
         function.argtypes, function.restype = arguments, ctypes.c_int
         functions[name] = function
     return functions

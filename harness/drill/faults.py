@@ -56,13 +56,13 @@ def _emptied(execution: ArmEvidence) -> ArmEvidence:
 
 NO_STEPS = EvidenceFault(
     "no_steps",
-    "no arm is asked for a step: a comparison over zero steps",
+    "no arm is asked for a step, so a comparison covers zero steps",
     without_steps,
     Expectation("FAIL", "vacuous_steps", {"steps_run": 0}),
 )
 MISSING_RUN = EvidenceFault(
     "missing_run",
-    "the run was planned and left nothing: a unit that would disappear from the table",
+    "the run was planned but left no evidence, so a unit could be missing from the table",
     None,
     Expectation("ERROR", "worker_incomplete"),
 )
@@ -76,7 +76,7 @@ def evidence_faults() -> dict[str, EvidenceFault]:
         for reference in kind.evidence_faults:
             fault = resolve(reference)
             if not isinstance(fault, EvidenceFault) or found.setdefault(fault.name, fault) is not fault:
-                rule = "an evidence fault is an `EvidenceFault` with a name of its own"
+                rule = "an evidence fault must be an `EvidenceFault` with a unique name"
                 raise KindError(rule, where=f"claim kind '{kind.name}'", got=reference, remedy="correct the reference")
     return found
 
@@ -225,7 +225,7 @@ class Unbroken:
         there = f"; offered: {', '.join(self.offered)}" if self.offered else ""
         return (
             f"no fault of '{claim}' breaks `{self.path}` ({self.value}), so any other value would pass its drill: "
-            f"name one that expects {reasons}{figures}{there}"
+            f"name a fault that expects {reasons}{figures}{there}"
         )
 
 

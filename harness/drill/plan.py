@@ -227,7 +227,7 @@ class _ContractPlanner:
                 description = self._offered.get(fault)
                 if description is None or expectation_for(claim, description) is None:
                     raise ContractError(
-                        "a fault that a claim names declares what it must make the judge say",
+                        "a fault that a claim names must declare the verdict that it causes",
                         where=f"{self._loaded.path}: claim {claim.id}",
                         got=f"`{fault}`",
                         remedy="see `harness check`",

@@ -183,9 +183,9 @@ def recheck(bundle: Bundle, contracts: Sequence[Contract], verdicts: Sequence[Ve
     record = read_record(bundle.place.derived / FILE, shown=bundle.path / FILE)
     controls = controls_of(verdicts)
     same = [_facts(each) for each in record.controls] == [_facts(each) for each in controls]
-    of_the_whole = [] if same else ["the evidence gives other controls"]
+    of_the_whole = [] if same else ["the evidence gives different controls"]
     if record.contracts != bundle.header.digests.contracts:
-        of_the_whole.append("the record is of other contracts")
+        of_the_whole.append("the record was made under other contracts")
     of_the_whole += [
         *_miscounted_rows(record, bundle, contracts),
         *_planted_not_run(record, bundle),
@@ -209,7 +209,7 @@ def _miscounted_rows(record: DrillRecord, bundle: Bundle, contracts: Sequence[Co
         if fault in drilled and (not narrowed or claim.id in narrowed)
     ]
     return [
-        f"{claim}: {fault}: {counted(number, 'row')}, the contract demands one"
+        f"{claim}: {fault}: the record has {counted(number, 'row')}, but the contract requires one"
         for contract, claim, fault in demanded
         if (number := listed.count((contract, claim, fault))) != 1
     ]
@@ -227,7 +227,9 @@ def _planted_not_run(record: DrillRecord, bundle: Bundle) -> list[str]:
         for run in bundle.header.runs:
             contract, workload, *rest = run.split("+")
             if item.fault in rest and item.contract == contract and (contract, item.claim, workload) in decided:
-                found.append(f"{item.claim}: {item.fault}: run {run} was planned, and it is called not run")
+                found.append(
+                    f"{item.claim}: {item.fault}: run {run} was planned, but the record lists the fault as not run"
+                )
                 break
     return [] if record.interrupted else found
 
@@ -240,7 +242,7 @@ def _unread_runs(record: DrillRecord, bundle: Bundle) -> list[str]:
     undecided = {(one.contract, one.claim) for one in record.controls if one.status == Status.NOT_RUN}
     left = {item.fault for item in record.not_run if (item.contract, item.claim) in undecided}
     read |= {run for run in bundle.header.runs if left & set(run.split("+"))}
-    return [f"run {run} was planned, and no row reads it" for run in bundle.header.runs if run not in read]
+    return [f"run {run} was planned, but no row reads its evidence" for run in bundle.header.runs if run not in read]
 
 
 def _again(
@@ -249,9 +251,9 @@ def _again(
     contract = next((contract for contract in contracts if contract.id == row.contract), None)
     claim = next((claim for claim in contract.claims if claim.id == row.claim), None) if contract else None
     if contract is None or claim is None or row.fault not in claim.falsified_by or row.workload not in claim.judged_on:
-        return RowAgain(row, difference="the directory's contracts demand no such row")
+        return RowAgain(row, difference="the directory's contracts require no such row")
     if not row.runs:
-        return RowAgain(row, not_judged="the record does not say which runs it reads")
+        return RowAgain(row, not_judged="the record does not state which runs the row reads")
     unknown = [run for run in row.runs if run not in record.sources or run not in bundle.header.runs]
     if unknown:
         return RowAgain(row, difference=f"run {unknown[0]} was not planned")
@@ -286,15 +288,15 @@ def _expectation(row: Row, contract: Contract, claim: AnyClaim, describe: Descri
     try:
         offered = offered_by(contract, describe)
     except SystemResolutionError as error:
-        return recorded, f"what the fault declares is not known here: {error}"
+        return recorded, f"the declaration of the fault cannot be read here: {error}"
     declared = expectation_for(claim, offered[row.fault]) if row.fault in offered else None
-    return (recorded, "nothing declares this fault any more") if declared is None else (declared, None)
+    return (recorded, "the fault is no longer declared") if declared is None else (declared, None)
 
 
 def _difference(recorded: Row, today: Row) -> str | None:
     """Return, in words, every fact that differs, with both values; None if all facts are equal."""
     before, now = _facts(recorded), _facts(today)
-    changed = [f"{key} is recorded as {before[key]}, and is {now[key]}" for key in now if before[key] != now[key]]
+    changed = [f"{key} is recorded as {before[key]}, but is now {now[key]}" for key in now if before[key] != now[key]]
     return "; ".join(changed) or None
 
 

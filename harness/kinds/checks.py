@@ -6,15 +6,15 @@ from collections.abc import Mapping
 
 SHARED_CHECKS: Mapping[str, str] = {
     "captured": "An arm that must replay a capture replayed it in every step.",
-    "uncaptured": "An arm that is declared uncaptured, and held against a captured one, captured nothing.",
-    "watched": "Each replayed step was watched, and the device did nothing in it but the captured work.",
+    "uncaptured": "An arm that is declared uncaptured, and is compared with a captured one, captured nothing.",
+    "watched": "Each replayed step was watched, and the device did only the captured work in it.",
     "finite": "No loss is NaN or infinite.",
     "comparable": "All arms made the same number of steps, on the same batches.",
     "equal_start": "All arms start from equal trainable parameters.",
     "equal_frozen": "All arms start from equal frozen parameters.",
     "equal_state": "All arms start from equal buffers, generators and other state.",
-    "guards": "The claim's guards hold: distinct batches, an active clip, a training effect over a control.",
-    "trained": "Trainable parameters changed, frozen ones did not, the loss moved, and no update was left out.",
+    "guards": "The claim's guards hold: distinct batches, an active clip, a training effect compared with a control.",
+    "trained": "Trainable parameters changed, frozen ones did not, the loss changed, and no update was skipped.",
     "finite_end": "No tensor ended NaN or infinite.",
     "equal_ends": "Where a claim demands equal bits, all arms end with equal state.",
     "recorded": "The state at the start and at the end was recorded.",
@@ -45,15 +45,17 @@ def left_out(name: str) -> str:
 
 MISSING_RUN = "harness.drill.faults:MISSING_RUN"
 NO_STEPS = "harness.drill.faults:NO_STEPS"
-NO_GUARDS = "Its model has no `guards`."
-ONE_ARM = "It judges one execution, and compares it with nothing."
-OLDER = {"watched.older": "Its probe did not watch single steps before November 28, 2026."}
+NO_GUARDS = "The kind's model has no `guards`."
+ONE_ARM = "The kind judges one execution, and compares it with nothing."
+OLDER = {"watched.older": "The kind's probe did not watch single steps before November 28, 2026."}
 FIRST_LOSS = "A control may store frozen tensors in another format; its first loss is the candidate's."
-STILL = "A control is not trained, so that its end says nothing."
+STILL = "A control is not trained, so its end shows nothing."
 HALF = {
-    "equal_start.half": "The second half begins anew, and what it loads is compared with what was saved.",
-    "equal_state.half": "The second half begins anew, and what it loads is compared with what was saved.",
-    "equal_ends.half": "The first half ends with what was saved, which is compared with what was loaded.",
+    "equal_start.half": "The second half starts from a new model, and the loaded state is compared with the saved "
+    "state.",
+    "equal_state.half": "The second half starts from a new model, and the loaded state is compared with the saved "
+    "state.",
+    "equal_ends.half": "The first half ends with the saved state, which is compared with the loaded state.",
 }
 CONTROL = {"equal_frozen.control": FIRST_LOSS, "equal_ends.control": STILL}
 ALONE = dict.fromkeys(("comparable", "equal_start", "equal_frozen", "equal_state", "equal_ends"), ONE_ARM)

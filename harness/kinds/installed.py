@@ -41,8 +41,14 @@ def kinds() -> dict[str, Kind]:
     for row in found.values():
         for name, settings in row.probes.items():
             if name not in probes() or (settings and probes()[name].arm_by_arm):
-                rule = "the field `probes` names probes that there are, one that goes arm by arm without settings"
-                where, remedy = f"claim kind '{row.name}'", f"install what offers it; known are {', '.join(probes())}"
+                rule = (
+                    "the field `probes` must name existing probes, of which one executes the arms one by one and "
+                    "has no settings"
+                )
+                where, remedy = (
+                    f"claim kind '{row.name}'",
+                    f"install the package that offers the probe; known probes are {', '.join(probes())}",
+                )
                 raise KindError(rule, where=where, got=f"'{name}': {settings}", remedy=remedy)
     return found
 
@@ -74,7 +80,7 @@ def _with_installed(
     found = dict(built_in)
     for entry, row in offered(group, f"a `harness.kinds.{of.__name__}`", lambda value: isinstance(value, of)):
         if row.name in found or row.name in reserved:
-            rule = f"a package's {of.called} has a name of its own"
+            rule = f"the {of.called} of a package must have a new name"
             raise KindError(rule, where=place(entry), got=f"'{row.name}' again", remedy="rename it, or remove one")
         found[row.name] = row
     return found

@@ -61,10 +61,10 @@ def resolve(reference: str) -> Any:
         return imported(reference)
     except (Exception, SystemExit) as error:  # a package from outside the harness may raise anything
         raise KindError(
-            "what the table of claim kinds names must be importable",
+            "every object that the table of claim kinds names must be importable",
             where=reference,
             got=f"{type(error).__name__}: {error}",
-            remedy="correct the reference, or install what it needs",
+            remedy="correct the reference, or install the package that it needs",
         ) from error
 
 

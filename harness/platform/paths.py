@@ -23,7 +23,7 @@ def require_existing(paths: Iterable[Path]) -> None:
     """Raise UsageError if paths do not exist. The error lists them, and suggests a name for the first one."""
     missing = [path for path in paths if not os.path.lexists(path)]  # a broken link counts as existing
     if missing:
-        rule, where = "a path that is named must exist", ", ".join(map(str, missing))
+        rule, where = "the path must exist", ", ".join(map(str, missing))
         raise UsageError(rule, where=where, got="nothing there", remedy=_remedy(missing[0]))
 
 
@@ -105,17 +105,17 @@ def private_folder() -> Path:
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
         got = f"owner {found.st_uid}" if stat.S_ISDIR(found.st_mode) else "a link"
         rule = "the lock directory must belong to this user"
-        raise HarnessError(rule, where=str(directory), got=got, remedy="remove it, or set TMPDIR")
+        raise HarnessError(rule, where=str(directory), got=got, remedy="remove the directory, or set TMPDIR")
     return directory
 
 
 def unusable(path: Path, error: OSError) -> HarnessError:
     """Return a HarnessError that says why a lock's file or folder cannot be used."""
     return HarnessError(
-        "the lock of a GPU is a file that this user can write and lock",
+        "the lock of a GPU must be a file that this user can write and lock",
         where=str(path),
         got=error.strerror or type(error).__name__,
-        remedy="set TMPDIR to a folder of yours on a file system with locks",
+        remedy="set TMPDIR to your own folder on a file system that supports locks",
     )
 
 

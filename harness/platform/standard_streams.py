@@ -141,7 +141,7 @@ class _Survivor(io.TextIOWrapper):
         os.dup2(null, self.fileno())  # from now on, text that is still buffered is discarded, too
         os.close(null)
         if error.errno != errno.EPIPE and self is sys.stdout:
-            print_error(f"stdout: {error.strerror}: what is printed from here on is lost")
+            print_error(f"stdout: {error.strerror}: all further output is lost")
 
 
 @contextmanager

@@ -86,7 +86,7 @@ class NoMessage(ValueError):  # noqa: N818 - who watches the process says what i
     """The other end wrote more bytes than a message may have, without an end of line."""
 
     def __init__(self) -> None:
-        super().__init__(f"more than {MOST_BYTES // 2**20} MiB on the harness's own line, and no message")
+        super().__init__(f"more than {MOST_BYTES // 2**20} MiB on the harness's own line, without a complete message")
 
 
 class Line:
@@ -215,9 +215,9 @@ class Ending:
             case "signal":
                 return f"ended by {self.name}"
             case "exit_code":
-                return f"ended with {self.name} before it was done"
+                return f"ended with {self.name} before its work was done"
             case _:
-                return "wrote on the harness's own line what is no message"
+                return "wrote something that is not a message on the harness's own line"
 
 
 @dataclass

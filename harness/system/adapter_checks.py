@@ -33,7 +33,7 @@ def option_error(what: str, name: str, value: Scalar, known: Mapping[str, object
     if isinstance(allowed, type):
         fits = isinstance(value, allowed) and (allowed is bool or not isinstance(value, bool))
         fits |= allowed is float and type(value) is int
-        return "" if fits else f"{what} '{name}' is a {allowed.__name__}, not {value!r}"
+        return "" if fits else f"{what} '{name}' must be a {allowed.__name__}, not {value!r}"
     choices = list(allowed) if isinstance(allowed, tuple | list) else []
     if any(value == choice and type(value) is type(choice) for choice in choices):
         return ""
@@ -92,9 +92,9 @@ def require_callable_with(function: Any, name: str, arguments: Mapping[str, Any]
         except TypeError:
             found = f"`def {name}{defined}`"
     if found:
-        elsewhere = "" if method else "; what else it needs can come from the enclosing function"
+        elsewhere = "" if method else "; the function can read further values from the enclosing function"
         raise AdapterError(
-            f"the harness calls `{name}({', '.join(arguments)})`",
+            f"the harness must be able to call `{name}({', '.join(arguments)})`",
             where=definition(function),
             got=found,
             remedy=f"define `def {name}({parameters})`{elsewhere}",
@@ -120,11 +120,11 @@ def require_loss(loss: object, step: Callable[..., Any], call: str) -> Tensor:
     elif loss is None:
         remedy = "end it with `return loss.detach()`"
     elif isinstance(loss, int | float) or type(loss).__module__ == "numpy":
-        remedy = "return the tensor itself: `.item()`, float() and `.numpy()` wait for the device in every step"
+        remedy = "return the tensor itself, because `.item()`, float() and `.numpy()` wait for the device in every step"
     elif isinstance(loss, tuple | list | Mapping):
-        remedy = "return the loss alone, or a dictionary with `loss`"
+        remedy = "return only the loss, or a dictionary with `loss`"
     raise AdapterError(
-        f"{call} returns the loss: a floating-point tensor of one number",
+        f"{call} must return the loss: a floating-point tensor with one element",
         where=return_place(step),
         got=found,
         remedy=remedy,
@@ -143,13 +143,14 @@ def require_parameters(found: object, function: Callable[..., Any]) -> dict[str,
 
     parameters = _named_tensors(found, "parameters()", function, "`dict(model.named_parameters())`")
     if not parameters:
-        raise _wrong_parameters(function, "none", "name what is trained: `dict(model.named_parameters())`")
+        raise _wrong_parameters(function, "none", "name the trained tensors: `dict(model.named_parameters())`")
     lazy = [name for name, tensor in parameters.items() if is_lazy(tensor)]
     if lazy:
         remedy = (
-            "run one batch through the model where it is made, under torch.no_grad(), so that they get their shapes"
+            "run one batch through the model under torch.no_grad() when the model is created, so that its "
+            "parameters get their shapes"
         )
-        raise _wrong_parameters(function, f"{names(lazy)} of a lazy module that no batch has gone through", remedy)
+        raise _wrong_parameters(function, f"{names(lazy)} of a lazy module that no batch has passed through", remedy)
     by_device: dict[str, list[str]] = {}
     for name, tensor in parameters.items():
         by_device.setdefault(str(tensor.device), []).append(name)
@@ -157,7 +158,7 @@ def require_parameters(found: object, function: Callable[..., Any]) -> dict[str,
         found = "; ".join(f"on {device}: {names(held)}" for device, held in by_device.items())
         raise _wrong_parameters(function, found, "move the whole model to one device")
     if "meta" in by_device:
-        remedy = "give them values, with `model.to_empty(device=…)` and their initialization"
+        remedy = "give the parameters values, with `model.to_empty(device=…)` and their initialization"
         raise _wrong_parameters(function, f"{names(parameters)} on the device meta, which has no values", remedy)
     return parameters
 
@@ -178,8 +179,8 @@ def require_updated(parameters: Mapping[str, Tensor], optimizers: Mapping[str, A
         kinds = " and ".join(sorted({type(optimizer).__name__ for optimizer in optimizers.values()}))
         raise _wrong_parameters(
             function,
-            f"{names(parameters)}: none is among the {len(updated)} tensors of {kinds}",
-            "return the model's own tensors and not copies, of the model that the optimizer was made for",
+            f"{names(parameters)}, of which none is among the {len(updated)} tensors of {kinds}",
+            "return the own tensors, not copies, of the model for which the optimizer was created",
         )
 
 
@@ -198,8 +199,8 @@ def require_same_parameters(function: Callable[..., Any], first: Mapping[str, Te
     given = {name: tensor for name, tensor in found.items() if name in first and tensor is not first[name]}
     other = [name for name, tensor in given.items() if same(tensor) != same(first[name])]
     if other:
-        got = f"other tensors under {names(other)} than at the beginning"
-        remedy = "update them in place, `parameter.copy_(updated)`, under torch.no_grad()"
+        got = f"different tensors under {names(other)} than at the beginning"
+        remedy = "update the tensors in place, `parameter.copy_(updated)`, under torch.no_grad()"
         raise _wrong_parameters(function, got, remedy)
 
 
@@ -217,14 +218,14 @@ def require_metrics(found: object, function: Callable[..., Any], known: Collecti
     metrics = _named_tensors(found, "metrics()", function, '`{"accuracy": self.accuracy}`, say')
     for name, tensor in metrics.items():
         if not METRIC_NAME.fullmatch(name) or name in SERIES_COLUMNS:
-            remedy = f"letters, digits, `_`, `.` and `-`, and none of {names(SERIES_COLUMNS)}"
+            remedy = f"use only letters, digits, `_`, `.` and `-`, and none of the names {names(SERIES_COLUMNS)}"
             raise _wrong_metrics(function, f"the name {name!r:.100}", remedy)
         if tensor.numel() != 1 or tensor.is_complex() or tensor.is_meta:
-            remedy = "reduce it to one number in the step, with `.mean()` or `.sum()`"
+            remedy = "reduce the tensor to one number in the step, with `.mean()` or `.sum()`"
             raise _wrong_metrics(function, f"{describe_value(tensor)} under `{name}`", remedy)
     if known and set(metrics) != set(known):
-        found = difference_of_names(metrics, known, "at this step", "at the first one")
-        raise _wrong_metrics(function, found, "report the same ones at every step")
+        found = difference_of_names(metrics, known, "at this step", "at the first step")
+        raise _wrong_metrics(function, found, "return the same names at every step")
     return metrics
 
 
@@ -237,22 +238,22 @@ def require_kept(first: Mapping[str, Tensor], again: Mapping[str, Tensor], funct
     if made:
         raise _wrong_metrics(
             function,
-            f"another tensor at each call under {names(made)}",
-            "compute it in the step and keep it, `self.accuracy = …`: a replay would leave it as it was captured",
+            f"a new tensor at each call under {names(made)}",
+            "compute the tensor in the step and keep it, `self.accuracy = …`, because a replay does not execute "
+            "metrics()",
         )
 
 
 def _wrong_metrics(function: Callable[..., Any], found: str, remedy: str) -> AdapterError:
-    rule = "metrics() names tensors of one number that the last step left, the same names at every step"
+    rule = "metrics() must return tensors with one number that the last step left, under the same names at every step"
     return AdapterError(rule, where=return_place(function), got=found, remedy=remedy)
 
 
 def _named_tensors(found: object, call: str, function: Callable[..., Any], example: str) -> dict[str, Tensor]:
     import torch
 
-    # a function, so that the sources are parsed by `return_place` only if there is an error
-    def wrong(got: str, remedy: str) -> AdapterError:
-        rule = f"{call} returns a dictionary of tensors by name"
+    def wrong(got: str, remedy: str) -> AdapterError:  # only on failure: return_place parses source
+        rule = f"{call} must return a dictionary of tensors by name"
         return AdapterError(rule, where=return_place(function), got=got, remedy=remedy)
 
     if not isinstance(found, Mapping):
@@ -266,7 +267,7 @@ def _named_tensors(found: object, call: str, function: Callable[..., Any], examp
 
 
 def _wrong_parameters(function: Any, found: str, remedy: str) -> AdapterError:
-    rule = "parameters() returns the tensors that training updates, by name, all on one device"
+    rule = "parameters() must return the tensors that training updates, by name, all on one device"
     return AdapterError(rule, where=return_place(function), got=found, remedy=remedy)
 
 
@@ -289,10 +290,10 @@ def require_values(returned: object, evaluate: Callable[[], object]) -> dict[str
         if isinstance(number, bool) or not isinstance(number, int | float):
             found = describe_value(value) if name == WHOLE else f"{describe_value(value)} under {name!r:.60}"
             raise AdapterError(
-                "evaluate() returns a number, a tensor of one number, or several of them by name",
+                "evaluate() must return a number, a tensor with one number, or several of them by name",
                 where=return_place(evaluate),
                 got=found,
-                remedy="return the mean loss of the evaluated batches, say",
+                remedy="return, for example, the mean loss of the evaluated batches",
             )
         values[str(name)] = float(number)
     return values

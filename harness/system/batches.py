@@ -170,11 +170,11 @@ def _checked(batch: object, index: int, function: Callable[..., Any]) -> dict[st
             raise _wrong_batch(function, f"{describe_value(value)} under `{name}`", _entry_remedy(value))
         if value.is_meta:
             got = f"`{name}` on the device meta, which has no values"
-            raise _wrong_batch(function, got, "make it on the CPU or on the model's device")
+            raise _wrong_batch(function, got, "create the tensor on the CPU or on the model's device")
     tensors = dict(found)
     if len(tensors) < len(found):
         twice = next(name for name, _ in found if [each for each, _ in found].count(name) > 1)
-        raise _wrong_batch(function, f"two tensors under `{twice}`", "give each a name of its own")
+        raise _wrong_batch(function, f"two tensors under `{twice}`", "give each tensor its own name")
     return tensors
 
 
@@ -187,23 +187,28 @@ def _require_same_structure(batch: object, index: int, function: Callable[..., A
         raise _wrong_batch(
             function,
             difference_of_names(ours, theirs, f"at index {index}", "at index 0"),
-            "shapes may change from step to step, names may not: fill what is absent with zeros",
+            "shapes may change from step to step, but names must not: fill absent tensors with zeros",
         )
-    got = f"the same tensors in another structure at index {index} than at index 0"
+    got = f"a different structure of the same tensors at index {index} than at index 0"
     raise _wrong_batch(function, got, "return tuples, lists and dictionaries at the same places for every index")
 
 
 def _wrong_batch(function: Callable[..., Any], found: str, remedy: str) -> AdapterError:
-    rule = "batch(index) returns tensors: one, a tuple or list of them, or a dictionary of them by name"
+    rule = (
+        "batch(index) must return tensors: one tensor, a tuple or list of tensors, or a dictionary of tensors by name"
+    )
     return AdapterError(rule, where=return_place(function), got=found, remedy=remedy)
 
 
 def _entry_remedy(value: object) -> str:
     if type(value).__module__ == "numpy":
-        return "turn it into a tensor with `torch.from_numpy`"
+        return "convert the array to a tensor with `torch.from_numpy`"
     if isinstance(value, bool | int | float):
-        return f"turn it into a tensor with `torch.tensor`: a captured step reads no Python {type(value).__name__} anew"
-    return "leave it out, or turn it into a tensor"
+        return (
+            "convert the value to a tensor with `torch.tensor`, because a captured step never reads a new Python "
+            f"{type(value).__name__}"
+        )
+    return "leave the value out, or convert it to a tensor"
 
 
 class BatchesEndedError(HarnessError):
@@ -261,10 +266,10 @@ def _endless(loader: Iterable[Any]) -> Iterator[Any]:
             yield tensors_alone(batch)
         if empty:
             raise BatchesEndedError(
-                "a loader gives batches for as many steps as a run asks for, epoch after epoch",
+                "a loader must give batches for as many steps as a run asks for, epoch after epoch",
                 where=type(loader).__name__,
-                got=f"none in epoch {epoch}",
-                remedy="return the loader itself, which can be read again, and no iterator over it",
+                got=f"no batch in epoch {epoch}",
+                remedy="return the loader itself, which can be read again, and not an iterator over it",
             )
 
 

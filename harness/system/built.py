@@ -58,8 +58,8 @@ class StepFunction:
         function: Callable[..., Any] | None = getattr(self, name)
         if function is None:
             raise NotAvailable(
-                f"{definition(self.step)}: the step lacks the capability `{_NEEDED_BY[name]}`: build returns no "
-                f"`{name}`; return StepFunction(…, {name}={name})"
+                f"{definition(self.step)}: the step lacks the capability `{_NEEDED_BY[name]}`, because build returns "
+                f"no `{name}`; return StepFunction(…, {name}={name})"
             )
         return function
 
@@ -110,7 +110,8 @@ def as_step_function(returned: object, build: Callable[..., Any], name: str = "b
         returned = StepFunction(*returned)
     if not isinstance(returned, StepFunction):
         raise AdapterError(
-            f"{name} returns StepFunction(step, batch, parameters), or a tuple of these three and maybe `state`",
+            f"{name} must return StepFunction(step, batch, parameters), or a tuple of these three and optionally "
+            "`state`",
             where=return_place(build),
             got=describe_value(returned),
             remedy="end it with `return StepFunction(step=step, batch=batch, parameters=parameters)`",
@@ -122,10 +123,10 @@ def as_step_function(returned: object, build: Callable[..., Any], name: str = "b
             continue
         if not callable(function):
             raise AdapterError(
-                f"`{member}` of what {name} returns is a function",
+                f"`{member}`, as returned by {name}, must be a function",
                 where=return_place(build),
                 got=describe_value(function),
-                remedy=f"the harness calls it: `def {member}({', '.join(arguments)}): …`",
+                remedy=f"define it as the harness calls it: `def {member}({', '.join(arguments)}): …`",
             )
         require_callable_with(function, member, arguments)
     return returned
@@ -137,7 +138,8 @@ def _with_batches_by_index(function: StepFunction, build: Callable[..., Any]) ->
         return function
     if shuffled_by_the_process(loader):
         raise AdapterError(
-            "a loader shuffles by a generator of its own: whatever else draws random numbers, arms read equal batches",
+            "a loader must shuffle by a generator of its own; otherwise arms that draw other random numbers read "
+            "different batches",
             where=return_place(build),
             got=f"{describe_value(loader)} that shuffles by the process's generator",
             remedy=OWN_ORDER,
@@ -158,10 +160,10 @@ def _with_named_parameters(function: StepFunction, build: Callable[..., Any], na
     wrong = [f"{describe_value(each)} under `{key}`" for key, each in _by_name(several).items() if not _trains(each)]
     if wrong or not _by_name(several):
         raise AdapterError(
-            f"`parameters` of what {name} returns are modules and tensors",
+            f"`parameters`, as returned by {name}, must be modules and tensors",
             where=return_place(build),
             got=wrong[0] if wrong else "none",
-            remedy="return the model that is trained: `return step, batch, model`",
+            remedy="return the trained model: `return step, batch, model`",
         )
     return replace(function, parameters=lambda: _parameters_of(_by_name(several)))
 

@@ -73,9 +73,9 @@ def from_plain(plain: Mapping[str, Any]) -> SystemDescription:
         )
         same = to_plain(described) == plain
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise NotADescription(f"an answer that is none: {type(error).__name__}: {error}") from error
+        raise NotADescription(f"an answer that is not a description: {type(error).__name__}: {error}") from error
     if not same:
-        raise NotADescription("an answer that says more, or less, than a description")
+        raise NotADescription("an answer with more or fewer fields than a description")
     return described
 
 
@@ -92,7 +92,7 @@ def _text(value: object, field: str) -> str:
     _exactly(value, str, field)
     text = str(value)
     if len(text) > MOST_CHARACTERS:
-        raise NotADescription(f"{field}: {len(text)} characters, more than {MOST_CHARACTERS}")
+        raise NotADescription(f"{field}: {len(text)} characters, but at most {MOST_CHARACTERS} are allowed")
     if text.encode("utf-8", "replace").decode("utf-8") != text:
         raise NotADescription(f"{field}: a text that is not Unicode: {text[:80]!a}")
     return text
@@ -256,10 +256,11 @@ def _ask(names: Sequence[str], limit_s: float, at: ImportPath | None) -> dict[st
 
 def _error(name: str, got: str) -> SystemResolutionError:
     return SystemResolutionError(
-        "a system is imported and described without ending, or holding up, the process that asks it",
+        "importing and describing a system must neither end nor block the process",
         where=name,
         got=got,
-        remedy="heavy work belongs into `open()`; importing the system and describe() only name what there is",
+        remedy="move heavy work into `open()`; the import of the system and describe() must only name what the system "
+        "offers",
     )
 
 
@@ -314,7 +315,7 @@ class _Describer:
         else:
             got = f"{self._ending()} and no answer"
             printed = self._printed.decode("utf-8", "replace").strip()
-            got += f", having printed at last {printed[-SHOWN:]!r}" if printed else ""
+            got += f", and its last output was {printed[-SHOWN:]!r}" if printed else ""
         return _error(name, got)
 
     def _place(self) -> str:

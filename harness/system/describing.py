@@ -54,15 +54,15 @@ def _answer(name: str) -> dict[str, Any]:
     except SystemResolutionError as error:
         return _error(error.rule, f"{error.got}{_place(error.__cause__)}", error.remedy)
     except NotADescription as error:
-        rule = "describe() returns a SystemDescription, with plain values in all of its fields"
+        rule = "describe() must return a SystemDescription with plain values in all of its fields"
         return _error(rule, f"{_short(text_of(error))}{_declared(system, _short(text_of(error)))}")
     except HarnessError as error:
         return _error(error.rule, f"{error.got} ({error.where})", error.remedy)
     except (SystemExit, KeyboardInterrupt) as error:
-        rule = "a system is imported and described without ending the process"
+        rule = "importing and describing a system must not end the process"
         return _error(rule, f"{_short(named(error))}{_place(error)}")
     except BaseException as error:
-        rule = "a system is imported and described without raising"
+        rule = "importing and describing a system must not raise an exception"
         return _error(rule, f"{_short(named(error))}{_place(error)}")
 
 

@@ -243,10 +243,11 @@ class MadeStepSystem(StepFunctionSystem):
         function = super()._built(workload, arm, fault)
         if self.captures_itself and function.captured is None:
             raise AdapterError(
-                "a function that takes `captured` says what its step captured",
+                "a function that takes `captured` must return a report of what its step captured",
                 where=definition(function.step),
-                got="no `captured` in what it returns",
-                remedy="return StepFunction(…, captured=…), a function that returns the CaptureRecord",
+                got="no `captured` in its return value",
+                remedy="return StepFunction(…, captured=…), where `captured` is a function that returns the "
+                "CaptureRecord",
             )
         return function
 

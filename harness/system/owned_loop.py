@@ -77,16 +77,17 @@ class OwnedLoop:
 
         if self._ended:
             raise LoopEndedError(
-                "a training loop must go on as long as steps are asked for",
+                "a training loop must continue for as long as steps are requested",
                 where=self._name,
                 got=f"an end after {self.steps} steps",
-                remedy="let it train for more steps than the workload has: timings and observations add some",
+                remedy="let the loop train for more steps than the workload has, because timings and observations add "
+                "some",
             )
         self._given.put((batch, _get_current_dispatch_mode_stack()))
         loss = self._wait()
         self.steps += 1
         if loss is None:
-            raise LoopEndedError("a training step must have a loss", where=self._name, got="none for this batch")
+            raise LoopEndedError("a training step must return a loss", where=self._name, got="no loss for this batch")
         return loss
 
     def close(self) -> None:
@@ -190,7 +191,7 @@ class OwnedLoopRun:
         requested = self._waits is not None
         failure = None
         if requested:
-            failure = f"{self._owner} keeps control of its loop, so that no step of it can be captured from outside"
+            failure = f"{self._owner} keeps control of its loop, so its steps cannot be captured from outside"
             failure += self._waits.sentence()
         return CaptureRecord(
             mechanism=("cuda_graph" if self._device.type == "cuda" else "traced") if requested else None,

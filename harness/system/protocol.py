@@ -54,8 +54,8 @@ CAPABILITIES = (
     "evaluate",
     "warm_steps",
 )
-# The remedy in the error about a capture that failed because the step creates its state lazily.
-WARM_STEPS = "say `warm_steps: 1` of the arm, which is then captured after a plain step"
+# the remedy in the failure of a capture whose step makes its state lazily
+WARM_STEPS = "set `warm_steps: 1` in the arm, so that it is captured after one plain step"
 
 
 @runtime_checkable

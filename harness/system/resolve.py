@@ -21,7 +21,7 @@ class RetiredSystem:
         return SystemDescription("a retired system", "trains no more", (), {}, {}, frozenset())
 
     def open(self, *_arguments: object, **_options: object) -> NoReturn:
-        raise NotAvailable("this system is retired; claim step_accuracy with a peer of your own")
+        raise NotAvailable("this system is retired; claim step_accuracy with your own peer")
 
 
 RETIRED = {"harness.system.huggingface:TransformersQLoRA"}
@@ -37,7 +37,7 @@ def resolve(name: str) -> TrainingSystem:
     module_name, _, attribute_path = name.partition(":")
     if not module_name or not attribute_path:
         raise SystemResolutionError(
-            "a system is named `module:attribute`", where=name, remedy="for example `my_package.system:MySystem`"
+            "a system must be named `module:attribute`", where=name, remedy="for example `my_package.system:MySystem`"
         )
     if name in RETIRED:
         return RetiredSystem()
@@ -70,7 +70,7 @@ def _import_remedy(module: str, error: Exception) -> str:
     missing = error.name if isinstance(error, ModuleNotFoundError) else None
     if missing is not None and f"{module}.".startswith(f"{missing}."):
         return f"run from the folder that holds `{missing}`, install it, or put its folder on PYTHONPATH"
-    return f"`import {module}` must work in this environment ({sys.executable}); mend it there first"
+    return f"fix the module first, so that `import {module}` works in this environment ({sys.executable})"
 
 
 def _instance(name: str, found: Any) -> TrainingSystem:
@@ -80,17 +80,17 @@ def _instance(name: str, found: Any) -> TrainingSystem:
             found = found()
         except Exception as error:
             raise SystemResolutionError(
-                "a system's class or factory is called without arguments",
+                "a system's class or factory must be callable without arguments",
                 where=name,
                 got=f"{named(error)}{_defined(found)}",
                 remedy="give its parameters defaults, or name an instance: `system = MySystem(…)`, `module:system`",
             ) from error
     if not _looks_like_a_system(found):
         raise SystemResolutionError(
-            "a training system has the methods `describe` and `open`",
+            "a training system must have the methods `describe` and `open`",
             where=name,
             got=f"a {type(found).__name__}{_defined(type(found))}",
-            remedy="inherit from `harness.system.step_function.StepFunctionSystem`, or define both",
+            remedy="inherit from `harness.system.step_function.StepFunctionSystem`, or define both methods",
         )
     return cast("TrainingSystem", found)
 
@@ -116,4 +116,4 @@ def _suggestion(attribute: str, owner: Any) -> str:
     if near:
         return f"did you mean {', '.join(near)}?"
     systems = [name for name in public if _looks_like_a_system(getattr(owner, name))]
-    return f"systems there: {', '.join(systems)}" if systems else "it has no training system"
+    return f"systems in the module: {', '.join(systems)}" if systems else "the module has no training system"

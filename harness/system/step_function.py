@@ -94,7 +94,7 @@ class StepFunctionSystem:
 
     def _wrong_faults(self, got: str) -> AdapterError:
         return AdapterError(
-            "`faults` is a dictionary of PlantedFault by name",
+            "`faults` must be a dictionary of PlantedFault by name",
             where=attribute_place(type(self), "faults"),
             got=got,
             remedy="see docs/plugging-in-a-trainer.md",
@@ -110,9 +110,9 @@ class StepFunctionSystem:
         model_directory: str | None = None,
     ) -> StepFunctionRun:
         if data is not None or model_directory is not None:
-            raise ValueError("a step function takes neither data nor a model directory")
+            raise ValueError("a step function must be run without --data and --model-dir")
         if fault is not None and fault not in self.faults:
-            raise ValueError(f"{self.name} has no fault {fault!r} of its own")
+            raise ValueError(f"{self.name} does not have the fault {fault!r}")
         function = self._built(workload, arm, fault)
         return StepFunctionRun(function, capture=arm.capture, layers=self.layers, warm_steps=arm.warm_steps)
 
@@ -120,10 +120,10 @@ class StepFunctionSystem:
         self._require_settings(workload, arm)
         if type(self).build is StepFunctionSystem.build:
             raise AdapterError(
-                "a step-function system defines `build(self, workload, arm)`",
+                "a step-function system must define `build(self, workload, arm)`",
                 where=definition(type(self)),
                 got=f"no `build` in {type(self).__name__}",
-                remedy="docs/plugging-in-a-trainer.md shows a whole one",
+                remedy="docs/plugging-in-a-trainer.md shows a complete example",
             )
         require_callable_with(self.build, "build", {"workload": workload, "arm": arm})
         function = as_step_function(self.build(workload, arm), self.build)
@@ -149,7 +149,7 @@ class StepFunctionSystem:
         for attribute, problems in found.items():
             for problem in filter(None, problems):
                 raise AdapterError(
-                    f"a contract asks only for what the system's `{attribute}` names",
+                    f"a contract must use only what the system's `{attribute}` names",
                     where=attribute_place(type(self), attribute),
                     got=problem,
                 )

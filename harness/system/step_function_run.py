@@ -54,9 +54,10 @@ class StepFunctionRun:
         """
         self._requested, self._layers, self._warm_steps = capture != "none", layers, warm_steps
         if warm_steps and function.captured is not None:
-            raise NotAvailable("`warm_steps` is for what the harness captures, and this step captures itself")
-        # names of the loose tensors when the state was first read; None: not read yet
-        self._first_found: set[str] | None = None
+            raise NotAvailable(
+                "`warm_steps` is only for steps that the harness captures, but this step captures itself"
+            )
+        self._first_found: set[str] | None = None  # names of loose tensors at the first reading of the state
         self._captures_itself = function.captured is not None
         self._shapes: dict[tuple[object, ...], _Shape] = {}
         self._metrics_are_kept = False
@@ -122,7 +123,7 @@ class StepFunctionRun:
             raise
         except Exception as error:
             if self._failure is not None and not self._is_told_by(self._failure, error):
-                error.add_note(f"its capture had failed before: {self._failure}")
+                error.add_note(f"its capture had already failed: {self._failure}")
             raise
 
     def _is_told_by(self, failure: str, error: Exception) -> bool:

@@ -68,7 +68,7 @@ def test_random_numbers_that_ranks_share_are_reported(
     assert verdict.reason == reason, verdict.message
     assert (verdict.figures["random_numbers"].value if drawn else None) == drawn
     if generators is None:
-        assert verdict.message.endswith("; they draw the same random numbers from depth, torch.cpu")
+        assert verdict.message.endswith("; the ranks draw the same random numbers from depth, torch.cpu")
 
 
 @pytest.mark.parametrize(("fault", "word"), [("seeded_alike", "separate"), ("seeded_apart", "shared")])

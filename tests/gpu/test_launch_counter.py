@@ -88,7 +88,7 @@ def test_a_launch_counter_after_a_profiler_reports_that_it_cannot_count() -> Non
             replay(3)
         print(json.dumps([counter.count(), counter.sees_planted, counter.failure]))
         """
-    ) == [None, False, "CUPTI has another subscriber (status 39): a profiler ran in this process"]
+    ) == [None, False, "CUPTI already has a subscriber (status 39): a profiler ran in this process"]
 
 
 def test_a_profile_taken_while_launches_are_counted_records_no_kernels() -> None:

@@ -335,12 +335,12 @@ def test_doctor_names_a_system_that_is_broken(contracts: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (["verify", "nowhere"], 2, "nowhere: a path that is named must exist"),
+        (["verify", "nowhere"], 2, "nowhere: the path must exist"),
         (["verify", "contracts", "--claim", "SCRIPT-002"], 2, "did you mean `SCRIPT-001`?"),
         (["verify"], 2, "Missing argument"),
         (["verify", "contracts", "--wall-limit", "0"], 2, "--wall-limit"),
-        (["verify", "contracts", "--data", "nowhere"], 2, "nowhere: a path that is named must exist"),
-        (["judge", "nowhere"], 2, "nowhere: a path that is named must exist"),
+        (["verify", "contracts", "--data", "nowhere"], 2, "nowhere: the path must exist"),
+        (["judge", "nowhere"], 2, "nowhere: the path must exist"),
         (["history", "contracts"], 2, "a history needs run directories"),
     ],
     ids=["no contract", "no claim", "no argument", "no limit", "no data", "no run", "no runs"],

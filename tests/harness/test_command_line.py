@@ -119,14 +119,14 @@ def test_the_help_lists_each_example_on_its_own_line(ended: Ended) -> None:
 def test_a_missing_path_argument_is_a_usage_error(ended: Ended, command: str) -> None:
     done = ended(command, "nothing-here.yaml", *THAT_READ_A_PATH[command])
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.count("nothing-here.yaml: a path that is named must exist") == 1
+    assert done.stderr.count("nothing-here.yaml: the path must exist") == 1
 
 
 @pytest.mark.parametrize("option", THAT_NAME_ANOTHER)
 def test_a_missing_path_in_an_option_is_a_usage_error(ended: Ended, option: str) -> None:
     done = ended(*THAT_NAME_ANOTHER[option])
     assert (done.returncode, done.stdout) == (2, "")
-    assert len(re.findall(r"nothing-here\.(yaml|py): a path that is named must exist", done.stderr)) == 1
+    assert len(re.findall(r"nothing-here\.(yaml|py): the path must exist", done.stderr)) == 1
 
 
 def test_a_missing_path_is_reported_with_the_nearest_existing_name(tmp_path: Path) -> None:
@@ -200,7 +200,7 @@ def test_a_wrong_tag_is_answered_with_the_nearest(ended: Ended, tmp_path: Path) 
     shutil.copytree(ROOT / "contracts" / "shared", tmp_path / "shared")
     done = ended("verify", str(tmp_path), "--plan", "--tag", "kernel")
     assert done.returncode == 2
-    assert done.stderr.endswith("no claim here has this tag; found `kernel`; did you mean 'kernels'?\n")
+    assert done.stderr.endswith("no claim has this tag; found `kernel`; did you mean 'kernels'?\n")
 
 
 def test_an_unknown_name_without_a_near_match_lists_some_names_and_counts_the_rest(ended: Ended) -> None:

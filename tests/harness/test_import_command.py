@@ -125,7 +125,7 @@ def test_an_unreadable_upstream_file_is_named_and_nothing_is_written(call: Call)
     code, lines, error = call("up", "--write", "ours.yaml")
     assert code == 11
     assert lines[0].endswith("· 1 error")
-    assert "up/bad.yaml:2:1: the file is well-formed YAML" in error
+    assert "up/bad.yaml:2:1: the file must be well-formed YAML" in error
     assert not Path("ours.yaml").exists()
 
 
@@ -134,13 +134,13 @@ def test_an_unreadable_upstream_file_is_named_and_nothing_is_written(call: Call)
     [
         pytest.param(
             GRAPH + "invariants:\n" + f"- {'so ' * 100}\n" * 3000,
-            "ours.yaml: a contract has at most 1048576 bytes; found 1",
+            "ours.yaml: a contract must have at most 1048576 bytes; found 1",
             marks=pytest.mark.slow,
         ),
         ("name: x\n", "ours.yaml: a contract has a claim at least; found none among 0 items; leave out --write"),
         pytest.param(
             GRAPH + "invariants:\n" + "- so\n" * 6000,
-            "ours.yaml: a contract has at most 50000 values; found more; import fewer files into one contract",
+            "ours.yaml: a contract must have at most 50000 values; found more; import fewer files into one contract",
             marks=pytest.mark.slow,
         ),
     ],

@@ -334,7 +334,7 @@ def test_resuming_a_complete_or_foreign_directory_is_refused(player: Player) -> 
         with pytest.raises(UsageError, match="only a run directory that was interrupted is gone on with") as error:
             resumed(resume=directory)
         assert found in str(error.value)
-    with pytest.raises(UsageError, match="nowhere: a path that is named must exist"):
+    with pytest.raises(UsageError, match="nowhere: the path must exist"):
         resumed(resume=Path("nowhere"))
 
 

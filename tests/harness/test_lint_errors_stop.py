@@ -17,7 +17,7 @@ WAIVER = (
     "  - {contract: CONTRACT, claim: NOBODYS-001, workload: held, owner: ada, reason: known, expires: 2999-01-01}\n"
 )
 UNKNOWN_FAULT = "neither the system nor the harness offers fault 'nan_tial'; did you mean 'nan_tail'?"
-UNMATCHED = "contracts/waivers.yaml:3:5: a waiver names a unit that a contract plans; found "
+UNMATCHED = "contracts/waivers.yaml:3:5: a waiver must name a unit that a contract plans; found "
 
 
 @pytest.fixture
@@ -47,12 +47,12 @@ def unknown_fault(folder: Path) -> str:
 
 def waiver_of_no_claim(folder: Path) -> str:
     (folder / "waivers.yaml").write_text(WAIVER.replace("CONTRACT", "scripted-v1"))
-    return f"{UNMATCHED}claim 'NOBODYS-001'; use one of: SCRIPT-001; else remove the waiver"
+    return f"{UNMATCHED}claim 'NOBODYS-001'; use one of: SCRIPT-001; or remove the waiver"
 
 
 def waiver_of_no_contract(folder: Path) -> str:
     (folder / "waivers.yaml").write_text(WAIVER.replace("CONTRACT", "nobodys-v1"))
-    return f"{UNMATCHED}contract 'nobodys-v1'; use one of: scripted-v1; else remove the waiver"
+    return f"{UNMATCHED}contract 'nobodys-v1'; use one of: scripted-v1; or remove the waiver"
 
 
 def wrong_shared_file(folder: Path) -> str:

@@ -71,7 +71,10 @@ def test_a_folder_that_contains_its_own_runs_can_be_verified_again(harness: Call
     for name in ("one", "two"):
         assert harness("verify", ".", "--workload", "held", "--name", name)[0] == 0
     code, said = harness("check", ".")
-    assert (code, "run directories, not entered: harness-reports/one, harness-reports/two" in said) == (0, True)
+    assert (code, "run directories, which were not searched: harness-reports/one, harness-reports/two" in said) == (
+        0,
+        True,
+    )
 
 
 def test_parts_of_two_versions_of_a_module_that_the_adapter_imports_are_refused(harness: Call) -> None:

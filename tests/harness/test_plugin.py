@@ -403,7 +403,7 @@ def test_an_unknown_contract_tag_is_a_pytest_usage_error(pytester: pytest.Pytest
     tagged(project("held"), "quick")
     result = pytester.runpytest_inprocess("contracts", "--contract-tag", "quik")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*no claim here has this tag; found `quik`; did you mean 'quick'?"])
+    result.stderr.fnmatch_lines(["*no claim has this tag; found `quik`; did you mean 'quick'?"])
 
 
 def test_a_failing_ordinary_test_fails_pytest_though_units_passed(pytester: pytest.Pytester, project: Write) -> None:
@@ -440,7 +440,7 @@ def test_two_contracts_of_one_id_are_refused(
     folder = project("held")
     (folder / "the-second.yaml").write_text(contract_text("violated", identity=identity, claim=claim))
     result = pytester.runpytest_inprocess("-m", "contract")
-    result.stdout.fnmatch_lines([f"*the-second.yaml:2:5: contract ids are unique; found {said}"])
+    result.stdout.fnmatch_lines([f"*the-second.yaml:2:5: contract ids must be unique; found {said}"])
     assert result.ret == 11
 
 
@@ -568,7 +568,7 @@ def test_overrides_change_the_workload(pytester: pytest.Pytester, project: Write
         ("verify_contract(stepps=3)", "an override is a field of a workload; found stepps: Extra inputs"),
         ("verify_contract(steps=-3)", "an override is a field of a workload; found steps: "),
         ("verify_contract(steps=3)", "guard"),
-        ("verify_contract(contracts='nowhere')", "nowhere: a path that is named must exist"),
+        ("verify_contract(contracts='nowhere')", "nowhere: the path must exist"),
     ],
     ids=["claim", "workload", "unknown field", "bad value", "fewer steps than the guard demands", "contracts"],
 )

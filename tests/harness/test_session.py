@@ -56,11 +56,11 @@ def test_a_run_narrowed_to_a_workload_records_the_narrowing(contracts: Path) -> 
         (session.VerifyOptions(claims=("SCRIPT-01",)), UsageError, "did you mean `SCRIPT-001`"),
         (session.VerifyOptions(workloads=("hel",)), UsageError, "did you mean `held`"),
         (session.VerifyOptions(fault="no_such_fault"), UsageError, "no contract here has this fault"),
-        (session.VerifyOptions(data=Path("nowhere")), UsageError, "nowhere: a path that is named must exist"),
+        (session.VerifyOptions(data=Path("nowhere")), UsageError, "nowhere: the path must exist"),
         (
             session.VerifyOptions(waivers=Path("nowhere.yaml")),
             UsageError,
-            "nowhere.yaml: a path that is named must exist",
+            "nowhere.yaml: the path must exist",
         ),
     ],
     ids=["claim", "workload", "fault", "data", "waivers"],

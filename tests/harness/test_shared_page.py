@@ -247,7 +247,7 @@ def test_an_empty_folder_is_written_into(shards: Shards) -> None:
         (["report", A, B], "the pages of several runs have a folder of their own; found no --out"),
         (["judge", A, B, "--out", OUT, "--check"], "--out writes what is judged now; found --check"),
         (["judge", A, B, "--out", OUT, "--write"], "--out writes what is judged now; found --write"),
-        (["report", A, "nowhere", "--out", OUT], "nowhere: a path that is named must exist"),
+        (["report", A, "nowhere", "--out", OUT], "nowhere: the path must exist"),
     ],
     ids=["several without --out", "--check", "--write", "nothing there"],
 )

@@ -102,9 +102,7 @@ def test_a_character_that_the_encoding_lacks_is_printed_as_its_number() -> None:
 
 def test_printing_to_a_full_disk_is_reported() -> None:
     done = run(f"{HARNESS} check {CONTRACT} > /dev/full")
-    assert done.stderr.decode().splitlines()[-1] == (
-        "stdout: No space left on device: what is printed from here on is lost"
-    )
+    assert done.stderr.decode().splitlines()[-1] == ("stdout: No space left on device: all further output is lost")
 
 
 def test_a_file_that_is_opened_later_does_not_become_stdout(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ def checked(folder: Path) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     ("name", "text", "said"),
     [
-        ("random.py", "import sys; sys.exit(0)", "error: the harness does not start: SystemExit: 0\n"),
+        ("random.py", "import sys; sys.exit(0)", "error: the harness cannot start: SystemExit: 0\n"),
         (
             "yaml.py",
             "import sys; sys.exit(0)",
@@ -38,4 +38,4 @@ def test_a_module_that_ends_the_process_gives_no_verdict(tmp_path: Path, name: s
 
 def test_an_error_at_the_start_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "random.py").write_text(r"raise RuntimeError('a\x1b[31m\n::error::b')" + "\n")
-    assert checked(tmp_path).stderr == r"error: the harness does not start: RuntimeError: a\x1b[31m\n::error::b" + "\n"
+    assert checked(tmp_path).stderr == r"error: the harness cannot start: RuntimeError: a\x1b[31m\n::error::b" + "\n"

@@ -117,14 +117,14 @@ def test_a_waiver_that_matches_no_unit_is_a_lint_error(harness: Call) -> None:
     write_waiver(workload="violeted")
     code, said = harness("check", "contracts")
     assert code == 11
-    assert "contracts/waivers.yaml:3:5: error: a waiver names a unit that a contract plans; found workload" in said
+    assert "contracts/waivers.yaml:3:5: error: a waiver must name a unit that a contract plans; found workload" in said
 
 
 def test_a_damaged_waiver_file_prevents_the_run(harness: Call) -> None:
     Path("contracts/waivers.yaml").write_text("schema: waivers/v1\nwaivers: [{owner: ada}]\n")
     code, said = harness("verify", "contracts")
     assert code == 11
-    assert "a waiver has the key 'expires'" in said
+    assert "a waiver must have the key 'expires'" in said
     assert not Path("harness-reports").exists()
 
 

@@ -73,19 +73,19 @@ def _ends(line: str, told: str) -> Wrong:
 
 
 def _build(line: str, found: str, at: str = "") -> Wrong:
-    rule = "build returns StepFunction(step, batch, parameters), or a tuple of these three and maybe `state`"
+    rule = "build must return StepFunction(step, batch, parameters), or a tuple of these three and optionally `state`"
     remedy = "end it with `return StepFunction(step=step, batch=batch, parameters=parameters)`"
     return Wrong("return step, batch, parameters", line, f": {rule}; found {found}; {remedy}", at)
 
 
 def _member(line: str, name: str, found: str, call: str) -> Wrong:
-    told = f": `{name}` of what build returns is a function; found {found}; the harness calls it: `def {call}: …`"
+    told = f": `{name}`, as returned by build, must be a function; found {found}; the harness calls it: `def {call}: …`"
     return _ends(line, told)
 
 
 def _given_as_trained(value: str, found: str) -> Wrong:
-    rule = "`parameters` of what build returns are modules and tensors"
-    remedy = "return the model that is trained: `return step, batch, model`"
+    rule = "`parameters`, as returned by build, must be modules and tensors"
+    remedy = "return the trained model: `return step, batch, model`"
     return _ends(f"return step, batch, {value}", f": {rule}; found {found}; {remedy}")
 
 
@@ -119,13 +119,13 @@ FROM_BUILD = {
 
 
 def _loss(value: str, found: str, remedy: str) -> Wrong:
-    rule = "step(batch) returns the loss: a floating-point tensor of one number"
+    rule = "step(batch) must return the loss: a floating-point tensor with one element"
     return Wrong("return loss.detach()", f"return {value}", f": {rule}; found {found}; {remedy}")
 
 
-ALONE = "return the loss alone, or a dictionary with `loss`"
+ALONE = "return only the loss, or a dictionary with `loss`"
 COMPUTED = "return the loss as the model computed it, with `loss.detach()`"
-WAITS = "return the tensor itself: `.item()`, float() and `.numpy()` wait for the device in every step"
+WAITS = "return the tensor itself, because `.item()`, float() and `.numpy()` wait for the device in every step"
 FROM_STEP = {
     "no_loss": _loss("None", "None", "end it with `return loss.detach()`"),
     "a_float": _loss("loss.item()", "a float", WAITS),
@@ -149,14 +149,16 @@ FROM_STEP = {
 
 
 def _batch(value: str, found: str, remedy: str) -> Wrong:
-    rule = "batch(index) returns tensors: one, a tuple or list of them, or a dictionary of them by name"
+    rule = (
+        "batch(index) must return tensors: one tensor, a tuple or list of tensors, or a dictionary of tensors by name"
+    )
     right = 'return {"x": x, "y": x.sum(1, keepdim=True)}'
     return Wrong(right, f"return {value}", f": {rule}; found {found}; {remedy}")
 
 
 EXAMPLE = "for example `return x, y`"
-LEFT_OUT = "leave it out, or turn it into a tensor"
-SAME_NAMES = "shapes may change from step to step, names may not: fill what is absent with zeros"
+LEFT_OUT = "leave the value out, or convert it to a tensor"
+SAME_NAMES = "shapes may change from step to step, but names must not: fill absent tensors with zeros"
 SAME_PLACES = "return tuples, lists and dictionaries at the same places for every index"
 FROM_BATCH = {
     "no_batch": _batch("None", "None at index 0", EXAMPLE),
@@ -166,11 +168,11 @@ FROM_BATCH = {
     "a_tuple_of_text": _batch('x, "hello"', "the str 'hello' under `1`", LEFT_OUT),
     "numbers_inside": _batch('{"x": {0: x}, "y": x}', "the name 0", "names are strings"),
     "one_name_twice": _batch(
-        '{"x.y": x, "x": {"y": x}, "y": x}', "two tensors under `x.y`", "give each a name of its own"
+        '{"x.y": x, "x": {"y": x}, "y": x}', "two tensors under `x.y`", "give each tensor its own name"
     ),
     "a_list_for_a_tuple": _batch(
         '{"x": x, "y": x.sum(1, keepdim=True), "z": (x, x) if index < 2 else [x, x]}',
-        "the same tensors in another structure at index 2 than at index 0",
+        "a different structure of the same tensors at index 2 than at index 0",
         SAME_PLACES,
     ),
     "a_longer_list": _batch(
@@ -182,12 +184,12 @@ FROM_BATCH = {
         '{"x": x, "y": x.sum(1, keepdim=True), "z": x if index < 2 else None}', "`z` only at index 0", SAME_NAMES
     ),
     "arrays": _batch(
-        '{"x": x.numpy(), "y": x}', "a numpy.ndarray under `x`", "turn it into a tensor with `torch.from_numpy`"
+        '{"x": x.numpy(), "y": x}', "a numpy.ndarray under `x`", "convert the array to a tensor with `torch.from_numpy`"
     ),
     "a_number": _batch(
         '{"x": x, "y": x, "rate": 0.1}',
         "a float under `rate`",
-        "turn it into a tensor with `torch.tensor`: a captured step reads no Python float anew",
+        "convert the value to a tensor with `torch.tensor`, because a captured step never reads a new Python float",
     ),
     "text": _batch('{"x": x, "y": "hello"}', "the str 'hello' under `y`", LEFT_OUT),
     "numbers_as_names": _batch("{0: x, 1: x}", "the name 0", "names are strings"),
@@ -202,18 +204,18 @@ FROM_BATCH = {
     "no_values": _batch(
         '{"x": x.to("meta"), "y": x}',
         "`x` on the device meta, which has no values",
-        "make it on the CPU or on the model's device",
+        "create the tensor on the CPU or on the model's device",
     ),
 }
 
 
 def _named(value: str, found: str, remedy: str = "return `dict(model.named_parameters())`") -> Wrong:
-    rule = "parameters() returns a dictionary of tensors by name"
+    rule = "parameters() must return a dictionary of tensors by name"
     return Wrong("return dict(model.named_parameters())", f"return {value}", f": {rule}; found {found}; {remedy}")
 
 
 def _trained(value: str, found: str, remedy: str) -> Wrong:
-    rule = "parameters() returns the tensors that training updates, by name, all on one device"
+    rule = "parameters() must return the tensors that training updates, by name, all on one device"
     return Wrong("return dict(model.named_parameters())", f"return {value}", f": {rule}; found {found}; {remedy}")
 
 
@@ -223,21 +225,22 @@ FROM_PARAMETERS = {
     "a_generator": _named("model.named_parameters()", "a generator"),
     "numbers_as_names": _named("dict(enumerate(model.parameters()))", "the name 0", "names are strings"),
     "the_model": _named('{"model": model}', "a torch.nn.modules.linear.Linear under `model`"),
-    "none": _trained("{}", "none", "name what is trained: `dict(model.named_parameters())`"),
+    "none": _trained("{}", "none", "name the trained tensors: `dict(model.named_parameters())`"),
     "copies": _trained(
         "{name: tensor.clone() for name, tensor in model.named_parameters()}",
-        "`weight`, `bias`: none is among the 2 tensors of SGD",
-        "return the model's own tensors and not copies, of the model that the optimizer was made for",
+        "`weight`, `bias`, of which none is among the 2 tensors of SGD",
+        "return the own tensors, not copies, of the model for which the optimizer was created",
     ),
     "no_values": _trained(
         '{name: tensor.to("meta") for name, tensor in model.named_parameters()}',
         "`weight`, `bias` on the device meta, which has no values",
-        "give them values, with `model.to_empty(device=…)` and their initialization",
+        "give the parameters values, with `model.to_empty(device=…)` and their initialization",
     ),
     "no_shapes": _trained(
         '{**dict(model.named_parameters()), "later": torch.nn.UninitializedParameter()}',
-        "`later` of a lazy module that no batch has gone through",
-        "run one batch through the model where it is made, under torch.no_grad(), so that they get their shapes",
+        "`later` of a lazy module that no batch has passed through",
+        "run one batch through the model under torch.no_grad() when the model is created, so that its parameters get "
+        "their shapes",
     ),
     "two_devices": _trained(
         '{"weight": model.weight, "bias": model.bias.to("meta")}',
@@ -253,7 +256,7 @@ def _takes(right: str, call: str, wrong: str, remedy: str) -> Wrong:
 
 
 METHOD = "`def build(self, workload, arm)`"
-ENCLOSED = "; what else it needs can come from the enclosing function"
+ENCLOSED = "; the function can read further values from the enclosing function"
 SIGNATURES = {
     "build_without_arm": _takes(METHOD[1:-1], "build(workload, arm)", "def build(self, workload)", METHOD),
     "build_without_self": _takes(METHOD[1:-1], "build(workload, arm)", "def build(workload, arm)", METHOD),
@@ -270,8 +273,8 @@ SIGNATURES = {
     "no_build": Wrong(
         "def build(self, workload, arm):",
         "def make(self, workload, arm):",
-        ": a step-function system defines `build(self, workload, arm)`; found no `build` in System; "
-        "docs/plugging-in-a-trainer.md shows a whole one",
+        ": a step-function system must define `build(self, workload, arm)`; found no `build` in System; "
+        "docs/plugging-in-a-trainer.md shows a complete example",
         at="class System(StepFunctionSystem):",
     ),
 }
@@ -335,7 +338,8 @@ ADAPTERS = {f"{group}_{name}": wrong for group, adapters in GROUPS.items() for n
 
 def _attribute(line: str, found: str) -> Wrong:
     told = (
-        f": describe() returns a SystemDescription, with plain values in all of its fields; found {found} ({{place}})"
+        f": describe() must return a SystemDescription with plain values in all of its fields; found {found} "
+        "({place})"
     )
     return Wrong('name = "a user\'s"', line, told)
 
@@ -356,7 +360,8 @@ DESCRIBED = {
     "arguments": Wrong(
         "def build(self, workload, arm):",
         "def __init__(self, size):\n    self.size = size\n\ndef build(self, workload, arm):",
-        ": a system's class or factory is called without arguments; found TypeError: System.__init__() missing 1 "
+        ": a system's class or factory must be callable without arguments; found TypeError: System.__init__() missing "
+        "1 "
         "required positional argument: 'size' ({place}); give its parameters defaults, or name an instance: "
         "`system = MySystem(…)`, `module:system`",
         at="class System(StepFunctionSystem):",

@@ -58,12 +58,12 @@ def judge(part: Evaluation, context: Context, sheet: Sheet) -> Judgement:
         for name, value in each.values.items():
             if not math.isfinite(value):
                 sheet.figure("first_non_finite_evaluation", each.steps, "steps")
-                settle(reasons.EVALUATION_NOT_FINITE, f"after {each.steps} steps the evaluation's {name} is {value}")
+                settle(reasons.EVALUATION_NOT_FINITE, f"after {each.steps} steps, the evaluation's {name} is {value}")
     if not sheet.meets("evaluations_showing_something", shown, "at least", part.evaluations, "evaluations"):
         settle(
             reasons.VACUOUS_EVALUATIONS,
-            f"{shown} of {len(evaluations)} evaluations returned a number that the one before had not returned, "
-            f"{part.evaluations} are demanded",
+            f"{shown} of {len(evaluations)} evaluations returned a number different from the evaluation before, but "
+            f"{part.evaluations} are required",
         )
     returned = ""
     for execution in plain.values():
@@ -71,8 +71,8 @@ def judge(part: Evaluation, context: Context, sheet: Sheet) -> Judgement:
     for group in groups:
         comparison.end(group)
     return comparison.held(
-        f"{part.candidate} trains in every bit of {found.steps} steps and of its end as it does without its "
-        f"{len(evaluations)} evaluations, one after every {part.every} steps{returned}"
+        f"{part.candidate} with {len(evaluations)} evaluations, one after every {part.every} steps, is equal in bits "
+        f"to the same arm without evaluations, in {found.steps} steps and at the end{returned}"
     )
 
 
@@ -96,7 +96,7 @@ def _require_values(part: Evaluation, evaluations: Sequence[Evaluated], plain: A
     if other:
         settle(
             reasons.EVALUATIONS_DIFFER,
-            f"the evaluations of {part.candidate} and {part.plain} return numbers of different names: {some(other)}",
+            f"the evaluations of {part.candidate} and {part.plain} return numbers with different names: {some(other)}",
         )
     apart = {name: list(_apart(name, evaluations, theirs)) for name in sorted(named)}
     # Take the median, so that the bound must hold for more than half of the evaluations.
@@ -109,11 +109,14 @@ def _require_values(part: Evaluation, evaluations: Sequence[Evaluated], plain: A
         first = evaluations[beyond[0]]
         settle(
             reasons.EVALUATIONS_DIFFER,
-            f"{len(beyond)} of {len(evaluations)} evaluations return another {worst} than {part.plain}'s, the first of "
-            f"them, after {first.steps} steps, {_shown(first, worst)} for {_shown(theirs[beyond[0]], worst)}: apart by "
-            f"more than {number(bound)} of it",
+            f"in {len(beyond)} of {len(evaluations)} evaluations, {worst} differs by more than {number(bound)} of the "
+            f"value of {part.plain}; in the first of them, after {first.steps} steps, it is {_shown(first, worst)} "
+            f"instead of {_shown(theirs[beyond[0]], worst)}",
         )
-    return f"; they return what {part.plain}'s do, within {number(typical[worst])}"
+    return (
+        f"; in at least half of the evaluations, the returned numbers are within {number(typical[worst])} of those "
+        f"of {part.plain}"
+    )
 
 
 def _shown(evaluation: Evaluated, name: str) -> str:
@@ -150,11 +153,15 @@ def _require_evaluations(part: Evaluation, execution: ArmEvidence) -> list[Evalu
     if [each.steps for each in found] != due:
         settle(
             reasons.EVIDENCE_MISSING,
-            f"of {len(due)} evaluations, one after every {part.every} steps, {len(found)} are recorded as such",
+            f"{len(due)} evaluations, one after every {part.every} steps, are due, but {len(found)} are recorded or "
+            "their steps differ",
         )
     for each in found:
         if each.before.keys() != each.after.keys() or GENERATORS not in each.before:
-            settle(reasons.EVIDENCE_INCONSISTENT, f"the state around the evaluation after {each.steps} steps is torn")
+            settle(
+                reasons.EVIDENCE_INCONSISTENT,
+                f"the state recorded before and after the evaluation at {each.steps} steps is incomplete",
+            )
     return found
 
 
@@ -169,6 +176,6 @@ def _require_unchanged(evaluations: Sequence[Evaluated], sheet: Sheet) -> None:
     named = f": {some(first.changed)}" if first.changed else ""
     settle(
         reasons.EVALUATION_CHANGED_STATE,
-        f"{len(changed)} of {len(evaluations)} evaluations changed state that training reads, the first of them, after "
-        f"{first.steps} steps, {' and '.join(sorted(kinds))}{named}",
+        f"{len(changed)} of {len(evaluations)} evaluations changed state that training reads; the first of them, after "
+        f"{first.steps} steps, changed {' and '.join(sorted(kinds))}{named}",
     )

@@ -39,10 +39,12 @@ class Resume(Judged):
     """The arm that is saved and resumed; its system has the capability `resume`."""
     baseline: OptionalArm = None
     """The uninterrupted arm. Without it, the candidate itself is also trained uninterrupted."""
-    save_at: Annotated[Saves, NoDemand("chooses the step: another one is an ERROR")]
+    save_at: Annotated[Saves, NoDemand("chooses the step of the save; evidence of another step is an ERROR")]
     """After how many steps the training is saved: a number, or a list of numbers. A new process loads each save and
     trains until the next one."""
-    steps_before_load: Annotated[Natural, NoDemand("another number in the evidence is an ERROR"), CountsSteps()] = 0
+    steps_before_load: Annotated[
+        Natural, NoDemand("chooses the number of steps; another number in the evidence is an ERROR"), CountsSteps()
+    ] = 0
     """Steps that the last process takes before it loads, so that it loads into an arm that has captured already."""
     steps: Annotated[Count, Demand("vacuous_steps")]
     """Fewest steps after the last load that must have been compared."""
@@ -60,7 +62,7 @@ class Resume(Judged):
 
     def contradictions(self) -> Iterator[Problem]:
         if any(later <= earlier for earlier, later in pairwise(self.saves)):
-            yield Problem(("save_at",), "each number in `save_at` is larger than the one before", str(self.saves))
+            yield Problem(("save_at",), "each number in `save_at` must be larger than the one before", str(self.saves))
 
     def can_bite(self, path: str) -> bool:
         return bites_by_equality(path, self.equality) and super().can_bite(path)
@@ -69,9 +71,12 @@ class Resume(Judged):
         yield from super().beyond(steps)
         last = max(self.saves)
         if last >= steps:
-            yield ("save_at",), f"`save_at` ({last}) leaves at least one of the workload's steps"
+            yield ("save_at",), f"`save_at` ({last}) must leave at least one of the workload's steps"
         elif self.steps > steps - last:
-            yield ("steps",), f"`steps` ({self.steps}) is within the {steps - last} steps after `save_at`"
+            yield (
+                ("steps",),
+                f"`steps` ({self.steps}) must be at most {steps - last}, the number of steps after `save_at`",
+            )
 
     def between_steps(self) -> dict[str, object]:
         return {"resume": self.saves}
@@ -92,7 +97,9 @@ class Evaluation(Judged):
     """Judges an arm with evaluations between its steps against the same arm without them."""
     candidate: ArmName
     """The arm, which is trained with and without evaluations. Its system has the capability `evaluate`."""
-    every: Annotated[Count, NoDemand("an evaluation that is missing there is an ERROR"), CountsSteps()]
+    every: Annotated[
+        Count, NoDemand("chooses the interval of evaluations; a missing evaluation is an ERROR"), CountsSteps()
+    ]
     """Steps between two evaluations. The last step is followed by an evaluation if their number is a multiple."""
     evaluations: Annotated[Count, Demand("vacuous_evaluations")]
     """Fewest evaluations that must return a number different from the evaluation before."""
@@ -111,13 +118,16 @@ class Evaluation(Judged):
     @model_validator(mode="after")
     def _compares_what_is_returned(self) -> Evaluation:
         if (self.plain is None) != (self.max_relative_difference is None):
-            refuse("`plain` and `max_relative_difference` go together", "kind")
+            refuse("`plain` and `max_relative_difference` must be given together", "kind")
         return self
 
     def beyond(self, steps: int) -> Iterator[tuple[tuple[str | int, ...], str]]:
         yield from super().beyond(steps)
         if self.evaluations > steps // self.every:
-            rule = f"`evaluations` ({self.evaluations}) is within the {steps // self.every} that there are"
+            rule = (
+                f"`evaluations` ({self.evaluations}) must be at most {steps // self.every}, the number of "
+                "evaluations in the workload's steps"
+            )
             yield ("evaluations",), rule
 
     def process_count(self) -> int | None:

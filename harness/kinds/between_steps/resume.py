@@ -89,14 +89,14 @@ def join(arm: str, parts: Sequence[ArmEvidence], *, saves: Sequence[int], steps_
         if not joint.saved.steps == begun + steps == at:
             settle(
                 reasons.EVIDENCE_INCONSISTENT,
-                f"arm {arm} was saved after {joint.saved.steps} steps, of which {begun + steps} are recorded, and the "
-                f"claim says {at}",
+                f"arm {arm} was saved after {joint.saved.steps} steps, and {begun + steps} steps are recorded, but the "
+                f"claim states {at}",
             )
         before = steps_before_load if at == saves[-1] else 0
         if joint.loaded.steps_before != before:
             settle(
                 reasons.EVIDENCE_INCONSISTENT,
-                f"arm {arm} was loaded after {joint.loaded.steps_before} other steps, the claim says {before}",
+                f"arm {arm} was loaded after {joint.loaded.steps_before} other steps, but the claim states {before}",
             )
     return Chain(as_one(parts), joints)
 
@@ -143,7 +143,7 @@ def require_checkpoints(chain: Chain) -> None:
     for joint in chain.joints:
         saved, loaded, first = joint.saved, joint.loaded, joint.first
         if saved.process == loaded.process:
-            settle(reasons.VACUOUS_ONE_PROCESS, f"process {saved.process} saved, and loaded what it had saved")
+            settle(reasons.VACUOUS_ONE_PROCESS, f"process {saved.process} both saved and loaded the checkpoint")
         if saved.files == 0 or saved.bytes == 0:
             settle(reasons.VACUOUS_NOTHING_SAVED, f"the checkpoint holds {saved.files} files and {saved.bytes} bytes")
         trained = end_of(first).trainable_digest
@@ -163,10 +163,10 @@ def in_words(joint: Joint | None, *, of_several: bool) -> str:
     """Return the end of a message: the tensors that a load did not restore. joint: None if every load restored all."""
     if joint is None:
         which = "each" if of_several else "the"
-        return f"; right after {which} load its state was the one that was saved"
+        return f"; right after {which} load, the state was equal to the saved state"
     named = some([" ".join(each) for each in joint.lost])
-    which = f"the load of what was saved after {joint.saved.steps} steps" if of_several else "the load"
-    return f"; right after {which} {len(joint.lost)} tensors were not as they were saved: {named}"
+    which = f"the load of the state saved after {joint.saved.steps} steps" if of_several else "the load"
+    return f"; right after {which}, the values of {len(joint.lost)} tensors differed from the saved state: {named}"
 
 
 def judge(part: Resume, context: Context, sheet: Sheet) -> Judgement:
@@ -206,8 +206,8 @@ def judge(part: Resume, context: Context, sheet: Sheet) -> Judgement:
     how = "are equal in bits" if part.equality == "bitwise" else f"differ by at most {found.largest:.3g}"
     after = len(parts[-1].series.loss)
     return comparison.held(
-        f"the losses of {ours} and {theirs} {how} at all {found.steps} steps, the last {after} of "
-        f"them in another process from what was saved after step {_in_words(part)}{ends}"
+        f"the losses of {ours} and {theirs} {how} at all {found.steps} steps, of which the last {after} were made in "
+        f"another process from the state saved after step {_in_words(part)}{ends}"
     )
 
 
@@ -224,7 +224,11 @@ def _pair(part: Resume, chain: Chain, other: ArmEvidence) -> Compared:
 
 def _in_words(part: Resume) -> str:
     *earlier, last = (str(at - 1) for at in part.saves)
-    return f"{last}, which went on from what was saved after step {' and '.join(earlier)}" if earlier else last
+    return (
+        f"{last}, whose process had resumed from the state saved after step {' and '.join(earlier)}"
+        if earlier
+        else last
+    )
 
 
 def _require_steps(part: Resume, second: ArmEvidence, sheet: Sheet) -> None:
@@ -232,7 +236,7 @@ def _require_steps(part: Resume, second: ArmEvidence, sheet: Sheet) -> None:
     sheet.count("steps_after_the_load", steps)
     sheet.figure("steps_run", steps, "steps")
     if not sheet.meets("steps_after_the_load", steps, "at least", part.steps, "steps", beside=True):
-        settle(reasons.VACUOUS_STEPS, f"{steps} steps after the load were compared, {part.steps} are demanded")
+        settle(reasons.VACUOUS_STEPS, f"{steps} steps after the load were compared, but {part.steps} are required")
 
 
 def _require_equal(part: Resume, found: Difference, chain: Chain, names: str, sheet: Sheet) -> None:

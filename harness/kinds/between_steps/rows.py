@@ -27,7 +27,8 @@ ROWS = (
         card=("evaluation",),
         evidence_faults=(MISSING_RUN, NO_STEPS),
         leaves_out={
-            "equal_ends.plain": "What the plain arm's evaluations return is compared, and not how it ends.",
+            "equal_ends.plain": "The values that the plain arm's evaluations return are compared, but not the end of "
+            "this arm.",
             **OLDER,
             "guards": NO_GUARDS,
         },

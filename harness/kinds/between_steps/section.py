@@ -24,8 +24,9 @@ def sections(view: ReportView) -> list[Section]:
     resumed = [part for each in judged_parts(view, Resume) for run in each.runs for part in _resumed(each, run)]
     evaluated = [part for each in judged_parts(view, Evaluation) for run in each.runs for part in _evaluated(each, run)]
     going_on = (
-        "An arm is trained and saved, and its process ends; a new process opens the arm, loads and goes on. The claim "
-        "says how often. The losses are those of all processes, one after the other, beside the uninterrupted arm's."
+        "An arm is trained and saved, and its process ends. A new process opens the arm, loads the saved state "
+        "and continues the training; the claim states how often. The losses of all processes, one after the "
+        "other, stand next to those of the uninterrupted arm."
     )
     watched = (
         "An arm is trained without evaluations, and once more with them, over the same batches. State is compared "
@@ -33,7 +34,7 @@ def sections(view: ReportView) -> list[Section]:
     )
     found = []
     if resumed:
-        found.append(Section("resume", "Going on from a checkpoint", going_on, resumed))
+        found.append(Section("resume", "Resumed from a checkpoint", going_on, resumed))
     if evaluated:
         found.append(Section("evaluation", "Evaluations between steps", watched, evaluated))
     return found
@@ -71,9 +72,9 @@ def _processes(joint: Joint) -> str:
         else ""
     )
     return (
-        f"Saved after {counted(saved.steps, 'step')} by process {saved.process}, "
-        f"{several(saved.bytes, 'byte')} in {counted(saved.files, 'file')}; "
-        f"loaded by process {loaded.process} after {counted(loaded.steps_before, 'step')} of its own.{trained_on}"
+        f"Process {saved.process} saved after {counted(saved.steps, 'step')}: {several(saved.bytes, 'byte')} in "
+        f"{counted(saved.files, 'file')}. Process {loaded.process} loaded this after "
+        f"{counted(loaded.steps_before, 'step')} of its own.{trained_on}"
     )
 
 
@@ -87,7 +88,7 @@ def _restored(joint: Joint, *, named: bool) -> Table:
         if saved
     ]
     title = f"State right after the load of step {joint.saved.steps}" if named else "State right after the load"
-    return table(title, ["kind", "tensors saved", "as they were saved"], rows)
+    return table(title, ["kind", "tensors saved", "equal to the saved state"], rows)
 
 
 def _equal(steps: int, differing: int | None) -> str:

@@ -44,8 +44,8 @@ def judge(part: Capture, context: Context, sheet: Sheet) -> Judgement:
     if capture.moved_buffers:
         settle(
             reasons.MOVED_BUFFER,
-            f"{len(capture.moved_buffers)} of {capture.static_buffers} static buffers moved after capture: "
-            f"{some(capture.moved_buffers)}",
+            f"{len(capture.moved_buffers)} of {capture.static_buffers} static buffers changed their address after the "
+            f"capture: {some(capture.moved_buffers)}",
         )
     if capture.static_buffers == 0:
         settle(reasons.VACUOUS_NO_BUFFERS, "no static buffer was watched")
@@ -57,12 +57,12 @@ def judge(part: Capture, context: Context, sheet: Sheet) -> Judgement:
     if capture.fake_pass_clean is None and capture.unseen_operators:
         settle(
             reasons.OPERATORS_UNSEEN,
-            f"{some(capture.unseen_operators)} cannot be executed on fake tensors: whether it waits for the device is "
-            "not seen here",
+            f"{some(capture.unseen_operators)} cannot be executed on fake tensors, so nothing shows here whether this "
+            "operator waits for the device",
         )
     return comparison.held(
-        f"{capture.captures} captures of {nodes} nodes were replayed {capture.replays} times, once a step, "
-        f"and {capture.static_buffers} buffers kept their addresses"
+        f"{capture.captures} captures of {nodes} nodes were replayed {capture.replays} times, once for each step, and "
+        f"{capture.static_buffers} buffers kept their addresses"
     )
 
 
@@ -73,9 +73,9 @@ def _require_captured(arm: str, capture: CaptureEvidence, execution: ArmEvidence
     end = end_of(execution)
     silent = capture.requested and not capture.captured and not capture.failure
     if silent and end.capture_attempts == 0:
-        settle(reasons.CAPTURE_NOT_BEGUN, f"{arm} asks for a capture, and in {end.steps_called} steps none was begun")
+        settle(reasons.CAPTURE_NOT_BEGUN, f"{arm} asks for a capture, but none was begun in {end.steps_called} steps")
     if silent and end.capture_errors:
-        why = f"failed, and it trained on uncaptured: {end.capture_errors[0]}"
+        why = f"failed, and the arm trained without a capture: {end.capture_errors[0]}"
         settle(reasons.NOT_CAPTURED, f"the capture of arm {arm} {why}")
     why = f"failed: {capture.failure}" if capture.failure else "never began"
     settle(reasons.NOT_CAPTURED, f"the capture of arm {arm} {why}")
@@ -88,11 +88,16 @@ def _require_number(part: Capture, capture: CaptureEvidence, execution: ArmEvide
     beside = of_graph or "captures" not in part.model_fields_set
     if not part.per_shape:
         if not sheet.meets("captures", capture.captures, "exactly", part.captures, "captures", beside=beside):
-            settle(reasons.WRONG_CAPTURE_COUNT, f"{capture.captures} captures were made, {part.captures} are demanded")
+            settle(
+                reasons.WRONG_CAPTURE_COUNT, f"{capture.captures} captures were made, but {part.captures} are required"
+            )
         return
     end = end_of(execution)
     if end.input_shapes is None:
-        settle(reasons.EVIDENCE_MISSING, f"how many shapes the batches of {part.candidate} had was not recorded")
+        settle(
+            reasons.EVIDENCE_MISSING,
+            f"the number of different shapes of the batches of {part.candidate} was not recorded",
+        )
     sheet.count("shapes", end.input_shapes)
     most = part.captures * end.input_shapes
     # An arm without a capture was already reported. So "at most 1" means "exactly 1" here.
@@ -100,14 +105,15 @@ def _require_number(part: Capture, capture: CaptureEvidence, execution: ArmEvide
     if not sheet.meets("captures", capture.captures, relation, most, "captures", beside=beside):
         settle(
             reasons.WRONG_CAPTURE_COUNT,
-            f"{capture.captures} captures were made; of {end.input_shapes} shapes of batches {part.captures} each, at "
-            "most, are demanded",
+            f"{capture.captures} captures were made for {end.input_shapes} shapes of batches, but at most "
+            f"{part.captures} for each shape are allowed",
         )
     fewer = end.steps_called - 1
     if fewer > 0 and not sheet.meets("captures", capture.captures, "at most", fewer, "captures", beside=True):
         settle(
             reasons.WRONG_CAPTURE_COUNT,
-            f"{capture.captures} captures were made in {end.steps_called} steps: no capture served a second one",
+            f"{capture.captures} captures were made in {end.steps_called} steps, so no capture was replayed in a "
+            "second step",
         )
 
 
@@ -149,9 +155,12 @@ def _require_contents(capture: CaptureEvidence, nodes: int) -> None:
         settle(reasons.EMPTY_CAPTURE, f"the capture holds no operation: {some(empty) or 'nothing was recorded'}")
     if capture.mechanism == "traced":
         if capture.fake_pass_clean is None and not capture.unseen_operators:
-            settle(reasons.EVIDENCE_MISSING, "the step was not run under fake tensors, so syncs went unseen")
+            settle(
+                reasons.EVIDENCE_MISSING,
+                "the step was not run under fake tensors, so waits for the device (host syncs) went unseen",
+            )
         if capture.fake_pass_clean is False:
-            settle(reasons.SYNC_IN_CAPTURE, "the step waited for the device under fake tensors")
+            settle(reasons.SYNC_IN_CAPTURE, "the step waited for the device when it was run under fake tensors")
     for graph in capture.nodes:
         _require_device_work(graph)
 
@@ -161,7 +170,7 @@ def _require_census(capture: CaptureEvidence) -> None:
     if len(capture.nodes) % capture.captures:  # a traced capture has no graphs
         settle(
             reasons.EVIDENCE_INCONSISTENT,
-            f"the nodes of {len(capture.nodes)} graphs were counted, and {capture.captures} captures were made",
+            f"the nodes of {len(capture.nodes)} graphs were counted, but {capture.captures} captures were made",
         )
 
 
@@ -184,9 +193,9 @@ def _require_every_step(capture: CaptureEvidence, judged: JudgedSteps, sheet: Sh
     if judged.uncaptured:
         settle(reasons.UNCAPTURED_STEPS, f"{judged.uncaptured} of {steps} steps ran outside the capture")
     if capture.replays < steps:
-        settle(reasons.LOST_STEP, f"{steps} steps were asked for and {capture.replays} replayed")
+        settle(reasons.LOST_STEP, f"{steps} steps were requested, but {capture.replays} were replayed")
     if capture.replays > steps:
-        settle(reasons.EXTRA_STEP, f"{steps} steps were asked for and {capture.replays} replayed")
+        settle(reasons.EXTRA_STEP, f"{steps} steps were requested, but {capture.replays} were replayed")
 
 
 def _require_launches(capture: CaptureEvidence, sheet: Sheet) -> None:
@@ -196,7 +205,7 @@ def _require_launches(capture: CaptureEvidence, sheet: Sheet) -> None:
     what = "replayed operations" if traced else "graph launches"
     sheet.figure("observed_launches", seen, what)
     if seen is None or capture.observed_steps == 0:
-        sheet.leave_open(reasons.LAUNCHES_UNOBSERVED, f"no {what} were observed by the harness")
+        sheet.leave_open(reasons.LAUNCHES_UNOBSERVED, f"the harness observed no {what}")
         return
     unseen = blind(capture.arm, capture)
     if unseen is not None:
@@ -210,14 +219,14 @@ def _require_launches(capture: CaptureEvidence, sheet: Sheet) -> None:
     if traced and capture.captures > 1 and capture.observed_steps <= seen < needed:
         sheet.leave_open(
             reasons.LAUNCHES_UNOBSERVED,
-            f"the harness saw {seen} {what} in {capture.observed_steps} steps; {capture.captures} captures have "
-            f"{per_step} in the mean, and which of them a step replays is unknown",
+            f"the harness saw {seen} {what} in {capture.observed_steps} steps; the {capture.captures} captures hold "
+            f"{per_step} on average, and it is unknown which capture each step replays",
         )
         return
     if not right:
         settle(
             reasons.LAUNCHES_DIFFER,
-            f"the harness saw {seen} {what} in {capture.observed_steps} steps, which need {needed}",
+            f"the harness saw {seen} {what} in {capture.observed_steps} steps, but these steps need {needed}",
         )
 
 
@@ -260,7 +269,7 @@ def _require_bounds(
         ):
             bounds = f"at least {part.nodes_at_least}"
             bounds += f" and at most {part.nodes_at_most}" if part.nodes_at_most is not None else ""
-            settle(reasons.NODE_COUNT, f"{count} nodes were captured, the contract demands {bounds}")
+            settle(reasons.NODE_COUNT, f"{count} nodes were captured, but the contract requires {bounds}")
     per_layer = (part.kernels_per_layer_at_least, part.kernels_in_every_layer, part.clipped_tensors_per_layer)
     if any(demand is not None for demand in per_layer):
         _require_per_layer(part, capture, execution, sheet)
@@ -269,13 +278,17 @@ def _require_bounds(
     beside = "skipped_steps_at_most" not in part.model_fields_set
     if not sheet.meets("skipped_steps", skipped, "at most", part.skipped_steps_at_most, "steps", beside=beside):
         settle(
-            reasons.SKIPPED_STEPS, f"{skipped} updates were left out, at most {part.skipped_steps_at_most} are allowed"
+            reasons.SKIPPED_STEPS,
+            f"{skipped} updates were skipped, but at most {part.skipped_steps_at_most} are allowed",
         )
 
 
 def _require_per_layer(part: Capture, capture: CaptureEvidence, execution: ArmEvidence, sheet: Sheet) -> None:
     if capture.mechanism == "traced":
-        settle(reasons.MECHANISM_MISSING, "kernels are counted in a CUDA graph, and this capture was traced")
+        settle(
+            reasons.MECHANISM_MISSING,
+            "the kernels of a layer can be counted only in a CUDA graph, but this capture was traced",
+        )
     layers = execution.start.facts.get("layers")
     if not isinstance(layers, int) or layers < 1:
         settle(reasons.EVIDENCE_MISSING, "the system does not state its number of layers")
@@ -289,7 +302,7 @@ def _require_per_layer(part: Capture, capture: CaptureEvidence, execution: ArmEv
     ):
         settle(
             reasons.KERNELS_PER_LAYER,
-            f"{fewest} kernels over {layers} layers are fewer than {demanded} a layer",
+            f"{fewest} kernels in {layers} layers are fewer than the required {demanded} kernels for each layer",
         )
     if part.kernels_in_every_layer is not None:
         _require_every_layer(part.kernels_in_every_layer, captures, layers, sheet)
@@ -307,7 +320,7 @@ def _require_every_layer(demanded: int, captures: list[list[GraphNodes]], layers
     if not sheet.meets("kernels_in_every_layer", fewest, "at least", demanded, "kernels"):
         settle(
             reasons.KERNELS_PER_LAYER,
-            f"{fewest} kernels were launched once for each of {layers} layers, {demanded} are demanded",
+            f"{fewest} kernels were launched in each of {layers} layers, but {demanded} are required",
         )
 
 
@@ -322,12 +335,14 @@ def _require_clipped_tensors(needed: int, captures: list[list[GraphNodes]], shee
     for graphs in captures:
         counts = [graph.clipped_tensors for graph in graphs if graph.clipped_tensors is not None]
         if not counts:
-            settle(reasons.EVIDENCE_MISSING, f"the clip kernels' arguments were not read in graph {graphs[0].label}")
+            settle(
+                reasons.EVIDENCE_MISSING, f"the arguments of the clip kernels were not read in graph {graphs[0].label}"
+            )
         sheet.figure("clipped_tensors", sum(counts), "tensors")
         if not sheet.meets("clipped_tensors", sum(counts), "exactly", needed, "tensors"):
             settle(
                 reasons.CLIPPED_TENSORS,
-                f"{sum(counts)} tensors are clipped inside graph {graphs[0].label}, {needed} are demanded",
+                f"{sum(counts)} tensors are clipped inside graph {graphs[0].label}, but {needed} are required",
             )
 
 
@@ -354,8 +369,8 @@ def judge_fallback(part: CaptureFallback, context: Context, sheet: Sheet) -> Jud
     require_equal(found, "bitwise", exact, f"{part.candidate}, whose capture failed, and {part.baseline}", sheet)
     comparison.end(group)
     return comparison.held(
-        f"the capture of {part.candidate} failed and said why ({capture.failure}); captures "
-        f"begun: {part.attempts}; all {found.steps} steps are those of {part.baseline} in bits"
+        f"the capture of {part.candidate} failed and the record states the reason ({capture.failure}); captures begun: "
+        f"{part.attempts}; all {found.steps} steps are equal in bits to those of {part.baseline}"
     )
 
 
@@ -364,14 +379,16 @@ def _require_reported(arm: str, capture: CaptureEvidence, steps: JudgedSteps) ->
     if capture.captured or capture.replays:
         settle(
             reasons.VACUOUS_CAPTURED,
-            f"{arm} was captured and replayed {capture.replays} times, so nothing shows what a failed capture does",
+            f"{arm} was captured and replayed {capture.replays} times, so nothing shows what happens when its capture "
+            "fails",
         )
     if not capture.failure or not capture.failure.strip():
-        settle(reasons.FALLBACK_UNSAID, f"arm {arm} was not captured, and its record gives no reason")
+        settle(reasons.FALLBACK_UNSAID, f"arm {arm} was not captured, but its record gives no reason")
     if steps.uncaptured != steps.called:
         settle(
             reasons.FALLBACK_UNSAID,
-            f"arm {arm} was not captured, and its record has {steps.uncaptured} uncaptured steps of {steps.called}",
+            f"arm {arm} was not captured, but its record counts only {steps.uncaptured} uncaptured steps of "
+            f"{steps.called}",
         )
 
 
@@ -379,13 +396,13 @@ def _require_attempts(part: CaptureFallback, candidate: ArmEvidence, baseline: A
     """Raise FAIL unless the harness observed the demanded number of attempts to capture."""
     ours, theirs = end_of(candidate).capture_attempts, end_of(baseline).capture_attempts
     if ours is None or theirs is None:
-        settle(reasons.EVIDENCE_MISSING, "how often a capture began was not watched; run it again")
+        settle(reasons.EVIDENCE_MISSING, "the number of captures that were begun was not recorded; run it again")
     sheet.figure("capture_attempts", ours, "captures")
     sheet.figure("unasked_captures", theirs, "captures")
     if not sheet.meets("unasked_captures", theirs, "at most", part.unasked_at_most, "captures", beside=True):
         settle(
             reasons.CAPTURED_UNASKED,
-            f"{part.baseline} asks for no capture and began {theirs}, at most {part.unasked_at_most} are allowed",
+            f"{part.baseline} asks for no capture but began {theirs}; at most {part.unasked_at_most} are allowed",
         )
     if not sheet.meets("capture_attempts", ours, "exactly", part.attempts, "captures"):
-        settle(reasons.CAPTURE_ATTEMPTS, f"{part.candidate} began {ours} captures, {part.attempts} are demanded")
+        settle(reasons.CAPTURE_ATTEMPTS, f"{part.candidate} began {ours} captures, but {part.attempts} are required")

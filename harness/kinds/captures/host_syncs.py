@@ -51,15 +51,15 @@ class Counted:
 
     def sentence(self) -> str:
         """Return the counts of host syncs, each with the detectors that saw it, and the demand."""
-        asked = "demanded" if self.relation == "exactly" else "allowed"
+        asked = "required" if self.relation == "exactly" else "allowed"
         by_count: dict[tuple[int, int], list[str]] = {}
         for each in self.readings:
             by_count.setdefault((each.count, each.steps), []).append(DETECTORS[each.detector])
         seen = [
-            f"{count} host syncs in {steps} steps by {' and '.join(dict.fromkeys(names))}"
+            f"{count} host syncs in {steps} steps, counted by {' and '.join(dict.fromkeys(names))}"
             for (count, steps), names in by_count.items()
         ]
-        return f"arm {self.demand.arm} has {', and '.join(seen)}; {self.relation} {self.bound} a step are {asked}"
+        return f"arm {self.demand.arm} has {', and '.join(seen)}; {self.relation} {self.bound} in each step are {asked}"
 
 
 def judge(part: HostSyncs, context: Context, sheet: Sheet) -> Judgement:
@@ -104,7 +104,7 @@ def _reported(part: HostSyncs, run: RunEvidence, sheet: Sheet) -> str:
     syncs = executed(run, part.reported).syncs
     readings = [each for each in (syncs.readings if syncs is not None else []) if each.steps > 0]
     if not readings:
-        settle(reasons.EVIDENCE_MISSING, f"host syncs of {part.reported} were not observed")
+        settle(reasons.EVIDENCE_MISSING, f"host syncs of {part.reported} were not recorded")
     waits = max(each.count / each.steps for each in readings)
     places = sorted({f"{place.file}:{place.line}" for each in readings for place in each.places})
     sheet.figure("reported_syncs_per_step", waits, "syncs")
@@ -112,7 +112,10 @@ def _reported(part: HostSyncs, run: RunEvidence, sheet: Sheet) -> str:
         return ""
     where = f", at {some(places)}" if places else ""
     times = "time" if waits == 1 else "times"
-    return f"; arm {part.reported} waits {waits:g} {times} a step{where}, which no capture executes"
+    return (
+        f"; arm {part.reported} waits for the device {waits:g} {times} in each step{where}, so no capture can "
+        "record its step"
+    )
 
 
 def _require_replayed(
@@ -124,14 +127,14 @@ def _require_replayed(
         return None
     comparison.captured(execution, of_replays=True)
     if execution.syncs is not None and not execution.syncs.replayed:
-        settle(reasons.CANDIDATE_NOT_CAPTURED, f"the steps of {arm} that were observed were no replays")
+        settle(reasons.CANDIDATE_NOT_CAPTURED, f"the observed steps of {arm} were not replays")
     return sheet.mechanism
 
 
 def _counted(demand: SyncCount, execution: ArmEvidence, mechanism: str | None) -> Counted:
     evidence = execution.syncs
     if evidence is None:
-        settle(reasons.EVIDENCE_MISSING, f"host syncs of {demand.arm} were not observed")
+        settle(reasons.EVIDENCE_MISSING, f"host syncs of {demand.arm} were not recorded")
     blind = _BLIND_TO_REPLAY if evidence.replayed and mechanism == "cuda_graph" else set()
     readings = [reading for reading in evidence.readings if reading.detector not in blind]
     if not readings:
@@ -168,7 +171,8 @@ def _require_every_step(
     if blind:
         settle(
             reasons.VACUOUS_DETECTOR_BLIND,
-            f"{some(list(blind))} did not see a sync planted beside {candidate.demand.arm}",
+            f"{some(list(blind))} did not see the sync that the harness planted to test the detectors of "
+            f"{candidate.demand.arm}",
         )
 
 
@@ -199,12 +203,12 @@ def _require_busiest_step(judged: Counted, sheet: Sheet) -> None:
         if reading.most is None:
             settle(
                 reasons.STEPS_UNWATCHED,
-                f"{judged.sentence()}, and how many of them one step has was not recorded",
+                f"{judged.sentence()}, and the largest number in a single step was not recorded",
             )
         if not sheet.meets("most_syncs_in_a_step", reading.most, "at most", judged.bound, "syncs", beside=True):
             settle(
                 reasons.SYNC_COUNT,
-                f"{judged.sentence()}, and step {reading.busiest_step} has {reading.most}{_places(judged)}",
+                f"{judged.sentence()}, but step {reading.busiest_step} has {reading.most}{_places(judged)}",
             )
 
 
@@ -214,7 +218,8 @@ def _require_eyesight(candidate: Counted, control: Counted) -> None:
         if blind:
             settle(
                 reasons.VACUOUS_DETECTOR_BLIND,
-                f"{some(list(blind))} did not see a sync planted beside {counted.demand.arm}",
+                f"{some(list(blind))} did not see the sync that the harness planted to test the detectors of "
+                f"{counted.demand.arm}",
             )
 
 
@@ -225,16 +230,20 @@ def _require_agreement(counted: Counted, execution: ArmEvidence) -> None:
         why = f"; the pass on fake tensors failed: {failed}" if failed is not None else ""
         settle(
             reasons.ONE_DETECTOR,
-            f"only {some(sorted(detectors))} watched {counted.demand.arm}; two detectors are needed{why}",
+            f"only {some(sorted(detectors))} watched {counted.demand.arm}, but two detectors are required{why}",
         )
     for reading in counted.readings:
         placed = sum(place.count for place in reading.places)
         if placed != reading.count:
             settle(
                 reasons.DETECTORS_DISAGREE,
-                f"within the bound, two looks at {counted.demand.arm} by {DETECTORS[reading.detector]} disagree: "
-                f"{reading.count} syncs counted, {placed} in the steps whose places were looked for",
+                f"the counts are within the bound, but two measurements of {counted.demand.arm} by "
+                f"{DETECTORS[reading.detector]} disagree: one counted {reading.count} syncs, and the other, which "
+                f"records the line of each sync, counted {placed}",
             )
     first = counted.readings[0]
     if any(each.count * first.steps != first.count * each.steps for each in counted.readings[1:]):
-        settle(reasons.DETECTORS_DISAGREE, f"within the bound, the detectors disagree: {counted.sentence()}")
+        settle(
+            reasons.DETECTORS_DISAGREE,
+            f"the counts are within the bound, but the detectors disagree: {counted.sentence()}",
+        )

@@ -52,8 +52,8 @@ def judge(part: LongReplay, context: Context, sheet: Sheet) -> Judgement:
     if steps < part.steps:
         settle(
             reasons.WORKER_EXCEPTION,
-            f"both arms ended after {steps} of the {part.steps} steps asked, where `steps: {steps}` would be decided: "
-            f"{ended}",
+            f"both arms ended after {steps} of the {part.steps} required steps; a claim with `steps: {steps}` could be "
+            f"decided: {ended}",
         )
     _require_distinct_batches(part, seen[ours], sheet)
     note_watched(named, sheet)
@@ -68,8 +68,12 @@ def judge(part: LongReplay, context: Context, sheet: Sheet) -> Judgement:
     return comparison.held(
         "; ".join(
             [
-                f"the losses of {ours} and {theirs} are equal in bits at all {steps} steps, and so are the ends",
-                *([f"both end their training there, of {planned} steps: {ended}"] if ended else []),
+                f"the losses of {ours} and {theirs} are equal in bits at all {steps} steps, and so are their ends",
+                *(
+                    [f"both arms ended after these steps, although the workload has {planned}: {ended}"]
+                    if ended
+                    else []
+                ),
                 *flat,
             ]
         )
@@ -99,15 +103,20 @@ def _seen(part: LongReplay, name: str, execution: ArmEvidence) -> LongReplayEvid
     whole = begin[:1] == [0] and all(ends == begins for ends, (_, begins) in zip(follow, pairwise(begin), strict=False))
     even = all(block.steps == part.every for block in seen.blocks[:-1]) and seen.every == part.every
     if not (whole and even and follow[-1] == end_of(execution).steps_called):
-        settle(reasons.EVIDENCE_INCONSISTENT, f"the blocks of {name} are not its steps in blocks of {part.every}")
+        settle(
+            reasons.EVIDENCE_INCONSISTENT,
+            f"the recorded blocks of {name} do not cover its steps in blocks of {part.every}",
+        )
     times = [seconds for block in seen.blocks for seconds in (block.seconds, block.yardstick_seconds)]
     times += [seconds for each in seen.rounds or [] for seconds in (*each.old, *each.fresh)]
     if not all(0 < seconds < math.inf for seconds in times):
-        settle(reasons.EVIDENCE_INCONSISTENT, f"a block of {name} took no time that a clock could show")
+        settle(
+            reasons.EVIDENCE_INCONSISTENT, f"the recorded time of a block of {name} is not a positive number of seconds"
+        )
     if len(execution.series.loss) != len(seen.blocks):
         settle(
             reasons.EVIDENCE_INCONSISTENT,
-            f"{name} has {len(seen.blocks)} blocks and {len(execution.series.loss)} rows",
+            f"{name} has {len(seen.blocks)} blocks but {len(execution.series.loss)} recorded losses",
         )
     return seen
 
@@ -128,7 +137,7 @@ def _require_finite_blocks(seen: Mapping[str, LongReplayEvidence], sheet: Sheet)
 def _require_as_many(seen: Mapping[str, LongReplayEvidence]) -> None:
     theirs, ours = ((name, sum(block.steps for block in replay.blocks)) for name, replay in seen.items())
     if ours[1] != theirs[1]:
-        settle(reasons.UNEQUAL_LENGTHS, f"{ours[0]} has {ours[1]} steps and {theirs[0]} {theirs[1]}")
+        settle(reasons.UNEQUAL_LENGTHS, f"{ours[0]} has {ours[1]} steps, but {theirs[0]} has {theirs[1]}")
 
 
 def _require_equal_batches(seen: Mapping[str, LongReplayEvidence], sheet: Sheet) -> None:
@@ -138,7 +147,7 @@ def _require_equal_batches(seen: Mapping[str, LongReplayEvidence], sheet: Sheet)
         sheet.figure("first_unequal_block", apart[0].first_step, "step")
         settle(
             reasons.UNEQUAL_BATCHES,
-            f"{ours} read other batches than {theirs} in {len(apart)} of {len(seen[ours].blocks)} blocks, first in "
+            f"{ours} and {theirs} read different batches in {len(apart)} of {len(seen[ours].blocks)} blocks, first in "
             f"{_steps(apart[0])}",
         )
 
@@ -157,7 +166,7 @@ def _require_equal_losses(
         settle(
             reasons.DIFFERS,
             f"the losses of {ours} and {theirs} differ in {len(apart)} of {len(seen[ours].blocks)} blocks, first in "
-            f"{_steps(apart[0])}; by at most {number(rows.largest)} in the last steps of blocks",
+            f"{_steps(apart[0])}; in the last steps of the blocks they differ by at most {number(rows.largest)}",
         )
     require_equal(rows, "bitwise", Bounds(0.0), f"{ours} and {theirs}", sheet, beside=True)
 
@@ -181,7 +190,8 @@ def _require_replayed(part: LongReplay, candidate: ArmEvidence, context: Context
     if steps.uncaptured > 0 or capture.replays < steps.called:
         settle(
             reasons.UNCAPTURED_STEPS,
-            f"{part.candidate} replayed {capture.replays} of {steps.called} steps and ran {steps.uncaptured} outside",
+            f"{part.candidate} replayed {capture.replays} of {steps.called} steps and ran {steps.uncaptured} steps "
+            "outside the capture",
         )
 
 
@@ -191,7 +201,7 @@ def _require_distinct_batches(part: LongReplay, candidate: LongReplayEvidence, s
     if demanded is not None and not sheet.meets("distinct_batches", seen, "at least", demanded, "batches", beside=True):
         settle(
             reasons.VACUOUS_BATCHES_REPEAT,
-            f"{seen} distinct batches were seen, {demanded} are demanded",
+            f"{seen} distinct batches were read, but {demanded} are required",
         )
 
 
@@ -211,7 +221,7 @@ def _flat_memory(part: LongReplay, candidate: LongReplayEvidence, sheet: Sheet) 
     allowed = part.memory_growth_at_most_mib
     seen = f"memory grew by at most {number(max(*growths.values(), 0.0))} MiB after the first {part.after} blocks"
     if not all(sheet.meets(name, growth, "at most", allowed, "MiB") for name, growth in growths.items()):
-        settle(reasons.MEMORY_GROWS, f"{seen}, {number(allowed)} MiB are allowed")
+        settle(reasons.MEMORY_GROWS, f"{seen}, but {number(allowed)} MiB are allowed")
     return [seen]
 
 
@@ -244,20 +254,23 @@ def _flat_time(part: LongReplay, candidate: LongReplayEvidence, sheet: Sheet) ->
     sheet.figure("slowdown_of_fastest_blocks", found.fastest)
     allowed = f"{number(100 * part.slowdown_at_most)} %"
     seen = (
-        f"late steps take {_longer(found.measured)} than early ones (from {_longer(found.least)} to "
-        f"{_longer(found.most)}; the fastest {_longer(found.fastest)})"
+        f"late steps take {_longer(found.measured)} than early steps (from {_longer(found.least)} to "
+        f"{_longer(found.most)}; the fastest blocks {_longer(found.fastest)})"
     )
     interval = Interval(found.least, found.most, 1 - OUTSIDE, "intervals of both medians", "timed_blocks")
     demanded = Demanded("slowdown", found.measured, "at most", part.slowdown_at_most, percent=True, interval=interval)
     sheet.note(demanded)
     if found.least > part.slowdown_at_most and not sheet.holds(demanded):
-        settle(reasons.SLOWS_DOWN, f"{seen}, {allowed} are allowed")
+        settle(reasons.SLOWS_DOWN, f"{seen}, but {allowed} longer is allowed")
     if not found.most <= part.slowdown_at_most:
-        settle(reasons.UNDECIDED_SLOWDOWN, f"{seen}, and whether they take {allowed} longer is not decided")
+        settle(
+            reasons.UNDECIDED_SLOWDOWN, f"{seen}; it is undecided whether late steps take more than {allowed} longer"
+        )
     if abs(found.fastest) > part.slowdown_at_most:
         settle(
             reasons.UNDECIDED_SLOWDOWN,
-            f"{seen}: the fastest blocks differ by more than {allowed}, so that one of the quarters was disturbed",
+            f"{seen}: the fastest blocks differ by more than {allowed}, so something disturbed the first or the last "
+            "quarter of the blocks",
         )
     return [seen]
 
@@ -283,7 +296,7 @@ def _flat_next_to_a_fresh_run(
     _note(found, sheet)
     sheet.figure("slowdown_from_early_to_late", early_to_late.measured)
     seen = (
-        f"the old run's steps take {_longer(found.measured)} than a fresh run's, in turns "
+        f"the steps of the long run take {_longer(found.measured)} than those of a fresh run, measured in turns "
         f"(from {_longer(found.least)} to {_longer(found.most)})"
     )
     bound = f"{number(100 * allowed)} %"
@@ -291,14 +304,17 @@ def _flat_next_to_a_fresh_run(
     demanded = Demanded("slowdown", found.measured, "at most", allowed, percent=True, interval=interval)
     sheet.note(demanded)
     if found.least > allowed and not sheet.holds(demanded):
-        settle(reasons.SLOWS_DOWN, f"{seen}, {bound} are allowed")
+        settle(reasons.SLOWS_DOWN, f"{seen}, but {bound} longer is allowed")
     if not found.most <= allowed:
-        settle(reasons.UNDECIDED_SLOWDOWN, f"{seen}, and whether they take {bound} longer is not decided")
+        settle(
+            reasons.UNDECIDED_SLOWDOWN,
+            f"{seen}; it is undecided whether the steps of the long run take more than {bound} longer",
+        )
     if early_to_late.measured > allowed:
         settle(
             reasons.UNDECIDED_SLOWDOWN,
-            f"{seen}, and late ones {_longer(early_to_late.measured)} than early ones: the process or the machine "
-            "became slower",
+            f"{seen}, and late steps take {_longer(early_to_late.measured)} than early steps: the process or the "
+            "machine became slower",
         )
     return [seen]
 

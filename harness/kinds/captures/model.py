@@ -74,7 +74,7 @@ class Capture(Judged):
 
     def contradictions(self) -> Iterator[Problem]:
         if self.nodes_at_most is not None and self.nodes_at_most < self.nodes_at_least:
-            rule = "`nodes_at_most` is not below `nodes_at_least`"
+            rule = "`nodes_at_most` must not be below `nodes_at_least`"
             yield Problem(("nodes_at_most",), rule, f"{self.nodes_at_most} < {self.nodes_at_least}")
 
 
@@ -124,7 +124,7 @@ class SyncCount(Strict):
     @model_validator(mode="after")
     def _one_bound(self) -> SyncCount:
         if (self.exactly is None) == (self.at_most is None):
-            refuse("say either `exactly` or `at_most`", "arm")
+            refuse("give either `exactly` or `at_most`", "arm")
         return self
 
 
@@ -133,7 +133,7 @@ class SyncControl(SyncCount):
 
     exactly: Annotated[Natural | None, Demand("control_sync_count", "vacuous_control_no_sync")] = None
     """The exact count in one step."""
-    at_most: Annotated[Natural | None, NoDemand("a control has an exact count")] = None
+    at_most: Annotated[Natural | None, NoDemand("a control must have an exact count")] = None
     """Not for a control, which has an exact count."""
 
 
@@ -161,7 +161,7 @@ class HostSyncs(Judged):
 
     def contradictions(self) -> Iterator[Problem]:
         if not self.control.exactly:
-            rule = "the control shows that a sync would be seen: `exactly`, at least 1"
+            rule = "the control must show that a sync would be seen: give it `exactly` with at least 1"
             got = "no `exactly`" if self.control.exactly is None else "0"
             yield Problem(("control",), rule, got, "name an arm that synchronizes")
 
@@ -186,9 +186,14 @@ class LongReplay(Judged):
     """The plain arm."""
     steps: StepsCompared
     """Steps that must have been compared."""
-    every: Annotated[int, Field(ge=1, le=1000), NoDemand("how many steps share a row; every step is compared")] = 100
+    every: Annotated[
+        int, Field(ge=1, le=1000), NoDemand("states how many steps share a row; every step is compared")
+    ] = 100
     """Steps in a block. A block has one row in the evidence, and its steps are timed together."""
-    after: Annotated[Count, NoDemand("blocks that are left out; the loader refuses a claim that none follow")] = 1
+    after: Annotated[
+        Count,
+        NoDemand("the number of first blocks that are left out; the loader refuses a claim if no block follows them"),
+    ] = 1
     """Number of first blocks that are warm-up, and are left out when memory and time are judged."""
     distinct_batches: Annotated[Count | None, Demand("vacuous_batches_repeat"), Nothing(1), CountsSteps()] = None
     """Fewest different batches, by digest, over the whole run."""
@@ -218,7 +223,7 @@ class LongReplay(Judged):
         yield from super().beyond(steps)
         blocks = steps // self.every
         if self.memory_growth_at_most_mib is not None and blocks <= self.after:
-            yield ("after",), f"a block of {self.every} steps follows the first {self.after} (`after`)"
+            yield ("after",), f"a block of {self.every} steps must follow the first {self.after} blocks (`after`)"
 
     def undecidable(self) -> Iterator[Problem]:
         needed = SLICE * FEWEST_BLOCKS
@@ -226,8 +231,8 @@ class LongReplay(Judged):
         if self.slowdown_at_most is not None and blocks < needed:
             yield Problem(
                 ("every",),
-                f"{blocks} blocks of {self.every} steps after the first {self.after} cannot show whether steps become "
-                f"slower: at least {needed} are compared",
+                f"{blocks} blocks of {self.every} steps after the first {self.after} blocks cannot show whether steps "
+                f"become slower: at least {needed} are required",
             )
 
     def process_count(self) -> int:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from harness.kinds.checks import ALONE, MISSING_RUN, NO_GUARDS, NO_STEPS
 from harness.kinds.kind import Kind
 
-_OWN_CONTROL = "A control may wait for the device and do nothing else."
-_COUNTED = "Waits are counted in each arm, and the arms are not compared."
+_OWN_CONTROL = "A control may wait for the device but does nothing else differently."
+_COUNTED = "Waits are counted in each arm separately, and the arms are not compared."
 
 ROWS = (
     Kind(
@@ -19,7 +19,7 @@ ROWS = (
         evidence_faults=(MISSING_RUN,),
         leaves_out={
             **ALONE,
-            "uncaptured": "It judges a captured arm alone.",
+            "uncaptured": "The kind judges a single captured arm.",
             "guards": NO_GUARDS,
         },
     ),
@@ -65,7 +65,7 @@ ROWS = (
         capabilities=frozenset({"parameters", "inputs", "capture"}),
         card=("long_replay",),
         evidence_faults=(MISSING_RUN, NO_STEPS),
-        leaves_out={"watched": "Its steps are timed, and so would be the watch of each."},
+        leaves_out={"watched": "The steps of the kind are timed, and watching each step would be timed, too."},
     ),
 )
 SECTIONS = ("harness.kinds.captures.section:sections", "harness.kinds.captures.section:long_replay_section")

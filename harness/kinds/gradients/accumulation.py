@@ -69,15 +69,16 @@ def judge(part: Accumulation, context: Context, sheet: Sheet) -> Judgement:
     if not any(entry.differs for entry in compared):
         settle(
             reasons.VACUOUS_ONE_BATCH,
-            f"all gradients of {part.candidate} and {part.baseline} are equal in bits: both take the batch in one way, "
-            "or nothing is rounded",
+            f"all gradients of {part.candidate} and {part.baseline} are equal in bits, so both arms compute the batch "
+            "in the same way, or nothing is rounded",
         )
     comparison.end(group)
     require_most_compared(compared, part.max_relative_difference)
     worst = max(each.relative for each in found)
     return comparison.held(
-        f"in each of {len(candidate.series.loss)} steps {part.candidate} read {part.micro_batches} different "
-        f"micro-batches and updated once; its gradients and losses lie within {number(worst)} of those of one batch"
+        f"in each of {len(candidate.series.loss)} steps, {part.candidate} read {part.micro_batches} different "
+        "micro-batches and updated once; the gradients and losses differ from those of one batch by at most "
+        f"{number(worst)} (relative)"
     )
 
 
@@ -93,7 +94,7 @@ def _require_micro_batches(part: Accumulation, candidate: ArmEvidence, sheet: Sh
     if sorted(seen) != list(range(steps)) or recorded != steps:
         settle(
             reasons.EVIDENCE_MISSING,
-            f"the micro-batches of {recorded} of {part.candidate}'s {steps} steps were recorded",
+            f"micro-batches were recorded for {recorded} of {steps} steps of {part.candidate}",
         )
     sheet.count("micro_batches", sum(map(len, seen.values())))
     demanded = part.micro_batches
@@ -104,8 +105,8 @@ def _require_micro_batches(part: Accumulation, candidate: ArmEvidence, sheet: Sh
         sheet.figure("first_unequal_step", odd[0], "step")
         settle(
             reasons.MICRO_BATCH_COUNT,
-            f"at step {odd[0]}, {part.candidate} read {count} micro-batches, and {demanded} are "
-            "demanded: micro-batches are counted along the first dimension of the inputs",
+            f"at step {odd[0]}, {part.candidate} read {count} micro-batches, but {demanded} are required "
+            "(micro-batches are counted along the first dimension of the inputs)",
         )
     sheet.figure("micro_batches", part.micro_batches, "micro-batches")
     for step in range(steps):
@@ -114,19 +115,20 @@ def _require_micro_batches(part: Accumulation, candidate: ArmEvidence, sheet: Sh
             sheet.figure("first_repeating_step", step, "step")
             settle(
                 reasons.MICRO_BATCHES_REPEAT,
-                f"at step {step}, {part.candidate} read a micro-batch {max(Counter(seen[step]).values())} times: "
-                f"number {again[0]}, counted from 0, is one of those before it",
+                f"at step {step}, {part.candidate} read one micro-batch {max(Counter(seen[step]).values())} times: "
+                f"micro-batch {again[0]}, counted from 0, repeats an earlier one",
             )
 
 
 def _require_one_update(part: Accumulation, candidate: ArmEvidence, sheet: Sheet) -> None:
     steps, updates = len(candidate.series.loss), end_of(candidate).updates
     if updates is None:
-        settle(reasons.EVIDENCE_MISSING, f"nobody looked for {part.candidate}'s counters of updates")
+        settle(reasons.EVIDENCE_MISSING, f"the counters of updates of {part.candidate} were not recorded")
     if not updates:
         sheet.leave_open(
             reasons.UPDATES_UNCOUNTED,
-            f"no optimizer of {part.candidate} counts its updates; let its state have a tensor `updates` that does",
+            f"no optimizer of {part.candidate} counts its updates; add a tensor `updates` that counts them to the "
+            "arm's state",
         )
         return
     # A tensor that gets no gradient in some steps, such as an unused expert, counts fewer updates. So take the largest
@@ -149,7 +151,10 @@ def _apart(
     ours, theirs = losses(candidate), losses(baseline)
     for step in sorted(part.steps):
         if step >= len(ours):
-            settle(reasons.EVIDENCE_MISSING, f"{part.candidate} made {len(ours)} steps, and step {step} is compared")
+            settle(
+                reasons.EVIDENCE_MISSING,
+                f"step {step} must be compared, but {part.candidate} made only {len(ours)} steps",
+            )
         yield Apart(step, "loss", _relative(float(ours[step]), float(theirs[step])), "the mean loss")
     norms = {each.start.arm: _norms(each) for each in (candidate, baseline)}
     for step in sorted(part.steps):
@@ -157,7 +162,7 @@ def _apart(
         if mine.keys() != other.keys():
             settle(
                 reasons.EVIDENCE_MISSING,
-                f"at step {step}, norms of {some(sorted(mine.keys() ^ other.keys()))} are of one arm alone",
+                f"at step {step}, only one arm has norms of {some(sorted(mine.keys() ^ other.keys()))}",
             )
         for group, before in mine.items():
             yield Apart(step, "norms", _relative(before, other[group]), f"the norm of {group}")
@@ -194,6 +199,6 @@ def _require_one_batch(part: Accumulation, found: list[Apart], sheet: Sheet) -> 
     settle(
         reasons.DIFFERS_FROM_ONE_BATCH,
         f"at step {first.step}, {first.where} of {part.candidate} differs from that of one batch ({part.baseline}) by "
-        f"{number(first.relative)}, relatively, more than {number(bound)}; beyond it: "
+        f"{number(first.relative)} (relative), but {number(bound)} is allowed; the bound is exceeded by "
         f"{some([f'{each.where} at step {each.step}' for each in beyond])}",
     )

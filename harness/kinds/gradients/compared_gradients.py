@@ -74,7 +74,7 @@ def compared_tensors(
             if unlike:
                 settle(
                     reasons.EVIDENCE_INCONSISTENT,
-                    f"at step {record.step} gradients were read before the clip or after it, and not both: "
+                    f"at step {record.step}, these gradients were not recorded both before and after the clip: "
                     f"{some(sorted(unlike))}",
                 )
             made = record.made
@@ -133,8 +133,8 @@ def _compared(
                 continue
             settle(
                 reasons.TENSORS_MISSING,
-                f"at step {step} a gradient reached {tensor.name} in {part.candidate}, of at most "
-                f"{number(tensor.max_abs)}, and none in {part.baseline}",
+                f"at step {step}, {tensor.name} has a gradient of up to {number(tensor.max_abs)} in {part.candidate}, "
+                f"but none in {part.baseline}",
             )
         if absolute is None or tensor.baseline_digest is None or scale is None:
             settle(
@@ -145,7 +145,8 @@ def _compared(
         if not differs and absolute > 0:
             settle(
                 reasons.EVIDENCE_INCONSISTENT,
-                f"{tensor.name} at step {step} has equal digests and a difference of {number(absolute)}",
+                f"at step {step}, {tensor.name} has equal digests in both arms, but a recorded difference of "
+                f"{number(absolute)}",
             )
         if math.isnan(absolute):  # both values are infinite, which happens in gradients from before the clip
             absolute = math.inf if differs else 0.0
@@ -213,6 +214,7 @@ def require_most_compared(compared: Sequence[OfTensor], bound: float | None) -> 
         if len(excused) > (1 - FEWEST_COMPARED) * len(here):
             settle(
                 reasons.GRADIENTS_UNDECIDED,
-                f"at step {step}, {len(excused)} of {len(here)} gradients are beyond the relative bound and so far "
-                f"below the step's largest that they could be rounding alone: {some(excused)}",
+                f"at step {step}, {len(excused)} of {len(here)} gradients exceed the relative bound, but are so small "
+                "next to the largest gradient of the step that the differences could be rounding alone: "
+                f"{some(excused)}",
             )

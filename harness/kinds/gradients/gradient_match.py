@@ -38,9 +38,10 @@ from harness.kinds.gradients.model import ClippedNorm, GradientMatch
 from harness.numbers import counted, was
 
 _WHY_NONE = (
-    "either it sets them to none at its end, and `zero_grad` at the beginning of a step would leave those of the last "
-    "one; or it frees each in the backward pass, or differentiates a function, and has none to leave: take this claim "
-    "out of the contract then, since the claim of the losses compares the ends, too"
+    "the step may set gradients to None at its end; then call `zero_grad` at the beginning of a step, which "
+    "keeps the gradients of the last step readable. Or the step frees each gradient in the backward pass, or "
+    "differentiates a function, and so has no gradients to read; then take this claim out of the contract, "
+    "because the claim about the losses compares the ends, too"
 )
 
 
@@ -67,7 +68,7 @@ def judge(part: GradientMatch, context: Context, sheet: Sheet) -> Judgement:
     records, left_out = judged_records(part, candidate, baseline), ""
     if skipped := {record.step for record in records_of(part, candidate)} - {record.step for record in records}:
         sheet.figure("skipped_together", len(skipped), "steps")
-        left_out = f"; both arms leave out the update of {counted(len(skipped), 'other compared step')}"
+        left_out = f"; both arms skip the update of {counted(len(skipped), 'other compared step')}"
     compared = list(compared_tensors(part, records, baseline)) if part.baseline is not None else []
     if part.baseline is not None and part.control is not None:
         compared = beside_control(part, compared, executed(run, part.control), baseline)
@@ -117,7 +118,7 @@ def _unseen(part: GradientMatch, records: list[Gradients], baseline: ArmEvidence
     seen[part.baseline or ""] = {record.step for record in baseline.gradients if record.made_norm is not None}
     compared = {record.step for record in records}
     without = [arm for arm, steps in seen.items() if compared - steps]
-    return f"; what {without[0]}'s were before a clip was not seen" if len(without) == 1 else ""
+    return f"; the gradients of {without[0]} before a clip were not recorded" if len(without) == 1 else ""
 
 
 def _skipped_together(records: list[Gradients], *arms: ArmEvidence) -> set[int]:
@@ -139,9 +140,9 @@ def _skipped_together(records: list[Gradients], *arms: ArmEvidence) -> set[int]:
         if updates == []:
             settle(
                 reasons.UPDATES_UNCOUNTED,
-                f"gradients of both arms are not finite at step {min(overflowed)}, and no optimizer of "
-                f"{arm.start.arm} counts its updates, so that nothing tells whether it left this one out; let its "
-                "state have a tensor `updates` that counts them",
+                f"gradients of both arms are not finite at step {min(overflowed)}, and no optimizer of {arm.start.arm} "
+                "counts its updates, so nothing shows whether the arm skipped this update; add a tensor `updates` that "
+                "counts them to the arm's state",
             )
         skipped = steps - max(updates or [steps])
         if skipped < len(overflowed) or 2 * skipped >= steps:
@@ -163,10 +164,10 @@ def _require_some_left(candidate: ArmEvidence, baseline: ArmEvidence) -> None:
     if baseline.gradients and cleared:
         settle(
             reasons.CAPABILITY_MISSING,
-            f"no step of {candidate.start.arm} or {baseline.start.arm} leaves a gradient to read: both train, and "
-            "every gradient is zero after the step, as `zero_grad(set_to_none=False)` at its end leaves it; call "
-            "`zero_grad` at the beginning of a step, or take this claim out of the contract, since the claim of the "
-            "losses compares the ends, too",
+            f"no step of {candidate.start.arm} or {baseline.start.arm} leaves a gradient to read: both arms train, but "
+            "every gradient is zero after the step, for example because of `zero_grad(set_to_none=False)` at the end "
+            "of the step; call `zero_grad` at the beginning of a step, or take this claim out of the contract, because "
+            "the claim about the losses compares the ends, too",
         )
     if baseline.gradients and not left:
         settle(
@@ -177,7 +178,8 @@ def _require_some_left(candidate: ArmEvidence, baseline: ArmEvidence) -> None:
         if _says_none(arm):
             settle(
                 reasons.CAPABILITY_MISSING,
-                f"no step of {arm.start.arm} leaves a gradient to read, where {other.start.arm}'s do: {_WHY_NONE}",
+                f"no step of {arm.start.arm} leaves a gradient to read, but the steps of {other.start.arm} do: "
+                f"{_WHY_NONE}",
             )
 
 
@@ -228,8 +230,8 @@ def require_finite_gradients(records: list[Gradients], sheet: Sheet) -> None:
                 sheet.figure("first_non_finite_step", record.step, "step")
                 settle(
                     reasons.NON_FINITE,
-                    f"group {group.group} has norm {group.before} before and {group.after} after clipping "
-                    f"at step {record.step}",
+                    f"at step {record.step}, the gradient norm of group {group.group} is {group.before} before and "
+                    f"{group.after} after clipping",
                 )
 
 
@@ -265,8 +267,8 @@ def _require_agreement(
     if first.made and first.step in norms:
         ours, theirs = norms[first.step]
         unclipped = (
-            f"; before the clip the norm of all gradients is {number(ours)} in {part.candidate} and {number(theirs)} "
-            f"in {part.baseline}"
+            f"; before the clip, the norm of all gradients is {number(ours)} in {part.candidate} and "
+            f"{number(theirs)} in {part.baseline}"
         )
     settle(
         reason,
@@ -337,8 +339,9 @@ def _require_told_from_rounding(part: GradientMatch, compared: list[Compared]) -
         if not any(entry.room < entry.size for entry in compared if entry.step == step):
             settle(
                 reasons.GRADIENTS_UNDECIDED,
-                f"at step {step} the control {part.control}, which begins a rounding away from {part.baseline}, has "
-                "gradients so far from it that a gradient of zero would not show; compare earlier steps",
+                f"at step {step}, the gradients of control {part.control}, which starts a rounding away from "
+                f"{part.baseline}, are so far from the baseline's that a gradient of zero would not be noticed; "
+                "compare earlier steps",
             )
 
 
@@ -349,7 +352,7 @@ def _require_same_groups(records: list[Gradients]) -> None:
         if other:
             settle(
                 reasons.EVIDENCE_MISSING,
-                f"steps {records[0].step} and {record.step} report norms of other groups: {some(sorted(other))}",
+                f"steps {records[0].step} and {record.step} report norms of different groups: {some(sorted(other))}",
             )
 
 
@@ -361,8 +364,8 @@ def _require_groups_of(baseline: ArmEvidence, records: list[Gradients]) -> None:
         if record.step in theirs and other:
             settle(
                 reasons.EVIDENCE_MISSING,
-                f"at step {record.step}, norms of {some(sorted(other))} are of one arm alone, {record.arm} or "
-                f"{baseline.start.arm}",
+                f"at step {record.step}, only one of the arms {record.arm} and {baseline.start.arm} has norms of "
+                f"{some(sorted(other))}",
             )
 
 
@@ -381,8 +384,8 @@ def _require_clipped(demand: ClippedNorm, records: list[Gradients], sheet: Sheet
         beyond = sum(norm > allowed for norm, _, _ in norms)
         settle(
             reasons.CLIPPED_NORM_EXCEEDED,
-            f"after clipping, {beyond} of {len(norms)} norms exceed {number(demand.at_most)}, the largest of "
-            f"{number(largest)} in group {group} at step {step}",
+            f"after clipping, {beyond} of {len(norms)} norms exceed {number(demand.at_most)}; the largest is "
+            f"{number(largest)}, of group {group} at step {step}",
         )
 
 
@@ -396,7 +399,8 @@ def _require_clips(part: GradientMatch, named: dict[str, ArmEvidence], records: 
         if groups and not sheet.meets("clipped_norms", clipped, "at least", 1, "norms", beside=True):
             settle(
                 reasons.VACUOUS_CLIP_INACTIVE,
-                f"none of {len(groups)} norms exceeded {number(threshold)} before clipping, so nothing was clipped",
+                f"none of {len(groups)} norms exceeded {number(threshold)} before clipping, so the clip changed "
+                "nothing",
             )
 
 
@@ -450,13 +454,13 @@ def _sentence(part: GradientMatch, records: list[Gradients], compared: list[Comp
         rounded = len(_rounded(part, compared))
         if rounded:
             said.append(
-                f"{rounded} of them differ by more than the relative bound, but by less than {ROUNDING:g} of the "
-                "step's largest gradient, as rounding does"
+                f"{rounded} of these gradients differ by more than the relative bound, but by less than {ROUNDING:g} "
+                "of the step's largest gradient, as rounding does"
             )
     if excused := {entry.tensor for entry in _as_control(part, compared)}:
         said.append(
-            f"{len(excused)} of them differ by more than the bound, and by no more than rounding takes the control "
-            f"{part.control}"
+            f"{len(excused)} of these gradients differ by more than the bound, but not by more than rounding causes in "
+            f"the control {part.control}"
         )
     if part.clipped_norm is not None:
         groups = sum(len(record.groups) for record in records)

@@ -104,11 +104,11 @@ class GradientMatch(Judged):
     @model_validator(mode="after")
     def _demands_something(self) -> GradientMatch:
         if self.baseline is None and self.clipped_norm is None:
-            refuse("gradient_match demands `baseline`, `clipped_norm` or both", "kind")
+            refuse("gradient_match needs `baseline`, `clipped_norm` or both", "kind")
         if self.baseline is not None:
             bounds = (self.max_abs_difference, self.max_relative_difference)
             if self.equality is None or (self.equality == "within" and bounds == (None, None)):
-                refuse("with a baseline, say `equality` and, for `within`, a bound", "baseline")
+                refuse("a claim with a baseline must have `equality` and, for `within`, a bound", "baseline")
         return self
 
     def contradictions(self) -> Iterator[Problem]:
@@ -117,10 +117,12 @@ class GradientMatch(Judged):
         for field in ("equality", "max_abs_difference", "max_relative_difference"):
             if self.baseline is None and getattr(self, field) is not None:
                 remedy = f"name one, or leave `{field}` out"
-                yield Problem((field,), f"`{field}` compares with a `baseline`", "none", remedy)
+                yield Problem(
+                    (field,), f"`{field}` compares with a baseline, so the claim must name a `baseline`", "none", remedy
+                )
         if self.control is not None and self.equality != "within":
-            rule = "`control` is for arms that are compared within a bound"
-            yield Problem(("control",), rule, f"`{self.equality}`", "leave `control` out, or say `equality: within`")
+            rule = "`control` is only for arms that are compared within a bound"
+            yield Problem(("control",), rule, f"`{self.equality}`", "leave `control` out, or write `equality: within`")
 
     def replicas(self) -> dict[str, int]:
         # If the baseline does not repeat its own bits, a claim of equal bits is undecided. So execute the baseline

@@ -25,7 +25,8 @@ ROWS = (
         card=("gradients",),
         evidence_faults=(MISSING_RUN,),
         leaves_out={
-            "equal_ends": "Two ways to add up a batch round differently: gradients and losses are compared in a bound.",
+            "equal_ends": "Two ways to add up a batch round differently, so gradients and losses are compared within a "
+            "bound.",
             "guards": NO_GUARDS,
         },
     ),

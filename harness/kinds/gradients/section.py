@@ -62,9 +62,10 @@ def section(view: ReportView) -> Section | None:
     shown = [_part(run, arm, of_arm) for (run, arm), of_arm in seen.items()]
     kept = [part for part in shown if part is not None]
     lead = (
-        "Gradients of every trainable tensor, reduced on the device and compared with the baseline arm at the chosen "
-        "steps: as the step left them and, where that changed them and both arms' were seen, from before the clip. And "
-        "the norm of every clipping group before and after."
+        "Gradients of every trainable tensor, reduced on the device and compared with the baseline arm at the "
+        "chosen steps. Gradients are compared as the step left them. If the step changed them and both arms' "
+        "original gradients were recorded, the gradients before the clip are compared. The norm of every clipping "
+        "group is shown before and after clipping."
     )
     return Section("gradients", "Gradients", lead, kept) if kept else None
 
@@ -139,7 +140,7 @@ def _micro_batches(execution: ArmEvidence) -> str:
     repeating = sum(len(set(digests)) < len(digests) for digests in read)
     updates = max(execution.end.updates or [0]) if execution.end is not None else 0
     return (
-        f"Micro-batches in a step: {numbers}; steps in which one was read again: {repeating} of {len(read)}; "
+        f"Micro-batches in a step: {numbers}; steps that read a micro-batch twice: {repeating} of {len(read)}; "
         f"updates by the optimizer's own counter: {updates}."
     )
 

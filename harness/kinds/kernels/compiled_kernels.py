@@ -44,13 +44,15 @@ def required_target(part: PtxTarget | Prewarm, inventory: KernelsEvidence) -> Ta
             compiled = inventory.compiled_for or "this machine's device"
             settle(
                 reasons.EVIDENCE_INCONSISTENT,
-                f"the claim is about {part.target}, and the kernels were compiled for {compiled}",
+                f"the claim is about {part.target}, but the kernels were compiled for {compiled}",
             )
         return parse_target(part.target)
     if inventory.compiled_for is not None:
-        settle(reasons.NEEDS_CUDA, f"the kernels were compiled for {inventory.compiled_for}, not loaded on a device")
+        settle(
+            reasons.NEEDS_CUDA, f"the kernels were compiled for {inventory.compiled_for}, but not loaded on a device"
+        )
     if not inventory.device_readable:
-        settle(reasons.DEVICE_UNREADABLE, "a device is there and its compute capability cannot be read")
+        settle(reasons.DEVICE_UNREADABLE, "the machine has a device, but its compute capability cannot be read")
     if inventory.device is None:
         settle(reasons.NEEDS_CUDA, "needs CUDA: this machine has no CUDA device")
     try:
@@ -90,16 +92,22 @@ def judge_prewarm(part: Prewarm, context: Context, sheet: Sheet) -> Judgement:
     required_target(part, inventory)
     keys = _require_coverage(part, inventory, sheet)
     if part.scope == "coverage":
-        return sheet.held(f"the plan covers all {len(keys)} kernels of the run, with the same PTX under each key")
+        return sheet.held(
+            f"the prewarm plan covers all {len(keys)} kernels of the run, with the same PTX under each key"
+        )
     ledger = run.prewarm.get(part.candidate)
     if ledger is None:
-        settle(reasons.EVIDENCE_MISSING, f"there is no JIT ledger of arm {part.candidate}")
+        settle(
+            reasons.EVIDENCE_MISSING,
+            f"there is no record of when the kernels of arm {part.candidate} were compiled and loaded (JIT ledger)",
+        )
     _require_no_late_jit(ledger, keys, sheet)
     _require_handles(part, ledger, sheet)
     if part.memory_filled:
         _require_filled_memory(ledger, sheet)
     return sheet.held(
-        f"all {len(keys)} kernels of the run were ready before the upload, and none was compiled or loaded after it"
+        f"all {len(keys)} kernels of the run were ready before the weights were uploaded, and no kernel was compiled "
+        "or loaded after that"
     )
 
 
@@ -123,7 +131,7 @@ def _require_coverage(part: Prewarm, inventory: KernelsEvidence, sheet: Sheet) -
         sheet.figure("first_differing_key", other[0])
         settle(
             reasons.PREWARM_PTX_DIFFERS,
-            f"{len(other)} of {len(used)} keys have other PTX in the run than in the prewarm: {some(other)}",
+            f"the PTX of {len(other)} of {len(used)} keys differs between the run and the prewarm: {some(other)}",
         )
     return sorted(used)
 
@@ -133,7 +141,7 @@ def _require_no_late_jit(ledger: PrewarmEvidence, keys: list[str], sheet: Sheet)
     times = [ledger.phases.get(phase) for phase in _PHASES]
     known = [time for time in times if time is not None]
     if len(known) != len(_PHASES) or known != sorted(known):
-        settle(reasons.EVIDENCE_MISSING, f"the phases {', '.join(_PHASES)} were not seen in this order")
+        settle(reasons.EVIDENCE_MISSING, f"the phases {', '.join(_PHASES)} were not recorded in this order")
     upload = ledger.phases["upload"]
     sheet.count("jit_events", len(ledger.events))
     late = [event for event in ledger.events if event.phase != "prewarm" or event.seconds >= upload]
@@ -162,7 +170,7 @@ def _require_finite_times(ledger: PrewarmEvidence) -> None:
     times += [(f"{event.event} of {event.key}", event.seconds) for event in ledger.events]
     unknown = sorted(what for what, time in times if not math.isfinite(time))
     if unknown:
-        settle(reasons.EVIDENCE_INCONSISTENT, f"{len(unknown)} times are no number: {some(unknown)}")
+        settle(reasons.EVIDENCE_INCONSISTENT, f"{len(unknown)} recorded times are not finite: {some(unknown)}")
 
 
 def _require_handles(part: Prewarm, ledger: PrewarmEvidence, sheet: Sheet) -> None:
@@ -171,11 +179,11 @@ def _require_handles(part: Prewarm, ledger: PrewarmEvidence, sheet: Sheet) -> No
     for handle in part.handles:
         born = ledger.handles.get(handle)
         if born is None:
-            settle(reasons.HANDLE_LATE, f"the handle {handle} was never seen")
+            settle(reasons.HANDLE_LATE, f"the creation of the library handle {handle} was not seen")
         if born >= upload:
             settle(
                 reasons.HANDLE_LATE,
-                f"the handle {handle} came to be {born - upload:.3g} s after the upload began",
+                f"the library handle {handle} was created {born - upload:.3g} s after the upload of the weights began",
             )
 
 
@@ -187,16 +195,17 @@ def _require_filled_memory(ledger: PrewarmEvidence, sheet: Sheet) -> None:
         left = "an unknown number of" if free is None else str(free)
         sheet.leave_open(
             reasons.DEVICE_MEMORY_UNSEEN,
-            f"{left} bytes were free once the device's memory had been filled, at least a library workspace of "
-            f"{FILLED_MEMORY_BYTES}: another process gave some back, so that a late allocation could not have failed",
+            f"{left} bytes were free after the device's memory had been filled, but fewer than {FILLED_MEMORY_BYTES} "
+            "(one library workspace) must be free: another process freed memory, so a late allocation could not have "
+            "failed",
         )
     if ledger.failure is not None:
         settle(
             reasons.STEP_FAILED_WHEN_FULL,
-            f"step {ledger.steps_after_fill} failed once device memory was full: {ledger.failure}",
+            f"step {ledger.steps_after_fill} failed after the device's memory had been filled: {ledger.failure}",
         )
     if ledger.steps_after_fill == 0:
-        settle(reasons.VACUOUS_STEPS, "no step ran after device memory was filled")
+        settle(reasons.VACUOUS_STEPS, "no step ran after the device's memory had been filled")
 
 
 # The code below judges `ptx_target`: the PTX target and version of every kernel must fit the device or a named target.
@@ -219,7 +228,7 @@ def judge_ptx_target(part: PtxTarget, context: Context, sheet: Sheet) -> Judgeme
     for kernel, targets in targeted:
         _require_version(kernel, targets)
     _require_driver(part, inventory, kernels, sheet)
-    return sheet.held(f"the PTX of all {len(kernels)} kernels fits {wanted} ({part.policy})")
+    return sheet.held(f"the PTX of all {len(kernels)} kernels fits {wanted} (policy: {part.policy})")
 
 
 def _targets(kernel: KernelRecord) -> list[Target]:
@@ -243,7 +252,8 @@ def _require_fit(
         listed = sorted({f"{key} ({target})" for key, target in wrong})
         settle(
             reasons.PTX_TARGET_MISMATCH,
-            f"{len(keys)} kernels of {len(targeted)} do not fit {wanted} ({part.policy}): {some(listed)}",
+            f"the PTX of {len(keys)} of {len(targeted)} kernels does not fit {wanted} (policy: {part.policy}): "
+            f"{some(listed)}",
         )
 
 
@@ -256,8 +266,8 @@ def _require_version(kernel: KernelRecord, targets: list[Target]) -> None:
             if oldest is not None and version < oldest:
                 settle(
                     reasons.PTX_VERSION_UNSUPPORTED,
-                    f"{kernel.name} ({kernel.key}) has PTX version {_text(version)}, and {target} came with "
-                    f"{_text(oldest)}",
+                    f"{kernel.name} ({kernel.key}) has PTX version {_text(version)}, but its target {target} needs at "
+                    f"least {_text(oldest)}",
                 )
 
 
@@ -273,7 +283,8 @@ def _require_driver(part: PtxTarget, inventory: KernelsEvidence, kernels: list[K
         if version > newest:
             settle(
                 reasons.PTX_VERSION_UNSUPPORTED,
-                f"{kernel.name} ({kernel.key}) has PTX version {_text(version)}, the driver loads {_text(newest)}",
+                f"{kernel.name} ({kernel.key}) has PTX version {_text(version)}, but the driver loads at most "
+                f"{_text(newest)}",
             )
 
 
@@ -281,7 +292,9 @@ def _versions(kernel: KernelRecord) -> list[tuple[int, int]]:
     try:
         return [parse_version(text) for text in kernel.versions]
     except ValueError as error:
-        settle(reasons.PTX_VERSION_UNSUPPORTED, f"the version of {kernel.name} ({kernel.key}) is no version: {error}")
+        settle(
+            reasons.PTX_VERSION_UNSUPPORTED, f"the PTX version of {kernel.name} ({kernel.key}) cannot be read: {error}"
+        )
 
 
 def _text(version: tuple[int, int]) -> str:

@@ -56,7 +56,7 @@ def judge(part: KernelMatch, context: Context, sheet: Sheet) -> Judgement:
     _require_as_good_as_peer(part, cases, bounds, sheet)
     for case in cases:
         if not case.repeat_equal:
-            settle(reasons.NOT_REPEATABLE, f"{_name(case)} gave other bits on the same input")
+            settle(reasons.NOT_REPEATABLE, f"{_name(case)} gave different bits when it was repeated on the same input")
     _require_demands(part.demands, evidence, sheet)
     _require_grid(part, cases)
     _require_shapes(part, cases)
@@ -68,11 +68,11 @@ def _sentence(part: KernelMatch, cases: list[KernelCase], evidence: KernelMatchE
     where = f"at {len(part.shapes)} given shapes and " if part.shapes is not None else "at "
     demands = [f"{name.replace('_', ' ')} {value}" for name, value in part.demands if value is not None]
     compiled = f"; the {len(evidence.compiled)} compiled kernels have {', '.join(demands)}" if demands else ""
-    beside = f", within {number(part.over_peer_at_most)} times the peer's error" if part.over_peer_at_most else ""
+    beside = f", with at most {number(part.over_peer_at_most)} times the peer's error" if part.over_peer_at_most else ""
     return (
         f"{len(cases)} cases of {len(part.operations)} operations {where}magnitude "
-        f"{', '.join(map(number, part.magnitudes))} are finite, wholly written, equal in bits when repeated, and "
-        f"agree with the naive twin and the fp64 reference{beside}{compiled}"
+        f"{', '.join(map(number, part.magnitudes))} are finite, wholly written, and equal in bits when repeated, "
+        f"and they agree with the naive twin and the fp64 reference{beside}{compiled}"
     )
 
 
@@ -87,37 +87,46 @@ def _require_whole(part: KernelMatch, case: KernelCase, sheet: Sheet) -> None:
     if part.relative_to == "terms":
         _require_terms(case, sheet)
     if case.zero_references:
-        settle(reasons.VACUOUS_REFERENCE, f"{_name(case)} has {case.zero_references} outputs whose reference is zero")
-    _require_finite(case, errors, sheet, where_infinite="its reference is zero throughout")
+        settle(
+            reasons.VACUOUS_REFERENCE, f"{_name(case)} has {case.zero_references} outputs whose whole reference is zero"
+        )
+    _require_finite(case, errors, sheet, where_infinite="the whole reference is zero")
     if case.unwritten > 0:
-        settle(reasons.UNWRITTEN_ELEMENTS, f"{_name(case)} left {case.unwritten} elements unwritten")
+        settle(reasons.UNWRITTEN_ELEMENTS, f"{_name(case)} left {case.unwritten} elements of its outputs unwritten")
     if case.overwritten:
-        settle(reasons.OVERWRITTEN_MEMORY, f"{_name(case)} changed {case.overwritten} elements beside its outputs")
+        settle(reasons.OVERWRITTEN_MEMORY, f"{_name(case)} changed {case.overwritten} elements outside its outputs")
 
 
 def _require_finite(case: KernelCase, errors: Collection[float], sheet: Sheet, *, where_infinite: str) -> None:
     """Raise FAIL if an output is not finite, or if an error is infinite because its output's scale is zero."""
     if not case.finite or not all(math.isfinite(error) or error == math.inf for error in errors):
         sheet.figure("first_non_finite_case", _name(case))
-        settle(reasons.NON_FINITE, f"{_name(case)} gave a value that is not finite")
+        settle(reasons.NON_FINITE, f"{_name(case)} returned a value that is not finite")
     if math.inf in errors:
-        settle(reasons.EXCEEDS_TOLERANCE, f"{_name(case)} errs where {where_infinite}")
+        settle(reasons.EXCEEDS_TOLERANCE, f"{_name(case)} has an error where {where_infinite}")
 
 
 def _require_terms(case: KernelCase, sheet: Sheet) -> None:
     """Raise ERROR unless the case has errors relative to terms, for every output and for its peer, and other checks."""
     if case.terms is None or case.outputs is None or None in (case.overwritten, case.zero_references):
-        settle(reasons.EVIDENCE_MISSING, f"{_name(case)} has no errors relative to its terms, or nothing beside them")
+        settle(
+            reasons.EVIDENCE_MISSING,
+            f"{_name(case)} has no errors relative to the terms of its sums, or lacks the records that belong to these "
+            "errors",
+        )
     errors = [each for several in case.terms.values() for each in (several.vs_naive, several.vs_fp64)]
     beside = case.peer.errors.values() if case.peer is not None else ()
     errors += [each.own_vs_fp64 for each in beside]
     _require_finite(case, errors, sheet, where_infinite="all terms of an element are zero")
     if set(case.outputs.values()) != case.terms.keys():
-        settle(reasons.EVIDENCE_INCONSISTENT, f"{_name(case)} has outputs of other types than its errors are of")
+        settle(reasons.EVIDENCE_INCONSISTENT, f"{_name(case)} has outputs whose data types are not those of its errors")
     if case.peer is not None:
         types = {case.outputs.get(name, "") for name in case.peer.outputs}
         if types != case.peer.errors.keys():
-            settle(reasons.EVIDENCE_INCONSISTENT, f"{_name(case)} has a peer whose errors are not of its outputs")
+            settle(
+                reasons.EVIDENCE_INCONSISTENT,
+                f"{_name(case)} has a peer whose errors have other data types than its outputs",
+            )
 
 
 def _errors(part: KernelMatch, case: KernelCase) -> dict[str, KernelErrors]:
@@ -151,8 +160,9 @@ def _require_agreement(part: KernelMatch, cases: list[KernelCase], bounds: Mappi
             beyond = {tried for tried, errors in here if not _larger(errors) <= bounds[dtype]}
             settle(
                 reasons.EXCEEDS_TOLERANCE,
-                f"{len(beyond)} of {len(tried)} {dtype} cases err by more than {number(bounds[dtype])}, most of all "
-                f"{name}: {number(worst.vs_fp64)} against fp64, {number(worst.vs_naive)} against its naive twin",
+                f"{len(beyond)} of {len(tried)} {dtype} cases have an error of more than {number(bounds[dtype])}; the "
+                f"largest is that of {name}: {number(worst.vs_fp64)} against fp64, {number(worst.vs_naive)} against "
+                "its naive twin",
             )
 
 
@@ -167,7 +177,7 @@ def _require_as_good_as_peer(
     beside: dict[tuple[str, str, str], list[PeerErrors]] = {}
     for case in cases:
         if case.peer is None and part.over_peer_at_most is not None:
-            sheet.leave_open(reasons.PEER_MISSING, f"{_name(case)} has no peer beside it")
+            sheet.leave_open(reasons.PEER_MISSING, f"{_name(case)} has no peer to compare with")
         for dtype, errors in case.peer.errors.items() if case.peer is not None else ():
             beside.setdefault((case.operation, case.dtype, dtype), []).append(errors)
     for dtype in sorted({dtype for *_, dtype in beside}):
@@ -182,7 +192,7 @@ def _require_as_good_as_peer(
         if not sheet.meets(figure, ratio, "at most", part.over_peer_at_most):
             settle(
                 reasons.EXCEEDS_PEER,
-                f"{operation} {dtype} errs by {number(ratio)} times its peer's worst error, "
+                f"the error of {operation} {dtype} is {number(ratio)} times its peer's worst error, but "
                 f"{number(part.over_peer_at_most)} times is allowed",
             )
     if part.relative_to == "terms":
@@ -199,8 +209,9 @@ def _require_peers_that_bound(
             bound, dtype = max(allowed)
             settle(
                 reasons.VACUOUS_PEER,
-                f"{operation} can't err by {number(factor)} times its peer's error: {number(factor)} unit roundoffs of "
-                f"{dtype} are {number(factor * UNIT_ROUNDOFF[dtype])}, and {number(bound)} is allowed",
+                f"the error of {operation} cannot reach {number(factor)} times its peer's error within the tolerance: "
+                f"{number(factor)} unit roundoffs of {dtype} are {number(factor * UNIT_ROUNDOFF[dtype])}, but the "
+                f"tolerance is {number(bound)}",
             )
 
 
@@ -212,7 +223,7 @@ def _over_peer(operation: str, dtype: str, several: list[PeerErrors]) -> float:
     """
     sound = [errors for errors in several if math.isfinite(errors.vs_fp64)]
     if not sound:
-        settle(reasons.PEER_MISSING, f"the peer of {operation} {dtype} is finite in no case")
+        settle(reasons.PEER_MISSING, f"the peer of {operation} {dtype} returned no finite result")
     ours = max(errors.own_vs_fp64 for errors in sound)
     theirs = max(UNIT_ROUNDOFF.get(dtype, 0.0), *(errors.vs_fp64 for errors in sound))
     return ours / theirs if theirs else (math.inf if ours else 0.0)
@@ -227,12 +238,15 @@ def _require_demands(demands: KernelDemands, evidence: KernelMatchEvidence, shee
             value = _constant(constant, evidence.constants)
             if value != demanded:
                 sheet.figure("unmet_demand", constant)
-                settle(reasons.DEMAND_UNMET, f"the source's `{constant}` is {value}, {demanded} is demanded")
+                settle(reasons.DEMAND_UNMET, f"the source's `{constant}` is {value}, but {demanded} is required")
     if demands.unroll:
         tile = _constant("tile", evidence.constants)
         if tile % demands.unroll:
             sheet.figure("unmet_demand", "unroll")
-            settle(reasons.DEMAND_UNMET, f"the tile {tile} is not divisible by the unrolling {demands.unroll}")
+            settle(
+                reasons.DEMAND_UNMET,
+                f"the tile of {tile} elements is not divisible by the unrolling factor {demands.unroll}",
+            )
     for field in ("shared_memory_bytes", "threads"):
         demanded = getattr(demands, field)
         if demanded is not None:
@@ -242,26 +256,28 @@ def _require_demands(demands: KernelDemands, evidence: KernelMatchEvidence, shee
 def _require_metadata(field: str, demanded: int, compiled: list[KernelRecord], sheet: Sheet) -> None:
     words = field.replace("_", " ")
     if not compiled:
-        settle(reasons.VACUOUS_NO_KERNELS, f"no compiled kernel shows its {words}")
+        settle(reasons.VACUOUS_NO_KERNELS, f"there is no compiled kernel whose {words} could be read")
     for kernel in compiled:
         value = getattr(kernel, field)
         if value is None:
             settle(reasons.EVIDENCE_MISSING, f"the compiled kernel {kernel.name} does not state its {words}")
         if value != demanded:
             sheet.figure("unmet_demand", field)
-            settle(reasons.DEMAND_UNMET, f"{kernel.name} ({kernel.key}) has {words} {value}, {demanded} is demanded")
+            settle(
+                reasons.DEMAND_UNMET, f"{kernel.name} ({kernel.key}) has {words} {value}, but {demanded} is required"
+            )
 
 
 def _constant(constant: str, constants: dict[str, int]) -> int:
     value = constants.get(constant)
     if value is None:
-        settle(reasons.EVIDENCE_MISSING, f"the source states no constant `{constant}`")
+        settle(reasons.EVIDENCE_MISSING, f"the recorded source has no constant `{constant}`")
     return value
 
 
 def _require_grid(part: KernelMatch, cases: list[KernelCase]) -> None:
     if not cases:
-        settle(reasons.VACUOUS_NOTHING_COMPARED, "no case of the demanded operations and data types was tried")
+        settle(reasons.VACUOUS_NOTHING_COMPARED, "no case of the required operations and data types was run")
     missing = []
     for operation, dtype in product(part.operations, part.max_relative_error):
         here = [case for case in cases if (case.operation, case.dtype) == (operation, dtype)]
@@ -273,7 +289,10 @@ def _require_grid(part: KernelMatch, cases: list[KernelCase]) -> None:
             if (shape, magnitude) not in seen
         ]
     if missing:
-        settle(reasons.MISSING_CASES, f"{len(missing)} points of the grid were not tried: {some(missing)}")
+        settle(
+            reasons.MISSING_CASES,
+            f"{len(missing)} points of the grid were not run (operation, data type, shape, magnitude): {some(missing)}",
+        )
 
 
 def _require_shapes(part: KernelMatch, cases: list[KernelCase]) -> None:
@@ -282,5 +301,5 @@ def _require_shapes(part: KernelMatch, cases: list[KernelCase]) -> None:
         if len(shapes) < (part.shapes_at_least or 0):
             settle(
                 reasons.MISSING_CASES,
-                f"{operation} {dtype} was tried at {len(shapes)} shapes, {part.shapes_at_least} are demanded",
+                f"{operation} {dtype} was run at {len(shapes)} shapes, but {part.shapes_at_least} are required",
             )

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from harness.contract.base import ArmName, Count, Demand, Judged, Name, NoDemand, Positive, Problem, Strict, Text
 
-_TRIED = NoDemand("names what is compared; one that was not tried is INCONCLUSIVE")
+_TRIED = NoDemand("names what is compared; an operation that was not run is INCONCLUSIVE")
 _Target = Annotated[str, Field(pattern=r"^(device|sm_[1-9][0-9]{1,2}[af]?)$")]
 
 
@@ -38,9 +38,11 @@ class Prewarm(Judged):
     """Judges that kernels are ready before the weights are loaded to the device."""
     candidate: ArmName
     """The arm whose kernels are planned and used."""
-    scope: Annotated[Literal["device", "coverage"], NoDemand("chooses what is judged")]
+    scope: Annotated[Literal["device", "coverage"], NoDemand("chooses which kernels are judged")]
     """`device`: judges events on a GPU; `coverage`: compares planned keys with used keys, on any machine."""
-    target: Annotated[_Target, NoDemand("plan and run are compared, whatever it is")] = "device"
+    target: Annotated[_Target, NoDemand("chooses the target; plan and run are compared, whatever the target is")] = (
+        "device"
+    )
     """`device` for the machine's device, or the architecture to compile for."""
     handles: Annotated[list[Name], Demand("handle_late")] = []
     """Library handles that must exist before the upload."""
@@ -56,7 +58,12 @@ class Prewarm(Judged):
     def contradictions(self) -> Iterator[Problem]:
         if self.scope == "device" and self.target != "device":
             remedy = "use `scope: coverage`, or leave `target` out"
-            yield Problem(("target",), "`scope: device` is judged on the device", f"'{self.target}'", remedy)
+            yield Problem(
+                ("target",),
+                "`scope: device` compares with the device, so it takes no `target`",
+                f"'{self.target}'",
+                remedy,
+            )
 
 
 class KernelDemands(Strict):
@@ -86,7 +93,9 @@ class KernelMatch(Judged):
     ]
     """Largest relative error, by data type of the inputs. With `relative_to: terms`, an output of another type is
     judged by that type's bound, if there is one here."""
-    relative_to: Annotated[Literal["largest_value", "terms"], NoDemand("what errors are relative to")] = "largest_value"
+    relative_to: Annotated[Literal["largest_value", "terms"], NoDemand("chooses what errors are relative to")] = (
+        "largest_value"
+    )
     """`largest_value`: errors are relative to the reference's; `terms`: to the sum of |terms| of the element."""
     over_peer_at_most: Annotated[Positive | None, Demand("exceeds_peer")] = None
     """Largest allowed ratio of the kernel's worst error to the peer's, by operation and data type. A peer's error
@@ -96,7 +105,9 @@ class KernelMatch(Judged):
     """Magnitudes of the inputs."""
     shapes: Annotated[Annotated[list[Text], Field(min_length=1)] | None, _TRIED] = None
     """Names of the shapes that are judged, as the system names them. Without it, all compared shapes are judged."""
-    shapes_at_least: Annotated[Count | None, NoDemand("how much is compared; fewer are INCONCLUSIVE")] = None
+    shapes_at_least: Annotated[Count | None, NoDemand("states how much is compared; fewer shapes are INCONCLUSIVE")] = (
+        None
+    )
     """Fewest shapes at which each operation must be compared in each data type."""
     demands: KernelDemands = KernelDemands()
     """Demands on the compiled kernels."""

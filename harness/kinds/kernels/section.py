@@ -33,7 +33,7 @@ def sections(view: ReportView) -> list[Section]:
         matches.extend(_match(run_id, f"{title} · {arm}", seen) for arm, seen in run.kernel_match.items())
     all_sections = [
         Section(
-            "jit", "JIT timeline", "When kernels were compiled and loaded, against the phases of the run.", prewarms
+            "jit", "JIT timeline", "When kernels were compiled and loaded, next to the phases of the run.", prewarms
         ),
         Section(
             "ptx",
@@ -72,7 +72,7 @@ def _prewarm(run_id: str, title: str, seen: PrewarmEvidence, units: frozenset[Un
     if seen.free_bytes_after_fill is not None:
         free = size(seen.free_bytes_after_fill)
         after = counted(seen.steps_after_fill, "step")
-        part.text.append(f"Device memory was filled but for {free}; {after} ran after that.")
+        part.text.append(f"Device memory was filled except for {free}; {after} ran after that.")
     return part
 
 
@@ -165,13 +165,16 @@ def _match(run_id: str, title: str, seen: KernelMatchEvidence) -> Part:
         "unsound cases",
     ]
     text = "Errors are relative to the largest value of the reference. "
-    text += "Unsound: not finite, of another type, not wholly written, written beyond, or not repeatable."
+    text += "Unsound: not finite, of another type, not wholly written, written outside its outputs, or not repeatable."
     part = Part(title, [text], runs=[run_id])
     part.tables.append(table("Errors by operation and type", columns, rows))
     beside = list(_beside_peers(seen.cases))
     if beside:
-        text = "Errors of each element are relative to the sum of its terms' sizes. A peer is another project's kernel "
-        text += "on the same inputs; beside it stand our errors over the outputs that it has, too."
+        text = (
+            "Errors of each element are relative to the sum of the sizes of its terms. A peer is another project's "
+            "kernel "
+        )
+        text += "on the same inputs; our errors next to it cover only the outputs that the peer also has."
         part.text.append(text)
         columns = [
             "operation",

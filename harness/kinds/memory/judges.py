@@ -53,12 +53,13 @@ def judge_steady(part: MemorySteady, context: Context, sheet: Sheet) -> Judgemen
             settle(
                 reasons.MEMORY_GROWS,
                 f"{kind} memory grew by {number(100 * growth)} % over {len(samples) - part.after} samples after the "
-                f"first {part.after} (per {part.per}), at most {number(100 * part.growth_at_most)} % is allowed",
+                f"first {part.after} (one sample per {part.per}), but at most {number(100 * part.growth_at_most)} % is "
+                "allowed",
             )
     comparison.end(group, context.skipped_steps_at_most(part.candidate))
     return comparison.held(
         f"{'reserved ' if part.of == 'reserved' else ''}memory grew by at most {number(100 * worst)} % over "
-        f"{len(samples) - part.after} samples after the first {part.after} (per {part.per})"
+        f"{len(samples) - part.after} samples after the first {part.after} (one sample per {part.per})"
     )
 
 
@@ -69,7 +70,7 @@ def _samples(part: MemorySteady, memory: list[MemoryEvidence]) -> list[MemorySam
     if len(found.samples) <= part.after:
         settle(
             reasons.VACUOUS_STEPS,
-            f"{len(found.samples)} memory samples leave none after the first {part.after}",
+            f"there are {len(found.samples)} memory samples, so none is left after the first {part.after}",
         )
     for kind in ("reserved",) if part.of == "reserved" else ("allocated", "reserved"):
         if not any(getattr(sample, f"{kind}_bytes") for sample in found.samples):
@@ -82,7 +83,8 @@ def _require_every_step(part: MemorySteady, samples: list[MemorySample], steps: 
     if [sample.step for sample in samples] != list(range(steps)):
         settle(
             reasons.EVIDENCE_MISSING,
-            f"{steps} steps of {part.candidate} have {len(samples)} memory samples, not one each in their order",
+            f"{steps} steps of {part.candidate} must have one memory sample each, in their order, but {len(samples)} "
+            "samples were recorded or their order differs",
         )
 
 
@@ -186,8 +188,8 @@ def _require_little_outside(part: PeakMemory, name: str, peaks: PeakMemoryEviden
     ):
         settle(
             reasons.MEMORY_OUTSIDE_ALLOCATOR,
-            f"the device held {number(outside / GIB)} GiB beside torch's allocator in the process of {name}, at most "
-            f"{number(part.outside_at_most_gib)} GiB is allowed",
+            f"in the process of {name}, the device held {number(outside / GIB)} GiB outside torch's allocator, but at "
+            f"most {number(part.outside_at_most_gib)} GiB is allowed",
         )
 
 
@@ -197,20 +199,20 @@ def _bounded(part: PeakMemory, ours: PeakMemoryEvidence, theirs: PeakMemoryEvide
     ratio = peak / other
     sheet.figure("ratio", ratio)
     over = "the run" if part.over == "run" else "its steps"
-    seen = f"{part.candidate} had at most {number(peak / GIB)} GiB {part.of} over {over}"
+    seen = f"{part.candidate} held at most {number(peak / GIB)} GiB {part.of} during {over}"
     if part.at_most_gib is not None:
         sheet.figure("demanded", part.at_most_gib, "GiB")
         bound = f"{number(part.at_most_gib)} GiB"
         if not sheet.meets(f"candidate_{part.of}_peak_{part.over}", peak / GIB, "at most", part.at_most_gib, "GiB"):
-            settle(reasons.PEAK_MEMORY, f"{seen}, and {bound} are allowed")
+            settle(reasons.PEAK_MEMORY, f"{seen}, but {bound} are allowed")
         return f"{seen}; {bound} are allowed"
     allowed = part.at_most_ratio or 0.0  # the model guarantees that either the limit in GiB or the ratio is set
     sheet.figure("demanded", allowed)
-    seen = f"{seen}, {number(ratio)} times the {number(other / GIB)} GiB of {part.baseline}"
+    seen = f"{seen}, which is {number(ratio)} times the {number(other / GIB)} GiB of {part.baseline}"
     if theirs.lost_peaks:
         _require_known(f"baseline {part.baseline}", theirs)
     if not sheet.meets("ratio", ratio, "at most", allowed, "times the baseline's peak"):
-        settle(reasons.PEAK_RATIO, f"{seen}, and {number(allowed)} times are allowed")
+        settle(reasons.PEAK_RATIO, f"{seen}, but {number(allowed)} times are allowed")
     return f"{seen}; {number(allowed)} times are allowed"
 
 
@@ -219,12 +221,15 @@ def _require_known(name: str, peaks: PeakMemoryEvidence) -> None:
     if peaks.lost_peaks:
         settle(
             reasons.PEAK_UNKNOWN,
-            f"torch's peak statistics fell {peaks.lost_peaks} times in the process of {name}, and no reset was seen",
+            f"in the process of {name}, torch's peak statistics fell {peaks.lost_peaks} times without a reset that the "
+            "harness saw",
         )
     if _most(peaks, "outside") is None or _most(peaks, "device") is None or peaks.foreign_processes is None:
-        settle(reasons.DEVICE_MEMORY_UNSEEN, f"what the device had in use was not read in the process of {name}")
+        settle(
+            reasons.DEVICE_MEMORY_UNSEEN, f"the memory that the device had in use was not read in the process of {name}"
+        )
     if peaks.foreign_processes:
         settle(
             reasons.DEVICE_MEMORY_UNSEEN,
-            f"{peaks.foreign_processes} other processes used the device beside the process of {name}",
+            f"{peaks.foreign_processes} other processes used the device next to the process of {name}",
         )

@@ -40,7 +40,7 @@ class PeakMemory(Judged):
     @model_validator(mode="after")
     def _one_bound(self) -> PeakMemory:
         if (self.at_most_gib is None) == (self.at_most_ratio is None):
-            refuse("say either `at_most_gib` or `at_most_ratio`; for both, make two claims", "kind")
+            refuse("give either `at_most_gib` or `at_most_ratio`; for both bounds, make two claims", "kind")
         return self
 
     def asks_the_device(self) -> bool:
@@ -69,7 +69,10 @@ class MemorySteady(Judged):
     """The captured arm."""
     per: Annotated[Literal["replay", "recapture"], NoDemand("chooses what is sampled")]
     """Whether memory is sampled after every replay or after every re-capture."""
-    after: Annotated[Count, NoDemand("samples that are left out: the loader refuses a claim that none follow")]
+    after: Annotated[
+        Count,
+        NoDemand("the number of first samples that are left out; the loader refuses a claim if no sample follows them"),
+    ]
     """Number of first samples that are left out as warm-up."""
     growth_at_most: Annotated[NonNegative, Demand("memory_grows")]
     """Largest relative growth after the warm-up."""
@@ -87,4 +90,4 @@ class MemorySteady(Judged):
 
     def beyond(self, steps: int) -> Iterator[tuple[tuple[str | int, ...], str]]:
         if self.per == "replay" and self.after >= steps:
-            yield ("after",), f"a step follows the first {self.after} (`after`)"
+            yield ("after",), f"a step must follow the first {self.after} steps (`after`)"

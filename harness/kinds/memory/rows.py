@@ -16,7 +16,7 @@ ROWS = (
         evidence_faults=(MISSING_RUN,),
         leaves_out={
             **ALONE,
-            "uncaptured": "It judges a captured arm alone.",
+            "uncaptured": "The kind judges a single captured arm.",
             "guards": NO_GUARDS,
         },
     ),
@@ -29,7 +29,7 @@ ROWS = (
         card=("peak_memory",),
         evidence_faults=(MISSING_RUN, NO_STEPS),
         leaves_out={
-            "watched": "A profile of steps takes memory on the device, which is what is measured.",
+            "watched": "A profile of steps would take memory on the device, which is the quantity that is measured.",
             "guards": NO_GUARDS,
         },
     ),

@@ -17,10 +17,10 @@ def section(view: ReportView) -> Section | None:
     """Return a section with a part for each judged peak with measured arms, or None if there is none."""
     shown = [part for judged in judged_parts(view, PeakMemory) for part in _parts(judged)]
     lead = (
-        "The most that each arm held at one time, in a process of its own. Allocated and reserved are torch's own "
-        "count: bytes of tensors, and bytes taken of the device to hold them. The device's count is the driver's, by "
-        "samples, above what it was before the process used the GPU; outside is what it holds beside torch's "
-        "allocator, the CUDA context included."
+        "The most memory that each arm held at one time, in a process of its own. Allocated and reserved are "
+        "counted by torch: bytes of tensors, and bytes taken from the device to hold them. The device's count is "
+        "the driver's, by samples, minus what was in use before the process used the GPU. Outside is the memory "
+        "that the device holds outside torch's allocator, including the CUDA context."
     )
     return Section("peak_memory", "Peak memory", lead, shown) if shown else None
 
@@ -53,8 +53,8 @@ def _parts(judged: JudgedPart[PeakMemory]) -> Iterator[Part]:
 def _bound(claim: PeakMemory) -> str:
     over = "the whole run" if claim.over == "run" else "the steps"
     if claim.at_most_gib is not None:
-        return f"Allowed: {claim.at_most_gib:g} GiB {claim.of} over {over}."
-    return f"Allowed: {claim.at_most_ratio:g} times the baseline's bytes {claim.of} over {over}."
+        return f"Allowed: {claim.at_most_gib:g} GiB {claim.of} during {over}."
+    return f"Allowed: {claim.at_most_ratio:g} times the baseline's bytes {claim.of} during {over}."
 
 
 def _row(peak: MemoryPeak) -> list[str]:
@@ -66,6 +66,6 @@ def _disturbances(arm: str, found: PeakMemoryEvidence) -> str:
     foreign = found.foreign_processes or 0
     others = "1 other process" if foreign == 1 else f"{foreign} other processes"
     return (
-        f"In the process of {arm} torch's peak statistics were set back {counted(found.resets, 'time')}, fell unseen "
-        f"{counted(found.lost_peaks, 'time')}, and {others} used the GPU."
+        f"In the process of {arm}, torch's peak statistics were reset {counted(found.resets, 'time')} and fell "
+        f"{counted(found.lost_peaks, 'time')} without a visible reset, and {others} used the GPU."
     )

@@ -26,7 +26,7 @@ def of_ranks(run: RunEvidence, arm: str, ranks: int) -> dict[int, ArmEvidence]:
     """Return an arm's first execution in each rank; raise ERROR if the evidence of a rank is missing or unsound."""
     views = (run, *run.ranks)
     if len(views) < ranks:
-        settle(reasons.EVIDENCE_MISSING, f"there is evidence of {len(views)} ranks, and arm {arm} has {ranks}")
+        settle(reasons.EVIDENCE_MISSING, f"there is evidence of {len(views)} ranks, but arm {arm} has {ranks}")
     for rank, view in enumerate(views[:ranks]):
         if view.death is not None:
             settle(f"worker_{view.death.cause}", f"rank {rank} of {ranks}: {view.death.detail}")
@@ -39,10 +39,12 @@ def rank_steps(executions: Mapping[int, ArmEvidence]) -> dict[int, RankSteps]:
     for rank, execution in executions.items():
         noted, steps = execution.rank_steps, len(execution.series.loss)
         if noted is None:
-            settle(reasons.EVIDENCE_MISSING, f"what rank {rank} of arm {execution.start.arm} did was not recorded")
+            settle(reasons.EVIDENCE_MISSING, f"the steps of rank {rank} of arm {execution.start.arm} were not recorded")
         lengths = [len(noted.parameters) - 1, len(noted.rows), len(noted.collectives)]
         if lengths != [steps] * 3:
-            settle(reasons.EVIDENCE_INCONSISTENT, f"rank {rank} made {steps} steps and recorded {lengths} of them")
+            settle(
+                reasons.EVIDENCE_INCONSISTENT, f"rank {rank} made {steps} steps, but its records have lengths {lengths}"
+            )
         found[rank] = noted
     return found
 
@@ -88,7 +90,8 @@ def readers(steps: Mapping[int, RankSteps], model_parallel: int, sheet: Sheet) -
             sheet.figure("first_unequal_step", apart[0], "step")
             settle(
                 reasons.UNEQUAL_BATCHES,
-                f"at step {apart[0]}, rank {rank} read other rows than rank {reader}, with which it holds one model",
+                f"at step {apart[0]}, rank {rank} and rank {reader} read different rows, although they hold parts of "
+                "one model",
             )
     return first
 
@@ -110,7 +113,7 @@ def require_own_rows(steps: Mapping[int, RankSteps], sheet: Sheet) -> None:
                     sheet.figure("rank", rank)
                     settle(
                         reasons.RANK_BATCHES_EQUAL,
-                        f"at step {step}, rank {rank} read a row that rank {readers[row]} read too",
+                        f"at step {step}, rank {rank} read a row that rank {readers[row]} also read",
                     )
 
 
@@ -124,8 +127,8 @@ def require_whole_shares(steps: Mapping[int, RankSteps], batch_size: int, sheet:
             sheet.figure("rank", rank)
             settle(
                 reasons.VACUOUS_BATCHES_REPEAT,
-                f"rank {rank} read {number(seen)} different rows in a step at the mean, where as many draws from all "
-                f"that it read would give {number(drawn)}",
+                f"rank {rank} read {number(seen)} different rows per step on average, but as many random draws from "
+                f"all its rows would give {number(drawn)}",
             )
     distinct = {rank: len({tuple(rows) for rows in noted.rows}) for rank, noted in steps.items()}
     fewest = min(distinct, key=lambda rank: distinct[rank])
@@ -135,7 +138,7 @@ def require_whole_shares(steps: Mapping[int, RankSteps], batch_size: int, sheet:
         sheet.figure("distinct_batches", distinct[fewest], "batches")
         settle(
             reasons.VACUOUS_BATCHES_REPEAT,
-            f"rank {fewest} read {distinct[fewest]} different shares in {made} steps, and another rank {most}",
+            f"rank {fewest} read {distinct[fewest]} different shares in {made} steps, but another rank read {most}",
         )
 
 
@@ -156,13 +159,13 @@ def _require_counts(steps: Mapping[int, RankSteps], batch_size: int, sheet: Shee
             settle(
                 reasons.RANK_ROW_COUNT,
                 f"at step {step}, rank {odd} read {counts[odd]} rows, but its share of a batch of {batch_size} is "
-                f"{most} (rows are counted along the first dimension of the inputs)",
+                f"{most} rows (rows are counted along the first dimension of the inputs)",
             )
     if whole < FEWEST_WHOLE * made:
         sheet.leave_open(
             reasons.RANK_SHARE_UNSEEN,
-            f"in {made - whole} of {made} steps every rank showed fewer rows than its share of a batch of "
-            f"{batch_size}, which is {most}",
+            f"in {made - whole} of {made} steps, every rank showed fewer rows than its share of a batch of "
+            f"{batch_size}, which is {most} rows",
         )
 
 

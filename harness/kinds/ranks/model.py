@@ -109,9 +109,14 @@ class RanksMatch(OverRanks):
     @model_validator(mode="after")
     def _has_a_bound(self) -> RanksMatch:
         if self.max_abs_difference is None and self.max_relative_difference is None:
-            refuse("say `max_abs_difference`, `max_relative_difference` or both", "kind")
+            refuse("give `max_abs_difference`, `max_relative_difference` or both", "kind")
         if self.max_end_difference is None and self.in_turn is None and self.ends is None:
-            refuse("say `max_end_difference` or `ends`, `in_turn`, or one of them beside it", "kind")
+            refuse(
+                "give `max_end_difference`, `ends` or `in_turn`; `in_turn` may be combined with one of the others",
+                "kind",
+            )
         if self.max_end_difference is not None and self.ends is not None:
-            refuse("`ends` says how far parameters may end apart: leave `max_end_difference` out", "ends")
+            refuse(
+                "`ends` already bounds the difference of parameters at the end: leave `max_end_difference` out", "ends"
+            )
         return self

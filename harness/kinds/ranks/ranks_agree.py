@@ -65,7 +65,10 @@ def require_draws(
     made = len(steps[0].rows)
     lengths = {len(each) for of_rank in states for each in of_rank.values()} - {0, 1}
     if lengths - {made + 1}:
-        settle(reasons.EVIDENCE_INCONSISTENT, f"{made} steps were made and generators recorded {sorted(lengths)} times")
+        settle(
+            reasons.EVIDENCE_INCONSISTENT,
+            f"{made} steps were made, but the states of generators were recorded {sorted(lengths)} times",
+        )
     names = {name: [of_rank.get(name) for of_rank in states] for of_rank in states for name in of_rank}
     # a generator that was rebound has no recorded states, so leave it out
     common = [name for name, each in names.items() if all(each)]
@@ -82,10 +85,10 @@ def require_draws(
     if unseen or (demanded is not None and not wanted):
         sheet.leave_open(
             reasons.RANK_DRAWS_UNSEEN,
-            f"not every rank was seen to draw from {', '.join(unseen) or 'a generator'} in {made} steps",
+            f"in {made} steps, not every rank was seen to draw from {', '.join(unseen) or 'a generator'}",
         )
     shared = [name for name, draws in drawn.items() if draws.alike and not draws.apart]
-    return f"; they draw the same random numbers from {', '.join(shared)}" if shared else ""
+    return f"; the ranks draw the same random numbers from {', '.join(shared)}" if shared else ""
 
 
 def _draws(ranks: list[list[str]], made: int) -> _Draws:
@@ -124,12 +127,12 @@ def _require(name: str, word: RandomNumbers, draws: _Draws, sheet: Sheet) -> Non
     if word == "separate":
         settle(
             reasons.RANKS_DRAW_ALIKE,
-            f"rank {wrong[first]} drew the random numbers of another rank from {name} in {len(wrong)} of "
+            f"rank {wrong[first]} drew the same random numbers as another rank from {name} in {len(wrong)} of "
             f"{draws.steps} steps, first in step {first}",
         )
     settle(
         reasons.RANKS_DRAW_APART,
-        f"rank {wrong[first]} drew other random numbers than the other ranks from {name} in {len(wrong)} of "
+        f"rank {wrong[first]} drew random numbers from {name} that differ from the other ranks' in {len(wrong)} of "
         f"{draws.steps} steps, first in step {first}",
     )
 
@@ -170,7 +173,11 @@ def judge(part: RanksAgree, context: Context, sheet: Sheet) -> Judgement:
     comparison.end(group)
     _require_equal_ends(executions, sheet)
     buffers = buffers_apart(executions, sheet)
-    own = "each on rows of its own" if arm.model_parallel == 1 else f"every {arm.model_parallel} on the same rows"
+    own = (
+        "with different rows for each rank"
+        if arm.model_parallel == 1
+        else f"with the same rows for every {arm.model_parallel} ranks"
+    )
     return comparison.held(
         f"the parameters of {len(executions)} ranks are equal in bits after each of {made} steps, "
         f"{own}{parts}{drawn}{f'; buffers end apart: {buffers}' if buffers else ''}"
@@ -182,7 +189,7 @@ def _require_lengths(executions: Mapping[int, ArmEvidence]) -> None:
     for rank, execution in executions.items():
         made = len(execution.series.loss)
         if made != first:
-            settle(reasons.UNEQUAL_LENGTHS, f"rank {rank} has {made} steps and rank 0 {first}")
+            settle(reasons.UNEQUAL_LENGTHS, f"rank {rank} has {made} steps, but rank 0 has {first}")
 
 
 def _require_replicas(steps: Mapping[int, RankSteps], sheet: Sheet) -> None:
@@ -195,7 +202,7 @@ def _require_replicas(steps: Mapping[int, RankSteps], sheet: Sheet) -> None:
     if differ:
         sheet.figure("rank", odd[differ[0]])
     if odd[0] is not None:
-        settle(reasons.UNEQUAL_START, f"rank {odd[0]} starts from other parameters than the other ranks")
+        settle(reasons.UNEQUAL_START, f"rank {odd[0]} starts from parameters that differ from the other ranks'")
     noun = "steps leave replicas that differ"
     if sheet.meets("replicas_differing", later, "none", noun=noun, of=len(columns) - 1):
         return
@@ -220,11 +227,12 @@ def _require_shares(
     if most is None and in_parts == of:
         settle(
             reasons.VACUOUS_NO_REPLICA,
-            f"none of {of} parameters is in every rank, so that no two can differ, and no `share_at_most` is demanded",
+            f"none of {of} parameters is in every rank, so no two ranks can differ, and the claim sets no "
+            "`share_at_most`",
         )
     if most is not None:
         if any(noted.held.keys() != _CATEGORY.keys() for noted in steps.values()):
-            settle(reasons.EVIDENCE_MISSING, "which share each rank holds was not recorded")
+            settle(reasons.EVIDENCE_MISSING, "the share of the parameters that each rank holds was not recorded")
         share, rank, category = max(
             (held / max(whole, 1), rank, category)
             for rank, noted in steps.items()
@@ -236,8 +244,8 @@ def _require_shares(
             sheet.figure("rank", rank)
             settle(
                 reasons.SHARE_EXCEEDED,
-                f"rank {rank} holds {number(share)} of all elements of the {_CATEGORY[category]}, "
-                f"{number(most)} are allowed",
+                f"rank {rank} holds {number(share)} of all elements of the {_CATEGORY[category]}, but {number(most)} "
+                "is allowed",
             )
     return f"; {in_parts} of {of} parameters were gathered from parts" if in_parts else ""
 
@@ -265,7 +273,9 @@ def _require_collectives(
     silent = [rank for rank in executions if not by_host[rank] and not in_graph[rank]]
     if silent:
         sheet.figure("rank", silent[0])
-        settle(reasons.VACUOUS_NO_COLLECTIVE, f"rank {silent[0]} began no collective: nothing joins the ranks")
+        settle(
+            reasons.VACUOUS_NO_COLLECTIVE, f"rank {silent[0]} began no collective, so the ranks did not train together"
+        )
     least, most = part.graph_collectives_at_least, part.host_collectives_at_most
     if least is not None:
         rank = min(in_graph, key=lambda each: in_graph[each])
@@ -273,13 +283,13 @@ def _require_collectives(
             sheet.figure("rank", rank)
             settle(
                 reasons.COLLECTIVES_MISSING_IN_GRAPH,
-                f"the graphs of a step of rank {rank} hold {in_graph[rank]} collectives, {least} are demanded",
+                f"the graphs of a step of rank {rank} hold {in_graph[rank]} collectives, but {least} are required",
             )
     if most is not None and not all(replayed.values()):
         settle(
             reasons.VACUOUS_STEPS,
-            f"no step of {part.candidate} follows those in which it captures or groups gradients, so that nothing is "
-            "known of what the host begins in others",
+            f"no step of {part.candidate} follows the steps in which it captures or groups gradients, so nothing shows "
+            "how many collectives the host begins in later steps",
         )
     worst = max(replayed, key=lambda each: max(replayed[each], default=0))
     found = max(replayed[worst], default=0)
@@ -289,7 +299,7 @@ def _require_collectives(
         which = some(list(steps[worst].names))
         settle(
             reasons.COLLECTIVES_OUTSIDE_GRAPH,
-            f"in a step of rank {worst} the host began {found} collectives, at most {most} are allowed: {which}",
+            f"in a step of rank {worst}, the host began {found} collectives, but at most {most} are allowed: {which}",
         )
 
 
@@ -298,7 +308,7 @@ def _in_graphs(capture: CaptureEvidence) -> int:
     if capture.captures and len(capture.nodes) % capture.captures:
         settle(
             reasons.EVIDENCE_INCONSISTENT,
-            f"the nodes of {len(capture.nodes)} graphs were counted, and {capture.captures} captures were made",
+            f"the nodes of {len(capture.nodes)} graphs were counted, but {capture.captures} captures were made",
         )
     pieces = graphs_per_step(capture)
     captures = [capture.nodes[first : first + pieces] for first in range(0, len(capture.nodes), pieces)]
@@ -333,5 +343,5 @@ def _require_equal_ends(executions: Mapping[int, ArmEvidence], sheet: Sheet) -> 
             sheet.figure("first_differing_tensor", apart[0])
             settle(
                 reasons.END_DIFFERS,
-                f"rank {rank} and rank 0 end apart in {len(apart)} tensors: {some(apart)}",
+                f"rank {rank} and rank 0 end with different values in {len(apart)} tensors: {some(apart)}",
             )

@@ -34,7 +34,7 @@ def judge(part: RanksMatch, context: Context, sheet: Sheet) -> Judgement:
     in_turn = None if part.in_turn is None else executed(run, part.in_turn)
     everything = {theirs: baseline, **named(executions)}
     if in_turn is not None:
-        everything[f"{part.in_turn}, one rank in turn,"] = in_turn
+        everything[f"{part.in_turn}, which takes the ranks' shares in turn,"] = in_turn
     sheet.count("ranks", len(executions))
     note_watched(everything, sheet)
 
@@ -57,7 +57,7 @@ def judge(part: RanksMatch, context: Context, sheet: Sheet) -> Judgement:
     _require_joined(first, rank_steps({0: baseline})[0], sheet)
     require_steps(shortest, part.steps, sheet)
     apart = buffers_apart(executions, sheet)
-    ours = f"the ranks of {part.candidate}{f', whose buffers end apart ({apart}),' if apart else ''}"
+    ours = f"the ranks of {part.candidate}{f', whose buffers end with different values ({apart}),' if apart else ''}"
     require_equal(found, "within", bounds, f"{ours} (their mean) and {theirs}", sheet)
     for group in groups:
         comparison.end(group)
@@ -65,15 +65,15 @@ def judge(part: RanksMatch, context: Context, sheet: Sheet) -> Judgement:
     after_each_step = ""
     if in_turn is not None:
         _require_in_turn(executions, in_turn, sheet)
-        after_each_step = f", and are those of {part.in_turn} in bits after each step"
+        after_each_step = f", and are equal in bits to those of {part.in_turn} after each step"
     if part.ends is not None:
         control = executed(run, part.ends.control)
         after_each_step += require_near_ends(part.ends, "rank 0", executions[0], theirs, baseline, control, sheet)
     _require_equal_ends(executions, sheet)
     return comparison.held(
-        f"the mean loss of {len(executions)} ranks and the loss of {theirs} differ by at most "
-        f"{number(found.largest)} at all {found.steps} steps, on the same rows; "
-        f"their parameters end up to {number(largest)} apart{after_each_step}"
+        f"the mean loss of {len(executions)} ranks and the loss of {theirs} differ by at most {number(found.largest)} "
+        f"at all {found.steps} steps, on the same rows; their parameters differ by up to {number(largest)} at the "
+        f"end{after_each_step}"
     )
 
 
@@ -92,7 +92,7 @@ def _require_as_many(everything: Mapping[str, ArmEvidence], reference_name: str)
     for name, execution in everything.items():
         ours, theirs = len(execution.series.loss), len(reference.series.loss)
         if ours != theirs:
-            settle(reasons.UNEQUAL_LENGTHS, f"{name} has {ours} steps and {reference_name} {theirs}")
+            settle(reasons.UNEQUAL_LENGTHS, f"{name} has {ours} steps, but {reference_name} has {theirs}")
 
 
 def _require_joined(ranks: Mapping[int, RankSteps], one: RankSteps, sheet: Sheet) -> None:
@@ -105,7 +105,10 @@ def _require_joined(ranks: Mapping[int, RankSteps], one: RankSteps, sheet: Sheet
             read = Counter(noted.rows[step])
             if read - left:
                 _settle_unequal(
-                    sheet, step, rank, f"rank {rank} read rows that the baseline's batch has not, or not for it"
+                    sheet,
+                    step,
+                    rank,
+                    f"rank {rank} read rows that are not in the baseline's batch, or that another rank had read",
                 )
             left -= read
         if left:
@@ -130,8 +133,8 @@ def _require_end(part: RanksMatch, execution: ArmEvidence, baseline: ArmEvidence
     if not sheet.meets("end_max_abs_difference", largest, "at most", part.max_end_difference, "parameter"):
         settle(
             reasons.RANKS_END_APART,
-            f"parameter {found.tensor} ends up to {number(largest)} from the baseline's, "
-            f"{number(part.max_end_difference)} are allowed",
+            f"at the end, parameter {found.tensor} differs from the baseline's by up to {number(largest)}, but "
+            f"{number(part.max_end_difference)} is allowed",
         )
     return largest
 
@@ -147,7 +150,8 @@ def _require_equal_ends(executions: Mapping[int, ArmEvidence], sheet: Sheet) -> 
             sheet.figure("rank", rank)
             settle(
                 reasons.RANKS_DIFFER,
-                f"the parameters of rank {rank} end as others than those of rank 0, whose distance was measured",
+                f"at the end, the parameters of rank {rank} differ from those of rank 0, whose distance to the "
+                "baseline was measured",
             )
 
 
@@ -171,12 +175,12 @@ def _require_in_turn(executions: Mapping[int, ArmEvidence], in_turn: ArmEvidence
         sheet.figure("first_differing_step", differing[0], "step")
         settle(
             reasons.RANKS_END_APART,
-            f"the parameters of rank {rank} are not those of {name}, which adds up the same parts, after "
+            f"the parameters of rank {rank} differ from those of {name}, which adds up the same parts, after "
             f"{len(differing)} of {steps} steps, first after step {differing[0]}",
         )
     for rank, execution in executions.items():
         if end_of(execution).trainable_digest != end_of(in_turn).trainable_digest:
             settle(
                 reasons.RANKS_END_APART,
-                f"the parameters of rank {rank} are those of {name} after every step, and end as others",
+                f"the parameters of rank {rank} are equal to those of {name} after every step, but differ at the end",
             )

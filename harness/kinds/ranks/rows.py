@@ -15,8 +15,8 @@ ROWS = (
         card=("trajectories",),
         evidence_faults=(MISSING_RUN, NO_STEPS),
         leaves_out={
-            "uncaptured": "It judges the ranks of one arm.",
-            "comparable": "Each rank reads rows of its own.",
+            "uncaptured": "The kind judges the ranks of one arm.",
+            "comparable": "Each rank reads different rows.",
             "equal_state": "A rank may have buffers and generators of its own.",
             "guards": NO_GUARDS,
         },
@@ -32,7 +32,7 @@ ROWS = (
         evidence_faults=(MISSING_RUN, NO_STEPS),
         leaves_out={
             "equal_state": "A rank may have buffers and generators of its own.",
-            "equal_ends": "Sums over ranks round differently: ends are compared within `max_end_difference`.",
+            "equal_ends": "Sums over ranks round differently, so ends are compared within `max_end_difference`.",
             "guards": NO_GUARDS,
         },
     ),

@@ -42,7 +42,7 @@ class NotWorse(Guarding):
     """The compared quantity: the loss, or a metric that the systems of both arms report."""
     direction: Annotated[Literal["lower_is_better", "higher_is_better"], Demand("worse")]
     """Whether lower or higher values of the metric are better."""
-    last: Annotated[Count, NoDemand("how many steps the compared value is the mean of"), CountsSteps()]
+    last: Annotated[Count, NoDemand("states over how many steps the compared value is averaged"), CountsSteps()]
     """Number of last steps over which the metric is averaged; 1 for the final value."""
     margin: Annotated[Positive | None, Demand("worse")] = None
     """Largest difference by which the candidate may be worse, in the metric's unit."""
@@ -50,7 +50,9 @@ class NotWorse(Guarding):
     """The same, relative to the absolute value of the baseline's metric for that seed."""
     seeds: Annotated[list[Natural], Field(min_length=FEWEST_SEEDS, max_length=MOST_SEEDS), MEASURED]
     """The seeds. Each yields one difference between the arms."""
-    save_at: Annotated[Count | None, NoDemand("chooses the step; evidence of another one is an ERROR")] = None
+    save_at: Annotated[Count | None, NoDemand("chooses the step of the save; evidence of another step is an ERROR")] = (
+        None
+    )
     """For each seed, save the candidate after this number of steps, end its process, and resume in another process.
     Its system needs the capability `resume`. Without it, the candidate is not interrupted."""
     confidence: Annotated[float, Field(ge=0.95, lt=1), CONFIDENCE] = 0.95
@@ -64,14 +66,14 @@ class NotWorse(Guarding):
     @model_validator(mode="after")
     def _has_one_margin(self) -> Self:
         if (self.margin is None) == (self.relative_margin is None):
-            refuse("say `margin` or `relative_margin`, one of the two", "kind")
+            refuse("give either `margin` or `relative_margin`", "kind")
         return self
 
     def contradictions(self) -> Iterator[Problem]:
         if len(set(self.seeds)) < len(self.seeds):
             yield Problem(("seeds",), "`seeds` are distinct", str(self.seeds), "remove the repeated one")
         if self.precisions is not None and self.precisions.candidate == self.precisions.baseline:
-            rule = "`precisions` are two different ones"
+            rule = "`precisions` must be two different precisions"
             yield Problem(("precisions",), rule, f"`{self.precisions.candidate}` for both")
 
     def undecidable(self) -> Iterator[Problem]:
@@ -80,15 +82,16 @@ class NotWorse(Guarding):
         needed, seeds = math.ceil(-math.log2(1 - self.confidence) - 1e-9), len(self.seeds)
         if seeds < needed:
             rule = (
-                f"{seeds} seeds cannot reach a verdict: unanimity of {seeds} has a chance of {2.0**-seeds:.3g}, "
-                f"above 1 - confidence = {1 - self.confidence:.3g}; use at least {needed}"
+                f"{seeds} seeds cannot reach a verdict: even if all {seeds} seeds agree, chance explains it with a "
+                f"probability of {2.0**-seeds:.3g}, above 1 - confidence = {1 - self.confidence:.3g}; use at least "
+                f"{needed}"
             )
             yield Problem(("seeds",), rule)
 
     def beyond(self, steps: int) -> Iterator[tuple[tuple[str | int, ...], str]]:
         yield from super().beyond(steps)
         if self.save_at is not None and self.save_at >= steps:
-            yield ("save_at",), f"`save_at` ({self.save_at}) leaves at least one of the workload's steps"
+            yield ("save_at",), f"`save_at` ({self.save_at}) must leave at least one of the workload's steps"
 
     def candidate_capabilities(self) -> frozenset[str]:
         needed = {"metrics": self.metric != "loss", "resume": self.save_at is not None}

@@ -41,7 +41,7 @@ def require_steps_after_load(part: NotWorse, run: RunEvidence, sheet: Sheet) -> 
             sheet.figure("steps_run", before + after, "steps")
             settle(
                 reasons.VACUOUS_STEPS,
-                f"{after} steps after the load were run with seed {seed}, {needed} are demanded",
+                f"{after} steps after the load were run with seed {seed}, but {needed} are required",
             )
 
 
@@ -62,7 +62,7 @@ def _of_seed(arm: str, seed: int, save_at: int, first: ArmEvidence, second: ArmE
     """Return both halves as a chain; raise ERROR if the second half has another seed."""
     there = second.start.facts.get("seed")
     if there != seed:
-        settle(reasons.EVIDENCE_INCONSISTENT, f"arm {arm} went on with seed {there} where {seed} is demanded")
+        settle(reasons.EVIDENCE_INCONSISTENT, f"arm {arm} was resumed with seed {there}, but seed {seed} is required")
     return join(arm, [first, second], saves=[save_at], steps_before_load=0)
 
 
@@ -233,7 +233,7 @@ def _answer(part: NotWorse, pairs: Pairs, sheet: Sheet) -> int:
         sheet.figure("seeds_to_decide", fewest, "seeds")
         settle(
             reasons.TOO_FEW_SEEDS,
-            f"{len(part.seeds)} seeds cannot reach a confidence of {part.confidence:g}; at least {fewest} can",
+            f"{len(part.seeds)} seeds cannot reach a confidence of {part.confidence:g}; use at least {fewest}",
         )
     answer = int(decide(pairs.excess, part.confidence))
     if answer < 0:
@@ -274,8 +274,8 @@ def _sentence(part: NotWorse, pairs: Pairs) -> str:
     resumed = "" if part.save_at is None else f"resumed after step {part.save_at - 1}; "
     side = "above" if (mean > 0) == pairs.lower_is_better else "below"
     return (
-        f"over {len(part.seeds)} seeds the {part.metric} of {part.candidate} ({resumed}{what}) lies "
-        f"{number(abs(mean))} {side} that of {part.baseline}; at {part.confidence * 100:g}% confidence it is worse by "
-        f"at least {number(mean - reach)} and at most {number(mean + reach)}, {allowed} allowed, and {beyond} seeds "
-        "lie beyond that"
+        f"over {len(part.seeds)} seeds, the {part.metric} of {part.candidate} ({resumed}{what}) lies "
+        f"{number(abs(mean))} {side} that of {part.baseline}; at {part.confidence * 100:g}% confidence it is worse "
+        f"by at least {number(mean - reach)} and at most {number(mean + reach)}; {allowed} allowed, and {beyond} "
+        "seeds exceed that"
     )

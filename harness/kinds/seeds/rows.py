@@ -17,9 +17,9 @@ ROWS = (
         leaves_out={
             **CONTROL,
             **HALF,
-            "watched.half": "A profile would cost each of its many processes seconds.",
+            "watched.half": "The kind has many processes, and a profile would cost seconds in each.",
             "trained.half": "The two halves are judged together, as one training.",
-            "equal_ends": "The arms may train differently: a metric is compared over seeds.",
+            "equal_ends": "The arms may train differently, because a metric is compared over seeds.",
         },
     ),
 )

@@ -24,8 +24,8 @@ def section(view: ReportView) -> Section | None:
     ]
     shown = [part for part in kept if part is not None]
     lead = (
-        "With each seed both arms train from one start on the same batches; the difference of their values is oriented "
-        "so that more is worse. The interval is that of the trimmed mean, one-sided at each end."
+        "With each seed, both arms train from one start on the same batches. A positive difference of their values "
+        "means that the candidate is worse. The interval is that of the trimmed mean, one-sided at each end."
     )
     return Section("seeds", "Several seeds", lead, shown) if shown else None
 

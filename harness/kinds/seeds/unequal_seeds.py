@@ -25,7 +25,7 @@ def executions_by_seed(
         for seed, execution in zip(seeds, replicas(run, arm, len(seeds)), strict=False):
             there = execution.start.facts.get("seed")
             if there != seed:
-                settle(reasons.EVIDENCE_INCONSISTENT, f"arm {arm} ran with seed {there} where {seed} is demanded")
+                settle(reasons.EVIDENCE_INCONSISTENT, f"arm {arm} ran with seed {there}, but seed {seed} is required")
             found[seed][arm] = execution
     return found
 
@@ -34,7 +34,7 @@ def require_steps_with_each(steps: Mapping[int, int], demanded: int, sheet: Shee
     """Raise FAIL if fewer steps than demanded were run with any seed."""
     sheet.count("steps", sum(steps.values()))
     seed, fewest = next(((seed, seen) for seed, seen in steps.items() if seen < demanded), min(steps.items()))
-    message = f"{fewest} steps were run with seed {seed}, {demanded} are demanded"
+    message = f"{fewest} steps were run with seed {seed}, but {demanded} are required"
     require_steps(min(steps.values()), demanded, sheet, message)
 
 
@@ -51,8 +51,8 @@ def require_unequal_seeds(arm: str, by_seed: Mapping[int, ArmEvidence]) -> None:
         if steps and first_unequal(one.series.batch_digest[:steps], other.series.batch_digest[:steps]) is None:
             settle(
                 reasons.VACUOUS_SEEDS_ALIKE,
-                f"arm {arm} begins with equal parameters and reads the same batches at all {steps} steps with seeds "
-                f"{first} and {second}",
+                f"with seeds {first} and {second}, arm {arm} starts from equal parameters and reads the same batches "
+                f"at all {steps} steps",
             )
 
 

@@ -48,8 +48,8 @@ def require_no_clock_advantage(winner: str, loser: str, limit: float, timed: Seq
     if not advantage <= limit:
         settle(
             reasons.LIMITS_EXCEEDED,
-            f"the ratio speaks for {winner}, and the GPU's clock favoured it by {number(advantage)} "
-            f"(limit {number(limit)}): {means[winner]:.0f} against {means[loser]:.0f} MHz for {loser}",
+            f"the ratio is in favour of {winner}, and the GPU's clock favoured it by {number(advantage)} (limit "
+            f"{number(limit)}): {means[winner]:.0f} MHz against {means[loser]:.0f} MHz for {loser}",
         )
 
 
@@ -70,7 +70,8 @@ def _mean_clock(arm: str, timing: TimingEvidence, telemetry: Telemetry) -> float
     if not clocks:
         settle(
             reasons.TELEMETRY_MISSING,
-            f"no SM clock was sampled while {arm} was timed in process {timing.process}: whom it favoured is unknown",
+            f"no SM clock was sampled while {arm} was timed in process {timing.process}, so it is unknown which arm "
+            "the clock favoured",
         )
     return fmean(clocks)
 
@@ -94,15 +95,15 @@ def _require_time_for_the_work(timing: TimingEvidence, timings: Sequence[TimingE
         if math.isfinite(device) and device > DEVICE_MARGIN * block.seconds:
             settle(
                 reasons.CLOCK_CONTRADICTED,
-                f"process {timing.process} timed {number(block.seconds)} s for a block of {block.arm} "
-                f"in which the device works for {number(device)} s",
+                f"process {timing.process} timed {number(block.seconds)} s for a block of {block.arm}, but the device "
+                f"works for {number(device)} s in such a block",
             )
         worked, processors = block.processor_seconds, timing.processors
         if worked is not None and processors and worked > PROCESSOR_MARGIN * processors * block.seconds:
             settle(
                 reasons.CLOCK_CONTRADICTED,
-                f"process {timing.process} timed {number(block.seconds)} s for a block of {block.arm} "
-                f"in which {processors} processors worked for {number(worked)} s",
+                f"process {timing.process} timed {number(block.seconds)} s for a block of {block.arm}, but "
+                f"{processors} processors worked for {number(worked)} s in it",
             )
 
 
@@ -115,8 +116,8 @@ def _require_seconds_that_passed(timing: TimingEvidence, telemetry: Telemetry | 
     if not sound:
         settle(
             reasons.CLOCK_CONTRADICTED,
-            f"process {timing.process} reports {number(reported)} s of timed blocks, "
-            f"and by its supervisor's clock they took {number(passed)} s",
+            f"process {timing.process} reports {number(reported)} s of timed blocks, but they took {number(passed)} s "
+            "by its supervisor's clock",
         )
 
 
@@ -139,7 +140,7 @@ def require_no_untimed_work(timings: Sequence[TimingEvidence], sheet: Sheet) -> 
             if block.untimed_helper_seconds is None:
                 settle(
                     reasons.TELEMETRY_MISSING,
-                    f"process {timing.process} did not record the work of threads outside of every block",
+                    f"process {timing.process} did not record, for every block, how long threads worked outside of it",
                 )
             timed[block.arm] = timed.get(block.arm, 0.0) + block.seconds
             untimed[block.arm] = untimed.get(block.arm, 0.0) + block.untimed_helper_seconds
@@ -152,7 +153,7 @@ def require_no_untimed_work(timings: Sequence[TimingEvidence], sheet: Sheet) -> 
             settle(
                 reasons.WORKS_OUTSIDE_BLOCKS,
                 f"threads or child processes of {arm} worked outside of its timed blocks, for {number(share)} of the "
-                f"timed seconds (limit {number(HELPERS_SHARE)}): no clock of {arm} counts that work",
+                f"timed seconds (limit {number(HELPERS_SHARE)}), and no timed second of {arm} counts that work",
             )
 
 
@@ -164,7 +165,8 @@ def require_busy_baseline(timings: Sequence[TimingEvidence], baseline: str, limi
         if device is not None and not math.isfinite(device):
             settle(
                 reasons.TELEMETRY_MISSING,
-                f"process {timing.process} saw the device work for {device} s in a step of {baseline}",
+                f"process {timing.process} recorded {device} s as the device's time in a step of {baseline}, which is "
+                "not finite",
             )
         share = idle_share(timing, baseline, device_seconds(timing, timings, baseline))
         if share is None:
@@ -177,8 +179,8 @@ def require_busy_baseline(timings: Sequence[TimingEvidence], baseline: str, limi
     if worst > limit:
         settle(
             reasons.BASELINE_IDLE,
-            f"{baseline} was idle for {number(worst)} of its time, with neither host nor device at work "
-            f"(limit {number(limit)}): something slowed it",
+            f"{baseline} was idle for {number(worst)} of its time (limit {number(limit)}), because neither host nor "
+            "device worked: something slowed it",
         )
 
 
@@ -194,8 +196,8 @@ def require_unhindered_host(
     if not device <= enqueue_seconds:
         settle(
             reasons.HOST_WAITED,
-            f"the device works for {number(1000 * device)} ms in a step of {baseline}, which the host enqueues in "
-            f"{number(1000 * enqueue_seconds)} ms: it may have waited for a full queue",
+            f"in a step of {baseline} the device works for {number(1000 * device)} ms, but the host enqueues the step "
+            f"in {number(1000 * enqueue_seconds)} ms, so the host may have waited for a full queue",
         )
 
 
@@ -253,20 +255,20 @@ def _watched(run: RunEvidence, timing: TimingEvidence, *, clocked: bool) -> list
     """
     telemetry = run.telemetry
     if telemetry is None or not telemetry.samples:
-        settle(reasons.TELEMETRY_MISSING, f"nothing was recorded of the machine during run {run.run_id}")
+        settle(reasons.TELEMETRY_MISSING, f"the state of the machine was not recorded during run {run.run_id}")
     samples = telemetry.samples
     # A negative number means that the driver did not list the processes on the GPU.
     if any(each.foreign_processes < 0 for each in samples):
-        settle(reasons.TELEMETRY_MISSING, f"other processes on the GPU could not be seen during run {run.run_id}")
-    clocks = [each for each in samples if each.sm_clock_mhz]  # 0 MHz means that the clock could not be read
+        settle(reasons.TELEMETRY_MISSING, f"the driver did not report the processes on the GPU during run {run.run_id}")
+    clocks = [each for each in samples if each.sm_clock_mhz]  # 0 MHz means that the clock was not read
     if clocked and not clocks:
-        settle(reasons.TELEMETRY_MISSING, f"the GPU's SM clock could not be seen during run {run.run_id}")
+        settle(reasons.TELEMETRY_MISSING, f"the GPU's SM clock could not be read during run {run.run_id}")
     what, looks = ("the GPU's SM clock", clocks) if clocked else ("the machine", samples)
     unseen = _longest_unseen(timing.blocks, looks, telemetry.began)
     if not unseen <= LONGEST_UNSEEN_S:
         settle(
             reasons.TELEMETRY_MISSING,
-            f"for {number(unseen)} s of what run {run.run_id} timed, {what} was not sampled; "
+            f"{what} was not sampled for {number(unseen)} s of the timed part of run {run.run_id}, but at most "
             f"{number(LONGEST_UNSEEN_S)} s may pass between two samples",
         )
     return samples

@@ -56,7 +56,8 @@ class Limits(Strict):
     def _a_moving_clock_favours_nobody(self) -> Limits:
         if self.sm_clock_spread > SM_CLOCK_SPREAD and self.clock_advantage is None:
             refuse(
-                f"a spread above {SM_CLOCK_SPREAD} needs `clock_advantage`, how much the clock may favour the winner",
+                f"a spread above {SM_CLOCK_SPREAD} needs `clock_advantage`, the largest share by which the clock may "
+                "favour the winner",
                 "sm_clock_spread",
             )
         return self
@@ -79,7 +80,9 @@ class ThroughputRatio(Judged):
     processes: Annotated[int, Field(ge=FEWEST_PROCESSES, le=MOST_PROCESSES), MEASURED] = 12
     """Processes of a measurement, each of which yields one ratio. At a confidence of 0.99, all of eight processes must
     reach the demanded ratio; one of twelve need not."""
-    measurements: Annotated[int, Field(ge=1, le=4), NoDemand("how often it is measured: fewer are an ERROR")] = 1
+    measurements: Annotated[
+        int, Field(ge=1, le=4), NoDemand("states how many measurements are made; fewer are an ERROR")
+    ] = 1
     """Number of measurements, one after the other. Each must prove the ratio by itself. Use 2 if noise that all
     processes of a measurement share may be larger than 1 %."""
     blocks: Annotated[int, Field(ge=4, multiple_of=2), MEASURED] = 8
@@ -90,7 +93,9 @@ class ThroughputRatio(Judged):
     """One-sided confidence of the bound on the trimmed mean of the log ratios."""
     trajectory: Annotated[Name, Demand("differs", "exceeds_tolerance", "beyond_noise")]
     """The trajectory_match claim of this contract that the timed losses must satisfy."""
-    limits: Annotated[Limits, NoDemand("beyond a limit nothing is decided: INCONCLUSIVE, never FAIL")] = Limits()
+    limits: Annotated[
+        Limits, NoDemand("beyond a limit nothing is decided: the verdict is INCONCLUSIVE, never FAIL")
+    ] = Limits()
     """Limits of disturbances beyond which the verdict is INCONCLUSIVE."""
 
     # only the first rank is timed, because the other ranks wait for it in their collectives
@@ -112,14 +117,15 @@ class ThroughputRatio(Judged):
         needed = math.ceil(-math.log2(1 - self.confidence) - 1e-9)
         if self.processes < needed:
             rule = (
-                f"{self.processes} processes cannot reach a verdict: unanimity of {self.processes} has a chance of "
-                f"{2.0**-self.processes:.3g}, above 1 - confidence = {1 - self.confidence:.3g}; use at least {needed}"
+                f"{self.processes} processes cannot reach a verdict: even if all {self.processes} processes agree, "
+                f"chance explains it with a probability of {2.0**-self.processes:.3g}, above 1 - confidence = "
+                f"{1 - self.confidence:.3g}; use at least {needed}"
             )
             yield Problem(("processes",), rule)
         if self.process_count() > MOST_PROCESSES:
             rule = (
-                f"{self.measurements} measurements of {self.processes} are {self.process_count()} processes; "
-                f"use at most {MOST_PROCESSES}"
+                f"{self.measurements} measurements with {self.processes} processes each are {self.process_count()} "
+                f"processes; use at most {MOST_PROCESSES}"
             )
             yield Problem(("measurements",), rule)
 
@@ -144,14 +150,16 @@ def trajectory_problems(
     ]
     if named not in valid:
         how = "" if several_runs else ", in bits or within a bound"
-        claims_here = f"a trajectory_match claim of this contract about losses{how}, and not of the first step alone"
-        rule = f"`trajectory` names {claims_here}"
+        claims_here = (
+            f"a trajectory_match claim of this contract that compares losses{how}, and not only in the first step"
+        )
+        rule = f"`trajectory` must name {claims_here}"
         yield Problem(("trajectory",), rule, f"'{named}'", nearest(named, valid) or "add one")
     for one in claims.get(named, ()):
         if isinstance(one, TrajectoryMatch) and one.parameter_dtypes is not None:
-            rule = "measured arms start from parameters that are equal in bits"
+            rule = "timed arms must start from parameters that are equal in bits"
             remedy = "name a claim without `parameter_dtypes`"
-            yield Problem(("trajectory",), rule, f"'{named}' compares rounded ones", remedy)
+            yield Problem(("trajectory",), rule, f"'{named}', which compares rounded parameters", remedy)
 
 
 def compares_timed_steps(part: Judged) -> bool:

@@ -132,14 +132,14 @@ def _self_ratio(blocks: Sequence[Block], arm: str, step: Callable[[Array], Array
 
 
 DISTURBED = (
-    "In a disturbed round something else worked on the same processor core, by the pace of a fixed piece of work "
-    "beside each block, and a block waited for the host. Such rounds are left out; a process with fewer than two "
-    "others is, too, or its baseline's blocks count as the shorter that they would at least have been. What is "
-    "left out is drawn thin, and no mean has it."
+    "In a disturbed round, something else worked on the same processor core: a fixed piece of work next to "
+    "each block took longer, and a block waited for the host. Such rounds are left out. A process with fewer "
+    "than two undisturbed rounds is left out, too, or its baseline's blocks count with the shortest time that "
+    "they can have taken. Points that are left out are drawn thin and belong to no mean."
 )
 UNCLOCKED = (
-    "This run did not record when its blocks began: they are drawn end to end, and what the machine did is laid "
-    "beside them from the first block on, right to about a second."
+    "This run did not record when its blocks began. The blocks are drawn end to end, and the record of the "
+    "machine starts with the first block, so the two match to about a second."
 )
 
 
@@ -151,9 +151,9 @@ def section(view: ReportView) -> Section | None:
         timed = [run for run in judged.runs if run.timing and (run.timing.candidate, run.timing.baseline) == pair]
         shown.extend([_part(judged, timed)] if timed else [])
     lead = (
-        "Each process builds both arms and times them in turn; it gives one ratio: the baseline's lower quartile "
-        "over the candidate's median, because what disturbs a block only makes it slower. A/A is an arm against "
-        "itself, from the same blocks: how far a ratio strays when there is nothing to find."
+        "Each process builds both arms and times them in turn. It gives one ratio: the baseline's lower quartile "
+        "divided by the candidate's median, because a disturbance only makes a block slower. A/A compares an arm "
+        "with itself, from the same blocks, and shows how far a ratio strays when there is no difference."
     )
     return Section("throughput", "Throughput", lead, shown) if shown else None
 
@@ -188,7 +188,7 @@ def _part(judged: JudgedPart[ThroughputRatio], runs: list[RunEvidence]) -> Part:
         ]
         part.tables.append(
             table(
-                f"Processes; demanded at least {claim.at_least:g}",
+                f"Processes; at least {claim.at_least:g} is required",
                 columns,
                 [_row(item)[: len(columns)] for item in processes],
             )

@@ -56,14 +56,14 @@ def require_apart(part: ThroughputRatio, timings: Sequence[TimingEvidence]) -> N
         here = [each for each in timings if part.measurement_of(each.process) == measurement]
         blocks = [block for each in here for block in each.blocks]
         if any(block.began is None for block in blocks):
-            settle(reasons.EVIDENCE_MISSING, f"measurement {measurement} does not say when its blocks began")
+            settle(reasons.EVIDENCE_MISSING, f"measurement {measurement} does not record when its blocks began")
         began = [block.began or 0.0 for block in blocks]
         spans.append((min(began), max(block.seconds + (block.began or 0.0) for block in blocks)))
     for later, ((_, over), (since, _)) in enumerate(pairwise(spans), start=1):
         if not over <= since:
             settle(
                 reasons.MEASUREMENTS_OVERLAP,
-                f"measurement {later} began {over - since:.3g} s before measurement {later - 1} was over",
+                f"measurement {later} began {over - since:.3g} s before measurement {later - 1} ended",
             )
 
 
@@ -131,17 +131,19 @@ def undecided(part: ThroughputRatio, timed: Counted, cautious: Reading, generous
     low, high = _mean(part, cautious), _mean(part, generous)
     if low < part.at_least <= high and high - low > READ_ALIKE * low:
         return (
-            f"{part.candidate} is between {low:.3f} and {high:.3f} times as fast{_to_enqueue(part)} as {part.baseline} "
-            f"over {timed.only(part)}{_processes(part)}, by which of the blocks were disturbed, "
-            f"and {number(part.at_least)} is demanded"
+            f"{part.candidate} is between {low:.3f} and {high:.3f} times as fast{_to_enqueue(part)} as "
+            f"{part.baseline} over {timed.only(part)}{_processes(part)}, depending on which blocks were disturbed; "
+            f"{number(part.at_least)} is required"
         )
-    sentence = f"{measured(part, timed, cautious)}, too close to {number(part.at_least)} to decide"
+    sentence = (
+        f"{measured(part, timed, cautious)}, which is too close to the required {number(part.at_least)} to decide"
+    )
     least = float(math.exp(statistics.lower_bound(cautious, part.confidence)))
     most = float(math.exp(statistics.upper_bound(generous, part.confidence)))
     # if there are several measurements, together they may decide although one alone does not
     if least < part.at_least <= most:
         sure = f"at {part.confidence * 100:g}% confidence"
-        sentence += f": {sure} it is at least {_down(least):.3f} and at most {-_down(-most):.3f}"
+        sentence += f": {sure}, the ratio is at least {_down(least):.3f} and at most {-_down(-most):.3f}"
     return sentence
 
 
@@ -155,8 +157,8 @@ def _to_enqueue(part: ThroughputRatio) -> str:
 
 
 def _apart(timed: Counted) -> str:
-    """Return a phrase that each arm had its own processes, as arms of two commits have; "" if not."""
-    return ", each arm in one of its own" if any(each.timing.own_processes for each in timed.processes) else ""
+    """Return the part of a sentence that each arm had processes of its own, as arms of two commits have, or ""."""
+    return ", each arm in separate processes" if any(each.timing.own_processes for each in timed.processes) else ""
 
 
 def _mean(part: ThroughputRatio, reading: Reading) -> float:

@@ -91,8 +91,8 @@ def judge(part: ThroughputRatio, context: Context, sheet: Sheet) -> Judgement:
     if answer < 0:
         note_processes(timed, generous, sheet)
         sheet.holds(ratio_demanded(part, "generous_mean_ratio", cautious, generous))
-        settle(reasons.TOO_SLOW, f"{measured(part, timed, generous)}, and {number(part.at_least)} is demanded")
-    return comparison.held(f"{measured(part, timed, cautious)}; at least {number(part.at_least)} is demanded")
+        settle(reasons.TOO_SLOW, f"{measured(part, timed, generous)}, but {number(part.at_least)} is required")
+    return comparison.held(f"{measured(part, timed, cautious)}; at least {number(part.at_least)} is required")
 
 
 def _noted_ratios(part: ThroughputRatio, processes: list[Process], sheet: Sheet) -> tuple[Counted, Reading, Reading]:
@@ -117,7 +117,7 @@ def _processes(part: ThroughputRatio, context: Context) -> list[Process]:
     demanded = part.process_count()
     missing = [process for process in range(demanded) if process not in found]
     if missing:
-        settle(reasons.EVIDENCE_MISSING, f"{demanded - len(missing)} of {demanded} processes were timed")
+        settle(reasons.EVIDENCE_MISSING, f"only {demanded - len(missing)} of {demanded} processes were timed")
     return [found[process] for process in range(demanded)]
 
 
@@ -144,7 +144,7 @@ def _require_equal_training(
         if len(execution.series.loss) < timed:
             settle(
                 reasons.EVIDENCE_INCONSISTENT,
-                f"process {timing.process} timed {timed} steps of {name} and recorded {len(execution.series.loss)}",
+                f"process {timing.process} timed {timed} steps of {name}, but recorded {len(execution.series.loss)}",
             )
 
 
@@ -156,7 +156,7 @@ def _answer(part: ThroughputRatio, timed: Counted, cautious: Reading, generous: 
         sheet.figure("processes_to_decide", fewest, "processes")
         settle(
             reasons.TOO_FEW_PROCESSES,
-            f"{part.processes} processes cannot reach a confidence of {part.confidence:g}; at least {fewest} can",
+            f"{part.processes} processes cannot reach a confidence of {part.confidence:g}; use at least {fewest}",
         )
     answer = int(statistics.decide(cautious, generous, demanded, part.confidence, timed.sizes))
     if answer == 0:
@@ -178,8 +178,8 @@ def _require_no_stalls(part: ThroughputRatio, timed: Counted, cautious: Reading,
     sheet.figure("sustained_ratio", sustained, "x")
     settle(
         reasons.CANDIDATE_STALLS,
-        f"{measured(part, timed, cautious)} in its typical block, and {sustained:.3f} times over all of its blocks: "
-        f"some take far longer, and {number(part.at_least)} is demanded",
+        f"{measured(part, timed, cautious)} in its typical block, but {sustained:.3f} times as fast over all of its "
+        f"blocks, because some blocks take far longer; {number(part.at_least)} is required",
     )
 
 

@@ -75,25 +75,27 @@ def step_times(
         if not (math.isfinite(block.seconds) and block.seconds > 0) or block.steps < 1:
             settle(
                 reasons.EVIDENCE_INCONSISTENT,
-                f"process {timing.process} has a block of {block.steps} steps in {block.seconds} s",
+                f"process {timing.process} has a block of {block.steps} steps in {block.seconds} s, but both numbers "
+                "must be positive and finite",
             )
         worked = block.processor_seconds
         if worked is not None and not math.isfinite(worked):
             settle(
                 reasons.EVIDENCE_INCONSISTENT,
-                f"process {timing.process} has a block with {worked} s of processor time",
+                f"process {timing.process} has a block with {worked} s of processor time, which is not finite",
             )
         if part.measure == "enqueue":
             _require_enqueue(timing, block)
         if block.pace is not None and not 0 < block.pace < math.inf:
             settle(
                 reasons.EVIDENCE_INCONSISTENT,
-                f"process {timing.process} has a block beside which a fixed piece of work took {block.pace} s",
+                f"in process {timing.process}, the fixed piece of work next to a block took {block.pace} s, which is "
+                "not a positive, finite time",
             )
         if block.steps < part.block_steps:
             settle(
                 reasons.EVIDENCE_MISSING,
-                f"process {timing.process} timed a block of {block.steps} steps, {part.block_steps} are demanded",
+                f"process {timing.process} timed a block of {block.steps} steps, but {part.block_steps} are required",
             )
     ordered = sorted(timing.blocks, key=lambda block: (block.round, block.position))
     rounds = {number: _round(timing, part, group) for number, group in groupby(ordered, key=lambda block: block.round)}
@@ -101,7 +103,7 @@ def step_times(
     if blocks < part.blocks:
         settle(
             reasons.EVIDENCE_MISSING,
-            f"process {timing.process} timed {blocks} blocks an arm, {part.blocks} are demanded",
+            f"process {timing.process} timed {blocks} blocks of each arm, but {part.blocks} are required",
         )
     kept = [each for number, each in rounds.items() if number not in left_out]
     arms = (part.candidate, part.baseline)
@@ -117,11 +119,13 @@ def step_times(
 def _require_enqueue(timing: TimingEvidence, block: Block) -> None:
     found = block.enqueue_seconds
     if found is None:
-        settle(reasons.EVIDENCE_MISSING, f"process {timing.process} did not time how long a step's launches take")
+        settle(
+            reasons.EVIDENCE_MISSING, f"process {timing.process} did not time how long the host takes to enqueue a step"
+        )
     if not 0 < found <= block.seconds:
         settle(
             reasons.EVIDENCE_INCONSISTENT,
-            f"process {timing.process} enqueued a step in {found} s, within a block of {block.seconds} s",
+            f"process {timing.process} enqueued a step in {found} s, but the whole block took {block.seconds} s",
         )
 
 
@@ -139,7 +143,7 @@ def _round(timing: TimingEvidence, part: ThroughputRatio, group: Iterable[Block]
     if not interleaved or set(arms) != {part.candidate, part.baseline}:
         settle(
             reasons.EVIDENCE_INCONSISTENT,
-            f"round {blocks[0].round} of process {timing.process} is not interleaved: {', '.join(arms)}",
+            f"the arms of round {blocks[0].round} of process {timing.process} are not interleaved: {', '.join(arms)}",
         )
     return {arm: [block for block in blocks if block.arm == arm] for arm in (part.candidate, part.baseline)}
 
@@ -165,7 +169,7 @@ def require_one_after_another(timings: Sequence[TimingEvidence]) -> None:
         if not (last.began or 0.0) + last.seconds <= began + ROUNDING_S:
             settle(
                 reasons.EVIDENCE_INCONSISTENT,
-                f"process {other} began to be timed before process {process} was over, on one device",
+                f"the timing of process {other} began before that of process {process} ended, on the same device",
             )
 
 
@@ -175,8 +179,8 @@ def _require_over(earlier: Block, later: Block, where: str) -> None:
     if not earlier.began + earlier.seconds <= later.began + ROUNDING_S:
         settle(
             reasons.EVIDENCE_INCONSISTENT,
-            f"in {where} block {later.position} of round {later.round} began before block {earlier.position} of round "
-            f"{earlier.round} was over: they did not take turns as they say",
+            f"in {where}, block {later.position} of round {later.round} began before block {earlier.position} of round "
+            f"{earlier.round} ended, so the blocks were not timed one after the other",
         )
 
 
@@ -222,11 +226,12 @@ def require_launches(
     if not any(look.launches for look in looks) or (capture is not None and not capture.captured):
         settle(
             reasons.CANDIDATE_NOT_CAPTURED,
-            f"arm {part.candidate} launched no graph in {process.name}: its step was not captured",
+            f"arm {part.candidate} launched no graph in {process.name}, so its step was not captured",
         )
     if capture is None or not capture.nodes:
         settle(
-            reasons.EVIDENCE_MISSING, f"the graphs that {part.candidate} captured in {process.name} were not counted"
+            reasons.EVIDENCE_MISSING,
+            f"the nodes of the graphs that {part.candidate} captured in {process.name} were not counted",
         )
     sheet.mechanism = "cuda_graph"
     for look in looks:
@@ -235,7 +240,8 @@ def require_launches(
             where = "steps" if process.profiled else f"steps of a timed block of {part.candidate}"
             settle(
                 reasons.LAUNCHES_DIFFER,
-                f"{process.name} saw {look.launches} graph launches in {look.steps} {where}, which need {needed}",
+                f"{process.name} recorded {look.launches} graph launches in {look.steps} {where}, but these steps need "
+                f"{needed}",
             )
     bounds = context.outside_bounds(part.candidate)
     found = uncounted(part.candidate, capture, bounds, None) if process.profiled else None
@@ -249,11 +255,11 @@ def require_declared_baseline(part: ThroughputRatio, context: Context, process: 
     named = f"{part.baseline} in {process.name}"
     looks = _looks(process, part.baseline)
     if any(look.launches is None for look in looks):
-        settle(reasons.LAUNCHES_UNOBSERVED, f"whether {named} launched graphs was not observed")
+        settle(reasons.LAUNCHES_UNOBSERVED, f"the number of graphs that {named} launched was not recorded")
     launches, steps = sum(look.launches or 0 for look in looks), sum(look.steps for look in looks)
     if context.contract.arms[part.baseline].capture == "none":
         if launches:
-            settle(reasons.VACUOUS_BASELINE_CAPTURED, f"{named}, declared uncaptured, launched {launches} graphs")
+            settle(reasons.VACUOUS_BASELINE_CAPTURED, f"{named} is declared uncaptured, but launched {launches} graphs")
         return
     capture = baseline.capture
     if capture is None:
@@ -261,7 +267,8 @@ def require_declared_baseline(part: ThroughputRatio, context: Context, process: 
     if not capture.captured or any(look.launches != look.steps * graphs_per_step(capture) for look in looks):
         settle(
             reasons.CANDIDATE_NOT_CAPTURED,
-            f"{named}, declared captured, launched {launches} graphs in {steps} steps: it did not replay each of them",
+            f"{named} is declared captured, but launched only {launches} graphs in {steps} steps, so it did not replay "
+            "each step",
         )
 
 
@@ -270,9 +277,8 @@ def require_profiled(part: ThroughputRatio, processes: Sequence[Process], sheet:
     profiled = [process for process in processes if process.profiled]
     counted = [process for process in processes if not process.profiled]
     if not profiled:
-        settle(reasons.DEVICE_WORK_UNOBSERVED, f"none of {len(processes)} processes was profiled")
-    # older evidence is not checked: all its processes were profiled, and no sync was planted
-    for process in profiled if counted else ():
+        settle(reasons.DEVICE_WORK_UNOBSERVED, f"none of the {len(processes)} processes was profiled")
+    for process in profiled if counted else ():  # in older evidence all processes were profiled, without a planted sync
         if not process.timing.profiler_sees_planted:
             settle(reasons.PROFILER_BLIND, _unseen(process))
     if sheet.mechanism != "cuda_graph":
@@ -285,8 +291,8 @@ def require_profiled(part: ThroughputRatio, processes: Sequence[Process], sheet:
         if _graphs(process, part.candidate) not in shown:
             settle(
                 reasons.GRAPHS_DIFFER,
-                f"{part.candidate} captured other graphs in {process.name}, which was not profiled, than in "
-                f"{profiled[0].name}, which was",
+                f"{process.name} was not profiled, and {part.candidate} captured other graphs in it than in the "
+                f"profiled {profiled[0].name}",
             )
 
 
@@ -294,11 +300,14 @@ def _require_device_time(process: Process, arm: str) -> None:
     """Raise `Settled` unless the device worked in a step. `disturbances` checks the process's clock by its time."""
     seconds = process.timing.observed_device_seconds.get(arm, 0.0)
     if not math.isfinite(seconds):
-        settle(reasons.TELEMETRY_MISSING, f"{process.name} saw the device work for {seconds} s in a step of {arm}")
+        settle(
+            reasons.TELEMETRY_MISSING,
+            f"{process.name} recorded {seconds} s as the device's time in a step of {arm}, which is not a valid time",
+        )
     if seconds <= 0:
         settle(
             reasons.DEVICE_WORK_UNOBSERVED,
-            f"{process.name} was profiled, and saw the device work for {seconds:g} s in a step of {arm}",
+            f"{process.name} was profiled, but recorded {seconds:g} s as the device's time in a step of {arm}",
         )
 
 
@@ -310,11 +319,11 @@ def _looks(process: Process, arm: str) -> list[_Look]:
             settle(reasons.PROFILER_BLIND, _unseen(process))
         return [_Look(timing.observed_graph_launches.get(arm), timing.observed_steps)]
     if timing.counter_sees_planted is False:
-        why = timing.counter_failure or "a planted launch was not seen"
+        why = timing.counter_failure or "the counter did not see a planted launch"
         settle(reasons.COUNTER_BLIND, f"{process.name} could not count graph launches: {why}")
     looks = [_Look(block.graph_launches, block.steps) for block in timing.blocks if block.arm == arm]
     if timing.counter_sees_planted is None or any(look.launches is None for look in looks):
-        settle(reasons.LAUNCHES_UNOBSERVED, f"{process.name} observed no step's graph launches")
+        settle(reasons.LAUNCHES_UNOBSERVED, f"{process.name} recorded the graph launches of no step")
     return looks
 
 

@@ -94,7 +94,7 @@ class StepAccuracy(Judged):
         named = list(self.arms().items())
         for at, (field, arm) in enumerate(named):
             if arm in [other for _, other in named[:at]]:
-                rule = "candidate, peer and reference are three arms"
+                rule = "candidate, peer and reference must be three different arms"
                 yield Problem((field,), rule, f"'{arm}' again", "name another arm")
 
     def process_count(self) -> int:

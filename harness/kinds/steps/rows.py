@@ -5,10 +5,10 @@ from __future__ import annotations
 from harness.kinds.checks import MISSING_RUN, NO_GUARDS, NO_STEPS, OLDER
 from harness.kinds.kind import Kind
 
-_REFERENCE = "The reference computes in another precision, so that equal values have other digests."
+_REFERENCE = "The reference computes in another precision, so equal values have different digests."
 _FOLLOWS = "A reference makes each step from the candidate's state, and trains nothing by itself."
-_PARAMETERS_ALONE = "Published runs hold the parameters alone of a peer and a reference."
-_NOT_WATCHED = "Its probe does not watch single steps."
+_PARAMETERS_ALONE = "Published runs hold only the parameters of a peer and a reference."
+_NOT_WATCHED = "The kind's probe does not watch single steps."
 
 ROWS = (
     Kind(
@@ -42,14 +42,15 @@ ROWS = (
         card=("step_accuracy",),
         evidence_faults=(MISSING_RUN, NO_STEPS),
         leaves_out={
-            "captured": "Asked where the candidate captures. No published run, which shows the checks, has such a one.",
-            "uncaptured": "The arms are different implementations, of which none is the plain form of the candidate.",
+            "captured": "Required if the candidate captures. No published run, from which the checks are listed, has "
+            "such a candidate.",
+            "uncaptured": "The arms are different implementations, and neither is the plain form of the candidate.",
             "watched": _NOT_WATCHED,
             "recorded.peer": _PARAMETERS_ALONE,
             "recorded.reference": _PARAMETERS_ALONE,
             "equal_frozen": "The arms store frozen tensors in different precisions.",
             "equal_state": "The arms are different implementations, with buffers and generators of their own.",
-            "equal_ends": "Errors are compared, and no bits.",
+            "equal_ends": "Errors are compared, but no bits.",
             "guards": NO_GUARDS,
         },
     ),

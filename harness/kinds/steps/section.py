@@ -28,9 +28,10 @@ def match_section(view: ReportView) -> Section | None:
         if _steps(run, judged.claim)
     ]
     lead = (
-        "Each step beside the reference's step from the same state. Loss, norms before the clip and gradients after "
-        "it: the L2 norm of the difference over that of the reference. Moments and parameters: the worst element, over "
-        "the absolute values that it is computed from. The yardstick is the reference in the candidate's precision."
+        "Each step next to the reference's step from the same state. Loss, norms before the clip and gradients "
+        "after it: the L2 norm of the difference divided by that of the reference. Moments and parameters: the "
+        "worst element, relative to the absolute values from which it is computed. The yardstick is the reference "
+        "in the candidate's precision."
     )
     return Section("steps", "Steps against a reference", lead, kept) if kept else None
 
@@ -83,10 +84,10 @@ def accuracy_section(view: ReportView) -> Section | None:
         if run.step_errors
     ]
     lead = (
-        "Errors against a reference of higher precision, beside those of a peer: another implementation in the step's "
-        "own precision. Gradients after clipping: the L2 norm of the difference over that of the reference's gradient, "
-        "at the candidate's parameters and on its batch; the root mean square over seeds and steps. Losses: the mean "
-        "absolute difference over all steps, each arm on its own trajectory."
+        "Errors against a reference of higher precision, next to those of a peer: another implementation in the "
+        "step's own precision. Gradients after clipping: the L2 norm of the difference divided by that of the "
+        "reference's gradient, at the candidate's parameters and on its batch; the root mean square over seeds and "
+        "steps. Losses: the mean absolute difference over all steps, each arm on its own trajectory."
     )
     return Section("step_accuracy", "Step accuracy", lead, kept) if kept else None
 
@@ -116,7 +117,7 @@ def _made_by(run: RunEvidence, claim: StepAccuracy) -> Iterator[str]:
     for role, arm in claim.arms().items():
         facts = run.arms[arm][0].start.facts if run.arms.get(arm) else {}
         by = ", ".join(f"{name.replace('_', ' ')} {facts[name]}" for name in _MADE_BY if name in facts)
-        yield f"The {role}, {arm}: {by or 'nothing is known of it'}."
+        yield f"The {role}, {arm}: {by or 'no facts were recorded'}."
 
 
 def _kind_row(kind: str, errors: Sequence[Errors]) -> list[object]:

@@ -93,7 +93,7 @@ def loss_errors(name: str, series: Iterable[Sequence[Losses]]) -> Errors:
     differences = [(np.abs(ours - exact), np.abs(theirs - exact), np.abs(exact)) for ours, theirs, exact in series]
     candidate, peer, size = (np.concatenate(arm) for arm in zip(*differences, strict=True))
     if not len(candidate):
-        raise ValueError("the errors of no loss have no mean")
+        raise ValueError("the mean error of no losses is undefined")
     return Errors(name, float(candidate.mean()), float(peer.mean()), ROUNDING * float(size.mean()))
 
 
@@ -135,12 +135,14 @@ def judge(part: StepAccuracy, context: Context, sheet: Sheet) -> Judgement:
     note_watched({part.candidate: next(iter(by_seed.values()))[part.candidate]}, sheet)
     _require_gradients(part, gradients, sheet)
     if of_losses.peer == 0:
-        settle(reasons.VACUOUS_PRECISION, f"no loss of {part.peer} errs, so there is nothing to measure by")
+        settle(
+            reasons.VACUOUS_PRECISION, f"the losses of {part.peer} have no error, so there is nothing to compare with"
+        )
     if not sheet.meets("loss_ratio", of_losses.ratio, "at most", part.loss_ratio_at_most):
         sheet.figure("exceeded_bound", "loss_ratio_at_most")
         settle(
             reasons.EXCEEDS_TOLERANCE,
-            f"over {len(part.loss_seeds)} seeds the error of the losses is {number(of_losses.candidate)}, "
+            f"over {len(part.loss_seeds)} seeds, the error of the losses is {number(of_losses.candidate)}, which is "
             f"{number(of_losses.ratio)} times that of {part.peer} ({number(of_losses.peer)}); the limit is "
             f"{number(part.loss_ratio_at_most)} times",
         )
@@ -149,10 +151,10 @@ def judge(part: StepAccuracy, context: Context, sheet: Sheet) -> Judgement:
         comparison.end(group)
     worst = max(gradients, key=lambda each: each.ratio)
     return comparison.held(
-        f"the gradients of {len(gradients)} tensors err at the median {number(median_ratio(gradients))} times as much "
-        f"as {part.peer}'s against {part.reference}'s, those of {worst.name} most of all, {number(worst.ratio)} times, "
-        f"over {len(part.gradient_seeds)} seeds; the losses {number(of_losses.ratio)} times, "
-        f"over {len(part.loss_seeds)} seeds"
+        f"against {part.reference}, the errors of the gradients of {len(gradients)} tensors are "
+        f"{number(median_ratio(gradients))} times those of {part.peer} at the median, and {number(worst.ratio)} times "
+        f"at most, in {worst.name}, over {len(part.gradient_seeds)} seeds; the errors of the losses are "
+        f"{number(of_losses.ratio)} times those of {part.peer}, over {len(part.loss_seeds)} seeds"
     )
 
 
@@ -180,7 +182,7 @@ def _records(part: StepAccuracy, run: RunEvidence, by_seed: Mapping[int, Executi
         record = by_place[seed, step]
         for told in (record.parameters, record.batches, record.losses):
             if lacking := sorted(set(part.arms().values()) - set(told)):
-                settle(reasons.EVIDENCE_MISSING, f"{_place(record)} says nothing of arm {some(lacking)}")
+                settle(reasons.EVIDENCE_MISSING, f"the record of {_place(record)} lacks arm {some(lacking)}")
         names = {tensor.name for tensor in record.tensors}
         start = by_seed[seed][part.candidate].start
         trained, known = start.trainable_tensors, start.trainable_names
@@ -189,7 +191,7 @@ def _records(part: StepAccuracy, run: RunEvidence, by_seed: Mapping[int, Executi
         if len(names) < trained or len(names) < len(record.tensors):
             settle(
                 reasons.TENSORS_MISSING,
-                f"at {_place(record)} the gradients of {len(names)} of {trained} trainable tensors were compared",
+                f"at {_place(record)}, the gradients of {len(names)} of {trained} trainable tensors were compared",
             )
     return [by_place[place] for place in wanted]
 
@@ -217,12 +219,14 @@ def _require_precisions(part: StepAccuracy, executions: Executions) -> None:
     if theirs != ours:
         settle(
             reasons.VACUOUS_PRECISION,
-            f"{part.peer} computes in {theirs} and {part.candidate} in {ours}: its errors are no measure for these",
+            f"{part.peer} computes in {theirs}, but {part.candidate} in {ours}, so their errors cannot be compared",
         )
     if finest not in HIGHER_PRECISION or finest == ours:
-        settle(reasons.VACUOUS_PRECISION, f"{part.reference} computes in {finest}, which is no reference for {ours}")
+        settle(
+            reasons.VACUOUS_PRECISION, f"{part.reference} computes in {finest}, which is not more precise than {ours}"
+        )
     if executions[part.reference].start.facts.get("tf32") is not False:
-        settle(reasons.VACUOUS_PRECISION, f"{part.reference} does not say that it rounds no product to TF32")
+        settle(reasons.VACUOUS_PRECISION, f"{part.reference} does not state that its products are not rounded to TF32")
 
 
 def _require_alike(part: StepAccuracy, records: list[StepErrors], sheet: Sheet) -> None:
@@ -232,9 +236,11 @@ def _require_alike(part: StepAccuracy, records: list[StepErrors], sheet: Sheet) 
         for arm in others:
             if record.batches[arm] != record.batches[part.candidate]:
                 sheet.figure("first_unequal_step", record.step, "step")
-                settle(reasons.UNEQUAL_BATCHES, f"at {_place(record)} {arm} read another batch than the candidate")
+                settle(reasons.UNEQUAL_BATCHES, f"at {_place(record)}, {arm} and the candidate read different batches")
             if record.parameters[arm] != record.parameters[part.candidate]:
-                settle(reasons.UNEQUAL_START, f"at {_place(record)} {arm} has other parameters than the candidate")
+                settle(
+                    reasons.UNEQUAL_START, f"at {_place(record)}, the parameters of {arm} differ from the candidate's"
+                )
 
 
 # --- errors -------------------------------------------------------------------------------------------------------
@@ -265,7 +271,10 @@ def _require_gradients(part: StepAccuracy, gradients: list[Errors], sheet: Sheet
     if not gradients:
         settle(reasons.VACUOUS_GRADIENTS_ZERO, "every compared gradient is zero")
     if not any(each.peer for each in gradients):
-        settle(reasons.VACUOUS_PRECISION, f"no gradient of {part.peer} errs, so there is nothing to measure by")
+        settle(
+            reasons.VACUOUS_PRECISION,
+            f"the gradients of {part.peer} have no error, so there is nothing to compare with",
+        )
     median, at_most = median_ratio(gradients), part.median_gradient_ratio_at_most
     if not sheet.meets("median_gradient_ratio", median, "at most", at_most):
         sheet.figure("exceeded_bound", "median_gradient_ratio_at_most")
@@ -280,8 +289,8 @@ def _require_gradients(part: StepAccuracy, gradients: list[Errors], sheet: Sheet
         sheet.figure("exceeded_bound", "gradient_ratio_at_most")
         settle(
             reasons.EXCEEDS_TOLERANCE,
-            f"the error of {len(beyond)} of {len(gradients)} gradients is more than {number(bound)} times that of "
-            f"{part.peer}, the largest that of {beyond[0].name}: {number(beyond[0].ratio)} times",
+            f"the errors of {len(beyond)} of {len(gradients)} gradients are more than {number(bound)} times those of "
+            f"{part.peer}; the largest is that of {beyond[0].name}: {number(beyond[0].ratio)} times",
         )
 
 
@@ -296,5 +305,5 @@ def _require_distinct_batches(part: StepAccuracy, by_seed: Mapping[int, Executio
         if distinct(batches) < len(batches):
             settle(
                 reasons.VACUOUS_BATCHES_REPEAT,
-                f"{distinct(batches)} distinct batches were seen in {len(batches)} steps with seed {seed}",
+                f"{distinct(batches)} distinct batches were read in {len(batches)} steps with seed {seed}",
             )

@@ -70,8 +70,8 @@ def judge(part: StepMatch, context: Context, sheet: Sheet) -> Judgement:
     comparison.end(group)
     worst = max(held, key=lambda entry: entry.times)
     return comparison.held(
-        f"{len(candidate.compared_steps)} steps of {part.candidate} are those of {part.reference} within rounding: the "
-        f"worst, {worst.name} at step {worst.step}, takes {number(worst.times)} of its bound"
+        f"{len(candidate.compared_steps)} steps of {part.candidate} are equal to those of {part.reference} within "
+        f"rounding: the largest error, of {worst.name} at step {worst.step}, takes {number(worst.times)} of its bound"
     )
 
 
@@ -81,7 +81,9 @@ def _held(part: StepMatch, steps: Sequence[ComparedStep]) -> Iterator[Held]:
     for step in steps:
         if (step.reference, step.yardstick) != (part.reference, part.yardstick):
             settle(
-                reasons.EVIDENCE_MISSING, f"step {step.step} was compared with {step.reference} and {step.yardstick}"
+                reasons.EVIDENCE_MISSING,
+                f"step {step.step} was compared with {step.reference} and {step.yardstick}, which the claim does not "
+                "name",
             )
         if [reading.quantity for reading in step.readings] != [*EVALUATED, *UPDATED]:
             settle(reasons.EVIDENCE_MISSING, f"not every quantity was compared at step {step.step}")
@@ -128,7 +130,7 @@ def _require_every_tensor(candidate: ArmEvidence) -> None:
                 if reading.tensors == 0:
                     settle(
                         reasons.VACUOUS_NOTHING_COMPARED,
-                        f"at step {step.step}, nothing was compared of the {reading.quantity}",
+                        f"at step {step.step}, no {reading.quantity} were compared",
                     )
             elif reading.tensors < trained:
                 settle(
@@ -139,8 +141,8 @@ def _require_every_tensor(candidate: ArmEvidence) -> None:
             elif reading.tensors > trained:
                 settle(
                     reasons.EVIDENCE_INCONSISTENT,
-                    f"at step {step.step}, {reading.quantity} of {reading.tensors} tensors were compared, and "
-                    f"{trained} are trainable",
+                    f"at step {step.step}, {reading.quantity} of {reading.tensors} tensors were compared, but "
+                    f"{trained} tensors are trainable",
                 )
 
 
@@ -160,17 +162,22 @@ def _require_within(held: Sequence[Held], sheet: Sheet) -> None:
     others = ""
     if len(beyond) > 1:
         others = (
-            f"; the worst of {len(beyond)}, {worst.name} at step {worst.step}, is {number(worst.times)} times its own"
+            f"; the worst of {len(beyond)} errors, of {worst.name} at step {worst.step}, is "
+            f"{number(worst.times)} "
+            "times its bound"
         )
     settle(
         reasons.EXCEEDS_TOLERANCE,
-        f"{first.name} at step {first.step} is off by {number(first.error)}, {number(first.times)} times its bound"
-        f"{others}",
+        f"at step {first.step}, the error of {first.name} is {number(first.error)}, which is {number(first.times)} "
+        f"times its bound{others}",
     )
 
 
 def _require_steps(part: StepMatch, candidate: ArmEvidence, sheet: Sheet) -> None:
     compared, run = [step.step for step in candidate.compared_steps], len(candidate.series.loss)
     if compared != list(range(run)):
-        settle(reasons.EVIDENCE_MISSING, f"of {run} steps those compared are {len(compared)}, or not in their order")
+        settle(
+            reasons.EVIDENCE_MISSING,
+            f"{len(compared)} of {run} steps were compared, but all must be compared in their order",
+        )
     require_steps(run, part.steps, sheet)

@@ -89,7 +89,7 @@ class TrajectoryMatch(Bounded):
     parameter_dtypes: ParameterDtypes | None = None
     """The data types of the arms' trainable parameters, if they differ. Starts then count as equal if they are equal
     after rounding to the coarser type. Frozen tensors are not compared, but must not change during training."""
-    switched_on: Annotated[bool, NoDemand("unmet leaves the claim undecided")] = False
+    switched_on: Annotated[bool, NoDemand("if it is not met, the claim stays undecided")] = False
     """True if the candidate's step must differ from the baseline's: in its operators, in types, shapes or strides of
     their inputs, or in any bit. If it does not, the claim is undecided (`optimization_off`)."""
     guards: Guards
@@ -112,24 +112,24 @@ class TrajectoryMatch(Bounded):
     def contradictions(self) -> Iterator[Problem]:
         yield from self._noise_contradictions()
         if self.equality == "bitwise" and (self.precisions or self.parameter_dtypes):
-            rule = "arms of two precisions are compared within a bound"
+            rule = "arms of two precisions can be compared only within a bound"
             yield Problem(("equality",), rule, "`bitwise`", "say `within`")
         if (
             self.ends is not None
             and self.equality != "noise"
             and (self.equality == "bitwise" or self.compare == "first")
         ):
-            rule = "`ends` is for arms that train on within a bound"
+            rule = "`ends` is only for arms that are compared at every step within a bound"
             got = (
                 "`bitwise`, which compares every bit of the ends" if self.equality == "bitwise" else "`compare: first`"
             )
             yield Problem(("ends",), rule, got, "leave `ends` out")
         if self.precisions is not None and self.precisions.candidate == self.precisions.baseline:
-            rule = "`precisions` are two different ones"
+            rule = "`precisions` must be two different precisions"
             yield Problem(("precisions",), rule, f"`{self.precisions.candidate}` for both")
         types = self.parameter_dtypes
         if types is not None and _FINENESS[types.candidate] == _FINENESS[types.baseline]:
-            rule = "of `parameter_dtypes` one holds all values of the other"
+            rule = "one of the two `parameter_dtypes` must represent all values of the other"
             found = f"`{types.candidate}` and `{types.baseline}`"
             yield Problem(("parameter_dtypes",), rule, found, "name float32 or float64 as one of them")
 
@@ -137,15 +137,15 @@ class TrajectoryMatch(Bounded):
         """Yield a problem for each setting that contradicts `equality: noise`, by which only repeated runs decide."""
         if self.equality != "noise":
             if self.runs is not None:
-                yield Problem(("runs",), "`runs` is for `equality: noise`", str(self.runs), "leave `runs` out")
+                yield Problem(("runs",), "`runs` is only for `equality: noise`", str(self.runs), "leave `runs` out")
             return
         bounding = ("max_abs_difference", "max_relative_difference", "ends", "precisions", "parameter_dtypes")
         for name in bounding:
             if getattr(self, name) is not None:
-                rule = f"`{name}` is for arms that are compared within a bound"
-                yield Problem((name,), rule, "`noise`", f"leave `{name}` out, or say `equality: within`")
+                rule = f"`{name}` is only for arms that are compared within a bound"
+                yield Problem((name,), rule, "`noise`", f"leave `{name}` out, or write `equality: within`")
         if self.compare != "every":
-            rule = "under `noise` every step, the gradients and the ends are compared"
+            rule = "under `noise`, every step, the gradients and the ends must be compared"
             yield Problem(("compare",), rule, f"`{self.compare}`", "leave `compare` out")
 
     def gradients(self) -> GradientDemand | None:
@@ -240,4 +240,7 @@ class RunsDiffer(Judged):
     def beyond(self, steps: int) -> Iterator[tuple[tuple[str | int, ...], str]]:
         yield from super().beyond(steps)
         if self.losses_from >= steps:
-            yield ("losses_from",), f"`losses_from` ({self.losses_from}) is one of the workload's steps, from 0"
+            yield (
+                ("losses_from",),
+                f"`losses_from` ({self.losses_from}) must be one of the workload's steps, counted from 0",
+            )

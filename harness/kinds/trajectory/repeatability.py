@@ -107,7 +107,7 @@ def judge(part: Repeatability, context: Context, sheet: Sheet) -> Judgement:
         for name, execution in list(named.items())[1:]:
             require_distance(name, execution, executions[0])
         ends = distance(executions[worst + 1], executions[0])
-    how = "equal in bits" if part.equality == "bitwise" else f"within {number(found[worst].largest)} of the first"
+    how = "equal in bits" if part.equality == "bitwise" else f"within {number(found[worst].largest)} of the first run"
     return comparison.held(
         f"{len(executions)} runs of {part.candidate} are {how} at all {found[worst].steps} steps{ends}"
     )
@@ -153,8 +153,8 @@ def judge_differing(part: RunsDiffer, context: Context, sheet: Sheet) -> Judgeme
     if not sheet.meets("losses_equal", len(later), "none", noun="steps have equal losses", of=of):
         settle(
             reasons.LOSSES_EQUAL,
-            f"the losses of {names} are equal in bits at {len(later)} of the steps from "
-            f"{part.losses_from} on, first at step {later[0]}",
+            f"the losses of {names} are equal in bits at {len(later)} of the steps from {part.losses_from} on, first "
+            f"at step {later[0]}",
         )
     same = int(same_batch.sum())
     if part.batches and not sheet.meets("batches_equal", same, "none", noun="steps read the same batch", of=steps):
@@ -166,5 +166,5 @@ def judge_differing(part: RunsDiffer, context: Context, sheet: Sheet) -> Judgeme
         settle(reasons.START_EQUAL, f"{names} start from equal trainable parameters")
     comparison.end(group)
     beside = [what for what, demanded in (("batches", part.batches), ("starts", part.start)) if demanded]
-    also = f", and so do their {' and '.join(beside)}" if beside else ""
+    also = f", and their {' and '.join(beside)} differ, too" if beside else ""
     return comparison.held(f"the losses of {names} differ in bits at every step from {part.losses_from} on{also}")

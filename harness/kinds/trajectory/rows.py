@@ -5,7 +5,7 @@ from __future__ import annotations
 from harness.kinds.checks import CONTROL, MISSING_RUN, NO_GUARDS, NO_STEPS
 from harness.kinds.kind import Kind
 
-_NOISE = "The baseline's second run shows its noise, and no claim says how that run ends."
+_NOISE = "The baseline's second run shows the baseline's noise, and no claim says how that run ends."
 
 ROWS = (
     Kind(

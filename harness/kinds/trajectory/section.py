@@ -64,8 +64,8 @@ def section(view: ReportView) -> Section | None:
     if not parts_shown:
         return None
     lead = (
-        "Loss of every arm by training step; the curves stand in the cards of the claims that compare them. "
-        "The noise floor is the largest difference between two runs of the same baseline."
+        "Loss of every arm by training step. The cards of the claims that compare the losses show the curves. The "
+        "noise floor is the largest difference between two runs of the same baseline."
     )
     return Section(ANCHOR, "Trajectories", lead, parts_shown)
 
@@ -131,7 +131,7 @@ def _part(title: str, run: RunEvidence, seen: Seen) -> Part:
         "tolerance",
     ]
     part.tables.extend([_courses(curves)] + ([table("Differences", columns, rows)] if rows else []))
-    part.text.extend(f"Text trained on, by digest: {line(digest, 80)}." for digest in _text_digests(run))
+    part.text.extend(f"Text that the arms trained on, by digest: {line(digest, 80)}." for digest in _text_digests(run))
     return part
 
 
@@ -146,7 +146,7 @@ def _compared(part: Part, item: Comparison) -> Iterator[list[object]]:
     for bound in sorted(item.relative):
         apart = number(found.largest_relative)
         allowed = f"{bound:g} times are allowed"
-        part.text.append(f"{line(name)}: apart by at most {apart} times the baseline's value; {allowed}.")
+        part.text.append(f"{line(name)}: differs by at most {apart} times the baseline's value; {allowed}.")
     floor = max((each.largest for each in pair.repeated()), default=None)
     floor = floor if floor is not None and math.isfinite(floor) else None
     if first is not None and len(values) > 1:  # for a single step the table is enough
@@ -166,7 +166,7 @@ def _steps(pair: Compared) -> str:
         return f"the {pair.compare} step"
     both = several(min(ours, theirs), "step")
     if ours != theirs:
-        return f"the {both} that both have, of {ours:,} and {theirs:,}"
+        return f"the {both} that both arms have, of {ours:,} and {theirs:,}"
     return f"all {both}" if ours != 1 else both
 
 

@@ -94,7 +94,7 @@ def judge(part: TrajectoryMatch, context: Context, sheet: Sheet) -> Judgement:
     if any(each.first_exceeding is not None for each in repeats):
         settle(
             reasons.NOISE_ABOVE_TOLERANCE,
-            f"{theirs} differs from its own repetition by {number(noise)}, more than the tolerance {bounds}",
+            f"{theirs} differs from its own repetition by {number(noise)}, which is more than the tolerance {bounds}",
         )
     in_noise = _in_noise(noise, found.largest)
     require_equal(found, part.equality, bounds, f"{ours} and {theirs}", sheet, in_noise, part.metric)
@@ -120,9 +120,9 @@ def judge(part: TrajectoryMatch, context: Context, sheet: Sheet) -> Judgement:
             sheet.leave_open(
                 reasons.ENDS_UNDECIDED,
                 f"a rounding at the start moves the {called(part.metric)} of {part.ends.control} so far from {theirs} "
-                "that none of any size could be told",
+                "that a fault of any size could not be told from rounding",
             )
-        how += f", at {counted(found.as_rounding, 'step')} no further than rounding alone may take them,"
+        how += f", at {counted(found.as_rounding, 'step')} by no more than rounding alone explains,"
     return comparison.held(f"the {called(part.metric)} of {ours} and {theirs} {how} {where}{ends}{excused}{same}")
 
 
@@ -171,7 +171,7 @@ def _judge_by_noise(part: TrajectoryMatch, context: Context, sheet: Sheet) -> Ju
     require_equal_clips(ours, candidate, theirs, baseline, sheet)
     hidden = require_decided(part, seen, candidates, baselines, run)
     return comparison.held(
-        f"{len(candidates)} runs of {ours} and of {theirs} differ as those of either arm do, in the "
+        f"{len(candidates)} runs of {ours} and of {theirs} differ by no more than runs of one arm do, in the "
         f"{called(part.metric)} of all {found.steps} steps{hidden}"
     )
 
@@ -183,7 +183,7 @@ def require_precisions(part: TrajectoryMatch | NotWorse, candidate: ArmEvidence,
     for demanded, execution in ((part.precisions.candidate, candidate), (part.precisions.baseline, baseline)):
         found = execution.start.facts.get("dtype", "a type that it does not state")
         if found != demanded:
-            settle(reasons.VACUOUS_PRECISION, f"{execution.start.arm} computes in {found}, and {demanded} is demanded")
+            settle(reasons.VACUOUS_PRECISION, f"{execution.start.arm} computes in {found}, but {demanded} is required")
 
 
 def require_parameter_dtypes(part: TrajectoryMatch, candidate: ArmEvidence, baseline: ArmEvidence) -> None:
@@ -198,7 +198,8 @@ def require_parameter_dtypes(part: TrajectoryMatch, candidate: ArmEvidence, base
         if found != [demanded]:
             settle(
                 reasons.VACUOUS_PARAMETER_DTYPE,
-                f"the trainable parameters of {arm} are {some(found) or 'none'}, and {demanded} is demanded",
+                f"the data types of the trainable parameters of {arm} are {some(found) or 'none'}, but {demanded} is "
+                "required",
             )
 
 
@@ -218,7 +219,7 @@ def _note_noise(sheet: Sheet, noise: float, largest: float, metric: str) -> None
 def _in_noise(noise: float, largest: float) -> str:
     if noise == 0:
         return "; the baseline repeats itself exactly"
-    return f"; {number(multiple_of(largest, noise))} times the noise floor of {number(noise)}"
+    return f"; this is {number(multiple_of(largest, noise))} times the noise floor of {number(noise)}"
 
 
 def _note_ends(sheet: Sheet, candidate: ArmEvidence, baseline: ArmEvidence, metric: str) -> None:
@@ -241,12 +242,16 @@ def note_same_step(
     if part.switched_on and equal and (None in (ours, theirs) or ours == theirs):
         sheet.leave_open(
             reasons.OPTIMIZATION_OFF,
-            f"the optimization is not on, as far as was seen: {part.candidate} and {part.baseline} run {SAME}. Where "
-            "it changes neither, a claim of speed or memory shows what it gains, and `switched_on` can go",
+            f"the optimization seems to have no effect: {part.candidate} and {part.baseline} run {SAME}. If it is "
+            "meant to change neither, claim its gain in speed or memory instead and remove `switched_on`",
         )
     arms = context.contract.arms
     differs = arms[part.candidate].settings() != arms[part.baseline].settings()
-    return f"; nothing tells them apart: {SAME}" if differs and equal and ours is not None and ours == theirs else ""
+    return (
+        f"; the harness sees no difference between the arms: {SAME}"
+        if differs and equal and ours is not None and ours == theirs
+        else ""
+    )
 
 
 def _equal_bits(candidate: ArmEvidence, baseline: ArmEvidence) -> bool:
@@ -272,7 +277,7 @@ def require_equal_clips(ours: str, candidate: ArmEvidence, theirs: str, baseline
         sheet.figure("clip_without_effect", f"{name}: {clip.operator}")
         sheet.leave_open(
             reasons.CLIP_UNSEEN,
-            f"{name} clips its gradients (`{clip.operator}`), and no gradient reached the limit in the watched steps; "
-            f"{without[0]} does not clip, and the comparison cannot show whether it should. Lower the limit in both "
-            "arms, or give them batches whose gradients reach it",
+            f"{name} clips its gradients (`{clip.operator}`), but no gradient reached the limit in the watched steps; "
+            f"{without[0]} does not clip, so the comparison cannot show whether it should. Lower the limit in both "
+            "arms, or use batches whose gradients reach the limit",
         )

@@ -156,4 +156,4 @@ class CapturedStep:
                 self._loss = self._loss if loss is None else loss.detach()
             self._graphs[label] = graph
         if self._loss is None:
-            raise TypeError("no body returned the loss")
+            raise TypeError("the captured step returned no loss")

@@ -93,10 +93,10 @@ def _require_none(error: BaseException | None, earlier: int) -> None:
     if places:
         more = f" and {len(places) - _SHOWN} more" if len(places) > _SHOWN else ""
         raise FakeTensorsLeftError(
-            "a trial on tensors without values must leave none of them behind",
+            "a trial on tensors without values must leave none of these tensors behind",
             got=f"tensors without values in {', '.join(places[:_SHOWN])}{more}",
-            remedy="keep what a step changes where the harness finds it: in what the step closes over, on the model, "
-            "the optimizer, the trainer or its callbacks",
+            remedy="keep the state that a step changes where the harness finds it: in variables that the step closes "
+            "over, or on the model, the optimizer, the trainer or its callbacks",
         ) from error
 
 

@@ -308,7 +308,10 @@ class _Recording(Observer):
                 continue
             dtype, number = place
             if dtype != tensor.dtype:
-                raise RuntimeError("a value of the step is seen as another type by no operation")
+                raise RuntimeError(
+                    "a tensor shares memory with a value of the step, but has another data type, and no operation of "
+                    "the step created it"
+                )
             shape = [list(tensor.shape), list(tensor.stride()), tensor.storage_offset()]
             view = [_Result(number), *shape]
             self.operations.append(_Operation(_VIEW, view, {}, [(0, self.places)], [], torch.is_grad_enabled()))

@@ -349,15 +349,16 @@ class OptimizerState(Place):
                 "a captured optimizer must have its state before the first step",
                 where=type(self.owner).__name__,
                 got=f"state {str(key[0] if key[1] is _WHOLE else key[1])!r} created lazily, {_described(numbers)}",
-                remedy=f"{WARM_STEPS}; or keep it in a tensor: a captured step reads no Python number anew"
+                remedy=f"{WARM_STEPS}; or keep the number in a tensor, because a captured step never reads a new "
+                "Python number"
                 if numbers
-                else f"{WARM_STEPS}; or create the optimizer's state when building the trainer, and change it in place",
+                else f"{WARM_STEPS}; or create the optimizer's state when the trainer is built, and change it in place",
             )
 
 
 def _described(numbers: list[Any]) -> str:
     kinds = ", ".join(sorted({type(each).__name__ for each in numbers}))
-    return f"of what is no tensor: {kinds}" if numbers else "with an unknown first value"
+    return f"with values that are not tensors: {kinds}" if numbers else "with an unknown first value"
 
 
 def contents(cell: CellType) -> Any:

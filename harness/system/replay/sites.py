@@ -107,7 +107,8 @@ def made_to_wait(error: BaseException) -> str:
     if able:
         return f"; make {name} with {able[0]}"
     return (
-        f"; {name} has no form that reads nothing: no capture holds it; train by another optimizer, or claim no capture"
+        f"; {name} has no form without host reads, so no capture can hold it; train with another optimizer, or "
+        "claim no capture"
     )
 
 

@@ -142,8 +142,8 @@ class StateGuard:
                 raise StateError(
                     "a captured step must have its state before the first step",
                     where=path,
-                    got="a tensor created lazily of other tensors, and changed by the steps that follow",
-                    remedy=f"{WARM_STEPS}; or create it when building the trainer",
+                    got="a tensor that a step computes from other tensors, and that later steps change",
+                    remedy=f"{WARM_STEPS}; or create the tensor when the trainer is built",
                 )
         return {id(tensor) for _, tensor in stay}
 

@@ -34,8 +34,8 @@ from harness.system.users_code import text_of
 
 # Matches torch's error if a real tensor is assigned the memory of a tensor without values (device "meta").
 _ON_META = re.compile(r"type '?meta\b|two devices, .*\bmeta\b")
-OF_THE_CAPTURE = "bound anew: each replay reads the tensor of the capture"
-_ASSIGNED_MEMORY = "change tensors in place, with `copy_`: no replay repeats what is assigned to their `.data`"
+OF_THE_CAPTURE = "replaced by another tensor: each replay reads the tensor of the capture"
+_ASSIGNED_MEMORY = "change tensors in place, with `copy_`, because no replay repeats an assignment to their `.data`"
 Body = Callable[[], Tensor]
 Result = TypeVar("Result")
 
@@ -159,10 +159,11 @@ class TracedStep:
         spread = [name for name, tensor in named.values() if is_distributed(tensor)]
         if spread:
             raise NotTraceableError(
-                "a recorded step works on tensors that one rank holds whole",
+                "a recorded step must work on tensors that one rank holds whole",
                 where=spread[0],
                 got=f"{len(spread)} tensors that ranks share (DTensor)",
-                remedy="leave it uncaptured here: what it is gathered into is nothing that a recording sees",
+                remedy="leave the step uncaptured on this machine, because a recording does not see the gathered "
+                "tensors",
             )
 
     def _require_waits(self, recorded: Operations) -> None:
@@ -170,9 +171,10 @@ class TracedStep:
         unawaited = sorted(name for name in recorded.names() if name.startswith("c10d."))
         if unawaited:
             raise NotTraceableError(
-                "a recorded step waits for its collectives by operators",
-                got=f"{', '.join(unawaited)}, for which Python waits",
-                remedy="call those of `torch.distributed._functional_collectives`, or capture it on GPUs",
+                "a recorded step must wait for its collectives by operators",
+                got=f"{', '.join(unawaited)}, which Python waits for",
+                remedy="call the collectives of `torch.distributed._functional_collectives`, or capture the step on "
+                "GPUs",
             )
 
     def _registered(self) -> list[tuple[str, Tensor]]:

@@ -126,7 +126,7 @@ def test_a_system_in_site_packages_has_no_commit_and_is_refused(repository: User
     packages.mkdir(parents=True)
     (packages / "bought.py").touch()
     sys.path.insert(0, str(packages))
-    assert f"its module in {packages}, which no commit holds" in refusal("main", "bought:System")
+    assert f"a module in {packages}, which belongs to no commit" in refusal("main", "bought:System")
 
 
 def test_systems_of_two_repositories_are_refused_with_a_baseline(repository: UserRepository, tmp_path: Path) -> None:

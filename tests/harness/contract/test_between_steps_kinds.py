@@ -36,14 +36,14 @@ def test_the_uninterrupted_arm_of_a_resume_claim_defaults_to_the_candidate() -> 
     ("changes", "broken"),
     [
         ({}, []),
-        ({"save_at": 10}, [(("save_at",), "`save_at` (10) leaves at least one of the workload's steps")]),
-        ({"steps": 5}, [(("steps",), "`steps` (5) is within the 4 steps after `save_at`")]),
+        ({"save_at": 10}, [(("save_at",), "`save_at` (10) must leave at least one of the workload's steps")]),
+        ({"steps": 5}, [(("steps",), "`steps` (5) must be at most 4, the number of steps after `save_at`")]),
         ({"save_at": [3, 6]}, []),
-        ({"save_at": [3, 10]}, [(("save_at",), "`save_at` (10) leaves at least one of the workload's steps")]),
-        ({"save_at": [3, 7]}, [(("steps",), "`steps` (4) is within the 3 steps after `save_at`")]),
+        ({"save_at": [3, 10]}, [(("save_at",), "`save_at` (10) must leave at least one of the workload's steps")]),
+        ({"save_at": [3, 7]}, [(("steps",), "`steps` (4) must be at most 3, the number of steps after `save_at`")]),
         (
             {"steps_before_load": 11},
-            [(("steps_before_load",), "`steps_before_load` (11) is within the workload's steps")],
+            [(("steps_before_load",), "`steps_before_load` (11) must not exceed the workload's steps")],
         ),
     ],
 )
@@ -76,8 +76,16 @@ def test_a_resume_claim_demands_either_equal_bits_or_its_bound() -> None:
     ("changes", "broken"),
     [
         ({}, []),
-        ({"evaluations": 4}, [(("evaluations",), "`evaluations` (4) is within the 3 that there are")]),
-        ({"steps": 11}, [(("steps",), "`steps` (11) is within the workload's steps")]),
+        (
+            {"evaluations": 4},
+            [
+                (
+                    ("evaluations",),
+                    "`evaluations` (4) must be at most 3, the number of evaluations in the workload's steps",
+                )
+            ],
+        ),
+        ({"steps": 11}, [(("steps",), "`steps` (11) must not exceed the workload's steps")]),
     ],
 )
 def test_evaluations_must_fit_into_the_steps_of_the_workload(changes: dict[str, Any], broken: list[Any]) -> None:

@@ -80,12 +80,12 @@ def test_a_judgement_resolved_for_a_machine_has_no_conditional_bounds(toy: Toy) 
         ("gpu: H100", "20:105: the key 'value' is required; add it"),
         (
             "value: 1",
-            "20:105: a case has a condition: `workload`, `gpu`, `capability`, `capability_at_least` or `dtype`",
+            "20:105: a case must have a condition: `workload`, `gpu`, `capability`, `capability_at_least` or `dtype`",
         ),
         ("capability: 9.0, value: 1", "20:118: 'capability' must be a valid string; found 9.0"),
         (
             'capability: "9.0", capability_at_least: "8.0", value: 1',
-            "20:118: say either `capability` or `capability_at_least`",
+            "20:118: give either `capability` or `capability_at_least`",
         ),
         (
             "dtype: flaot32, value: 1",
@@ -97,7 +97,10 @@ def test_a_judgement_resolved_for_a_machine_has_no_conditional_bounds(toy: Toy) 
         ),
         (
             "workload: smal, value: 1",
-            "20:116: a case's `workload` is one of its claim; found 'smal'; did you mean 'small'?",
+            (
+                "20:116: the `workload` of a case must be one of the claim's workloads; found 'smal'; did you mean "
+                "'small'?"
+            ),
         ),
     ],
 )
@@ -144,7 +147,7 @@ def test_two_invalid_values_of_a_conditional_bound_give_two_errors(toy: Toy) -> 
 )
 def test_a_conditional_case_hidden_by_an_earlier_case_is_refused(toy: Toy, cases: list[str], shadowed: str) -> None:
     message = refusal(bounded(toy, *cases))
-    assert "a case can win; found an earlier case that holds wherever this one does" in message
+    assert "a case must be able to apply; found an earlier case that applies wherever this case does" in message
     assert f"{shadowed})" in message
 
 
@@ -158,8 +161,8 @@ def test_a_case_value_is_checked_only_against_the_workloads_it_applies_to(toy: T
     assert decided(bounded(toy, "workload: long, value: 20", otherwise="10", field=field), "guards.steps") == 10
     message = refusal(bounded(toy, "gpu: H100, value: 20", otherwise="10", field=field))
     assert message.endswith(
-        "`guards.steps` (20) is within the workload's steps; found workload 'small' has 10 steps; "
-        "lower it, or give the workload more steps"
+        "`guards.steps` (20) must not exceed the workload's steps; found workload 'small' has 10 steps; "
+        "lower the number, or give the workload more steps"
     )
 
 
@@ -171,7 +174,7 @@ def test_two_conditional_bounds_contradict_each_other_on_the_same_gpu(toy: Toy) 
     )
     assert load_contract(toy(claim=claim.replace("MOST", "900"))).contract.id == "toy-v1"
     message = refusal(toy(claim=claim.replace("MOST", "400")))
-    assert message == "29:64: `nodes_at_most` is not below `nodes_at_least`; found 400 < 500"
+    assert message == "29:64: `nodes_at_most` must not be below `nodes_at_least`; found 400 < 500"
 
 
 @pytest.mark.parametrize(
@@ -199,7 +202,7 @@ def test_too_many_combined_conditions_of_a_claim_are_one_error(toy: Toy) -> None
             f'{{gpu: {field}{n}, capability: "{n + 1}.0", dtype: {DTYPES[n % 10]}, value: 9}}' for n in range(15)
         )
         claim += f"    {field}: {{otherwise: 9, cases: [{cases}]}}\n"
-    assert "the conditions of a claim tell at most 20000 situations apart" in refusal(toy(claim=claim))
+    assert "the conditions of a claim must distinguish at most 20000 situations" in refusal(toy(claim=claim))
 
 
 def test_explain_lists_every_case_of_a_conditional_bound(toy: Toy) -> None:

@@ -63,7 +63,7 @@ def test_contract_copies_in_a_run_directory_are_skipped_and_the_directory_is_nam
     assert (found.contracts, found.waivers, found.hidden, found.shared) == ([first], [], [], [])
     assert [loaded.path for loaded in load_contracts([tmp_path / "all"])] == [first]
     [line] = folders_read([tmp_path / "all"])
-    assert line.endswith(f"; run directories, not entered: {run}")
+    assert line.endswith(f"; run directories, which were not searched: {run}")
 
 
 def test_run_directories_are_recognized_by_the_file_names_of_the_layout() -> None:
@@ -121,7 +121,9 @@ def test_contracts_behind_a_folder_link_are_read_too(add: Callable[[str], Path],
 def test_yaml_that_is_not_a_contract_has_a_remedy(add: Callable[[str], Path], tmp_path: Path, text: str) -> None:
     add("first.yaml")
     add("sub/other.yml").write_text(text)
-    with pytest.raises(ContractErrors, match="a file that is no contract lies in another folder, or in a hidden one"):
+    with pytest.raises(
+        ContractErrors, match="move a file that is not a contract to another folder, or to a hidden one"
+    ):
         load_contracts([tmp_path / "all"])
 
 
@@ -144,5 +146,5 @@ def test_a_folder_that_cannot_be_read_is_an_error(
         return listed(path)
 
     monkeypatch.setattr(Path, "iterdir", refuses)
-    with pytest.raises(ContractError, match="a folder of contracts can be read; found Permission denied"):
+    with pytest.raises(ContractError, match="the folder of contracts must be readable; found Permission denied"):
         load_contracts([tmp_path / "all"])

@@ -64,7 +64,9 @@ def test_a_sound_contract_has_no_findings(toy: Toy) -> None:
         (
             "    falsified_by: [stale_batch, doubled_step, no_steps]\n",
             "",
-            Finding("warning", "toy.yaml:12:9", "claim 'TOY-001' names no fault: nothing shows that it could fail"),
+            Finding(
+                "warning", "toy.yaml:12:9", "claim 'TOY-001' names no fault, so nothing shows that the claim could fail"
+            ),
         ),
         (
             "[stale_batch, doubled",
@@ -119,7 +121,7 @@ def test_a_sound_contract_has_no_findings(toy: Toy) -> None:
             Finding(
                 "error",
                 "toy.yaml:8:19",
-                "'toy.system:Toy' does not know `capture: backward`; it knows: none, step",
+                "'toy.system:Toy' does not support `capture: backward`; it supports: none, step",
             ),
         ),
         (
@@ -128,7 +130,8 @@ def test_a_sound_contract_has_no_findings(toy: Toy) -> None:
             Finding(
                 "warning",
                 "toy.yaml:18:25",
-                "`max_abs_difference: 1e+308` is beyond every number of a float32: write what would be wrong",
+                "`max_abs_difference: 1e+308` is larger than any float32: write a bound that a wrong value could "
+                "exceed",
             ),
         ),
         (
@@ -150,7 +153,7 @@ def test_a_lint_finding_has_its_place_and_message(toy: Toy, old: str, new: str, 
     assert len(findings) == 2  # and the unused arm, wherever it stands now
 
 
-EVERY_RUN = "asks for nothing, since every run meets it: leave it out, or demand more"
+EVERY_RUN = "asks for nothing, because every run meets it: leave it out, or require more"
 
 
 @pytest.mark.parametrize(
@@ -279,7 +282,8 @@ def test_a_plain_arm_that_captures_is_a_warning(toy: Toy, claim: str, field: str
     [finding] = [each for each in lint(load_contract(path), _describe) if "plain" in each.message]
     assert finding.level == "warning"
     assert finding.message == (
-        f"`{field}` is the plain arm, and 'other' says `capture: step`: what both captures do wrong alike shows nowhere"
+        f"`{field}` must be the plain arm, but 'other' has `capture: step`: a fault that both captures share would not "
+        "be noticed"
     )
     line, column = map(int, finding.where.split(":")[1:])
     assert path.read_text().splitlines()[line - 1][column - 1 :].startswith("other")
@@ -329,13 +333,13 @@ def test_all_measurements_of_a_claim_together_have_a_limited_number_of_processes
     toy: Toy, processes: int, measurements: int, together: int | None
 ) -> None:
     claim = THROUGHPUT.format(confidence=0.99, processes=processes) + f"    measurements: {measurements}\n"
-    message = f"{measurements} measurements of {processes} are {together} processes; use at most 64"
+    message = f"{measurements} measurements with {processes} processes each are {together} processes; use at most 64"
     assert _findings(toy(claim=claim)) == ([] if together is None else [Finding("error", "toy.yaml:33:19", message)])
 
 
 def test_a_claim_kind_without_a_judge_is_a_warning(toy: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("harness.lint.has_judge", lambda _: False)
-    message = "judge_missing: nothing judges 'trajectory_match' yet, so 'TOY-001' will be NOT_RUN"
+    message = "judge_missing: no judge is installed for 'trajectory_match', so 'TOY-001' will be NOT_RUN"
     assert _findings(toy()) == [Finding("warning", "toy.yaml:14:11", message)]
 
 

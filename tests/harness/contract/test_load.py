@@ -49,7 +49,7 @@ BAD_VALUES = [
         "capture: steps",
         "8:19: 'capture' must be one of: none, step, backward; found 'steps'; did you mean 'step'?",
     ),
-    ("0.1", ".nan", "18:25: numbers are finite; found .nan"),
+    ("0.1", ".nan", "18:25: numbers must be finite; found .nan"),
     ("0.1", "-1", "18:25: 'max_abs_difference' must be greater than 0; found -1"),
     ("0.1", "'0.1'", "18:25: 'max_abs_difference' must be a valid number; found '0.1'; write `0.1`"),
     ("0.1", "'1_000'", "18:25: 'max_abs_difference' must be a valid number; found '1_000'; write `1000`"),
@@ -64,16 +64,16 @@ BAD_VALUES = [
         "steps: 10}\narms",
         "steps: 10, seed: 12345678901234567890123456}\narms",
         (
-            "6:67: a whole number has at most 64 bits; found 12345678901234567890123456; "
-            "write a smaller one, or a float: `12345678901234567890123456.0`"
+            "6:67: a whole number must have at most 64 bits; found 12345678901234567890123456; "
+            "write a smaller number, or a float: `12345678901234567890123456.0`"
         ),
     ),
     (
         "steps: 10}\narms",
         "steps: 9223372036854775808}\narms",
         (
-            "6:57: a whole number has at most 64 bits; found 9223372036854775808; "
-            "write a smaller one, or a float: `9223372036854775808.0`"
+            "6:57: a whole number must have at most 64 bits; found 9223372036854775808; "
+            "write a smaller number, or a float: `9223372036854775808.0`"
         ),
     ),
     ("kind: trajectory_match", "kind: 3", f"14:11: unknown kind; found 3; use one of: {SORTED}"),
@@ -108,7 +108,8 @@ BAD_VALUES = [
         "schema: contract/v2",
         "schema: contract/v3",
         (
-            "1:9: 'schema' names a known version of the language ('contract/v2', 'contract/v1'); found 'contract/v3'; "
+            "1:9: 'schema' must name a known version of the language ('contract/v2' or 'contract/v1'); found "
+            "'contract/v3'; "
             "write `schema: contract/v2`"
         ),
     ),
@@ -117,7 +118,7 @@ BAD_VALUES = [
         "",
         (
             "1:1: the key 'schema' is required; write `schema: contract/v2`; "
-            "a file that is no contract lies in another folder, or in a hidden one"
+            "move a file that is not a contract to another folder, or to a hidden one"
         ),
     ),
 ]
@@ -167,7 +168,7 @@ def _parts(*parts: str) -> str:
                 "kind: capture, candidate: fast",
                 "kind: host_syncs, candidate: {arm: fast}, control: {arm: waiting, exactly: 1}",
             ),
-            "toy.yaml:29:43: say either `exactly` or `at_most`",
+            "toy.yaml:29:43: give either `exactly` or `at_most`",
         ),
         (
             _claim("capture", "capture: 3", "candidate: fast"),
@@ -179,11 +180,11 @@ def _parts(*parts: str) -> str:
         ),
         (
             _claim("gradient_match", "candidate: fast", "steps: [1]"),
-            "toy.yaml:26:11: gradient_match demands `baseline`, `clipped_norm` or both",
+            "toy.yaml:26:11: gradient_match needs `baseline`, `clipped_norm` or both",
         ),
         (
             _claim("gradient_match", "candidate: fast", "baseline: plain", "steps: [1]"),
-            "toy.yaml:28:15: with a baseline, say `equality` and, for `within`, a bound",
+            "toy.yaml:28:15: a claim with a baseline must have `equality` and, for `within`, a bound",
         ),
         (
             _claim(
@@ -194,7 +195,10 @@ def _parts(*parts: str) -> str:
                 "trajectory: TOY-01",
                 "limits: {sm_clock_spread: 0.06}",
             ),
-            "toy.yaml:31:31: a spread above 0.05 needs `clock_advantage`, how much the clock may favour the winner",
+            (
+                "toy.yaml:31:31: a spread above 0.05 needs `clock_advantage`, the largest share by which the clock may "
+                "favour the winner"
+            ),
         ),
         (
             _ratio("processes: 4"),
@@ -214,19 +218,21 @@ def _parts(*parts: str) -> str:
         ),
         (
             _excusing('{optimizer group0.step: ""}'),
-            "toy.yaml:31:44: 'optimizer group0.step' must be the reason, in words of yours; found ''",
+            "toy.yaml:31:44: 'optimizer group0.step' must be a reason in your own words; found ''",
         ),
         (
             _excusing("{parameters 0.weight: why}"),
             (
-                "toy.yaml:31:21: a name must be a count as a verdict names it, such as `optimizer group0.step`: never "
+                "toy.yaml:31:21: a name must be the name of a count as a verdict names it, such as `optimizer "
+                "group0.step`: never "
                 "a parameter, a buffer, a generator or a moment; found 'parameters 0.weight'"
             ),
         ),
         (
             _excusing("{optimizer 0.weight.exp_avg: why}"),
             (
-                "toy.yaml:31:21: a name must be a count as a verdict names it, such as `optimizer group0.step`: never "
+                "toy.yaml:31:21: a name must be the name of a count as a verdict names it, such as `optimizer "
+                "group0.step`: never "
                 "a parameter, a buffer, a generator or a moment; found 'optimizer 0.weight.exp_avg'"
             ),
         ),
@@ -239,8 +245,8 @@ def _parts(*parts: str) -> str:
                 "may_end_apart: {optimizer group0.step: why}",
             ),
             (
-                "toy.yaml:30:20: `may_end_apart` is for claims that compare how arms end; "
-                "found `ptx_target` compares no ends; leave `may_end_apart` out"
+                "toy.yaml:30:20: `may_end_apart` is only for claims that compare how arms end; "
+                "found `ptx_target`, which compares no ends; leave `may_end_apart` out"
             ),
         ),
     ],
@@ -269,8 +275,8 @@ def test_a_contract_that_is_not_a_mapping_is_refused(toy: Toy, text: str, got: s
     path = toy()
     path.write_text(text)
     assert _message(path) == (
-        f"toy.yaml:1:1: a contract is a mapping of keys to values; found {got}; "
-        "a file that is no contract lies in another folder, or in a hidden one"
+        f"toy.yaml:1:1: a contract must be a mapping of keys to values; found {got}; "
+        "move a file that is not a contract to another folder, or to a hidden one"
     )
 
 
@@ -310,13 +316,13 @@ def test_contract_errors_of_all_files_are_reported_together(toy: Toy, tmp_path: 
     with pytest.raises(ContractErrors) as error:
         load_contracts([Path("several")])
     assert [str(one) for one in error.value.errors] == [
-        "several/a.yaml:1:1: a contract is not empty; found an empty file",
+        "several/a.yaml:1:1: a contract must not be empty; found an empty file",
         "several/b.yaml:18:25: 'max_abs_difference' must be greater than 0; found -1",
     ]
 
 
 def test_all_missing_contract_paths_are_listed_before_any_file_is_read(toy: Toy) -> None:
-    with pytest.raises(UsageError, match=r"^missing\.yaml, none: a path that is named must exist; found nothing there"):
+    with pytest.raises(UsageError, match=r"^missing\.yaml, none: the path must exist; found nothing there"):
         load_contracts([toy("0.1", "-1"), Path("missing.yaml"), Path("none")])
 
 
@@ -326,7 +332,8 @@ def test_two_contract_files_with_one_id_are_refused(toy: Toy) -> None:
     with pytest.raises(ContractErrors) as error:
         load_contracts([Path("other.yaml"), Path("toy.yaml")])
     assert str(error.value) == (
-        "toy.yaml:2:5: contract ids are unique; found 'toy-v1' again; other.yaml:2:5 has it already: rename one"
+        "toy.yaml:2:5: contract ids must be unique; found 'toy-v1' again; rename one: other.yaml:2:5 already has this "
+        "id"
     )
 
 
@@ -336,7 +343,8 @@ def test_a_directory_without_contracts_is_an_error(tmp_path: Path, monkeypatch: 
     with pytest.raises(ContractErrors) as error:
         load_contracts([Path("empty")])
     assert str(error.value) == (
-        "empty: a folder holds contracts (every .yaml and .yml in it at any depth, but hidden ones, shared files and "
+        "empty: a folder must hold contracts (every .yaml and .yml file in it at any depth, except hidden ones, shared "
+        "files and "
         "waivers.yaml); "
         "found none"
     )

@@ -44,7 +44,9 @@ def long(**changes: Any) -> LongReplay:
 
 @pytest.mark.parametrize("bounds", [{"at_most_gib": None}, {"at_most_ratio": 1.5}])
 def test_a_peak_with_no_bound_or_two_bounds_is_refused(bounds: dict[str, Any]) -> None:
-    with pytest.raises(ValidationError, match="say either `at_most_gib` or `at_most_ratio`; for both, make two claims"):
+    with pytest.raises(
+        ValidationError, match="give either `at_most_gib` or `at_most_ratio`; for both bounds, make two claims"
+    ):
         peak(**bounds)
 
 
@@ -95,7 +97,9 @@ def test_too_few_blocks_to_show_a_slowdown_are_a_finding() -> None:
     assert list(long(slowdown_at_most=0.1).undecidable()) == []
     assert list(long(every=13).undecidable()) == []  # time is not judged
     [problem] = long(slowdown_at_most=0.1, every=12).undecidable()
-    assert problem.rule.startswith("29 blocks of 12 steps after the first 4 cannot show whether steps become slower")
+    assert problem.rule.startswith(
+        "29 blocks of 12 steps after the first 4 blocks cannot show whether steps become slower"
+    )
 
 
 def test_a_long_replay_requires_a_block_after_the_warm_up() -> None:

@@ -63,8 +63,8 @@ def test_a_not_worse_claim_demands_only_the_bounds_that_it_states() -> None:
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"margin": None}, "(): say `margin` or `relative_margin`, one of the two"),
-        ({"relative_margin": 0.1}, "(): say `margin` or `relative_margin`, one of the two"),
+        ({"margin": None}, "(): give either `margin` or `relative_margin`"),
+        ({"relative_margin": 0.1}, "(): give either `margin` or `relative_margin`"),
         ({"margin": 0.0}, "('margin',): Input should be greater than 0"),
         ({"seeds": [0, 1, 2, 3]}, "('seeds',): List should have at least 5 items after validation, not 4"),
         ({"confidence": 0.9}, "('confidence',): Input should be greater than or equal to 0.95"),
@@ -81,7 +81,7 @@ def test_seeds_and_precisions_of_a_not_worse_claim_are_distinct() -> None:
     found = list(claim(seeds=[0, 1, 2, 3, 3], precisions=same).contradictions())
     assert [(problem.path, problem.rule) for problem in found] == [
         (("seeds",), "`seeds` are distinct"),
-        (("precisions",), "`precisions` are two different ones"),
+        (("precisions",), "`precisions` must be two different precisions"),
     ]
 
 
@@ -89,8 +89,8 @@ def test_too_few_seeds_for_the_confidence_are_a_finding() -> None:
     [problem] = claim(confidence=0.99).undecidable()
     assert problem.path == ("seeds",)
     assert problem.rule == (
-        "5 seeds cannot reach a verdict: unanimity of 5 has a chance of 0.0312, above 1 - confidence = 0.01; "
-        "use at least 7"
+        "5 seeds cannot reach a verdict: even if all 5 seeds agree, chance explains it with a probability of 0.0312, "
+        "above 1 - confidence = 0.01; use at least 7"
     )
     assert list(claim(confidence=0.99, seeds=list(range(7))).undecidable()) == []
 
@@ -117,7 +117,7 @@ REPEATED = {name: value for name, value in TRAJECTORY.items() if name != "baseli
     ],
 )
 def test_a_comparison_has_a_bound(model: Any, given: dict[str, Any]) -> None:
-    assert refusal(model, given) == "(): say `max_abs_difference`, `max_relative_difference` or both"
+    assert refusal(model, given) == "(): give `max_abs_difference`, `max_relative_difference` or both"
 
 
 def test_a_fault_that_names_an_exceeded_bound_breaks_that_bound_of_two() -> None:

@@ -73,7 +73,8 @@ def test_a_number_that_yaml_1_1_reads_as_text_is_refused(toy: Toy) -> None:
     with pytest.raises(ContractError) as error:
         load_contract(toy("0.1", "1e-5"))
     assert str(error.value) == (
-        "toy.yaml:18:25: every YAML reader reads a value alike; found `1e-5`, which YAML 1.1 reads otherwise; "
+        "toy.yaml:18:25: a value must mean the same to every YAML reader; found `1e-5`, which YAML 1.1 reads "
+        "differently; "
         "write `1.0e-5`"
     )
 
@@ -81,8 +82,8 @@ def test_a_number_that_yaml_1_1_reads_as_text_is_refused(toy: Toy) -> None:
 @pytest.mark.parametrize(
     ("text", "remedy"),
     [
-        ("1_000", '`1000`, or `"1_000"` where it is a text'),
-        ("-1_000.5", '`-1000.5`, or `"-1_000.5"` where it is a text'),
+        ("1_000", '`1000`, or `"1_000"` for a text'),
+        ("-1_000.5", '`-1000.5`, or `"-1_000.5"` for a text'),
         ("1:30", '`"1:30"`'),
         ("2026-01-01", '`"2026-01-01"`'),
     ],
@@ -90,13 +91,13 @@ def test_a_number_that_yaml_1_1_reads_as_text_is_refused(toy: Toy) -> None:
 def test_a_number_with_underscores_is_refused_with_a_portable_spelling(toy: Toy, text: str, remedy: str) -> None:
     with pytest.raises(ContractError) as error:
         load_contract(toy("0.1", text))
-    assert str(error.value).endswith(f"found `{text}`, which YAML 1.1 reads otherwise; write {remedy}")
+    assert str(error.value).endswith(f"found `{text}`, which YAML 1.1 reads differently; write {remedy}")
 
 
 def test_the_version_1_key_on_is_refused_with_its_replacement(toy: Toy) -> None:
     with pytest.raises(ContractError) as error:
         load_contract(toy("judged_on:", "on:"))
-    assert str(error.value).endswith("found `on`, which YAML 1.1 reads otherwise; write `judged_on`")
+    assert str(error.value).endswith("found `on`, which YAML 1.1 reads differently; write `judged_on`")
 
 
 def test_a_quoted_version_1_key_is_unknown(toy: Toy) -> None:

@@ -52,7 +52,7 @@ def test_consistent_ranks_claims_have_no_problem() -> None:
 
 
 def test_a_ranks_match_claim_must_state_how_end_states_are_compared() -> None:
-    with pytest.raises(ValidationError, match="say `max_end_difference` or `ends`, `in_turn`, or"):
+    with pytest.raises(ValidationError, match="give `max_end_difference`, `ends` or `in_turn`; "):
         make_contract(MATCH | {"max_end_difference": None}, arms=ARMS)
     with pytest.raises(ValidationError, match="leave `max_end_difference` out"):
         make_contract(MATCH | {"ends": {"control": "again", "at_most": 0.01}}, arms=ARMS)
@@ -61,29 +61,29 @@ def test_a_ranks_match_claim_must_state_how_end_states_are_compared() -> None:
 @pytest.mark.parametrize(
     ("claim", "rule", "got"),
     [
-        (AGREE | {"candidate": "one"}, "a claim about ranks is about an arm with several", "'one' has 1"),
-        (MATCH | {"in_turn": "too"}, "ranks are compared with one process", "'too' has 2"),
-        (MATCH | {"in_turn": "one"}, "an arm is not compared with itself", "'one' as `baseline` and as `in_turn`"),
+        (AGREE | {"candidate": "one"}, "a claim about ranks needs an arm with several ranks", "'one' has 1"),
+        (MATCH | {"in_turn": "too"}, "ranks must be compared with one process", "'too' has 2"),
+        (MATCH | {"in_turn": "one"}, "an arm must not be compared with itself", "'one' as `baseline` and as `in_turn`"),
         (
             NEAR | {"ends": {"control": "alone", "at_most": 0.01}},
-            "the control of `ends` has the baseline's settings",
-            "'alone' has others than 'one'",
+            "the control of `ends` must have the baseline's settings",
+            "'alone', whose settings differ from those of 'one'",
         ),
         (
             MATCH | {"candidate": "four", "in_turn": "alone"},
-            "`in_turn` compares the bits of two ranks that read two shares",
+            "`in_turn` compares bits, so the candidate must have two ranks that read two shares",
             "4 ranks with 4 shares",
         ),
-        (MATCH | {"baseline": "too"}, "ranks are compared with one process", "'too' has 2"),
+        (MATCH | {"baseline": "too"}, "ranks must be compared with one process", "'too' has 2"),
         (
             EQUAL | {"baseline": "one"},
-            "arms that are compared rank by rank have as many ranks",
-            "'one' has 1, the candidate 2",
+            "arms that are compared rank by rank must have equal numbers of ranks",
+            "1 in 'one' and 2 in the candidate",
         ),
         (
             AGREE | {"candidate": "three"},
-            "ranks take equal shares of a batch",
-            "'three' has 3 ranks, and workload 'w' batches of 4",
+            "ranks must take equal shares of a batch",
+            "3 ranks in 'three' and batches of 4 in workload 'w'",
         ),
     ],
 )
@@ -101,5 +101,5 @@ def test_model_parallel_ranks_share_one_part_of_the_batch() -> None:
     arms = ARMS | {"two": {"ranks": 6, "model_parallel": 2}}
     workloads = {"w": {"model": "m", "batch_size": 3, "seq_len": 4, "steps": 3}}
     assert [*problems(make_contract(AGREE, arms=arms, workloads=workloads))] == []
-    with pytest.raises(ValidationError, match="3 ranks are no multiple of 2"):
+    with pytest.raises(ValidationError, match=r"`ranks` \(3\) must be a multiple of `model_parallel` \(2\)"):
         make_contract(AGREE, arms=ARMS | {"two": {"ranks": 3, "model_parallel": 2}})

@@ -23,8 +23,9 @@ MATCHED = ("candidate: fast", "baseline: plain", "max_abs_difference: 1", "guard
 TWO_DTYPES = "parameter_dtypes: {candidate: bfloat16, baseline: float32}"
 NEAR = "ends: {control: waiting, at_most: 0.01}"
 NOT_THE_BASELINE = (
-    "the control of `ends` has the baseline's settings; found 'waiting' has others than 'plain'; the harness "
-    "starts it a rounding away by itself"
+    "the control of `ends` must have the baseline's settings; found 'waiting', whose settings differ from those of "
+    "'plain'; use the baseline's settings, because the harness "
+    "itself starts the control a rounding away"
 )
 ACCUMULATED = ("candidate: fast", "baseline: plain", "micro_batches: 2", "max_relative_difference: 0.1")
 TWO_PRECISIONS = "precisions: {candidate: bfloat16, baseline: float32}"
@@ -34,65 +35,74 @@ EDITS = [
     (
         "baseline: plain",
         "baseline: zzz",
-        "16:15: `baseline` names an arm; found 'zzz'; use one of: fast, plain, waiting",
+        "16:15: `baseline` must name an existing arm; found 'zzz'; use one of: fast, plain, waiting",
     ),
     (
         "baseline: plain",
         "baseline: fast",
-        "16:15: an arm is not compared with itself; found 'fast' as `candidate` and as `baseline`; name another arm",
+        (
+            "16:15: an arm must not be compared with itself; found 'fast' as `candidate` and as `baseline`; name "
+            "another "
+            "arm"
+        ),
     ),
     (
         "judged_on: [small]",
         "judged_on: [smal]",
-        "20:17: `judged_on` names a workload; found 'smal'; did you mean 'small'?",
+        "20:17: `judged_on` must name an existing workload; found 'smal'; did you mean 'small'?",
     ),
     (
         "judged_on: [small]",
         "judged_on: [small, small]",
-        "20:24: `judged_on` names a workload once; found 'small' again; remove it",
+        "20:24: `judged_on` must name each workload once; found 'small' again; remove it",
     ),
     (
         "guards: {steps: 10}",
         "guards: {steps: 11}",
         (
-            "19:21: `guards.steps` (11) is within the workload's steps; found workload 'small' has 10 steps; "
-            "lower it, or give the workload more steps"
+            "19:21: `guards.steps` (11) must not exceed the workload's steps; found workload 'small' has 10 steps; "
+            "lower the number, or give the workload more steps"
         ),
     ),
     (
         "guards: {steps: 10}",
         "guards: {steps: 10, distinct_batches: 12}",
         (
-            "19:43: `guards.distinct_batches` (12) is within the workload's steps; found workload 'small' has 10 "
-            "steps; lower it, or give the workload more steps"
+            "19:43: `guards.distinct_batches` (12) must not exceed the workload's steps; found workload 'small' has 10 "
+            "steps; lower the number, or give the workload more steps"
         ),
     ),
     (
         "guards: {steps: 10}",
         "guards: {steps: 10, clip_active_steps: 13}",
         (
-            "19:44: `guards.clip_active_steps` (13) is within the workload's steps; found workload 'small' has 10 "
-            "steps; lower it, or give the workload more steps"
+            "19:44: `guards.clip_active_steps` (13) must not exceed the workload's steps; found workload 'small' has "
+            "10 "
+            "steps; lower the number, or give the workload more steps"
         ),
     ),
     (
         "guards: {steps: 10}",
         "guards: {steps: 10, training_effect: {control: waiting, last: 11, at_least: 0.2}}",
         (
-            "19:67: `guards.training_effect.last` (11) is within the workload's steps; found workload 'small' has 10 "
-            "steps; lower it, or give the workload more steps"
+            "19:67: `guards.training_effect.last` (11) must not exceed the workload's steps; found workload 'small' "
+            "has 10 "
+            "steps; lower the number, or give the workload more steps"
         ),
     ),
     (
         "guards: {steps: 10}",
         "guards: {steps: 10, training_effect: {control: untrained, last: 2, at_least: 0.2}}",
-        "19:52: `guards.training_effect.control` names an arm; found 'untrained'; use one of: fast, plain, waiting",
+        (
+            "19:52: `guards.training_effect.control` must name an existing arm; found 'untrained'; use one of: fast, "
+            "plain, waiting"
+        ),
     ),
     (
         "guards: {steps: 10}",
         "guards: {steps: 10, training_effect: {control: plain, last: 2, at_least: 0.2}}",
         (
-            "19:52: an arm is not compared with itself; found 'plain' as `baseline` and as "
+            "19:52: an arm must not be compared with itself; found 'plain' as `baseline` and as "
             "`guards.training_effect.control`; name another arm"
         ),
     ),
@@ -100,7 +110,7 @@ EDITS = [
         "    candidate: fast",
         "    mechanism: traced\n    candidate: waiting",
         (
-            "16:16: the candidate of a captured claim captures; found 'waiting'; "
+            "16:16: the candidate of a claim about a capture must capture; found 'waiting'; "
             "give it `capture: step` or `capture: backward`"
         ),
     ),
@@ -108,13 +118,13 @@ EDITS = [
 CLAIMS = [
     (
         _another("capture", "candidate: fast").replace("TOY-002", "TOY-001"),
-        "24:9: claim ids are unique; found 'TOY-001' again; rename one",
+        "24:9: claim ids must be unique; found 'TOY-001' again; rename one",
     ),
     (
         _another("gradient_match", "candidate: fast", "baseline: plain", "equality: bitwise", "steps: [0, 10]"),
         (
-            "30:16: step 10 is one of the workload's steps, counted from 0; found workload 'small' has 10 steps; "
-            "lower it, or give the workload more steps"
+            "30:16: step 10 must be one of the workload's steps, counted from 0; found workload 'small' has 10 steps; "
+            "lower the number, or give the workload more steps"
         ),
     ),
     (
@@ -125,7 +135,8 @@ CLAIMS = [
         (
             _another("gradient_match", "candidate: fast", f"{field}: {value}", "steps: [1]", CLIPPED),
             (
-                f"28:{7 + len(field)}: `{field}` compares with a `baseline`; found none; "
+                f"28:{7 + len(field)}: `{field}` compares with a baseline, so the claim must name a `baseline`; found "
+                "none; "
                 f"name one, or leave `{field}` out"
             ),
         )
@@ -140,85 +151,87 @@ CLAIMS = [
             "clip_active_steps: 11",
         ),
         (
-            "30:24: `clip_active_steps` (11) is within the workload's steps; found workload 'small' has 10 steps; "
-            "lower it, or give the workload more steps"
+            "30:24: `clip_active_steps` (11) must not exceed the workload's steps; found workload 'small' has 10 "
+            "steps; "
+            "lower the number, or give the workload more steps"
         ),
     ),
     (
         _another("throughput_ratio", "candidate: fast", "baseline: plain", "at_least: 1.1", "trajectory: TOY-01"),
         (
-            "30:17: `trajectory` names a trajectory_match claim of this contract about losses, and not of the first "
-            "step alone; "
+            "30:17: `trajectory` must name a trajectory_match claim of this contract that compares losses, and not "
+            "only in the first step; "
             "found 'TOY-01'; did you mean 'TOY-001'?"
         ),
     ),
     (
         _another("throughput_ratio", "candidate: fast", "baseline: plain", "at_least: 1.1", "trajectory: TOY-002"),
         (
-            "30:17: `trajectory` names a trajectory_match claim of this contract about losses, and not of the first "
-            "step alone; "
+            "30:17: `trajectory` must name a trajectory_match claim of this contract that compares losses, and not "
+            "only in the first step; "
             "found 'TOY-002'; did you mean 'TOY-001'?"
         ),
     ),
     (
         _another("host_syncs", "candidate: {arm: fast, exactly: 0}", "control: {arm: waiting, exactly: 0}"),
         (
-            "28:14: the control shows that a sync would be seen: `exactly`, at least 1; found 0; "
+            "28:14: the control must show that a sync would be seen: give it `exactly` with at least 1; found 0; "
             "name an arm that synchronizes"
         ),
     ),
     (
         _another("host_syncs", "candidate: {arm: fast, exactly: 0}", "control: {arm: waiting, at_most: 9}"),
         (
-            "28:14: the control shows that a sync would be seen: `exactly`, at least 1; found no `exactly`; "
+            "28:14: the control must show that a sync would be seen: give it `exactly` with at least 1; found no "
+            "`exactly`; "
             "name an arm that synchronizes"
         ),
     ),
     (
         _another("host_syncs", "candidate: {arm: fast, exactly: 0}", "control: {arm: fast, exactly: 1}"),
         (
-            "28:20: an arm is not compared with itself; found 'fast' as `candidate.arm` and as `control.arm`; "
+            "28:20: an arm must not be compared with itself; found 'fast' as `candidate.arm` and as `control.arm`; "
             "name another arm"
         ),
     ),
     (
         _another("capture", "candidate: fast", "nodes_at_least: 5", "nodes_at_most: 4"),
-        "29:20: `nodes_at_most` is not below `nodes_at_least`; found 4 < 5",
+        "29:20: `nodes_at_most` must not be below `nodes_at_least`; found 4 < 5",
     ),
     (
         _another("capture", "candidate: plain"),
         (
-            "27:16: the candidate of a captured claim captures; found 'plain'; "
+            "27:16: the candidate of a claim about a capture must capture; found 'plain'; "
             "give it `capture: step` or `capture: backward`"
         ),
     ),
     (
         _another("capture", "candidate: fast", "captures: 11"),
         (
-            "28:15: `captures` (11) is within the workload's steps; found workload 'small' has 10 steps; "
-            "lower it, or give the workload more steps"
+            "28:15: `captures` (11) must not exceed the workload's steps; found workload 'small' has 10 steps; "
+            "lower the number, or give the workload more steps"
         ),
     ),
     (
         _another("memory_steady", "candidate: fast", "per: replay", "after: 10", "growth_at_most: 0.01"),
         (
-            "29:12: a step follows the first 10 (`after`); found workload 'small' has 10 steps; "
-            "lower it, or give the workload more steps"
+            "29:12: a step must follow the first 10 steps (`after`); found workload 'small' has 10 steps; "
+            "lower the number, or give the workload more steps"
         ),
     ),
     (
         _another("trajectory_match", *MATCHED, "equality: bitwise", TWO_PRECISIONS),
-        "31:15: arms of two precisions are compared within a bound; found `bitwise`; say `within`",
+        "31:15: arms of two precisions can be compared only within a bound; found `bitwise`; say `within`",
     ),
     (
         _another(
             "trajectory_match", *MATCHED, "equality: within", "precisions: {candidate: float32, baseline: float32}"
         ),
-        "32:17: `precisions` are two different ones; found `float32` for both",
+        "32:17: `precisions` must be two different precisions; found `float32` for both",
     ),
     (
         _another("trajectory_match", *MATCHED, "equality: bitwise", TWO_DTYPES),
-        "31:15: arms of two precisions are compared within a bound; found `bitwise`; say `within`",
+        "31:15: arms of two precisions can be compared only within a bound; found `bitwise`; say `within`",
     ),
     (
         _another(
@@ -228,21 +241,24 @@ CLAIMS = [
             "parameter_dtypes: {candidate: bfloat16, baseline: float16}",
         ),
         (
-            "32:23: of `parameter_dtypes` one holds all values of the other; found `bfloat16` and `float16`; "
+            "32:23: one of the two `parameter_dtypes` must represent all values of the other; found `bfloat16` and "
+            "`float16`; "
             "name float32 or float64 as one of them"
         ),
     ),
     (
         _another("trajectory_match", *MATCHED, "equality: bitwise", NEAR),
         (
-            f"32:21: {NOT_THE_BASELINE}\ntoy.yaml:32:11: `ends` is for arms that train on within a bound; found "
+            f"32:21: {NOT_THE_BASELINE}\ntoy.yaml:32:11: `ends` is only for arms that are compared at every step "
+            "within a bound; found "
             "`bitwise`, which compares every bit of the ends; leave `ends` out"
         ),
     ),
     (
         _another("trajectory_match", *MATCHED, "equality: within", "compare: first", NEAR),
         (
-            f"33:21: {NOT_THE_BASELINE}\ntoy.yaml:33:11: `ends` is for arms that train on within a bound; found "
+            f"33:21: {NOT_THE_BASELINE}\ntoy.yaml:33:11: `ends` is only for arms that are compared at every step "
+            "within a bound; found "
             "`compare: first`; leave `ends` out"
         ),
     ),
@@ -253,7 +269,7 @@ CLAIMS = [
     (
         _another("trajectory_match", *MATCHED, "equality: within", NEAR.replace("waiting", "plain")),
         (
-            "32:21: an arm is not compared with itself; found 'plain' as `baseline` and as `ends.control`; "
+            "32:21: an arm must not be compared with itself; found 'plain' as `baseline` and as `ends.control`; "
             "name another arm"
         ),
     ),
@@ -264,34 +280,38 @@ CLAIMS = [
     (
         _another("accumulation", *ACCUMULATED, "steps: [0, 10]"),
         (
-            "31:16: step 10 is one of the workload's steps, counted from 0; found workload 'small' has 10 steps; "
-            "lower it, or give the workload more steps"
+            "31:16: step 10 must be one of the workload's steps, counted from 0; found workload 'small' has 10 steps; "
+            "lower the number, or give the workload more steps"
         ),
     ),
     (
         _another("runs_differ", "candidate: fast", "baseline: plain", "steps: 11", "losses_from: 0"),
         (
-            "29:12: `steps` (11) is within the workload's steps; found workload 'small' has 10 steps; "
-            "lower it, or give the workload more steps"
+            "29:12: `steps` (11) must not exceed the workload's steps; found workload 'small' has 10 steps; "
+            "lower the number, or give the workload more steps"
         ),
     ),
     (
         _another("runs_differ", "candidate: fast", "baseline: plain", "steps: 10", "losses_from: 10"),
         (
-            "30:18: `losses_from` (10) is one of the workload's steps, from 0; found workload 'small' has 10 steps; "
-            "lower it, or give the workload more steps"
+            "30:18: `losses_from` (10) must be one of the workload's steps, counted from 0; found workload 'small' has "
+            "10 steps; "
+            "lower the number, or give the workload more steps"
         ),
     ),
     (
         _another("capture_fallback", "candidate: plain", "baseline: waiting", "steps: 10"),
         (
-            "27:16: the candidate of a captured claim captures; found 'plain'; "
+            "27:16: the candidate of a claim about a capture must capture; found 'plain'; "
             "give it `capture: step` or `capture: backward`"
         ),
     ),
     (
         _another("prewarm", "candidate: fast", "scope: device", "target: sm_90"),
-        "29:13: `scope: device` is judged on the device; found 'sm_90'; use `scope: coverage`, or leave `target` out",
+        (
+            "29:13: `scope: device` compares with the device, so it takes no `target`; found 'sm_90'; use `scope: "
+            "coverage`, or leave `target` out"
+        ),
     ),
     (
         _another("composite", "parts:", "- {kind: capture, candidate: fast}", "- {kind: capture, candidate: fats}"),
@@ -322,7 +342,8 @@ def test_a_cuda_graph_claim_on_a_cpu_workload_is_refused(toy: Toy) -> None:
     path = toy("steps: 10}\narms", "steps: 10, needs: {device: cpu}}\narms")
     path.write_text(path.read_text().replace("    baseline: plain", "    baseline: plain\n    mechanism: cuda_graph"))
     assert _message(path) == (
-        "toy.yaml:12:5: a cuda_graph claim runs on a CUDA device; found workload 'small' needs device cpu; "
+        "toy.yaml:12:5: a claim with `mechanism: cuda_graph` must be judged on a CUDA device; found workload 'small', "
+        "which needs device cpu; "
         "name a workload that needs cuda, or use `mechanism: traced`"
     )
 

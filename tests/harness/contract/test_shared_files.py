@@ -129,16 +129,17 @@ def test_an_error_in_a_shared_file_is_reported_once_at_its_place(folder: Path) -
             "capture: step",
             "capture: 1e-5",
             (
-                "8:19: every YAML reader reads a value alike; found `1e-5`, which YAML 1.1 reads otherwise; "
+                "8:19: a value must mean the same to every YAML reader; found `1e-5`, which YAML 1.1 reads "
+                "differently; "
                 "write `1.0e-5`"
             ),
         ),
         (
             "schema: shared/v2",
             "schema: shared/v3",
-            "2:9: a shared file says that it is one; found 'shared/v3'; write `schema: shared/v2`",
+            "2:9: a shared file must begin with its schema; found 'shared/v3'; write `schema: shared/v2`",
         ),
-        ("workloads:", "workloads: [", "5:3: the file is well-formed YAML: did not find expected ',' or ']'"),
+        ("workloads:", "workloads: [", "5:3: the file must be well-formed YAML: did not find expected ',' or ']'"),
     ],
 )
 def test_an_invalid_shared_file_is_refused_at_its_position(folder: Path, old: str, new: str, message: str) -> None:
@@ -150,8 +151,9 @@ def test_a_contract_with_the_schema_of_a_shared_file_is_refused(folder: Path) ->
     changed(folder / "two.yaml", "contract/v2", "shared/v2")
     assert refusals(folder) == [
         (
-            "contracts/two.yaml:1:9: a shared file holds workloads and arms alone; found 'id', 'title', 'uses', "
-            "'system', 'claims', which only contracts have; write `schema: contract/v2`, or move them into a contract"
+            "contracts/two.yaml:1:9: a shared file must hold only workloads and arms; found 'id', 'title', 'uses', "
+            "'system', 'claims', which only contracts may have; write `schema: contract/v2`, or move these keys into a "
+            "contract"
         )
     ]
 
@@ -171,7 +173,7 @@ def test_a_malformed_yaml_file_is_an_error_even_when_no_contract_uses_it(folder:
     (folder / "spare.yaml").write_text(text)
     [message] = refusals(folder)
     assert message.startswith("contracts/spare.yaml:")
-    assert "the file is well-formed YAML" in message
+    assert "the file must be well-formed YAML" in message
 
 
 @pytest.mark.parametrize(
@@ -246,8 +248,8 @@ def test_a_name_defined_in_contract_and_shared_file_is_refused(folder: Path) -> 
     path = changed(folder / "one.yaml", "arms: {}", "arms: {fast: {capture: step}}")
     assert refusals(path) == [
         (
-            "contracts/one.yaml:7:8: a name is defined once; found 'fast' again; "
-            "contracts/shared.yaml:8:3 has it already: rename one"
+            "contracts/one.yaml:7:8: each name must be defined once; found 'fast' again; "
+            "rename one: contracts/shared.yaml:8:3 already defines this name"
         )
     ]
 
@@ -257,8 +259,8 @@ def test_a_name_defined_in_two_shared_files_is_refused(folder: Path) -> None:
     path = changed(folder / "one.yaml", "[shared.yaml]", "[shared.yaml, more.yaml]")
     assert refusals(path) == [
         (
-            "contracts/more.yaml:3:3: a name is defined once; found 'fast' again; "
-            "contracts/shared.yaml:8:3 has it already: rename one"
+            "contracts/more.yaml:3:3: each name must be defined once; found 'fast' again; "
+            "rename one: contracts/shared.yaml:8:3 already defines this name"
         )
     ]
 
@@ -268,7 +270,10 @@ def test_naming_the_same_shared_file_twice_is_one_error(folder: Path, again: str
     (folder / "link.yaml").symlink_to("shared.yaml")
     path = changed(folder / "one.yaml", "[shared.yaml]", f"[shared.yaml, {again}]")
     assert refusals(path) == [
-        f"contracts/one.yaml:4:21: `uses` names a file once; found '{again}', which is 'shared.yaml' again; remove it"
+        (
+            f"contracts/one.yaml:4:21: `uses` must name each file once; found '{again}', which is the same file as "
+            "'shared.yaml'; remove it"
+        )
     ]
 
 
@@ -281,9 +286,9 @@ def test_a_shared_file_link_that_leads_out_of_the_folder_is_refused(folder: Path
     (folder / "away").symlink_to(outside)
     assert refusals(changed(folder / "one.yaml", "[shared.yaml]", f"[{name}]")) == [
         (
-            "contracts/one.yaml:4:8: a shared file lies in the contract's folder, or in the one above it; "
-            f"found '{name}', a link that leads out of it, to {outside / 'outside.yaml'}; "
-            "put the file itself there, or a link to one that lies there"
+            "contracts/one.yaml:4:8: a shared file must be in the contract's folder, or in the folder above it; "
+            f"found '{name}', a link that leads outside, to {outside / 'outside.yaml'}; "
+            "put the file itself there, or a link to a file in that folder"
         )
     ]
 
@@ -295,7 +300,7 @@ def test_a_shared_file_link_that_leads_out_of_the_folder_is_refused(folder: Path
 def test_a_shared_file_path_that_leads_out_of_the_folder_is_refused(folder: Path, name: str) -> None:
     [message] = refusals(changed(folder / "one.yaml", "[shared.yaml]", f'["{name}"]'))
     assert message.startswith(
-        "contracts/one.yaml:4:8: a shared file lies in the contract's folder, or in the one above it; found "
+        "contracts/one.yaml:4:8: a shared file must be in the contract's folder, or in the folder above it; found "
     )
 
 
@@ -311,8 +316,8 @@ def test_shared_files_in_parent_and_child_folders_can_be_used(folder: Path) -> N
 def test_a_missing_shared_file_is_an_error(folder: Path) -> None:
     assert refusals(changed(folder / "one.yaml", "[shared.yaml]", "[shard.yaml]")) == [
         (
-            "contracts/one.yaml:4:8: a shared file is there; found nothing at contracts/shard.yaml; "
-            "check the path, which begins at the contract's folder"
+            "contracts/one.yaml:4:8: the shared file must exist; found nothing at contracts/shard.yaml; "
+            "check the path, which is relative to the contract's folder"
         )
     ]
 
@@ -322,8 +327,8 @@ def test_a_folder_named_as_a_shared_file_is_an_error(folder: Path, name: str, pl
     (folder / "below").mkdir()
     assert refusals(changed(folder / "one.yaml", "[shared.yaml]", f"[{name}]")) == [
         (
-            f"contracts/one.yaml:4:8: a shared file is there; found a directory at {place}; "
-            "check the path, which begins at the contract's folder"
+            f"contracts/one.yaml:4:8: the shared file must exist; found a directory at {place}; "
+            "check the path, which is relative to the contract's folder"
         )
     ]
 
@@ -331,7 +336,8 @@ def test_a_folder_named_as_a_shared_file_is_an_error(folder: Path, name: str, pl
 def test_a_shared_file_given_as_a_contract_is_refused(folder: Path) -> None:
     assert refusals(folder / "shared.yaml") == [
         (
-            "contracts/shared.yaml:2:9: a shared file is read with the contracts that use it; found its path alone; "
+            "contracts/shared.yaml:2:9: a shared file can be read only with the contracts that use it; found only the "
+            "path of the shared file; "
             "name a contract"
         )
     ]

@@ -81,7 +81,7 @@ def test_integers_are_limited_to_64_bits(parser: str) -> None:
         "a": [2**63 - 1, -(2**63), 2**63 - 1]
     }
     for text in ("9223372036854775808", "-9223372036854775809", "0x8000000000000000"):
-        with pytest.raises(ContractError, match=r"1:4: a whole number has at most 64 bits"):
+        with pytest.raises(ContractError, match=r"1:4: a whole number must have at most 64 bits"):
             parse(f"a: {text}\n")
 
 
@@ -101,28 +101,40 @@ def test_a_document_knows_the_position_of_each_key_and_value(parser: str) -> Non
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("a: 1\nb: 2\na: 3\n", "c.yaml:3:1: keys are unique; found 'a' again; it stands in line 1 already: keep one"),
-        ("a: &x 1\n", "c.yaml:1:4: no anchors; found &x; remove it"),
-        ("a: *x\n", "c.yaml:1:4: no aliases; found *x; write the value out"),
-        ("a: !!int '1'\n", "c.yaml:1:4: no tags; found tag:yaml.org,2002:int; remove it"),
-        ("a: !x [1]\n", "c.yaml:1:4: no tags; found !x; remove it"),
-        ("a: .nan\n", "c.yaml:1:4: numbers are finite; found .nan"),
-        ("a: -.inf\n", "c.yaml:1:4: numbers are finite; found -.inf"),
-        ("a: 1e999\n", "c.yaml:1:4: numbers are finite; found 1e999, beyond the largest float"),
-        (f"a: {'9' * 5000}\n", "c.yaml:1:4: a number has at most 100 characters; found 5000 characters"),
-        ("1: a\n", "c.yaml:1:1: a key is a string; found 1; quote it"),
-        ("~: a\n", "c.yaml:1:1: a key is a string; found ~; quote it"),
-        ("? [a]\n: b\n", "c.yaml:1:3: a key is a string; found a list or a mapping; quote it"),
-        ("%YAML 1.1\n---\na: 1\n", "c.yaml:1:1: no YAML directives; remove the % line"),
-        ("---\na: 1\n---\nb: 1\n", "c.yaml:3:1: one document in a file; found a second one; use a file for each"),
-        ("", "c.yaml:1:1: a contract is not empty; found an empty file"),
-        ("# nothing\n\n", "c.yaml:1:1: a contract is not empty; found an empty file"),
-        ("a:\n\tb: 1\n", "c.yaml:2:1: no tabs in indentation; found U+0009; indent with spaces"),
-        ("a:\n  - b\n  \t- c\n", "c.yaml:3:3: no tabs in indentation; found U+0009; indent with spaces"),
-        ("a: \x00\n", "c.yaml:1:4: no control characters; found U+0000; remove it"),
-        ("a: 1\nb: \u2066x\ufeff\n", "c.yaml:2:6: no control characters; found U+FEFF; remove it"),
-        ("a: b: c\n", "c.yaml:1:5: the file is well-formed YAML: mapping values are not allowed"),
-        ("a: [1\n", "c.yaml:2:1: the file is well-formed YAML"),
+        (
+            "a: 1\nb: 2\na: 3\n",
+            "c.yaml:3:1: keys must be unique; found 'a' again; keep one: the key is already defined in line 1",
+        ),
+        ("a: &x 1\n", "c.yaml:1:4: the file must not use YAML anchors; found &x; remove it"),
+        ("a: *x\n", "c.yaml:1:4: the file must not use YAML aliases; found *x; write the value itself"),
+        ("a: !!int '1'\n", "c.yaml:1:4: the file must not use YAML tags; found tag:yaml.org,2002:int; remove it"),
+        ("a: !x [1]\n", "c.yaml:1:4: the file must not use YAML tags; found !x; remove it"),
+        ("a: .nan\n", "c.yaml:1:4: numbers must be finite; found .nan"),
+        ("a: -.inf\n", "c.yaml:1:4: numbers must be finite; found -.inf"),
+        ("a: 1e999\n", "c.yaml:1:4: numbers must be finite; found 1e999, which is beyond the largest float"),
+        (f"a: {'9' * 5000}\n", "c.yaml:1:4: a number must have at most 100 characters; found 5000 characters"),
+        ("1: a\n", "c.yaml:1:1: a key must be a string; found 1; quote it"),
+        ("~: a\n", "c.yaml:1:1: a key must be a string; found ~; quote it"),
+        ("? [a]\n: b\n", "c.yaml:1:3: a key must be a string; found a list or a mapping; quote it"),
+        (
+            "%YAML 1.1\n---\na: 1\n",
+            "c.yaml:1:1: the file must not use YAML directives; remove the line that begins with %",
+        ),
+        (
+            "---\na: 1\n---\nb: 1\n",
+            "c.yaml:3:1: a file must hold only one document; found a second one; use one file for each document",
+        ),
+        ("", "c.yaml:1:1: a contract must not be empty; found an empty file"),
+        ("# nothing\n\n", "c.yaml:1:1: a contract must not be empty; found an empty file"),
+        ("a:\n\tb: 1\n", "c.yaml:2:1: indentation must not contain tabs; found U+0009; indent with spaces"),
+        ("a:\n  - b\n  \t- c\n", "c.yaml:3:3: indentation must not contain tabs; found U+0009; indent with spaces"),
+        ("a: \x00\n", "c.yaml:1:4: the file must not contain control characters; found U+0000; remove it"),
+        (
+            "a: 1\nb: \u2066x\ufeff\n",
+            "c.yaml:2:6: the file must not contain control characters; found U+FEFF; remove it",
+        ),
+        ("a: b: c\n", "c.yaml:1:5: the file must be well-formed YAML: mapping values are not allowed"),
+        ("a: [1\n", "c.yaml:2:1: the file must be well-formed YAML"),
     ],
 )
 def test_unsupported_yaml_is_refused_by_both_parsers(parser: str, text: str, message: str) -> None:
@@ -150,7 +162,7 @@ def test_deep_nesting_is_refused_at_once(parser: str, text: str, monkeypatch: py
         return lambda: (next(asked), following())[1]
 
     monkeypatch.setattr(strict_yaml, "events", counted)
-    assert f"values are nested at most {MAX_DEPTH} deep; found a deeper one" in _refusal(text)
+    assert f"values must be nested at most {MAX_DEPTH} deep; found a deeper one" in _refusal(text)
     assert next(asked) <= 2 * MAX_DEPTH + 4  # a mapping has its key and itself; and stream, document
 
 
@@ -165,7 +177,7 @@ def test_nesting_equal_to_the_depth_limit_is_accepted(parser: str) -> None:
 def test_the_number_of_values_in_a_contract_is_limited() -> None:
     assert parse("[" + "1," * (MAX_NODES - 1) + "]").value == [1] * (MAX_NODES - 1)
     found = _refusal("[" + "1," * MAX_NODES + "]")
-    assert f": a contract has at most {MAX_NODES} values; found more" in found
+    assert f": a contract must have at most {MAX_NODES} values; found more" in found
 
 
 @pytest.fixture
@@ -177,16 +189,16 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"a: 1\nb: caf\xe9\n", "c.yaml:2:7: a contract is UTF-8; found byte 0xe9; save as UTF-8"),
-        ("a: 1\n".encode("utf-16"), "c.yaml:1:1: a contract is UTF-8; found byte 0xff; save as UTF-8"),
+        (b"a: 1\nb: caf\xe9\n", "c.yaml:2:7: a contract must be UTF-8; found byte 0xe9; save as UTF-8"),
+        ("a: 1\n".encode("utf-16"), "c.yaml:1:1: a contract must be UTF-8; found byte 0xff; save as UTF-8"),
         (
             b"\xef\xbb\xbfa: 1\n",
-            "c.yaml:1:1: no byte order mark; found a UTF-8 BOM; save as UTF-8 without BOM",
+            "c.yaml:1:1: the file must not begin with a byte order mark; found a UTF-8 BOM; save as UTF-8 without BOM",
         ),
-        (b"", "c.yaml:1:1: a contract is not empty; found an empty file"),
+        (b"", "c.yaml:1:1: a contract must not be empty; found an empty file"),
         (
             b"a: '" + b"x" * 10_000_000 + b"'",
-            f"c.yaml: a contract has at most {MAX_BYTES} bytes; found a larger file; split it",
+            f"c.yaml: a contract must have at most {MAX_BYTES} bytes; found a larger file; split it",
         ),
     ],
     ids=["latin-1", "utf-16", "bom", "empty", "10-MB"],
@@ -200,7 +212,7 @@ def test_invalid_bytes_in_a_contract_are_refused(file: Path, data: bytes, messag
 
 def test_a_directory_given_as_a_contract_is_refused(file: Path) -> None:
     file.mkdir()
-    with pytest.raises(ContractError, match=r"^c\.yaml: a contract is a file; found a directory$"):
+    with pytest.raises(ContractError, match=r"^c\.yaml: a contract must be a file; found a directory$"):
         read(file)
 
 
@@ -211,7 +223,7 @@ def test_a_missing_contract_file_is_an_error(file: Path) -> None:
 
 def test_a_contract_path_that_is_a_pipe_is_refused_without_opening_it(file: Path) -> None:
     os.mkfifo(file)
-    with pytest.raises(ContractError, match=r"^c\.yaml: a contract is a regular file; found something else$"):
+    with pytest.raises(ContractError, match=r"^c\.yaml: a contract must be a regular file; found something else$"):
         read(file)
 
 

@@ -81,9 +81,13 @@ def test_a_tag_selects_claims_with_that_tag(
 @pytest.mark.parametrize(
     ("tags", "claims", "message"),
     [
-        (["quik"], [], "no claim here has this tag; found `quik`; did you mean 'quick'?"),
-        (["zzz"], [], "no claim here has this tag; found `zzz`; use one of: cpu, nightly, quick"),
-        (["quick"], ["ONE-003"], "no claim is selected; found --tag quick and --claim ONE-003; leave out one of them"),
+        (["quik"], [], "no claim has this tag; found `quik`; did you mean 'quick'?"),
+        (["zzz"], [], "no claim has this tag; found `zzz`; use one of: cpu, nightly, quick"),
+        (
+            ["quick"],
+            ["ONE-003"],
+            "no claim matches both options; found --tag quick and --claim ONE-003; leave out one of them",
+        ),
     ],
 )
 def test_an_unmatched_tag_is_refused(contracts: Path, tags: list[str], claims: list[str], message: str) -> None:
@@ -137,4 +141,4 @@ def test_check_verify_and_drill_refuse_an_unknown_tag(
         with pytest.raises(SystemExit) as left:
             application.main()
         assert left.value.code == 2
-        assert "no claim here has this tag; found `quik`; did you mean 'quick'?" in capsys.readouterr().err
+        assert "no claim has this tag; found `quik`; did you mean 'quick'?" in capsys.readouterr().err

@@ -75,7 +75,7 @@ def test_a_link_to_itself_among_contracts_is_an_error(folder: Path) -> None:
     (folder / "loop.yaml").symlink_to("loop.yaml")
     (folder / "to.yaml").symlink_to("fro.yaml")
     (folder / "fro.yaml").symlink_to("to.yaml")
-    rule = "a contract is a file; found a link that leads to none; fix the link, or remove it"
+    rule = "a contract must be a file; found a link to a file that does not exist; fix the link, or remove it"
     assert refusals(folder) == [f"contracts/{name}.yaml: {rule}" for name in ("fro", "loop", "to")]
     assert refusals(folder / "loop.yaml") == [f"contracts/loop.yaml: {rule}"]
 
@@ -92,7 +92,9 @@ def test_a_waiver_file_linked_to_itself_is_an_error(
 ) -> None:
     (folder / name).symlink_to(name)
     [line] = checked(capsys, folder / "one.yaml", waivers=folder / name)
-    assert line.startswith(f"contracts/{name}: error: a waiver file is a file; found a link that leads to none")
+    assert line.startswith(
+        f"contracts/{name}: error: a waiver file must be a file; found a link to a file that does not exist"
+    )
 
 
 # --- waiver files --------------------------------------------------------------------------------------------------
@@ -104,7 +106,7 @@ def test_a_missing_waiver_file_is_a_usage_error_even_if_contracts_are_invalid(
 ) -> None:
     if with_errors:
         (folder / "one.yaml").write_text("[]")
-    with pytest.raises(UsageError, match=r"none\.yaml: a path that is named must exist"):
+    with pytest.raises(UsageError, match=r"none\.yaml: the path must exist"):
         print_findings([folder], waivers=Path("none.yaml"), as_json=True)
     assert capsys.readouterr().out == ""
 
@@ -112,10 +114,10 @@ def test_a_missing_waiver_file_is_a_usage_error_even_if_contracts_are_invalid(
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "waivers.yaml:1:1: a waiver file is not empty; found an empty file"),
-        (b"\xff", "waivers.yaml:1:1: a waiver file is UTF-8; found byte 0xff; save as UTF-8"),
-        (b" " * 2**21, "waivers.yaml: a waiver file has at most 1048576 bytes; found a larger file; split it"),
-        (b"[" + b"1," * 60_000 + b"]", "a waiver file has at most 50000 values; found more"),
+        (b"", "waivers.yaml:1:1: a waiver file must not be empty; found an empty file"),
+        (b"\xff", "waivers.yaml:1:1: a waiver file must be UTF-8; found byte 0xff; save as UTF-8"),
+        (b" " * 2**21, "waivers.yaml: a waiver file must have at most 1048576 bytes; found a larger file; split it"),
+        (b"[" + b"1," * 60_000 + b"]", "a waiver file must have at most 50000 values; found more"),
     ],
     ids=["empty", "not UTF-8", "large", "many"],
 )
@@ -129,7 +131,7 @@ def test_an_error_in_a_waiver_file_names_the_file(tmp_path: Path, content: bytes
 
 
 def test_a_folder_named_as_a_waiver_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ContractError, match="a waiver file is a file; found a directory"):
+    with pytest.raises(ContractError, match="a waiver file must be a file; found a directory"):
         load_waivers(tmp_path)
 
 
@@ -144,7 +146,7 @@ def test_an_expired_waiver_is_a_warning(
     folder: Path, noon: None, capsys: pytest.CaptureFixture[str], days: int, *, warned: bool
 ) -> None:
     (folder / "waivers.yaml").write_text(waiver(days))
-    message = f"the waiver of ONE-001 on tiny ended with {TODAY + timedelta(days=days)}: renew or remove it"
+    message = f"the waiver of ONE-001 on tiny was valid until {TODAY + timedelta(days=days)}: renew or remove it"
     found = [f"contracts/waivers.yaml:2:11: warning: {message}"] if warned else []
     assert [line for line in checked(capsys, folder) if "waiver of" in line] == found
 
@@ -197,7 +199,7 @@ def test_after_100_errors_in_a_file_only_the_count_of_others_is_printed(folder: 
     path.write_text(content)
     lines = refusals(path)
     assert len(lines) == 101
-    assert lines[-1] == f"contracts/one.yaml: {total - 100} more errors in this file; fix these first"
+    assert lines[-1] == f"contracts/one.yaml: {total - 100} more errors in this file; fix the errors above first"
 
 
 def test_errors_of_waiver_files_beyond_the_limit_are_omitted(tmp_path: Path) -> None:
@@ -206,14 +208,14 @@ def test_errors_of_waiver_files_beyond_the_limit_are_omitted(tmp_path: Path) -> 
     with pytest.raises(ContractErrors) as refused:
         load_waivers(path)
     lines = refused.value.lines()
-    assert (len(lines), lines[-1]) == (101, f"{path}: 20900 more errors in this file; fix these first")
+    assert (len(lines), lines[-1]) == (101, f"{path}: 20900 more errors in this file; fix the errors above first")
 
 
 def test_a_wrong_name_is_compared_with_a_limited_number_of_names(folder: Path) -> None:
     arms = "".join(f"  arm{number}: {{}}\n" for number in range(5_000))
     (folder / "one.yaml").write_text(text().replace("arms:\n", f"arms:\n{arms}").replace("plain\n", "plaim\n"))
     [line] = refusals(folder)
-    assert line.endswith("`baseline` names an arm; found 'plaim'")
+    assert line.endswith("`baseline` must name an existing arm; found 'plaim'")
 
 
 # --- names ---------------------------------------------------------------------------------------------------------
@@ -223,8 +225,8 @@ def test_contract_ids_that_differ_only_in_case_are_refused(folder: Path) -> None
     (folder / "two.yaml").write_text(text(id="One-V1"))
     assert refusals(folder) == [
         (
-            "contracts/two.yaml:2:5: contract ids are unique; found 'One-V1'; "
-            "contracts/one.yaml:2:5 differs from it in case only: rename one"
+            "contracts/two.yaml:2:5: contract ids must be unique; found 'One-V1'; "
+            "rename one: the id at contracts/one.yaml:2:5 differs only in upper and lower case"
         )
     ]
 
@@ -232,16 +234,20 @@ def test_contract_ids_that_differ_only_in_case_are_refused(folder: Path) -> None
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("  tiny:", "  Tiny: {model: m, batch_size: 2, seq_len: 4, steps: 5}\n  tiny:", "workloads are unique"),
-        ("  plain:", "  Fast: {capture: none}\n  plain:", "arms are unique; found 'Fast', which differs from 'fast'"),
-        ("claims:\n", "claims:\n" + text(claim="one-001").partition("claims:\n")[2], "claim ids are unique"),
+        ("  tiny:", "  Tiny: {model: m, batch_size: 2, seq_len: 4, steps: 5}\n  tiny:", "workloads must be unique"),
+        (
+            "  plain:",
+            "  Fast: {capture: none}\n  plain:",
+            "arms must be unique; found 'Fast', which differs from 'fast'",
+        ),
+        ("claims:\n", "claims:\n" + text(claim="one-001").partition("claims:\n")[2], "claim ids must be unique"),
     ],
 )
 def test_names_that_differ_only_in_case_are_refused(folder: Path, old: str, new: str, message: str) -> None:
     (folder / "one.yaml").write_text(text().replace(old, new))
     [line] = refusals(folder)
     assert message in line
-    assert line.endswith("in case only; rename one")
+    assert line.endswith("in upper and lower case; rename one")
 
 
 def test_a_claim_id_in_two_contracts_is_a_warning_and_explained_for_both(
@@ -250,7 +256,7 @@ def test_a_claim_id_in_two_contracts_is_a_warning_and_explained_for_both(
     (folder / "two.yaml").write_text(text(id="two-v1"))
     warnings = [line for line in checked(capsys, folder) if "ONE-001" in line and "is in contract" in line]
     assert warnings == [
-        "contracts/two.yaml:11:9: warning: claim 'ONE-001' is in contract 'one-v1', too: `--claim` means both"
+        "contracts/two.yaml:11:9: warning: claim 'ONE-001' is also in contract 'one-v1', so `--claim` selects both"
     ]
     lines = explanation_of("ONE-001", folder)
     assert [line for line in lines if line.startswith("  contract")] == [
@@ -277,7 +283,7 @@ def test_a_contract_text_without_a_letter_or_digit_is_refused(folder: Path, key:
 def test_a_waiver_text_without_a_letter_is_refused(tmp_path: Path, key: str) -> None:
     path = tmp_path / "waivers.yaml"
     path.write_text(waiver(1, **{key: "\u200b-"}))
-    with pytest.raises(ContractError, match=f"'{key}' is a text of 1 to 1000 characters, one of them a letter"):
+    with pytest.raises(ContractError, match=f"'{key}' must be a text of 1 to 1000 characters that has a letter"):
         load_waivers(path)
 
 

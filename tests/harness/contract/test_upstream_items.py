@@ -184,19 +184,25 @@ TWICE = "ids of items are unique; found 'A' again; widget-v1.yaml:1:23 has it al
             "widget-v1.yaml:1:17: an item of 'invariants' is a text or a mapping; found an empty one",
         ),
         ("kani_harnesses: [{id: [1]}]\n", "widget-v1.yaml:1:23: an id is a text; found list"),
-        ("a: 1\na: 2\n", "widget-v1.yaml:2:1: keys are unique; found 'a' again; it stands in line 1 already: keep one"),
-        ("a: " + "[" * 70, "widget-v1.yaml:1:67: values are nested at most 64 deep; found a deeper one"),
+        (
+            "a: 1\na: 2\n",
+            "widget-v1.yaml:2:1: keys must be unique; found 'a' again; keep one: the key is already defined in line 1",
+        ),
+        ("a: " + "[" * 70, "widget-v1.yaml:1:67: values must be nested at most 64 deep; found a deeper one"),
         (
             "invariants: [" + "x," * 60_000 + "]",
-            "widget-v1.yaml:1:100008: an upstream contract has at most 50000 values; found more",
+            "widget-v1.yaml:1:100008: an upstream contract must have at most 50000 values; found more",
         ),
         (
             "invariants:\n" + "- x\n" * 1_000_000,
-            "widget-v1.yaml: an upstream contract has at most 1048576 bytes; found a larger file; split it",
+            "widget-v1.yaml: an upstream contract must have at most 1048576 bytes; found a larger file; split it",
         ),
         (
             "a: !!python/object/apply:os.system ['touch ran']\n",
-            "widget-v1.yaml:1:4: no tags; found tag:yaml.org,2002:python/object/apply:os.system; remove it",
+            (
+                "widget-v1.yaml:1:4: the file must not use YAML tags; found "
+                "tag:yaml.org,2002:python/object/apply:os.system; remove it"
+            ),
         ),
     ],
 )
@@ -209,7 +215,11 @@ def test_an_unreadable_upstream_file_is_an_error_with_its_place(folder: Path, te
 
 def test_an_upstream_file_that_is_not_utf_8_is_refused_at_the_bad_byte(folder: Path) -> None:
     Path("widget-v1.yaml").write_bytes(b"name: caf\xe9\n")
-    with pytest.raises(ContractError, match=r"^widget-v1\.yaml:1:10: an upstream contract is UTF-8; found byte 0xe9"):
+    with pytest.raises(
+        ContractError,
+        match=r"^widget-v1\.yaml:1:10: an upstream contract must be UTF-8; found byte "
+        r"0xe9",
+    ):
         read_upstream(Path("widget-v1.yaml"))
 
 

@@ -25,11 +25,14 @@ OURS = [file for name in ("contracts", "contracts-long", "examples") for file in
         ("at_least: 1, at_least_on: 3", "19:96: 'at_least_on' must be a mapping"),
         (
             "at_least: 1, at_least_on: {smal: 3}",
-            "19:97: a case's `workload` is one of its claim; found 'smal'; did you mean 'small'?",
+            "19:97: the `workload` of a case must be one of the claim's workloads; found 'smal'; did you mean 'small'?",
         ),
         (
             "at_least: {otherwise: 1, cases: [{gpu: H100, value: 2}]}",
-            ("19:95: unknown key; found 'cases' in a file of contract/v1; write the file as contract/v2, which has it"),
+            (
+                "19:95: unknown key; found 'cases' in a file of contract/v1; write the file as contract/v2, which has "
+                "this key"
+            ),
         ),
     ],
 )
@@ -76,7 +79,10 @@ def test_a_version_1_contract_is_read_as_the_equal_version_2_contract(toy: Toy) 
 @pytest.mark.parametrize(
     ("edit", "message"),
     [
-        (("on: [small]", "on: [smal]"), "20:10: `on` names a workload; found 'smal'; did you mean 'small'?"),
+        (
+            ("on: [small]", "on: [smal]"),
+            "20:10: `on` must name an existing workload; found 'smal'; did you mean 'small'?",
+        ),
         (("    on: [small]\n", ""), "12:5: the key 'on' is required; add it"),
         (("on: [small]", "on: []"), "20:9: 'on' must have at least 1 item; found a list of 0"),
         (("on: [s", "judged_on: [s"), "20:5: unknown key; found 'judged_on' in a file of contract/v1; write `on`"),

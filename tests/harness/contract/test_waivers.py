@@ -51,20 +51,20 @@ def test_a_waiver_is_valid_through_its_last_day(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[]\n", "1:1: a waiver file begins with `schema: waivers/v1`; add it"),
-        ("schema: waivers/v2\nwaivers: []\n", "1:1: a waiver file begins with `schema: waivers/v1`; add it"),
-        ("schema: waivers/v1\n", "1:1: 'waivers' is a list; write one entry for each unit"),
-        (HEAD + "  - text\n", "3:5: a waiver is a mapping; its keys are contract, claim, workload, owner,"),
-        (HEAD + entry(owner=None), "3:5: a waiver has the key 'owner'; found none; add it"),
-        (HEAD + entry(expires=None), "3:5: a waiver has the key 'expires'; found none; add it"),
-        (HEAD + entry(owner="''"), "'owner' is a text of 1 to 1000 characters"),
-        (HEAD + entry(workload="7"), "'workload' is a text of 1 to 1000 characters"),
-        (HEAD + entry(expires="never"), "'expires' is a day, YYYY-MM-DD; found 'never'"),
-        (HEAD + entry(expires="2026-02-30"), "'expires' is a day, YYYY-MM-DD; found '2026-02-30'"),
-        (HEAD + entry(expires="20261231"), "'expires' is a text of 1 to 1000 characters"),
-        (HEAD + entry(expires="2026-W53-4"), "'expires' is a day, YYYY-MM-DD; found '2026-W53-4'"),
+        ("[]\n", "1:1: a waiver file must begin with `schema: waivers/v1`; add it"),
+        ("schema: waivers/v2\nwaivers: []\n", "1:1: a waiver file must begin with `schema: waivers/v1`; add it"),
+        ("schema: waivers/v1\n", "1:1: 'waivers' must be a list; write one entry for each unit"),
+        (HEAD + "  - text\n", "3:5: a waiver must be a mapping; write the keys contract, claim, workload, owner,"),
+        (HEAD + entry(owner=None), "3:5: a waiver must have the key 'owner'; found none; add it"),
+        (HEAD + entry(expires=None), "3:5: a waiver must have the key 'expires'; found none; add it"),
+        (HEAD + entry(owner="''"), "'owner' must be a text of 1 to 1000 characters"),
+        (HEAD + entry(workload="7"), "'workload' must be a text of 1 to 1000 characters"),
+        (HEAD + entry(expires="never"), "'expires' must be a day, YYYY-MM-DD; found 'never'"),
+        (HEAD + entry(expires="2026-02-30"), "'expires' must be a day, YYYY-MM-DD; found '2026-02-30'"),
+        (HEAD + entry(expires="20261231"), "'expires' must be a text of 1 to 1000 characters"),
+        (HEAD + entry(expires="2026-W53-4"), "'expires' must be a day, YYYY-MM-DD; found '2026-W53-4'"),
         (HEAD + entry(expiry="2026-12-31"), "unknown key; found 'expiry'; did you mean 'expires'?"),
-        (HEAD + entry() + entry(reason="another"), "4:5: a unit has one waiver; found a second;"),
+        (HEAD + entry() + entry(reason="another"), "4:5: a unit must have only one waiver; found a second;"),
         ("schema: waivers/v1\nwaivers: []\nwaiver: []\n", "3:1: unknown key; found 'waiver'; did you mean 'waivers'?"),
     ],
 )
@@ -84,7 +84,7 @@ def test_every_error_of_a_waiver_file_is_reported(tmp_path: Path) -> None:
 
 def test_a_missing_waiver_file_is_an_error_only_if_it_was_named(tmp_path: Path) -> None:
     assert find_waivers([tmp_path, tmp_path / "a.yaml"]) == []
-    with pytest.raises(UsageError, match="a path that is named must exist"):
+    with pytest.raises(UsageError, match="the path must exist"):
         find_waivers([tmp_path], tmp_path / "waivers.yaml")
 
 
@@ -102,8 +102,8 @@ def test_two_waivers_for_one_unit_in_different_files_are_refused(tmp_path: Path)
     with pytest.raises(ContractErrors) as caught:
         find_waivers([tmp_path])
     [error] = caught.value.errors
-    assert (error.where, error.rule) == (f"{first}:3:5", "a unit has one waiver")
-    assert error.remedy == f"{second}:4:5 waives this unit already: keep one"
+    assert (error.where, error.rule) == (f"{first}:3:5", "a unit must have only one waiver")
+    assert error.remedy == f"keep one: {second}:4:5 already waives this unit"
 
 
 def test_a_named_waiver_file_replaces_the_waivers_next_to_the_contracts(tmp_path: Path) -> None:
@@ -138,4 +138,4 @@ def test_a_waiver_that_matches_no_unit_is_reported(
         assert errors == []
     else:
         [error] = errors
-        assert error.endswith(f"a waiver names a unit that a contract plans; found {found}; else remove the waiver")
+        assert error.endswith(f"a waiver must name a unit that a contract plans; found {found}; or remove the waiver")

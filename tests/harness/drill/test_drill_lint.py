@@ -65,7 +65,7 @@ def test_a_fault_that_declares_nothing_for_a_claim_is_an_error(tmp_path: Path) -
     (finding,) = lint(loaded, describe)
     assert (finding.level, finding.message) == (
         "error",
-        "fault 'late_jit' declares nothing for 'SHORT-001' (trajectory_match), so no drill could judge it",
+        "fault 'late_jit' declares no verdict for 'SHORT-001' (trajectory_match), so no drill could judge it",
     )
 
 
@@ -121,7 +121,8 @@ def test_faults_drilled_before_the_contract_changed_are_counted(loaded: LoadedCo
     assert finding == Finding(
         "warning",
         "short-v1.yaml:2:5",
-        "1 of its drilled faults are older than the contract: 'stale_batch' (2026-01-01T00:00:00+00:00) first",
+        "1 recorded drills of its faults are older than the contract, first of 'stale_batch' "
+        "(2026-01-01T00:00:00+00:00): run the drill again",
     )
 
 

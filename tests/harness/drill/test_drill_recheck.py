@@ -81,11 +81,11 @@ def unnamed_fault(record: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("edit", "told"),
     [
-        (survived, "lost_first_update: killed is recorded as false, and is true"),
+        (survived, "lost_first_update: killed is recorded as false, but is now true"),
         (other_figure, "doubled_step: seen is recorded as"),
         (softer_expectation, "no_steps: expected is recorded as"),
         (foreign_run, "missing_run: run short-v1+short+paired+elsewhere was not planned"),
-        (unnamed_fault, "stale_batch: the directory's contracts demand no such row"),
+        (unnamed_fault, "stale_batch: the directory's contracts require no such row"),
     ],
 )
 def test_a_changed_row_of_a_drill_record_is_reported_as_a_difference(
@@ -124,10 +124,10 @@ def other_contract(record: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("edit", "told"),
     [
-        (left_out, "run short-v1+short+paired+doubled_step was planned, and no row reads it"),
-        (twice, "SHORT-001: doubled_step: 2 rows, the contract demands one"),
-        (other_control, "the evidence gives other controls"),
-        (other_contract, "the record is of other contracts"),
+        (left_out, "run short-v1+short+paired+doubled_step was planned, but no row reads its evidence"),
+        (twice, "SHORT-001: doubled_step: the record has 2 rows, but the contract requires one"),
+        (other_control, "the evidence gives different controls"),
+        (other_contract, "the record was made under other contracts"),
     ],
 )
 def test_a_drill_record_edited_outside_its_rows_differs(
@@ -145,8 +145,8 @@ def test_a_survivor_recorded_as_not_run_is_a_difference(directory: Path, capsys:
     code, _, problems = check(directory, capsys)
     run = f"{CONTROL}+doubled_step"
     assert code == 12
-    assert f"SHORT-001: doubled_step: run {run} was planned, and it is called not run" in problems
-    assert f"run {run} was planned, and no row reads it" in problems
+    assert f"SHORT-001: doubled_step: run {run} was planned, but the record lists the fault as not run" in problems
+    assert f"run {run} was planned, but no row reads its evidence" in problems
 
 
 def test_a_drill_record_that_lists_fewer_faults_than_planned_is_refused(directory: Path) -> None:
@@ -161,7 +161,7 @@ def test_changed_evidence_of_a_faulted_run_is_a_difference(directory: Path, caps
     code, line, problems = check(directory, capsys)
     assert (code, line) == (12, "differs: 5 rows: 4 same · 1 differ · 0 not judged again")
     assert f"evidence/{FAULTED}/traced.0.csv: changed" in problems
-    assert "; killed is recorded as true, and is false" in problems
+    assert "; killed is recorded as true, but is now false" in problems
 
 
 @pytest.mark.parametrize("lost", [FAULTED, CONTROL])
@@ -197,7 +197,7 @@ def test_a_drill_row_without_a_run_is_reported_and_counted(directory: Path, caps
     change(directory / "run.json", lambda header: header["runs"].pop(f"{CONTROL}+doubled_step"))
     code, line, told = check(directory, capsys)
     assert (code, line) == (0, "same: 5 rows: 4 same · 0 differ · 1 not judged again")
-    assert "doubled_step: not judged again: the record does not say which runs it reads" in told
+    assert "doubled_step: not judged again: the record does not state which runs the row reads" in told
 
 
 def test_judging_a_drill_without_its_system_keeps_the_recorded_expectation_and_reports_that(
@@ -209,7 +209,7 @@ def test_judging_a_drill_without_its_system_keeps_the_recorded_expectation_and_r
     monkeypatch.setattr(session, "describe", no_system)
     code, line, told = check(directory, capsys)
     assert (code, line) == (0, "same: 5 rows: 0 same · 0 differ · 5 not judged again")
-    assert told.count("what the fault declares is not known here: reference_impl.system:QLoRASystem") == 1
+    assert told.count("the declaration of the fault cannot be read here: reference_impl.system:QLoRASystem") == 1
     assert " and 4 other rows: not judged again: what the fault declares" in told
     change(directory / FILE, survived)
     assert check(directory, capsys)[0] == 12

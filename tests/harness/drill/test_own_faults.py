@@ -129,7 +129,7 @@ def test_a_planted_fault_changes_the_step(capture: str) -> None:
 
 
 def test_a_fault_that_the_system_does_not_have_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"regression has no fault 'stale_batch' of its own"):
+    with pytest.raises(ValueError, match=r"regression does not have the fault 'stale_batch'"):
         Halves().open(WORKLOAD, Arm(), fault="stale_batch")
 
 
@@ -152,5 +152,5 @@ def test_invalid_faults_of_a_system_are_refused_at_their_line(
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(SystemResolutionError) as caught:
         describe(f"{module}:System")
-    assert caught.value.rule == "`faults` is a dictionary of PlantedFault by name"
+    assert caught.value.rule == "`faults` must be a dictionary of PlantedFault by name"
     assert caught.value.got == f"{found} ({module}.py:5)"

@@ -88,9 +88,9 @@ def test_a_gpu_driver_that_does_not_answer_is_described_with_its_problem(
             "2.13.0+cpu",
             None,
             False,
-            "torch 2.13.0+cpu is built without CUDA and cannot use the GPU that is there (NVIDIA H200)",
+            "torch 2.13.0+cpu is built without CUDA, so it cannot use the GPU of this machine (NVIDIA H200)",
         ),
-        (Devices((H200,)), None, None, False, "torch is not installed (the GPU is there: NVIDIA H200)"),
+        (Devices((H200,)), None, None, False, "torch is not installed (but the machine has a GPU: NVIDIA H200)"),
         (Devices(problem="no NVIDIA driver"), "2.11.0", "13.0", False, "this machine has no CUDA device"),
         (
             Devices(problem="cuInit gave error 999", unreadable=True),

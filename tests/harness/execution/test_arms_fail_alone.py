@@ -86,7 +86,8 @@ IN_PROCESS = {
     "returns": (
         "def step(self, index: int) -> Tensor:",
         (
-            "step(index) returns the loss: a floating-point tensor of one number; found a float; return the tensor "
+            "step(index) must return the loss: a floating-point tensor with one element; found a float; return the "
+            "tensor "
             "itself: `.item()`, float() and `.numpy()` wait for the device in every step"
         ),
     ),

@@ -149,7 +149,9 @@ def test_a_gpu_lock_directory_that_is_a_link_is_refused(tmp_path: Path) -> None:
     directory.rmdir()
     (tmp_path / "elsewhere").mkdir()
     directory.symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(HarnessError, match="must belong to this user; found a link; remove it, or set TMPDIR"):
+    with pytest.raises(
+        HarnessError, match="must belong to this user; found a link; remove the directory, or set TMPDIR"
+    ):
         lock_path("GPU-a")
 
 
@@ -167,8 +169,8 @@ def test_a_file_system_without_locks_is_reported_without_waiting(monkeypatch: py
     monkeypatch.setattr("fcntl.flock", flock)
     path = lock_path("GPU-a")
     assert refusal() == (
-        f"{path}: the lock of a GPU is a file that this user can write and lock; found {os.strerror(number)}; "
-        "set TMPDIR to a folder of yours on a file system with locks"
+        f"{path}: the lock of a GPU must be a file that this user can write and lock; found {os.strerror(number)}; "
+        "set TMPDIR to your own folder on a file system that supports locks"
     )
 
 
@@ -191,7 +193,7 @@ def test_a_lock_without_permission_is_named(monkeypatch: pytest.MonkeyPatch, mod
 @pytest.mark.parametrize("make", [Path.mkdir, lambda path: path.symlink_to(path)], ids=["folder", "link"])
 def test_an_unusable_lock_path_is_reported(make: Callable[[Path], object]) -> None:
     make(lock_path("GPU-a"))
-    assert "the lock of a GPU is a file that this user can write and lock" in refusal()
+    assert "the lock of a GPU must be a file that this user can write and lock" in refusal()
 
 
 def test_an_unusable_folder_for_locks_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -146,7 +146,7 @@ def test_a_cupti_library_that_lacks_a_function_counts_no_graph_launch() -> None:
 
 def test_a_second_cupti_subscriber_is_reported_as_the_reason_for_not_counting() -> None:
     cupti = Cupti(subscribed=39)
-    assert unable(cupti) == "CUPTI has another subscriber (status 39): a profiler ran in this process"
+    assert unable(cupti) == "CUPTI already has a subscriber (status 39): a profiler ran in this process"
     assert cupti.subscriptions == []
 
 
@@ -156,7 +156,7 @@ def test_an_unknown_cupti_error_is_reported_with_its_status() -> None:
 
 def test_the_launch_counter_is_unable_without_graph_launch_callbacks() -> None:
     cupti = Cupti(names={(DRIVER, 307): b"cuLaunchKernel"})
-    assert unable(cupti, cupti.replay) == "CUPTI names no callback of a graph launch"
+    assert unable(cupti, cupti.replay) == "CUPTI knows no callback for a graph launch"
     assert cupti.subscriptions == ["subscribed", "unsubscribed"]
 
 
@@ -170,7 +170,7 @@ def test_the_launch_counter_is_unable_if_a_callback_cannot_be_enabled() -> None:
 def test_a_planted_graph_launch_that_the_counter_misses_is_reported() -> None:
     cupti = Cupti()
     assert unable(cupti, lambda: None) == (
-        "a planted graph launch was seen 0 times by the driver's callback and 0 times by the runtime's"
+        "the planted graph launch was seen 0 times by the driver's callback and 0 times by the runtime's"
     )
     assert cupti.subscriptions == ["subscribed", "unsubscribed"]
 
@@ -180,7 +180,7 @@ def test_a_launch_counter_that_goes_blind_during_the_timing_reports_a_failure() 
     with LaunchCounter(cupti, cupti.replay) as counter:
         cupti.blind = {DRIVER}
     assert not counter.sees_planted
-    assert counter.failure == "the counter saw a planted graph launch before the timed blocks, and none after them"
+    assert counter.failure == "the counter saw a planted graph launch before the timed blocks, but none after them"
 
 
 def test_an_exception_within_a_launch_counter_removes_its_subscriber() -> None:

@@ -74,7 +74,7 @@ def test_a_training_that_ends_by_itself_is_compared_over_its_actual_steps(tmp_pa
     assert verdict.reason == "held", verdict.message
     assert (verdict.denominators["steps"], verdict.denominators["blocks"]) == (325, 33)
     assert "at all 325 steps" in verdict.message
-    assert f"both end their training there, of {STEPS} steps: " in verdict.message
+    assert f"both arms ended after these steps, although the workload has {STEPS}: " in verdict.message
     assert "no rate for update 326" in verdict.message
 
 
@@ -86,7 +86,7 @@ def test_a_fault_in_a_training_that_ends_by_itself_is_found(tmp_path: Path) -> N
 def test_a_training_that_ends_before_the_requested_steps_is_an_error(tmp_path: Path) -> None:
     verdict = judged("step_function_systems:EndingEarly", tmp_path, CLAIM, steps=STEPS)
     assert verdict.reason == "worker_exception", verdict.message
-    assert f"both arms ended after 25 of the {STEPS} steps asked" in verdict.message
+    assert f"both arms ended after 25 of the {STEPS} required steps" in verdict.message
     assert "no rate for update 26" in verdict.message
 
 

@@ -83,9 +83,9 @@ def test_the_memory_probe_process_is_killed_when_its_worker_cannot_open_the_arm(
 
 
 WRONG = {
-    "ends while it opens": ("os._exit(1)", "ended with exit status 1 before it was done"),
+    "ends while it opens": ("os._exit(1)", "ended with exit status 1 before its work was done"),
     "is killed while it measures": (f"line.send({OPEN!r}); os.kill(os.getpid(), 9)", "ended by SIGKILL"),
-    "ends early without an error": ("print('not ready')", "ended with exit status 0 before it was done"),
+    "ends early without an error": ("print('not ready')", "ended with exit status 0 before its work was done"),
     "says what is no answer": (f"line.send({OPEN!r}); line.send('nonsense')", "own line what is no message"),
     "measures nothing": (f"line.send({OPEN!r}); line.send({OPEN!r})", "answered without a measurement"),
     "hangs while it opens": ("time.sleep(600)", "its process took more than 0.5 s"),

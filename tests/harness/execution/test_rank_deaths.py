@@ -32,7 +32,7 @@ WORKLOAD = {"model": "m", "batch_size": 4, "seq_len": 4, "steps": 5, "needs": {"
 ENDS = {
     "raises": ("worker_exception", "rank 1 of 2: "),
     "killed": ("worker_signal", "rank 1 of 2 was ended by SIGKILL"),
-    "garbles": ("worker_exception", "rank 1 of 2: it wrote on the harness's own line what is no message"),
+    "garbles": ("worker_exception", "rank 1 of 2: it wrote something that is not a message on the harness's own line"),
     "stopped": ("worker_heartbeat", "rank 1 of 2 was stopped (SIGSTOP)"),
     "hangs": (
         "worker_heartbeat",

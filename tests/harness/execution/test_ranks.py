@@ -111,7 +111,9 @@ def test_each_rank_reads_its_rows_of_a_batch_and_all_tensors_without_rows(monkey
         "rate": 0.5,
         "table": [0, 1, 2],
     }
-    with pytest.raises(ValueError, match="ranks take 2 equal shares of a batch, and 3 rows are no multiple of 2"):
+    with pytest.raises(
+        ValueError, match="ranks must take 2 equal shares of a batch, but 3 rows are not a multiple of 2"
+    ):
         shared(lambda _index: {"x": torch.zeros(3)}, 4)(0)
 
 

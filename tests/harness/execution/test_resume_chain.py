@@ -43,8 +43,8 @@ def test_each_part_of_a_resume_chain_trains_in_its_own_process(tmp_path: Path) -
     verdict = chained("checkpoint_systems:Right", tmp_path)
     assert verdict.reason == "held", verdict.message
     assert verdict.message.endswith(
-        "the last 5 of them in another process from what was saved after step 6, which went on from what was saved "
-        "after step 4"
+        "of which the last 5 were made in another process from the state saved after step 6, whose process had resumed "
+        "from the state saved after step 4"
     )
     parts = recorded(tmp_path)
     assert [len(part.series.loss) for part in parts] == [5, 2, 5, 12]

@@ -60,7 +60,10 @@ ENDS = {
     "save leaves": ("worker_exit_code", "plain.0: save earlier: the process that was to save ended with exit status 0"),
     "save garbles": (
         "worker_exception",
-        "plain.0: save earlier: the process that was to save wrote on the harness's own line what is no message",
+        (
+            "plain.0: save earlier: the process that was to save wrote something that is not a message on the harness's "
+            "own line"
+        ),
     ),
     "save unavailable": ("not_available", "this arm needs a part that is not here"),
     "load killed": ("worker_signal", "died in phase plain.1: load: SIGKILL"),

@@ -139,7 +139,7 @@ def test_a_worker_that_sends_an_endless_line_is_killed_at_the_wall_limit(
 
 def test_a_worker_that_floods_its_line_is_a_garbage_death(tmp_path: Path) -> None:
     death = _execute(stand_in_run("floods", wall_limit_s=1e6, heartbeat_s=1e6), tmp_path)
-    detail = "it wrote more than 16 MiB on the harness's own line, and no message"
+    detail = "it wrote more than 16 MiB on the harness's own line, without a complete message"
     assert (death.cause, death.detail, death.phase) == ("garbage", detail, "flooding")
     assert "in floods" in death.stack
 
@@ -195,7 +195,7 @@ def test_the_last_output_of_a_worker_with_a_full_disk_is_its_recorded_cause(tmp_
     # the phase that it could not write any more is not seen, and the one before is not lost
     assert (death.cause, death.detail, death.phase) == (
         "exit_code",
-        f"exit status 1, having printed at last {words!r}",
+        f"exit status 1, and its last output was {words!r}",
         "disk full",
     )
 

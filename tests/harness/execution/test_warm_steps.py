@@ -157,4 +157,4 @@ def test_warm_steps_are_refused_for_an_arm_without_capture() -> None:
 def test_a_workload_that_ends_before_the_capture_is_refused() -> None:
     contract = contract_of("lazy_systems:Lazy", CAPTURE, steps=2, arms=arms(2))
     [problem] = problems(contract)
-    assert (problem.path, problem.rule) == (("claims", 0, "candidate"), "an arm is captured before its last step")
+    assert (problem.path, problem.rule) == (("claims", 0, "candidate"), "an arm must be captured before its last step")

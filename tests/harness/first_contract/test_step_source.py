@@ -157,7 +157,7 @@ def test_a_function_that_builds_no_step_is_refused_with_its_place(text: str, fou
     [
         ("train", "a function is named `module:function`, or `path/to/file.py:function`; found `train`"),
         ("train:make step", "a function is named"),
-        ("missing.py:main", "missing.py: a path that is named must exist"),
+        ("missing.py:main", "missing.py: the path must exist"),
         ("missing:main", "the module must be one that Python finds; found no `missing`"),
         ("tr-ain:main", "a module's name is made of identifiers; found `tr-ain`"),
         ("class.py:main", "a module is imported by its file's name, which is an identifier"),

@@ -66,7 +66,10 @@ def test_overlapping_blocks_of_a_process_are_inconsistent_evidence() -> None:
     verdict = timed(runs)
     assert (verdict.reason, verdict.message) == (
         "evidence_inconsistent",
-        "in process 7 block 3 of round 0 began before block 2 of round 0 was over: they did not take turns as they say",
+        (
+            "in process 7, block 3 of round 0 began before block 2 of round 0 ended, so the blocks were not timed one "
+            "after the other"
+        ),
     )
 
 
@@ -76,7 +79,7 @@ def test_processes_that_overlap_on_one_device_are_not_judged() -> None:
     verdict = timed(runs)
     assert (verdict.reason, verdict.message) == (
         "evidence_inconsistent",
-        "process 5 began to be timed before process 4 was over, on one device",
+        "the timing of process 5 began before that of process 4 ended, on the same device",
     )
 
 

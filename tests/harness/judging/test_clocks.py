@@ -68,8 +68,8 @@ def test_a_higher_clock_of_the_faster_arm_leaves_the_ratio_undecided() -> None:
     verdict = judged(1900.0, 1700.0)
     assert verdict.reason == "limits_exceeded"
     assert verdict.message == (
-        "the ratio speaks for graphed, and the GPU's clock favoured it by 0.118 (limit 0.02): "
-        "1900 against 1700 MHz for ungraphed"
+        "the ratio is in favour of graphed, and the GPU's clock favoured it by 0.118 (limit 0.02): 1900 MHz against "
+        "1700 MHz for ungraphed"
     )
 
 
@@ -81,7 +81,7 @@ def test_a_higher_clock_does_not_excuse_a_slower_candidate() -> None:
 def test_a_lower_clock_of_the_slower_arm_leaves_the_ratio_undecided() -> None:
     verdict = judged(1700.0, 1900.0, ratio=1.0)
     assert verdict.reason == "limits_exceeded"
-    assert verdict.message.startswith("the ratio speaks for ungraphed, and the GPU's clock favoured it by 0.118")
+    assert verdict.message.startswith("the ratio is in favour of ungraphed, and the GPU's clock favoured it by 0.118")
 
 
 @pytest.mark.parametrize(("ours", "reason"), [(1056.0, "held"), (1056.1, "limits_exceeded")])
@@ -116,7 +116,7 @@ def test_an_arm_without_clock_samples_leaves_the_ratio_undecided(unseen: str) ->
     verdict = judged(seen["graphed"], seen["ungraphed"])
     assert (verdict.reason, verdict.message) == (
         "telemetry_missing",
-        f"no SM clock was sampled while {unseen} was timed in process 0: whom it favoured is unknown",
+        f"no SM clock was sampled while {unseen} was timed in process 0, so it is unknown which arm the clock favoured",
     )
 
 

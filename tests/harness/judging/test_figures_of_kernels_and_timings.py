@@ -34,7 +34,10 @@ def test_figures_name_the_kernels_that_do_not_fit_the_device() -> None:
         planned=[kernel("norm", targets=["sm_100"]), kernel("clip", targets=["sm_120"])], used=[kernel()]
     )
     assert verdict.denominators == {"kernels": 3}
-    assert verdict.message == "2 kernels of 3 do not fit sm_90 (loadable): clip (sm_120), norm (sm_100)"
+    assert (
+        verdict.message
+        == "the PTX of 2 of 3 kernels does not fit sm_90 (policy: loadable): clip (sm_120), norm (sm_100)"
+    )
     assert figures(verdict) == {
         "target": ("sm_90", ""),
         "kernels.sm_100": (1, "kernels"),

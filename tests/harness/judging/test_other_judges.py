@@ -37,7 +37,7 @@ def value(verdict: Verdict, name: str) -> object:
 def test_a_capture_verdict_states_nodes_replays_and_buffers() -> None:
     verdict = captured()
     assert verdict.message == (
-        "1 capture of 13 nodes was replayed 10 times, once a step, and 5 buffers kept their addresses"
+        "1 capture of 13 nodes was replayed 10 times, once for each step, and 5 buffers kept their addresses"
     )
     assert verdict.denominators == {
         "nodes": 13, "captures": 1, "observed_steps": 3, "buffers": 5, "steps": 10, "layers": LAYERS,
@@ -62,7 +62,7 @@ def test_a_host_sync_verdict_names_the_source_line() -> None:
     verdict = watched(replays({"profiler": 1, "sync_debug_mode": 0}))
     assert value(verdict, "candidate_syncs_per_step") == 0.5
     assert value(verdict, "control_syncs_per_step") == 6.0 * LAYERS
-    assert verdict.message.endswith("at most 0 a step are allowed; at clip.py:7 item (1)")
+    assert verdict.message.endswith("at most 0 in each step are allowed; at clip.py:7 item (1)")
 
 
 def test_two_sync_detectors_may_watch_different_numbers_of_steps() -> None:

@@ -9,4 +9,4 @@ from judge_cases_accumulation import accumulated, micro_batches
 def test_extra_recorded_micro_batches_are_an_evidence_error() -> None:
     verdict = accumulated(read=[micro_batches([["same", "same"]]), micro_batches()])
     assert verdict.reason == "evidence_missing"
-    assert verdict.message == "the micro-batches of 11 of graphed's 10 steps were recorded"
+    assert verdict.message == "micro-batches were recorded for 11 of 10 steps of graphed"

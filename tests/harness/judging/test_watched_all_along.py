@@ -57,7 +57,8 @@ def test_a_timing_without_clock_samples_is_undecided_as_telemetry_missing(second
     verdict = sampled_at(seconds, back_to_back())
     assert verdict.reason == "telemetry_missing"
     assert verdict.message == (
-        f"for {unseen} s of what run timed7 timed, the GPU's SM clock was not sampled; 2 s may pass between two samples"
+        f"the GPU's SM clock was not sampled for {unseen} s of the timed part of run timed7, but at most 2 s may pass "
+        "between two samples"
     )
 
 
@@ -76,7 +77,7 @@ def test_a_timing_without_machine_samples_is_not_proven_quiet() -> None:
     timing = run.timing
     verdict = concluded(lambda sheet: sheet.held(str(require_quiet_machine(Limits(), [(run, timing)], sheet))), None)
     assert verdict.reason == "telemetry_missing"
-    assert verdict.message.startswith("for 6 s of what run timed0 timed, the machine was not sampled")
+    assert verdict.message.startswith("the machine was not sampled for 6 s of the timed part of run timed0")
 
 
 @pytest.mark.parametrize(("blind", "reason"), [([2], "held"), ([2, 3], "telemetry_missing")])

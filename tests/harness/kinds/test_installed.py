@@ -60,8 +60,8 @@ SOUND = "an entry point of `contract_harness.kinds` names a `harness.kinds.Kind`
         ("OTHER = 1", f"{SOUND}AttributeError: module 'odd_kinds' has no attribute 'KIND'"),
         ("KIND = 'capture'", f"{SOUND}a str"),
         ("from harness.kinds import Kind\nKIND = Kind(name='odd')", f"{SOUND}KindError: claim kind 'odd': the field"),
-        (ROW.format(""), "a package's claim kind has a name of its own; found 'capture' again"),
-        (ROW.format("name='composite'"), "a package's claim kind has a name of its own; found 'composite' again"),
+        (ROW.format(""), "the claim kind of a package must have a new name; found 'capture' again"),
+        (ROW.format("name='composite'"), "the claim kind of a package must have a new name; found 'composite' again"),
     ],
 )
 def test_a_package_with_a_broken_kind_is_named(install: Install, source: str, problem: str) -> None:

@@ -140,7 +140,7 @@ def test_a_packages_probe_comes_after_the_harness_own(install: Install) -> None:
             "PROBE = 1",
             "of toy-probe 1.0: an entry point of `contract_harness.probes` names a `harness.kinds.Probe`; found a int",
         ),
-        (PACKAGE.replace('name="watched", ', ""), "a package's probe has a name of its own; found 'seeds' again"),
+        (PACKAGE.replace('name="watched", ', ""), "the probe of a package must have a new name; found 'seeds' again"),
         (PACKAGE.replace("PROBE = replace(", "PROBE = Probe(name='watched')\nreplace("), "probe 'watched': the field"),
     ],
 )
@@ -162,7 +162,7 @@ def test_a_kind_that_names_an_unknown_probe_is_refused(install: Install, source:
     install(
         source.replace("probe_named(", "__import__('harness.kinds.probes').kinds.probes.BUILT_IN.get("), entry_points
     )
-    with pytest.raises(KindError, match="claim kind 'loss_below': the field `probes` names probes that there are"):
+    with pytest.raises(KindError, match="claim kind 'loss_below': the field `probes` must name existing probes"):
         kinds()
 
 

@@ -119,5 +119,7 @@ def test_every_kind_of_the_harness_has_its_row() -> None:
 def test_a_missing_module_or_name_in_the_kind_table_is_reported(reference: str, found: str) -> None:
     with pytest.raises(KindError) as caught:
         resolve(reference)
-    assert str(caught.value).startswith(f"{reference}: what the table of claim kinds names must be importable; found ")
+    assert str(caught.value).startswith(
+        f"{reference}: every object that the table of claim kinds names must be importable; found "
+    )
     assert found in str(caught.value)

@@ -36,7 +36,7 @@ ENDS = {
     "writes an empty line": ("line.send('')", Ending(None, "Expecting value: line 1 column 1 (char 0)")),
     "writes no end of a line": (
         "import socket; socket.socket(fileno=line.fileno()).sendall(b'x' * (17 * 2**20))",
-        Ending(None, "more than 16 MiB on the harness's own line, and no message"),
+        Ending(None, "more than 16 MiB on the harness's own line, without a complete message"),
     ),
 }
 
@@ -75,8 +75,8 @@ def test_a_child_process_may_end_by_itself_after_its_message_line_is_closed(star
     [
         (Ending(-9), "signal", "SIGKILL", "ended by SIGKILL"),
         (Ending(-40), "signal", "signal 40", "ended by signal 40"),
-        (Ending(0), "exit_code", "exit status 0", "ended with exit status 0 before it was done"),
-        (Ending(None, "odd"), "exception", "odd", "wrote on the harness's own line what is no message"),
+        (Ending(0), "exit_code", "exit status 0", "ended with exit status 0 before its work was done"),
+        (Ending(None, "odd"), "exception", "odd", "wrote something that is not a message on the harness's own line"),
     ],
 )
 def test_the_end_of_a_child_is_described_by_cause_and_name(

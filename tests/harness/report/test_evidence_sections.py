@@ -238,7 +238,7 @@ def test_the_accumulation_section_shows_the_gradients_read_and_the_number_of_upd
     assert found is not None
     [part] = found.parts
     assert part.text[0] == (
-        "Micro-batches in a step: 2; steps in which one was read again: 1 of 2; "
+        "Micro-batches in a step: 2; steps that read a micro-batch twice: 1 of 2; "
         "updates by the optimizer's own counter: 2."
     )
     assert part.tables[0].rows == [["layers.0.w", "0", "0.25", "no", "2"]]
@@ -347,12 +347,12 @@ def test_a_non_finite_difference_is_shown_in_plot_and_text() -> None:
 
 def test_equal_trajectories_of_unequal_length_are_not_equal_at_all_steps() -> None:
     part = compared([2.0, 1.5], [2.0, 1.5, 1.0])
-    assert "graphed against ungraphed: equal in every bit at the 2 steps that both have, of 2 and 3." in part.text
+    assert "graphed against ungraphed: equal in every bit at the 2 steps that both arms have, of 2 and 3." in part.text
 
 
 def test_a_relative_difference_is_not_rounded_down_to_its_bound() -> None:
     part = compared([2.0, 1.10004], [2.0, 1.0], equality="within", max_relative_difference=0.1, max_abs_difference=None)
-    told = "graphed against ungraphed: apart by at most 0.10004 times the baseline's value; 0.1 times are allowed."
+    told = "graphed against ungraphed: differs by at most 0.10004 times the baseline's value; 0.1 times are allowed."
     assert told in part.text
 
 

@@ -76,14 +76,14 @@ def test_the_peak_memory_section_shows_both_arms_and_the_bound() -> None:
 
 def test_the_memory_section_states_a_bound_given_as_a_ratio() -> None:
     claim = {"at_most_gib": None, "at_most_ratio": 1.5, "of": "reserved", "over": "steps"}
-    assert peak_part(claim).text == ["Allowed: 1.5 times the baseline's bytes reserved over the steps."]
+    assert peak_part(claim).text == ["Allowed: 1.5 times the baseline's bytes reserved during the steps."]
 
 
 def test_the_peak_memory_section_reports_what_may_hide_a_peak() -> None:
     part = peak_part(resets=2, lost_peaks=1, steps=peak(device_bytes=None, outside_bytes=None, samples=0))
     assert part.text[1] == (
-        "In the process of graphed torch's peak statistics were set back 2 times, fell unseen 1 time, and 0 other "
-        "processes used the GPU."
+        "In the process of graphed, torch's peak statistics were reset 2 times and fell 1 time without a visible "
+        "reset, and 0 other processes used the GPU."
     )
     assert part.tables[0].rows[1][4:] == ["–", "–"]
 

@@ -97,7 +97,7 @@ def test_the_number_of_members_has_a_limit(tmp_path: Path) -> None:
 def test_the_size_of_the_archive_file_has_a_limit(tmp_path: Path) -> None:
     path = tmp_path / "run.tar"
     path.write_bytes(b"\0" * 10_001)
-    assert refusal(path).startswith("an archive of a run has at most 10000 bytes; found 10001 bytes")
+    assert refusal(path).startswith("an archive of a run must have at most 10000 bytes; found 10001 bytes")
 
 
 @pytest.mark.parametrize(

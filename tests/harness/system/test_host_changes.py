@@ -179,7 +179,7 @@ def test_an_attribute_updated_by_replays_is_not_a_host_change() -> None:
     assert traced.host_changes == []
 
 
-OF_THE_CAPTURE = ["moments.0 (bound anew: each replay reads the tensor of the capture)"]
+OF_THE_CAPTURE = ["moments.0 (replaced by another tensor: each replay reads the tensor of the capture)"]
 
 
 @pytest.mark.parametrize(("reads", "named"), [(True, OF_THE_CAPTURE), (False, [])])

@@ -178,7 +178,9 @@ def test_a_self_capturing_step_without_a_capture_record_is_refused() -> None:
     class Silent(CapturesItself):
         says = None
 
-    with pytest.raises(HarnessError, match="a function that takes `captured` says what its step captured; found no"):
+    with pytest.raises(
+        HarnessError, match="a function that takes `captured` must return a report of what its step captured; found no"
+    ):
         Silent().open(WORKLOAD, Arm.model_validate({"capture": "none"}))
 
 

@@ -140,27 +140,32 @@ def test_a_metric_that_no_step_keeps_is_refused(capture: str) -> None:
         run.step(0)
         run.metrics()
     assert str(caught.value).endswith(
-        ": metrics() names tensors of one number that the last step left, the same names at every step; "
-        "found another tensor at each call under `rate`; "
-        "compute it in the step and keep it, `self.accuracy = …`: a replay would leave it as it was captured"
+        ": metrics() must return tensors with one number that the last step left, under the same names at every step; "
+        "found a new tensor at each call under `rate`; "
+        "compute the tensor in the step and keep it, `self.accuracy = …`, because a replay does not execute metrics()"
     )
 
 
-NAMED = "metrics() names tensors of one number that the last step left, the same names at every step; found "
+NAMED = (
+    "metrics() must return tensors with one number that the last step left, under the same names at every step; found "
+)
 
 
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        (None, 'metrics() returns a dictionary of tensors by name; found None; return `{"accuracy": self.accuracy}`'),
-        ({"a": 0.5}, "metrics() returns a dictionary of tensors by name; found a float under `a`; return"),
+        (
+            None,
+            'metrics() must return a dictionary of tensors by name; found None; return `{"accuracy": self.accuracy}`',
+        ),
+        ({"a": 0.5}, "metrics() must return a dictionary of tensors by name; found a float under `a`; return"),
         (
             {"a b": torch.zeros(())},
             NAMED + "the name 'a b'; letters, digits, `_`, `.` and `-`, and none of",
         ),
         ({"loss": torch.zeros(())}, NAMED + "the name 'loss'; letters, digits"),
         ({"a": torch.zeros(2)}, NAMED + "a tensor of 2 (float32) under `a`; reduce it to one number in the step, with"),
-        ({"b": torch.zeros(())}, NAMED + "`b` only at this step and `a` only at the first one; report the same ones"),
+        ({"b": torch.zeros(())}, NAMED + "`b` only at this step and `a` only at the first step; report the same ones"),
     ],
 )
 def test_an_invalid_metric_is_refused_with_its_place(given: Any, told: str) -> None:

@@ -73,7 +73,7 @@ def test_capturing_an_owned_loop_is_refused_with_the_lines_that_read_values() ->
         record = run.capture_record()
     assert (record.requested, record.captured, record.uncaptured_steps) == (True, False, 3)
     assert record.failure == (
-        "CountingLoop.train keeps control of its loop, so that no step of it can be captured from outside; "
+        "CountingLoop.train keeps control of its loop, so its steps cannot be captured from outside; "
         "its steps read values on the host at training_loops.py:26 (3 times)"
     )
 

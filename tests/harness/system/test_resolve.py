@@ -46,8 +46,8 @@ def test_an_instance_is_not_called_again(module: types.ModuleType) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("resolve_subject", "a system is named `module:attribute`"),
-        (":x", "a system is named `module:attribute`"),
+        ("resolve_subject", "a system must be named `module:attribute`"),
+        (":x", "a system must be named `module:attribute`"),
         ("resolve_subject:MinimlSystem", "did you mean MinimalSystem"),
         ("resolve_subject:zzz", "systems there: MinimalSystem, instance"),
         ("resolve_subject:number", "found a int"),

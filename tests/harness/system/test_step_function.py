@@ -216,7 +216,7 @@ def test_the_run_offers_its_capabilities() -> None:
 
 
 def test_a_fault_or_option_that_a_step_function_lacks_is_refused() -> None:
-    with pytest.raises(ValueError, match="example has no fault 'stale_batch' of its own"):
+    with pytest.raises(ValueError, match="example does not have the fault 'stale_batch'"):
         Example().open(WORKLOAD, Arm(), fault="stale_batch")
     with pytest.raises(ValueError, match="takes neither data nor a model directory"):
         Example().open(WORKLOAD, Arm(), data="text")
