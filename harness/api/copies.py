@@ -39,7 +39,10 @@ def without_names(source: Rejudged) -> Iterator[Rejudged]:
     """
     bundle = source.bundle
     if bundle.header.digests.evidence:
-        rule, remedy = "names are left out of runs that have a manifest", "collect the evidence again with --redact"
+        rule, remedy = (
+            "names can be left out only of runs that have a manifest",
+            "collect the evidence again with --redact",
+        )
         raise UsageError(rule, where=str(bundle.path), got="a run of an earlier version", remedy=remedy)
     with tempfile.TemporaryDirectory(prefix="harness-redacted-") as temporary:
         folder = Path(temporary) / bundle.path.name
@@ -85,9 +88,9 @@ def _refuse_other(source: Rejudged, copy: Rejudged) -> None:
         if _decided(before) != _decided(after):
             was, now = (f"{verdict.status} {verdict.reason}" for verdict in (before, after))
             raise EvidenceError(
-                "a run without names is judged as the run that had them",
+                "a run without names must be judged like the original run",
                 where=str(source.bundle.path),
-                got=f"{before.claim} on {before.workload}: {now} for {was}",
+                got=f"{before.claim} on {before.workload}: {now} instead of {was}",
                 remedy="collect the evidence again with --redact",
             )
 
@@ -97,7 +100,7 @@ def _decided(verdict: Verdict) -> tuple[object, ...]:
     return verdict.contract, verdict.claim, verdict.workload, verdict.status, verdict.reason, verdict.denominators
 
 
-_REMEDY = "name a folder that is new or empty, outside of the runs"
+_REMEDY = "name a folder that is new or empty, outside the run directories"
 
 
 def refuse_used(out: Path, runs: Sequence[Path]) -> None:
@@ -109,7 +112,7 @@ def refuse_used(out: Path, runs: Sequence[Path]) -> None:
         raise takes_nothing(out, error) from error
     if held:
         got = f"a folder that holds {held[0]}"
-        raise UsageError("nothing is overwritten by --out", where=str(out), got=got, remedy=_REMEDY)
+        raise UsageError("--out must not overwrite anything", where=str(out), got=got, remedy=_REMEDY)
     if taken:
         raise UsageError("--out takes a folder", where=str(out), got="a file", remedy=_REMEDY)
     refuse_within_run(out, runs)

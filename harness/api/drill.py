@@ -108,7 +108,7 @@ def triple(value: Triple) -> str:
     return " ".join([value.status, value.reason, *figures])
 
 
-MESSAGE = "the drill was ended before all runs of this row had"
+MESSAGE = "the drill ended before all runs of this row had ended"
 
 
 @dataclass(frozen=True)

@@ -57,7 +57,7 @@ def _unknown_names(bundle: Bundle, contracts: Sequence[Contract]) -> Iterator[st
     for kind, names, there in known:
         for name in names:
             if name not in there:
-                yield f"it was narrowed to {kind} {shown(name)}, which no contract here has"
+                yield f"the run was narrowed to {kind} {shown(name)}, which none of these contracts has"
 
 
 def _narrowing(bundle: Bundle) -> Iterator[str]:
@@ -65,21 +65,24 @@ def _narrowing(bundle: Bundle) -> Iterator[str]:
     narrowed = bundle.header.narrowed
     for unit in bundle.header.units:
         if not narrowed.asks_for(unit):
-            yield f"{shown(unit.claim)} on {shown(unit.workload)} is planned, and its `narrowed` leaves it out"
+            yield (
+                f"{shown(unit.claim)} on {shown(unit.workload)} is planned, but the run's `narrowed` leaves this "
+                "unit out"
+            )
 
 
 def _runs(bundle: Bundle) -> Iterator[str]:
     """Yield lines on unplanned runs that a unit reads, planned runs that no unit reads, and stray evidence."""
     header = bundle.header
     read = {run for unit in header.units for run in unit.runs}
-    yield from (f"run {shown(run)} is read by a unit, and was not planned" for run in sorted(read - set(header.runs)))
-    if header.purpose != "drill":  # a drill also plans runs with faults, which only the rows of the drill's record read
-        yield from (f"run {shown(run)} was planned, and no unit reads it" for run in sorted(set(header.runs) - read))
+    yield from (f"run {shown(run)} is read by a unit, but was not planned" for run in sorted(read - set(header.runs)))
+    if header.purpose != "drill":  # a drill also plans the faulted runs, which the rows of its record read
+        yield from (f"run {shown(run)} was planned, but no unit reads it" for run in sorted(set(header.runs) - read))
     left: list[str] = []
     with suppress(OSError):  # a folder that is missing or unreadable is reported by the check of the seal
         left = sorted(path.name for path in (bundle.root / layout.EVIDENCE).iterdir())
     stray = [name for name in left if name not in header.runs]
-    yield from (f"{layout.EVIDENCE}/{shown(name)} is of no run that was planned" for name in stray)
+    yield from (f"{layout.EVIDENCE}/{shown(name)} belongs to no planned run" for name in stray)
 
 
 def _machine(bundle: Bundle) -> Iterator[str]:
@@ -87,27 +90,30 @@ def _machine(bundle: Bundle) -> Iterator[str]:
     header = bundle.header
     collected = header.environment
     if collected.source_digest and collected.source_digest != header.digests.source:
-        yield "`digests.source` is not `environment.source_digest`"
+        yield "`digests.source` differs from `environment.source_digest`"
     for path in sorted((bundle.root / layout.EVIDENCE).rglob(layout.PROCESS)):
         if (process := readable(path, ProcessTimes)) is None:
             continue  # the check of the recorded seconds reports an unreadable file
         used, commit = process.gpu, (collected.git.commit or "none").removesuffix(CHANGES)
         if process.commit not in {None, commit}:
             run = shown(path.parent.name)
-            yield f"the commit is {shown(commit)}, and run {run} was executed at {shown(process.commit)}"
+            yield f"the recorded commit is {shown(commit)}, but run {run} was executed at {shown(process.commit)}"
         tested = header.commits
         known = {tested.candidate.commit, tested.baseline.commit} if tested is not None else set()
         for trained in sorted({*process.trained} - known):
             which = " and ".join(shown(one) for one in sorted(known)) or "none"
-            yield f"the tested commits are {which}, and run {shown(path.parent.name)} trained {shown(trained)}"
+            yield f"the tested commits are {which}, but run {shown(path.parent.name)} trained {shown(trained)}"
         if used is not None and used != collected.gpu.uuid:
             gpu = shown(collected.gpu.uuid or "none")
-            yield f"the GPU is {gpu}, and run {shown(path.parent.name)} held {shown(used)}"
+            yield f"the recorded GPU is {gpu}, but run {shown(path.parent.name)} used {shown(used)}"
     for run in header.runs:
         for arm, kernels in bundle.evidence(run).kernels.items():
             if kernels.device is not None and kernels.device != collected.gpu.architecture:
                 gpu = shown(collected.gpu.architecture or "none")
-                yield f"the GPU is of {gpu}, and arm {shown(arm)} of run {shown(run)} saw {shown(kernels.device)}"
+                yield (
+                    f"the recorded GPU has architecture {gpu}, but arm {shown(arm)} of run {shown(run)} saw "
+                    f"{shown(kernels.device)}"
+                )
 
 
 def _waivers(bundle: Bundle) -> Iterator[str]:
@@ -118,18 +124,18 @@ def _waivers(bundle: Bundle) -> Iterator[str]:
     try:
         day = datetime.fromisoformat(header.started_at).date()
     except ValueError:
-        yield "`started_at` is no time"
+        yield "`started_at` is not a valid time"
         return
     try:
         files = sorted((bundle.root / layout.WAIVERS).glob("*.yaml"))
         signed = [waiver.record(day) for path in files for waiver in load_waivers(path)]
     except (ContractErrors, ContractError):
-        yield f"the files in {layout.WAIVERS}/ are no waivers"
+        yield f"the files in {layout.WAIVERS}/ are not valid waiver files"
         return
     for waiver in header.waivers:
         if waiver.model_dump() not in signed:
             unit = f"{shown(waiver.claim)} on {shown(waiver.workload)}"
-            yield f"the waiver of {unit} stands in no file of {layout.WAIVERS}/ as it stands here"
+            yield f"the recorded waiver of {unit} is in no file of {layout.WAIVERS}/"
 
 
 @dataclass(frozen=True)
@@ -169,16 +175,18 @@ class Known:
             trained = {facts.commit for facts in header.environment.trainers.values() if facts.commit}
             if self.commit is not None and trained != {self.commit}:
                 rule, remedy = (
-                    "the run is of the commit that was asked for, without changes",
+                    "the run must be of the requested commit, without uncommitted changes",
                     f"verify {self.commit} anew",
                 )
                 got = ", ".join(sorted(trained))
                 if not got:
-                    got = "no commit: each system is an installed package's, or lies in no repository"
-                    remedy = "run the trainer from a checkout, say after `pip install -e .` there, and verify anew"
+                    got = "no commit, because each system is part of an installed package, or is in no repository"
+                    remedy = (
+                        "run the trainer from a checkout, for example after `pip install -e .` there, and verify again"
+                    )
                 raise EvidenceError(rule, where=where, got=got, remedy=remedy)
             if self.not_before is not None and started(header) < self.not_before:
-                rule = f"the run started at {self.not_before.isoformat()} or later"
+                rule = f"the run must have started at {self.not_before.isoformat()} or later"
                 raise EvidenceError(rule, where=where, got=header.started_at, remedy="verify anew")
 
     def with_waivers(self, header: Header) -> Header:
@@ -193,7 +201,7 @@ def started(header: Header) -> datetime:
     try:
         return datetime.fromisoformat(header.started_at).astimezone(UTC)
     except ValueError:
-        raise EvidenceError("`started_at` of a run is a time", got=header.started_at) from None
+        raise EvidenceError("`started_at` of a run must be a time", got=header.started_at) from None
 
 
 NOTHING_KNOWN = Known()
@@ -256,11 +264,11 @@ def _asked(part: Narrowed, contracts: Sequence[LoadedContract]) -> Narrowed:
     Also raises UsageError for a part without units, which would require nothing: only the run directory would decide.
     """
     units = [(claim.id, workload) for one in contracts for claim in one.contract.claims for workload in claim.judged_on]
-    refuse_unknown("no contract here has this claim", part.claims, {claim for claim, _ in units})
-    refuse_unknown("no claim here is judged on this workload", part.workloads, {workload for _, workload in units})
+    refuse_unknown("no contract has this claim", part.claims, {claim for claim, _ in units})
+    refuse_unknown("no claim is judged on this workload", part.workloads, {workload for _, workload in units})
     claims = selected(contracts, part.tags, part.claims)
     there = [(claim, name) for claim, name in units if not claims or claim in claims]
-    refuse_unknown("a claim that is asked for is judged on this workload", part.workloads, {name for _, name in there})
+    refuse_unknown("the requested claim must be judged on this workload", part.workloads, {name for _, name in there})
     return part.model_copy(update={"claims": list(claims)})
 
 
@@ -288,7 +296,7 @@ def _with_contradictions(view: ReportView, bundles: Sequence[Bundle], own: Seque
 def whole_commit(given: str) -> str:
     """Return a complete commit hash in lower case. Raises UsageError for anything else, such as `HEAD`."""
     if re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", given.lower()) is None:
-        rule, remedy = "--commit takes a whole commit, 40 or 64 digits in hexadecimal", '`"$(git rev-parse HEAD)"`'
+        rule, remedy = "--commit must be a whole commit of 40 or 64 hexadecimal digits", '`"$(git rev-parse HEAD)"`'
         raise UsageError(rule, got=repr(given), remedy=f"such as {remedy}")
     return given.lower()
 
@@ -302,14 +310,14 @@ def refuse_others(runs: Sequence[Path], digests: Sequence[str]) -> None:
     wanted = {digest.removeprefix("sha256:") for digest in digests}
     for digest in wanted:
         if re.fullmatch(r"[0-9a-f]{64}", digest) is None:
-            raise UsageError("--digest takes the SHA-256 of a manifest, 64 digits in hexadecimal", got=repr(digest))
+            raise UsageError("--digest must be the SHA-256 of a manifest: 64 hexadecimal digits", got=repr(digest))
     found = {run: read_bundle(run).seal.digest for run in runs}
     for run, its_own in found.items():
         if its_own not in wanted:
-            got = its_own or "no manifest to go by"
-            raise EvidenceError("the directory's manifest has the digest that was asked for", where=str(run), got=got)
+            got = its_own or "no manifest"
+            raise EvidenceError("the directory's manifest must have the requested digest", where=str(run), got=got)
     if left := wanted - set(found.values()):
-        raise EvidenceError("every digest that is asked for is a directory's", got=f"no directory with {min(left)}")
+        raise EvidenceError("every requested digest must belong to a directory", got=f"no directory with {min(left)}")
 
 
 def replaced(bundle: Bundle, *more: str) -> set[str]:
@@ -337,10 +345,10 @@ def rewritten(
     others = unfit(bundle, judgement, names)
     if others or view.incomplete:
         raise EvidenceError(
-            "only a run that is as it was recorded is written anew",
+            "only a run that is as it was recorded can be rewritten",
             where=str(bundle.path),
             got="; ".join(others[:5]) or bundle.seal.missing,
-            remedy="`harness judge --check` lists it all",
+            remedy="see all differences with `harness judge --check`",
         )
     yield folder, replace(view, altered=(), unsealed=())
     seal_anew(bundle.place, bundle.seal)
@@ -378,7 +386,7 @@ def copies(bundles: Sequence[Bundle]) -> list[LoadedContract]:
         # If a bundle's copy of a contract was changed, report the changed evidence and not an error in the contract.
         for bundle in bundles:
             if changed := [line for line in altered(bundle) if line.startswith(f"{layout.CONTRACTS}/")]:
-                rule = "a run's contracts are as they were recorded"
+                rule = "a run's contracts must be as they were recorded"
                 raise EvidenceError(rule, where=str(bundle.path), got="; ".join(changed[:5])) from problem
         if isinstance(problem, UsageError):
             raise
@@ -391,7 +399,7 @@ def _copy_of_shared(bundles: Sequence[Bundle], contract: Path, number: int, name
         used = bundle.header.digests.shared.get(contract.stem, [])
         if contract.parent == bundle.root / layout.CONTRACTS and number < len(used):
             return bundle.shared_path(used[number])
-    raise ContractError("the run's header names each file that a contract uses", got=f"none for {name!r}")
+    raise ContractError("the run's header must name each file that a contract uses", got=f"none for {name!r}")
 
 
 def _as_named(error: ContractError, bundles: Sequence[Bundle]) -> ContractError:

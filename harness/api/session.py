@@ -255,7 +255,9 @@ def verify(
 def refuse_fault_of_gate(options: VerifyOptions) -> None:
     """Raise UsageError for a gate with a planted fault, because the gate would open if no judge noticed the fault."""
     if options.gate and options.fault is not None:
-        raise UsageError("a gate plants no fault", got=f"--fault {options.fault}", remedy="leave out --gate or --fault")
+        raise UsageError(
+            "a gate must not plant a fault", got=f"--fault {options.fault}", remedy="leave out --gate or --fault"
+        )
 
 
 def of_tags(contracts: Sequence[LoadedContract], options: VerifyOptions) -> VerifyOptions:
@@ -266,7 +268,9 @@ def of_tags(contracts: Sequence[LoadedContract], options: VerifyOptions) -> Veri
 def baselines(contracts: Sequence[LoadedContract], options: VerifyOptions) -> AbstractContextManager[Checkout | None]:
     """Check out the baselines' commit for the `with` block. Yield None without `--baseline`. Raises UsageError."""
     if options.baseline is not None and options.fault is not None:
-        raise UsageError("--baseline compares two commits as they are", got="--fault", remedy="leave out one of them")
+        raise UsageError(
+            "--baseline compares two commits without planted faults", got="--fault", remedy="leave out one of them"
+        )
     return baseline_checkout(contracts, options.baseline, options.reports)
 
 
@@ -276,7 +280,11 @@ def plan_something(
     """Plan as `plan_contracts` does, but raise UsageError if the options select no unit."""
     planned = plan_contracts(contracts, options, checkout)
     if not planned.units:
-        raise UsageError("nothing is planned", got="no unit matches", remedy="widen --claim and --workload")
+        raise UsageError(
+            "nothing is planned",
+            got="no unit matches",
+            remedy="widen --claim or --workload",
+        )
     return planned
 
 
@@ -352,7 +360,7 @@ def _located(
     except Exception:
         return judgement
     except BaseException as error:
-        error.add_note(f"all verdicts are in {writer.path}, without the first differences")
+        error.add_note(f"all verdicts are in {writer.path}, but the first differences were not located")
         raise
 
 

@@ -34,13 +34,13 @@ TASKS = {  # command names, in the order of `--help`
 }
 COMMANDS = tuple(name for names in TASKS.values() for name in names)
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-_NOT_ALLOWED = "make it readable, and writable where the command writes, or name another"
+_NOT_ALLOWED = "make the path readable, and writable if the command writes there, or name another path"
 _REMEDIES: dict[int | None, str] = {
     errno.EACCES: _NOT_ALLOWED,
     errno.EPERM: _NOT_ALLOWED,
-    errno.EROFS: "copy it to where files can be written, and name the copy",
+    errno.EROFS: "copy the folder to a place that is writable, and name the copy",
     **dict.fromkeys(_FULL, "make room, or name another folder"),
-    errno.ENAMETOOLONG: "take a shorter name",
+    errno.ENAMETOOLONG: "use a shorter name",
 }
 LIGHTEST = ("init",)  # an application needs at least one command, so `--version` imports the one that loads fastest
 # Command name -> name of its module, for commands whose own name cannot be a module name or is already in use.
@@ -48,46 +48,46 @@ MODULES = {"import": "import_contracts", "try": "try_step", "compare-runs": "com
 EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
     "verify": (
         ("contracts/", "run all, judge, write a report"),
-        ("contracts/ --gate", "fail unless all of it was decided and held"),
+        ("contracts/ --gate", "fail unless every unit was decided and held"),
         ("contracts/ --claim F-GRAPH-BWD-001", "one claim"),
         ("as-main.yaml --baseline main", "the working tree against another commit"),
     ),
     "check": (("contracts/", "errors and warnings, with file and line"),),
     "judge": (
-        ("reports/RUN", "the verdicts again, without a GPU"),
-        ("reports/RUN --check", "whether they are those that were recorded"),
-        ("PART-1 PART-2 --gate", "the parts of one gate together"),
-        ("PART-1 PART-2 --gate --out FOLDER", "and one page of them all"),
+        ("reports/RUN", "judge the evidence again, without a GPU"),
+        ("reports/RUN --check", "check that the verdicts are as recorded"),
+        ("PART-1 PART-2 --gate", "judge the parts of one gate together"),
+        ("PART-1 PART-2 --gate --out FOLDER", "also write one page of all parts"),
     ),
     "report": (
         ("harness-reports/RUN", "draw the pages again"),
         ("RUN OTHER-RUN --out FOLDER", "one page of several runs"),
     ),
-    "explain": (("F-GRAPH-BWD-001", "what it demands, and what usually breaks it"),),
+    "explain": (("F-GRAPH-BWD-001", "what the claim requires, and what usually breaks it"),),
     "drill": (
         ("contracts/", "plant every fault that a claim names"),
-        ("contracts/ --claim F-GRAPH-BWD-001 --fault stale_batch", "one of them"),
+        ("contracts/ --claim F-GRAPH-BWD-001 --fault stale_batch", "one of the faults"),
     ),
-    "doctor": (("contracts/", "what this machine can decide, and what is missing"),),
+    "doctor": (("contracts/", "which units this machine can decide, and what it lacks"),),
     "compare": (("RUN LATER-RUN", "verdicts and figures that changed"),),
     "compare-runs": (
         ("run-a run-b", "two recordings of `harness.record`, in bits"),
-        ("run-a run-b --repeat run-a2", "and whether run-a repeats itself"),
+        ("run-a run-b --repeat run-a2", "also check whether run-a repeats itself"),
     ),
     "where": (
-        ("harness-reports/RUN MY-CLAIM", "the first operator that differs, and your line"),
+        ("harness-reports/RUN MY-CLAIM", "the first operator that differs, and your line of code"),
         ("harness-reports/RUN MY-CLAIM --json", "the same as one JSON object"),
     ),
     "history": (("reports/", "every judged figure over many runs, as a page"),),
-    "pack": (("harness-reports/RUN --redact --out reports/RUN", "to publish it, without names"),),
+    "pack": (("harness-reports/RUN --redact --out reports/RUN", "publish the run without names"),),
     "attest": (("reports/RUN --key private.pem", "sign its verdicts"),),
-    "import": (("upstream/ --write mine.yaml", "contracts of another language as one of ours"),),
+    "import": (("upstream/ --write mine.yaml", "contracts of another language as one contract of ours"),),
     "schema": (("> contract.schema.json", "for an editor"),),
-    "init": (("train.py:make_step", "an adapter and a contract, by what a trial measured"),),
+    "init": (("train.py:make_step", "write an adapter and a contract from a measured trial"),),
     "try": (
-        ("train.py:make_step", "does it capture, train the same, how fast"),
-        ("train.py:make_step --write-contract", "and keep that as a contract"),
-        ("train.py:make_step --baseline main", "does it train as it does on main, and how fast"),
+        ("train.py:make_step", "does it capture, train the same, and how fast is it"),
+        ("train.py:make_step --write-contract", "also keep this as a contract"),
+        ("train.py:make_step --baseline main", "does it train as on main, and how fast is it"),
     ),
 }
 
@@ -192,11 +192,12 @@ def _refuse_code_of_the_project() -> None:
         of_project = folder.is_relative_to(project) and not folder.is_relative_to(own) and is_users(folder)
         if folder in entries and of_project:
             raise HarnessError(
-                "no code of the project runs before contracts are read",
+                "no code of the project may run before contracts are read",
                 where=module.__file__,
-                got="Python ran it at its start",
-                remedy="take its folder off PYTHONPATH, or move the file: the harness finds the project by itself; "
-                "what each process is to run, such as coverage's start, goes into a `.pth` file of the environment",
+                got="a module that Python ran at its start",
+                remedy="take the module's folder off PYTHONPATH, or move the file, because the harness finds the "
+                "project by itself; put code that every process must run, such as the start of coverage, into a "
+                "`.pth` file of the environment",
             )
 
 
@@ -231,7 +232,7 @@ def _left(leaving: SystemExit) -> int | str | None:
     """
     if noted or leaving.code in CODES.values():
         return leaving.code
-    print_line(f"error: something ended the command before it was done: {leaving!r}", file=sys.stderr)
+    print_line(f"error: the command was ended before it had finished: {leaving!r}", file=sys.stderr)
     return ExitCode.ERROR
 
 
@@ -246,8 +247,12 @@ def _refused(error: OSError) -> int:
     full = error.errno in _FULL
     if error.strerror is None or not (where or full):
         return 0
-    rule = "there is room for what is written" if full else "the file system gives what a command asks of it"
-    remedy = _REMEDIES.get(error.errno, "see to that, and call it again")
+    rule = (
+        "the disk must have room for the command's output"
+        if full
+        else "the file system must allow the command's access"
+    )
+    remedy = _REMEDIES.get(error.errno, "fix this and call the command again")
     refused = HarnessError(rule, where=where, got=error.strerror, remedy=remedy)
     print_lines([f"error: {refused}", *_notes(error)], sys.stderr)
     return refused.exit_code

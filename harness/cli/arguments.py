@@ -20,36 +20,39 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instea
 Out = Annotated[
     Path | None,
     typer.Option(
-        "--out", metavar="FOLDER", help="Write one report.html, junit.xml and summary.md of them all into a new folder."
+        "--out", metavar="FOLDER", help="Write one report.html, junit.xml and summary.md of all runs into a new folder."
     ),
 ]
 PlanOnly = Annotated[
     bool,
-    typer.Option(
-        "--plan", help="Print units, runs and the seconds that they took before, then exit; nothing runs or is written."
-    ),
+    typer.Option("--plan", help="Print units, runs and their earlier durations, then exit; nothing is run or written."),
 ]
 Resume = Annotated[
     Path | None,
     typer.Option(
-        "--resume", metavar="DIR", help="Go on with this interrupted run directory: what had ended is not run again."
+        "--resume", metavar="DIR", help="Resume this interrupted run directory: runs that had ended are not repeated."
     ),
 ]
-Reports = Annotated[Path, typer.Option("--reports", help="Where run directories are written.")]
-Claims = Annotated[list[str] | None, typer.Option("--claim", help="Only this claim; may be repeated.")]
-Tags = Annotated[list[str] | None, typer.Option("--tag", help="Only claims with this tag; may be repeated.")]
-Workloads = Annotated[list[str] | None, typer.Option("--workload", help="Only this workload; may be repeated.")]
+Reports = Annotated[Path, typer.Option("--reports", help="The folder in which run directories are written.")]
+Claims = Annotated[list[str] | None, typer.Option("--claim", help="Use only this claim; may be repeated.")]
+Tags = Annotated[list[str] | None, typer.Option("--tag", help="Use only claims with this tag; may be repeated.")]
+Workloads = Annotated[list[str] | None, typer.Option("--workload", help="Use only this workload; may be repeated.")]
 Data = Annotated[Path | None, typer.Option("--data", help="A text file or folder to train on.")]
-Waivers = Annotated[Path | None, typer.Option("--waivers", help="A waiver file, not `waivers.yaml` beside contracts.")]
+Waivers = Annotated[
+    Path | None, typer.Option("--waivers", help="A waiver file, instead of `waivers.yaml` next to the contracts.")
+]
 Baseline = Annotated[
     str | None,
     typer.Option(
-        "--baseline", metavar="REF", help="Train the arms that claims name as `baseline` as this branch, tag or commit."
+        "--baseline",
+        metavar="REF",
+        help="Train arms that claims name as `baseline` with the code of this branch, tag or commit.",
     ),
 ]
-Name = Annotated[str | None, typer.Option("--name", help="The run directory's name; by default date and GPU.")]
+Name = Annotated[str | None, typer.Option("--name", help="The run directory's name; default: date and GPU.")]
 WallLimit = Annotated[
-    float | None, typer.Option("--wall-limit", min=1.0, metavar="SECONDS", help="End each run's worker after this.")
+    float | None,
+    typer.Option("--wall-limit", min=1.0, metavar="SECONDS", help="End each run's worker after this time."),
 ]
 Heartbeat = Annotated[
     float | None,
@@ -57,7 +60,7 @@ Heartbeat = Annotated[
         "--heartbeat",
         min=1.0,
         metavar="SECONDS",
-        help="End a worker that makes no progress for so long and does not compile; 120 by default.",
+        help="End a worker that makes no progress for this time and does not compile; default: 120.",
     ),
 ]
 Model = Annotated[Path | None, typer.Option("--model", help="A checkpoint directory in Hugging Face layout.")]
@@ -65,7 +68,7 @@ Redact = Annotated[
     bool | None,
     typer.Option(
         "--redact/--no-redact",
-        help="Write no name of host, user or folders into evidence; the default in CI.",
+        help="Write no names of host, user or folders into evidence; the default in CI.",
     ),
 ]
 On = Annotated[
@@ -73,21 +76,19 @@ On = Annotated[
     typer.Option(
         "--on",
         metavar="local|slurm[:KEY=VALUE,...]",
-        help="Share the contracts out: over this machine, or as jobs of a Slurm cluster, with these options of sbatch.",
+        help="Distribute the contracts over this machine, or as jobs of a Slurm cluster with these options of sbatch.",
     ),
 ]
 Gpus = Annotated[
     str | None,
-    typer.Option("--gpus", metavar="all|GPU,...", help="Share the contracts out over these GPUs of this machine."),
+    typer.Option("--gpus", metavar="all|GPU,...", help="Distribute the contracts over these GPUs of this machine."),
 ]
 
 
 def refuse_plan_of_resumed(resume: Path | None, *, plan: bool) -> None:
     """Raise UsageError for `--plan` with `--resume`, because the plan would also count runs that have already ended."""
     if plan and resume is not None:
-        raise UsageError(
-            "--plan is of a run that begins anew", got=f"--resume {resume}", remedy="leave out one of them"
-        )
+        raise UsageError("--plan is only for a new run", got=f"--resume {resume}", remedy="leave out one of them")
 
 
 def redact_words(redact: bool | None) -> list[str]:
@@ -105,5 +106,9 @@ def shared_out(on: str | None, gpus: str | None, options: Mapping[str, object]) 
         return False
     for name, value in options.items():
         if value:
-            raise UsageError(f"{asked} is for whole contracts", got=name, remedy=f"leave out {asked} or {name}")
+            raise UsageError(
+                f"{asked} runs whole contracts, so it takes no selection",
+                got=name,
+                remedy=f"leave out {asked} or {name}",
+            )
     return True

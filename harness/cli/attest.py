@@ -17,25 +17,25 @@ SUFFIX = ".intoto.json"
 
 
 def attest(
-    run_directory: Annotated[Path, typer.Argument(help="A whole run directory, a published one, or an archive.")],
+    run_directory: Annotated[Path, typer.Argument(help="A complete run directory, a published one, or an archive.")],
     key: Annotated[
-        Path | None, typer.Option("--key", help="A PEM file: the private key, with --verify the public one.")
+        Path | None, typer.Option("--key", help="A PEM file: the private key; with --verify, the public key.")
     ] = None,
     file: Annotated[
-        Path | None, typer.Option("--file", help=f"The attestation; by default beside the directory, NAME{SUFFIX}.")
+        Path | None, typer.Option("--file", help=f"The attestation file; default: NAME{SUFFIX} next to the directory.")
     ] = None,
     verify: Annotated[
-        bool, typer.Option("--verify", help="Check an attestation; then exit as the gate over the directory does.")
+        bool, typer.Option("--verify", help="Check an attestation; exit like the gate over the directory.")
     ] = False,
     unsigned: Annotated[
-        bool, typer.Option("--unsigned", help="Write the statement alone, for another signer (sigstore, in CI).")
+        bool, typer.Option("--unsigned", help="Write only the statement, for another signer (sigstore, in CI).")
     ] = False,
 ) -> None:
     """Sign the verdicts of a run directory as an in-toto test result, or verify such a signature."""
     place = file or beside(run_directory)
     if (key is None) is not unsigned or (verify and unsigned):
         given = [name for name, there in (("--key", key), ("--verify", verify), ("--unsigned", unsigned)) if there]
-        raise UsageError("attest takes --key, or --verify and --key, or --unsigned", got=" and ".join(given) or "none")
+        raise UsageError("attest needs --key, or --verify and --key, or --unsigned", got=" and ".join(given) or "none")
     if verify and key is not None:
         raise typer.Exit(check(run_directory, place, key))
     refuse_within_run(place, [run_directory])
@@ -52,7 +52,7 @@ def check(directory: Path, file: Path, key: Path) -> int:
     print_line(summary(attested.statement))
     for subject in attested.statement.subject:
         print_line(f"{subject.name}: sha256:{subject.digest['sha256']}")
-    print_line(f"the directory is that one: {directory}")
+    print_line(f"the attestation is about this directory: {directory}")
     print_error(str(attested.gate.headline))
     return ExitCode(attested.gate.exit_code)
 

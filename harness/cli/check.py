@@ -34,9 +34,11 @@ OWN_REPORTS = Path("harness-reports")  # the default folder of `verify`
 def check(
     paths: Paths,
     waivers: Waivers = None,
-    drill: Annotated[Path | None, typer.Option("--drill", help="A drill record; by default those in reports/.")] = None,
+    drill: Annotated[Path | None, typer.Option("--drill", help="A drill record; default: those in reports/.")] = None,
     tag: Tags = None,
-    power: Annotated[bool, typer.Option("--power", help="Warn of timings that would probably stay undecided.")] = False,
+    power: Annotated[
+        bool, typer.Option("--power", help="Warn about timings that would probably stay undecided.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Read contracts and lint them; nothing is run."""
@@ -80,8 +82,7 @@ def findings_of(
         )
     ]
     unused = [
-        Finding("warning", f"{file}:1:1", "no contract that was read uses this shared file")
-        for file in unused_files(paths, loaded)
+        Finding("warning", f"{file}:1:1", "no contract uses this shared file") for file in unused_files(paths, loaded)
     ]
     return loaded, [*_old_versions(loaded), *findings, *lint_together(loaded), *unused, *stale]
 
@@ -102,7 +103,8 @@ def _old_versions(contracts: Sequence[LoadedContract]) -> list[Finding]:
         Finding(
             "note",
             one.where("schema"),
-            f"this is {version_1.SCHEMA_VERSION}, which is read as ever; new contracts are {SCHEMA_VERSION}",
+            f"the file is in {version_1.SCHEMA_VERSION}, which is still supported; write new contracts in "
+            f"{SCHEMA_VERSION}",
         )
         for one in contracts
         if one.version == 1

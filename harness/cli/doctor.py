@@ -34,13 +34,13 @@ def doctor(
     json: Json = False,
     steady: Annotated[
         int | None,
-        typer.Option("--steady", min=1, metavar="SECONDS", help="See which GPUs keep their clock under a load."),
+        typer.Option("--steady", min=1, metavar="SECONDS", help="Measure which GPUs keep their clock under load."),
     ] = None,
 ) -> None:
     """Say which units this machine can decide, and what is missing for the others; nothing is run."""
     if steady is not None:
         if json:
-            raise UsageError("--steady prints lines", got="--json", remedy="leave one of them out")
+            raise UsageError("--steady prints lines", got="--json", remedy="leave out one of them")
         from harness.api.steady import look
 
         with interruptible():

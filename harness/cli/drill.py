@@ -45,7 +45,7 @@ def drill(
     paths: Paths,
     claim: Claims = None,
     tag: Tags = None,
-    fault: Annotated[list[str] | None, typer.Option("--fault", help="Only this fault; may be repeated.")] = None,
+    fault: Annotated[list[str] | None, typer.Option("--fault", help="Use only this fault; may be repeated.")] = None,
     plan: PlanOnly = False,
     json: Json = False,
     reports: Reports = Path("harness-reports"),
@@ -93,7 +93,7 @@ def drill_on(on: str | None, gpus: str | None, paths: Sequence[Path], directory:
     jobs_of = engine(on, gpus)
     shards = drill_shards(contracts, busy_times(units_of(contracts), [directory.parent, Path("reports")]))
     if not shards:
-        print_error("no claim here names a fault: nothing is drilled")
+        print_error("no claim names a fault, so nothing is drilled")
         return ExitCode.UNDECIDED
     codes = fleet.run_shards(shards, jobs_of, directory, print_shard, redact_words(redact))
     read.require_unchanged()

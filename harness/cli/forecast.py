@@ -368,7 +368,7 @@ def shown(forecast: Forecast) -> list[str]:
             if unit.obstacle is None
         ),
         *_not_here([unit for unit in forecast.units if unit.obstacle is not None]),
-        f"{counted(len(forecast.runs), 'run')} to execute; nothing was executed yet",
+        f"{counted(len(forecast.runs), 'run')} to execute; nothing has been executed",
         *(text for run in forecast.runs for text in _run_text(run)),
         *_seconds(forecast),
     ]
@@ -393,7 +393,7 @@ def _not_here(units: Sequence[PlannedUnit]) -> Iterator[str]:
 def _run_text(run: PlannedRun) -> Iterator[str]:
     where = "GPU" if run.device == "gpu" else "processors"
     processes = f", {run.processes} processes side by side" if run.processes > 1 else ""
-    took = "unknown: no run like it is recorded"
+    took = "unknown, because no similar run is recorded"
     if run.estimate is not None:
         took = f"about {run.estimate.seconds:,.1f} s, by {line(run.estimate.source, 300)}"
     yield f"  {line(run.id, 120)} ({run.probe}, {where}: {line(run.device_name, 80)}{processes}): {took}"
@@ -408,7 +408,7 @@ def _seconds(forecast: Forecast) -> Iterator[str]:
         yield f"About {forecast.seconds:,.1f} s for {counted(known, 'run')}, if one process followed another."
     if forecast.unknown:
         unknown = counted(forecast.unknown, "run")
-        yield f"Unknown for {unknown}: nothing like that is recorded in the folder of --reports."
+        yield f"Unknown for {unknown}: no similar run is recorded in the folder of --reports."
     if forecast.together is not None:
         together = forecast.together
-        yield f"Together, as they are executed, they took {together.seconds:,.1f} s in {line(together.source, 200)}."
+        yield f"Executed together, they took {together.seconds:,.1f} s in {line(together.source, 200)}."

@@ -19,7 +19,7 @@ from harness.run_directory.places import refuse_within_run, runs_below, way, wri
 
 
 def history(
-    reports: Annotated[Path, typer.Argument(help="A folder of run directories, published ones, archives.")],
+    reports: Annotated[Path, typer.Argument(help="A folder with run directories, published runs or archives.")],
     out: Annotated[Path, typer.Option("--out", help="The page to write.")] = Path("history.html"),
 ) -> None:
     """Draw every judged figure over the runs below a folder; one line connects only results of equal machines."""
@@ -57,6 +57,6 @@ def _read(path: Path, reports: Path, out: Path) -> HistoryRun:
         return HistoryRun(name, link, None, f"cannot be read: {error.strerror or type(error).__name__}")
     view = judgement.view
     left_out = bundle.seal.missing.removeprefix("the run ")
-    left_out = left_out or ("differs from the digests recorded with it" if view.altered else "")
+    left_out = left_out or ("differs from its recorded digests" if view.altered else "")
     left_out = left_out or (f"had the fault {view.header.fault} planted" if view.header.fault else "")
     return HistoryRun(name, link, view, left_out)

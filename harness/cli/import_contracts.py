@@ -23,12 +23,14 @@ UpstreamPaths = Annotated[list[Path], typer.Argument(help="Upstream contract fil
 
 def import_contracts(
     paths: UpstreamPaths,
-    write: Annotated[Path | None, typer.Option("--write", help="Write them as one contract to this new file.")] = None,
+    write: Annotated[
+        Path | None, typer.Option("--write", help="Write all of them as one contract into this new file.")
+    ] = None,
     json: Json = False,
 ) -> None:
     """List every claim of an upstream project's contracts: executable here, or without a check, with the reason."""
     if write is not None and (write.exists() or write.is_symlink()):
-        raise UsageError("--write makes a new file", where=str(write), got="one that exists", remedy="name another")
+        raise UsageError("--write must name a new file", where=str(write), got="one that exists", remedy="name another")
     if write is not None:
         refuse_within_run(write)
     imported, errors = import_files(paths)

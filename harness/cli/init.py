@@ -22,15 +22,16 @@ from harness.report.terminal import Progress
 from harness.report.text import line
 
 Step = Annotated[str, typer.Argument(metavar="STEP", help="`module:function` or `path/to/file.py:function`.")]
-Compile = Annotated[bool, typer.Option("--compile/--no-compile", help="Try it through torch.compile, too.")]
+Compile = Annotated[bool, typer.Option("--compile/--no-compile", help="Also try the step through torch.compile.")]
 Steps = Annotated[
     int | None,
-    typer.Option("--steps", min=8, help=f"Training steps of each arm, {STEPS} by default; no long run beside them."),
+    typer.Option("--steps", min=8, help=f"Training steps of each arm, by default {STEPS}; no long run is added."),
 ]
 Budget = Annotated[
-    str | None, typer.Option("--budget", help="Choose the steps so that all claims take about so long: 90s, 20m, 2h.")
+    str | None,
+    typer.Option("--budget", help="Choose the number of steps so that all claims take about this time: 90s, 20m, 2h."),
 ]
-Force = Annotated[bool, typer.Option("--force", help="Replace files that exist.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace existing files.")]
 
 
 def init(
@@ -84,9 +85,14 @@ def print_kept(draft: Draft, paths: Sequence[Path], untried: str = "") -> None:
     for left_out in draft.left_out:
         print_line(f"left out: {left_out}")
     for name, read in draft.host_values.items():
-        print_line(f"yours to say: why no replay need change `{name}` ({read}), under `host_values` of each contract")
+        print_line(
+            f"please explain why no replay needs to change `{name}` ({read}), under `host_values` of each contract"
+        )
     if untried:
         print_line(f"the step did not run here: {line(untried, 600)}")
-        print_line("next: fix it, or go where it runs, and run this again with --force: what was written is a guess")
+        print_line(
+            "next: fix the step, or go to a machine that can run it, and run this command again with --force, because "
+            "the written files are a guess"
+        )
     else:
         print_line("next: harness check contracts/ && harness verify contracts/")

@@ -30,23 +30,25 @@ from harness.run_directory.verdict_file import record_text, write_verdicts
 def judge(
     run_directories: RunDirectories,
     check: Annotated[
-        bool, typer.Option("--check", help="Exit 0 when verdicts, and a drill's rows, are as recorded.")
+        bool, typer.Option("--check", help="Exit with 0 if verdicts, and a drill's rows, are as recorded.")
     ] = False,
     write: Annotated[
-        bool, typer.Option("--write", help="Replace verdicts.json and the reports, never evidence.")
+        bool, typer.Option("--write", help="Replace verdicts.json and the reports, but never evidence.")
     ] = False,
     contracts: Annotated[
-        list[Path] | None, typer.Option("--contracts", help="Judge by these contracts and waivers instead; repeatable.")
+        list[Path] | None,
+        typer.Option("--contracts", help="Judge by these contracts and waivers instead; may be repeated."),
     ] = None,
     commit: Annotated[
-        str | None, typer.Option("--commit", metavar="SHA", help="Refuse a run of another commit, or with changes.")
+        str | None,
+        typer.Option("--commit", metavar="SHA", help="Refuse a run of another commit, or with uncommitted changes."),
     ] = None,
     not_before: Annotated[
         datetime | None,
         typer.Option(
             "--not-before",
             metavar="TIME",
-            help="Refuse a run that started earlier (UTC, or with its zone).",
+            help="Refuse a run that started earlier (UTC, or with a time zone).",
             formats=["%Y-%m-%dT%H:%M:%S%z", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d"],
         ),
     ] = None,
@@ -58,10 +60,14 @@ def judge(
     out: Out = None,
     digest: Annotated[
         list[str] | None,
-        typer.Option("--digest", metavar="SHA256", help="Refuse a directory whose manifest has another; one for each."),
+        typer.Option(
+            "--digest",
+            metavar="SHA256",
+            help="Refuse a directory whose manifest has another digest; one digest for each directory.",
+        ),
     ] = None,
     badge: Annotated[
-        Path | None, typer.Option("--badge", metavar="FILE", help="Write JSON for a badge of shields.io, too.")
+        Path | None, typer.Option("--badge", metavar="FILE", help="Also write JSON for a badge of shields.io.")
     ] = None,
 ) -> None:
     """Judge the evidence of run directories again, without a GPU."""
@@ -91,8 +97,10 @@ def judge(
         not_before = not_before.replace(tzinfo=UTC)
     asked = Narrowed(claims=claim or [], tags=tag or [], workloads=workload or [])
     if asked != Narrowed() and not (gate and contracts and len(run_directories) == 1):
-        rule = "a part is asked for of one run, by --gate and --contracts"
-        raise UsageError(rule, remedy="several runs hold every unit together; else give both options")
+        rule = "a selection needs one run directory, --gate and --contracts"
+        raise UsageError(
+            rule, remedy="judge several run directories without a selection, or give both options for one directory"
+        )
     known = Known(contracts or (), None if commit is None else whole_commit(commit), not_before, asked=asked)
     code = print_verdicts(run_directories, known, gate=gate, as_json=json, out=out, badge=badge)
     raise typer.Exit(code)
@@ -126,7 +134,7 @@ def refuse_of_printed(option: str, options: Mapping[str, object]) -> None:
     """Raise UsageError if one of `options` was given together with `option`, which works only on recorded verdicts."""
     for name, value in options.items():
         if value is not None:
-            rule = f"{name} is of the verdicts that are printed"
+            rule = f"{name} is only for verdicts that are printed"
             raise UsageError(rule, got=option, remedy=f"leave out {name} or {option}")
 
 
@@ -134,7 +142,7 @@ def refuse_beside_out(options: Mapping[str, bool]) -> None:
     """Raise UsageError if one of these options was given together with `--out`."""
     for name, given in options.items():
         if given:
-            raise UsageError("--out writes what is judged now", got=name, remedy=f"leave out --out or {name}")
+            raise UsageError("--out is only for verdicts that are judged now", got=name, remedy=f"leave out --out or {name}")
 
 
 def check_recorded(directories: Sequence[Path], *, gate: bool = False, as_json: bool) -> int:

@@ -29,15 +29,16 @@ _BESIDE = (layout.PAGE, layout.SUMMARY, layout.VERDICTS)
 def pack(
     run_directory: Annotated[Path, typer.Argument(help="A finished run directory, or an archive of one.")],
     out: Annotated[
-        Path | None, typer.Option("--out", help="The folder to make; by default reports/ and the directory's name.")
+        Path | None, typer.Option("--out", help="The folder to create; default: the directory's name in reports/.")
     ] = None,
     redact: Annotated[
-        bool, typer.Option("--redact", help="Leave out names of host, user and folders, in the evidence too.")
+        bool, typer.Option("--redact", help="Leave out names of host, user and folders, also in the evidence.")
     ] = False,
     page: Annotated[
         bool,
         typer.Option(
-            "--page/--no-page", help="Leave out its own page: another shows it, or `harness report` draws it."
+            "--page/--no-page",
+            help="Leave out its own page, because another page shows the run, or `harness report` draws it.",
         ),
     ] = True,
 ) -> None:
@@ -52,7 +53,9 @@ def published(run: Path, out: Path, *, redact: bool = False, page: bool = True) 
     a run that is incomplete or was changed.
     """
     if os.path.lexists(out):
-        raise UsageError("a run is published once", where=str(out), got="it exists", remedy="name another with --out")
+        raise UsageError(
+            "a run can be published only once", where=str(out), got="it exists", remedy="name another folder with --out"
+        )
     refuse_within_run(out, [run])
     given = rejudged(run)
     _refuse_unfit(given)
@@ -78,18 +81,18 @@ def _refuse_unfit(source: Rejudged) -> None:
     place = source.bundle.place
     if source.problems:
         raise EvidenceError(
-            "a published run is whole, and as it was recorded",
+            "a published run must be complete and as it was recorded",
             where=str(place.named),
             got="; ".join(source.problems[:3]),
-            remedy="`harness judge --check` lists it all",
+            remedy="see all differences with `harness judge --check`",
         )
     missing = [name for name in _BESIDE if not (place.derived / name).is_file()]
     if missing:
         raise EvidenceError(
-            "a published run shows its pages",
+            "a published run must show its pages",
             where=str(place.named),
             got=f"no {missing[0]}",
-            remedy="`harness report` draws them",
+            remedy="draw the pages with `harness report`",
         )
 
 
@@ -108,4 +111,4 @@ def _refuse_other(source: Rejudged, packed: Rejudged, out: Path) -> None:
     """Raise EvidenceError unless the packed run has the same content as its source, including header and verdicts."""
     if packed.problems or packed.bundle.header != source.bundle.header:
         got = "; ".join(packed.problems[:3]) or "another header"
-        raise EvidenceError("a packed run reads as the run it was made from", where=str(out), got=got)
+        raise EvidenceError("a packed run must read like the original run", where=str(out), got=got)

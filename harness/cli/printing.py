@@ -82,6 +82,6 @@ def print_shard(shard: Shard, place: str, outcome: Outcome | None) -> None:
     if outcome is None:
         print_error(f"{shard.name}{f' on {place}' if place else ''}: its job ended without a result")
         return
-    again = f", begun again {counted(outcome.restarts, 'time')}" if outcome.restarts else ""
+    again = f", restarted {counted(outcome.restarts, 'time')}" if outcome.restarts else ""
     where = place or outcome.node
     print_error(f"{shard.name}{f' on {where}' if where else ''}: exit code {outcome.code}{again}")

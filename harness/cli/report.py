@@ -21,7 +21,7 @@ from harness.report.github_actions import annotate, append_step_summary
 def report(
     run_directories: Annotated[
         list[Path],
-        typer.Argument(help="Run directories, or published ones; with --out archives, too, and several on one page."),
+        typer.Argument(help="Run directories, or published ones; with --out also archives, and several on one page."),
     ],
     out: Out = None,
 ) -> None:
@@ -29,8 +29,8 @@ def report(
     if out is not None:
         folder, warnings = out, render_together(run_directories, out)
     elif len(run_directories) > 1:
-        remedy = "name a folder for them with --out, or one run directory"
-        raise UsageError("the pages of several runs have a folder of their own", got="no --out", remedy=remedy)
+        remedy = "name a folder for the pages with --out, or name one run directory"
+        raise UsageError("the pages of several runs need a folder of their own", got="no --out", remedy=remedy)
     else:
         [folder] = run_directories
         warnings = render(folder)

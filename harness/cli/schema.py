@@ -11,7 +11,7 @@ from harness.platform.standard_streams import print_json
 
 
 def schema(
-    shared: Annotated[bool, typer.Option("--shared", help="That of files that contracts share.")] = False,
+    shared: Annotated[bool, typer.Option("--shared", help="Print the schema of files that contracts share.")] = False,
 ) -> None:
     """Print the JSON Schema of contract files, with the claim kinds of installed packages."""
     print_json(shared_schema_text() if shared else schema_text(with_packages=True))

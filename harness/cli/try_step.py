@@ -35,7 +35,7 @@ def try_step(
     ] = None,
     steps: Steps = None,
     compiled: Compile = True,
-    speed: Annotated[bool, typer.Option("--speed/--no-speed", help="Time the step where there is a GPU.")] = True,
+    speed: Annotated[bool, typer.Option("--speed/--no-speed", help="Time the step if there is a GPU.")] = True,
     write_contract: Annotated[
         bool, typer.Option("--write-contract", help="Keep the contract and its adapter in the project.")
     ] = False,
@@ -43,7 +43,7 @@ def try_step(
     json: Json = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown, for a pull request.")] = False,
     reports: Annotated[
-        Path | None, typer.Option("--reports", help="Keep the run directory here; by default none is kept.")
+        Path | None, typer.Option("--reports", help="Keep the run directory here; by default it is removed.")
     ] = None,
     name: Name = None,
     wall_limit: WallLimit = None,
@@ -82,7 +82,7 @@ def _refuse_together(options: Mapping[str, bool]) -> None:
     """Raise UsageError if several of these options are given."""
     given = [name for name, value in options.items() if value]
     if len(given) > 1:
-        raise UsageError(f"{' and '.join(options)} exclude one another", got=" and ".join(given), remedy="name one")
+        raise UsageError(f"{' and '.join(options)} cannot be combined", got=" and ".join(given), remedy="name one")
 
 
 def _tried(
@@ -129,7 +129,7 @@ def _say_what_is_kept(tried: Tried, draft: Draft, *, write_contract: bool, force
         print_line(f"report: {tried.run_directory / 'report.html'}")
     if not_tried(tried):
         if write_contract:
-            print_line("nothing is kept: the step did not run, so that no number of a contract follows from it")
+            print_line("nothing is kept: the step did not run, so no number of a contract can be measured")
     elif not write_contract and not draft.commit:
         print_line(f"keep it as a contract: harness try {tried.draft.source.asked} --write-contract")
     elif write_contract:

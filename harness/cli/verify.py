@@ -60,7 +60,9 @@ def verify(
     tag: Tags = None,
     workload: Workloads = None,
     baseline: Baseline = None,
-    fault: Annotated[str | None, typer.Option("--fault", help="Plant this fault; the report is a drill's.")] = None,
+    fault: Annotated[
+        str | None, typer.Option("--fault", help="Plant this fault; the report is that of a drill.")
+    ] = None,
     gate: Gate = False,
     plan: PlanOnly = False,
     json: Json = False,

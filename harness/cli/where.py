@@ -31,11 +31,11 @@ def where(
     run_directory: Annotated[Path, typer.Argument(help="A run directory, or an archive of one.")],
     claim: Annotated[str, typer.Argument(help="The id of a claim that failed there.")],
     workload: Annotated[
-        str | None, typer.Option("--workload", help="On which workload, if it failed on several.")
+        str | None, typer.Option("--workload", help="The workload, if the claim failed on several.")
     ] = None,
     limit: Annotated[
         float,
-        typer.Option("--limit", min=1.0, metavar="SECONDS", help="End the search after this."),
+        typer.Option("--limit", min=1.0, metavar="SECONDS", help="End the search after this time."),
     ] = LIMIT_S,
     json: Json = False,
 ) -> None:
@@ -66,7 +66,7 @@ def _chosen(verdicts: Sequence[Verdict], claim: str, workload: str | None) -> Ve
     if len(failed) != 1:
         got = ", ".join(f"{each.workload}: {each.status.value}" for each in of_claim)
         remedy = "name one with --workload" if failed else "name a claim that failed"
-        raise UsageError("one failed unit is located at a time", where=claim, got=got, remedy=remedy)
+        raise UsageError("exactly one failed unit can be located", where=claim, got=got, remedy=remedy)
     return failed[0]
 
 
@@ -78,7 +78,7 @@ def _looked_for(
     run = run_of(bundle, claim, verdict, limit_s)
     if run is None:
         raise UsageError(
-            "the first difference is located between two trainings that must be alike",
+            "a first difference can be located only between two trainings that must be alike",
             where=verdict.claim,
             got=verdict.reason,
             remedy="name a claim that compares the trainings of two arms of one rank",

@@ -15,7 +15,7 @@ Scalar = bool | int | Real | str
 
 def _known(name: str) -> str:
     if name not in probes():
-        raise ValueError(f"no probe of that name; known are {', '.join(probes())}")
+        raise ValueError(f"no probe has this name; known are {', '.join(probes())}")
     return name
 
 

@@ -84,7 +84,7 @@ class RepeatedKey(ValueError):  # noqa: N818 - a finding about a file
     """The same key occurs twice in an object of a JSON file."""
 
     def __str__(self) -> str:
-        return "a key stands twice in one object"
+        return "a key occurs twice in one object"
 
 
 def read_bytes(path: Path, limit: int = SIZE_LIMIT) -> bytes:
@@ -94,7 +94,7 @@ def read_bytes(path: Path, limit: int = SIZE_LIMIT) -> bytes:
             raise Damaged(f"{path.name} is not a plain file")
         size = path.stat().st_size
         if size > limit:
-            raise Damaged(f"{path.name} has {size} bytes, more than {limit}")
+            raise Damaged(f"{path.name} has {size} bytes, but at most {limit} are allowed")
         return path.read_bytes()
     except OSError as error:
         raise Damaged(f"{path.name} cannot be read: {error.strerror}") from error
@@ -150,8 +150,11 @@ def _unknown_version(error: Exception, model: type[BaseModel], name: str) -> str
     if not seen:
         return None
     newest = max(get_args(model.model_fields["format_version"].annotation))
-    known = f"1 to {newest}" if newest > 1 else "1"  # every version of the harness reads all older format versions
-    return f"{name} has format version {str(seen[0])[:40]}, and this harness reads {known}: use the one that wrote it"
+    known = f"1 to {newest}" if newest > 1 else "1"  # older versions stay readable for good
+    return (
+        f"{name} has format version {str(seen[0])[:40]}, but this harness reads {known}: use the harness version "
+        "that wrote the file"
+    )
 
 
 def write_text(path: Path, text: str) -> None:

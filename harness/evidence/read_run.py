@@ -50,7 +50,7 @@ def _metrics(name: str, header: bytes) -> list[str]:
     metrics = columns[own:]
     named = all(layout.METRIC_NAME.fullmatch(each) for each in metrics)
     if tuple(columns[:own]) != layout.SERIES_COLUMNS or not named or len(set(columns)) < len(columns):
-        raise Damaged(f"{name}: the header is not {_HEADER} and the names of metrics")
+        raise Damaged(f"{name}: the header must be {_HEADER} and the names of metrics")
     return metrics
 
 
@@ -93,7 +93,7 @@ def _read_field_by_field(name: str, body: bytes, rows: int, metrics: list[str]) 
     # Replace each newline by a comma, so that one split returns all fields of all rows.
     fields = body[:-1].replace(b"\n", b",").decode("ascii", "replace").split(",") if rows else []
     if len(fields) != rows * width:
-        raise Damaged(f"{name}: {rows} rows hold {len(fields)} fields, not {width} each")
+        raise Damaged(f"{name}: {rows} rows hold {len(fields)} fields, but each row must hold {width}")
     try:
         steps = np.fromiter(map(int, fields[0::width]), np.int64, rows)
         loss = np.fromiter(map(float, fields[1::width]), np.float64, rows)
@@ -186,7 +186,7 @@ def read_run(directory: Path) -> tuple[Run, RunEvidence]:
         run = read_model(directory / layout.RUN, Run)
     except Damaged as damage:
         raise EvidenceError(
-            "every evidence directory holds the run that made it", where=directory.name, got=str(damage)
+            "every evidence directory must hold the record of its run", where=directory.name, got=str(damage)
         ) from damage
     if (directory / layout.SHARED).exists():
         return run, _of_host(run, directory)
@@ -217,7 +217,9 @@ def read_so_far(directory: Path) -> tuple[Run, RunEvidence]:
         failed = {arm: end for lane in lanes for arm, end in lane.evidence.failed.items()}
         return run, replace(joined(run, lanes, []), failed=failed)
     except Damaged as damage:
-        raise EvidenceError("evidence is read while it is made", where=directory.name, got=str(damage)) from damage
+        raise EvidenceError(
+            "evidence can be read only after its run has ended", where=directory.name, got=str(damage)
+        ) from damage
 
 
 def _ended_of_worker(run: Run, directory: Path) -> RunEvidence:
@@ -249,7 +251,7 @@ def host_of(directory: Path) -> Path | None:
     shared = read_model(directory / layout.SHARED, Shared)
     host = directory.parent / shared.run
     if Path(shared.run).name != shared.run or shared.run in {".", ".."} or host.is_symlink() or not host.is_dir():
-        raise Damaged(f"{layout.SHARED} names no run of this directory: {shared.run!r:.100}")
+        raise Damaged(f"{layout.SHARED} names a run that this directory does not hold: {shared.run!r:.100}")
     return host
 
 
@@ -279,10 +281,12 @@ def _of_host(run: Run, directory: Path) -> RunEvidence:
     except Damaged as damage:
         return _garbage(run, str(damage))
     if {path.name for path in directory.iterdir()} != {layout.RUN, layout.SHARED}:
-        return _garbage(run, f"other evidence lies beside {layout.SHARED}, so that arms would count twice")
-    difference = lacks(executed, run, shared.arms) if executed.id == shared.run else f"it is of run {executed.id}"
+        return _garbage(run, f"other evidence lies next to {layout.SHARED}, so arms would count twice")
+    difference = (
+        lacks(executed, run, shared.arms) if executed.id == shared.run else f"the evidence is of run {executed.id}"
+    )
     if difference is not None:
-        return _garbage(run, f"run {shared.run} did not execute this one's arms: {difference}")
+        return _garbage(run, f"run {shared.run} did not execute the arms of this run: {difference}")
     return seen_by(run, evidence, shared.arms)
 
 
@@ -298,7 +302,7 @@ def _of_lanes(run: Run, directory: Path, folders: list[Path]) -> RunEvidence:
         else:
             lanes.append(Lane(folder.name, part, _of_worker(part, folder)))
     if (directory / layout.RECORDS).exists():
-        return _garbage(run, f"{layout.RECORDS} lies beside the lanes, so that arms would count twice")
+        return _garbage(run, f"{layout.RECORDS} lies next to the lanes, so arms would count twice")
     try:
         return joined(run, lanes, unreadable)
     except Damaged as damage:
@@ -357,15 +361,15 @@ def assemble(run: Run, records: list[Record], directory: Path) -> RunEvidence:
             raise Damaged(f"{layout.RECORDS}: {named} was recorded twice")
         seen.add(named)
         if getattr(record, "arm", None) not in {None, *run.arms}:
-            raise Damaged(f"{layout.RECORDS}: {whose} was not planned")
+            raise Damaged(f"{layout.RECORDS}: {whose} was recorded, but not planned")
         if not isinstance(record, ArmRecord):
             of_run.append(record)
         elif isinstance(record, ArmStart):
             executions[record.arm, record.replica] = [record]
         elif (record.arm, record.replica) not in executions:
-            raise Damaged(f"{layout.RECORDS}: `{record.record}` of arm {record.arm} before its start")
+            raise Damaged(f"{layout.RECORDS}: `{record.record}` of arm {record.arm} stands before the arm's start")
         elif isinstance(record, PartFailed) and record.part not in parts():
-            raise Damaged(f"{layout.RECORDS}: an execution has no part {record.part!r:.100}")
+            raise Damaged(f"{layout.RECORDS}: part {record.part!r:.100} of an execution is unknown")
         else:
             executions[record.arm, record.replica].append(record)
     arms: dict[str, list[ArmEvidence]] = {}

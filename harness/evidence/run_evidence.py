@@ -189,11 +189,19 @@ def of_packages() -> tuple[type[RunRecord], ...]:
     """Return the record types of installed packages. Raises KindError for an entry point without a valid type."""
     types: dict[str, type[RunRecord]] = {}
     taken = {*map(tag, BUILT_IN), *_FIELDS}
-    what = "a subclass of `ArmRecord` or `RunRecord`, its `record` one word and its `key` some of its fields"
+    what = (
+        "a record type must be a subclass of `ArmRecord` or `RunRecord`, with one word as its `record` and some of "
+        "its fields as its `key`"
+    )
     for entry, kind in offered(GROUP, what, _is_sound):
         if tag(kind) in taken | types.keys():
-            rule = "a package's record type has a `record` of its own"
-            raise KindError(rule, where=place(entry), got=f"'{tag(kind)}' again", remedy="rename it, or remove one")
+            rule = "the `record` of a package's record type must be unique"
+            raise KindError(
+                rule,
+                where=place(entry),
+                got=f"'{tag(kind)}' again",
+                remedy="rename the record type, or remove one package",
+            )
         types[tag(kind)] = kind
     return tuple(types.values())
 

@@ -342,5 +342,5 @@ class ObservedStep(RunRecord):
         """Refuse a tensor whose source is not an earlier operator, because following sources must come to an end."""
         for number, operator in enumerate(self.operators or []):
             if any(read.source is not None and read.source >= number for read in operator.reads):
-                raise ValueError(f"operator {number} reads what a later one made")
+                raise ValueError(f"operator {number} reads the result of a later operator")
         return self

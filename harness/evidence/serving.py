@@ -209,7 +209,7 @@ ALIKE: Rules = {
     for name, rule in SHARED.items()
 }
 if SHARED.keys() != {*_OF_RUN, *_OF_ARM}:
-    raise TypeError("every field of a run and of a planned arm has its rule, and nothing else has one")
+    raise TypeError("every field of a run and of a planned arm must have a rule, and no other name may have one")
 
 
 def serves(host: Run, guest: Run, rules: Rules, arms: Mapping[str, str] | None = None) -> bool:
@@ -378,7 +378,7 @@ def missing(run: Run, lanes: Sequence[Run]) -> list[Execution]:
 def _require_part(lane: Lane, run: Run) -> None:
     """Raise `Damaged` unless the lane's run equals `run`, except that it may have fewer executions."""
     if not serves(run, lane.run, PART):
-        raise Damaged(f"{lane.name}/{layout.RUN} is no part of this run")
+        raise Damaged(f"{lane.name}/{layout.RUN} is not a part of this run")
     for arm, executions in lane.evidence.arms.items():
         if len(executions) > lane.run.arms[arm].replicas:
             raise Damaged(f"{lane.name} holds more executions of arm {arm} than were planned")
@@ -427,7 +427,7 @@ def lacks(host: Run, guest: Run, arms: Mapping[str, str]) -> str | None:
     if not probe_named(guest.probe).arm_by_arm:
         return None if serves(host, guest, SAME) and all(map(eq, arms, arms.values())) else "an equal run"
     if set(arms) != set(guest.arms) or len(set(arms.values())) < len(arms) or not set(arms.values()) <= set(host.arms):
-        return "one arm of its own for each of the guest's"
+        return "a separate arm for each arm of the run that is served"
     found = next(differences(host, guest, SHARED, arms), None)
     if found is None:
         return None
@@ -435,7 +435,7 @@ def lacks(host: Run, guest: Run, arms: Mapping[str, str]) -> str | None:
         if found.field.startswith(f"arms.{there}."):
             what = "repetitions" if found.field.endswith(".replicas") else "settings"
             return f"the {what} of arm {name}, there {there}"
-    return f"{found.field} is {found.made}, and {found.demanded} is demanded"
+    return f"{found.field} is {found.made}, but {found.demanded} is required"
 
 
 def seen_by(guest: Run, host: RunEvidence, arms: Mapping[str, str]) -> RunEvidence:

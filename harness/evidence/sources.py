@@ -298,12 +298,14 @@ def _below(root: str) -> Iterator[tuple[str, Path]]:
 
 
 def _content(path: Path) -> bytes:
-    rule = "the sources of a system are files that can be read, none endless"
+    rule = "the sources of a system must be readable files of limited size"
     try:
         size = path.stat().st_size
         if size > SOURCE_LIMIT:
-            remedy = "keep data out of the package, or under another ending than .py"
-            raise HarnessError(rule, where=str(path), got=f"{size} bytes, more than {SOURCE_LIMIT}", remedy=remedy)
+            remedy = "keep data outside the package, or in files that do not end in .py"
+            raise HarnessError(
+                rule, where=str(path), got=f"{size} bytes, but at most {SOURCE_LIMIT} are allowed", remedy=remedy
+            )
         return path.read_bytes()
     except OSError as error:
         raise HarnessError(rule, where=str(path), got=error.strerror or type(error).__name__) from error

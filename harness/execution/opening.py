@@ -106,7 +106,7 @@ def count_setting(run: Run, name: str) -> int:
     """Return a whole number among the run's settings. Raises TypeError if the setting is anything else."""
     value = run.settings[name]
     if not isinstance(value, int):
-        raise TypeError(f"the setting {name!r} of a {run.probe} run is a number, not {value!r}")
+        raise TypeError(f"the setting {name!r} of a {run.probe} run must be a number, not {value!r}")
     return value
 
 
@@ -132,7 +132,7 @@ class AnnouncedSteps(FaultyRun):
         def counted(index: int) -> Tensor:
             self._begun += 1
             if self._announced is not None and self._begun > self._announced:
-                raise UnannouncedStepError(f"the harness announced {self._announced} steps and asks for step {index}")
+                raise UnannouncedStepError(f"the harness announced {self._announced} steps, but asks for step {index}")
             rank_seat.note_step()
             return step(index)
 
@@ -249,7 +249,7 @@ def opened(run: Run, arm: str) -> Iterator[TrainingRun]:
     at_commit = in_use()
     here = at_commit.commit if at_commit is not None else None
     if planned.commit != here:
-        rule = f"a process opens arms of its own commit, {here[:12] if here else 'the working tree'}"
+        rule = f"a process can open only arms of its own commit, {here[:12] if here else 'the working tree'}"
         raise UsageError(rule, where=arm, got=planned.commit or "the working tree's")
     system = resolve(planned.system)
     fault = run.fault if arm in run.fault_arms else None
@@ -300,7 +300,7 @@ def _require_run(opened: object, system: TrainingSystem) -> None:
     missing = [name for name in ("step", "facts", "__enter__", "__exit__") if not hasattr(opened, name)]
     if missing:
         raise AdapterError(
-            "open() returns a training run: a context manager with the methods step(index) and facts()",
+            "open() must return a training run: a context manager with the methods step(index) and facts()",
             where=return_place(system.open),
             got=f"{describe_value(opened)} without {names(missing)}",
             remedy="see `TrainingRun` in harness/system/protocol.py",

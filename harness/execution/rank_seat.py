@@ -161,8 +161,8 @@ def together(run: Run, arm: str) -> Iterator[None]:
         yield
         return
     if _seat is None:
-        rule = "an arm with several ranks is executed by as many processes"
-        raise UsageError(rule, where=arm, got="one process", remedy="run it by `harness verify`")
+        rule = "an arm with several ranks must be executed by as many processes"
+        raise UsageError(rule, where=arm, got="one process", remedy="run the arm by `harness verify`")
     seat = _seat
     try:
         _join(seat, arm, ranks, planned.model_parallel, on_cuda=run.workload.needs.device != "cpu")
@@ -211,8 +211,8 @@ def _join(seat: Seat, arm: str, ranks: int, model_parallel: int, *, on_cuda: boo
     seat.opened += 1
     if seat.opened > 1:  # both arms of a timing are open at the same time and share one process group
         if (seat.ranks, seat.model_parallel) != (ranks, model_parallel):
-            got = f"{ranks} ranks and {seat.ranks}, `model_parallel` {model_parallel} and {seat.model_parallel}"
-            raise UsageError("arms that are open at a time have equal ranks", where=arm, got=got)
+            got = f"{ranks} and {seat.ranks} ranks, `model_parallel` {model_parallel} and {seat.model_parallel}"
+            raise UsageError("arms that are open at the same time must have equal numbers of ranks", where=arm, got=got)
         return
     seat.ranks, seat.model_parallel = ranks, model_parallel
     hold_together(model_parallel)

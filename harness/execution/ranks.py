@@ -228,10 +228,12 @@ def _require_moving(ranks: Sequence[_Rank]) -> None:
         name = f"rank {rank.number} of {len(ranks)}"
         if rank.is_stopped > STOPPED_S:
             rank.child.resume()
-            raise RankEnded("heartbeat", f"{name} was stopped (SIGSTOP), and the others were not", _stack_of(rank))
+            raise RankEnded("heartbeat", f"{name} was stopped (SIGSTOP), but the other ranks were not", _stack_of(rank))
         if rank.awaited > lag:
-            where = f"it stands at {_said(rank.position)}, rank {farthest.number} at {_said(farthest.position)}"
-            raise RankEnded("heartbeat", f"others wait for {name} since {lag:g} s: {where}", _stack_of(rank))
+            where = (
+                f"the rank is at {_said(rank.position)}, but rank {farthest.number} is at {_said(farthest.position)}"
+            )
+            raise RankEnded("heartbeat", f"other ranks have waited for {name} for {lag:g} s: {where}", _stack_of(rank))
 
 
 def _said(position: Position) -> str:

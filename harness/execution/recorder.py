@@ -86,7 +86,7 @@ class SeriesWriter:
         lines = []
         for step, loss, digest, active, count, *others in zip(*block[:5], *block.metrics.values(), strict=True):
             if not _DIGEST.fullmatch(digest):
-                raise ValueError(f"batch digest {digest!r} has characters other than letters, digits and _.:-")
+                raise ValueError(f"batch digest {digest!r} must have only letters, digits and _.:-")
             fields = (f"{int(step)},{_loss(loss)},{digest},{int(active)},{int(count)}", *map(_loss, others))
             lines.append(",".join(fields) + "\n")
         self._rows += len(lines)
@@ -98,7 +98,7 @@ class SeriesWriter:
             return
         wrong = [name for name in metrics if not METRIC_NAME.fullmatch(name) or name in SERIES_COLUMNS]
         if self._rows or wrong:
-            raise ValueError(f"metrics {list(metrics)} do not fit a series with {self._metrics}")
+            raise ValueError(f"metrics {list(metrics)} do not match a series with {self._metrics}")
         self._metrics = list(metrics)
         # write the header again, because the names of the metrics are known only after the first step
         self._write_header()

@@ -313,7 +313,7 @@ def _last_words(output: Path) -> str:
     except Damaged:  # the worker printed nothing, or more than is kept
         return ""
     last = next((line for line in reversed(lines) if line.strip()), "")
-    return f", having printed at last {last[:SHOWN]!r}" if last else ""
+    return f", and its last output was {last[:SHOWN]!r}" if last else ""
 
 
 def write_process_times(directory: Path, times: ProcessTimes) -> None:
@@ -341,10 +341,10 @@ def put_back(run: Run, directory: Path, phase: str) -> Death | None:
     if there and planned.read_text(encoding="utf-8", errors="replace") == run_text(run):
         return None
     write_run(run, directory)
-    detail = f"the directory of the run was {found} when its worker had ended"
+    detail = f"the directory of the run was {found} when its worker ended"
     if found == "a folder":
         has = "another" if there else "no"
-        detail = f"the directory of the run had {has} {layout.RUN} when its worker had ended"
+        detail = f"the directory of the run had {has} {layout.RUN} when its worker ended"
     return Death(cause="incomplete", detail=detail, phase=phase or None, stack="")
 
 

@@ -331,7 +331,7 @@ class WatchedWorker:
     def edited(self) -> str | None:
         """Return a message if the evidence of a complete run differs from what its worker wrote; otherwise None."""
         if self._written is None:
-            return "the worker reported no digest of what it wrote"
+            return "the worker reported no digests of the files that it wrote"
         name = self._written.changed(self._directory)
         return None if name is None else f"{name}: changed after it was written"
 

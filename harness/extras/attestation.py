@@ -41,7 +41,7 @@ def sign(text: str, key: Path) -> tuple[str, str]:
     try:
         signer = CryptoSigner(load_pem_private_key(_key(key), password=None))
     except (ValueError, TypeError, NotImplementedError) as error:
-        raise _no_key(key, "a private key in PEM (PKCS #8), without a password", error) from error
+        raise _no_key(key, "must be a private key in PEM (PKCS #8), without a password", error) from error
     envelope = Envelope(text.encode(), PAYLOAD_TYPE, {})
     signature = envelope.sign(signer)
     return json.dumps(envelope.to_dict(), indent=1) + "\n", str(signature.keyid)
@@ -62,11 +62,11 @@ def opened(file: Path, key: Path) -> tuple[str, str]:
     try:
         public = SSlibKey.from_crypto(load_pem_public_key(_key(key)))
     except (ValueError, TypeError, NotImplementedError) as error:
-        raise _no_key(key, "a public key in PEM", error) from error
+        raise _no_key(key, "must be a public key in PEM", error) from error
     try:
         envelope = Envelope.from_dict(_json(file))
-    except Exception as error:  # an untrusted file can cause any exception inside the library
-        raise EvidenceError("an attestation is a DSSE envelope", where=str(file), got=_short(error)) from error
+    except Exception as error:  # an untrusted file can cause any exception in the library
+        raise EvidenceError("an attestation must be a DSSE envelope", where=str(file), got=_short(error)) from error
     if envelope.payload_type != PAYLOAD_TYPE:
         got = repr(envelope.payload_type)[:100]
         raise EvidenceError(f"an attestation holds {PAYLOAD_TYPE}", where=str(file), got=got)
@@ -74,8 +74,8 @@ def opened(file: Path, key: Path) -> tuple[str, str]:
         envelope.verify([public], 1)
         text = envelope.payload.decode()
     except (VerificationError, UnicodeDecodeError) as error:
-        got = "no signature by it that fits the statement"
-        raise EvidenceError(f"an attestation is signed by the key {key}", where=str(file), got=got) from error
+        got = "no signature by this key that fits the statement"
+        raise EvidenceError(f"the attestation must be signed by the key {key}", where=str(file), got=got) from error
     return text, str(public.keyid)
 
 
@@ -83,7 +83,9 @@ def _need_library() -> None:
     missing = [name for name in ("securesystemslib", "cryptography") if find_spec(name) is None]
     if missing:
         remedy = f"`{command_for('attest')}` adds it"
-        raise UsageError(f"a signature needs {' and '.join(missing)}", got="it is not installed", remedy=remedy)
+        raise UsageError(
+            f"a signature needs {' and '.join(missing)}", got="the package is not installed", remedy=remedy
+        )
 
 
 def _key(path: Path) -> bytes:
@@ -92,11 +94,11 @@ def _key(path: Path) -> bytes:
         with path.open("rb") as file:
             return file.read(_KEY_BYTES)
     except OSError as error:
-        raise UsageError("a key is a file that can be read", where=str(path), got=str(error.strerror)) from error
+        raise UsageError("the key must be a readable file", where=str(path), got=str(error.strerror)) from error
 
 
 def _no_key(path: Path, rule: str, error: Exception) -> UsageError:
-    return UsageError(f"the key is {rule}", where=str(path), got=_short(error))
+    return UsageError(f"the key {rule}", where=str(path), got=_short(error))
 
 
 def _json(path: Path) -> Any:
@@ -165,10 +167,10 @@ def statement_of(directory: Path) -> tuple[Statement, Judgement]:
     again = rejudged(directory)
     if again.problems:
         raise EvidenceError(
-            "only a whole run is attested",
+            "only a complete run that is as it was recorded can be attested",
             where=str(directory),
             got="; ".join(again.problems[:3]),
-            remedy="`harness judge --check` lists it all",
+            remedy="see all differences with `harness judge --check`",
         )
     [bundle], gate = judged([directory], gate=True)
     subjects = [Resource(name=layout.MANIFEST, digest={"sha256": gate.manifest or ""}), *_sources(bundle.header)]
@@ -232,7 +234,7 @@ def verify(directory: Path, file: Path, key: Path) -> Attested:
     own, gate = statement_of(directory)
     if text != statement_text(own):
         raise EvidenceError(
-            "an attestation says what its run directory says", where=str(file), got=_difference(text, own)
+            "the attestation must state what its run directory states", where=str(file), got=_difference(text, own)
         )
     return Attested(key_id, own, gate)
 
@@ -245,10 +247,13 @@ def _difference(text: str, own: Statement) -> str:
         return str(damage)
     for theirs, ours in zip(signed.subject, own.subject, strict=False):
         if theirs != ours:
-            return f"a statement about {_named(theirs.name, theirs.digest)}, here lies {_named(ours.name, ours.digest)}"
+            return (
+                f"a statement about {_named(theirs.name, theirs.digest)}, but the directory is "
+                f"{_named(ours.name, ours.digest)}"
+            )
     if signed.predicate.result != own.predicate.result:
-        return f"the result {signed.predicate.result}, this directory's gate gives {own.predicate.result}"
-    return "another predicate than this directory gives under this harness"
+        return f"the result {signed.predicate.result}, but the gate over this directory gives {own.predicate.result}"
+    return "a predicate that differs from the one that this harness derives from the directory"
 
 
 def _named(name: str, digest: dict[str, str]) -> str:

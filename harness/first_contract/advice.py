@@ -27,8 +27,8 @@ BY_REASON: Mapping[str, str] = _TABLE["by_reason"]
 BY_QUESTION: Mapping[str, Mapping[str, str]] = _TABLE["by_question"]
 UNEQUAL_STARTS: Mapping[str, str] = {row["pattern"]: row["advice"] for row in _TABLE["unequal_starts"]}
 WITHOUT_FUSED = (
-    "this optimizer reads a value on the host in its update: keep it in a tensor, and choose by `torch.where`; or "
-    "update outside of the captured step"
+    "this optimizer reads a value on the host in its update: keep the value in a tensor, and choose by "
+    "`torch.where`; or move the update out of the captured step"
 )
 _WAITS = {"not_captured", "sync_count", "sync_in_capture", "candidate_not_captured"}
 
@@ -74,7 +74,7 @@ def advice(
             continue
         yield f"{file}:{number}: {code}"
         mend = next((text for pattern, text in BY_LINE.items() if re.search(pattern, code)), "")
-        if "has no form that reads nothing" in message and "`fused=True`" in mend:
+        if "has no form without host reads" in message and "`fused=True`" in mend:
             mend = WITHOUT_FUSED
         if mend and reason in _WAITS:
             yield f"-> {mend}"
@@ -101,12 +101,15 @@ def places_in(message: str) -> list[Place]:
 # code.
 
 KEEP_ON_DEVICE = (
-    "no capture takes such a copy: move the tensor to the device once, before the first step, or let the batch hold it"
+    "no capture can hold such a copy: move the tensor to the device once, before the first step, or make "
+    "it part of the batch"
 )
-KEEP_COUNT_ON_DEVICE = "no replay does that again: keep the tensor on the device"
+KEEP_COUNT_ON_DEVICE = "no replay repeats this change: keep the tensor on the device"
 
-CAPTURABLE = "torch's optimizer reads its step count on a CPU, and none there with `capturable=True`"
-DOCUMENTED = "torch documents it of these operators, unless `torch.use_deterministic_algorithms` is on"
+CAPTURABLE = (
+    "torch's optimizer reads its step count on the host when it runs on a CPU, but not on a GPU with `capturable=True`"
+)
+DOCUMENTED = "torch documents these operators as not repeatable, unless `torch.use_deterministic_algorithms` is on"
 
 
 def foreseen(runs: Iterable[RunEvidence]) -> Iterator[tuple[str, list[str]]]:
@@ -116,23 +119,29 @@ def foreseen(runs: Iterable[RunEvidence]) -> Iterator[tuple[str, list[str]]]:
     seen = _seen(runs)
     if seen is None or seen.failure is not None:
         why = "" if seen is None else f": {seen.failure}"
-        yield f"only a GPU decides whether a capture takes the step, and whether it repeats its bits there{why}", []
+        yield f"only a GPU shows whether the step can be captured, and whether it repeats its bits on a GPU{why}", []
         return
     if seen.copies:
-        yield "is not captured there: it copies from the host to the device", [*seen.copies, f"-> {KEEP_ON_DEVICE}"]
+        yield (
+            "cannot be captured on a GPU: the step copies from the host to the device",
+            [*seen.copies, f"-> {KEEP_ON_DEVICE}"],
+        )
     if seen.changes:
         yield (
-            "captured, trains otherwise there: it changes a tensor on the host",
+            "trains differently if it is captured on a GPU: the step changes a tensor on the host",
             [*seen.changes, f"-> {KEEP_COUNT_ON_DEVICE}"],
         )
     if seen.unknown:
-        yield "only a GPU decides whether it copies from the host: it puts tensors on the device", seen.unknown
+        yield (
+            "only a GPU shows whether the step copies from the host, because it puts tensors on the device",
+            seen.unknown,
+        )
     if seen.of_cpu and not seen.copies:
-        yield f"only a GPU decides whether a capture takes the step: {CAPTURABLE}", seen.of_cpu
+        yield f"only a GPU shows whether the step can be captured: {CAPTURABLE}", seen.of_cpu
     if seen.unrepeated:
-        yield f"may not repeat its bits there: {DOCUMENTED}", seen.unrepeated
+        yield f"may not repeat its bits on a GPU: {DOCUMENTED}", seen.unrepeated
     if not any((seen.copies, seen.changes, seen.unknown, seen.of_cpu, seen.unrepeated)):
-        yield "no copy from the host, and no operator that torch documents not to repeat its bits, was seen", []
+        yield "the trial saw no copy from the host, and no operator that torch documents as not repeatable", []
 
 
 def _seen(runs: Iterable[RunEvidence]) -> OnAGpu | None:

@@ -84,7 +84,7 @@ def heading(tried: Tried) -> list[str]:
     facts = [arm.start.facts for run in tried.judgement.view.evidence.values() for arm in run.arms.get("plain", [])]
     on_gpu = machine.gpus and any(str(known.get("device")).startswith("cuda") for known in facts)
     device = machine.gpus[0].name if on_gpu else "the CPU"
-    named = f"{draft.source.asked} ({draft.source.place}): {draft.steps} steps an arm, on {device}"
+    named = f"{draft.source.asked} ({draft.source.place}): {draft.steps} steps of each arm, on {device}"
     return [named, *(f"{name}: {text}" for name, text in tried.judgement.view.commit_lines().items())]
 
 
@@ -172,7 +172,7 @@ def _below(verdict: Verdict, tried: Tried) -> list[str]:
     host, asked = [*left_to_the_host(*about)], [*asked_of_a_capture(*about)]
     seen = [f"-> {text}" for text in (*host, *asked)]
     if asked and not host:
-        seen.append("-> where roundings alone explain it, let the contract's claim say `equality: within`")
+        seen.append("-> if rounding alone explains the difference, write `equality: within` in the contract's claim")
         reason = ""
     question = next((name for name in QUESTIONS if verdict.claim == tried.draft.claim_id(name)), "")
     if tried.draft.commit and question == "GRADIENTS":
@@ -200,7 +200,7 @@ def _detail(verdict: Verdict, tried: Tried) -> str:
     figures, held = verdict.figures, verdict.status is Status.PASS
     if (ratio := figures.get("mean_ratio")) and isinstance(ratio.value, float):
         whose = "baseline's" if tried.draft.commit else "plain step's"
-        return f"{ratio.value:.2f} times the {whose} pace: {verdict.message}"
+        return f"{ratio.value:.2f} times as fast as the {whose}: {verdict.message}"
     waits = ""
     if times := _plain_waits(verdict):
         places = [
@@ -210,14 +210,14 @@ def _detail(verdict: Verdict, tried: Tried) -> str:
             if held or not source_line(file, number, folders(tried))
         ]
         where = f", at {', '.join(places)}" if places else ""
-        waits = f"; the plain step waits {times:g} time{'s' if times != 1 else ''} a step{where}"
+        waits = f"; the plain step waits for the device {times:g} time{'s' if times != 1 else ''} in each step{where}"
     if verdict.reason == CANDIDATE_NOT_CAPTURED:
-        return f"it was not captured{waits}"
+        return f"the step was not captured{waits}"
     if verdict.reason == HELD and "candidate_syncs_per_step" in figures:
-        return f"in none of {verdict.denominators['every_step']} steps{waits}"
+        return f"no wait in {verdict.denominators['every_step']} steps{waits}"
     traced = any(capture.mechanism == "traced" for capture in _captures(tried))
     if held and traced and verdict.claim == tried.draft.claim_id("CAPTURES"):
-        return f"recorded and replayed, for want of a GPU: {verdict.message}"
+        return f"recorded and replayed without a GPU: {verdict.message}"
     return verdict.message
 
 
@@ -241,9 +241,7 @@ def headline_of(tried: Tried) -> Headline:
     """Return the trial's headline. If the step itself failed, the headline does not blame harness or machine."""
     result = tried.judgement.headline
     broke = result.code == ExitCode.ERROR and _untried(tried)
-    return (
-        replace(result, sentence="The step did not run to its end, so that nothing was compared.") if broke else result
-    )
+    return replace(result, sentence="The step did not run to its end, so nothing was compared.") if broke else result
 
 
 def not_tried(tried: Tried) -> list[str]:
@@ -266,7 +264,7 @@ def _untried(tried: Tried) -> list[tuple[str, list[str]]]:
         if run.death is not None or ended.cause != "exception":
             where = folders(tried)
             below = [f"{'':>13}{each}" for each in advice("", places_in_stack(ended.stack, where)[:1], where)]
-            told = f"the process that ran it ended, {ended.cause.replace('_', ' ')}: {told}"
+            told = f"the process of the step ended, {ended.cause.replace('_', ' ')}: {told}"
         return [(told, below)]
     # no arm was executed, for example because torch is missing
     return [(message, []) for message in dict.fromkeys(each.message for each in _nothing_ran(tried))]
@@ -281,7 +279,7 @@ def _nothing_ran(tried: Tried) -> list[Verdict]:
 def _left_out(name: str, draft: Draft, no_cuda: str) -> str:
     """Return why the draft does not have this claim; "" if there is no reason to print."""
     if name == "FASTER":
-        return f"speed is decided on a GPU: {no_cuda}" if no_cuda else "--no-speed"
+        return f"speed is decided only on a GPU: {no_cuda}" if no_cuda else "--no-speed"
     if name == "COMPILED" and not draft.arms.compiled and not draft.commit:
         return compiler_missing() or "--no-compile"
     return ""
@@ -296,5 +294,5 @@ def _memory(tried: Tried) -> str:
             if samples and name in ("plain", "captured", "compiled", AT_COMMIT):
                 most[name] = max(samples)
     if not most:
-        return "not measured: torch counts that of CUDA devices alone"
+        return "not measured, because torch counts only the memory of CUDA devices"
     return ", ".join(f"{name} {number / _GIB:.3f} GiB" for name, number in most.items()) + " allocated after a step"

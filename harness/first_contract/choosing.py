@@ -35,8 +35,10 @@ from harness.judging.verdict import Status, Verdict
 from harness.report.text import line
 from harness.system.protocol import WARM_STEPS
 
-ALONE = "the plain step repeats itself under these alone"
-OF_THE_PROCESS = "the plain step repeats its bits within a process, and not in another one, which REPEATS claims"
+ALONE = "the plain step repeats itself only under deterministic algorithms"
+OF_THE_PROCESS = (
+    "the plain step repeats its bits within a process, but not in another process, which the claim REPEATS shows"
+)
 
 
 def chosen(tried: Tried, probe: Callable[[Draft], Tried]) -> Draft:
@@ -102,7 +104,7 @@ def _not_compared(draft: Draft) -> str:
     """Return a note that comparing two commits leaves out the step's own optimization; "" if it has none."""
     if not draft.commit or not {"optimized", "captured"} & set(draft.source.arguments):
         return ""
-    return f"; not compared: the step's own optimization, for which there is `harness try {draft.source.asked}`"
+    return f"; not compared: the step's own optimization, which `harness try {draft.source.asked}` compares"
 
 
 def _unfit(tried: Tried) -> Iterator[tuple[str, str]]:
@@ -111,7 +113,7 @@ def _unfit(tried: Tried) -> Iterator[tuple[str, str]]:
     if gradients is not None and gradients.reason == CAPABILITY_MISSING:
         yield "GRADIENTS", "no step left a gradient to read"
     if captures is not None and captures.reason == NOT_CAPTURED and not tried.draft.captures_itself:
-        yield "CAPTURES", f"{captures.message}; `harness init --force` writes it once the step can be captured"
+        yield "CAPTURES", f"{captures.message}; `harness init --force` writes the claim once the step can be captured"
 
 
 def _host_values(tried: Tried) -> dict[str, str]:
@@ -162,7 +164,7 @@ def _repeats(tried: Tried) -> bool:
 def _lost(tried: Tried, again: Tried) -> str:
     """Return why deterministic algorithms do not help this step; "" if they do."""
     if ended := why_untried(again):
-        return f"and under deterministic algorithms it ended: {ended}"
+        return f"and under deterministic algorithms the step ended: {ended}"
     if not _repeats(again):
         return "not even under deterministic algorithms"
     held = {verdict.claim for verdict in tried.judgement.verdicts if verdict.status is Status.PASS}
@@ -225,7 +227,7 @@ def seconds_of(text: str) -> float:
     """Return the seconds of a text such as `90s`, `20m` or `2h`. Raises UsageError for any other text."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", text.strip())
     if found is None:
-        rule = "a budget is a number of seconds, minutes or hours"
+        rule = "a budget must be a number of seconds, minutes or hours"
         raise UsageError(rule, got=text, remedy="say `90s`, `20m` or `2h`")
     return float(found[1]) * _UNITS[found[2]]
 
@@ -252,7 +254,7 @@ def _ends(tried: Tried) -> Iterator[tuple[int, str]]:
         for execution in run.arms.get("plain", []):
             losses = [*map(float, execution.series.loss)]
             if (steps := finite_steps(losses)) < len(losses):
-                yield steps, "its loss is no finite number any more"
+                yield steps, "its loss is no longer finite"
 
 
 def finite_steps(losses: Sequence[float]) -> int:
@@ -264,11 +266,14 @@ def compared_steps(draft: Draft) -> list[str]:
     """Return a line on the number of steps if it is below the default, and a line on where the long run is."""
     lines, claim = [], draft.claim_id("LONG")
     if draft.steps < STEPS:
-        lines.append(f"steps: every claim compares {draft.steps}, where {STEPS} are the default")
+        lines.append(f"steps: every claim compares {draft.steps} steps; the default is {STEPS}")
     if draft.long is not None:
         lines.append(f"long run: {claim} compares {draft.long:,} steps, which take up to a minute here")
     elif draft.has_long_run:
-        lines.append(f"long run: {claim}, of {LONG:,} steps, is apart: `harness verify contracts-long/` runs it")
+        lines.append(
+            f"long run: {claim}, of {LONG:,} steps, is in a separate contract: run it with `harness verify "
+            "contracts-long/`"
+        )
     return lines
 
 

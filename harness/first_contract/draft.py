@@ -37,11 +37,11 @@ BATCHES = 43  # smallest number of distinct batches; a small data set repeats it
 LONG = 10_000  # largest number of steps of the long run; in a separate contract the run has exactly this number
 LONG_AT_LEAST = 500  # smallest number of steps of a long run
 
-WHY_WARM = "the first execution of the step creates state, which a capture cannot do"
+WHY_WARM = "the step creates state in its first execution, which no capture can hold"
 
 FAULT_OF_TIMED = {"bitwise": "other_losses", "within": "stopped_training", "noise": "larger_losses"}
 
-TRAINING_ARGUMENTS = "what you want to change, as in TrainingArguments(…): bf16=True, use_liger_kernel=True"
+TRAINING_ARGUMENTS = "write your change here, as in TrainingArguments(…): bf16=True, use_liger_kernel=True"
 
 Equality = Literal["bitwise", "within", "noise"]
 COMPARED = {"bitwise": "every bit", "within": "within rounding", "noise": "within the plain step's own noise"}
@@ -288,7 +288,9 @@ class Draft:
         if not self.host_values:
             return ""
         named = [f"  {json.dumps(name)}: ''  # {_one_line(read)}\n" for name, read in self.host_values.items()]
-        why = "# Replays do not change these numbers of the step. State why this is right, or use tensors instead."
+        why = (
+            "# No replay changes these numbers of the step. Explain why this is right, or keep the numbers in tensors."
+        )
         return "".join(["\n", why, "\nhost_values:\n", *named])
 
     def _arm(self, settings: str) -> str:
@@ -315,13 +317,15 @@ class Draft:
             arms[0] = arms[0][0], f"{arms[0][1]} # {TRAINING_ARGUMENTS}"
         if self.commit and self._captured:
             arms.append(("captured", self._arm("capture: step")))
-        arms.append(("untrained", f"{self._arm('capture: none, trains: false')} # plain, but every update is undone"))
+        arms.append(
+            ("untrained", f"{self._arm('capture: none, trains: false')} # the plain step, with every update undone")
+        )
         if self.equality == "within" or self._compares_compiled:
             nudged = self._arm("capture: none")
-            arms.append(("nudged", f"{nudged} # plain, but the initial parameters are changed by one rounding"))
+            arms.append(("nudged", f"{nudged} # the plain step, started a rounding away, as a control"))
         if self._harness_captures:
             waiting = self._arm("capture: none, waits: true")
-            arms.append(("waiting", f"{waiting} # plain, but reads one value from the device in each step"))
+            arms.append(("waiting", f"{waiting} # the plain step, which also reads one value from the device"))
         if self._compares_compiled:
             arms.append(("compiled", self._arm(compiled)))
         if self._times and self.choice.deterministic:
@@ -462,10 +466,10 @@ def require_valid(draft: Draft, folder: Path) -> None:
             loaded_from(strict_yaml.parse(text, where=path.name), path)
     except (SyntaxError, ValueError, ContractError) as error:
         raise HarnessError(
-            "what is drafted for a step can be read",
+            "the drafted contract must be readable",
             where=draft.source.place,
             got=f"{error}",
-            remedy="that is a fault of the harness: name the function, or its file, otherwise",
+            remedy="this is a defect of the harness: give the function, or its file, another name",
         ) from error
 
 
@@ -482,5 +486,7 @@ def require_free(paths: Sequence[Path], *, force: bool) -> None:
     there = [os.path.relpath(path) for path in paths if os.path.lexists(path)]
     if there and not force:
         raise UsageError(
-            "no file of yours is replaced without --force", got=f"{' and '.join(there)} exists", remedy="move it away"
+            "init and try must not replace your files without --force",
+            got=f"the existing {' and '.join(there)}",
+            remedy="move it away",
         )

@@ -66,7 +66,7 @@ def _by_path(path: Path) -> tuple[Path, Path, str]:
         names, folder = [folder.name, *names], folder.parent
     if not all(name.isidentifier() and not keyword.iskeyword(name) for name in names):
         raise UsageError(
-            "a module is imported by its file's name, which is an identifier and no word of Python's own",
+            "the file's name must be a module name: an identifier that is not a keyword of Python",
             where=str(path),
             got=".".join(names),
             remedy="rename the file",
@@ -81,7 +81,7 @@ def _require_as_imported(names: Sequence[str], path: Path) -> None:
     for name in names:
         if (imported := unicodedata.normalize("NFKC", name)) != name:
             raise UsageError(
-                "a module is imported by its file's name as Python normalizes it (NFKC)",
+                "the file's name must be in the form to which Python normalizes module names (NFKC)",
                 where=str(path),
                 got=f"{name!a} for {imported!a}",
                 remedy="rename it",
@@ -96,17 +96,18 @@ def _require_found_first(path: Path, module: Path, *, hidden_by_all: bool) -> No
     if Path(spec.origin).resolve() not in {module.with_suffix(".py"), module / "__init__.py"}:
         where = spec.origin if spec.has_location else "Python's own"
         raise UsageError(
-            "a module is imported by its name, which no other has that Python finds first",
+            "Python must find this file as the first module with its name",
             where=str(path),
             got=f"another `{module.name}`: {where}",
-            remedy="rename it; or, where that is a copy of it, install it where it lies: `pip install -e .`",
+            remedy="rename the file; or, if the other module is a copy of it, install this one in place: `pip install "
+            "-e .`",
         )
 
 
 def _by_module(name: str) -> tuple[Path, Path, str]:
     """Return file, working directory and name of a module that Python would find by this name."""
     if not all(part.isidentifier() and not keyword.iskeyword(part) for part in name.split(".")):
-        raise UsageError("a module's name is made of identifiers", got=f"`{name}`")
+        raise UsageError("a module's name must be made of identifiers", got=f"`{name}`")
     add_working_directory()
     first, *rest = name.split(".")
     for folder in _places_of(first):
@@ -117,8 +118,8 @@ def _by_module(name: str) -> tuple[Path, Path, str]:
                 return file.resolve(), Path.cwd(), name
     raise UsageError(
         "the module must be one that Python finds",
-        got=f"no `{name}` in {Path.cwd()} or among what is installed",
-        remedy="run from the folder that holds it, or name its file: `path/to/file.py:function`",
+        got=f"no `{name}` in {Path.cwd()} or among the installed packages",
+        remedy="run from the folder that holds the module, or name its file: `path/to/file.py:function`",
     )
 
 
@@ -175,7 +176,7 @@ def find_step_source(asked: str) -> StepSource:
     place, _, name = asked.rpartition(":")
     if not place or not name.isidentifier():
         raise UsageError(
-            "a function is named `module:function`, or `path/to/file.py:function`",
+            "a function must be named `module:function`, or `path/to/file.py:function`",
             got=f"`{asked}`",
             remedy="for example `train:make_step` or `train.py:make_step`",
         )
@@ -197,17 +198,18 @@ def read_step_source(asked: str, name: str, file: Path, folder: Path, module: st
     given = tuple(argument for argument in GIVEN if argument in arguments)
     if {"captured", "optimized"} <= {*given}:
         raise UsageError(
-            f"`{name}` takes `captured`, for a step that captures itself, or `optimized`, for any other optimization",
+            f"`{name}` must take either `captured`, for a step that captures itself, or `optimized`, for any other "
+            "optimization",
             where=f"{_shown(file)}:{function.lineno}",
             got="both",
-            remedy="name two functions, one for each",
+            remedy="name two functions, one for each argument",
         )
     if makes_trainer and "captured" in given:
         raise UsageError(
-            f"`{name}` makes a trainer, which is compared with one that is optimized otherwise",
+            f"`{name}` makes a trainer, so its argument must name an optimization other than a capture",
             where=f"{_shown(file)}:{function.lineno}",
             got="`captured`",
-            remedy="call the argument `optimized`",
+            remedy="rename the argument to `optimized`",
         )
     whole = {key: value for key in given if type(value := arguments[key]) is int and value > 0}
     return StepSource(asked, module, name, told, file, function.lineno, given, whole, makes_trainer)
@@ -216,7 +218,11 @@ def read_step_source(asked: str, name: str, file: Path, folder: Path, module: st
 def _parsed(file: Path) -> ast.Module:
     try:
         if file.stat().st_size > MOST_BYTES:
-            raise UsageError("a source file is read whole", where=_shown(file), got=f"more than {MOST_BYTES} bytes")
+            raise UsageError(
+                "a source file is read whole",
+                where=_shown(file),
+                got=f"a source file must have at most {MOST_BYTES} bytes",
+            )
         with tokenize.open(file) as stream:
             return ast.parse(stream.read(), filename=str(file))
     except SyntaxError as error:
@@ -238,19 +244,19 @@ def _function(tree: ast.Module, name: str, file: Path) -> Function:
         if isinstance(each, ast.ImportFrom) and name in names:
             source = each.names[names.index(name)].name
             raise UsageError(
-                f"`{name}` is written with `def` in the file that is named",
+                f"`{name}` must be defined with `def` in the named file",
                 where=f"{_shown(file)}:{each.lineno}",
                 got="an import",
-                remedy=f"name where it is written: `{'.' * each.level}{each.module or ''}:{source}`",
+                remedy=f"name the file that defines it: `{'.' * each.level}{each.module or ''}:{source}`",
             )
         if isinstance(each, ast.ClassDef) and each.name == name:
             where = f"{_shown(file)}:{each.lineno}"
-            remedy = f"for a class that is a training system write a contract for it: {PAGE}"
-            raise UsageError(f"`{name}` is a function", where=where, got="a class", remedy=remedy)
+            remedy = f"if the class is a training system, write a contract for it: {PAGE}"
+            raise UsageError(f"`{name}` must be a function", where=where, got="a class", remedy=remedy)
     raise UsageError(
-        f"`{name}` is written with `def` at the top of the file",
+        f"`{name}` must be defined with `def` at the top level of the file",
         where=_shown(file),
-        got=f"functions there: {', '.join(functions) or 'none'}",
+        got=f"only the functions {', '.join(functions) or '(none)'}",
         remedy=nearest(name, functions) if functions else "",
     )
 
@@ -275,10 +281,11 @@ def _arguments(function: Function, file: Path) -> dict[str, object]:
         named = argument.arg in GIVEN and argument not in given.posonlyargs
         if default is None and not named:
             raise UsageError(
-                f"`{function.name}` takes no arguments but {', '.join(GIVEN)}; others have a default",
+                f"`{function.name}` may require only the arguments {', '.join(GIVEN)}; any other argument must have a "
+                "default",
                 where=f"{_shown(file)}:{argument.lineno}",
-                got=f"`{argument.arg}`, which has none",
-                remedy=f"give it a default, or name a function that calls `{function.name}` with it",
+                got=f"`{argument.arg}` without a default",
+                remedy=f"give the argument a default, or name a function that calls `{function.name}` with it",
             )
     return {argument.arg: _literal(default) for argument, default in pairs if argument not in given.posonlyargs}
 
@@ -290,12 +297,15 @@ def _literal(node: ast.expr | None) -> object:
 def _require_returns(function: Function, file: Path) -> None:
     """Raise UsageError for a function whose source shows that it does not return a step."""
     where = f"{_shown(file)}:{function.lineno}"
-    rule = f"`{function.name}` makes a step and leaves the loop to its caller: it returns {RETURNED}"
+    rule = f"`{function.name}` must make a step and leave the loop to its caller: it must return {RETURNED}"
     own = list(_own(function))
     driven = _calls_of_trainers(own)
-    remedy = f"end it with `return {RETURNED}`: {PAGE}"
+    remedy = f"end the function with `return {RETURNED}`: {PAGE}"
     if driven and not _loops(own):
-        remedy = f"return `{ast.unparse(driven[0].func).rpartition('.')[0]}` before that call: the harness makes it"
+        remedy = (
+            f"return `{ast.unparse(driven[0].func).rpartition('.')[0]}` before that call, because the harness "
+            "makes the call"
+        )
     if isinstance(function, ast.AsyncFunctionDef) or any(isinstance(node, ast.Yield | ast.YieldFrom) for node in own):
         raise UsageError(rule, where=where, got="a generator, or an async function", remedy=remedy)
     returned = [node for node in own if isinstance(node, ast.Return) and node.value is not None]
@@ -364,7 +374,7 @@ def _loop(own: list[ast.AST]) -> str:
         [backward, *_] = _calls(list(_own(loop)), "backward")
         return f"no return value, and a training loop at line {loop.lineno} with `backward()` at line {backward.lineno}"
     for call in _calls_of_trainers(own):
-        return f"no return value, and `{ast.unparse(call.func)}()` at line {call.lineno}, which loops by itself"
+        return f"no return value, and `{ast.unparse(call.func)}()` at line {call.lineno}, which runs its own loop"
     return "no return value"
 
 
@@ -387,8 +397,8 @@ def _split(own: list[ast.AST]) -> str:
     for loop in _loops(own):
         first, last = loop.body[0].lineno, loop.body[-1].end_lineno
         return (
-            f"of lines {first} to {last} move what trains on one batch into `def step(batch)`, what makes the batch "
-            f"into `def batch(index)`, and end with `return {RETURNED}`: {PAGE}"
+            f"of lines {first} to {last}, move the code that trains on one batch into `def step(batch)` and the "
+            f"code that makes the batch into `def batch(index)`, and end with `return {RETURNED}`: {PAGE}"
         )
     return ""
 

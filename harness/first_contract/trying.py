@@ -36,7 +36,7 @@ def at_baseline(draft: Draft, baseline: str | None) -> Draft:
     if baseline is None:
         return draft
     if not baseline.strip():
-        raise UsageError("--baseline takes a branch, a tag or a commit", got="an empty name")
+        raise UsageError("--baseline must be a branch, a tag or a commit", got="an empty name")
     commit = Repository.around(draft.source.file.parent).commit(baseline)
     return replace(draft, commit=commit, commit_named=baseline)
 
@@ -65,14 +65,14 @@ def step_at(source: StepSource, checkout: Checkout) -> StepSource:
     root = checkout.import_path.root
     if not source.file.is_relative_to(root):
         remedy = "name the function in a file of the repository"
-        rule = "--baseline takes a step whose file lies in its repository"
+        rule = "--baseline needs a step whose file is in a git repository"
         raise UsageError(rule, where=str(source.file), got=f"the repository {root}", remedy=remedy)
     name = source.file.relative_to(root)
     at = f"at {baseline.commit[:SHORT]}"
     if not (tree / name).is_file():
-        remedy = f"name a commit that has it: `git log --oneline -- {name}` lists those that changed it"
+        remedy = f"name a commit that has the file: `git log --oneline -- {name}` lists the commits that changed it"
         raise UsageError(
-            "--baseline takes a commit that has the step's file", where=at, got=f"no {name}", remedy=remedy
+            "the commit of --baseline must have the step's file", where=at, got=f"no {name}", remedy=remedy
         )
     try:
         there = read_step_source(source.asked, source.function, tree / name, tree, source.module)

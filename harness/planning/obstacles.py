@@ -164,11 +164,16 @@ def find_obstacle(
 def _cannot_run(machine: Machine) -> Obstacle | None:
     """Return an obstacle if no run can be executed here: process groups or the optional packages `run` are missing."""
     if not hasattr(os, "killpg"):
-        return Obstacle(reason="not_available", message="runs need Linux or macOS; evidence is judged anywhere")
+        return Obstacle(
+            reason="not_available", message="runs need Linux or macOS; recorded evidence can be judged on any system"
+        )
     missing = [name for name in RUN_MODULES if not machine.has_module(name)]
     if not missing:
         return None
-    message = f"needs {', '.join(missing)}: not installed here; `{command_for('run')}` adds what runs need"
+    message = (
+        f"needs {', '.join(missing)}, which is not installed here; `{command_for('run')}` installs everything "
+        "that runs need"
+    )
     return Obstacle(reason="module_missing", message=message)
 
 
@@ -176,7 +181,7 @@ def _missing_module(workload: Workload, machine: Machine) -> Obstacle | None:
     missing = [name for name in workload.needs.modules if not machine.has_module(name)]
     if not missing:
         return None
-    return Obstacle(reason="module_missing", message=f"needs {', '.join(missing)}: not installed here")
+    return Obstacle(reason="module_missing", message=f"needs {', '.join(missing)}, which is not installed here")
 
 
 def _missing_cuda(contract: Contract, claim: AnyClaim, workload: Workload, machine: Machine) -> Obstacle | None:
@@ -196,10 +201,10 @@ def _other_gpu(workload: Workload, machine: Machine) -> Obstacle | None:
     gpu, needs = machine.gpus[0], workload.needs
     capability = capability_of(gpu.architecture)
     if needs.gpu_names() and not any(is_gpu(gpu.name, name) for name in needs.gpu_names()):
-        message = f"needs a GPU named {' or '.join(needs.gpu_names())}: this machine has {gpu.name}"
+        message = f"needs a GPU named {' or '.join(needs.gpu_names())}, but this machine has {gpu.name}"
     elif needs.capability_at_least is not None and not reaches(capability, needs.capability_at_least):
         there = f"{gpu.name} has {capability or 'none that is known'}"
-        message = f"needs compute capability {needs.capability_at_least} or more: {there}"
+        message = f"needs compute capability {needs.capability_at_least} or more, but {there}"
     else:
         return None
     return Obstacle(reason="needs_gpu", message=message)
@@ -210,7 +215,7 @@ def _missing_gpus(contract: Contract, claim: AnyClaim, workload: Workload, machi
     needed, there = gpus_needed(contract, claim, workload), len(machine.gpus)
     if there == 0 or there >= needed:
         return None
-    return Obstacle(reason="needs_gpu", message=f"needs {needed} GPUs, one for each rank: this machine has {there}")
+    return Obstacle(reason="needs_gpu", message=f"needs {needed} GPUs, one for each rank, but this machine has {there}")
 
 
 def _one_rank_only(contract: Contract, claim: AnyClaim) -> Obstacle | None:
@@ -218,7 +223,11 @@ def _one_rank_only(contract: Contract, claim: AnyClaim) -> Obstacle | None:
     for part in parts_of(claim):
         probe = probe_of(part)
         if not probe.of_ranks and ranks_of(contract, [part]) > 1:
-            message = f"{part.kind} is judged of arms with one rank: its probe `{probe.name}` starts no others"
+            message = (
+                f"{part.kind} can be judged only for arms with one rank, because its probe `{probe.name}` "
+                "cannot "
+                "start several"
+            )
             return Obstacle(reason="one_rank_only", message=message)
     return None
 
@@ -230,7 +239,7 @@ def _missing_memory(workload: Workload, machine: Machine) -> Obstacle | None:
     if needed is None or there >= needed:
         return None
     where = "GPU" if on_gpu else "host"
-    message = f"needs {needed:g} GiB of {where} memory: this machine has {there:.1f} GiB"
+    message = f"needs {needed:g} GiB of {where} memory, but this machine has {there:.1f} GiB"
     return Obstacle(reason="needs_memory", message=message)
 
 
@@ -258,9 +267,9 @@ def lacking(part: AnyPart, name: str, arm: Arm, system: SystemDescription) -> st
     if missing:
         return f"lacks the capability `{missing[0]}` that {part.kind} needs"
     if arm.capture not in system.captures:
-        return f"does not understand `capture: {arm.capture}`"
+        return f"does not support `capture: {arm.capture}`"
     if arm.warm_steps and "warm_steps" not in system.capabilities:
-        return "lacks the capability `warm_steps`; leave these out"
+        return "lacks the capability `warm_steps`; remove `warm_steps` from the arm"
     return None
 
 
@@ -309,7 +318,7 @@ def baseline_checkout(
         return nullcontext()
     systems = baseline_systems([loaded.contract for loaded in contracts])
     if not systems:
-        raise UsageError("--baseline is the commit of arms that claims name as `baseline`", got="no such claim")
+        raise UsageError("--baseline needs a claim with an arm named as `baseline`", got="no such claim")
     return checked_out(name, systems, reports)
 
 
@@ -345,14 +354,14 @@ def _with_itself(contract: Contract, part: AnyPart) -> Obstacle | None:
 def _of_ranks(contract: Contract, part: AnyPart) -> Obstacle | None:
     if ranks_of(contract, [part]) == 1:
         return None
-    message = f"{part.kind} is judged of two commits where their arms have one rank"
+    message = f"{part.kind} can compare two commits only if their arms have one rank"
     return Obstacle(reason="one_rank_only", message=message)
 
 
 def _one_process(part: AnyPart) -> Obstacle | None:
     if probe_of(part).across_commits:
         return None
-    message = f"{part.kind} executes its arms in one process, which holds the modules of one commit only"
+    message = f"{part.kind} executes its arms in one process, which can hold the modules of only one commit"
     return Obstacle(reason="one_commit_a_process", message=message)
 
 
@@ -369,7 +378,7 @@ def _unlike_there(contract: Contract, part: AnyPart, baseline: Baseline, commit:
     unknown = [setting for setting in arm.settings() if setting not in there.arm_options]
     lacks = lacking(part, name, arm, there)
     if lacks is None and unknown:
-        lacks = f"does not know the setting `{unknown[0]}`; {nearest(unknown[0], there.arm_options) or 'it has none'}"
+        lacks = f"has no setting `{unknown[0]}`; {nearest(unknown[0], there.arm_options) or 'it has no settings'}"
     if lacks is None:
         return None
     return Obstacle(reason="capability_missing", message=f"arm {name}: {there.name} {at} {lacks}")

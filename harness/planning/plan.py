@@ -128,15 +128,15 @@ def plan(
     """
     selected = [loaded.contract for loaded in contracts]
     refuse_unknown(
-        "no contract here has this claim", claims, {claim.id for contract in selected for claim in contract.claims}
+        "no contract has this claim", claims, {claim.id for contract in selected for claim in contract.claims}
     )
     refuse_unknown(
-        "no contract here has this workload", workloads, {name for contract in selected for name in contract.workloads}
+        "no contract has this workload", workloads, {name for contract in selected for name in contract.workloads}
     )
     descriptions = _Descriptions(describe)
     if fault is not None:
         known = {name for contract in selected for name in descriptions.faults(contract)} | set(harness_faults)
-        refuse_unknown("no contract here has this fault", [fault], known)
+        refuse_unknown("no contract has this fault", [fault], known)
     units: list[Unit] = []
     runs: list[Run] = []
     for contract in selected:

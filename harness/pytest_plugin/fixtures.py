@@ -85,7 +85,7 @@ class ContractVerifier:
         marker = self._node.get_closest_marker("contract")
         if marker is None or not marker.args:
             raise UsageError(
-                "a claim is named by the call or by the test's marker",
+                "the claim must be named by the call or by the test's marker",
                 where=self._node.nodeid,
                 remedy='write @pytest.mark.contract("CLAIM-ID") above the test',
             )
@@ -104,7 +104,11 @@ def _contract_of(claim: str, paths: Sequence[Path]) -> LoadedContract:
     having = [loaded for loaded in contracts if any(one.id == claim for one in loaded.contract.claims)]
     if len(having) > 1:
         names = " and ".join(str(loaded.path) for loaded in having)
-        raise UsageError("one contract has the claim", got=f"'{claim}' in {names}", remedy="name one with contracts=")
+        raise UsageError(
+            "exactly one contract must have the claim",
+            got=f"'{claim}' in {names}",
+            remedy="name one contract file with contracts=",
+        )
     if claim not in known:
         places = ", ".join(map(str, paths)) or "`contract_paths`, which is empty"
         raise UsageError("no contract has this claim", where=places, got=f"'{claim}'", remedy=nearest(claim, known))
@@ -129,7 +133,9 @@ def _planned(
     options = session.VerifyOptions(claims=(claim,), workloads=(workload,) if workload is not None else ())
     plan = session.plan_contracts([changed], options)
     if not plan.units:
-        raise UsageError("a claim is verified on a workload that it names", got=f"'{workload}', which {claim} does not")
+        raise UsageError(
+            "a claim can be verified only on a workload that it names", got=f"'{workload}', which {claim} does not name"
+        )
     unit = next((unit for unit in plan.units if unit.obstacle is None), plan.units[0])
     return PlannedContract(changed, plan), unit
 
@@ -143,7 +149,7 @@ def _overridden(contract: Contract, names: Sequence[str], overrides: dict[str, A
         try:
             workloads[name] = Workload.model_validate({**workloads[name].model_dump(), **overrides})
         except ValidationError as error:
-            raise UsageError("an override is a field of a workload", where=name, got=first_error(error)) from error
+            raise UsageError("an override must be a field of a workload", where=name, got=first_error(error)) from error
     changed = contract.model_copy(update={"workloads": workloads})
     for problem in problems(changed):
         raise UsageError(problem.rule, where=contract.id, got=problem.got, remedy=problem.remedy)
@@ -174,7 +180,7 @@ class StepCheck:
         __tracebackhide__ = True
         try:
             if steps < FEWEST:
-                raise UsageError(f"a step is tried over at least {FEWEST} steps", got=f"steps={steps}")
+                raise UsageError(f"a step must be tried over at least {FEWEST} steps", got=f"steps={steps}")
             arms = arms_here(compiled=False, speed=speed)
             draft = at_baseline(Draft(find_step_source(step), steps, arms), baseline)
             code, text = self._answers(draft)

@@ -110,8 +110,10 @@ def contract_files(config: pytest.Config) -> dict[Path, Path]:
         named = [Path(path) for path in config.getini("contract_paths")]
         found = [file for path in named for file in (files_of_folder(path).contracts if path.is_dir() else [path])]
         for file in found:
-            if escaped(file) != str(file):  # pytest prints file names unescaped, so refuse names that are not printable
-                raise pytest.UsageError(escaped(f"{file}: the name of a contract file is printable; rename it"))
+            if escaped(file) != str(file):  # pytest prints file names without escaping
+                raise pytest.UsageError(
+                    escaped(f"{file}: the name of a contract file must be printable; rename the file")
+                )
         _refuse_unknown_tags(found, config.getoption("--contract-tag"))
         config.stash[_FILES] = {real(file): file for file in found}
     return config.stash[_FILES]
@@ -340,10 +342,10 @@ class ContractReporter:
         """Yield lines on requested contracts that were not judged, or on why none was judged."""
         of_contracts = self._config.getoption("markexpr") == "contract"
         if files := not_asked_for(self._config):
-            yield f"contracts: {len(files)} of `contract_paths` not run: `pytest -m contract` asks for them"
+            yield f"contracts: {len(files)} of `contract_paths` were not run: run `pytest -m contract` to include them"
         if self._not_judged and (self._units or of_contracts or self._config.getoption("--contract-gate")):
             names = ", ".join(str(file) for file in self._not_judged)
-            yield f"contracts: of `contract_paths`, but not judged: {names}"
+            yield f"contracts: named in `contract_paths`, but not judged: {names}"
         nothing = self._shut_by_nothing or (of_contracts and not self._units and not self._verified)
         if nothing and not contract_files(self._config):
             named = self._config.getini("contract_paths")
@@ -354,13 +356,21 @@ class ContractReporter:
                 f'their files or folders, such as contract_paths = ["contracts"]; found {found}'
             )
         elif self._shut_by_nothing:
-            skipped = "the session ended before" if self._left_out else "what was selected was skipped"
-            why = skipped if self._asked or self._left_out else "what pytest was told to run has none"
-            yield f"contracts: none was judged, and `--contract-gate` stays shut: {why}"
+            skipped = (
+                "the session ended before any contract was judged"
+                if self._left_out
+                else "every selected contract was skipped"
+            )
+            why = (
+                skipped
+                if self._asked or self._left_out
+                else "the tests that pytest was told to run include no contract"
+            )
+            yield f"contracts: none was judged, so `--contract-gate` stays closed: {why}"
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         if self._problem is not None:
-            problem = f"contracts: no run directory could be written: {self._problem}"
+            problem = f"contracts: the run directory could not be written: {self._problem}"
             terminalreporter.write_line(escaped(problem), red=True)
         for missing in self._missing():
             terminalreporter.write_line(escaped(missing), yellow=True)

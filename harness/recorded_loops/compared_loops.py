@@ -85,11 +85,16 @@ def _require_comparable(runs: Sequence[Recording]) -> None:
     first, *others = runs
     if len({Path(run.name).resolve() for run in runs}) < len(runs):
         names = ", ".join(run.name for run in runs)
-        raise UsageError("each recording is named once", got=names, remedy="leave out what stands twice")
+        raise UsageError("each recording must be named once", got=names, remedy="leave out the repeated name")
     for run in others:
         if run.world_size != first.world_size or run.ranks.keys() != first.ranks.keys():
-            found = (f"{', '.join(map(str, each.ranks))} of {each.world_size} in {each.name}" for each in (first, run))
-            rule, remedy = "runs are compared rank by rank", "record the same ranks in all of them"
+            found = (
+                f"ranks {', '.join(map(str, each.ranks))} of {each.world_size} in {each.name}" for each in (first, run)
+            )
+            rule, remedy = (
+                "runs must have the same ranks, because they are compared rank by rank",
+                "record the same ranks in all of them",
+            )
             raise UsageError(rule, got=f"ranks {' and '.join(found)}", remedy=remedy)
 
 
@@ -106,35 +111,49 @@ def _judge(
         cut = [f"{name}: {each.interrupted}" for name, each in pair.items() if each.interrupted]
         if cut:
             equal = "1 step is" if steps == 1 else f"{steps} steps are"
-            why = f"{equal} equal in bits, and a run was interrupted ({some(cut)}); record it again"
+            why = f"{equal} equal in bits, but a run was interrupted ({some(cut)}); record that run again"
             settle(reasons.END_STATE_UNRECORDED, why)
         return sheet.held(f"{candidate.name} equals {baseline.name} in bits: {_in_words(baseline, candidate)}")
     sheet.figure("first_differing_step", min(found).step, "step")
     _series(["loss"], candidates, baselines, sheet)
     if not repeats:
-        why = f"{sentence(found)}; nothing shows if {baseline.name} repeats itself: record it again, and give --repeat"
+        why = (
+            f"{sentence(found)}; nothing shows whether {baseline.name} repeats itself: record the baseline again "
+            "and "
+            "pass it with --repeat"
+        )
         settle(reasons.TOO_FEW_PROCESSES, why)
     repeated = Repeats(baseline, repeats)
     accused = repeated.accused(found)
     if accused and min(accused).quantity == LENGTH and any(each.by_exit for each in pair.values()):
-        why = "the end of a process closed a recording, maybe in mid-loop: call `close`, or use a `with` block"
+        why = (
+            "the recording was closed by the end of its process, perhaps in the middle of the loop: call `close`, "
+            "or "
+            "use a `with` block"
+        )
         settle(reasons.END_STATE_UNRECORDED, f"{sentence(accused)}; {why}")
     if accused:
         reason = _REASONS.get(min(accused).quantity, reasons.DIFFERS)
         times = counted(len(repeats), "repeat")
-        settle(reason, f"{sentence(accused)}; no such difference is in {times} of {baseline.name}")
+        settle(reason, f"{sentence(accused)}; {times} of {baseline.name} shows no such difference")
     unrepeated = [each for each in repeated.own if each.quantity in (START, BATCH, LENGTH)]
     if unrepeated:
         why = f"{sentence(found)}; {baseline.name} does not repeat itself either: {sentence(unrepeated)}"
         settle(reasons.BASELINE_NOT_REPEATABLE, why)
     silent = [each for each in found if not repeated.speak_about(each)]
     if silent:
-        why = f"{sentence(silent)}; no repeat recorded this as {baseline.name} did: give one with --repeat that does"
+        why = (
+            f"{sentence(silent)}; no repeat recorded this quantity as {baseline.name} did: pass a repeat that did "
+            "with --repeat"
+        )
         settle(reasons.TOO_FEW_PROCESSES, why)
     if not repeated.own:
         _series(_quantities([*candidates, *baselines]), candidates, baselines, sheet)
-        why = f"{sentence(found)}, which may be a rounding, and {baseline.name} repeats itself in bits"
-        settle(reasons.NO_NOISE, f"{why}: no repeat shows how far roundings lead; claim a bound (`harness init`)")
+        why = f"{sentence(found)}, which may be a rounding, although {baseline.name} repeats itself in bits"
+        settle(
+            reasons.NO_NOISE,
+            f"{why}: no repeat shows how far rounding alone leads; claim a bound in a contract (`harness init`)",
+        )
     return _judge_by_noise(baselines, candidates, found, sheet)
 
 
@@ -182,15 +201,13 @@ def _judge_by_noise(
         options = {name: RUNS - len(each) for name, each in zip(("--repeat", "--candidate-repeat"), given, strict=True)}
         more = [f"{number} more {option}" for option, number in options.items() if number > 0]
         noise = f"and {baselines[0].name} has noise of its own"
-        settle(reasons.TOO_FEW_PROCESSES, f"{sentence(found)}, {noise}; to decide, give {' and '.join(more)}")
+        settle(reasons.TOO_FEW_PROCESSES, f"{sentence(found)}, {noise}; to decide, pass {' and '.join(more)}")
     ours, theirs = given[1][:runs], given[0][:runs]
     series = _series(_quantities([*ours, *theirs]), ours, theirs, sheet)
     dropped = [name for name, each in series.items() if each is None]
     first_loss = next(iter(series.values()))
     if first_loss is None or not first_loss.size:
-        settle(
-            reasons.TOO_FEW_PROCESSES, "the runs have no step in common, or no losses that are finite in all of them"
-        )
+        settle(reasons.TOO_FEW_PROCESSES, "the runs have no common step, or no losses that are finite in all of them")
     features = [own_noise.features_of_series(each, name) for name, each in series.items() if each is not None]
     steps = first_loss.shape[1]
     ends = [_sketches(run, steps) for run in (*ours, *theirs)]
@@ -201,14 +218,14 @@ def _judge_by_noise(
     if not seen.of(own_noise.PARAMETER):
         settle(
             reasons.END_STATE_UNRECORDED,
-            "the runs differ as noise makes them, and without their parameters nothing shows what the noise hides: "
-            "give `model` to `harness.record`",
+            "the runs differ only as noise explains, but their parameters were not recorded, so nothing shows what the "
+            "noise hides: pass `model` to `harness.record`",
         )
     if not seen.seen_way:
-        settle(reasons.NOISE_HIDES, "the noise is so large that a parameter which is not trained would not show")
+        settle(reasons.NOISE_HIDES, "the noise is so large that an untrained parameter would not be noticed")
     both = f"{candidates[0].name} and of {baselines[0].name}"
     tail = (f", without {some(dropped)}" if dropped else "") + own_noise.hidden_by(seen, gradients=False)
-    return sheet.held(f"{counted(runs, 'run')} of {both} differ as those of either do{tail}")
+    return sheet.held(f"{counted(runs, 'run')} of {both} differ by no more than runs of one of them do{tail}")
 
 
 def _sketches(run: Recording, steps: int) -> dict[str, Sketch]:

@@ -97,7 +97,7 @@ class LoopRecorder:
         warning. Raises UsageError after `close`, and for a quantity or batch of another type.
         """
         if self._closed:
-            raise UsageError("a recording that was closed takes no step", where=str(self.folder))
+            raise UsageError("a closed recording cannot take another step", where=str(self.folder))
         first = self._steps == 0 and self._model is None
         self._model = self._model if model is None else model
         self._optimizer = self._optimizer if optimizer is None else optimizer
@@ -105,7 +105,7 @@ class LoopRecorder:
         row = _Row(self._steps, values, batch)
         self._names = self._names or list(values)
         if more := [name for name in values if name not in self._names and not name.startswith(RATE)]:
-            warn(f"not recorded, as the first step has no such quantity: {', '.join(more)}", stacklevel=2)
+            warn(f"not recorded, because the first step has no such quantity: {', '.join(more)}", stacklevel=2)
         self._on_the_way.append(row)
         self._steps += 1
         self._write_arrived()
@@ -202,7 +202,7 @@ def _quantities(loss: Number | Mapping[str, Number], grad_norm: Number | None) -
     given = loss if isinstance(loss, Mapping) else {LOSS: loss}
     named = {name if name == LOSS else f"{TERM}{_OF_NO_NAME.sub('_', name)}": each for name, each in given.items()}
     if not named or len(named) < len(given):
-        rule, remedy = "terms of a loss have names that letters, digits and _.- tell apart", "name them differently"
+        rule, remedy = "the names of loss terms must differ in their letters, digits and _.-", "name them differently"
         raise UsageError(rule, where="loss", got=", ".join(given) or "no term", remedy=remedy)
     named |= {} if grad_norm is None else {"grad_norm": grad_norm}
     return {name: _number(name, value) for name, value in named.items()}
@@ -227,7 +227,7 @@ def _number(name: str, value: Number) -> Number:
         return float(value)
     here = local(value).detach()
     if here.numel() != 1:
-        rule, remedy = "a recorded quantity is one number", "reduce it, such as by `mean()`"
+        rule, remedy = "a recorded quantity must be one number", "reduce it, for example by `mean()`"
         raise UsageError(rule, where=name, got=f"a tensor {list(here.shape)}", remedy=remedy)
     return here if here.is_cuda else float(here)
 
@@ -244,7 +244,7 @@ def _digests(batch: object) -> tuple[list[str], dict[str, Tensor]]:
         elif isinstance(each, str | bytes | int | float | complex):
             form.append(f"{name} {each!r}")
         else:
-            rule, remedy = "a batch holds tensors, arrays, numbers and texts", "give those that the step reads"
+            rule, remedy = "a batch must hold tensors, arrays, numbers and texts", "pass the values that the step reads"
             raise UsageError(rule, where=name, got=type(each).__name__, remedy=remedy)
     return form, words
 
@@ -258,7 +258,10 @@ def _new_folder(folder: Path, rank: int, size: int) -> Path:
     begun = [readable(each, RecordingHeader) for each in headers if each.exists()]
     taken = own in there or any(header is None or header.world_size != size for header in begun)
     if taken or len(headers) < len(there):
-        rule, remedy = "a recording begins in a new folder", "name another one, or move this one away"
-        raise UsageError(rule, where=str(folder), got="a folder that is there already", remedy=remedy)
+        rule, remedy = (
+            "a recording must be written into a new folder",
+            "name another folder, or move the existing one away",
+        )
+        raise UsageError(rule, where=str(folder), got="a folder that already exists", remedy=remedy)
     own.mkdir(parents=True)
     return own

@@ -105,7 +105,10 @@ def read_recording(folder: Path) -> Recording:
     """Return a recording. Raises UsageError for a folder without one, EvidenceError for a damaged recording."""
     places = [each for each in folder.glob(f"{layout.RANK}*") if (each / HEADER).is_file()]
     if not places:
-        rule, remedy = "a recording is a folder that `harness.record` wrote", "name the folder that was recorded into"
+        rule, remedy = (
+            "a recording must be a folder that `harness.record` wrote",
+            "name the folder into which the loop was recorded",
+        )
         got = "no such folder" if not folder.is_dir() else f"no {layout.rank_name(0)}/{HEADER} in it"
         raise UsageError(rule, where=str(folder), got=got, remedy=remedy)
     try:
@@ -113,7 +116,11 @@ def read_recording(folder: Path) -> Recording:
     except Damaged as damage:
         raise EvidenceError("a recording is whole", where=str(folder), got=str(damage)) from damage
     if len({each.header.world_size for each in ranks}) > 1:
-        raise EvidenceError("a recording is of one run", where=str(folder), got="ranks of runs of several sizes")
+        raise EvidenceError(
+            "a recording must hold the ranks of one run",
+            where=str(folder),
+            got="ranks of runs with different numbers of ranks",
+        )
     return Recording(str(folder), {each.header.rank: each for each in ranks})
 
 
@@ -126,7 +133,7 @@ def _read_rank(place: Path) -> RankRecording:
         raise Damaged(f"{layout.RECORDS}: {first_error(error)}") from error
     states = {each.seen.steps: each.seen for each in written if each.seen is not None}
     error_at_end = written[-1].error if written else None
-    interrupted = "it was not closed" if error_at_end is None else error_at_end
+    interrupted = "the recording was not closed" if error_at_end is None else error_at_end
     by_exit = bool(written) and written[-1].by_exit
     return RankRecording(header, read_series(place / layout.series_name(LOOP, 0)), states, interrupted, by_exit)
 
@@ -221,7 +228,7 @@ def _of_inputs(rank: int, names: str, ours: RankRecording, theirs: RankRecording
     if (step := next(unequal, None)) is not None:
         yield Difference(step, 1, rank, BATCH, f"{names} read different batches at step {step}", exact=True)
     if ours.steps != theirs.steps and not (ours.interrupted or theirs.interrupted):
-        words = f"{names} have {ours.steps} and {theirs.steps} steps"
+        words = f"{names} have different numbers of steps: {ours.steps} and {theirs.steps}"
         yield Difference(common_steps(ours, theirs), 2, rank, LENGTH, words, exact=True)
 
 
@@ -336,35 +343,38 @@ def not_controlled(baseline: Recording, candidate: Recording) -> Iterator[str]:
     """Yield a sentence for each property that was not compared, or not controlled, between two runs."""
     pairs = [(baseline.ranks[rank], candidate.ranks[rank]) for rank in baseline.ranks]
     if not all(0 in states(one, other) for one, other in pairs):
-        yield "start: the state before the first step was not recorded in both; give `model` to `harness.record`"
+        yield (
+            "start: not compared, because the state before the first step was not recorded in both runs; pass "
+            "`model` to `harness.record`"
+        )
     if not all(len(batches(one, other)) == common_steps(one, other) for one, other in pairs):
-        yield "batches: not recorded at every step of both; give `batch`"
+        yield "batches: not compared, because they were not recorded at every step of both runs; pass `batch`"
     if not all(same_end(one, other) for one, other in pairs):
-        yield "end: the last state was not recorded in both behind the same step"
+        yield "end: not compared, because the last state was not recorded after the same step in both runs"
     seen = [(one.states[steps], other.states[steps]) for one, other in pairs for steps in states(one, other)]
     alone = {name for each in seen for name in categories(*each)[1]}
     alone |= {name for one, other in pairs for name in one.quantities.keys() ^ other.quantities.keys()}
     for name in sorted(alone):
-        yield f"{name}: recorded in one run alone"
+        yield f"{name}: recorded in only one run"
     recorded = {name for each in seen for state in each for name, tensors in state.state.digests.items() if tensors}
     recorded |= {name for pair in pairs for each in pair for name in each.quantities}
     for name in ("grad_norm", *(["optimizer"] if seen else [])):
         if name not in recorded:
-            yield f"{name}: recorded in neither run; give `{name}`"
+            yield f"{name}: recorded in neither run; pass `{name}`"
     if len(baseline.ranks) < baseline.world_size:
-        yield f"ranks: {len(baseline.ranks)} of {baseline.world_size} were recorded"
+        yield f"ranks: only {len(baseline.ranks)} of {baseline.world_size} were recorded"
     here, there = (_machine(run.ranks[min(run.ranks)].header.environment) for run in (baseline, candidate))
     for name in sorted(here.keys() | there.keys()):
         if here.get(name) != there.get(name):
-            yield f"{name}: {there.get(name)} in {candidate.name}, {here.get(name)} in {baseline.name}"
+            yield f"{name}: {there.get(name)} in {candidate.name}, but {here.get(name)} in {baseline.name}"
     yield from _never_controlled(pairs)
 
 
 def _never_controlled(pairs: Sequence[tuple[RankRecording, RankRecording]]) -> Iterator[str]:
     if any(each.by_exit for pair in pairs for each in pair):
-        yield "ending: the end of a process closed a recording; call `close`, or use a `with` block"
+        yield "ending: a recording was closed by the end of its process; call `close`, or use a `with` block"
     yield "random numbers: generators are not recorded"
-    yield f"horizon: nothing behind step {min(common_steps(*pair) for pair in pairs) - 1} was compared"
+    yield f"horizon: nothing after step {min(common_steps(*pair) for pair in pairs) - 1} was compared"
 
 
 def _machine(found: Environment) -> dict[str, object]:

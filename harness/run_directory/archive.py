@@ -94,14 +94,14 @@ def unpack(archive: Path, folder: Path, limits: Limits = LIMITS, first: str = ""
     folders below its top. In that case the caller has to remove the folder.
     """
     if not archive.is_file():
-        raise EvidenceError("an archive of a run is a plain file", where=str(archive), got="something else")
+        raise EvidenceError("an archive of a run must be a plain file", where=str(archive), got="something else")
     size = archive.stat().st_size
     if size > limits.compressed:
         raise EvidenceError(
-            f"an archive of a run has at most {limits.compressed} bytes",
+            f"an archive of a run must have at most {limits.compressed} bytes",
             where=str(archive),
             got=f"{size} bytes",
-            remedy="unpack it yourself, and name the folder",
+            remedy="unpack the archive yourself, and name the folder",
         )
     try:
         with archive.open("rb") as file:
@@ -111,10 +111,10 @@ def unpack(archive: Path, folder: Path, limits: Limits = LIMITS, first: str = ""
                 _Unpacking(archive, folder, limits, tar, stream, first).run()
     except _DAMAGE as error:
         raise EvidenceError(
-            "an archive of a run can be unpacked to its end",
+            "the archive of a run cannot be unpacked completely",
             where=str(archive),
             got=f"{type(error).__name__}: {str(error)[:200]}",
-            remedy="fetch or make the archive again",
+            remedy="fetch or create the archive again",
         ) from error
 
 
@@ -162,15 +162,15 @@ class _Stream:
         self._left -= len(data)
         if self._left < 0:
             raise EvidenceError(
-                "an archive of a run holds files, and little between them",
+                "an archive of a run must hold files, and little between them",
                 where=str(self._archive),
-                got="a header, or padding, that goes on and on",
+                got="a header, or padding, that does not end",
                 remedy=_DISTRUST,
             )
         return data
 
 
-_DISTRUST = "do not unpack it; ask for one that `harness pack` made"
+_DISTRUST = "do not unpack the archive; ask for one that `harness pack` made"
 
 
 class _Member(tarfile.TarInfo):
@@ -209,7 +209,7 @@ class _Unpacking:
                 return
             count += 1
             if count > self.limits.members:
-                self._refuse(member.name, f"has at most {self.limits.members} files and folders", "more")
+                self._refuse(member.name, f"must have at most {self.limits.members} files and folders", "more")
             self._one(member)
         self.stream.allow(_PADDING)
         rest = self.tar.fileobj
@@ -225,7 +225,7 @@ class _Unpacking:
         path = self._inside(member.name)
         if member.issparse() or not (member.isdir() or member.type in _PLAIN):
             got = "a sparse file" if member.issparse() else _KINDS.get(member.type, "something else")
-            self._refuse(member.name, "holds plain files and folders only", got)
+            self._refuse(member.name, "must hold only plain files and folders", got)
         if hasattr(tarfile, "data_filter"):
             tarfile.data_filter(member, str(self.folder))
         if not path.parts and member.isdir():  # an entry for the folder itself, as `tar` writes it for `.`
@@ -239,37 +239,41 @@ class _Unpacking:
         self._copy(member, target)
 
     def _inside(self, name: str) -> PurePosixPath:
-        """Return the member's path below the folder, without `.`. Refuse a name that is not allowed or too long."""
-        rule = "stays inside its folder, under names that every system can write"
+        """Return the member's path below the folder, without `.`. Refuse an unfit or too long name."""
+        rule = "must stay inside its folder, under names that every system can write"
         if problem := unfit(name):
             self._refuse(name, rule, problem)
         path = PurePosixPath(name)
         if len(name.encode()) > self.limits.name or len(path.parts) > self.limits.depth:
             most = f"at most {self.limits.name} bytes and {self.limits.depth} names"
-            self._refuse(name, f"has paths of {most}", f"{len(name.encode())} bytes and {len(path.parts)} names")
+            self._refuse(name, f"must have paths of {most}", f"{len(name.encode())} bytes and {len(path.parts)} names")
         return path
 
     def _once(self, path: PurePosixPath, member: tarfile.TarInfo) -> None:
-        """Refuse a path that is below a file, repeated, or different from another only in case or composition."""
-        rule = "names each file once, and differently from all others on every system"
+        """Refuse a repeated path, a path that differs from another only in case or composition, or one below a file."""
+        rule = "must name each file once, under a name that differs from all others on every system"
         for part in [path, *path.parents][:-1]:
             key = unicodedata.normalize("NFC", str(part)).casefold()
             if self.spelled.setdefault(key, str(part)) != str(part):
-                self._refuse(member.name, rule, f"a name that differs from {shown(self.spelled[key])} in case only")
+                self._refuse(
+                    member.name,
+                    rule,
+                    f"a name that differs from {shown(self.spelled[key])} only in upper and lower case",
+                )
             if str(part) in self.files:
-                self._refuse(member.name, rule, f"{shown(str(part))} as a file before")
+                self._refuse(member.name, rule, f"{shown(str(part))}, which is also the name of a file")
         if str(path) in self.listed or (not member.isdir() and (self.folder / path).is_dir()):
-            self._refuse(member.name, rule, "the same name before")
+            self._refuse(member.name, rule, "a name that was used before")
         self.listed.add(str(path))
         if not member.isdir():
             self.files.add(str(path))
 
     def _copy(self, member: tarfile.TarInfo, target: Path) -> None:
         if not 0 <= member.size <= self.limits.file:
-            self._refuse(member.name, f"holds files of at most {self.limits.file} bytes", f"{member.size} bytes")
+            self._refuse(member.name, f"must hold files of at most {self.limits.file} bytes", f"{member.size} bytes")
         self.unpacked += member.size
         if self.unpacked > self.limits.unpacked:
-            self._refuse(member.name, f"unpacks to at most {self.limits.unpacked} bytes", "more")
+            self._refuse(member.name, f"must unpack to at most {self.limits.unpacked} bytes", "more")
         self.stream.allow(member.size + self.limits.header)
         source = self.tar.extractfile(member)
         if source is not None:  # the member is a plain file; tarfile raises an error if the file ends early

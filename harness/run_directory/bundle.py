@@ -140,7 +140,7 @@ class Header(Versioned):
     @model_validator(mode="after")
     def _purpose_fits_fault(self) -> Self:
         if (self.purpose == "fault") != (self.fault is not None):
-            raise ValueError(f"the purpose {self.purpose!r} does not fit the fault {self.fault!r}")
+            raise ValueError(f"the purpose {self.purpose!r} does not match the fault {self.fault!r}")
         return self
 
     @field_validator("digests")
@@ -149,7 +149,7 @@ class Header(Versioned):
         """Refuse a contract id that cannot be a file name, because the contract's copy is named after its id."""
         for name in digests.contracts:
             if "/" in name or unfit(name):
-                raise ValueError(f"no contract's copy is called {shown(name)}.yaml")
+                raise ValueError(f"a contract's copy cannot be named {shown(name)}.yaml")
         return digests
 
     @field_validator("units")
@@ -222,7 +222,7 @@ class Bundle:
 
     def _evidence(self, run_id: str) -> RunEvidence:
         if run_id in {".", ".."} or Path(run_id).name != run_id:
-            raise EvidenceError("a run's id names a directory", where=str(self.path), got=f"{run_id!r}")
+            raise EvidenceError("a run's id must be the name of its directory", where=str(self.path), got=f"{run_id!r}")
         directory = self.root / layout.EVIDENCE / run_id
         try:
             if not directory.is_dir():
@@ -263,13 +263,13 @@ def read_bundle(path: Path) -> Bundle:
 
 
 def _unreadable(path: Path, root: Path, damage: Damaged) -> EvidenceError:
-    rule, where = f"a run directory holds a readable {layout.HEADER}", str(path)
+    rule, where = f"a run directory must hold a readable {layout.HEADER}", str(path)
     if os.path.lexists(root / layout.HEADER):
         return EvidenceError(rule, where=where, got=str(damage))
     runs = [each.name for each in runs_in(root)]
-    named = f"name one of the runs in it: {', '.join(runs[:3])}{', …' if len(runs) > 3 else ''}"
+    named = f"name one of the runs in this folder: {', '.join(runs[:3])}{', …' if len(runs) > 3 else ''}"
     return EvidenceError(
-        rule, where=where, got="none", remedy=named if runs else "name the folder that `harness verify` says it wrote"
+        rule, where=where, got="none", remedy=named if runs else "name the folder that `harness verify` printed"
     )
 
 

@@ -73,7 +73,7 @@ def read_journal(directory: Path) -> JournalFile:
     data = read_bytes(directory / layout.JOURNAL)
     content = JournalFile(**parse(data, _Written, layout.JOURNAL).model_dump(exclude={"checksum"}))
     if journal_text(content).encode() != data:
-        raise Damaged(f"{layout.JOURNAL} was changed, or is not written as the harness writes it")
+        raise Damaged(f"{layout.JOURNAL} was changed, or was not written by the harness")
     return content
 
 
@@ -126,7 +126,9 @@ def alone_in(directory: Path) -> Iterator[None]:
         lock.acquire(timeout=0)
     except Timeout:
         raise UsageError(
-            "one process at a time makes a run directory", where=str(directory), got="another one is at work in it"
+            "only one process at a time may write a run directory",
+            where=str(directory),
+            got="another process that is writing it",
         ) from None
     try:
         yield
@@ -173,9 +175,9 @@ def another_plan(begun: JournalFile, now: JournalFile) -> str | None:
     """Return the first difference in planned runs, or in options that are not in the header; None if there is none."""
     for name, digest in now.options.items():
         if begun.options.get(name) != digest:
-            return f"another {name}, or other files under it"
+            return f"another {name}, or changed files in it"
     runs = [run for run in {**begun.plan, **now.plan} if begun.plan.get(run) != now.plan.get(run)]
-    return f"another plan: run {runs[0]} is executed otherwise" if runs else None
+    return f"another plan: run {runs[0]} is planned differently" if runs else None
 
 
 def other_commits(begun: Environment, now: Environment) -> Iterator[tuple[str, str, str]]:
@@ -191,9 +193,9 @@ def other_commits(begun: Environment, now: Environment) -> Iterator[tuple[str, s
 
 def _differences(begun: Header, now: Header) -> Iterator[str]:
     if (begun.purpose, begun.fault) != (now.purpose, now.fault):
-        yield f"{_purpose(now)}, it was begun as {_purpose(begun)}"
+        yield f"{_purpose(now)}, but the run was started as {_purpose(begun)}"
     if begun.narrowed != now.narrowed:
-        yield f"{_narrowed(now.narrowed)}, it was begun with {_narrowed(begun.narrowed)}"
+        yield f"{_narrowed(now.narrowed)}, but the run was started with {_narrowed(begun.narrowed)}"
     yield from _digests("contract", begun.digests.contracts, now.digests.contracts)
     if begun.commits != now.commits:
         yield "other commits of candidate or baseline"
@@ -201,13 +203,13 @@ def _differences(begun: Header, now: Header) -> Iterator[str]:
     if begun.digests.source != now.digests.source:
         yield "other sources"
     for system, there, here in other_commits(begun.environment, now.environment):
-        yield f"the trainer {system} at the commit {quoted(here)}, it was begun at {quoted(there)}"
+        yield f"the trainer {system} at the commit {quoted(here)}, but the run was started at {quoted(there)}"
     yield from _environment(begun.environment, now.environment)
     waivers = [[waiver.model_dump(exclude={"expired"}) for waiver in header.waivers] for header in (begun, now)]
     if waivers[0] != waivers[1]:
         yield "other waivers"
     if begun.units != now.units or begun.runs != now.runs:
-        yield "another plan: its units or runs are others"
+        yield "another plan: its units or runs differ"
 
 
 def _purpose(header: Header) -> str:
@@ -222,7 +224,10 @@ def _narrowed(narrowed: Narrowed) -> str:
 def _digests(what: str, begun: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str]:
     for name in {**begun, **now}:
         if begun.get(name) != now.get(name):
-            yield f"{what} {name} with digest {_short(now.get(name))}, it was begun with {_short(begun.get(name))}"
+            yield (
+                f"{what} {name} with digest {_short(now.get(name))}, but the run was started with "
+                f"{_short(begun.get(name))}"
+            )
 
 
 def _short(digest: str | None) -> str:
@@ -232,22 +237,22 @@ def _short(digest: str | None) -> str:
 def _environment(begun: Environment, now: Environment) -> Iterator[str]:
     for field in _MACHINE:
         if (there := getattr(begun, field)) != (here := getattr(now, field)):
-            yield f"another machine: {field} {_shown(here)}, it was begun with {_shown(there)}"
+            yield f"another machine: {field} {_shown(here)}, but the run was started with {_shown(there)}"
     if (there := begun.job.node) != (here := now.job.node):
-        yield f"another node: {_shown(here)}, it was begun on {_shown(there)}"
+        yield f"another node: {_shown(here)}, but the run was started on {_shown(there)}"
     for package in sorted({*begun.versions, *now.versions}):
         if (there := begun.versions.get(package)) != (here := now.versions.get(package)):
-            yield f"{package} {here}, it was begun with {package} {there}"
+            yield f"{package} {here}, but the run was started with {package} {there}"
     if begun.git != now.git:
         here, there = (quoted(each.commit) if each.commit else "none" for each in (now.git, begun.git))
-        yield f"the commit {here}, it was begun at {there}"
+        yield f"the commit {here}, but the run was started at {there}"
 
 
 def _shown(facts: object) -> str:
     return f"({facts})"[:200]
 
 
-ANEW = "run it anew, without --resume"
+ANEW = "start a new run, without --resume"
 
 
 @dataclass(frozen=True)
@@ -276,7 +281,7 @@ def made_directory(
     Raises UsageError or EvidenceError if the directory cannot be resumed.
     """
     if resume is not None and named:
-        raise UsageError("a run directory that is gone on with has its name", got="--name", remedy="leave out --name")
+        raise UsageError("a resumed run directory keeps its name", got="--name", remedy="leave out --name")
     return _new(described, final, named=named) if resume is None else _interrupted(described, resume)
 
 
@@ -305,10 +310,10 @@ def _refuse_one_under_way(writer: BundleWriter) -> None:
         if other != writer.path and not is_free(other / layout.LOCK):
             shutil.rmtree(writer.path, ignore_errors=True)  # the directory is still empty, so remove it
             raise UsageError(
-                "a run directory is written once",
+                "a run directory can be written only once",
                 where=str(writer.final),
-                got=f"another process that makes it, in {other}",
-                remedy="name another directory, or wait for that one",
+                got=f"another process that is writing it, in {other}",
+                remedy="name another directory, or wait for that process",
             )
 
 
@@ -346,13 +351,15 @@ def _interrupted(described: Described, directory: Path) -> Iterator[tuple[Bundle
 
 def _unfinished(directory: Path) -> Bundle:
     require_existing([directory])
-    rule = "only a run directory that was interrupted is gone on with"
+    rule = "only an interrupted run directory can be resumed"
     if not (directory / layout.HEADER).is_file():
         raise UsageError(rule, where=str(directory), got="no run directory")
     if os.path.lexists(directory / layout.MANIFEST):
-        raise UsageError(rule, where=str(directory), got="one that is complete", remedy="`harness judge` reads it")
+        raise UsageError(
+            rule, where=str(directory), got="a complete run directory", remedy="read it with `harness judge`"
+        )
     if not os.path.lexists(directory / layout.JOURNAL):
-        got = f"no {layout.JOURNAL} in it, so that nothing says which of its runs came to their end"
+        got = f"no {layout.JOURNAL} in the directory, so nothing shows which of its runs had ended"
         raise UsageError(rule, where=str(directory), got=got, remedy=ANEW)
     return read_bundle(directory)
 
@@ -398,12 +405,15 @@ def _refuse_another(bundle: Bundle, journal: JournalFile, described: Described) 
     difference = another_header(bundle.header, described.header) or another_plan(journal, described.journal())
     if difference is not None:
         raise EvidenceError(
-            "an interrupted run is gone on with as it was begun", where=str(bundle.path), got=difference, remedy=ANEW
+            "an interrupted run can be resumed only with its original settings",
+            where=str(bundle.path),
+            got=difference,
+            remedy=ANEW,
         )
 
 
 def _changed(directory: Path, lines: Sequence[str]) -> EvidenceError:
-    rule = "an interrupted run is gone on with only as it was left"
+    rule = "an interrupted run can be resumed only if its files are unchanged"
     return EvidenceError(rule, where=str(directory), got="; ".join(lines[:5]), remedy=ANEW)
 
 

@@ -43,10 +43,10 @@ def refuse_within_run(path: Path, runs: Sequence[Path] = ()) -> None:
         is_run = any(_is_file(folder / name) for name in _RUN) and any(_is_file(folder / name) for name in _ITS_OWN)
         if folder in named or is_run:
             raise UsageError(
-                "nothing is written into a run that is there: it would not be as it was recorded",
+                "nothing may be written into an existing run, because the run would no longer be as it was recorded",
                 where=str(path),
                 got=f"a place in {folder}",
-                remedy="name a path outside of it",
+                remedy="name a path outside the run directory",
             )
 
 
@@ -94,16 +94,16 @@ def _require_readable(final: Path) -> None:
     os.umask(umask)
     if umask & stat.S_IRWXU:
         raise UsageError(
-            "whoever writes a run can read it",
+            "the user who writes a run must be able to read it",
             where=str(final),
-            got=f"a umask of {umask:03o}, which takes that from its owner",
-            remedy="call it again after `umask 022`",
+            got=f"a umask of {umask:03o}, which denies the owner access",
+            remedy="run `umask 022` and then the command again",
         )
 
 
 def takes_nothing(path: Path, error: OSError) -> UsageError:
-    """Return the error for a path to which a command cannot write."""
-    rule, got = "what a command writes can be written at the path that is named", error.strerror or str(error)
+    """Return the error that a command cannot write to a path."""
+    rule, got = "the named path must be writable", error.strerror or str(error)
     return UsageError(rule, where=str(path), got=got, remedy="name another one")
 
 
@@ -182,7 +182,7 @@ class _Together:
             folder.rmdir()
 
 
-_RULE = "evidence is read from a run directory or an archive of one"
+_RULE = "evidence can be read only from a run directory or an archive of one"
 
 
 @dataclass(frozen=True)
@@ -207,10 +207,10 @@ class Place:
         """Return the folder in which verdicts and pages can be replaced. Raises UsageError if the run is an archive."""
         if self.derived != self.named:
             raise UsageError(
-                "verdicts and pages are written into a folder, never into an archive",
+                "verdicts and pages can be written only into a folder, not into an archive",
                 where=str(self.named),
                 got="an archive",
-                remedy="unpack it and name the folder",
+                remedy="unpack the archive and name the folder",
             )
         return self.derived
 
@@ -262,10 +262,10 @@ def _refuse_ambiguous(path: Path) -> None:
     if both or (path / layout.ARCHIVE).is_symlink():
         got = f"{both[0]} beside it" if both else "a link"
         raise EvidenceError(
-            f"a published run has its evidence in {layout.ARCHIVE} alone",
+            f"a published run must have its evidence only in {layout.ARCHIVE}",
             where=str(path),
             got=got,
-            remedy=f"take away one of them, or name {path / layout.ARCHIVE}",
+            remedy=f"remove one of the two, or name {path / layout.ARCHIVE}",
         )
 
 
@@ -289,7 +289,7 @@ def _root(folder: Path, archive: Path) -> Path:
     if len(inside) > 1:
         other = next(path.name for path in inside if path != runs[0])
         raise EvidenceError(
-            "an archive of a run holds that run alone",
+            "an archive of a run must hold only that run",
             where=str(archive),
             got=f"{shown(other)} beside {shown(runs[0].name)}",
         )

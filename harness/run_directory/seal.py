@@ -54,12 +54,14 @@ class Manifest(Record):
         files = [file.path for file in self.files]
         for names in (files, self.folders):
             if any(first >= second for first, second in pairwise(names)):
-                raise ValueError("its names stand in their order, each once")
+                raise ValueError("the file names must be sorted and unique")
         for name in [*files, *self.folders]:
             if (problem := unfit(name)) or str(PurePosixPath(name)) != name or name == ".":
-                raise ValueError(f"it lists {shown(name)}: {problem or 'a path that is not spelled out'}")
+                raise ValueError(
+                    f"the manifest lists {shown(name)}: {problem or 'a path that is not in its normal form'}"
+                )
         if both := set(files) & set(self.folders):
-            raise ValueError(f"it lists {shown(min(both))} as a file and as a folder")
+            raise ValueError(f"the manifest lists {shown(min(both))} both as a file and as a folder")
         if outside := {layout.MANIFEST, layout.INCOMPLETE} & {*files, *self.folders}:
             raise ValueError(f"it lists {min(outside)}")
         return self
@@ -97,7 +99,7 @@ def read_manifest(folder: Path) -> tuple[Manifest, str]:
     manifest = Manifest(**parse(data, _Written, layout.MANIFEST).model_dump(exclude={"checksum"}))
     text = manifest_text(manifest)
     if text.encode() != data:
-        raise Damaged(f"{layout.MANIFEST} was changed, or is not written as the harness writes it")
+        raise Damaged(f"{layout.MANIFEST} was changed, or was not written by the harness")
     return manifest, digest_of(text)
 
 
@@ -184,13 +186,15 @@ def _kind(status: os.stat_result) -> str | None:
         "a pipe, a socket or a device": not stat.S_ISREG(status.st_mode),
         "a hard link: the same file has another name": status.st_nlink > 1,
         "its owner may not read it": not status.st_mode & stat.S_IRUSR,
-        f"{status.st_size} bytes, more than {SIZE_LIMIT}": status.st_size > SIZE_LIMIT,
+        f"{status.st_size} bytes, but at most {SIZE_LIMIT} are allowed": status.st_size > SIZE_LIMIT,
     }
     return next((problem for problem, found in problems.items() if found), None)
 
 
-UNFINISHED = "the run did not finish, or its manifest.json was taken away"
-UNSEALED = "the run has no manifest.json; `harness judge --write` seals what is of before there were any"
+UNFINISHED = "the run did not finish, or its manifest.json was removed"
+UNSEALED = (
+    "the run has no manifest.json; `harness judge --write` seals runs that were recorded before manifests existed"
+)
 
 
 @dataclass(frozen=True)
@@ -245,7 +249,7 @@ def seal_of(place: Place, *, before_manifests: bool) -> Seal:
     elif place.published:
         within = manifest_of(place.root)
     if not found and manifest.seen != seen_digest(within.files, within.folders):
-        found.append((layout.MANIFEST, "is of other evidence than lies here"))
+        found.append((layout.MANIFEST, "belongs to other evidence than this directory holds"))
     return Seal(manifest, digest, within, differences=tuple(found))
 
 
@@ -273,11 +277,11 @@ def _is_below(name: str, unfit: Collection[str]) -> bool:
 def _difference(folder: Path, name: str, listed: ListedFile | None, found: Listing) -> str | None:
     """Return how a file, or a folder (`listed` is None), differs from the manifest; None if it does not differ."""
     if listed is None:
-        return None if name in found.folders else "a file in place of a folder" if name in found.files else "missing"
+        return None if name in found.folders else "a file instead of a folder" if name in found.files else "missing"
     if name not in found.files:
-        return "a folder in place of a file" if name in found.folders else "missing"
+        return "a folder instead of a file" if name in found.folders else "missing"
     if found.files[name] != listed.size:
-        return f"changed: {found.files[name]} bytes, {listed.size} were recorded"
+        return f"changed: {found.files[name]} bytes, but {listed.size} were recorded"
     try:
         return None if listed_file(folder, name) == listed else "changed"
     except OSError as error:
@@ -303,7 +307,7 @@ def manifest_of(
     if found.unfit:
         name, what = min(found.unfit.items())
         got = f"{shown(name)}: {what}"
-        raise EvidenceError("a run directory holds plain files and folders", where=str(folder), got=got)
+        raise EvidenceError("a run directory must hold only plain files and folders", where=str(folder), got=got)
     files = [listed_file(folder, name) for name in sorted(found.files) if only(name)]
     still_listed = empty_folders(before) - set(files) if before is not None else set()
     folders = sorted(name for name in found.folders | still_listed if only(name))
@@ -328,6 +332,10 @@ def seal_anew(place: Place, seal: Seal) -> None:
     if place.published:
         today = today.model_copy(update={"seen": manifest_of(place.root, only=is_seen, before=seal.within).seen})
     if before is not None and before.seen != today.seen:
-        raise EvidenceError("evidence is never rewritten", where=str(place.named), got="other evidence than was sealed")
+        raise EvidenceError(
+            "evidence must not be rewritten",
+            where=str(place.named),
+            got="evidence that differs from the sealed evidence",
+        )
     if before is None or today != before.model_copy(update={"replaces": None}):
         write_manifest(folder, today.model_copy(update={"replaces": seal.digest}))

@@ -111,7 +111,7 @@ def _of_ci(environment: Mapping[str, str]) -> int | None:
 
 
 NOT_IN_ANY_SHARD = Obstacle(reason="not_planned", message="no shard of this gate planned this unit")
-NOT_IN_THIS_RUN = Obstacle(reason="not_planned", message="the contract has this unit, and the run did not plan it")
+NOT_IN_THIS_RUN = Obstacle(reason="not_planned", message="the contract has this unit, but the run did not plan it")
 
 
 @dataclass(frozen=True)
@@ -222,16 +222,16 @@ def refuse_unfit(bundles: Sequence[Bundle]) -> None:
         header, first = bundle.header, named.setdefault(bundle.path.resolve(), bundle)
         if first is not bundle:
             got, remedy = f"{first.path} again", "leave out one of them"
-            raise EvidenceError("each run is named once", where=str(bundle.path), got=got, remedy=remedy)
+            raise EvidenceError("each run must be named only once", where=str(bundle.path), got=got, remedy=remedy)
         if header.purpose != "verify":
             planted = f"fault `{header.fault}`" if header.purpose == "fault" else "a fire drill"
-            raise EvidenceError("a shard of a gate plants no fault", where=str(bundle.path), got=planted)
+            raise EvidenceError("a shard of a gate must not plant a fault", where=str(bundle.path), got=planted)
         outside = next((unit for unit in header.units if not header.narrowed.asks_for(unit)), None)
         if outside is not None:
             raise EvidenceError(
-                "a run plans only what it says it was narrowed to",
+                "a run must plan only units of its selection",
                 where=str(bundle.path),
-                got=f"{outside.claim} on {outside.workload}, which its `narrowed` leaves out",
+                got=f"{outside.claim} on {outside.workload}, which the run's `narrowed` leaves out",
             )
 
 
@@ -245,18 +245,18 @@ def differences(bundles: Sequence[Bundle]) -> Iterator[EvidenceError]:
         yield from _other_sources(bundle, bundles[:number])
         if header.commits != first.header.commits:
             yield EvidenceError(
-                "shards compare the same commits",
+                "shards must compare the same commits",
                 where=str(bundle.path),
-                got=f"{_commits(bundle)}, {first.path} has {_commits(first)}",
-                remedy="run the shards again from one commit against one other",
+                got=f"{_commits(bundle)}, but {first.path} has {_commits(first)}",
+                remedy="run the shards again, all with the same two commits",
             )
         for name, digest in header.digests.contracts.items():
             known, other = contracts.setdefault(name, (digest, bundle))
             if known != digest:
                 yield EvidenceError(
-                    "shards judge the same contracts",
+                    "shards must judge the same contracts",
                     where=str(bundle.path),
-                    got=f"contract {name} with digest {digest[:12]}, {other.path} has {known[:12]}",
+                    got=f"contract {name} with digest {digest[:12]}, but {other.path} has {known[:12]}",
                     remedy="run the shards again with one version of the contract",
                 )
     yield from _timed_apart(bundles)
@@ -267,14 +267,14 @@ def _other_sources(bundle: Bundle, before: Sequence[Bundle]) -> Iterator[Evidenc
     where, remedy = str(bundle.path), "run the shards again from one commit"
     sources = ((one, found) for one in before if (found := _differing_sources(one.header, bundle.header)))
     for other, (what, digest, known) in islice(sources, 1):
-        got = f"{what} {digest[:12]}, {other.path} has {known[:12]}"
-        yield EvidenceError("shards come from the same sources", where=where, got=got, remedy=remedy)
+        got = f"{what} {digest[:12]}, but {other.path} has {known[:12]}"
+        yield EvidenceError("shards must come from the same sources", where=where, got=got, remedy=remedy)
     commits = (
         (one, each) for one in before for each in other_commits(one.header.environment, bundle.header.environment)
     )
     for other, (system, known, commit) in islice(commits, 1):
-        got = f"{system} at {commit}, {other.path} has {known}"
-        yield EvidenceError("shards come from one commit of a trainer", where=where, got=got, remedy=remedy)
+        got = f"{system} at {commit}, but {other.path} has {known}"
+        yield EvidenceError("shards must come from the same commit of a trainer", where=where, got=got, remedy=remedy)
 
 
 def _differing_sources(first: Header, other: Header) -> tuple[str, str, str] | None:
@@ -305,10 +305,10 @@ def _timed_apart(bundles: Sequence[Bundle]) -> Iterator[EvidenceError]:
         kinds = _machine(other.header), _machine(bundle.header)
         if kinds[0] != kinds[1]:
             yield EvidenceError(
-                "one claim is timed on machines of one kind, since others differ in speed",
+                "a claim must be timed on machines of one kind, because other machines differ in speed",
                 where=str(bundle.path),
-                got=f"{claim} on {kinds[1]}, {other.path} has {kinds[0]}",
-                remedy="run the claim again, all of it on machines of one kind",
+                got=f"{claim} on {kinds[1]}, but {other.path} has {kinds[0]}",
+                remedy="run the whole claim again on machines of one kind",
             )
 
 
@@ -333,7 +333,7 @@ def _machine(header: Header) -> str:
     return header.environment.gpu.name or header.environment.cpu.model or "unknown"
 
 
-RULE = "one claim is timed on machines of one speed"
+RULE = "a claim must be timed on machines of one speed"
 
 
 @dataclass(frozen=True)
@@ -356,11 +356,18 @@ class Speed:
         if self.clock and other.clock:
             low, high = sorted((self.clock, other.clock))
             if high - low > spread * high:
-                return f"an SM clock of {low:.0f} MHz at most, and {high:.0f}; {spread:g} of it are allowed"
+                return (
+                    f"the highest SM clocks differ: {low:.0f} and {high:.0f} MHz; a difference of {spread:g} of "
+                    "the "
+                    "higher clock is allowed"
+                )
         if self.pace and other.pace:
             low, high = sorted((self.pace, other.pace))
             if disturbed(high, low):
-                return f"processors {high / low:.2f} times as slow at best; {DISTURBED:g} are allowed"
+                return (
+                    f"one processor is {high / low:.2f} times as slow as the other at best; {DISTURBED:g} times is "
+                    "allowed"
+                )
         return ""
 
 
@@ -384,8 +391,8 @@ def _apart(contract: str, claim: str, timed: Sequence[tuple[str, Bundle]], sprea
             yield EvidenceError(
                 RULE,
                 where=str(bundle.path),
-                got=f"{claim} beside {timed[0][1].path} with {found}",
-                remedy="run the claim again, all of it on one machine",
+                got=f"{claim}, in comparison with {timed[0][1].path}: {found}",
+                remedy="run the whole claim again on one machine",
             )
 
 

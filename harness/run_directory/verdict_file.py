@@ -112,10 +112,10 @@ def read_verdicts(directory: Path) -> VerdictFile:
         return read_model(directory / layout.VERDICTS, VerdictFile)
     except Damaged as damage:
         raise EvidenceError(
-            "a finished run directory holds its verdicts",
+            "a finished run directory must hold its verdicts",
             where=str(directory),
             got=str(damage),
-            remedy="`harness judge --write` makes them anew from the evidence",
+            remedy="create them again from the evidence with `harness judge --write`",
         ) from damage
 
 
@@ -125,7 +125,7 @@ def other_than(recorded: bytes | None, verdicts: Sequence[UnitFacts]) -> str | N
     recorded: None if the file cannot be read. A file of version 1 is compared without its sentences.
     """
     if recorded is None:
-        return "it cannot be read"
+        return "the file cannot be read"
     given = verdict_text(verdicts).encode("utf-8")
     return None if given in (recorded, _without_sentences(recorded)) else "the evidence gives other verdicts"
 
@@ -234,7 +234,7 @@ class DrillRecord(Versioned):
     def _all_are_listed(self) -> Self:
         listed = len(self.rows) + len(self.not_run)
         if listed != self.planned:
-            raise ValueError(f"{self.planned} faults were planned, and {listed} are listed")
+            raise ValueError(f"{self.planned} faults were planned, but {listed} are listed")
         return self
 
     @property
@@ -261,7 +261,7 @@ def read_record(path: Path, shown: Path | None = None) -> DrillRecord:
     try:
         return read_model(path, DrillRecord)
     except Damaged as damage:
-        raise EvidenceError("a drill record can be read", where=str(shown or path), got=str(damage)) from damage
+        raise EvidenceError("the drill record must be readable", where=str(shown or path), got=str(damage)) from damage
 
 
 def record_of(path: Path, contracts: Sequence[LoadedContract], known: dict[str, str] | None = None) -> DrillRecord:

@@ -35,8 +35,8 @@ from harness.run_directory.seal import (
 if TYPE_CHECKING:
     from harness.contract.load import LoadedContract
 
-UNFINISHED_NAME = ".incomplete-"  # stands between the final name and some random characters
-KEPT = f"kept what there is, marked {layout.INCOMPLETE}"  # the start of a note that names the directory
+UNFINISHED_NAME = ".incomplete-"  # after the final name, and followed by random characters
+KEPT = f"kept the evidence so far, marked {layout.INCOMPLETE}"  # start of a note that names the directory
 PAGES = (layout.PAGE, layout.SUMMARY, layout.JUNIT)
 OWN_FILES = (layout.HEADER, layout.INCOMPLETE, layout.MANIFEST, layout.JOURNAL, layout.VERDICTS, layout.DRILL, *PAGES)
 # the folders that contain copies of contracts and waivers
@@ -66,7 +66,9 @@ class BundleWriter:
         name is chosen.
         """
         if named and final.exists():
-            raise UsageError("a run directory is written once", where=str(final), remedy="name another directory")
+            raise UsageError(
+                "a run directory can be written only once", where=str(final), remedy="name another directory"
+            )
         self._named, final = named, final if named or final == interrupted else unused(final)
         self.final, self._header = final, header
         self._copies = {f"{layout.CONTRACTS}/{loaded.contract.id}.yaml": loaded.text for loaded in contracts}
@@ -102,7 +104,7 @@ class BundleWriter:
         for name in (layout.JOURNAL, layout.LOCK):
             with each:
                 make_way(self.path / name)
-        mark = "This run did not finish: what is missing from its evidence is an error.\n"
+        mark = "This run did not finish: everything missing from its evidence is an error.\n"
         for name, text in {layout.INCOMPLETE: mark, **self._copies, layout.HEADER: header_text(self._header)}.items():
             with each:
                 make_way(self.path / name)
@@ -149,7 +151,9 @@ class BundleWriter:
             self.path.rename(self.final)
         except OSError as error:
             raise EvidenceError(
-                "a run directory is written once", where=str(self.final), got=f"it exists; this run is in {self.path}"
+                "a run directory can be written only once",
+                where=str(self.final),
+                got=f"the directory already exists; this run is in {self.path}",
             ) from error
         self.path = self.final
         (self.path / layout.INCOMPLETE).unlink()
@@ -166,7 +170,7 @@ class BundleWriter:
         listed, added = today.by_path(), f"{layout.WHERE}/"
         seen = (file for file in sealed.files if is_seen(file.path) and not file.path.startswith(added))
         if any(listed.get(file.path) != file for file in seen):
-            rule, got = "evidence is never rewritten", "other evidence than was sealed"
+            rule, got = "evidence must not be rewritten", "evidence that differs from the sealed evidence"
             raise EvidenceError(rule, where=str(self.path), got=got)
         self.digest = write_manifest(self.path, today)
 
@@ -217,8 +221,8 @@ def header_text(header: Header) -> str:
 
 
 def settle_run(entry: Path) -> None:
-    """Remove the files of run `entry` below `evidence/` that cannot be sealed, and record a death for each."""
-    only = listing(entry).unfit if entry.is_dir() and not entry.is_symlink() else {".": "no folder of its own"}
+    """Make a run's `entry` below `evidence/` fit for the seal: remove unfit files, and record a death for each."""
+    only = listing(entry).unfit if entry.is_dir() and not entry.is_symlink() else {".": "an entry that is not a folder"}
     for name, what in sorted(only.items()):
         with suppress(OSError):  # a file that cannot be removed here is reported when the directory is sealed
             remove(entry if name == "." else entry / name)

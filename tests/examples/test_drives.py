@@ -177,8 +177,16 @@ def test_unknown_trainer_arguments_are_refused(
 @pytest.mark.parametrize(
     ("built", "settings", "found"),
     [
-        ((1, 2, 3), {}, "build returns a trainer of transformers, or Lightning's with its module and its data loader"),
-        (None, {"arguments": "bf16=True"}, "found a trainer whose arguments were not made there, and bf16"),
+        (
+            (1, 2, 3),
+            {},
+            "build must return a trainer of transformers, or Lightning's trainer with its module and its data loader",
+        ),
+        (
+            None,
+            {"arguments": "bf16=True"},
+            "found a trainer whose arguments were not created in the function, and bf16",
+        ),
     ],
 )
 @pytest.mark.filterwarnings("ignore")
@@ -273,7 +281,7 @@ def test_a_loader_that_shuffles_by_the_processs_generator_is_refused_step_by_ste
 @pytest.mark.parametrize(
     ("settings", "attributes", "found"),
     [
-        ({}, {"automatic_optimization": False}, r"a module that optimizes itself, `automatic_optimization=False`;"),
+        ({}, {"automatic_optimization": False}, r"a module that optimizes itself (`automatic_optimization=False`);"),
         ({"accumulate_grad_batches": 2}, {}, r"accumulate_grad_batches=2;"),
         ({}, {"automatic_optimization": False, "two": True}, r".*`automatic_optimization=False` and 2 optimizers;"),
     ],

@@ -171,7 +171,7 @@ def test_changed_evidence_is_named_and_closes_the_gate(contracts: Path, played: 
     assert (drawn.returncode, f"left out: {directory} differs" in drawn.stderr) == (2, True)
     gate = called("judge", "--gate", directory)
     assert gate.returncode == 12
-    assert "evidence differs from the digests recorded with it" in gate.stdout
+    assert "evidence differs from its recorded digests" in gate.stdout
     assert called("judge", "--write", directory).returncode == 12
     called("report", directory)
     page = (directory / "report.html").read_text()
@@ -205,7 +205,7 @@ def test_a_drill_is_refused_as_a_gate_and_stays_unchanged(contracts: Path, playe
     directory = Path("harness-reports/here")
     before = (directory / "report.html").stat().st_mtime_ns
     refused = called("judge", "--gate", "--write", directory)
-    assert (refused.returncode, "a shard of a gate plants no fault" in refused.stderr) == (12, True)
+    assert (refused.returncode, "a shard of a gate must not plant a fault" in refused.stderr) == (12, True)
     assert (directory / "report.html").stat().st_mtime_ns == before
 
 
@@ -238,7 +238,7 @@ def test_an_interrupted_run_is_kept_and_marked_as_unfinished(contracts: Path, nu
         said = process.stderr.read()
     assert process.returncode == code
     directory = run_directory(Path("reports"))
-    assert f"kept what there is, marked INCOMPLETE: {Path('reports') / directory.name}" in said
+    assert f"kept the evidence so far, marked INCOMPLETE: {Path('reports') / directory.name}" in said
     assert (directory / "INCOMPLETE").exists()
     judged = called("judge", directory, "--json")
     assert judged.returncode == 12
@@ -314,7 +314,7 @@ def test_doctor_lists_undecidable_units_with_the_missing_requirement(contracts: 
     done = called("doctor", contracts)
     assert done.returncode == 0
     assert done.stdout.startswith("1 of 2 units can be decided on this machine\n")
-    assert "Cannot be decided, needs a_module_that_nobody_has: not installed here:" in done.stdout
+    assert "Cannot be decided, needs a_module_that_nobody_has, which is not installed here:" in done.stdout
     assert "-> install the named module" in done.stdout
     units = json.loads(called("doctor", contracts, "--json").stdout)["units"]
     assert [(unit["workload"], unit["decidable"], unit["reason"]) for unit in units] == [

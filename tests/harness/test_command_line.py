@@ -141,7 +141,7 @@ def test_a_missing_path_is_reported_with_the_nearest_existing_name(tmp_path: Pat
 def test_a_plan_of_a_run_that_began_earlier_is_refused(ended: Ended, command: str) -> None:
     done = ended(command, "contracts", "--plan", "--resume", "begun")
     assert (done.returncode, done.stdout) == (2, "")
-    assert "--plan is of a run that begins anew; found --resume begun; leave out one of them" in done.stderr
+    assert "--plan is only for a new run; found --resume begun; leave out one of them" in done.stderr
 
 
 class Collector:
@@ -172,7 +172,7 @@ def test_garbage_collection_starts_after_all_imports_except_for_check(
     assert collector.calls == calls
 
 
-CLAIM = "no contract here has this claim; found `F-PTX-01`; did you mean `F-PTX-001`?"
+CLAIM = "no contract has this claim; found `F-PTX-01`; did you mean `F-PTX-001`?"
 FAULT = "this fault; found `stale_bach`; did you mean `stale_batch`?"
 
 
@@ -265,7 +265,7 @@ def test_a_full_disk_is_an_error_that_lists_the_kept_files(
 ) -> None:
     def written(**_options: object) -> None:
         error = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "small/r/report.html")
-        error.add_note("kept what there is, marked INCOMPLETE: small/r")
+        error.add_note("kept the evidence so far, marked INCOMPLETE: small/r")
         raise error
 
     monkeypatch.setattr("harness.cli.application.application", lambda _arguments: written)
@@ -274,8 +274,9 @@ def test_a_full_disk_is_an_error_that_lists_the_kept_files(
     assert left.value.code == 12
     assert capsys.readouterr().err.splitlines() == [
         (
-            "error: small/r/report.html: there is room for what is written; found No space left on device; "
+            "error: small/r/report.html: the disk must have room for the command's output; found No space left on "
+            "device; "
             "make room, or name another folder"
         ),
-        "kept what there is, marked INCOMPLETE: small/r",
+        "kept the evidence so far, marked INCOMPLETE: small/r",
     ]

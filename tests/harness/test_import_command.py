@@ -55,10 +55,13 @@ def test_import_lists_every_upstream_item_with_its_result(call: Call) -> None:
             f"up/graph.yaml: {COUNTS}",
             "  executable as trajectory_match: G-1: losses within a bound",
             "  executable as throughput_ratio: G-2: throughput over the ungraphed arm's",
-            "  no executable check: 1 × its words are in no form that a claim kind can judge",
+            "  no executable check: 1 × the words match no form that a claim kind can judge",
             "    G-3: Pretty",
             "  no claim: 1 value: says what the file, gate or equation is called and where it comes from",
-            "  NOT READ: up/graph.yaml:6:11: `promises`, 2 values: no known form of a contract names this key",
+            (
+                "  NOT READ: up/graph.yaml:6:11: `promises`, 2 values: the importer knows no form of contract with this "
+                "key"
+            ),
         ],
         "",
     )
@@ -85,7 +88,7 @@ def test_a_speed_ratio_without_a_loss_claim_is_not_imported_as_executable(call: 
     Path("up/graph.yaml").write_text(SPEED)
     _, lines, _ = call("up/graph.yaml")
     assert lines[2:] == [
-        "  no executable check: 1 × a ratio of speeds, in a file with no recognized claim that the losses agree",
+        "  no executable check: 1 × a ratio of speeds, in a file without a recognized claim that the losses agree",
         "    G-2: Faster",
     ]
 
@@ -137,7 +140,10 @@ def test_an_unreadable_upstream_file_is_named_and_nothing_is_written(call: Call)
             "ours.yaml: a contract must have at most 1048576 bytes; found 1",
             marks=pytest.mark.slow,
         ),
-        ("name: x\n", "ours.yaml: a contract has a claim at least; found none among 0 items; leave out --write"),
+        (
+            "name: x\n",
+            "ours.yaml: a contract must have at least one claim; found none among 0 items; leave out --write",
+        ),
         pytest.param(
             GRAPH + "invariants:\n" + "- so\n" * 6000,
             "ours.yaml: a contract must have at most 50000 values; found more; import fewer files into one contract",
@@ -156,7 +162,7 @@ def test_an_existing_file_is_kept(call: Call) -> None:
     Path("ours.yaml").write_text("mine")
     code, lines, error = call("up", "--write", "ours.yaml")
     assert (code, lines) == (2, [])
-    assert "ours.yaml: --write makes a new file; found one that exists; name another" in error
+    assert "ours.yaml: --write must name a new file; found one that exists; name another" in error
     assert Path("ours.yaml").read_text() == "mine"
 
 
@@ -168,7 +174,7 @@ def test_hidden_files_and_waivers_of_a_folder_are_read_too(call: Call) -> None:
 
 def test_a_folder_without_files_is_an_error(call: Call) -> None:
     Path("empty").mkdir()
-    assert call("empty")[::2] == (11, "empty: a folder holds .yaml or .yml files; found none\n")
+    assert call("empty")[::2] == (11, "empty: the folder must hold .yaml or .yml files; found none\n")
 
 
 def test_the_json_output_of_import_contains_every_item(call: Call) -> None:

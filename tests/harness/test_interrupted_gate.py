@@ -244,7 +244,9 @@ def test_resuming_a_changed_run_directory_is_refused(player: Player, name: str) 
     interrupted(player, "held", "violated", at=2)
     change, found = CHANGES[name]
     change()
-    with pytest.raises(EvidenceError, match="an interrupted run is gone on with only as it was left") as refused:
+    with pytest.raises(
+        EvidenceError, match="an interrupted run can be resumed only if its files are unchanged"
+    ) as refused:
         resumed()
     assert found in str(refused.value)
     assert player.executed == []
@@ -259,11 +261,14 @@ def test_resuming_with_changed_contracts_is_refused(player: Player) -> None:
 
 
 OTHERS: dict[str, tuple[dict[str, object], str]] = {
-    "claims": ({"claims": ("SCRIPT-001",)}, "--claim SCRIPT-001, it was begun with all claims and workloads"),
-    "workloads": ({"workloads": ("held",)}, "--workload held, it was begun with all claims and workloads"),
-    "fault": ({"fault": "nan_tail"}, "the fault nan_tail, it was begun as a verify without --fault"),
-    "data": ({"data": Path("contracts")}, "another --data, or other files under it"),
-    "model": ({"model_directory": Path("contracts")}, "another --model, or other files under it"),
+    "claims": (
+        {"claims": ("SCRIPT-001",)},
+        "--claim SCRIPT-001, but the run was started with all claims and workloads",
+    ),
+    "workloads": ({"workloads": ("held",)}, "--workload held, but the run was started with all claims and workloads"),
+    "fault": ({"fault": "nan_tail"}, "the fault nan_tail, but the run was started as a verify without --fault"),
+    "data": ({"data": Path("contracts")}, "another --data, or changed files in it"),
+    "model": ({"model_directory": Path("contracts")}, "another --model, or changed files in it"),
     "wall limit": ({"wall_limit_s": 7.0}, "another --wall-limit"),
 }
 
@@ -275,14 +280,14 @@ def test_resuming_with_different_options_is_refused(player: Player, name: str) -
     with pytest.raises(EvidenceError) as refused:
         resumed(**options)
     assert found in str(refused.value)
-    assert "run it anew, without --resume" in str(refused.value)
+    assert "start a new run, without --resume" in str(refused.value)
 
 
 def test_resuming_with_changed_data_is_refused(player: Player) -> None:
     Path("data.txt").write_text("before")
     interrupted(player, "held", "violated", at=2, data=Path("data.txt"))
     Path("data.txt").write_text("behind it")
-    with pytest.raises(EvidenceError, match="another --data, or other files under it"):
+    with pytest.raises(EvidenceError, match="another --data, or changed files in it"):
         resumed(data=Path("data.txt"))
 
 
@@ -296,7 +301,7 @@ MACHINES: dict[str, tuple[str, object, str]] = {
         {"harness": "0" * 64},
         "sources of the package harness with digest 000000000000",
     ),
-    "versions": ("devices.environment._version", "0.0", "bitsandbytes 0.0, it was begun with bitsandbytes"),
+    "versions": ("devices.environment._version", "0.0", "bitsandbytes 0.0, but the run was started with bitsandbytes"),
 }
 
 
@@ -318,7 +323,7 @@ def test_resuming_on_a_different_gpu_is_refused(player: Player, monkeypatch: pyt
     monkeypatch.setattr(environment, "gpu_facts", lambda: GpuFacts(name="H200", uuid="GPU-1"))
     interrupted(player, "held", "violated", at=2)
     monkeypatch.setattr(environment, "gpu_facts", lambda: GpuFacts(name="H200", uuid="GPU-2"))
-    with pytest.raises(EvidenceError, match=r"another machine: gpu .*GPU-2.*, it was begun with .*GPU-1"):
+    with pytest.raises(EvidenceError, match=r"another machine: gpu .*GPU-2.*, but the run was started with .*GPU-1"):
         resumed()
 
 
@@ -326,12 +331,12 @@ def test_resuming_a_complete_or_foreign_directory_is_refused(player: Player) -> 
     interrupted(player, "held", "violated", at=2)
     refused: list[tuple[Path, str]] = []
     session.verify(CONTRACTS, session.VerifyOptions(name="whole"))
-    refused.append((Path("harness-reports/whole"), "found one that is complete; `harness judge` reads it"))
+    refused.append((Path("harness-reports/whole"), "found a complete run directory; read it with `harness judge`"))
     refused.append((Path("contracts"), "found no run directory"))
     (DIRECTORY / "journal.json").unlink()
     refused.append((DIRECTORY, "nothing says which of its runs came to their end"))
     for directory, found in refused:
-        with pytest.raises(UsageError, match="only a run directory that was interrupted is gone on with") as error:
+        with pytest.raises(UsageError, match="only an interrupted run directory can be resumed") as error:
             resumed(resume=directory)
         assert found in str(error.value)
     with pytest.raises(UsageError, match="nowhere: the path must exist"):
@@ -340,7 +345,7 @@ def test_resuming_a_complete_or_foreign_directory_is_refused(player: Player) -> 
 
 def test_resuming_twice_at_once_or_under_a_new_name_is_refused(player: Player) -> None:
     interrupted(player, "held", "violated", at=2)
-    with alone_in(DIRECTORY), pytest.raises(UsageError, match="one process at a time makes a run directory"):
+    with alone_in(DIRECTORY), pytest.raises(UsageError, match="only one process at a time may write a run directory"):
         resumed()
     with pytest.raises(UsageError, match="leave out --name"):
         resumed(name="other")
@@ -367,7 +372,7 @@ def test_an_interrupted_drill_can_be_resumed(player: Player) -> None:
         drill(CONTRACTS, DrillOptions(name="run"))
     player.stop = None
     player.executed.clear()
-    with pytest.raises(HarnessError, match="another --fault, or other files under it"):
+    with pytest.raises(HarnessError, match="another --fault, or changed files in it"):
         drill(CONTRACTS, DrillOptions(resume=DIRECTORY, faults=("nan_tail",)))
     result = drill(CONTRACTS, DrillOptions(resume=DIRECTORY))
     assert player.executed == [f"{NAMES['held']}+nan_tail"]
@@ -471,7 +476,7 @@ def test_a_running_gate_cannot_be_resumed(folder: Path) -> None:
         Path("go").touch()
         assert process.wait(LIMIT_S) == 0
     assert second.returncode == 2
-    assert b"another one is at work in it" in second.stderr
+    assert b"another process that is writing it" in second.stderr
     assert rejudged(Path("reports/run")).problems == []
 
 
@@ -503,7 +508,9 @@ def test_resuming_with_a_changed_trainer_is_refused(player: Player, monkeypatch:
     commit()
     interrupted(player, "held", "violated", at=2)
     change()
-    with pytest.raises(EvidenceError, match="an interrupted run is gone on with as it was begun") as refused:
+    with pytest.raises(
+        EvidenceError, match="an interrupted run can be resumed only with its original settings"
+    ) as refused:
         resumed()
     assert found in str(refused.value)
     assert player.executed == []

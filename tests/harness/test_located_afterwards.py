@@ -63,7 +63,7 @@ def test_an_interruption_while_locating_a_difference_leaves_the_run_complete(
 
     with pytest.raises(error) as interrupted:
         verified(contracts, monkeypatch, locates)
-    assert interrupted.value.__notes__ == [f"all verdicts are in {RUN}, without the first differences"]
+    assert interrupted.value.__notes__ == [f"all verdicts are in {RUN}, but the first differences were not located"]
     assert not (RUN / "where").exists()
     assert [str(verdict.status) for verdict in rejudged(RUN).judgement.verdicts] == ["PASS", "FAIL"]
     assert rejudged(RUN).problems == []

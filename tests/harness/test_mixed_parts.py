@@ -83,7 +83,7 @@ def test_parts_of_two_versions_of_a_module_that_the_adapter_imports_are_refused(
     run_part(harness, PARTS[1], "violated")
     code, said = harness("judge", "--gate", *PARTS)
     assert code == 12
-    assert "shards come from the same sources; found sources of our_train with digest" in said
+    assert "shards must come from the same sources; found sources of our_train with digest" in said
 
 
 def test_parts_are_refused_as_a_gate_when_one_part_lacks_a_source_module(harness: Call) -> None:
@@ -103,7 +103,7 @@ def test_parts_of_two_known_trainer_commits_are_refused_as_a_gate(harness: Call)
     run_part(harness, PARTS[1], "violated")
     code, said = harness("judge", "--gate", *PARTS)
     assert code == 12
-    assert "shards come from one commit of a trainer; found our_adapter:System at " in said
+    assert "shards must come from the same commit of a trainer; found our_adapter:System at " in said
     forge(PARTS[1] / "run.json", lambda header: header["environment"]["trainers"].clear())
     assert harness("judge", "--gate", *PARTS)[0] == 1  # as is one of before commits of trainers were recorded
 

@@ -133,7 +133,7 @@ def test_a_part_that_lacks_one_of_its_units_keeps_the_gate_closed(folder: Path) 
 
 def test_a_header_that_contradicts_its_narrowing_is_refused(run: Path) -> None:
     edit(lambda header: header.update(narrowed={"claims": ["TWO-001"], "workloads": []}))
-    with pytest.raises(EvidenceError, match="a run plans only what it says it was narrowed to; found SCRIPT-001 on"):
+    with pytest.raises(EvidenceError, match="a run must plan only units of its selection; found SCRIPT-001 on"):
         judged([run], gate=True)
 
 

@@ -126,4 +126,4 @@ def test_a_run_is_not_started_if_the_umask_makes_it_unreadable(runs: Path, umask
         os.umask(before)
     assert (runs / "others" / "new" / "run.json").exists() is is_taken
     assert (code == ExitCode.USAGE) is not is_taken
-    assert (f"found a umask of {umask:03o}, which takes that from its owner" in said) is not is_taken
+    assert (f"found a umask of {umask:03o}, which denies the owner access" in said) is not is_taken

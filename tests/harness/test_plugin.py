@@ -111,7 +111,9 @@ def test_pytest_runs_contracts_only_on_request_and_otherwise_reports_them_as_not
     pytester.makepyfile(OTHER)
     result = pytester.runpytest_inprocess(*words)
     told = [line for line in result.outlines if line.startswith("contracts: ")]
-    assert told == ([] if ran else ["contracts: 1 of `contract_paths` not run: `pytest -m contract` asks for them"])
+    assert told == (
+        [] if ran else ["contracts: 1 of `contract_paths` were not run: run `pytest -m contract` to include them"]
+    )
     assert ("1 unit · 1 held" in result.outlines) is ran
     assert result.ret == 0
 
@@ -122,7 +124,7 @@ def test_a_gate_over_contracts_that_pytest_did_not_collect_is_closed(pytester: p
     pytester.mkdir("tests").joinpath("test_other.py").write_text("def test_other():\n    pass\n")
     pytester.makeini("[pytest]\ncontract_paths = contracts\ntestpaths = tests\naddopts = -p harness.pytest_plugin\n")
     result = pytester.runpytest_inprocess("--contract-gate")
-    result.stdout.fnmatch_lines(["contracts: of `contract_paths`, but not judged: *contracts/scripted-v1.yaml"])
+    result.stdout.fnmatch_lines(["contracts: named in `contract_paths`, but not judged: *contracts/scripted-v1.yaml"])
     assert result.ret == 10
     assert pytester.runpytest_inprocess().ret == 0
 
@@ -227,7 +229,7 @@ def test_a_unit_skipped_by_a_mark_keeps_the_gate_closed(
         result.stdout.fnmatch_lines(["2 units · 1 held · 1 not run"])
         result.stdout.fnmatch_lines(["PARTLY DECIDED: *1 of 2 planned units held (1 not run)."])
     else:
-        result.stdout.fnmatch_lines(["*`--contract-gate` stays shut: what was selected was skipped"])
+        result.stdout.fnmatch_lines(["*`--contract-gate` stays shut: every selected contract was skipped"])
 
 
 @pytest.mark.parametrize(
@@ -248,7 +250,7 @@ def test_a_pytest_session_ended_early_with_code_0_counts_as_unfinished(
     result = pytester.runpytest_inprocess("contracts")
     assert result.ret == code
     if code == 10:
-        result.stdout.fnmatch_lines(["*`--contract-gate` stays shut: the session ended before"])
+        result.stdout.fnmatch_lines(["*`--contract-gate` stays shut: the session ended before any contract was judged"])
 
 
 def test_a_failure_reads_like_an_assertion(pytester: pytest.Pytester, project: Write) -> None:
@@ -565,8 +567,8 @@ def test_overrides_change_the_workload(pytester: pytest.Pytester, project: Write
     [
         ("verify_contract('SCRIPT-002')", "no contract has this claim; found 'SCRIPT-002'; did you mean 'SCRIPT-001'?"),
         ("verify_contract(workload='hold')", "did you mean `held`?"),
-        ("verify_contract(stepps=3)", "an override is a field of a workload; found stepps: Extra inputs"),
-        ("verify_contract(steps=-3)", "an override is a field of a workload; found steps: "),
+        ("verify_contract(stepps=3)", "an override must be a field of a workload; found stepps: Extra inputs"),
+        ("verify_contract(steps=-3)", "an override must be a field of a workload; found steps: "),
         ("verify_contract(steps=3)", "guard"),
         ("verify_contract(contracts='nowhere')", "nowhere: the path must exist"),
     ],

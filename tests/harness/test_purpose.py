@@ -46,7 +46,9 @@ def test_a_gate_with_a_planted_fault_is_refused(plan: list[str], contract: Path)
     """Regression: the gate was open when the fault survived, although `judge --gate` refuses the directory."""
     planted = CliRunner().invoke(application([]), ["verify", str(contract), "--gate", "--fault", "one_batch", *plan])
     assert isinstance(planted.exception, UsageError)
-    assert str(planted.exception) == "a gate plants no fault; found --fault one_batch; leave out --gate or --fault"
+    assert str(planted.exception) == (
+        "a gate must not plant a fault; found --fault one_batch; leave out --gate or --fault"
+    )
     assert not Path("harness-reports").exists()
 
 

@@ -57,7 +57,7 @@ def test_an_output_path_that_cannot_be_written_is_a_usage_error_before_any_run(
     code, said = called(*words.split())
     error = [line for line in said.splitlines() if line.startswith("error: ")]
     assert (code, len(error), "Traceback" in said) == (ExitCode.USAGE, 1, False), said
-    assert "what a command writes can be written at the path that is named; found " in error[0]
+    assert "the named path must be writable; found " in error[0]
 
 
 def test_a_folder_that_cannot_be_written_is_a_usage_error(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,7 +55,7 @@ def test_a_run_narrowed_to_a_workload_records_the_narrowing(contracts: Path) -> 
     [
         (session.VerifyOptions(claims=("SCRIPT-01",)), UsageError, "did you mean `SCRIPT-001`"),
         (session.VerifyOptions(workloads=("hel",)), UsageError, "did you mean `held`"),
-        (session.VerifyOptions(fault="no_such_fault"), UsageError, "no contract here has this fault"),
+        (session.VerifyOptions(fault="no_such_fault"), UsageError, "no contract has this fault"),
         (session.VerifyOptions(data=Path("nowhere")), UsageError, "nowhere: the path must exist"),
         (
             session.VerifyOptions(waivers=Path("nowhere.yaml")),
@@ -75,7 +75,7 @@ def test_an_unknown_name_in_the_options_is_refused_before_anything_runs(
 
 def test_a_run_directory_is_written_once(contracts: Path) -> None:
     session.verify([contracts], session.VerifyOptions(name="run"))
-    with pytest.raises(UsageError, match="a run directory is written once"):
+    with pytest.raises(UsageError, match="a run directory can be written only once"):
         session.verify([contracts], session.VerifyOptions(name="run"))
 
 
@@ -103,7 +103,7 @@ def test_an_error_during_a_session_keeps_the_evidence_and_names_its_place(
     monkeypatch.setattr("harness.execution.supervisor.execute", breaks_at_the_second)
     with pytest.raises(OSError, match="the disk is full") as broken:
         session.verify([contracts], session.VerifyOptions(name="run"))
-    assert broken.value.__notes__ == ["kept what there is, marked INCOMPLETE: harness-reports/run"]
+    assert broken.value.__notes__ == ["kept the evidence so far, marked INCOMPLETE: harness-reports/run"]
     bundle = read_bundle(Path("harness-reports/run"))
     outcome = session.judge_bundles([bundle], load_contracts(bundle.contract_paths()))
     assert not bundle.complete
@@ -169,7 +169,7 @@ def test_a_run_whose_name_was_taken_keeps_no_finished_pages(contracts: Path, mon
         Path("harness-reports/run/other").touch()
 
     monkeypatch.setattr("harness.api.session.write_reports", draw_late)
-    with pytest.raises(EvidenceError, match="a run directory is written once"):
+    with pytest.raises(EvidenceError, match="a run directory can be written only once"):
         session.verify([contracts], session.VerifyOptions(name="run", workloads=("held",)))
     [kept] = Path("harness-reports").glob("run.incomplete-*")
     left = sorted(path.name for path in kept.iterdir())
@@ -223,7 +223,7 @@ def test_shards_with_a_drill_among_them_are_refused(contracts: Path) -> None:
     session.verify([contracts], session.VerifyOptions(name="plain", workloads=("held",)))
     session.verify([contracts], session.VerifyOptions(name="drill", workloads=("held",), fault="nan_tail"))
     bundles = [read_bundle(Path("harness-reports") / name) for name in ("plain", "drill")]
-    with pytest.raises(EvidenceError, match="a shard of a gate plants no fault"):
+    with pytest.raises(EvidenceError, match="a shard of a gate must not plant a fault"):
         session.judge_bundles(bundles, load_contracts([contracts]), gate=True)
 
 

@@ -177,7 +177,7 @@ def test_runs_with_different_sources_are_refused_as_a_gate(shards: Shards) -> No
     shards("held", "repeated")
     of_other_sources(B)
     refused = called("judge", "--gate", A, B, "--out", OUT)
-    assert (refused.returncode, "shards come from the same sources" in refused.stderr) == (12, True)
+    assert (refused.returncode, "shards must come from the same sources" in refused.stderr) == (12, True)
     assert not OUT.exists()
 
 
@@ -189,7 +189,7 @@ def test_runs_with_different_sources_on_one_page_never_count_as_a_passed_gate(sh
     words = page().words()
     apart = "Every planned unit held. Each in the run that judged it: together the runs are no gate."
     assert f"HELD SEPARATELY 2 units · 2 held {apart}" in words
-    assert "Not one gate (shards come from the same sources): each run is judged by itself." in words
+    assert "Not one gate (shards must come from the same sources): each run is judged by itself." in words
     assert "≠ abababababab" in words
     assert (OUT / "summary.md").read_text().count("**HELD SEPARATELY**") == 1
 
@@ -216,7 +216,7 @@ def test_a_unit_under_two_versions_of_a_contract_is_shown_twice(shards: Shards) 
     [
         (
             "full",
-            "full: nothing is overwritten by --out; found a folder that holds kept.txt; name a folder that is new",
+            "full: --out must not overwrite anything; found a folder that holds kept.txt; name a folder that is new",
         ),
         ("file", "file: --out takes a folder; found a file"),
         ("harness-reports/a/gate", "harness-reports/a/gate: nothing is written into a run that is there"),
@@ -244,9 +244,9 @@ def test_an_empty_folder_is_written_into(shards: Shards) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["report", A, B], "the pages of several runs have a folder of their own; found no --out"),
-        (["judge", A, B, "--out", OUT, "--check"], "--out writes what is judged now; found --check"),
-        (["judge", A, B, "--out", OUT, "--write"], "--out writes what is judged now; found --write"),
+        (["report", A, B], "the pages of several runs need a folder of their own; found no --out"),
+        (["judge", A, B, "--out", OUT, "--check"], "--out writes the new verdicts; found --check"),
+        (["judge", A, B, "--out", OUT, "--write"], "--out writes the new verdicts; found --write"),
         (["report", A, "nowhere", "--out", OUT], "nowhere: the path must exist"),
     ],
     ids=["several without --out", "--check", "--write", "nothing there"],
@@ -262,12 +262,12 @@ def test_invalid_options_of_shared_pages_are_refused(shards: Shards, arguments: 
 @pytest.mark.parametrize(
     ("second", "said"),
     [
-        ("contracts", "contracts: a run directory holds a readable run.json"),
+        ("contracts", "contracts: a run directory must hold a readable run.json"),
         (
             "harness-reports/../harness-reports/a",
-            "each run is named once; found harness-reports/a again; leave out one",
+            "each run must be named only once; found harness-reports/a again; leave out one",
         ),
-        ("harness-reports/drill", "a shard of a gate plants no fault; found fault `nan_tail`"),
+        ("harness-reports/drill", "a shard of a gate must not plant a fault; found fault `nan_tail`"),
     ],
     ids=["no run directory", "twice", "a drill"],
 )

@@ -25,7 +25,7 @@ def checked(folder: Path) -> subprocess.CompletedProcess[str]:
         (
             "yaml.py",
             "import sys; sys.exit(0)",
-            "error: something ended the command before it was done: SystemExit(0)\n",
+            "error: the command was ended before it had finished: SystemExit(0)\n",
         ),
         ("yaml.py", "1 / 0", "ZeroDivisionError: division by zero\n"),
     ],

@@ -181,7 +181,9 @@ def _evidence(run: Run, arm: str, kernels: KernelCases, recorder: Recorder) -> K
 def _grid(run: Run) -> tuple[list[str], list[str], list[float]]:
     operations, bounds, magnitudes = (run.settings[name] for name in ("operations", "max_relative_error", "magnitudes"))
     if not isinstance(operations, list) or not isinstance(bounds, dict) or not isinstance(magnitudes, list):
-        raise TypeError("a kernel_match run's settings are lists of operations and magnitudes, and bounds by data type")
+        raise TypeError(
+            "a kernel_match run's settings must be lists of operations and magnitudes, and bounds by data type"
+        )
     return operations, list(bounds), [float(magnitude) for magnitude in magnitudes]
 
 
@@ -244,13 +246,16 @@ def _stated(comparison: KernelComparison, what: str, tensors: Tensors) -> Tensor
     declared = {**comparison.written, **comparison.updated}
     name = f"the {what} of {comparison.operation} {comparison.shape} at magnitude {comparison.magnitude:g}"
     if tensors.keys() != declared.keys():
-        raise ValueError(f"{name} is of {', '.join(sorted(tensors))}; declared are {', '.join(sorted(declared))}")
+        raise ValueError(
+            f"{name} holds the tensors {', '.join(sorted(tensors))}, but the declared outputs are "
+            f"{', '.join(sorted(declared))}"
+        )
     for output, tensor in tensors.items():
         if tensor.dtype is not torch.float64 or tensor.shape != declared[output].shape:
             found = f"{tensor.dtype} {list(tensor.shape)}"
-            raise ValueError(f"{name}: {output} is {found}; give torch.float64 {list(declared[output].shape)}")
+            raise ValueError(f"{name}: {output} is {found}; return torch.float64 {list(declared[output].shape)}")
         if not bool(tensor.isfinite().all()):
-            raise ValueError(f"{name}: {output} is not finite, so that nothing can be compared with it")
+            raise ValueError(f"{name}: {output} is not finite, so nothing can be compared with it")
     return tensors
 
 
@@ -260,14 +265,17 @@ def _terms(comparison: KernelComparison, terms: Tensors, exact: Tensors) -> Tens
     for name, value in terms.items():
         # Allow for rounding, because both values are rounded fp64 sums.
         if bool((value * (1 + 1e-9) < exact[name].abs()).any()):
-            raise ValueError(f"terms of {comparison.operation} {comparison.shape} add to less than {name} itself")
+            raise ValueError(
+                f"the sum of the terms of {comparison.operation} {comparison.shape} is smaller than {name} itself"
+            )
     return terms
 
 
 def _mistyped(comparison: KernelComparison, outputs: Tensors) -> list[str]:
     declared = {**comparison.written, **comparison.updated}
     return [
-        f"{name} is {tensor.dtype} {list(tensor.shape)}, not {declared[name].dtype} {list(declared[name].shape)}"
+        f"{name} is {tensor.dtype} {list(tensor.shape)}, but declared as {declared[name].dtype} "
+        f"{list(declared[name].shape)}"
         for name, tensor in outputs.items()
         if (tensor.dtype, tensor.shape) != (declared[name].dtype, declared[name].shape)
     ]
@@ -326,7 +334,7 @@ def _peer(comparison: KernelComparison, measure: _Measure, got: Tensors, exact: 
     name, call = comparison.peer
     theirs = call()
     if not theirs or any(value.shape != exact[output].shape for output, value in theirs.items()):
-        raise ValueError(f"{name} gives no output of {comparison.operation}, or one of another shape")
+        raise ValueError(f"{name} returns no output of {comparison.operation}, or one with another shape")
     errors = {}
     for dtype, outputs in _by_type(got, theirs.keys()).items():
         of_peer, own = ({output: of[output] for output in outputs} for of in (theirs, got))

@@ -80,7 +80,7 @@ def _next_to_a_fresh_run(old: ArmLife, until: float) -> dict[str, object]:
         # The memory may be too small for two runs. All other evidence of this run is already recorded.
         return {"no_rounds": f"{type(error).__name__}: {error}"}
     if len(rounds) < FEWEST_ROUNDS:
-        return {"no_rounds": f"{counted(len(rounds), 'round')} in the time that the run has"}
+        return {"no_rounds": f"{counted(len(rounds), 'round')} within the time limit of the run"}
     return {"rounds": [ReplayRound(old=(a, d), fresh=(b, c)) for a, b, c, d in rounds]}
 
 
@@ -94,7 +94,7 @@ def _seconds_a_step(arm: TimedArm) -> float:
 def _blocks(life: ArmLife) -> LongReplayEvidence:
     every, steps = life.run.settings["every"], life.run.workload.steps
     if not isinstance(every, int):
-        raise TypeError(f"the setting 'every' of a long replay is a number, not {every!r}")
+        raise TypeError(f"the setting 'every' of a long replay must be a number, not {every!r}")
     seen = SeenSteps(life.recorder.series(life.arm, life.replica))
     kept = life.begin(steps, seen)
     yardstick = Yardstick()

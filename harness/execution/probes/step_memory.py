@@ -64,7 +64,7 @@ class MemoryProbe:
         memory = answered(self._child, MemoryAnswer, NAMED, LIMIT_S).memory
         self._child.close(LIMIT_S)
         if memory is None:
-            raise ProcessFailed(f"{NAMED}: its process answered without a measurement")
+            raise ProcessFailed(f"{NAMED}: its process returned no measurement")
         return memory
 
     def __enter__(self) -> Self:

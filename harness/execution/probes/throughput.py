@@ -170,9 +170,9 @@ class TimedProcess:
         for name, arm in self.arms.items():
             if shared := shared_parameters(arm.training, opened.training):
                 raise NotAvailable(
-                    f"a timing opens both arms in one process, and {opened.arm} took over parameters of {name} "
-                    f"({shared}): make_step must make them anew and keep them in its model, not in a store of the "
-                    "process"
+                    f"a timing opens both arms in one process, but {opened.arm} took over parameters of {name} "
+                    f"({shared}): make_step must create its parameters and keep them in its model, not in a store of "
+                    "the process"
                 )
 
     def warm_up(self, name: str) -> None:

@@ -81,7 +81,7 @@ class ArmProcess:
         """Let the process time a block, and return the block. Raises `ProcessFailed` if the answer has no block."""
         answer = self.do(Command(what="block", round=number, position=position, steps=steps))
         if answer.block is None or answer.least_pace is None:
-            raise ProcessFailed(f"{self._named}: its process told of no block")
+            raise ProcessFailed(f"{self._named}: its process reported no block")
         self.least_pace = answer.least_pace
         return answer.block
 
@@ -89,7 +89,7 @@ class ArmProcess:
         """Let the process watch an untimed block, and return the evidence. Raises `ProcessFailed` if it sends none."""
         answer = self.do(Command(what="watch"))
         if answer.timing is None:
-            raise ProcessFailed(f"{self._named}: its process told of no timing")
+            raise ProcessFailed(f"{self._named}: its process reported no timing")
         return answer.timing
 
     def close(self) -> None:

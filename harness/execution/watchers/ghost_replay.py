@@ -89,7 +89,7 @@ def _heard(heartbeat: Callable[[], object], silence: float) -> Iterator[Callable
         return
 
     def ended(*_: object) -> None:
-        raise SilentError(f"nothing was heard of a step for {silence:g} s")
+        raise SilentError(f"a step did not report for {silence:g} s")
 
     def beat() -> None:
         heartbeat()
@@ -126,7 +126,7 @@ class _Look:
 
     def look(self, last: int, others: Sequence[int]) -> None:
         if not self._replays and self._attempts.count:
-            raise LookupError("torch began a capture, and no replay went through torch's own method")
+            raise LookupError("torch began a capture, but no replay called torch's own method")
         start, alone = self._parameters(), self._alone()
         batch, (index, outputs) = self._batch(), self._other(others)
         alone_on_other = self._alone()
@@ -165,7 +165,7 @@ class _Look:
                 repeated = {name for name in first if first[name] == again[name]}
                 known = {name for name in repeated if first[name] not in [each.get(name) for each in stale]}
                 if not known and LOSS_OUTPUT not in first:
-                    raise LookupError("a step beyond the last one gives no loss, and changes no parameter")
+                    raise LookupError("a step after the last one returns no loss, and changes no parameter")
                 outside = sorted(name for name in known if without.get(name) == first[name])
                 # Without another batch, equal parameters prove nothing: other gradients may round to the same update.
                 if not is_other:
@@ -185,7 +185,7 @@ class _Look:
                 if self._batch() != batch:
                     break
         if known is None:
-            raise LookupError("no other step makes the replays of the last one")
+            raise LookupError("no other step has the same replays as the last step")
         return known
 
     def _step(self, index: int, *, left_out: bool = False, restored: bool = True) -> _Outputs:

@@ -117,8 +117,10 @@ class LooseWatch:
 
     def _roles(self) -> dict[str, Role]:
         if self._after is None:
-            if self._ledger.step and self._late():  # the training ended early by its own decision
-                raise RuntimeError(f"the last of {self._ledger.step} steps was not announced as such")
+            if self._ledger.step and self._late():  # the training ended early by itself
+                raise RuntimeError(
+                    f"the last of {self._ledger.step} steps was not announced to the watcher as the last"
+                )
             return {}
         read = self._ledger.read_marks()
         roles = {name: self._role(name, seen, read) for name, seen in self._after.items()}

@@ -71,10 +71,10 @@ def engine(on: str | None, gpus: str | None = None) -> Engine:
     """Return the engine that `--on` (`local`, `slurm` or `slurm:OPTIONS`) and `--gpus` name. Raises UsageError."""
     name, _, options = (on or LOCAL).partition(":")
     if name not in {SLURM, LOCAL} or (name == LOCAL and options):
-        rule, remedy = "--on takes local, slurm or slurm:KEY=VALUE,…", "--gpus names GPUs of this machine"
+        rule, remedy = "--on must be local, slurm or slurm:KEY=VALUE,…", "choose GPUs of this machine with --gpus"
         raise UsageError(rule, got=repr(on), remedy=remedy)
     if name == SLURM and gpus is not None:
-        raise UsageError("--gpus names GPUs of this machine", got="--on slurm", remedy="leave out one of them")
+        raise UsageError("--gpus must name GPUs of this machine", got="--on slurm", remedy="leave out one of them")
     if find_spec("submitit") is None:
         raise UsageError("--on and --gpus need submitit", got="no such package", remedy=command_for("fleet"))
     if name == SLURM:
@@ -90,7 +90,7 @@ def gpu_names(wanted: str) -> list[str]:
         raise UsageError(
             "--gpus needs a CUDA device",
             got=devices().problem or repr(wanted),
-            remedy="leave it out: then what this machine can decide is decided",
+            remedy="leave the option out: then everything that this machine can decide is decided",
         )
     return names
 
@@ -136,7 +136,10 @@ class Slurm:
     def __post_init__(self) -> None:
         missing = [name for name in COMMANDS if shutil.which(name) is None]
         if missing:
-            got, remedy = f"no {', '.join(missing)} on PATH", "start it on a machine from which jobs are submitted"
+            got, remedy = (
+                f"no {', '.join(missing)} on PATH",
+                "start the command on a machine from which jobs are submitted",
+            )
             raise UsageError("--on slurm needs Slurm's commands", got=got, remedy=remedy)
         chosen = [f"--partition={self.options['partition']}"] if "partition" in self.options else []
         nodes = _slurm("sinfo", "--noheader", "--format=%G", *chosen).splitlines()
@@ -163,8 +166,8 @@ class Slurm:
                 return executor.submit(job)
         except FailedJobError as error:
             got = str(error).strip().partition("\n")[0].removeprefix("sbatch: error: ")
-            remedy = "fix what follows `--on slurm:`, or see `sinfo`"
-            raise UsageError("Slurm takes the job", where=job.shard.name, got=got, remedy=remedy) from error
+            remedy = "fix the options after `--on slurm:`, or see `sinfo`"
+            raise UsageError("Slurm refused the job", where=job.shard.name, got=got, remedy=remedy) from error
 
     def under_way(self, jobs: Collection[Job[Outcome]]) -> set[str]:
         waiting = {job.job_id for job in jobs if not job.paths.result_pickle.exists()}
@@ -182,7 +185,7 @@ def _options(text: str) -> dict[str, str]:
     """Return options such as `partition=gpu,time=30` by name. Raises UsageError."""
     words = [word for word in text.split(",") if word]
     if wrong := [word for word in words if not _OPTION.fullmatch(word)]:
-        rule, remedy = "options of sbatch are KEY=VALUE, with commas between them", "slurm:partition=gpu,time=30"
+        rule, remedy = "options of sbatch must be KEY=VALUE, separated by commas", "slurm:partition=gpu,time=30"
         raise UsageError(rule, got=repr(wrong[0]), remedy=f"such as `{remedy}`")
     return {key: value for key, _, value in (word.partition("=") for word in words)}
 
@@ -192,10 +195,10 @@ def _slurm(*command: str) -> str:
     if done.returncode != 0:
         got = " ".join(done.stderr.split()) or f"exit code {done.returncode}"
         raise HarnessError(
-            "Slurm answers its commands",
+            "Slurm's commands must answer",
             where=command[0],
             got=got,
-            remedy="is this machine a client of a Slurm that is up?",
+            remedy="check that this machine is a client of a running Slurm",
         )
     return done.stdout
 
@@ -243,7 +246,9 @@ def run_shards(
     try:
         directory.mkdir()
     except FileExistsError:
-        raise UsageError("shards need a folder of their own", where=str(directory), got="one that exists") from None
+        raise UsageError(
+            "the shards need a folder that is empty or does not exist", where=str(directory), got="one that exists"
+        ) from None
     except OSError as error:
         raise takes_nothing(directory, error) from error
     shared = directory.resolve()
@@ -271,7 +276,7 @@ def run_shards(
                 shutil.rmtree(directory)
                 raise
             _end(engine, [job for _, job in running.values()])
-            error.add_note(f"what the shards saw is kept in {directory}")
+            error.add_note(f"the results of the shards are kept in {directory}")
             raise
     return codes
 
@@ -325,10 +330,10 @@ def run_directories(shards: Sequence[Shard], directory: Path) -> list[Path]:
     found = {shard.name: moved.run_directories(directory / shard.name) for shard in shards}
     if missing := [name for name, paths in found.items() if not paths]:
         raise EvidenceError(
-            "every shard leaves a run directory",
+            "every shard must leave a run directory",
             where=str(directory),
-            got=f"none of {', '.join(missing)}",
-            remedy=f"see the output of each in NAME.txt, and of its job in {JOBS}",
+            got=f"no run directory of {', '.join(missing)}",
+            remedy=f"read the output of each shard in NAME.txt, and of its job in {JOBS}",
         )
     return [path for paths in found.values() for path in paths]
 

@@ -107,7 +107,7 @@ def _require_own_order(loader: Any) -> None:
     """Refuse a loader that shuffles with the process's generator, because other random draws change its order."""
     if shuffled_by_the_process(loader):
         raise UnsuitableTrainerError(
-            "a loader that is read step by step shuffles by a generator of its own",
+            "a loader that is read step by step must shuffle by a generator of its own",
             where=type(loader.sampler).__name__,
             got="the process's generator",
             remedy=OWN_ORDER,
@@ -117,17 +117,17 @@ def _require_own_order(loader: Any) -> None:
 def _require_one_update(trainer: Any, module: Any) -> None:
     """Refuse trainers that `one_step` cannot repeat. Lightning must update one optimizer once per batch."""
     found = {
-        "a module that optimizes itself, `automatic_optimization=False`": not module.automatic_optimization,
+        "a module that optimizes itself (`automatic_optimization=False`)": not module.automatic_optimization,
         f"{len(trainer.optimizers)} optimizers": len(trainer.optimizers) != 1,
         f"accumulate_grad_batches={trainer.accumulate_grad_batches}": trainer.accumulate_grad_batches != 1,
     }
     got = [text for text, present in found.items() if present]
     if got:
         raise UnsuitableTrainerError(
-            "step by step each batch is one update of one optimizer, made by Lightning",
+            "step by step, each batch must be one update of one optimizer, made by Lightning",
             where=type(module).__name__,
             got=" and ".join(got),
-            remedy="train it by its loop, `drive: loop`",
+            remedy="train the module by its own loop, `drive: loop`",
         )
 
 

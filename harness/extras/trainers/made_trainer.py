@@ -66,10 +66,11 @@ class MadeTrainerSystem(DrivenTrainerSystem):
                 raise _unused(given, self.build)
             return DrivenLightningTrainer(*built)
         raise AdapterError(
-            "build returns a trainer of transformers, or Lightning's with its module and its data loader",
+            "build must return a trainer of transformers, or Lightning's trainer with its module and its data loader",
             where=return_place(self.build),
             got=describe_value(built),
-            remedy="end it with `return trainer`, or with `return trainer, module, loader`, before its loop is called",
+            remedy="end the function with `return trainer`, or with `return trainer, module, loader`, before the "
+            "trainer's loop is called",
         )
 
     def describe(self) -> SystemDescription:
@@ -105,7 +106,7 @@ def _arguments(text: str) -> dict[str, Any]:
         return dict(_named(call))
     except (SyntaxError, ValueError) as error:
         raise AdapterError(
-            "`arguments` of an arm are written as in a call, with names and literals",
+            "`arguments` of an arm must be written as in a call, with names and literals",
             where="the contract",
             got=f"{text!r}: {error}",
             remedy="for example `arguments: 'bf16=True, optim=\"adamw_torch_fused\"'`",
@@ -131,7 +132,7 @@ def _given(given: Mapping[str, Any], build: Any) -> Iterator[list[object]]:
     for name in given:
         if name not in known:
             raise AdapterError(
-                "`arguments` of an arm are those of transformers' TrainingArguments",
+                "`arguments` of an arm must be arguments of transformers' TrainingArguments",
                 where=definition(build),
                 got=f"`{name}`",
                 remedy=nearest(name, known),
@@ -152,8 +153,9 @@ def _given(given: Mapping[str, Any], build: Any) -> Iterator[list[object]]:
 
 def _unused(given: Mapping[str, Any], build: Any) -> AdapterError:
     return AdapterError(
-        "an arm's `arguments` are given to the TrainingArguments that the function makes for its trainer",
+        "an arm's `arguments` must reach the TrainingArguments that the function creates for its trainer",
         where=definition(build),
-        got=f"a trainer whose arguments were not made there, and {', '.join(given)}",
-        remedy="make them in the function; or let it take `optimized`, and say `optimized: true` in the arm",
+        got=f"a trainer whose arguments were not created in the function, and {', '.join(given)}",
+        remedy="create the arguments in the function; or let the function take `optimized`, and write `optimized: "
+        "true` in the arm",
     )

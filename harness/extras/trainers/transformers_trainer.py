@@ -46,7 +46,7 @@ class DrivenTransformersTrainer(DrivenTrainer):
         kind = f"{type(trainer).__module__.partition('.')[0]}.{type(trainer).__name__}"
         if accumulated != 1:
             raise UnsuitableTrainerError(
-                "a step is one batch",
+                "a step must read exactly one batch",
                 where=kind,
                 got=f"gradient_accumulation_steps={accumulated}",
                 remedy="compare the training with gradient_accumulation_steps=1",

@@ -71,7 +71,7 @@ def upstream_files(paths: Sequence[Path], errors: list[ContractError]) -> list[P
                 continue
             found = sorted([*folder.contracts, *folder.waivers, *folder.hidden])
             if not found:
-                errors.append(ContractError("a folder holds .yaml or .yml files", where=str(path), got="none"))
+                errors.append(ContractError("the folder must hold .yaml or .yml files", where=str(path), got="none"))
         for file in found:
             files.setdefault(real(file), file)
     return list(files.values())
@@ -91,7 +91,7 @@ def decide(contract: UpstreamContract) -> Imported:
     return Imported(contract, [(item, one) for item, one in executable if item.where not in alone], unchecked)
 
 
-_ALONE = "a ratio of speeds, in a file with no recognized claim that the losses agree"
+_ALONE = "a ratio of speeds, in a file without a recognized claim that the losses agree"
 
 
 def trajectory_of(ratio: Executable, executable: list[tuple[Item, Executable]]) -> Item | None:
@@ -126,8 +126,10 @@ def contract_text(imported: Sequence[Imported], path: Path) -> str:
     ids = _claim_ids(imported)
     claims = [_claim(item, executable, each, ids) for each in imported for item, executable in each.executable]
     if not claims:
-        got = f"none among {sum(len(each.contract.items) for each in imported)} items"
-        raise ContractError("a contract has a claim at least", where=str(path), got=got, remedy="leave out --write")
+        got = f"no recognized claim among {sum(len(each.contract.items) for each in imported)} items"
+        raise ContractError(
+            "a contract must have at least one claim", where=str(path), got=got, remedy="leave out --write"
+        )
     steps = sorted({executable.steps for each in imported for _, executable in each.executable})
     arms = {arm for claim in claims for arm in _arms(claim)}
     contract = {
@@ -143,7 +145,7 @@ def contract_text(imported: Sequence[Imported], path: Path) -> str:
     }
     text = _HEAD + yaml.dump(contract, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110)
     if (size := len(text.encode())) > strict_yaml.MAX_BYTES:
-        rule = f"a contract has at most {strict_yaml.MAX_BYTES} bytes"
+        rule = f"a contract must have at most {strict_yaml.MAX_BYTES} bytes"
         raise ContractError(rule, where=str(path), got=str(size), remedy=_FEWER)
     try:
         # validate the text, so that an invalid contract is never written

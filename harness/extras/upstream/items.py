@@ -26,9 +26,9 @@ class ClaimSection:
     of_mappings: bool = False
 
 
-_NO_FORM = "its words are in no form that a claim kind can judge"
-_SENTENCE = "a sentence beside a formula, in no form that a claim kind can judge"
-_NAMES = "names a check of upstream's own, and demands nothing itself"
+_NO_FORM = "the words match no form that a claim kind can judge"
+_SENTENCE = "a sentence next to a formula, in no form that a claim kind can judge"
+_NAMES = "names a check of upstream's own, and requires nothing itself"
 _PROGRAM = "about upstream's program, not about a run"
 
 CLAIM_SECTIONS: dict[str, ClaimSection] = {
@@ -59,7 +59,7 @@ CLAIM_SECTIONS: dict[str, ClaimSection] = {
     "ci_integration": ClaimSection("says what upstream's CI does"),
 }
 
-NOT_NAMED = "no known form of a contract names this key"
+NOT_NAMED = "the importer knows no form of contract with this key"
 
 # Keys whose parts have a known form. Directly below `equations`, any name is allowed.
 CONTAINERS = frozenset({"equations", "qa_gate", "kernel_structure", "parity_tool", "spc_tool"})
@@ -78,7 +78,7 @@ NO_CLAIM: dict[str, str] = {
     "lean_theorem": "names a proof of upstream's",
     **dict.fromkeys(("simd_dispatch",), "names upstream's functions"),
     "verification_summary": "counts upstream's own tests and proofs",
-    **dict.fromkeys(("implementation_requirements", "implementation"), "says what upstream means to build"),
+    **dict.fromkeys(("implementation_requirements", "implementation"), "states what upstream intends to build"),
     **dict.fromkeys(("command", "output_format"), "says how a tool of upstream's is called and what it prints"),
 }
 
@@ -140,7 +140,7 @@ def read_upstream(path: Path) -> UpstreamContract:
     document = strict_yaml.read(path, _WHAT)
     value = document.value
     if not isinstance(value, dict):
-        raise document.error((), f"{_WHAT} is a mapping of keys to values", got=type(value).__name__)
+        raise document.error((), f"{_WHAT} must be a mapping of keys to values", got=type(value).__name__)
     found = list(_Walk(document).below((), value, None))
     items = [one for one in found if isinstance(one, Item)]
     _refuse_same_ids(items)
@@ -156,8 +156,10 @@ def _refuse_same_ids(items: list[Item]) -> None:
     for item in items:
         other = first.setdefault(item.id, item)
         if other is not item:
-            remedy = f"{other.where} has it already: rename one"
-            raise ContractError("ids of items are unique", where=item.where, got=f"'{item.id}' again", remedy=remedy)
+            remedy = f"rename one: {other.where} already has this id"
+            raise ContractError(
+                "ids of items must be unique", where=item.where, got=f"'{item.id}' again", remedy=remedy
+            )
 
 
 class _Walk:
@@ -210,15 +212,15 @@ class _Walk:
         of_mappings = CLAIM_SECTIONS[section].of_mappings
         if value in (None, "", [], {}) or (not isinstance(value, dict) and of_mappings):
             wanted = "a mapping" if of_mappings else "a text or a mapping"
-            raise self.document.error(path, f"an item of '{section}' is {wanted}", got=_shown(value))
+            raise self.document.error(path, f"an item of '{section}' must be {wanted}", got=_shown(value))
         if in_list and isinstance(value, bool | int | float):
-            raise self.document.error(path, f"an item of '{section}' is a text or a mapping", got=_shown(value))
+            raise self.document.error(path, f"an item of '{section}' must be a text or a mapping", got=_shown(value))
         texts = dict(_texts(value, ""))
         if not in_list and "" in texts and (path[-1] != section or not isinstance(value, str)):
             texts[""] = f"{path[-1]}: {texts['']}"  # put the key, which names the bound, in front of the text
         given = value.get("id") if isinstance(value, dict) else None
         if given is not None and (not isinstance(given, str | int) or isinstance(given, bool) or given == ""):
-            raise self.document.error((*path, "id"), "an id is a text", got=_shown(given))
+            raise self.document.error((*path, "id"), "an id must be a text", got=_shown(given))
         return Item(_dotted(path) if given is None else str(given), section, texts, self._where(path))
 
     def _where(self, path: Place) -> str:

@@ -71,7 +71,7 @@ def test_checking_an_attestation_prints_the_signer_and_the_signed_run(
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == f"{FILE}: signed by key {attested.key_id} ({PUBLIC})"
     assert lines[1:3] == ["PASSED: 1 passed, 0 warned, 0 failed", f"manifest.json: sha256:{manifest}"]
-    assert lines[-1] == f"the directory is that one: {RUN}"
+    assert lines[-1] == f"the attestation is about this directory: {RUN}"
     envelope = json.loads(FILE.read_text())
     assert envelope["payloadType"] == PAYLOAD_TYPE
     assert base64.b64decode(envelope["payload"]).decode() == statement_text(statement_of(RUN)[0])
@@ -165,8 +165,8 @@ def one_more(statement: Any) -> None:
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        (passed, "found the result PASSED, this directory's gate gives FAILED"),
-        (all_passed, "found the result PASSED, this directory's gate gives FAILED"),
+        (passed, "found the result PASSED, but the gate over this directory gives FAILED"),
+        (all_passed, "found the result PASSED, but the gate over this directory gives FAILED"),
         (other_sources, "found a statement about sources of scripted_system 000"),
         (fewer_subjects, "found another predicate than this directory gives"),
         (one_more, "the statement: predicate.url: Extra inputs are not permitted"),
@@ -193,7 +193,7 @@ def test_a_file_that_is_not_an_envelope_is_an_attestation_error(signed: Path, te
 
 def test_a_valid_signature_of_a_different_text_is_not_an_attestation(signed: Path) -> None:
     FILE.write_text(sign("hello", KEY)[0])
-    assert "an attestation says what its run directory says" in refusal()
+    assert "the attestation must state what its run directory states" in refusal()
     envelope = json.loads(FILE.read_text())
     FILE.write_text(json.dumps({**envelope, "payloadType": "text/plain"}))
     assert "an attestation holds application/vnd.in-toto+json; found 'text/plain'" in refusal()

@@ -146,7 +146,9 @@ def test_a_capability_missing_at_the_baseline_commit_is_an_obstacle_that_names_i
     contract = make_contract(SAME, system="toy:Toy", arms=warm)
     lacking = commit_obstacle(contract, contract.claims[0], described(captures=frozenset({"none", "step"})))
     assert lacking is not None
-    assert lacking.message == f"arm main: toy at {COMMIT[:12]} lacks the capability `warm_steps`; leave these out"
+    assert lacking.message == (
+        f"arm main: toy at {COMMIT[:12]} lacks the capability `warm_steps`; remove `warm_steps` from the arm"
+    )
 
 
 def test_a_kind_that_needs_both_arms_in_one_process_refuses_two_commits(monkeypatch: pytest.MonkeyPatch) -> None:

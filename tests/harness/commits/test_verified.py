@@ -129,7 +129,7 @@ def test_a_run_of_another_commit_contradicts_the_header(equal: Compared) -> None
     object.__setattr__(bundle, "header", header)
     head = equal.repository.git("rev-parse", "HEAD")
     assert contradictions(bundle, [one.contract for one in load_contracts([equal.repository.root])]) == [
-        f"run.json: the tested commits are c0ffee, and run lane.{lane} trained {head}" for lane in (0, 1, 2)
+        f"run.json: the tested commits are c0ffee, but run lane.{lane} trained {head}" for lane in (0, 1, 2)
     ]
     [verdict, _] = session.judge_bundles([bundle], load_contracts([equal.repository.root])).verdicts
     assert (verdict.status, verdict.reason) == (Status.NOT_RUN, "evidence_of_another_contract")
@@ -141,7 +141,7 @@ def test_shards_that_compare_different_commits_are_refused(equal: Compared, tmp_
     bundle = read_bundle(copy)
     header = bundle.header.model_copy(update={"commits": None})
     object.__setattr__(bundle, "header", header)
-    with pytest.raises(EvidenceError, match="shards compare the same commits"):
+    with pytest.raises(EvidenceError, match="shards must compare the same commits"):
         session.judge_bundles([read_bundle(equal.directory), bundle], load_contracts([equal.repository.root]))
     assert judged([equal.directory, copy])[1].verdicts
 
@@ -192,7 +192,7 @@ def test_without_a_commit_equal_arms_are_not_compared(repository: UserRepository
 
 
 def test_planting_a_fault_is_refused_when_two_commits_are_compared(repository: UserRepository) -> None:
-    with pytest.raises(UsageError, match="--baseline compares two commits as they are; found --fault"):
+    with pytest.raises(UsageError, match="--baseline compares two commits without planted faults; found --fault"):
         verify([repository.root], VerifyOptions(baseline="main", fault="stale_batch"))
 
 

@@ -161,29 +161,35 @@ def test_every_upstream_value_is_in_one_item_or_left_out(document: dict[str, Any
     assert sum(in_items) + sum(one.values for one in contract.left_out) == values
 
 
-TWICE = "ids of items are unique; found 'A' again; widget-v1.yaml:1:23 has it already: rename one"
+TWICE = "rename one: ids of items must be unique; found 'A' again; widget-v1.yaml:1:23 already has this id"
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("- 1\n", "widget-v1.yaml:1:1: an upstream contract is a mapping of keys to values; found list"),
+        ("- 1\n", "widget-v1.yaml:1:1: an upstream contract must be a mapping of keys to values; found list"),
         (
             "falsification_tests: [{id: A}, {id: B}, {id: A}]\n",
             f"widget-v1.yaml:1:41: {TWICE}",
         ),
-        ("falsification_tests: 5\n", "widget-v1.yaml:1:22: an item of 'falsification_tests' is a mapping; found 5"),
+        (
+            "falsification_tests: 5\n",
+            "widget-v1.yaml:1:22: an item of 'falsification_tests' must be a mapping; found 5",
+        ),
         (
             "proof_obligations:\n- text\n",
-            "widget-v1.yaml:2:3: an item of 'proof_obligations' is a mapping; found 'text'",
+            "widget-v1.yaml:2:3: an item of 'proof_obligations' must be a mapping; found 'text'",
         ),
-        ("invariants: [a, ~]\n", "widget-v1.yaml:1:17: an item of 'invariants' is a text or a mapping; found nothing"),
-        ("invariants: [a, 3]\n", "widget-v1.yaml:1:17: an item of 'invariants' is a text or a mapping; found 3"),
+        (
+            "invariants: [a, ~]\n",
+            "widget-v1.yaml:1:17: an item of 'invariants' must be a text or a mapping; found nothing",
+        ),
+        ("invariants: [a, 3]\n", "widget-v1.yaml:1:17: an item of 'invariants' must be a text or a mapping; found 3"),
         (
             "invariants: [a, {}]\n",
-            "widget-v1.yaml:1:17: an item of 'invariants' is a text or a mapping; found an empty one",
+            "widget-v1.yaml:1:17: an item of 'invariants' must be a text or a mapping; found an empty one",
         ),
-        ("kani_harnesses: [{id: [1]}]\n", "widget-v1.yaml:1:23: an id is a text; found list"),
+        ("kani_harnesses: [{id: [1]}]\n", "widget-v1.yaml:1:23: an id must be a text; found list"),
         (
             "a: 1\na: 2\n",
             "widget-v1.yaml:2:1: keys must be unique; found 'a' again; keep one: the key is already defined in line 1",

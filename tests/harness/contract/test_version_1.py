@@ -94,7 +94,9 @@ def test_errors_in_a_version_1_contract_use_its_own_words(toy: Toy, edit: tuple[
 
 def test_check_prints_a_note_for_a_version_1_contract(toy: Toy, capsys: pytest.CaptureFixture[str]) -> None:
     print_findings([old(toy)], as_json=False)
-    note = "toy.yaml:1:9: note: this is contract/v1, which is read as ever; new contracts are contract/v2"
+    note = (
+        "toy.yaml:1:9: note: the file is in contract/v1, which is still supported; write new contracts in contract/v2"
+    )
     out, err = capsys.readouterr()
     assert note in err.splitlines()
     assert out.endswith("· 1 error · 1 warning\n")  # of its system, which is none, and of an arm that is unused

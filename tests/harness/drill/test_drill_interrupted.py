@@ -59,7 +59,7 @@ def test_an_interrupted_drill_keeps_the_rows_whose_runs_ended(
     assert judge.check_recorded([directory], as_json=False) == 12
     told = capsys.readouterr()
     assert "3 rows: 3 same" in told.out
-    assert told.err == f"{directory}: the run did not finish, or its manifest.json was taken away\n"
+    assert told.err == f"{directory}: the run did not finish, or its manifest.json was removed\n"
 
 
 UNPLANTED = "The run did not finish, 1 of 4 planned faults was never planted, so nothing here is proven."

@@ -151,7 +151,7 @@ def test_a_survivor_recorded_as_not_run_is_a_difference(directory: Path, capsys:
 
 def test_a_drill_record_that_lists_fewer_faults_than_planned_is_refused(directory: Path) -> None:
     change(directory / FILE, lambda record: record["rows"].pop())
-    with pytest.raises(EvidenceError, match="5 faults were planned, and 4 are listed"):
+    with pytest.raises(EvidenceError, match="5 faults were planned, but 4 are listed"):
         judged([directory])
 
 
@@ -245,6 +245,6 @@ def test_a_packed_drill_is_checked_against_the_record_next_to_its_archive(
 def test_a_packed_drill_without_its_record_names_the_archive(directory: Path) -> None:
     folder = directory.parent / "published"
     published(directory, folder)
-    with pytest.raises(EvidenceError, match=r"run\.tar\.xz/drill\.json: a drill record can be read") as refused:
+    with pytest.raises(EvidenceError, match=r"run\.tar\.xz/drill\.json: the drill record must be readable") as refused:
         judged([folder / "run.tar.xz"])
     assert str(refused.value).startswith(str(folder))

@@ -99,7 +99,7 @@ def test_a_copied_drill_directory_is_judged_the_same_and_its_page_shows_the_dril
 
 def test_a_drill_directory_is_refused_as_a_gate(outcome: fire_drill.DrillResult) -> None:
     assert outcome.run_directory is not None
-    with pytest.raises(EvidenceError, match="a shard of a gate plants no fault"):
+    with pytest.raises(EvidenceError, match="a shard of a gate must not plant a fault"):
         judge.print_verdicts([outcome.run_directory], gate=True, as_json=False)
 
 
@@ -107,7 +107,7 @@ def test_a_drill_directory_without_its_record_is_damaged(outcome: fire_drill.Dri
     assert outcome.run_directory is not None
     directory = tmp_path / "copy"
     shutil.copytree(outcome.run_directory, directory, ignore=shutil.ignore_patterns(FILE))
-    with pytest.raises(EvidenceError, match="a drill record can be read"):
+    with pytest.raises(EvidenceError, match="the drill record must be readable"):
         judge.check_recorded([directory], as_json=False)
 
 

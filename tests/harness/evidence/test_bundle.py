@@ -103,11 +103,11 @@ def test_a_damaged_header_is_an_evidence_error(tmp_path: Path, text: str) -> Non
 
 
 def test_a_folder_that_is_not_a_run_is_refused_with_the_folders_to_name(tmp_path: Path) -> None:
-    with pytest.raises(EvidenceError, match="found none; name the folder that `harness verify` says it wrote"):
+    with pytest.raises(EvidenceError, match="found none; name the folder that `harness verify` printed"):
         read_bundle(tmp_path)
     for number in range(4):
         finished(tmp_path / f"run-{number}", header())
-    with pytest.raises(EvidenceError, match="found none; name one of the runs in it: run-0, run-1, run-2, …"):
+    with pytest.raises(EvidenceError, match="found none; name one of the runs in this folder: run-0, run-1, run-2, …"):
         read_bundle(tmp_path)
 
 

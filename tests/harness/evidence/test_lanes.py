@@ -175,12 +175,12 @@ def planted(run: Path) -> None:
     ("change", "told"),
     [
         (twice, "two lanes hold arm untrained, replica 0"),
-        (beside, "records.jsonl lies beside the lanes, so that arms would count twice"),
+        (beside, "records.jsonl lies next to the lanes, so arms would count twice"),
         (more_replicas, "a lane holds arm plain, replica 2, which was not planned"),
-        (another_arm, "lane.2/run.json is no part of this run"),
-        (another_seed, "lane.2/run.json is no part of this run"),
-        (another_setting, "lane.2/run.json is no part of this run"),
-        (planted, "lane.2/run.json is no part of this run"),
+        (another_arm, "lane.2/run.json is not a part of this run"),
+        (another_seed, "lane.2/run.json is not a part of this run"),
+        (another_setting, "lane.2/run.json is not a part of this run"),
+        (planted, "lane.2/run.json is not a part of this run"),
     ],
 )
 def test_lanes_outside_the_run_are_a_garbage_death(run: Path, change: Callable[[Path], None], told: str) -> None:

@@ -56,7 +56,10 @@ def judge(part, context, sheet):
     sheet.figure("last_loss", drifts[-1].size)
     return sheet.held("it drifts")
 """
-UNSOUND = "a subclass of `ArmRecord` or `RunRecord`, its `record` one word and its `key` some of its fields; found a "
+UNSOUND = (
+    "a record type must be a subclass of `ArmRecord` or `RunRecord`, with one word as its `record` and some of "
+    "its fields as its `key`; found a "
+)
 
 
 @pytest.fixture

@@ -129,7 +129,7 @@ def test_a_damaged_record_is_a_garbage_death(directory: Path, line: str) -> None
     ("records", "detail"),
     [
         ([Complete(seconds=1.0), start()], "records.jsonl:2: a record after `complete`"),
-        ([end()], "records.jsonl: `arm_end` of arm plain before its start"),
+        ([end()], "records.jsonl: `arm_end` of arm plain stands before the arm's start"),
         ([start(), start()], "records.jsonl: `arm_start` of arm plain, replica 0 was recorded twice"),
         ([start("other")], "records.jsonl: arm other, replica 0 was not planned"),
         ([start(replica=1)], "records.jsonl: arm plain lacks replica 0"),
@@ -163,7 +163,7 @@ def test_a_run_without_records_is_an_incomplete_death(directory: Path) -> None:
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"id": 1}', DEEP, '{"id": NaN}'])
 def test_a_damaged_run_is_an_evidence_error(tmp_path: Path, text: str) -> None:
     (tmp_path / "run.json").write_text(text)
-    with pytest.raises(EvidenceError, match="every evidence directory holds the run that made it"):
+    with pytest.raises(EvidenceError, match="every evidence directory must hold the record of its run"):
         read_run(tmp_path)
 
 

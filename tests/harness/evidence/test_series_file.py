@@ -125,5 +125,5 @@ def test_a_series_refuses_rows_with_different_metrics(directory: Path) -> None:
     with Recorder(directory) as recorder:
         series = recorder.series("plain", 0)
         series.rows(StepRows([0], [1.0], ["a"], [0], [1], {"norm": [1.0]}))
-        with pytest.raises(ValueError, match=r"metrics \['rate'\] do not fit a series with \['norm'\]"):
+        with pytest.raises(ValueError, match=r"metrics \['rate'\] do not match a series with \['norm'\]"):
             series.rows(StepRows([1], [1.0], ["a"], [0], [1], {"rate": [1.0]}))

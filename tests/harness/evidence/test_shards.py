@@ -65,12 +65,12 @@ def test_a_dead_first_attempt_is_not_replaced_by_a_repeat(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("second", "loaded", "rule"),
     [
-        (header(source="t"), LOADED, "shards come from the same sources"),
-        (header(fault="stale"), LOADED, "a shard of a gate plants no fault"),
+        (header(source="t"), LOADED, "shards must come from the same sources"),
+        (header(fault="stale"), LOADED, "a shard of a gate must not plant a fault"),
         (
             header(loaded=Loaded(LOADED.contract, "id: c\n")),
             Loaded(LOADED.contract, "id: c\n"),
-            "shards judge the same contracts",
+            "shards must judge the same contracts",
         ),
     ],
 )

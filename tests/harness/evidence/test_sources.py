@@ -32,8 +32,9 @@ def test_an_oversized_source_file_is_refused_before_reading(tmp_path: Path, monk
     with pytest.raises(HarnessError) as refused:
         source_digest(["a_package_of_sources:System"])
     assert str(refused.value) == (
-        f"{folder / 'data.py'}: the sources of a system are files that can be read, none endless; "
-        "found 107374182400 bytes, more than 67108864; keep data out of the package, or under another ending than .py"
+        f"{folder / 'data.py'}: the sources of a system must be readable files of limited size; "
+        "found 107374182400 bytes, more than 67108864; keep data outside the package, or in files that do not end in "
+        ".py"
     )
 
 

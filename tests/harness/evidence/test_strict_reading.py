@@ -59,5 +59,5 @@ def test_a_file_with_a_key_twice_is_damage(directory: Path) -> None:
     path = directory / "run.json"
     assert read_model(path, Run).process == 0
     path.write_text(path.read_text(encoding="utf-8").replace('"process"', '"process": 1, "process"'), encoding="utf-8")
-    with pytest.raises(Damaged, match=r"run\.json: a key stands twice in one object"):
+    with pytest.raises(Damaged, match=r"run\.json: a key occurs twice in one object"):
         read_model(path, Run)

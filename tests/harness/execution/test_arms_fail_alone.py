@@ -96,7 +96,7 @@ IN_PROCESS = {
     "type": (
         "def open(self, workload: Workload, arm: Arm, **options: Any) -> TrainingRun:",
         (
-            "open() returns a training run: a context manager with the methods step(index) and facts(); found the "
+            "open() must return a training run: a context manager with the methods step(index) and facts(); found the "
             "int 3 without `step`, `facts`, `__enter__`, `__exit__`; see `TrainingRun` in harness/system/protocol.py"
         ),
     ),
@@ -254,4 +254,4 @@ def test_a_recorded_death_is_kept_when_a_later_worker_removes_the_directory(tmp_
     seen = judged(tmp_path / "run", arms, claim("killed", "killed", "plain"), claim("removes", "removes", "plain"))
     assert seen.verdicts["SOUND"].reason == "held"
     assert (seen.verdicts["killed"].reason, seen.evidence.failed["killed"].detail) == BY_DEATH["killed"]
-    assert seen.evidence.failed["removes"].detail == "the directory of the run was nothing when its worker had ended"
+    assert seen.evidence.failed["removes"].detail == "the directory of the run was nothing when its worker ended"

@@ -332,7 +332,7 @@ def test_an_element_with_zero_terms_must_be_exact() -> None:
 
 def test_terms_that_add_to_less_than_the_value_are_refused() -> None:
     small = {"y": torch.tensor([2.0, 7.0, 4.0], dtype=torch.float64)}
-    with pytest.raises(ValueError, match="terms of double 3 add to less than y itself"):
+    with pytest.raises(ValueError, match="the sum of the terms of double 3 is smaller than y itself"):
         compare(comparison(doubling, terms=lambda: small))
 
 
@@ -357,7 +357,7 @@ def test_a_peer_kernel_is_compared_on_the_outputs_that_it_has() -> None:
 
 @pytest.mark.parametrize("outputs", [{}, {"y": VALUES[:1]}])
 def test_a_peer_without_a_comparable_output_is_refused(outputs: dict[str, Tensor]) -> None:
-    with pytest.raises(ValueError, match="another gives no output of double, or one of another shape"):
+    with pytest.raises(ValueError, match="another returns no output of double, or one with another shape"):
         compare(comparison(doubling, peer=("another", lambda: outputs)))
 
 

@@ -56,7 +56,7 @@ def test_a_run_directory_removed_by_its_worker_is_recorded_as_an_incomplete_deat
     assert death is not None
     assert (death.cause, death.detail) == (
         "incomplete",
-        f"the directory of the run was {GONE[what]} when its worker had ended",
+        f"the directory of the run was {GONE[what]} when its worker ended",
     )
     assert not directory.is_symlink()
     read, evidence = read_run(directory)

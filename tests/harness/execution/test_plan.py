@@ -182,9 +182,9 @@ def test_claim_and_workload_filters_narrow_the_plan() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"claims": ["other"]}, "no contract here has this claim; found `other`; known: C, T"),
-        ({"workloads": ["big"]}, "no contract here has this workload; found `big`; known: w"),
-        ({"fault": "stale"}, "no contract here has this fault; found `stale`; known: none"),
+        ({"claims": ["other"]}, "no contract has this claim; found `other`; known: C, T"),
+        ({"workloads": ["big"]}, "no contract has this workload; found `big`; known: w"),
+        ({"fault": "stale"}, "no contract has this fault; found `stale`; known: none"),
     ],
 )
 def test_unknown_claim_or_workload_names_are_refused_by_the_plan(options: dict[str, Any], message: str) -> None:

@@ -50,21 +50,21 @@ def on(**needs: Any) -> dict[str, Any]:
             {"device": "cuda", "memory_gib": 200},
             H200,
             "needs_memory",
-            "needs 200 GiB of GPU memory: this machine has 139.8 GiB",
+            "needs 200 GiB of GPU memory, but this machine has 139.8 GiB",
         ),
         (
             CAPTURE,
             {"gpu": ["H100", "A100"]},
             H200,
             "needs_gpu",
-            "needs a GPU named H100 or A100: this machine has NVIDIA H200",
+            "needs a GPU named H100 or A100, but this machine has NVIDIA H200",
         ),
         (
             CAPTURE,
             {"gpu": "h200", "capability_at_least": "10.0"},
             H200,
             "needs_gpu",
-            "needs compute capability 10.0 or more: NVIDIA H200 has 9.0",
+            "needs compute capability 10.0 or more, but NVIDIA H200 has 9.0",
         ),
         (CAPTURE, {"gpu": "H200"}, NO_GPU, "needs_cuda", "needs CUDA: this machine has no CUDA device"),
         (
@@ -72,14 +72,14 @@ def on(**needs: Any) -> dict[str, Any]:
             {"memory_gib": 32},
             NO_GPU,
             "needs_memory",
-            "needs 32 GiB of host memory: this machine has 16.0 GiB",
+            "needs 32 GiB of host memory, but this machine has 16.0 GiB",
         ),
         (
             CAPTURE,
             {"modules": ["json", "no_such_module"]},
             NO_GPU,
             "module_missing",
-            "needs no_such_module: not installed here",
+            "needs no_such_module, which is not installed here",
         ),
     ],
 )
@@ -111,7 +111,7 @@ def test_without_the_run_extra_every_unit_has_a_missing_module_obstacle() -> Non
     assert result.units[0].obstacle is not None
     assert (result.units[0].obstacle.reason, result.units[0].obstacle.message, result.runs) == (
         "module_missing",
-        f"needs torch, pynvml: not installed here; `{command_for('run')}` adds what runs need",
+        f"needs torch, pynvml, which is not installed here; `{command_for('run')}` installs everything that runs need",
         [],
     )
 
@@ -122,7 +122,7 @@ def test_a_system_without_process_groups_runs_nothing(monkeypatch: pytest.Monkey
     assert unit.obstacle is not None
     assert (unit.obstacle.reason, unit.obstacle.message) == (
         "not_available",
-        "runs need Linux or macOS; evidence is judged anywhere",
+        "runs need Linux or macOS; recorded evidence can be judged on any system",
     )
 
 
@@ -221,7 +221,7 @@ def test_a_capture_scope_unknown_to_the_system_is_an_obstacle() -> None:
     plain = replace(describe(""), captures=frozenset({"none"}))
     [unit] = planned(CAPTURE, describe=lambda _system: plain).units
     assert unit.obstacle is not None
-    assert unit.obstacle.message == "arm graphed: system does not understand `capture: step`"
+    assert unit.obstacle.message == "arm graphed: system does not support `capture: step`"
 
 
 def broken(system: str) -> SystemDescription:

@@ -36,7 +36,10 @@ ENDS = {
     "stopped": ("worker_heartbeat", "rank 1 of 2 was stopped (SIGSTOP)"),
     "hangs": (
         "worker_heartbeat",
-        "others wait for rank 1 of 2 since 20 s: it stands at step 2 and collective 8, rank 0 at step 2 and",
+        (
+            "other ranks have waited for rank 1 of 2 for 20 s: the rank is at step 2 and collective 8, but rank 0 is at "
+            "step 2 and"
+        ),
     ),
 }
 

@@ -57,7 +57,7 @@ def here(machine: Machine) -> Machine:
 def test_ranks_on_gpus_need_one_gpu_each_and_ranks_on_cpu_need_none() -> None:
     assert obstacle(AGREE, here(H200)) == (
         "needs_gpu",
-        "needs 2 GPUs, one for each rank: this machine has 1",
+        "needs 2 GPUs, one for each rank, but this machine has 1",
     )
     assert obstacle(AGREE, here(TWO_GPUS)) is None
     assert obstacle(AGREE, here(TWO_GPUS), gpus=4) is not None
@@ -69,7 +69,7 @@ def test_ranks_on_gpus_need_one_gpu_each_and_ranks_on_cpu_need_none() -> None:
 def test_a_probe_that_starts_its_own_processes_is_an_obstacle_for_several_ranks() -> None:
     assert obstacle(RESUME, here(NO_GPU)) == (
         "one_rank_only",
-        "resume is judged of arms with one rank: its probe `resume` starts no others",
+        "resume can be judged only for arms with one rank, because its probe `resume` cannot start several",
     )
     assert obstacle(PEAK, here(TWO_GPUS), device="cuda") is None
 
@@ -151,7 +151,10 @@ def standing(number: int, *, awaited: float = 0.0, stopped: float = 0.0) -> Any:
 @pytest.mark.parametrize(
     ("last", "message"),
     [
-        (standing(1, awaited=20.1), "others wait for rank 1 of 2 since 20 s: it stands at step 3 and collective 4"),
+        (
+            standing(1, awaited=20.1),
+            "other ranks have waited for rank 1 of 2 for 20 s: it stands at step 3 and collective 4",
+        ),
         (standing(1, stopped=5.1), r"rank 1 of 2 was stopped \(SIGSTOP\)"),
     ],
 )

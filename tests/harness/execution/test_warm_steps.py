@@ -146,7 +146,9 @@ def test_a_claim_with_warm_steps_is_not_run_if_the_system_makes_none() -> None:
     lacking = replace(described, capabilities=described.capabilities - {"warm_steps"})
     [unit] = plan([Loaded(contract)], machine=NO_GPU, describe=lambda _: lacking, harness_faults={}).units
     assert unit.obstacle is not None
-    assert unit.obstacle.message == "arm captured: lazy lacks the capability `warm_steps`; leave these out"
+    assert unit.obstacle.message == (
+        "arm captured: lazy lacks the capability `warm_steps`; remove `warm_steps` from the arm"
+    )
 
 
 def test_warm_steps_are_refused_for_an_arm_without_capture() -> None:

@@ -58,7 +58,7 @@ def test_trial_answers_on_a_gpu_include_speed_and_memory(project: Path, gpu: Non
         figures={"mean_ratio": Figure(value=0.9, unit="x")},
     )  # fmt: skip
     assert Answers().rest(tried(faster, slower)) == [
-        "train.py:make_step (train.py:1): 40 steps an arm, on NVIDIA H200",
+        "train.py:make_step (train.py:1): 40 steps of each arm, on NVIDIA H200",
         "",
         "      yes  is not slower              1.37 times the plain step's pace: m",
         "  not run  compiled, trains the same  --no-compile",
@@ -110,7 +110,7 @@ def test_a_source_line_that_waits_for_the_device_is_quoted_with_its_fix(code: st
 
 def test_an_optimizer_without_a_fused_form_gets_no_advice_to_use_it(project: Path) -> None:
     (project / "step.py").write_text("optimizer.step()\n")
-    message = "arm captured never replayed a capture: aten::item at step.py:1; Own has no form that reads nothing"
+    message = "arm captured never replayed a capture: aten::item at step.py:1; Own has no form without host reads"
     _, mend = advice("candidate_not_captured", [("step.py", 1)], [project], "", message)
     assert mend.startswith("-> this optimizer reads a value on the host")
 

@@ -74,7 +74,10 @@ def verified(project: Path) -> tuple[int, str]:
         ("noise", f"{IN_NOISE}not even under deterministic algorithms", "noise", False),
         (
             "deterministic",
-            "compares: every bit under deterministic algorithms, since the plain step repeats itself under these alone",
+            (
+                "compares: every bit under deterministic algorithms, since the plain step repeats itself only under "
+                "deterministic algorithms"
+            ),
             "bitwise",
             True,
         ),
@@ -162,7 +165,7 @@ def test_an_operator_without_a_deterministic_form_is_named(project: Path) -> Non
     code, printed, _ = called(project, "init", "train.py:make_step", "--no-compile", "--steps", "12")
     assert code == 0
     [line, *_] = printed.splitlines()
-    assert line.startswith(f"{IN_NOISE}and under deterministic algorithms it ended: train.py:")
+    assert line.startswith(f"{IN_NOISE}and under deterministic algorithms the step ended: train.py:")
     assert refused in line
 
 

@@ -50,13 +50,13 @@ def test_a_long_run_that_fits_is_drafted_next_to_the_other_claims(draft: Draft, 
 
 def test_a_long_run_that_does_not_fit_is_named_with_the_command_that_runs_it(draft: Draft) -> None:
     assert compared_steps(draft) == [
-        "long run: TRAIN-LONG, of 10,000 steps, is apart: `harness verify contracts-long/` runs it"
+        "long run: TRAIN-LONG, of 10,000 steps, is in a separate contract: run it with `harness verify contracts-long/`"
     ]
 
 
 def test_fewer_compared_steps_than_the_default_are_reported(draft: Draft) -> None:
     assert compared_steps(replace(draft, steps=43, long=500)) == [
-        "steps: every claim compares 43, where 211 are the default",
+        "steps: every claim compares 43 steps; the default is 211",
         "long run: TRAIN-LONG compares 500 steps, which take up to a minute here",
     ]
 
@@ -74,7 +74,7 @@ def test_a_step_that_ends_its_training_early_is_compared_over_its_available_step
     written(tmp_path, at_import="import math", before=ENDS, after=end)
     code, printed, errors = called(tmp_path, "init", "train.py:make_step", "--no-compile", "--steps", "30")
     assert code == 0, errors
-    assert "steps: every claim compares 12, where 211 are the default" in printed
+    assert "steps: every claim compares 12 steps; the default is 211" in printed
     assert "left out: TRAIN-LONG, since the step trains 12 steps and then ends:" in printed
     assert load_contract(tmp_path / "contracts" / "train-v1.yaml").contract.workloads["small"].steps == 12
 
@@ -86,5 +86,5 @@ def test_a_time_budget_determines_the_steps_of_the_claims(tmp_path: Path) -> Non
     written(tmp_path)
     code, printed, errors = called(tmp_path, "init", "train.py:make_step", "--no-compile", "--budget", "0.001s")
     assert code == 0, errors
-    assert "steps: every claim compares 11, where 211 are the default" in printed
+    assert "steps: every claim compares 11 steps; the default is 211" in printed
     assert "TRAIN-LONG, of 10,000 steps, is apart" in printed

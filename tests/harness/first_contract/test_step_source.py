@@ -111,12 +111,12 @@ LOOP = """def main():
 """
 
 
-MAKES = ": `main` makes a step and leaves the loop to its caller: it returns step, batch, model; found "
+MAKES = ": `main` must make a step and leave the loop to its caller: it must return step, batch, model; found "
 TAKES = (
     ": `main` takes no arguments but workload, arm, seed, batch_size, seq_len, captured, optimized; "
     "others have a default; found "
 )
-WRITTEN = ": `main` is written with `def` in the file that is named; found an import; name where it is written: "
+WRITTEN = ": `main` must be defined with `def` in the named file; found an import; name where it is written: "
 TRAINER = "    trainer = Trainer()\n    trainer.train()\n"
 
 
@@ -127,10 +127,10 @@ TRAINER = "    trainer = Trainer()\n    trainer.train()\n"
             LOOP,
             f"train.py:2{MAKES}no return value, and a training loop at line 5 with `backward()` at line 7; of lines",
         ),
-        (f"def main():\n{TRAINER}", "no return value, and `trainer.train()` at line 4, which loops by itself"),
-        (f"def main():\n{TRAINER}", "return `trainer` before that call: the harness makes it"),
+        (f"def main():\n{TRAINER}", "no return value, and `trainer.train()` at line 4, which runs its own loop"),
+        (f"def main():\n{TRAINER}", "return `trainer` before that call, because the harness makes the call"),
         ("def main():\n    pl.Trainer().fit(model, data)\n", "`pl.Trainer().fit()` at line 3, which loops by itself"),
-        ("def main(captured) -> Trainer:\n    return made()\n", "found `captured`; call the argument `optimized`"),
+        ("def main(captured) -> Trainer:\n    return made()\n", "found `captured`; rename the argument to `optimized`"),
         ("def main():\n    model.train()\n", "found no return value; end it with"),
         ("def main():\n    return step, batch\n", f"train.py:3{MAKES}2 values"),
         ("def main():\n    return {'step': step}\n", "found `{'step': step}`"),
@@ -138,7 +138,10 @@ TRAINER = "    trainer = Trainer()\n    trainer.train()\n"
         ("async def main():\n    return step, batch, model\n", "found a generator, or an async function"),
         ("def main(seed,\n         config):\n    return a, b, c\n", f"train.py:3{TAKES}`config`, which has none"),
         ("def main(seed, /):\n    return a, b, c\n", "found `seed`, which has none"),
-        ("def main(captured, optimized):\n    return a, b, c\n", "found both; name two functions, one for each"),
+        (
+            "def main(captured, optimized):\n    return a, b, c\n",
+            "found both; name two functions, one for each argument",
+        ),
         ("from .steps import make as main\n", f"train.py:2{WRITTEN}`.steps:make`"),
         ("class main:\n    pass\n", "train.py:2: `main` is a function; found a class"),
         ("def mains():\n    pass\n", "found functions there: mains; did you mean 'mains'?"),
@@ -155,11 +158,11 @@ def test_a_function_that_builds_no_step_is_refused_with_its_place(text: str, fou
 @pytest.mark.parametrize(
     ("asked", "found"),
     [
-        ("train", "a function is named `module:function`, or `path/to/file.py:function`; found `train`"),
+        ("train", "a function must be named `module:function`, or `path/to/file.py:function`; found `train`"),
         ("train:make step", "a function is named"),
         ("missing.py:main", "missing.py: the path must exist"),
         ("missing:main", "the module must be one that Python finds; found no `missing`"),
-        ("tr-ain:main", "a module's name is made of identifiers; found `tr-ain`"),
+        ("tr-ain:main", "a module's name must be made of identifiers; found `tr-ain`"),
         ("class.py:main", "a module is imported by its file's name, which is an identifier"),
         ("latin.py:main", "latin.py: the file must be valid Python"),
         ("folder.py:main", "folder.py: the file must exist; found no file there"),

@@ -48,7 +48,7 @@ def test_each_answer_has_status_reason_sentence_figures_and_lines_of_code(draft:
     repeats, faster, syncs, *_ = told["answers"]
     assert repeats["figures"] == {"mean_ratio": {"value": 1.374, "unit": "x"}}
     assert (faster["status"], faster["reason"], faster["claim"]) == ("NOT_RUN", None, None)
-    assert faster["sentence"] == "speed is decided on a GPU: no CUDA device"
+    assert faster["sentence"] == "speed is decided only on a GPU: no CUDA device"
     assert syncs == {
         "question": "never waits for the device",
         "claim": "TRAIN-SYNCS",

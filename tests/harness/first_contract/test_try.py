@@ -76,7 +76,7 @@ def test_trying_a_correct_step_with_write_contract_stores_its_contract_and_run(p
     assert "Traceback" not in errors
     assert list((project / "temporary").glob("harness*")) == []
     lines = printed.splitlines()
-    assert lines[0] == "train.py:make_step (train.py:6): 12 steps an arm, on the CPU"
+    assert lines[0] == "train.py:make_step (train.py:6): 12 steps of each arm, on the CPU"
     words = {question: answer.partition(":")[0] for question, answer in answers(lines).items()}
     assert words == {
         "repeats itself": "yes",
@@ -91,8 +91,11 @@ def test_trying_a_correct_step_with_write_contract_stores_its_contract_and_run(p
     }
     assert lines[-8:] == [
         "report: runs/first/report.html",
-        "steps: every claim compares 12, where 211 are the default",
-        "long run: TRAIN-LONG, of 10,000 steps, is apart: `harness verify contracts-long/` runs it",
+        "steps: every claim compares 12 steps; the default is 211",
+        (
+            "long run: TRAIN-LONG, of 10,000 steps, is in a separate contract: run it with `harness verify "
+            "contracts-long/`"
+        ),
         "wrote train_harness.py",
         "wrote contracts/train-v1.yaml",
         "wrote contracts-long/train-long-v1.yaml",
@@ -108,7 +111,8 @@ def test_trying_a_correct_step_with_write_contract_stores_its_contract_and_run(p
         2,
         "",
         (
-            "error: no file of yours is replaced without --force; found train_harness.py and contracts/train-v1.yaml "
+            "error: init and try must not replace your files without --force; found train_harness.py and "
+            "contracts/train-v1.yaml "
             "and contracts-long/train-long-v1.yaml exists; move it away\n"
         ),
     )
@@ -245,7 +249,7 @@ def test_an_operation_that_a_cuda_graph_would_refuse_is_reported_with_its_line(a
     code, lines = tried(project)
     assert code == 0
     assert answers(lines)["on a GPU"].splitlines()[:2] == [
-        "foreseen: is not captured there: it copies from the host to the device",
+        "foreseen: cannot be captured on a GPU: the step copies from the host to the device",
         f"train.py:17: {after}",
     ]
 
@@ -269,7 +273,7 @@ def test_a_step_that_behaves_differently_under_capture_is_reported(project: Path
     assert [line for line in lines if line == within]
     assert "asked whether it is, and may do otherwise then: train.py:" in given["captured, trains the same"]
     assert given["captured, trains the same"].endswith(
-        "-> where roundings alone explain it, let the contract's claim say `equality: within`"
+        "-> if rounding alone explains the difference, write `equality: within` in the contract's claim"
     )
     assert given["is captured"].startswith("yes")
     waits = r"yes: in none of 11 steps; the plain step waits 1 time a step, at train\.py:\d+"
@@ -293,8 +297,8 @@ def test_a_step_that_raises_or_exits_gives_an_error_and_no_contract(
     code, lines = tried(project, "--write-contract", *options)
     assert code == 12
     assert lines[2].startswith(f"    error  {found}")
-    assert lines[-2] == "nothing is kept: the step did not run, so that no number of a contract follows from it"
-    assert lines[-1] == "ERROR: The step did not run to its end, so that nothing was compared."
+    assert lines[-2] == "nothing is kept: the step did not run, so no number of a contract can be measured"
+    assert lines[-1] == "ERROR: The step did not run to its end, so nothing was compared."
     assert not (project / "contracts").exists()
 
 
@@ -346,7 +350,7 @@ def test_an_interrupted_trial_prints_the_answers_found_so_far(number: int, code:
     printed, errors = process.communicate(timeout=60)
     assert (process.returncode, errors.splitlines()[-1]) == (code, word)
     assert lines == [
-        "train.py:make_step (train.py:6): 12 steps an arm, on the CPU",
+        "train.py:make_step (train.py:6): 12 steps of each arm, on the CPU",
         "",
         "      yes  repeats itself             2 runs of plain are equal in bits at all 12 steps",
     ]

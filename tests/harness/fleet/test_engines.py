@@ -29,8 +29,8 @@ def write(path: Path, script: str) -> None:
 @pytest.mark.parametrize(
     ("on", "message"),
     [
-        ("kubernetes", r"--on takes local, slurm or slurm:KEY=VALUE,…; found 'kubernetes'"),
-        ("local:2", "found 'local:2'; --gpus names GPUs of this machine"),
+        ("kubernetes", r"--on must be local, slurm or slurm:KEY=VALUE,…; found 'kubernetes'"),
+        ("local:2", "found 'local:2'; --gpus must name GPUs of this machine"),
         ("slurm:gpu", r"KEY=VALUE, with commas between them; found 'gpu'; such as `slurm:partition=gpu,time=30`"),
         ("slurm:time=30,par tition=x", "found 'par tition=x'"),
     ],
@@ -41,7 +41,9 @@ def test_an_unknown_engine_is_refused(on: str, message: str, commands: Path) -> 
 
 
 def test_gpus_of_this_machine_are_refused_together_with_a_cluster() -> None:
-    with pytest.raises(UsageError, match="--gpus names GPUs of this machine; found --on slurm; leave out one of them"):
+    with pytest.raises(
+        UsageError, match="--gpus must name GPUs of this machine; found --on slurm; leave out one of them"
+    ):
         engine("slurm", "all")
 
 
@@ -60,7 +62,7 @@ def test_missing_slurm_commands_are_named_in_the_error(commands: Path) -> None:
 def test_a_cluster_that_does_not_answer_is_an_error(commands: Path) -> None:
     write(commands / "sinfo", "echo 'slurm_load_partitions: Unable to contact slurm controller' >&2; exit 1")
     with pytest.raises(
-        HarnessError, match="sinfo: Slurm answers its commands; found slurm_load_partitions: Unable to contact slurm"
+        HarnessError, match="sinfo: Slurm's commands must answer; found slurm_load_partitions: Unable to contact slurm"
     ):
         engine("slurm")
 

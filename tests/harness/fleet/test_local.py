@@ -192,7 +192,7 @@ print(len(seen), *{unit.obstacle.message for unit in found.units if unit.obstacl
 
 @pytest.mark.parametrize(
     ("gpus", "seen"),
-    [("abc", "2"), ("a", "1 needs 2 GPUs, one for each rank: this machine has 1")],
+    [("abc", "2"), ("a", "1 needs 2 GPUs, one for each rank, but this machine has 1")],
 )
 @pytest.mark.parametrize("plan", [gate_shards, drill_shards])
 def test_every_shard_sees_the_gpus_that_its_units_need_or_reports_the_number(
@@ -357,7 +357,7 @@ def test_an_interrupted_gate_ends_its_running_shard_and_starts_no_further_shard(
     monkeypatch.setattr("harness.extras.fleet.gate.time.sleep", interrupting)
     with pytest.raises(KeyboardInterrupt) as caught:
         gate.run_shards([shard("waits"), shard("later")], Local(["0"]), directory, lambda *_: None)
-    assert caught.value.__notes__ == [f"what the shards saw is kept in {directory}"]
+    assert caught.value.__notes__ == [f"the results of the shards are kept in {directory}"]
     assert (log.read_text(), left) == ("up\nasked\n", [0])
     assert not (directory / "later.txt").exists()
 
@@ -380,7 +380,7 @@ def test_a_terminated_gate_keeps_the_evidence_of_its_running_shard(scripted: Pat
         process.terminate()
         _, errors = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 143
-    assert errors == f"terminated\nwhat the shards saw is kept in {out}\n"
+    assert errors == f"terminated\nthe results of the shards are kept in {out}\n"
     assert [path.name for path in out.glob("*.txt")] == ["one.txt"]
     assert len(list(out.glob("one*/run.json"))) == 1
 
@@ -469,5 +469,5 @@ def test_options_that_narrow_contracts_are_refused_with_shards(asked: str, optio
     name = asked.partition(" ")[0]
     assert (done.returncode, done.stderr) == (
         2,
-        f"error: {name} is for whole contracts; found {option}; leave out {name} or {option}\n",
+        f"error: {name} runs whole contracts, so it takes no selection; found {option}; leave out {name} or {option}\n",
     )

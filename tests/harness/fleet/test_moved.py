@@ -71,7 +71,7 @@ def test_a_directory_begun_on_another_slurm_node_is_recognized(left: Path, monke
 
 def test_resuming_a_directory_on_a_different_slurm_node_is_refused(left: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURMD_NODENAME", "node2")
-    with pytest.raises(EvidenceError, match=r"another node: .*node2.*, it was begun on .*node1"):
+    with pytest.raises(EvidenceError, match=r"another node: .*node2.*, but the run was started on .*node1"):
         session.verify([Path("contract.yaml")], replace(OPTIONS, name=None, resume=left))
 
 
@@ -103,7 +103,7 @@ def test_a_shard_without_a_finished_run_settles_no_claim(left: Path) -> None:
 
 
 def test_a_run_directory_in_use_is_not_set_aside(left: Path) -> None:
-    with alone_in(left), pytest.raises(UsageError, match="another one is at work in it"):
+    with alone_in(left), pytest.raises(UsageError, match="another process that is writing it"):
         set_aside(left, FINAL, settled=True)
     assert read_bundle(left).path == left
 

@@ -123,8 +123,8 @@ def test_a_job_refused_by_slurm_is_a_usage_error(folder: Path, cluster: slurm_cl
     )  # fmt: skip
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1] == (
-        "error: one: Slurm takes the job; found invalid partition specified: nowhere; "
-        "fix what follows `--on slurm:`, or see `sinfo`"
+        "error: one: Slurm refused the job; found invalid partition specified: nowhere; "
+        "fix the options after `--on slurm:`, or see `sinfo`"
     )
     assert not Path("r/all").exists()
 
@@ -140,5 +140,5 @@ def test_an_interrupted_gate_cancels_its_slurm_jobs(folder: Path, cluster: slurm
         process.terminate()
         _, errors = process.communicate(timeout=120)
     assert process.returncode == 143
-    assert errors.endswith(f"terminated\nwhat the shards saw is kept in {GATE}\n")
+    assert errors.endswith(f"terminated\nthe results of the shards are kept in {GATE}\n")
     assert cluster.jobs() == {}

@@ -88,15 +88,15 @@ def test_the_plan_prints_units_runs_and_the_source_of_its_estimates(
         "3 planned · 2 can be decided here · 1 cannot",
         "  can run   SCRIPT-001 on held: scripted-v1+held+paired",
         "  can run   SCRIPT-001 on violated: scripted-v1+violated+paired",
-        "  not here  1 unit, module_missing: needs a_module_that_nobody_has: not installed here",
+        "  not here  1 unit, module_missing: needs a_module_that_nobody_has, which is not installed here",
         "            SCRIPT-001 on not_run",
-        "2 runs to execute; nothing was executed yet",
+        "2 runs to execute; nothing has been executed",
         f"  {RUN} (paired, {processors}): about 8.0 s, by run {RUN} of earlier",
         "            serves SCRIPT-001 on held",
-        f"  scripted-v1+violated+paired (paired, {processors}): unknown: no run like it is recorded",
+        f"  scripted-v1+violated+paired (paired, {processors}): unknown, because no similar run is recorded",
         "            serves SCRIPT-001 on violated",
         "About 8.0 s for 1 run, if one process followed another.",
-        "Unknown for 1 run: nothing like that is recorded in the folder of --reports.",
+        "Unknown for 1 run: no similar run is recorded in the folder of --reports.",
     ]
     assert sorted(Path("harness-reports").rglob("*")) == here
 

@@ -95,7 +95,7 @@ def test_the_recorded_start_is_the_state_before_the_first_step_if_available(tmp_
 
 def test_a_folder_that_exists_is_refused(tmp_path: Path) -> None:
     harness.record(tmp_path / "run").close()
-    with pytest.raises(UsageError, match="begins in a new folder; found a folder that is there already"):
+    with pytest.raises(UsageError, match="begins in a new folder; found a folder that already exists"):
         harness.record(tmp_path / "run")
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes.txt").touch()
@@ -140,7 +140,7 @@ def test_a_loss_term_missing_in_some_steps_does_not_stop_the_recorder(tmp_path: 
     with harness.record(tmp_path / "run") as recorder:
         recorder.step({"a": 1.0, "b": 2.0})
         recorder.step({"b": 2.0})
-        with pytest.warns(UserWarning, match=r"not recorded, as the first step has no such quantity: loss\.c"):
+        with pytest.warns(UserWarning, match=r"not recorded, because the first step has no such quantity: loss\.c"):
             recorder.step({"b": 2.0, "a": 1.0, "c": 4.0})
     found = only_rank(tmp_path / "run").quantities
     assert {name: series.tolist() for name, series in found.items() if name != "loss.a"} == {
@@ -169,17 +169,17 @@ def test_an_error_is_redacted_as_the_header_is(tmp_path: Path, monkeypatch: pyte
 
 def test_a_wrong_step_is_refused(tmp_path: Path) -> None:
     recorder = harness.record(tmp_path / "run")
-    with pytest.raises(UsageError, match=r"a recorded quantity is one number; found a tensor \[3\]"):
+    with pytest.raises(UsageError, match=r"a recorded quantity must be one number; found a tensor \[3\]"):
         recorder.step(torch.ones(3))
     for terms in ({}, {"a b": 1.0, "a_b": 2.0}):
         with pytest.raises(UsageError, match="terms of a loss have names"):
             recorder.step(terms)
-    with pytest.raises(UsageError, match="a batch holds tensors, arrays, numbers and texts; found object"):
+    with pytest.raises(UsageError, match="a batch must hold tensors, arrays, numbers and texts; found object"):
         recorder.step(1.0, batch={"x": object()})
     recorder.step(1.0)
     recorder.close()
     recorder.close()
-    with pytest.raises(UsageError, match="a recording that was closed takes no step"):
+    with pytest.raises(UsageError, match="a closed recording cannot take another step"):
         recorder.step(1.0)
     assert only_rank(tmp_path / "run").steps == 1
 
@@ -202,7 +202,7 @@ def test_a_killed_loop_leaves_the_steps_that_it_recorded(tmp_path: Path) -> None
         process.wait(LIMIT_S)
     found = only_rank(tmp_path / "run")
     assert found.quantities["loss"].tolist() == [0.0, 1.0, 2.0, 3.0, 4.0]
-    assert found.interrupted == "it was not closed"
+    assert found.interrupted == "the recording was not closed"
     assert set(found.states) == {0}
 
 

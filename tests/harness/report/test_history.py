@@ -101,12 +101,12 @@ def test_every_run_is_listed_by_name_and_counted() -> None:
     not_run = run_of(2, None, name="not run", status=Status.NOT_RUN)
     empty = HistoryRun("empty", None, replace(view_on(3, 1.0), verdicts=[]))
     damaged = HistoryRun("damaged", None, None, "cannot be read: run.json is not JSON")
-    altered = replace(run_of(3, 1.0, name="altered"), left_out="differs from the digests recorded with it")
+    altered = replace(run_of(3, 1.0, name="altered"), left_out="differs from its recorded digests")
     page = render_history([run_of(1, 1.0), drill, not_run, empty, damaged, altered])
     assert listed(page) == ["empty", "not run", "day 1", "a drill"]
     found = Page(page).words()
     assert "6 runs: 3 verified, 1 fire drill, 2 left out" in found
-    assert "damaged: cannot be read: run.json is not JSON altered : differs from the digests recorded with it" in found
+    assert "damaged: cannot be read: run.json is not JSON altered : differs from its recorded digests" in found
     assert 'href="altered/report.html"' in page
 
 

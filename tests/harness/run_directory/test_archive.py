@@ -47,7 +47,7 @@ HOSTILE = {
     "other": (Member("run/a", kind=b"Z"), "run/a: an archive", "something else"),
     "deep": (Member("a/b/c/d/e"), "a/b/c/d/e: an archive of a run has paths of at most", "5 names"),
     "long": (Member("a" * 61), f"{'a' * 61}: an archive of a run has paths of at most", "61 bytes"),
-    "large": (Member("a", b"x" * 2_001), "a: an archive of a run holds files of at most 2000 bytes", "2001 bytes"),
+    "large": (Member("a", b"x" * 2_001), "a: an archive of a run must hold files of at most 2000 bytes", "2001 bytes"),
 }
 
 
@@ -64,12 +64,15 @@ def test_a_hostile_member_is_refused_by_name(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize(
     ("second", "got"),
     [
-        (Member(FILE.name, b"[]"), "run/evidence/a/run.json as a file before"),
-        (Member("run/evidence/a/RUN.json"), "a name that differs from run/evidence/a/run.json in case only"),
-        (Member("run/Evidence/b"), "a name that differs from run/evidence in case only"),
-        (Member("run/evidence/a/run.json/b"), "run/evidence/a/run.json as a file before"),
-        (Member("run/evidence/a"), "the same name before"),
-        (Member("./run/evidence//a/run.json"), "run/evidence/a/run.json as a file before"),
+        (Member(FILE.name, b"[]"), "run/evidence/a/run.json, which is also the name of a file"),
+        (
+            Member("run/evidence/a/RUN.json"),
+            "a name that differs from run/evidence/a/run.json only in upper and lower case",
+        ),
+        (Member("run/Evidence/b"), "a name that differs from run/evidence only in upper and lower case"),
+        (Member("run/evidence/a/run.json/b"), "run/evidence/a/run.json, which is also the name of a file"),
+        (Member("run/evidence/a"), "a name that was used before"),
+        (Member("./run/evidence//a/run.json"), "run/evidence/a/run.json, which is also the name of a file"),
     ],
     ids=["twice", "case", "folder's case", "below a file", "a folder as a file", "spelled otherwise"],
 )
@@ -91,7 +94,7 @@ def test_the_total_size_of_unpacked_files_has_a_limit(tmp_path: Path) -> None:
 
 def test_the_number_of_members_has_a_limit(tmp_path: Path) -> None:
     message = refusal(archive_of(tmp_path / "run.tar.xz", *map(Member, "abcde")))
-    assert message.startswith("e: an archive of a run has at most 4 files and folders; found more")
+    assert message.startswith("e: an archive of a run must have at most 4 files and folders; found more")
 
 
 def test_the_size_of_the_archive_file_has_a_limit(tmp_path: Path) -> None:
@@ -113,7 +116,7 @@ def test_an_endless_archive_header_is_refused_without_reading_it_into_memory(
     message = refusal(path, Limits())
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert message.startswith("an archive of a run holds files, and little between them; found a header")
+    assert message.startswith("an archive of a run must hold files, and little between them; found a header")
     assert peak < 16_000_000  # half of it is the dictionary of the stream
 
 
@@ -125,14 +128,14 @@ def test_many_archive_headers_before_one_file_are_refused_without_recursion(tmp_
 def test_unpacking_a_decompression_bomb_stops_at_the_first_file_that_is_too_large(tmp_path: Path) -> None:
     path = archive_of(tmp_path / "run.tar.xz", Member("run/a", b"\0" * 8_000_000))
     assert path.stat().st_size < 10_000
-    assert refusal(path).startswith("run/a: an archive of a run holds files of at most 2000 bytes; found 8000000")
+    assert refusal(path).startswith("run/a: an archive of a run must hold files of at most 2000 bytes; found 8000000")
     assert [path for path in (tmp_path / "unpacked").rglob("*") if path.is_file()] == []
 
 
 def test_the_padding_at_the_end_of_an_archive_has_a_limit(tmp_path: Path) -> None:
     path = tmp_path / "run.tar.xz"
     path.write_bytes(lzma.compress(tar_bytes([FILE]) + b"\0" * 8_000_000))
-    assert "found a header, or padding, that goes on and on" in refusal(path)
+    assert "found a header, or padding, that does not end" in refusal(path)
 
 
 def test_a_stream_that_asks_for_much_memory_is_refused(tmp_path: Path) -> None:
@@ -156,7 +159,7 @@ def test_a_damaged_archive_is_never_read_as_one_that_ends_early(tmp_path: Path, 
     path = tmp_path / "run.tar"
     whole = tar_bytes([FILE, Member("run/b", b"second")])
     path.write_bytes(DAMAGE[name](whole))
-    assert refusal(path, Limits()).startswith("an archive of a run can be unpacked to its end; found ")
+    assert refusal(path, Limits()).startswith("the archive of a run cannot be unpacked completely; found ")
 
 
 @pytest.mark.parametrize("tail", [b"x", lzma.compress(b"more")], ids=["bytes", "another stream"])
@@ -168,7 +171,7 @@ def test_bytes_after_the_compressed_stream_are_refused(tmp_path: Path, tail: byt
 
 def test_an_archive_path_that_is_a_directory_is_refused(tmp_path: Path) -> None:
     (tmp_path / "run.tar.xz").mkdir()
-    assert refusal(tmp_path / "run.tar.xz") == "an archive of a run is a plain file; found something else"
+    assert refusal(tmp_path / "run.tar.xz") == "an archive of a run must be a plain file; found something else"
 
 
 WHOLE = tar_bytes([FILE, Member("run/" + "n" * 120, b"long"), Member("run/b", b"second" * 200)])

@@ -58,7 +58,7 @@ def test_publishing_a_run_without_its_empty_folders_keeps_its_evidence(uploaded:
 
 def test_a_file_or_link_in_place_of_an_empty_run_folder_is_reported(uploaded: Path) -> None:
     (uploaded / "evidence").write_text("{}")
-    assert "1-part: evidence: a file in place of a folder" in rejudged(uploaded).problems
+    assert "1-part: evidence: a file instead of a folder" in rejudged(uploaded).problems
     (uploaded / "evidence").unlink()
     (uploaded / "evidence").symlink_to(shutil.copytree(uploaded / "contracts", "other"))
     assert "1-part: evidence: a symbolic link" in rejudged(uploaded).problems

@@ -18,7 +18,7 @@ from harness.run_directory.bundle import Header, read_bundle
 from harness.run_directory.shards import differences
 from harness.run_directory.writer import BundleWriter
 
-RULE = "one claim is timed on machines of one kind, since others differ in speed"
+RULE = "a claim must be timed on machines of one kind, because other machines differ in speed"
 
 
 def timed(workload: str, gpu: str | None, *, claim: str = "C", probe: str = "throughput", hour: int = 1) -> Header:

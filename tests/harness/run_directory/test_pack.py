@@ -80,12 +80,12 @@ def with_notes(run: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "got"),
     [
-        (incomplete, "found the run did not finish, or its manifest.json was taken away"),
+        (incomplete, "found the run did not finish, or its manifest.json was removed"),
         (altered, "records.jsonl: changed"),
         (with_other_verdicts, "verdicts.json: the evidence gives other verdicts"),
         (without_page, "report.html: missing"),
         (with_notes, "notes.txt: not recorded with the run"),
-        (never_drawn, "found no report.html; `harness report` draws them"),
+        (never_drawn, "found no report.html; draw the pages with `harness report`"),
     ],
 )
 def test_an_incomplete_or_changed_run_is_not_packed(run: Path, change: Callable[[Path], None], got: str) -> None:
@@ -98,7 +98,7 @@ def test_an_incomplete_or_changed_run_is_not_packed(run: Path, change: Callable[
 
 def test_a_published_run_is_never_replaced(run: Path) -> None:
     Path("published").mkdir()
-    with pytest.raises(UsageError, match="published: a run is published once; found it exists"):
+    with pytest.raises(UsageError, match="published: a run can be published only once; found it exists"):
         pack.published(run, Path("published"))
 
 
@@ -110,7 +110,7 @@ def test_a_packed_run_that_reads_differently_is_refused(run: Path, monkeypatch: 
         return rejudged(path)
 
     monkeypatch.setattr(pack, "rejudged", spoilt)
-    with pytest.raises(EvidenceError, match="out/published: a packed run reads as the run it was made from; found "):
+    with pytest.raises(EvidenceError, match="out/published: a packed run must read like the original run; found "):
         pack.published(run, Path("out/published"))
     assert list(Path("out").iterdir()) == []
 

@@ -98,7 +98,7 @@ def test_a_changed_contract_in_an_archive_is_reported_as_altered(run: Path, temp
 def test_an_archive_with_an_extra_file_is_refused_with_the_files_name(run: Path, temporary: Path) -> None:
     (run.parent / "notes.txt").touch()
     with pytest.raises(
-        EvidenceError, match=r"a\.tar: an archive of a run holds that run alone; found notes.txt beside 1"
+        EvidenceError, match=r"a\.tar: an archive of a run must hold only that run; found notes.txt beside 1"
     ):
         read_bundle(packed(run.parent, Path("a.tar"), "."))
 
@@ -113,7 +113,7 @@ def test_no_command_writes_into_an_archive(run: Path, temporary: Path) -> None:
     archive = packed(run, Path("a.tar"), ".")
     before = archive.read_bytes()
     for command in (render, lambda path: judge_command.replace_recorded([path])):
-        with pytest.raises(UsageError, match=r"^a\.tar: .*; unpack it and name the folder"):
+        with pytest.raises(UsageError, match=r"^a\.tar: .*; unpack the archive and name the folder"):
             command(archive)
     assert archive.read_bytes() == before
 
@@ -159,8 +159,8 @@ def test_history_lists_every_run_below_a_folder_with_its_page(run: Path, capsys:
     links = ["../runs/1-run", "../runs/gates/a%20%26%20b%3A%20c", "../runs/gates/damaged", "../runs/gates/outer"]
     assert sorted(re.findall(r'href="(\.\.[^"]+)/report.html"', page)) == links
     assert "5 runs: 3 verified, 2 left out" in page
-    assert "outer</a>: differs from the digests recorded with it" in page
-    assert "damaged</a>: cannot be read: a run directory holds a readable run.json; found run.json:" in page
+    assert "outer</a>: differs from its recorded digests" in page
+    assert "damaged</a>: cannot be read: a run directory must hold a readable run.json; found run.json:" in page
 
 
 def test_checking_and_rewriting_a_published_run_uses_the_files_next_to_its_archive(

@@ -89,7 +89,7 @@ def test_a_file_with_a_changed_size_is_reported_with_both_sizes_without_hashing(
     monkeypatch.setattr("harness.run_directory.seal.listed_file", listed)
     size = (run / "summary.md").stat().st_size
     add_to(run / "summary.md")
-    assert found(run) == f"1-run: summary.md: changed: {size + 1} bytes, {size} were recorded"
+    assert found(run) == f"1-run: summary.md: changed: {size + 1} bytes, but {size} were recorded"
     assert sorted(hashed) == sorted(set(NAMES) - {"summary.md", "manifest.json"})
 
 
@@ -223,7 +223,7 @@ def manifests(text: str) -> Iterator[tuple[str, str, str]]:
     whole = json.loads(text)
     first = whole["files"][0]
     yield "spaces", text + " ", "was changed, or is not written as the harness writes it"
-    yield "a key twice", text.replace('"files"', '"files": [],\n "files"', 1), "a key stands twice in one object"
+    yield "a key twice", text.replace('"files"', '"files": [],\n "files"', 1), "a key occurs twice in one object"
     yield "another version", text.replace('"format_version": 1', '"format_version": 2'), "this harness reads 1"
 
     yield "a digit", text.replace('"size": ', '"size": 1', 1), "was changed, or is not written"

@@ -69,7 +69,7 @@ def test_a_run_with_changed_evidence_is_never_sealed_again(run: Path, name: str)
     with (run / name).open("a") as file:
         file.write("\n")
     before = (run / "manifest.json").read_bytes()
-    with pytest.raises(EvidenceError, match="only a run that is as it was recorded is written anew"):
+    with pytest.raises(EvidenceError, match="only a run that is as it was recorded can be rewritten"):
         judge_command.replace_recorded([run])
     assert any(name in warning for warning in render(run))
     assert (run / "manifest.json").read_bytes() == before
@@ -84,7 +84,9 @@ def test_evidence_that_changes_while_pages_are_written_is_not_sealed(
 
     before = (run / "manifest.json").read_bytes()
     monkeypatch.setattr("harness.api.session.write_reports", write_more)
-    with pytest.raises(EvidenceError, match="evidence is never rewritten; found other evidence than was sealed"):
+    with pytest.raises(
+        EvidenceError, match="evidence must not be rewritten; found evidence that differs from the sealed evidence"
+    ):
         judge_command.replace_recorded([run])
     assert (run / "manifest.json").read_bytes() == before
 
@@ -95,7 +97,9 @@ def test_a_manifest_whose_evidence_digest_differs_is_reported(run: Path, form: s
     directory = run if form == "folder" else Path("published")
     forged = read_manifest(directory)[0].model_copy(update={"seen": "0" * 64})
     write_manifest(directory, forged)
-    assert rejudged(directory).problems == [f"{directory.name}: manifest.json: is of other evidence than lies here"]
+    assert rejudged(directory).problems == [
+        f"{directory.name}: manifest.json: belongs to other evidence than this directory holds"
+    ]
 
 
 def test_an_unfinished_run_is_never_sealed(run: Path) -> None:
@@ -171,7 +175,7 @@ def test_a_published_run_without_a_manifest_is_sealed_next_to_its_archive(run: P
         (run / name).rename(folder / name if name != "junit.xml" else tmp_path / name)
     packed(run, folder / "run.tar.xz", "run")
     assert rejudged(folder).problems == [
-        "the run has no manifest.json; `harness judge --write` seals what is of before there were any"
+        "the run has no manifest.json; `harness judge --write` seals runs that were recorded before manifests existed"
     ]
     assert judge_command.replace_recorded([folder]) == 0
     assert rejudged(folder).problems == []
@@ -198,7 +202,7 @@ def test_every_expected_digest_needs_a_directory_and_each_directory_a_digest(run
     with pytest.raises(UsageError, match="--digest takes the SHA-256 of a manifest"):
         refuse_others([run], ["abc"])
     (run / "manifest.json").unlink()
-    with pytest.raises(EvidenceError, match="found no manifest to go by"):
+    with pytest.raises(EvidenceError, match="found no manifest"):
         refuse_others([run], ["0" * 64])
 
 
@@ -234,16 +238,16 @@ def invented_waiver(header: Any) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (claim_nothing, "it was narrowed to claim NO-SUCH, which no contract here has"),
+        (claim_nothing, "the run was narrowed to claim NO-SUCH, which none of these contracts has"),
         (lambda header: header["narrowed"].update(workloads=["x"]), "it was narrowed to workload x, which no contract"),
         (lambda header: header["narrowed"].update(workloads=["held"]), "SCRIPT-001 on violated is planned, and its"),
-        (other_gpu, f"the GPU is GPU-other, and run {VIOLATED} held GPU-own"),
-        (other_commit, f"the commit is {'2' * 40}, and run {VIOLATED} was executed at {'1' * 40}"),
-        (stray_run, "run more was planned, and no unit reads it"),
-        (lost_run, f"run {VIOLATED} is read by a unit, and was not planned"),
-        (lost_run, f"evidence/{VIOLATED} is of no run that was planned"),
-        (other_source, "`digests.source` is not `environment.source_digest`"),
-        (invented_waiver, "the waiver of SCRIPT-001 on violated stands in no file of waivers/ as it stands here"),
+        (other_gpu, f"the recorded GPU is GPU-other, but run {VIOLATED} used GPU-own"),
+        (other_commit, f"the recorded commit is {'2' * 40}, but run {VIOLATED} was executed at {'1' * 40}"),
+        (stray_run, "run more was planned, but no unit reads it"),
+        (lost_run, f"run {VIOLATED} is read by a unit, but was not planned"),
+        (lost_run, f"evidence/{VIOLATED} belongs to no planned run"),
+        (other_source, "`digests.source` differs from `environment.source_digest`"),
+        (invented_waiver, "the recorded waiver of SCRIPT-001 on violated is in no file of waivers/"),
     ],
 )
 def test_a_header_that_contradicts_the_evidence_keeps_the_gate_closed(
@@ -278,4 +282,4 @@ def test_an_edited_waiver_file_in_a_run_is_reported(run: Path) -> None:
         assert judged([run])[1].view.altered
     (run / "waivers" / "1.yaml").write_text("nothing of the kind")
     seal(run)
-    assert "1-run: run.json: the files in waivers/ are no waivers" in judged([run])[1].view.altered
+    assert "1-run: run.json: the files in waivers/ are not valid waiver files" in judged([run])[1].view.altered

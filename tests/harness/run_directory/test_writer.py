@@ -175,7 +175,7 @@ LEFT: dict[str, tuple[Callable[[Path], None], str]] = {
     "pipe": (pipe, "it left pipe: a pipe, a socket or a device"),
     "endless": (endless, "it left dump: 107374182400 bytes, more than 536870912"),
     "odd": (odd, "it left a\\nb: a name with a control character, a backslash or a colon"),
-    "gone": (gone, "it left .: no folder of its own"),
+    "gone": (gone, "it left .: its folder is missing"),
 }
 
 

@@ -182,7 +182,7 @@ def test_a_worker_that_rewrites_its_run_file_is_detected(tmp_path: Path) -> None
     run = stand_in_run("edits_its_records", name=layout.RUN, old='"seed": 0', new='"seed": 1')
     death = execute(run, directory)
     assert death is not None
-    assert death.detail == "the directory of the run had another run.json when its worker had ended"
+    assert death.detail == "the directory of the run had another run.json when its worker ended"
     assert read_run(directory)[0] == run
 
 
@@ -235,7 +235,7 @@ def test_no_command_starts_after_project_code(tmp_path: Path) -> None:
     for path, code in ((str(tmp_path), ExitCode.ERROR), (".", ExitCode.ERROR), ("", 0)):
         ended = begun(["schema"], tmp_path, path)
         assert ended.returncode == code, ended.stderr
-        assert ("no code of the project runs before contracts are read" in ended.stderr) == (code == ExitCode.ERROR)
+        assert ("no code of the project may run before contracts are read" in ended.stderr) == (code == ExitCode.ERROR)
         assert ("`.pth` file" in ended.stderr) == (code == ExitCode.ERROR)
 
 
