@@ -163,8 +163,10 @@ def plot(cells: list[Cell], model: str, path: Path) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True, help="folder of the results")
-    parser.add_argument("--tiny", action="store_true", help="tiny shapes: rehearses the run, measures nothing of use")
+    parser.add_argument("--out", type=Path, required=True, help="folder for the results")
+    parser.add_argument(
+        "--tiny", action="store_true", help="use tiny shapes, to rehearse the run; the figures are useless"
+    )
     arguments = parser.parse_args()
     model = "tiny" if arguments.tiny else "qwen2-1.5b"
     batch_sizes, seq_lens = ((1, 2), (16, 32)) if arguments.tiny else (BATCH_SIZES, SEQ_LENS)

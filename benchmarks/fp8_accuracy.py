@@ -140,7 +140,7 @@ def write_curves(found: Found, out: Path) -> None:
         for position, losses in enumerate(found.losses[arm].values()):
             label = arm if position == 0 else None
             axes.plot(losses, color=color, alpha=0.35, linewidth=0.8, label=label)
-    axes.set(xlabel="step", ylabel="loss, nats", title="Products in FP8 and in bfloat16, a line a seed")
+    axes.set(xlabel="step", ylabel="loss, nats", title="Products in FP8 and in bfloat16, one line per seed")
     axes.legend()
     figure.tight_layout()
     figure.savefig(out / "curves.svg", metadata={"Date": None})
@@ -148,7 +148,7 @@ def write_curves(found: Found, out: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True, help="folder of the results")
+    parser.add_argument("--out", type=Path, required=True, help="folder for the results")
     parser.add_argument("--model", choices=sorted(MODEL_PRESETS), default="qwen2-1.5b")
     parser.add_argument("--seq-len", type=int, default=512)
     parser.add_argument("--seeds", type=int, default=8)

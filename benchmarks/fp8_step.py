@@ -198,7 +198,7 @@ def errors(arms: dict[str, Arm], config: TrainConfig, seq_len: int) -> dict[str,
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True, help="folder of the results")
+    parser.add_argument("--out", type=Path, required=True, help="folder for the results")
     parser.add_argument("--model", choices=sorted(MODEL_PRESETS), default="qwen2-1.5b")
     parser.add_argument("--seq-lens", type=int, nargs="+", default=[2048, 512, 128])
     arguments = parser.parse_args()

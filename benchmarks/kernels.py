@@ -294,7 +294,7 @@ def measure(case: Case) -> tuple[float, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="", help="measure the cases whose name contains this")
+    parser.add_argument("--only", default="", help="measure only the cases whose name contains this text")
     only = parser.parse_args().only
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.manual_seed(0)

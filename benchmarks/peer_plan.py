@@ -37,7 +37,7 @@ class Shape:
         """Return the shape for a text such as `1x8192`. Raises ValueError for other texts."""
         found = re.fullmatch(r"([1-9]\d*)x([1-9]\d*)", text)
         if not found:
-            raise ValueError(f"{text!r} is no shape: write batch size x sequence length, such as 1x8192")
+            raise ValueError(f"{text!r} is not a shape: write batch size x sequence length, such as 1x8192")
         return cls(int(found[1]), int(found[2]))
 
     @property

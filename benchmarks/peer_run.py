@@ -175,7 +175,9 @@ def read_run(folder: Path) -> PeerRun | None:
     try:
         return PeerRun.of_details(json.loads(path.read_text()))
     except (KeyError, TypeError, ValueError) as error:
-        raise OtherRunError(f"{path} is of another version of this benchmark ({error}): give another folder") from error
+        raise OtherRunError(
+            f"{path} was written by another version of this benchmark ({error}): give another folder"
+        ) from error
 
 
 def check_joinable(before: PeerRun, model: str, batch_size: int, environment: Mapping[str, Any]) -> None:
@@ -183,12 +185,14 @@ def check_joinable(before: PeerRun, model: str, batch_size: int, environment: Ma
     here = {"model": model, "batch_size": batch_size, **environment}
     there = {"model": before.model, "batch_size": before.batch_size, **before.environment}
     differences = [
-        f"{name} was {there.get(name)!r} and is {here.get(name)!r}"
+        f"{name} was {there.get(name)!r} but is now {here.get(name)!r}"
         for name in sorted({*here, *there})
         if there.get(name) != here.get(name)
     ]
     if differences:
-        raise OtherRunError(f"the run in this folder cannot be gone on with: {'; '.join(differences)}")
+        raise OtherRunError(
+            f"the run in this folder cannot be continued, because it differs from this one: {'; '.join(differences)}"
+        )
 
 
 def joined(before: PeerRun | None, now: PeerRun) -> PeerRun:

@@ -164,7 +164,7 @@ def answers(requests: Iterable[str | None]) -> Iterator[dict[str, Any]]:
             case "finish" if arm is not None:
                 yield arm.finish()
             case unknown:
-                raise ValueError(f"request {unknown!r} is unknown, or comes before 'open'")
+                raise ValueError(f"request {unknown!r} is unknown, or was sent before 'open'")
 
 
 def main() -> None:

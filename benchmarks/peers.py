@@ -330,21 +330,23 @@ def write(run: PeerRun, out: Path) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True, help="folder of the results, or of a run to go on with")
-    parser.add_argument("--tiny", action="store_true", help="tiny shapes: rehearses the run, measures nothing of use")
+    parser.add_argument("--out", type=Path, required=True, help="folder for the results, or of a run to continue")
+    parser.add_argument(
+        "--tiny", action="store_true", help="use tiny shapes, to rehearse the run; the figures are useless"
+    )
     parser.add_argument("--seq-lens", type=int, nargs="*", help="default: 128 512 2048 4096; the batch is 4")
     parser.add_argument(
-        "--shapes", type=Shape.parse, nargs="+", default=[], metavar="BxS", help="more shapes, for our own arms"
+        "--shapes", type=Shape.parse, nargs="+", default=[], metavar="BxS", help="further shapes, only for our own arms"
     )
     choices = [*COSTS, FLOORS]
     parser.add_argument("--arms", nargs="+", choices=choices, default=choices, metavar="ARM", help=", ".join(choices))
-    parser.add_argument("--limit-s", type=float, default=520.0, help="start no sitting after so many seconds")
+    parser.add_argument("--limit-s", type=float, default=520.0, help="start no sitting after this number of seconds")
     arguments = parser.parse_args()
     model, batch_size, usual = ("tiny", 2, [16, 32]) if arguments.tiny else ("qwen2-1.5b", 4, [128, 512, 2048, 4096])
     seq_lens = usual if arguments.seq_lens is None else arguments.seq_lens
     shapes = {*(Shape(batch_size, seq_len) for seq_len in seq_lens), *arguments.shapes}
     if not shapes:
-        parser.error("no shape is asked for")
+        parser.error("no shape is requested: give at least one")
     asked = Asked(model, batch_size, sorted(shapes), frozenset(arguments.arms), arguments.limit_s)
     folder = Path(tempfile.mkdtemp(prefix="peers-"))
     try:

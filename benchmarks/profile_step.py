@@ -57,7 +57,7 @@ def record_spans(step: Callable[[int], object], first: int, device: torch.device
         if event.device_type.name == wanted and not getattr(event, "is_user_annotation", False)
     ]
     if not any(span.cost_us for span in spans):
-        raise RuntimeError("the profiler recorded no kernel: is CUPTI usable on this machine?")
+        raise RuntimeError("the profiler recorded no kernel: check that CUPTI can be used on this machine")
     return sorted(spans, key=lambda span: span.start_us)
 
 

@@ -87,8 +87,8 @@ def measure(pairs: int) -> Cost:
 def main() -> None:
     cost = measure(int(sys.argv[1]) if len(sys.argv) > 1 else 20)
     print(
-        f"a step takes {1000 * cost.step_s:.2f} ms; recorded {100 * cost.added:+.2f} % of it, of which calls of `step` "
-        f"{100 * cost.on_host:.2f} %"
+        f"a step takes {1000 * cost.step_s:.2f} ms; the recording adds {100 * cost.added:+.2f} % of it, of which calls "
+        f"of `step` take {100 * cost.on_host:.2f} %"
     )
 
 

@@ -51,7 +51,11 @@ class BetweenSteps:
         loaded, state = load_file(path), self.state()
         shapes = [{name: tensor.shape for name, tensor in tensors.items()} for tensors in (loaded, state)]
         if shapes[0] != shapes[1]:
-            found = ", ".join(sorted(loaded)) if loaded.keys() != state.keys() else "tensors of another shape"
+            found = (
+                ", ".join(sorted(loaded))
+                if loaded.keys() != state.keys()
+                else "tensors whose shapes differ from the step's"
+            )
             raise ReferenceImplError("checkpoint", f"{path.name} holds {found}", "resume the run that was saved")
         for name, tensor in state.items():
             tensor.copy_(loaded[name])

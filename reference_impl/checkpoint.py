@@ -77,7 +77,7 @@ class RandomWeights:
 def read_config(directory: Path) -> ModelConfig:
     """Return the shape that ``config.json`` declares. Raises `ReferenceImplError` if this trainer cannot run it."""
     path = directory / "config.json"
-    raw = read_json(path, "give a Hugging Face model directory")
+    raw = read_json(path, "give a directory with a Hugging Face model")
     try:
         return _config(path, raw)
     except (KeyError, ZeroDivisionError) as error:
@@ -150,7 +150,9 @@ class CheckpointWeights:
         for name in found.keys() - expected.keys():
             if name != HEAD and not name.endswith("rotary_emb.inv_freq"):
                 raise ReferenceImplError(
-                    str(self._file_of[name]), f"unexpected tensor {name}", "config.json describes another model"
+                    str(self._file_of[name]),
+                    f"unexpected tensor {name}",
+                    "the tensors do not fit config.json: fetch both from the same model",
                 )
 
     def tensor(self, name: str) -> Tensor:
@@ -170,14 +172,14 @@ def _weight_files(directory: Path) -> list[Path]:
         try:
             names = sorted({_plain_name(name) for name in content["weight_map"].values()})
         except (KeyError, TypeError, AttributeError) as error:
-            raise ReferenceImplError(str(index), f"is no shard index ({error})", "fetch it again") from error
+            raise ReferenceImplError(str(index), f"is not a valid shard index ({error})", "fetch it again") from error
         return [directory / name for name in names]
     return [directory / "model.safetensors"]
 
 
 def _plain_name(name: object) -> str:
     if not isinstance(name, str) or Path(name).name != name:
-        raise TypeError(f"{name!r:.60} is not the name of a file in it")
+        raise TypeError(f"{name!r:.60} is not the name of a file in the directory")
     return name
 
 
@@ -189,7 +191,7 @@ def _header(path: Path) -> dict[str, tuple[int, ...]]:
         with safe_open(path, framework="pt", device="cpu") as file:
             shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118 no iterator
     except (OSError, SafetensorError) as error:
-        raise ReferenceImplError(str(path), f"is no valid safetensors file ({error})", "fetch it again") from error
+        raise ReferenceImplError(str(path), f"is not a valid safetensors file ({error})", "fetch it again") from error
     return shapes
 
 

@@ -77,7 +77,7 @@ class ModelConfig:
             condition=self.head_dim % 2 == 0,
             argument="head_dim",
             found=self.head_dim,
-            remedy="must be even: rotary embedding rotates pairs",
+            remedy="must be even, because rotary embedding rotates pairs of elements",
         )
         for name in ("rope_theta", "rms_norm_eps"):
             value = getattr(self, name)

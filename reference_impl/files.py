@@ -17,7 +17,7 @@ def read_json(path: Path, remedy: str) -> dict[str, Any]:
     try:
         size = path.stat().st_size
         if not path.is_file() or size > JSON_LIMIT:
-            found = f"{size} bytes, more than {JSON_LIMIT}" if path.is_file() else "is no plain file"
+            found = f"{size} bytes, more than {JSON_LIMIT}" if path.is_file() else "is not a plain file"
             raise ReferenceImplError(str(path), found, remedy)
         content = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError) as error:
@@ -35,6 +35,6 @@ def read_all(files: list[Path]) -> bytes:
     for path in files:
         total += path.stat().st_size
         if total > TEXT_LIMIT:
-            found = f"{total} bytes or more up to {str(path)!r}, more than {TEXT_LIMIT}"
+            found = f"{total} bytes or more up to {str(path)!r}, but at most {TEXT_LIMIT} are allowed"
             raise ReferenceImplError("data", found, "pass a shorter text")
     return b"\n".join(path.read_bytes() for path in files)

@@ -50,7 +50,11 @@ class Fp8Model(Model):
         dtype: torch.dtype,
     ) -> None:
         if device.type == "cuda" and dtype != torch.bfloat16:
-            raise ReferenceImplError("precision", f"fp8 with {dtype} on CUDA", "row scales give bfloat16: choose it")
+            raise ReferenceImplError(
+                "precision",
+                f"fp8 with {dtype} on CUDA",
+                "choose bfloat16, because products with row scales return bfloat16",
+            )
         super().__init__(model_config, config, source, device, dtype)
         self.products = Fp8Products(dtype)
         self.blocks = [

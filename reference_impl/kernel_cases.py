@@ -63,17 +63,17 @@ class ReferenceKernelCases:
         known = (*OPERATIONS, *CLIP_OPERATIONS, GAIN_OPERATION, *STEP_OPERATIONS)
         unknown = [operation for operation in operations if operation not in known]
         if unknown:
-            raise ValueError(f"no operation {unknown[0]!r}; there are {', '.join(known)}")
+            raise ValueError(f"there is no operation {unknown[0]!r}; use one of {', '.join(known)}")
         if self.device.type == "cpu" and set(dtypes) - {"float32"} and self._config.gemm not in HALF_TYPES:
             raise NotAvailable("needs CUDA: interpreted kernels compute in float32 only")
         single = [operation for operation in operations if operation in FLOAT32_ALONE]
         if single and set(dtypes) != {"float32"}:
-            raise ValueError(f"{single[0]} is computed in float32 alone, not in {', '.join(dtypes)}")
+            raise ValueError(f"{single[0]} is computed only in float32, not in {', '.join(dtypes)}")
         half = [operation for operation in operations if operation in BFLOAT16_ALONE]
         if half and set(dtypes) != {"bfloat16"}:
-            raise ValueError(f"{half[0]} is computed in bfloat16 alone, not in {', '.join(dtypes)}")
+            raise ValueError(f"{half[0]} is computed only in bfloat16, not in {', '.join(dtypes)}")
         if half and not hopper():
-            raise NotAvailable(f"{half[0]} needs a GPU of capability 9.0: it is made of its instructions")
+            raise NotAvailable(f"{half[0]} needs a GPU of capability 9.0, because it uses instructions of that GPU")
         wanted = _TYPE_NAMES.get(self._config.gemm)
         if wanted is not None and set(dtypes) != {wanted}:
             raise ValueError(f"the path {self._config.gemm} keeps its weights in {wanted}, not in {', '.join(dtypes)}")

@@ -70,7 +70,9 @@ def interpret_kernels() -> None:
     if os.environ.get("TRITON_INTERPRET") == "1":
         return
     if "triton" in sys.modules:
-        raise RuntimeError("Triton was imported before it was told to interpret kernels; compare them in a new process")
+        raise RuntimeError(
+            "Triton was imported before it was set to interpret kernels; compare the kernels in a new process"
+        )
     os.environ["TRITON_INTERPRET"] = "1"
 
 

@@ -198,7 +198,7 @@ class Trainer:
     def backward_body(self) -> None:
         """Run the step's second half, from the static activations: backward, clip and optimizer."""
         if self.static.context is None:
-            raise RuntimeError("backward_body() needs the activations of forward_body(): call it first")
+            raise RuntimeError("backward_body() needs the activations of forward_body(): call forward_body() first")
         self.model.backward(self.static.context, self.static.shape, consume=False)
         self.update()
 

@@ -43,7 +43,9 @@ def _read(trainer: Trainer, source: dict[int, int]) -> None:
     accumulation.micro_batch = micro_batch  # type: ignore[method-assign]
 
 
-@fault(STEP, "the second micro-batch's forward and backward read the first one again", _apart(0, "loss"))
+@fault(
+    STEP, "the forward and backward pass of the second micro-batch read the first micro-batch again", _apart(0, "loss")
+)
 def repeated_micro_batch(trainer: Trainer) -> None:
     _read(trainer, {1: 0})
 
@@ -70,7 +72,7 @@ def dropped_micro_batch(trainer: Trainer) -> None:
     accumulation.add = add_but_the_last  # type: ignore[method-assign]
 
 
-@fault(STEP, "each micro-batch's gradients overwrite those before", _apart(0, "norms"))
+@fault(STEP, "each micro-batch's gradients overwrite those of the micro-batches before it", _apart(0, "norms"))
 def overwritten_gradients(trainer: Trainer) -> None:
     _accumulation(trainer).add = lambda number: None  # type: ignore[method-assign]  # noqa: ARG005
 
@@ -87,7 +89,9 @@ def kept_gradients(trainer: Trainer) -> None:
     accumulation.add = add  # type: ignore[method-assign]
 
 
-@fault(STEP, "gradients are summed where they are to be averaged; an active clip and Adam hide it", _apart(0, "norms"))
+@fault(
+    STEP, "gradients are summed but should be averaged; an active clip and Adam hide the difference", _apart(0, "norms")
+)
 def summed_micro_batches(trainer: Trainer) -> None:
     accumulation = _accumulation(trainer)
     add = accumulation.add
@@ -99,7 +103,7 @@ def summed_micro_batches(trainer: Trainer) -> None:
     accumulation.add = add_undivided  # type: ignore[method-assign]
 
 
-@fault(STEP, "each micro-batch's gradients are clipped, and not their mean alone", _apart(0, "norms"))
+@fault(STEP, "each micro-batch's gradients are clipped, instead of only their mean", _apart(0, "norms"))
 def clip_each_micro_batch(trainer: Trainer) -> None:
     accumulation = _accumulation(trainer)
     add, clip = accumulation.add, trainer.clip.apply_
@@ -130,7 +134,7 @@ def update_at_every_micro_batch(trainer: Trainer) -> None:
 
 @fault(
     STEP,
-    "the loader hands out one micro-batch twice in a step",
+    "the loader returns one micro-batch twice in a step",
     {"accumulation": Expectation("FAIL", "micro_batches_repeat", {"first_repeating_step": 0})},
     plant_in="both",
 )
@@ -158,7 +162,7 @@ def fewer_micro_batches(trainer: Trainer) -> None:
 
 @fault(
     STEP,
-    "the whole batch passes through the model at once, and is shown as micro-batches",
+    "the whole batch passes through the model at once, but is reported as micro-batches",
     {"accumulation": Expectation("FAIL", "vacuous_one_batch")},
 )
 def all_at_once(trainer: Trainer) -> None:

@@ -67,7 +67,7 @@ def adam_without_decay(table: KernelTable) -> None:
     table.adamw = lambda parameters, config: own(parameters, replace(config, weight_decay=0.0))
 
 
-@fault(KERNELS, "AdamW takes a step though a gradient's norm is not finite", _WRONG)
+@fault(KERNELS, "AdamW makes an update although a gradient's norm is not finite", _WRONG)
 def adam_takes_bad_step(table: KernelTable) -> None:
     own = table.adamw
 

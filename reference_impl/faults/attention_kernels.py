@@ -21,7 +21,7 @@ COARSE = 2.0**-17  # relative step of the rounding: 64 times the smallest relati
 _WRONG = {"kernel_match": Expectation("FAIL", "exceeds_tolerance")}
 
 
-@fault(KERNELS, "a query sees the key after its own, too", _WRONG)
+@fault(KERNELS, "a query also sees the key after its own", _WRONG)
 def attention_mask_off_by_one(table: KernelTable) -> None:
     def forward(
         qkv: Tensor, batch: int, seq_len: int, heads: int, kv_heads: int, head_dim: int
@@ -92,7 +92,7 @@ def attention_backward_without_delta(table: KernelTable) -> None:
     table.attention_backward = without_delta
 
 
-@fault(KERNELS, "attention's backward rotates dQ and dK further, not back", _WRONG)
+@fault(KERNELS, "attention's backward rotates dQ and dK forward again, instead of back", _WRONG)
 def rotation_backward_sign(table: KernelTable) -> None:
     backward = table.attention_backward
 
@@ -110,7 +110,7 @@ def rotation_backward_sign(table: KernelTable) -> None:
     table.attention_backward = further
 
 
-@fault(KERNELS, "the rotation turns the other way", _WRONG)
+@fault(KERNELS, "the rotation has the opposite direction", _WRONG)
 def rotation_sign(table: KernelTable) -> None:
     rotate_ = table.rope_add_rotate_
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @fault(
     BETWEEN,
-    "the schedule begins anew with the load: warm-up and cosine are those of the first steps",
+    "the load restarts the schedule: warm-up and cosine are those of the first steps",
     {"resume": Expectation("FAIL", "differs")},
 )
 def lost_schedule(between: BetweenSteps) -> None:
@@ -42,7 +42,7 @@ def lost_schedule(between: BetweenSteps) -> None:
 
 @fault(
     BETWEEN,
-    "the load makes Adam's moments anew: a step that was captured before goes on with the old ones",
+    "the load creates new tensors for Adam's moments, but a step that was captured before still uses the old tensors",
     {"resume": Expectation("FAIL", "differs")},
 )
 def orphaned_moments(between: BetweenSteps) -> None:
@@ -59,7 +59,7 @@ def orphaned_moments(between: BetweenSteps) -> None:
 
 @fault(
     BETWEEN,
-    "the evaluation replays the captured training step: each evaluated batch is trained on",
+    "the evaluation replays the captured training step, so the model trains on each evaluated batch",
     {"evaluation": Expectation("FAIL", "evaluation_changed_state", {"changed": "optimizer, parameters"})},
 )
 def replayed_training_step(between: BetweenSteps) -> None:
@@ -72,7 +72,7 @@ def replayed_training_step(between: BetweenSteps) -> None:
 
 @fault(
     BETWEEN,
-    "the evaluation reads its batch in the step's static buffers, over the batch that waits there for the next step",
+    "the evaluation writes its batch into the step's static buffers, over the batch that waits there for the next step",
     {"evaluation": Expectation("FAIL", "unequal_batches")},
 )
 def evaluated_in_static_buffers(between: BetweenSteps) -> None:

@@ -27,7 +27,7 @@ def _products(trainer: Trainer) -> Fp8Products:
     from reference_impl.fp8_model import Fp8Model
 
     if not isinstance(trainer.model, Fp8Model):
-        raise TypeError("this fault is one of a step in FP8")
+        raise TypeError("this fault needs a step in FP8")
     return trainer.model.products
 
 
@@ -47,12 +47,12 @@ def _uncounted(products: Fp8Products) -> None:
     products.serves = lambda x, intermediate: False  # type: ignore[method-assign]  # noqa: ARG005 - as the method's
 
 
-@fault(STEP, "no product runs in FP8, and nothing says so", _UNHEEDED)
+@fault(STEP, "no product runs in FP8, and no record states this", _UNHEEDED)
 def silent_fallback_from_fp8(trainer: Trainer) -> None:
     _uncounted(_products(trainer))
 
 
-@fault(STEP, "the last block's products run in the compute dtype, and nothing says so", _UNHEEDED)
+@fault(STEP, "the last block's products run in the compute dtype, and no record states this", _UNHEEDED)
 def one_block_not_in_fp8(trainer: Trainer) -> None:
     from reference_impl.fp8 import Fp8Products
     from reference_impl.fp8_block import Fp8Block
@@ -64,7 +64,7 @@ def one_block_not_in_fp8(trainer: Trainer) -> None:
         block.products = products
 
 
-@fault(STEP, "the setting for FP8 is not heeded", _UNHEEDED)
+@fault(STEP, "the setting for FP8 is ignored", _UNHEEDED)
 def unheeded_precision(trainer: Trainer) -> None:
     from dataclasses import replace
 
@@ -76,7 +76,9 @@ def fp8_scale_of_another_row(table: KernelTable) -> None:
     _with_scales(table, lambda scale: scale.roll(1))
 
 
-@fault(KERNELS, "scales are those of the last call: a quantization reads what an earlier one has found", _WRONG)
+@fault(
+    KERNELS, "scales are those of the last call: a quantization uses the scale that an earlier call computed", _WRONG
+)
 def fp8_stale_scale(table: KernelTable) -> None:
     earlier: dict[int, Tensor] = {}
 
@@ -88,7 +90,7 @@ def fp8_stale_scale(table: KernelTable) -> None:
     _with_scales(table, stale)
 
 
-@fault(KERNELS, "scales are the inverse of what they have to be", _WRONG)
+@fault(KERNELS, "scales are the inverse of the correct scales", _WRONG)
 def fp8_inverse_scale(table: KernelTable) -> None:
     _with_scales(table, lambda scale: scale.reciprocal())
 
@@ -111,7 +113,7 @@ def fp8_saturated_values(table: KernelTable) -> None:
     _with_scales(table, lambda scale: scale / SATURATING)
 
 
-@fault(KERNELS, "e5m2's two bits of fraction where e4m3's three are promised", _WRONG)
+@fault(KERNELS, "values have e5m2's two bits of fraction, although e4m3 with three bits is declared", _WRONG)
 def fp8_coarser_format(table: KernelTable) -> None:
     import torch
 
@@ -132,7 +134,7 @@ def fp8_loss_in_e4m3(table: KernelTable) -> None:
     table.fp8_loss = narrow
 
 
-@fault(KERNELS, "the transposed weight is the weight itself, in the other shape", _WRONG)
+@fault(KERNELS, "the transposed weight is the weight itself in the transposed shape", _WRONG)
 def fp8_weight_not_transposed(table: KernelTable) -> None:
     transposed = table.fp8_from_nf4_transposed
 

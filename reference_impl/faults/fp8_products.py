@@ -21,12 +21,12 @@ TOO_SMALL, TOO_LARGE = 2.0**-11, 2.0**12
 STAGE = 128  # number of elements of the summed dimension in one stage
 
 
-@fault(KERNELS, "a row's bound is a thousandth of what it has to be, so that large values saturate", _WRONG)
+@fault(KERNELS, "a row's bound is a thousandth of the correct bound, so that large values saturate", _WRONG)
 def fp8_bound_too_small(table: KernelTable) -> None:
     _with_limits(table, TOO_SMALL)
 
 
-@fault(KERNELS, "a row's bound is thousands of times what it has to be, so that small values vanish", _WRONG)
+@fault(KERNELS, "a row's bound is thousands of times the correct bound, so that small values vanish", _WRONG)
 def fp8_bound_too_large(table: KernelTable) -> None:
     _with_limits(table, TOO_LARGE)
 
@@ -92,7 +92,7 @@ def fp8_product_sums_in_fp16(table: KernelTable) -> None:
     table.fp8_up_swiglu = narrow
 
 
-@fault(KERNELS, "the epilogue of a product in FP8 takes gate for up and up for gate", _WRONG)
+@fault(KERNELS, "the epilogue of a product in FP8 swaps gate and up", _WRONG)
 def fp8_product_halves_exchanged(table: KernelTable) -> None:
     up, down = table.fp8_up_swiglu, table.fp8_down_swiglu_backward
 

@@ -125,7 +125,7 @@ def nan_gradient(trainer: Trainer) -> None:
 
 @fault(
     STEP,
-    "gradients alias a graph's static buffers: what is added to them there is counted twice from the second replay on",
+    "gradients alias a graph's static buffers, so gradients that are added there count twice from the second replay on",
     {
         # The clip undoes the doubling except for a rounding, which reaches the loss only a few steps later.
         "trajectory_match": Expectation("FAIL", "differs", {"final_parameters_equal": False}),

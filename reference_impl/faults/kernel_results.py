@@ -96,7 +96,7 @@ def coarse_results(table: KernelTable) -> None:
 
 @fault(
     KERNELS,
-    "the results of a step's kernels are wrong in the last three bits that bfloat16 has",
+    "the results of a step's kernels are wrong in the last three bits of bfloat16's precision",
     {"kernel_match": Expectation("FAIL", "exceeds_tolerance")},
 )
 def coarse_bfloat16_results(table: KernelTable) -> None:

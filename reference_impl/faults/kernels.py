@@ -52,7 +52,9 @@ def _in_tf32(product: Product) -> Product:
 
 
 @fault(
-    KERNELS, "the last rows of a product are not written where they fill no whole tile", _kernels("unwritten_elements")
+    KERNELS,
+    "the last rows of a product are not written if they do not fill a whole tile",
+    _kernels("unwritten_elements"),
 )
 def unwritten_tile(table: KernelTable) -> None:
     table.backward_a, table.backward_b = _whole_tiles(table.backward_a), _whole_tiles(table.backward_b)

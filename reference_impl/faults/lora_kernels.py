@@ -55,7 +55,7 @@ def lora_b_scaled_as_a(table: KernelTable) -> None:
     table.lora_gradients = scaled
 
 
-@fault(KERNELS, "the low-rank factors of q and of v change places in LoRA's gradients", _WRONG)
+@fault(KERNELS, "the low-rank factors of q and of v are swapped in LoRA's gradients", _WRONG)
 def lora_factors_exchanged(table: KernelTable) -> None:
     write = table.lora_gradients
 
@@ -66,7 +66,7 @@ def lora_factors_exchanged(table: KernelTable) -> None:
     table.lora_gradients = exchanged
 
 
-@fault(KERNELS, "the gradients of a block's two gains change places where they are reduced", _WRONG)
+@fault(KERNELS, "the gradients of a block's two gains are swapped when they are reduced", _WRONG)
 def lora_gains_exchanged(table: KernelTable) -> None:
     write = table.lora_gradients
 

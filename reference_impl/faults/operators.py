@@ -48,7 +48,7 @@ def _with_operators(trainer: Trainer, **changed: Callable[..., Any]) -> None:
         setattr(trainer, name, within(getattr(trainer, name)))
 
 
-@fault(STEP, "attention's scores are scaled by 1/d where they should be by 1/sqrt(d)", ALL_GRADIENTS)
+@fault(STEP, "attention's scores are scaled by 1/d instead of 1/sqrt(d)", ALL_GRADIENTS)
 def wrong_attention_scale(trainer: Trainer) -> None:
     from reference_impl import ops
 
@@ -93,7 +93,7 @@ def wrong_nf4_table(trainer: Trainer) -> None:
     _with_operators(trainer, nf4_dequantize=dequantize_wrong)
 
 
-@fault(STEP, "gate and up projection of SwiGLU have changed places", ALL_GRADIENTS)
+@fault(STEP, "gate and up projection of SwiGLU are swapped", ALL_GRADIENTS)
 def swapped_gate_and_up(trainer: Trainer) -> None:
     from reference_impl import ops
 
@@ -116,7 +116,9 @@ def swapped_gate_and_up(trainer: Trainer) -> None:
     )
 
 
-@fault(STEP, "the loss leaves out the last token of a batch, and still divides by all of them", ALL_GRADIENTS)
+@fault(
+    STEP, "the loss leaves out the last token of a batch, but still divides by the number of all tokens", ALL_GRADIENTS
+)
 def ignored_last_token(trainer: Trainer) -> None:
     from reference_impl import ops
     from reference_impl.kernels.cross_entropy.naive import IGNORED

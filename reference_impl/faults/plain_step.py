@@ -109,7 +109,7 @@ def constant_learning_rate(trainer: Trainer) -> None:
 
 @fault(
     STEP,
-    "both arms read another rotary base from the config than it has",
+    "both arms use another rotary base than the config's",
     {**single_steps("loss", 0), **errs("median_gradient_ratio")},
     plant_in="both",
 )

@@ -33,7 +33,7 @@ def _whole_stages(left: Tensor) -> Tensor:
     return cut
 
 
-@fault(KERNELS, "a product's epilogue takes gate for up and up for gate", _WRONG)
+@fault(KERNELS, "a product's epilogue swaps gate and up", _WRONG)
 def product_halves_exchanged(table: KernelTable) -> None:
     up, down = table.up_swiglu, table.down_swiglu_backward
 
@@ -48,7 +48,7 @@ def product_halves_exchanged(table: KernelTable) -> None:
     table.up_swiglu, table.down_swiglu_backward = up_exchanged, down_exchanged
 
 
-@fault(KERNELS, "a product forgets the residual that it is to be added to", _WRONG)
+@fault(KERNELS, "a product is not added to its residual", _WRONG)
 def product_without_residual(table: KernelTable) -> None:
     add = table.add_product
     table.add_product = lambda x, weight, residual: add(x, weight, residual * 0)

@@ -45,7 +45,7 @@ def _at(trainer: Trainer, step: int) -> Tensor:
 
 @fault(
     STEP,
-    "the last rank leaves the result of step 5's sum unused, and trains on its own gradients",
+    "the last rank does not use the result of step 5's sum, and trains on its own gradients",
     {"ranks_agree": Expectation("FAIL", "ranks_differ", {"first_differing_step": WRONG_STEP}), **SEEN_BY_FIRST},
 )
 def unused_sum(trainer: Trainer) -> None:
@@ -66,7 +66,7 @@ def unused_sum(trainer: Trainer) -> None:
 
 @fault(
     STEP,
-    "the last rank misses the update of step 5, and trains on with parameters that are a step old",
+    "the last rank misses the update of step 5, and continues with parameters that are one step old",
     {"ranks_agree": Expectation("FAIL", "ranks_differ", {"first_differing_step": WRONG_STEP}), **SEEN_BY_FIRST},
 )
 def missed_update(trainer: Trainer) -> None:
@@ -111,7 +111,7 @@ def stale_gradients(trainer: Trainer) -> None:
 
 @fault(
     STEP,
-    "each rank clips its own gradients, and the sum is taken of those",
+    "each rank clips its own gradients before the sum, instead of clipping the sum",
     {"ranks_match": Expectation("FAIL", "exceeds_tolerance"), **trajectory("differs", 1)},
 )
 def clip_before_sum(trainer: Trainer) -> None:
@@ -130,7 +130,7 @@ def clip_before_sum(trainer: Trainer) -> None:
 
 @fault(
     REPLAY,
-    "the graph ends before the sum over ranks: the host begins the sum after each replay, and the update with it",
+    "the graph ends before the sum over ranks: after each replay, the host starts the sum and the update",
     {"ranks_agree": Expectation("FAIL", "collectives_missing_in_graph")},
     needs="cuda",
 )
@@ -151,7 +151,7 @@ def sum_outside_graph(capturing: CapturingTrainer) -> None:
 
 @fault(
     REPLAY,
-    "beside each replay the host sums the loss over ranks, for the log",
+    "after each replay, the host also sums the loss over ranks, for the log",
     {"ranks_agree": Expectation("FAIL", "collectives_outside_graph")},
     needs="cuda",
 )

@@ -67,7 +67,7 @@ def fault(
     def register(change: Callable[[Changed], None]) -> Callable[[Changed], None]:
         name = change.__name__
         if name in FAULTS:
-            raise ValueError(f"two faults are named {name!r}, in {FAULTS[name].change.__module__} and here: rename one")
+            raise ValueError(f"rename one fault: two are named {name!r}, in {FAULTS[name].change.__module__} and here")
         FAULTS[name] = Fault(FaultDescription(name, summary, plant_in, breaks, needs), hook, change)
         return change
 

@@ -40,7 +40,7 @@ def lost_first_update(capturing: CapturingTrainer) -> None:
 
 @fault(
     REPLAY,
-    "an early return in mid-capture: the capture begins, and nothing ever ends it",
+    "an early return during the capture: the capture begins, and nothing ever ends it",
     {kind: Expectation("ERROR", "worker_exception") for kind in ("capture", "trajectory_match")},
 )
 def unended_capture(capturing: CapturingTrainer) -> None:
@@ -115,7 +115,7 @@ def repeated_capture(capturing: CapturingTrainer) -> None:
 
 @fault(
     REPLAY,
-    "a step takes a buffer that no measurement of its memory knows of",
+    "a step allocates a buffer that no measurement of its memory includes",
     {"C-PREWARM-001": Expectation("FAIL", "step_failed_when_full")},
     needs="cuda",
 )

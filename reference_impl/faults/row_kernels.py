@@ -46,7 +46,7 @@ def norm_without_addition(table: KernelTable) -> None:
     table.rms_norm_add_forward = lambda x, residual, gain, eps: add_forward(x, residual * 0, gain, eps)
 
 
-@fault(KERNELS, "a norm's backward leaves out the gradient that passes the norm by", _WRONG)
+@fault(KERNELS, "a norm's backward leaves out the gradient of the residual path next to the norm", _WRONG)
 def norm_backward_without_residual(table: KernelTable) -> None:
     backward = table.backward_to_partials
 
@@ -70,13 +70,13 @@ def norm_backward_other_row(table: KernelTable) -> None:
     table.backward_to_partials = other_row
 
 
-@fault(KERNELS, "SwiGLU's gate and up change places", _WRONG)
+@fault(KERNELS, "SwiGLU's gate and up are swapped", _WRONG)
 def swiglu_halves_exchanged(table: KernelTable) -> None:
     forward = table.swiglu_forward
     table.swiglu_forward = lambda gate_up: forward(gate_up.roll(gate_up.shape[1] // 2, dims=1))
 
 
-@fault(KERNELS, "SwiGLU's derivative is the sigmoid alone, without its own slope", _WRONG)
+@fault(KERNELS, "SwiGLU's derivative is only the sigmoid, without the term of its own slope", _WRONG)
 def swiglu_derivative(table: KernelTable) -> None:
     backward = table.swiglu_backward
 

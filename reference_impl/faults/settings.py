@@ -53,7 +53,7 @@ def seed_without_start(trainer: Trainer) -> None:
 
 @fault(
     STEP,
-    "LoRA adds something though its B is zero",
+    "LoRA adds something although its B is zero",
     {"FALSIFY-QT-002": Expectation("FAIL", "differs", {"trajectory_match.first_differing_step": 0})},
 )
 def stray_adapter(trainer: Trainer) -> None:
@@ -69,7 +69,7 @@ def stray_adapter(trainer: Trainer) -> None:
 
 @fault(
     STEP,
-    "LoRA is computed where it is switched off, too",
+    "LoRA is also computed where it is switched off",
     {"FALSIFY-QT-002": Expectation("FAIL", "losses_equal", {"runs_differ.losses_equal": 10})},
 )
 def unheeded_adapters(trainer: Trainer) -> None:
@@ -79,7 +79,7 @@ def unheeded_adapters(trainer: Trainer) -> None:
 
 @fault(
     STEP,
-    "the step computes in float32, whatever it was told",
+    "the step computes in float32, whatever the setting is",
     {claim: Expectation("FAIL", "vacuous_precision") for claim in ("F-FP16-001", "F-FP16-001-STEPS", "not_worse")},
 )
 def unheeded_dtype(trainer: Trainer) -> None:

@@ -78,7 +78,7 @@ def _broken_rules(given: TensorMap, aligned: bool, itemsize: int) -> Iterator[st
     if not all(1 <= size <= 256 for size in given.box) or row % 16:
         yield "give a box of 1 to 256 elements each way, with a row of whole 16 bytes"
     if given.swizzle not in _SWIZZLES or (given.swizzle and row > given.swizzle):
-        yield "give a swizzle of 0, 32, 64 or 128 bytes, and a box whose row is no longer"
+        yield "give a swizzle of 0, 32, 64 or 128 bytes, and a box whose row is no longer than the swizzle"
 
 
 def encoder(spec: KernelSpec, parameter: Parameter) -> Encoder:
@@ -124,6 +124,10 @@ def done(call: str, what: str, answer: tuple[Any, ...]) -> Any:
     """Return the results of a driver call without its status. Raises CudaSourceError if the status is an error."""
     result, *rest = answer
     if result:
-        remedy = "see it in the manual of CUDA's driver; within a capture, launch once before it, or prewarm"
+        remedy = (
+            "look up the error in the manual of CUDA's driver; to launch within a capture, launch the kernel "
+            "once "
+            "before it, or prewarm it"
+        )
         raise CudaSourceError(what, f"{call} succeeds", result.name, remedy)
     return rest[0] if rest else None

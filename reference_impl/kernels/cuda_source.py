@@ -113,8 +113,8 @@ class CudaFunction:
         Raises KernelArgumentError for parameters that the driver would refuse.
         """
         if sm != HOPPER:
-            rule = "kernels in CUDA C++ are for capability 9.0 alone"
-            raise CudaSourceError(spec.op, rule, f"sm_{sm}", "plan another kernel where `hopper()` is false")
+            rule = "kernels in CUDA C++ need capability 9.0"
+            raise CudaSourceError(spec.op, rule, f"sm_{sm}", "plan another kernel if `hopper()` is false")
         self._check(spec)
         label = f"{self.source.parent.name}/{self.source.name}"
         text, headers = nvrtc.read_source(self.source)
@@ -142,15 +142,15 @@ class CudaFunction:
     def _check_compiled(self, label: str, ptx: str) -> None:
         entries = read_module(ptx).entries
         if self.entry not in entries:
-            rule = f'the source has an entry extern "C" {self.entry}'
+            rule = f'the source must have an entry extern "C" {self.entry}'
             raise CudaSourceError(label, rule, ", ".join(entries) or "none", "correct the name")
         if _WAIT not in ptx:
-            rule = "a kernel waits for the one before it, which may still be running"
-            raise CudaSourceError(label, rule, f"no {_WAIT}", "call begin() of hopper.cuh before anything is read")
+            rule = "a kernel must wait for the kernel before it, which may still be running"
+            raise CudaSourceError(label, rule, f"no {_WAIT}", "call begin() of hopper.cuh before the first read")
         static = _STATIC_SHARED_MEMORY.search(ptx)
         if static is not None:
-            rule = "shared memory is dynamic, so that the spec says all of it"
-            raise CudaSourceError(label, rule, static[0].strip(), "make it a part of `extern __shared__`")
+            rule = "shared memory must be dynamic, so that the spec states its whole size"
+            raise CudaSourceError(label, rule, static[0].strip(), "make the array a part of `extern __shared__`")
 
     def load(self, compiled: CudaKernel) -> None:
         with _lock:
@@ -181,6 +181,6 @@ def _literal(op: str, name: str, value: Constant) -> str:
     if isinstance(value, float):
         rounded = ctypes.c_float(value).value
         if not math.isfinite(rounded):
-            raise KernelArgumentError(op, name, repr(value), "give a number that fp32 holds")
+            raise KernelArgumentError(op, name, repr(value), "give a number that float32 can represent")
         return f"({rounded.hex()}f)"
     return f"({int(value)})" if isinstance(value, int) else value

@@ -36,7 +36,7 @@ class NvrtcMissingError(CudaSourceError):
     def __init__(self, error: Exception) -> None:
         super().__init__(
             "libnvrtc",
-            "kernels in CUDA C++ are compiled by NVRTC, on machines without a GPU, too",
+            "kernels in CUDA C++ must be compiled by NVRTC, also on machines without a GPU",
             f"{type(error).__name__}: {error}",
             "pip install 'cuda-bindings>=12.9' 'nvidia-cuda-nvrtc>=13' (torch's CUDA builds bring both)",
         )
@@ -77,12 +77,12 @@ def read_source(path: Path) -> tuple[str, dict[str, str]]:
             name, file = match[1], (including.parent / match[1]).resolve()
             where = f"{including}:{code.count(chr(10), 0, match.start()) + 1}"
             if found.setdefault(name, file) != file:
-                rule = "a name that is included means one file"
+                rule = "an included name must mean exactly one file"
                 raise CudaSourceError(where, rule, f"{found[name]} and {file}", "rename one")
             if name in headers:
                 continue
             if not file.is_file():
-                rule = "what is included with quotes lies beside the file that includes it"
+                rule = "a file that is included with quotes must be next to the file that includes it"
                 raise CudaSourceError(where, rule, f"no {file}", "correct the name, or add the file")
             headers[name] = file.read_text(encoding="utf-8")
             waiting.append((file, headers[name]))

@@ -49,7 +49,7 @@ class _Rows:
 
 def _shapes(setting: Setting) -> Iterator[tuple[int, int, int]]:
     if not hopper() or setting.device.type != "cuda":
-        raise NotAvailable("needs a GPU of capability 9.0: these kernels are made of its instructions")
+        raise NotAvailable("needs a GPU of capability 9.0, because these kernels use its instructions")
     yield setting.tokens, setting.model.hidden_size, setting.model.intermediate_size
     yield from RAGGED
 

@@ -28,7 +28,7 @@ _LIBRARY = "torch's product, then torch's functions"
 
 def _shapes(setting: Setting, summed: int, width: int) -> Iterator[tuple[int, int, int]]:
     if not hopper() or setting.device.type != "cuda":
-        raise NotAvailable("needs a GPU of capability 9.0: these kernels are made of its instructions")
+        raise NotAvailable("needs a GPU of capability 9.0, because these kernels use its instructions")
     yield setting.tokens, summed, width
     yield from RAGGED
 

@@ -77,9 +77,7 @@ def declared(workload: Workload, arm: Arm, data: str | None, model_directory: st
 def _checked(given: dict[str, Any], known: dict[str, Any], where: str) -> dict[str, Any]:
     wrong = sorted(set(known) ^ set(given))
     if wrong:
-        raise ValueError(
-            f"the {where} of a transformers twin declares {', '.join(known)} and nothing else: see {wrong}"
-        )
+        raise ValueError(f"the {where} of a transformers twin must declare exactly {', '.join(known)}: see {wrong}")
     return {name: float(value) if known[name] is float else value for name, value in given.items()}
 
 
@@ -90,5 +88,7 @@ def _folder(named: str) -> Path:
         return Path(named)
     found = importlib.util.find_spec(package)
     if found is None or not found.submodule_search_locations:
-        raise ValueError(f"`checkpoint: {named}` names a folder of a package, and there is no package {package}")
+        raise ValueError(
+            f"`checkpoint: {named}` must name a folder of a package, but the package {package} does not exist"
+        )
     return Path(found.submodule_search_locations[0]) / path

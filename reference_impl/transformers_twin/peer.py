@@ -124,7 +124,9 @@ class PeerRun:
             with self._autocast():
                 output = self._model(input_ids=self._batch, labels=self._batch, use_cache=False)
             if output.logits.dtype != getattr(torch, self._told.dtype):
-                raise RuntimeError(f"a model of {self._told.dtype} computed {output.logits.dtype}")
+                raise RuntimeError(
+                    f"a model with data type {self._told.dtype} returned logits in {output.logits.dtype}"
+                )
             loss: Tensor = output.loss
             torch.autograd.backward(loss)
         norms = [

@@ -153,7 +153,7 @@ def test_a_worker_that_sends_no_message_is_abandoned(worker: WorkerProcess) -> N
 
 def test_measuring_before_opening_is_refused(workers: Workers) -> None:
     worker = workers.started()
-    with pytest.raises(WorkerFailedError, match="'measure' is unknown, or comes before 'open'"):
+    with pytest.raises(WorkerFailedError, match="'measure' is unknown, or was sent before 'open'"):
         worker.ask({"do": "measure"}, LIMIT_S)
 
 

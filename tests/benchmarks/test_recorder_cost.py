@@ -16,5 +16,7 @@ def test_both_loops_run_and_their_ratio_is_printed(
     recorder_cost.main()
     printed = capsys.readouterr().out
     assert re.fullmatch(
-        r"a step takes \d+\.\d\d ms; recorded [+-]\d+\.\d\d % of it, of which calls of `step` \d+\.\d\d %\n", printed
+        r"a step takes \d+\.\d\d ms; the recording adds [+-]\d+\.\d\d % of it, of which calls of `step` take \d+\.\d\d "
+        r"%\n",
+        printed,
     ), printed

@@ -256,7 +256,11 @@ def test_resuming_with_changed_contracts_is_refused(player: Player) -> None:
     interrupted(player, "held", "violated", at=2)
     path = Path("contracts/scripted-v1.yaml")
     path.write_text(path.read_text().replace("0.1", "0.2"))
-    with pytest.raises(EvidenceError, match=r"contract scripted-v1 with digest [0-9a-f]{12}, it was begun with"):
+    with pytest.raises(
+        EvidenceError,
+        match=r"contract scripted-v1 with digest [0-9a-f]{12}, but the run was started "
+        r"with",
+    ):
         resumed()
 
 
@@ -294,7 +298,7 @@ def test_resuming_with_changed_data_is_refused(player: Player) -> None:
 MACHINES: dict[str, tuple[str, object, str]] = {
     "processor": ("devices.environment.cpu_model", "another", "another machine: cpu"),
     "memory": ("devices.environment.host_memory_gib", 1.0, "another machine: host_memory_gib"),
-    "commit": ("devices.environment.git_commit", "abc", "the commit abc, it was begun at"),
+    "commit": ("devices.environment.git_commit", "abc", "the commit abc, but the run was started at"),
     "sources": ("devices.environment.source_digest", "0" * 64, "other sources"),
     "packages": (
         "evidence.sources.package_digests",
@@ -334,7 +338,7 @@ def test_resuming_a_complete_or_foreign_directory_is_refused(player: Player) -> 
     refused.append((Path("harness-reports/whole"), "found a complete run directory; read it with `harness judge`"))
     refused.append((Path("contracts"), "found no run directory"))
     (DIRECTORY / "journal.json").unlink()
-    refused.append((DIRECTORY, "nothing says which of its runs came to their end"))
+    refused.append((DIRECTORY, "nothing shows which of its runs had ended"))
     for directory, found in refused:
         with pytest.raises(UsageError, match="only an interrupted run directory can be resumed") as error:
             resumed(resume=directory)
@@ -357,7 +361,7 @@ def test_a_run_name_in_use_by_a_running_process_is_refused_before_any_run(player
     under_way = Path("harness-reports/same[1].incomplete-at-random")
     under_way.mkdir(parents=True)
     options = session.VerifyOptions(name="same[1]")
-    with alone_in(under_way), pytest.raises(UsageError, match=r"same\[1\]: .* another process that makes it, in "):
+    with alone_in(under_way), pytest.raises(UsageError, match=r"same\[1\]: .* another process that is writing it, in "):
         session.verify(CONTRACTS, options)
     assert player.executed == []
     assert list(under_way.parent.iterdir()) == [under_way]

@@ -26,7 +26,7 @@ def test_the_missing_folder_of_a_written_file_is_created(tmp_path: Path) -> None
 def test_a_path_that_cannot_be_written_is_a_usage_error_with_its_reason(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("kept")
     for path in (tmp_path / "file" / "page.html", tmp_path):
-        with pytest.raises(UsageError, match="what a command writes can be written") as refused:
+        with pytest.raises(UsageError, match="the named path must be writable") as refused:
             write_named(path, "text")
         assert (refused.value.where, refused.value.exit_code) == (str(path), ExitCode.USAGE)
     assert (tmp_path / "file").read_text() == "kept"
@@ -68,7 +68,7 @@ def test_files_are_written_together_or_not_at_all(broken: Callable[[Path], None]
     broken(tmp_path)
     before = tree(tmp_path)
     texts = {tmp_path / name: "new" for name in ("adapter.py", "contracts/a.yaml", "contracts-long/b.yaml")}
-    with pytest.raises(UsageError, match="what a command writes can be written"):
+    with pytest.raises(UsageError, match="the named path must be writable"):
         write_together(texts)
     assert tree(tmp_path) == before
 

@@ -73,7 +73,7 @@ def test_commands_refuse_to_write_into_a_sealed_run(within: str, words: Sequence
     before = {path: path.read_bytes() for path in runs.rglob("*") if path.is_file()}
     with contextlib.chdir(within):
         code, said = called(*words)
-    assert (code, "nothing is written into a run that is there" in said) == (ExitCode.USAGE, True), said
+    assert (code, "nothing may be written into an existing run" in said) == (ExitCode.USAGE, True), said
     assert {path: path.read_bytes() for path in runs.rglob("*") if path.is_file()} == before
     assert [rejudged(Path(run)).problems for run in (RUN, PUB)] == [[], []]
 
@@ -97,7 +97,7 @@ def test_writing_into_a_run_through_a_link_is_refused(runs: Path) -> None:
     Path("linked").symlink_to("runs/run/evidence")
     (runs / "page.html").symlink_to("runs/run/report.html")
     for path in (Path("linked/page.html"), Path("page.html"), Path("linked/../page.html")):
-        with pytest.raises(UsageError, match="nothing is written into a run that is there"):
+        with pytest.raises(UsageError, match="nothing may be written into an existing run"):
             refuse_within_run(path)
     refuse_within_run(Path("runs/page.html"))
     refuse_within_run(Path("contracts/page.html"))

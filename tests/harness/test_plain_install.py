@@ -21,7 +21,7 @@ from harness.platform.paths import command_for
 ROOT = Path(__file__).parents[2]
 PROGRAM = ROOT / "tests" / "support" / "plain_install.py"
 PUBLISHED = ROOT / "reports" / "2026-11-22-h200-throughput-tiny"
-REMEDY = f"`{command_for('run')}` adds what runs need"
+REMEDY = f"`{command_for('run')}` installs everything that runs need"
 SHARED = ("arms", "hundred-steps", "ten-steps", "transformers")
 
 

@@ -431,7 +431,8 @@ def test_a_collection_error_fails_pytest_though_all_units_passed(pytester: pytes
 
 @pytest.mark.parametrize("claim", ["SCRIPT-001", "OTHER-001"])
 @pytest.mark.parametrize(
-    ("identity", "said"), [("scripted-v1", "'scripted-v1' again; *"), ("Scripted-v1", "'Scripted-v1'; *in case only*")]
+    ("identity", "said"),
+    [("scripted-v1", "'scripted-v1' again; *"), ("Scripted-v1", "'Scripted-v1'; *upper and lower case*")],
 )
 def test_two_contracts_of_one_id_are_refused(
     identity: str, said: str, claim: str, pytester: pytest.Pytester, project: Write

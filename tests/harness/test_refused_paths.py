@@ -86,7 +86,7 @@ def test_init_writes_no_file_when_one_cannot_be_written(folder: Path, monkeypatc
     ("number", "remedy"),
     [
         (errno.EACCES, "make it readable"),
-        (errno.EROFS, "copy it to where files can be written"),
+        (errno.EROFS, "copy the folder to a place that is writable"),
         (errno.ENOSPC, "make room"),
         (errno.EIO, "see to that"),
     ],
@@ -96,13 +96,13 @@ def test_an_operating_system_error_with_a_path_is_printed_in_one_line_with_a_rem
 ) -> None:
     def refused(*_: object) -> None:
         error = OSError(number, os.strerror(number), "runs/run/verdicts.json")
-        error.add_note("kept what there is")
+        error.add_note("kept the evidence so far")
         raise error
 
     monkeypatch.setattr("harness.cli.judge.write_verdicts", refused)
     code, said = called("judge", "runs/run", "--write")
     first, *others = said.splitlines()
-    assert (code, others) == (ExitCode.ERROR, ["kept what there is"])
+    assert (code, others) == (ExitCode.ERROR, ["kept the evidence so far"])
     assert first.startswith("error: runs/run/verdicts.json: ")
     assert f"found {os.strerror(number)}; {remedy}" in first
 

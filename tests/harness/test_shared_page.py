@@ -219,7 +219,7 @@ def test_a_unit_under_two_versions_of_a_contract_is_shown_twice(shards: Shards) 
             "full: --out must not overwrite anything; found a folder that holds kept.txt; name a folder that is new",
         ),
         ("file", "file: --out takes a folder; found a file"),
-        ("harness-reports/a/gate", "harness-reports/a/gate: nothing is written into a run that is there"),
+        ("harness-reports/a/gate", "harness-reports/a/gate: nothing may be written into an existing run"),
     ],
     ids=["a full folder", "a file", "inside a run"],
 )

@@ -179,7 +179,7 @@ def test_a_config_that_is_not_a_json_object_is_refused(tmp_path: Path, text: str
 
 def test_a_checkpoint_directory_without_config_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
-        ReferenceImplError, match=r"config.json: cannot be read .*; give a Hugging Face model directory"
+        ReferenceImplError, match=r"config.json: cannot be read .*; give a directory with a Hugging Face model"
     ):
         read_config(tmp_path)
 

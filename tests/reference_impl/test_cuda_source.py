@@ -175,22 +175,25 @@ SOURCE_ERRORS: dict[str, tuple[str, type[CudaSourceError], str]] = {
     "one name of two files": (
         storing("1", before='#include "folder/outer.cuh"\n#include "inner.cuh"'),
         CudaSourceError,
-        r"a name that is included means one file; found .*inner\.cuh and .*inner\.cuh; rename one",
+        r"an included name must mean exactly one file; found .*inner\.cuh and .*inner\.cuh; rename one",
     ),
     "no entry": (
         storing("1").replace("kernel(", "other("),
         CudaSourceError,
-        r'the source has an entry extern "C" kernel; found other; correct the name',
+        r'the source must have an entry extern "C" kernel; found other; correct the name',
     ),
     "no wait": (
         storing("1").replace(WAIT, ""),
         CudaSourceError,
-        r"a kernel waits for the one before it, .*; found no griddepcontrol\.wait; call begin\(\) of hopper\.cuh",
+        (
+            r"a kernel must wait for the kernel before it, .*; found no griddepcontrol\.wait; call begin\(\) of "
+            r"hopper\.cuh"
+        ),
     ),
     "static shared memory": (
         storing("(part[threadIdx.x] = 1, __syncthreads(), part[0])", before="__shared__ float part[37];"),
         CudaSourceError,
-        r"shared memory is dynamic, .*; found \.shared .*part\[148\];; make it a part of",
+        r"shared memory must be dynamic, .*; found \.shared .*part\[148\];; make the array a part of",
     ),
 }
 

@@ -110,7 +110,9 @@ def test_a_process_that_has_already_imported_triton_refuses_to_interpret_kernels
 
 def test_incomparable_kernel_cases_are_refused(answers: Answers) -> None:
     answer = answers["refuse"]
-    assert str(answer["operation"]).startswith("ValueError: no operation 'gemm.forward'; there are gemm.backward_a,")
+    assert str(answer["operation"]).startswith(
+        "ValueError: there is no operation 'gemm.forward'; use one of gemm.backward_a,"
+    )
     assert answer["bf16"] == "NotAvailable: needs CUDA: interpreted kernels compute in float32 only"
     assert answer["path"] == "ValueError: the path fp16 keeps its weights in float16, not in float32"
 

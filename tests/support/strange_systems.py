@@ -112,7 +112,7 @@ STRANGE = {
     "a_key": _field("workload_options", "{1: str}", "a key of workload_options: a int, not a str"),
     "a_string": _field("models", "'tiny'", "models: a str, not a tuple or list"),
     "a_list": _field("capabilities", "['inputs']", "capabilities: a list, not a frozenset"),
-    "a_book": _field("summary", "'x' * 10_001", "summary: 10001 characters, more than 10000"),
+    "a_book": _field("summary", "'x' * 10_001", "summary: 10001 characters, but at most 10000 are allowed"),
     "surrogate": _field("name", "'\\udcff'", "name: a text that is not Unicode"),
     "endless": _field("models", "range(10**9)", "models: more than 10000 entries"),
     "a_fault": _field("faults", "{'a': 'b'}", "faults.a: a str, not a FaultDescription"),

@@ -57,10 +57,10 @@ def test_guard_room_measurements_use_the_default_text() -> None:
 @pytest.mark.parametrize(
     ("room", "problem"),
     [
-        (Room(Guard("c", "C", "w", EFFECT, 0.1, 4, ("k",)), 0.0347, 10, 0.002), "demands more than 0.5"),
-        (Room(Guard("c", "C", "w", EFFECT, 0.1, 4, ("k",)), 0.3, 10, 0.12), "lets a training pass that learns"),
+        (Room(Guard("c", "C", "w", EFFECT, 0.1, 4, ("k",)), 0.0347, 10, 0.002), "requires more than 0.5"),
+        (Room(Guard("c", "C", "w", EFFECT, 0.1, 4, ("k",)), 0.3, 10, 0.12), "accepts a training that learns"),
         (Room(Guard("c", "C", "w", EFFECT, 0.1, 4, ("k",))), "was not measured"),
-        (Room(Guard("c", "C", "w", guard_room.CLIP, 12, None, ("k",)), 12, 10), "demands more than 0.9"),
+        (Room(Guard("c", "C", "w", guard_room.CLIP, 12, None, ("k",)), 12, 10), "requires more than 0.9"),
     ],
 )
 def test_a_guard_without_room_is_reported(room: Room, problem: str) -> None:

@@ -77,7 +77,7 @@ def test_a_published_directory_without_verdicts_is_refused(reports: Path) -> Non
 
 
 ARCHIVES = sorted(index_reports.REPORTS.rglob("run.tar.xz"), key=lambda path: path.stat().st_size)
-REFUSED = re.escape("a published run has a readable run.json")
+REFUSED = re.escape("a published run must have a readable run.json")
 
 
 @pytest.mark.parametrize("archive", ARCHIVES[:3], ids=lambda path: path.parent.name)

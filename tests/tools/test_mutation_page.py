@@ -89,12 +89,12 @@ def test_a_survivor_without_explanation_is_refused() -> None:
 
 
 def test_an_explanation_without_survivor_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"no survivor of idle\.share reads: a >= b"):
+    with pytest.raises(ValueError, match=r"no surviving mutant of idle\.share reads: a >= b"):
         mutation_page.tables(result(alive=[ENDLESS]), EXPLAINED)
 
 
 def test_a_mutation_run_that_did_not_finish_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"idle\.share has mutants that are not checked"):
+    with pytest.raises(ValueError, match=r"idle\.share has mutants with the status not checked"):
         mutation_page.counts({"functions": {"idle.share": {"killed": 5, "not checked": 1}}})
 
 

@@ -50,5 +50,5 @@ def test_a_gate_opened_by_an_unfinished_run_is_reported(whole: tuple[dict[str, f
     [directory] = command.directories()
     assert random_kills.accepted(directory, whole[1], drilled=False) == []
     assert random_kills.accepted(directory, b"other verdicts", drilled=False) == [
-        "the gate opens on run, which did not finish"
+        "the gate is open for run, whose run did not finish"
     ]

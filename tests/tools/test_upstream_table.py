@@ -87,7 +87,7 @@ def test_a_claim_without_a_row_is_an_error(decisions: Decisions, excerpts: Path)
 
 def test_a_file_without_a_decision_is_an_error(decisions: Decisions, excerpts: Path) -> None:
     (excerpts / "new-v1.yaml").write_text("invariants: [It holds]\n")
-    with pytest.raises(ContractError, match=r"^new-v1\.yaml: every upstream file is decided or out of scope"):
+    with pytest.raises(ContractError, match=r"^new-v1\.yaml: every upstream file must be decided or out of scope"):
         joined(decisions, excerpts)
 
 

@@ -79,7 +79,7 @@ def main() -> int:
         print("\n".join(" ".join([name, *(f"{each}=" for each in block.expressions)]) for name, block in known.items()))
         return 0
     if given.block not in known:
-        parser.error(f"no block {given.block}; {given.workflow} has: {', '.join(known)}")
+        parser.error(f"there is no block {given.block}; {given.workflow} has: {', '.join(known)}")
     try:
         return known[given.block].run(Path.cwd(), dict(value.split("=", 1) for value in given.values)).returncode
     except ValueError as error:

@@ -87,7 +87,7 @@ def header_of(path: Path) -> Header:
                     return Header.model_validate_json(file.read())
     except (OSError, EOFError, lzma.LZMAError, tarfile.TarError, ValidationError) as error:
         got = f"{type(error).__name__}: {str(error)[:200]}"
-    raise EvidenceError(f"a published run has a readable {layout.HEADER}", where=str(archive), got=got)
+    raise EvidenceError(f"a published run must have a readable {layout.HEADER}", where=str(archive), got=got)
 
 
 def drills(reports: Path) -> list[DrillRecord]:

@@ -27,7 +27,7 @@ def counts(result: Mapping[str, Any]) -> dict[str, Counter[str]]:
     modules: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for function, numbers in result["functions"].items():
         if strange := set(numbers) - set(STATUSES):
-            raise ValueError(f"{function} has mutants that are {', '.join(sorted(strange))}; run them again")
+            raise ValueError(f"{function} has mutants with the status {', '.join(sorted(strange))}; run them again")
         modules[function.partition(".")[0]].update(numbers)
     return dict(sorted(modules.items()))
 
@@ -70,7 +70,7 @@ def survivors(alive: Iterable[Mapping[str, str]], explained: Sequence[Mapping[st
         for function, mutated in group["survivors"].items():
             for becomes in mutated:
                 if (function, becomes) not in left:
-                    raise ValueError(f"no survivor of {function} reads: {becomes}")
+                    raise ValueError(f"no surviving mutant of {function} reads: {becomes}")
                 lines += [f"- `{short(each)}`: `{each['was']}` → `{becomes}`" for each in left.pop((function, becomes))]
     if left:
         raise ValueError(f"not explained: {', '.join(each['mutant'] for same in left.values() for each in same)}")

@@ -110,7 +110,7 @@ def joined(decisions: Decisions, excerpts: Path = EXCERPTS) -> dict[str, list[Ro
     """Return the rows of each file; each item is in exactly one row. Raises ContractError for an item without a row."""
     files = {path.relative_to(excerpts).as_posix(): path for path in files_of_folder(excerpts).contracts}
     for name in sorted(files.keys() ^ decisions.files.keys()):
-        rule = "every upstream file is decided or out of scope" if name in files else "no such upstream file"
+        rule = "every upstream file must be decided or out of scope" if name in files else "no such upstream file"
         raise ContractError(rule, where=name, remedy=f"look at {DECISIONS.name}")
     return {name: _rows(name, read_upstream(files[name]).items, decisions) for name in decisions.files}
 
@@ -124,7 +124,7 @@ def _rows(file: str, items: list[Item], decisions: Decisions) -> list[Row]:
     for decision in decided.decisions:
         for pattern in decision.items:
             if not any(fnmatchcase(item.id, pattern) for item in left):
-                raise ContractError("a pattern names an item that no other one does", where=file, got=pattern)
+                raise ContractError("a pattern must name an item that no other pattern names", where=file, got=pattern)
         named = [item for item in left if any(fnmatchcase(item.id, pattern) for pattern in decision.items)]
         left = [item for item in left if item not in named]
         rows.append(Row(named, decision, decision.why or ""))
@@ -135,5 +135,5 @@ def _rows(file: str, items: list[Item], decisions: Decisions) -> list[Row]:
             rows.append(Row(named, None, supporting.why))
     if left:
         names = ", ".join(item.id for item in left)
-        raise ContractError("every claim of upstream's about training on a GPU has a row", where=file, got=names)
+        raise ContractError("every upstream claim about training on a GPU must have a row", where=file, got=names)
     return rows

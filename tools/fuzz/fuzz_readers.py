@@ -106,10 +106,12 @@ def keep(name: str, case: bytes) -> Path:
 def main(words: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", choices=[*NAMES, []], metavar="TARGET", help=", ".join(NAMES))
-    parser.add_argument("--inputs", type=int, help="of each target; by default a million contracts, else 100,000")
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="for all targets together")
-    parser.add_argument("--seed", type=int, default=int(time.time()), help="by default the time; it is printed")
-    parser.add_argument("--jobs", type=int, default=1, help="processes side by side")
+    parser.add_argument(
+        "--inputs", type=int, help="inputs of each target; default: a million for contracts, else 100,000"
+    )
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="seconds for all targets together")
+    parser.add_argument("--seed", type=int, default=int(time.time()), help="seed; default: the time, which is printed")
+    parser.add_argument("--jobs", type=int, default=1, help="number of parallel processes")
     chosen = parser.parse_args(words)
     memory = Path("/dev/shm")  # noqa: S108 - a folder of its own in it; a disk would be worn for nothing
     with tempfile.TemporaryDirectory(prefix="fuzz-", dir=memory if memory.is_dir() else None) as scratch:
@@ -131,7 +133,7 @@ def _fuzz_all(chosen: argparse.Namespace, jobs: list[dict[str, Target]]) -> int:
         for line in (done.broken or "").splitlines():
             broke += 1
             print(f"{name:12} BROKEN: {line}", flush=True)
-    print(f"{total:,} inputs of {len(names)} readers, {broke} found something", flush=True)
+    print(f"{total:,} inputs of {len(names)} readers, {broke} readers failed", flush=True)
     return 1 if broke else 0
 
 

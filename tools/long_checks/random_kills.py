@@ -115,7 +115,7 @@ def unkilled(name: str) -> tuple[dict[str, float], bytes]:
             last = now
             time.sleep(PASS_S)
         if command.process.returncode != 0:
-            raise RuntimeError(f"{name} exits with {command.process.returncode} unkilled")
+            raise RuntimeError(f"{name} exits with {command.process.returncode} although it was not killed")
         [directory] = command.directories()
         return dict(seconds), (directory / layout.VERDICTS).read_bytes()
 
@@ -175,7 +175,7 @@ def accepted(directory: Path, expected: bytes, *, drilled: bool) -> list[str]:
     records = [path.read_text().splitlines()[-1] for path in directory.glob("evidence/**/records.jsonl")]
     sealed = (directory / layout.MANIFEST).exists() and (directory / layout.VERDICTS).read_bytes() == expected
     whole = sealed and bool(records) and all('"record":"complete"' in record for record in records)
-    return [] if whole else [f"the gate opens on {directory.name}, which did not finish"]
+    return [] if whole else [f"the gate is open for {directory.name}, whose run did not finish"]
 
 
 def main() -> int:

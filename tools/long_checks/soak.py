@@ -73,7 +73,9 @@ def main() -> int:
             expected = expected or verdicts
             counts.append(left(mark, Path(folder)))
             seen = counts[-1].problems(counts[min(1, number - 1)])
-            seen += [f"exit code {code}"] * (code != 0) + ["other verdicts than the first"] * (verdicts != expected)
+            seen += [f"exit code {code}"] * (code != 0) + ["the verdicts differ from the first ones"] * (
+                verdicts != expected
+            )
             problems += [f"time {number}: {text}" for text in seen]
     print(*problems, sep="\n")
     first, last = counts[0], counts[-1]

@@ -73,13 +73,13 @@ README = Circumstance({**_ALL, "PYTHONUTF8": None, "PYTHONCOERCECLOCALE": None},
 CIRCUMSTANCES = {
     "an ordinary machine": Circumstance(),
     "a user without a name": Circumstance(other_user=True),
-    "a home that takes no file": Circumstance(_CLOSED_HOME, other_user=True),
+    "a home directory that is not writable": Circumstance(_CLOSED_HOME, other_user=True),
     "no home": Circumstance({"HOME": None}, other_user=True),
     "no compiler": Circumstance({"PATH": f"{{work}}/{WITHOUT_COMPILERS}"}),
     "no network": Circumstance(offline=True),
     "LANG=C, and no UTF-8 mode": Circumstance(_PLAIN_LOCALE),
-    "TMPDIR that is not there": Circumstance({"TMPDIR": "{work}/nowhere"}),
-    "TMPDIR that takes no file": Circumstance({"TMPDIR": f"{{work}}/{CLOSED}"}, other_user=True),
+    "a TMPDIR that does not exist": Circumstance({"TMPDIR": "{work}/nowhere"}),
+    "a TMPDIR that is not writable": Circumstance({"TMPDIR": f"{{work}}/{CLOSED}"}, other_user=True),
     "all at once": Circumstance(_ALL, other_user=True, offline=True),
 }
 INSTALLATION = Circumstance(_CLOSED_HOME, other_user=True)
@@ -164,9 +164,11 @@ def installed(source: Path, work: Path, python: str) -> Path:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "--python", default=getattr(sys, "_base_executable", sys.executable), help="that is installed for"
+        "--python",
+        default=getattr(sys, "_base_executable", sys.executable),
+        help="a folder into which the harness is installed",
     )
-    parser.add_argument("--installed", type=Path, help="a virtual environment that has the harness already")
+    parser.add_argument("--installed", type=Path, help="a virtual environment that already has the harness")
     parser.add_argument("--quick", action="store_true", help="without `make verify`, `make test` and `make test-slow`")
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="strange-") as name:
@@ -178,7 +180,7 @@ def main() -> int:
         tried = [name for name, circumstance in CIRCUMSTANCES.items() if circumstance.can_be_made()]
         for circumstance in CIRCUMSTANCES:
             if circumstance not in tried:
-                print(f"{circumstance}: not tried, since this machine does not let it be made", flush=True)
+                print(f"{circumstance}: not tried, because this machine does not allow it", flush=True)
                 continue
             found = wrong_of_own_claim(circumstance, [str(environment / "bin" / "harness")], work)
             wrong += bool(found)
@@ -187,7 +189,10 @@ def main() -> int:
         for target in targets:
             code, printed = run(README, ["make", target], source, work)
             wrong += bool(code)
-            print(f"make {target}, all at once but for the encoding: {code}\n{printed if code else ''}", flush=True)
+            print(
+                f"make {target}, with all circumstances except the encoding: {code}\n{printed if code else ''}",
+                flush=True,
+            )
         (work / CLOSED).chmod(0o755)
     version = subprocess.run([chosen.python, "-V"], capture_output=True, text=True, check=True).stdout.strip()
     counted = f"{len(tried)} of {len(CIRCUMSTANCES)} circumstances"

@@ -41,7 +41,8 @@ def differences(name: str, found: Found) -> list[str]:
     machine = "h200" if torch.cuda.is_available() else "cpu"
     expected = {(each.claim, each.workload): (each.status.value, each.reason) for each in verdicts(name, machine)}
     return [
-        f"{claim} on {workload}: {' '.join(found[claim, workload])}, published {' '.join(expected[claim, workload])}"
+        f"{claim} on {workload}: {' '.join(found[claim, workload])}, but published as "
+        f"{' '.join(expected[claim, workload])}"
         for claim, workload in sorted(set(expected) & set(found))
         if found[claim, workload] != expected[claim, workload]
     ]
@@ -49,7 +50,7 @@ def differences(name: str, found: Found) -> list[str]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("examples", nargs="*", metavar="EXAMPLE", help="folders below examples/; left out, all")
+    parser.add_argument("examples", nargs="*", metavar="EXAMPLE", help="folders below examples/; default: all")
     arguments = parser.parse_args()
     began, count, apart = time.monotonic(), Counter[str](), []
     with tempfile.TemporaryDirectory() as scratch:
@@ -65,7 +66,7 @@ def main() -> int:
     for line in apart:
         print(f"another verdict: {line}")
     counted = ", ".join(f"{number} {status}" for status, number in sorted(count.items()))
-    print(f"{counted}, {len(apart)} other than published, {time.monotonic() - began:.0f} s")
+    print(f"{counted}, {len(apart)} differ from the published verdicts, {time.monotonic() - began:.0f} s")
     return 1 if count["ERROR"] or apart else 0
 
 

@@ -70,7 +70,7 @@ def main() -> int:
     parser.add_argument("names", nargs="*", metavar="NAME")
     parser.add_argument("--jobs", type=int, default=10)
     parser.add_argument("--seconds", type=float, default=420.0)
-    parser.add_argument("--record", action="store_true", help="keep what the folder holds, and execute nothing")
+    parser.add_argument("--record", action="store_true", help="keep the contents of the folder, and execute nothing")
     arguments = parser.parse_args()
     folder = arguments.folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
@@ -97,8 +97,8 @@ def summed_up(names: Sequence[str], folder: Path, machine: str, seconds: float) 
     wrong = [name for name in names if not is_right(folder / f"{name}.csv")]
     for name in wrong:
         text = folder / f"{name}.txt"
-        print(text.read_text(encoding="utf-8") if text.exists() else f"== {name}: nothing was said", flush=True)
-    right = f"{len(names) - len(wrong)} of {len(names)} as they should be"
+        print(text.read_text(encoding="utf-8") if text.exists() else f"== {name}: no output", flush=True)
+    right = f"{len(names) - len(wrong)} of {len(names)} give the expected verdicts"
     print(f"{right}, without {LONG}; {seconds:.0f} s on {machine}")
     return 1 if wrong else 0
 

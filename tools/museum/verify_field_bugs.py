@@ -125,12 +125,12 @@ def device_name() -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("entries", nargs="*", metavar="NAME", help="entries, or paths of some; left out, all")
+    parser.add_argument("entries", nargs="*", metavar="NAME", help="entries, or paths of some; default: all")
     parser.add_argument("--seed", type=int, nargs="+", default=[0])
     parser.add_argument("--short", action="store_true", help="without the long run")
-    parser.add_argument("--first-try", action="store_true", help="keep what was said, where nothing is kept yet")
-    parser.add_argument("--record", action="store_true", help="keep what was said, in the place of what is kept")
-    parser.add_argument("--write", type=Path, metavar="FOLDER", help="write adapters and contracts alone")
+    parser.add_argument("--first-try", action="store_true", help="keep the output of entries that have none yet")
+    parser.add_argument("--record", action="store_true", help="keep the output, and replace the earlier one")
+    parser.add_argument("--write", type=Path, metavar="FOLDER", help="only write adapters and contracts")
     arguments = parser.parse_args()
     named = [Path(each) if each.endswith(".py") else field_bugs.ENTRIES / f"{each}.py" for each in arguments.entries]
     forked_runs.prepare()
@@ -146,14 +146,14 @@ def main() -> int:
         if not show(entry, records):
             wrong.append(entry.stem)
         if arguments.first_try and field_bugs.record_of(entry.stem, read_results(), FIRST, machine):
-            print(f"{entry.stem}: the first try is kept as it is")
+            print(f"{entry.stem}: the first try is not replaced")
         elif arguments.first_try:
             field_bugs.keep_record(entry.stem, {arguments.seed[0]: records[arguments.seed[0]]}, FIRST, machine)
             scorecard.keep_date(entry.stem, time.strftime("%Y-%m-%d", time.gmtime()))
         if arguments.record:
             field_bugs.keep_record(entry.stem, records, NOW, machine)
     if wrong:
-        print(f"not as they should be: {', '.join(wrong)}")
+        print(f"these entries gave unexpected verdicts: {', '.join(wrong)}")
     return 1 if wrong else 0
 
 

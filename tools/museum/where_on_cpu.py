@@ -115,7 +115,7 @@ def ask_bug(entry: Path) -> None:
                 print(f"{entry.stem} {verdict.reason}: {located(answer)}")
                 print("   ", "; ".join(f"{part} {seen} {what}" for part, seen, what in path_rows(answer)), flush=True)
                 return
-        print(f"{entry.stem}: no claim fails by a difference here", flush=True)
+        print(f"{entry.stem}: no claim fails because of a difference here", flush=True)
 
 
 def changed(trainer: str, old: str, new: str) -> tuple[str, int]:
@@ -125,7 +125,7 @@ def changed(trainer: str, old: str, new: str) -> tuple[str, int]:
     end = text.find("\ndef ", start + 1)
     place = text.index(old, start, end)
     if text.find(old, place + 1, end) >= 0:
-        raise ValueError(f"`{old}` stands twice in {trainer}")
+        raise ValueError(f"`{old}` must occur once in {trainer}, but occurs more often")
     return text[:place] + new + text[place + len(old) :], text.count("\n", 0, place) + 1
 
 

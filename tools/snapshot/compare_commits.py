@@ -177,9 +177,9 @@ def main(arguments: Sequence[str]) -> int:
     """Compare, print and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("base", help="a commit")
-    parser.add_argument("head", nargs="?", help="a commit; the working tree if it is left out")
+    parser.add_argument("head", nargs="?", help="a commit; default: the working tree")
     parser.add_argument("--only", nargs="+", choices=SECTIONS, default=list(SECTIONS), metavar="SECTION")
-    parser.add_argument("--out", type=Path, help="write base.json and head.json there")
+    parser.add_argument("--out", type=Path, help="write base.json and head.json into this folder")
     given = parser.parse_args(arguments)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="compare-commits-"))).resolve()

@@ -267,7 +267,7 @@ def main(section: str, out: str, scratch: str) -> None:
 
     here = Path(harness.__file__).resolve().parents[1]
     if here != Path.cwd().resolve():
-        raise SystemExit(f"`harness` comes from {here}, not from this commit")
+        raise SystemExit(f"`harness` must be imported from this commit, but comes from {here}")
     Path(out).write_text(json.dumps(SECTIONS[section](Path(scratch)), indent=1), encoding="utf-8")
 
 

@@ -118,7 +118,9 @@ class Drawn:
             seconds[1] *= true_ratio
             verdict = verdict_of(contract, seconds, None if self.paces is None else self.paces[index])
             if ANSWER.get(verdict.status) != int(decided[index]):
-                raise RuntimeError(f"experiment {index}: {decided[index]} here, and the judge says {verdict.message}")
+                raise RuntimeError(
+                    f"experiment {index}: {decided[index]} in this simulation, but the judge says {verdict.message}"
+                )
 
     def point(self, true_ratio: float, decided: NDArray[np.int8]) -> Point:
         setting = self.setting

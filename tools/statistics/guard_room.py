@@ -67,9 +67,12 @@ class Room:
         if self.smallest is None:
             return "was not measured"
         if self.guard.demanded > SHARES[self.guard.name] * self.smallest:
-            return f"demands more than {SHARES[self.guard.name]:g} of the smallest value measured, {self.smallest:.4g}"
+            return (
+                f"the guard requires more than {SHARES[self.guard.name]:g} of the smallest measured value, "
+                f"{self.smallest:.4g}"
+            )
         if self.lost_learning is not None and self.lost_learning >= self.guard.demanded:
-            return f"lets a training pass that learns next to nothing, with {self.lost_learning:.4g}"
+            return f"the guard accepts a training that learns almost nothing, with {self.lost_learning:.4g}"
         return None
 
 
@@ -86,7 +89,7 @@ def case_of(contract: Contract, workload: str, arm: str) -> tuple[str, dict[str,
         config["dtype"] = "bfloat16" if config["device"] == "cuda" else "float32"
     if trained.ranks > 1:
         if trained.settings().get("micro_batches", 1) != 1:
-            raise ValueError(f"{contract.id}: arm {arm} has ranks and micro-batches, which no case can stand for")
+            raise ValueError(f"{contract.id}: arm {arm} has ranks and micro-batches, which no measured case covers")
         config |= {"batch_size": of.batch_size, "micro_batches": trained.ranks}
     lengths = of.seq_len if isinstance(of.seq_len, list) else [of.seq_len]
     case = {"config": config, "lengths": lengths, "ranks": trained.ranks}

@@ -239,7 +239,9 @@ def kept_rows(path: Path, cases: list[Case], machine: dict[str, str]) -> list[di
         return []
     record = json.loads(path.read_text(encoding="utf-8"))
     if record["machine"] != machine:
-        raise SystemExit(f"{path} was measured on {record['machine']}, this is {machine}; name another file")
+        raise SystemExit(
+            f"{path} was measured on {record['machine']}, but this machine is {machine}; name another file"
+        )
     by_key, text = {case.key: case for case in cases}, cases[0].batches(0).digest
     return [row for row in record["rows"] if row["text_digest"] == text and _is_of(by_key.get(row["case"]), row)]
 
@@ -270,8 +272,10 @@ def main() -> None:
     for case, seed in missing(cases, arguments.seeds, arguments.large_seeds, rows):
         began = time.monotonic()
         if began > end:
-            raise SystemExit(f"stopped before seed {seed} of {case.key}; start the same command again for the rest")
-        # Plant the fault only in the small model, because the model of 28 layers would take minutes.
+            raise SystemExit(
+                f"stopped before seed {seed} of {case.key}; start the same command again to measure the rest"
+            )
+        # The fault is planted in the small model alone: 28 layers take minutes for it.
         rows.append(row(case, seed, with_fault=not case.is_large and seed < FAULTY_SEEDS))
         print(f"{case.key} seed {seed}: {time.monotonic() - began:.1f} s, {rows[-1]}", file=sys.stderr, flush=True)
         record = {"machine": machine, "rows": rows}

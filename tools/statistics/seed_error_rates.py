@@ -72,7 +72,9 @@ def simulate(noise: str, seeds: int, confidence: float, experiments: int, seed: 
         for index in range(min(JUDGED_TWICE, experiments)):
             verdict = verdict_of(contract, excess[index])
             if ANSWER.get(verdict.status) != int(decided[index]):
-                raise RuntimeError(f"experiment {index}: {decided[index]} here, and the judge says {verdict.message}")
+                raise RuntimeError(
+                    f"experiment {index}: {decided[index]} in this simulation, but the judge says {verdict.message}"
+                )
         shares = [float((decided == answer).mean()) for answer in (1, -1, 0)]
         yield Point(noise, seeds, confidence, place, experiments, *shares)
 

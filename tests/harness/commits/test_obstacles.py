@@ -93,7 +93,7 @@ def test_an_arm_setting_unknown_to_the_baseline_commit_is_an_obstacle(repository
     found = obstacle(repository)
     head = repository.git("rev-parse", "HEAD")[:12]
     assert found.reason == "capability_missing"
-    said = f"arm main: step function at {head} does not know the setting `rank`; use one of: "
+    said = f"arm main: step function at {head} has no setting `rank`; use one of: "
     assert found.message.startswith(said)
     assert "learning_rate" in found.message.removeprefix(said)
 
@@ -115,7 +115,7 @@ def test_a_module_of_the_working_tree_imported_by_the_baseline_is_an_obstacle(re
     repository.commit("A path of its own")
     found = obstacle(repository)
     assert found.reason == "system_not_described"
-    assert "a system and what it imports of its repository come from" in found.message
+    assert "a system and everything that it imports from its repository must come from" in found.message
     assert "found `helper` of the working tree (helper.py)" in found.message
 
 

@@ -101,7 +101,7 @@ def refusal(name: str, *systems: str) -> str:
 
 
 def test_an_unknown_baseline_commit_is_refused_with_a_remedy(repository: UserRepository) -> None:
-    assert "no commit `mian`; fetch it first (`git fetch origin mian`" in refusal("mian", "trainer:Trainer")
+    assert "no commit `mian`; fetch the commit first (`git fetch origin mian`" in refusal("mian", "trainer:Trainer")
 
 
 def test_a_commit_name_that_looks_like_an_option_is_not_passed_to_git_as_an_option(repository: UserRepository) -> None:

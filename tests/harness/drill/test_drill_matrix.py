@@ -117,7 +117,7 @@ def test_a_drill_record_is_read_back_unchanged(tmp_path: Path) -> None:
 def test_a_drill_record_of_an_unknown_version_is_refused(tmp_path: Path) -> None:
     text = record_text(record(row())).replace('"format_version": 2', '"format_version": 3')
     (tmp_path / FILE).write_text(text, encoding="utf-8")
-    with pytest.raises(EvidenceError, match=r"drill\.json has format version 3, and this harness reads 1 to 2"):
+    with pytest.raises(EvidenceError, match=r"drill\.json has format version 3, but this harness reads 1 to 2"):
         read_record(tmp_path / FILE)
 
 

@@ -47,7 +47,7 @@ def place_of(loaded: LoadedContract, line: str, value: str) -> str:
 
 def test_a_listed_fault_whose_demand_was_removed_is_reported(tmp_path: Path) -> None:
     loaded = changed(tmp_path, "gemm-backward-tiled-v1.yaml", "demands: {shared_memory_bytes: 2048, threads: 256}", "")
-    left_out = "which 'C-TILE-BWD-001' does not demand: it will survive"
+    left_out = "but 'C-TILE-BWD-001' does not set this field, so the fault will survive the drill"
     assert messages(loaded) == [
         f"fault 'more_stages' breaks `demands.shared_memory_bytes`, {left_out}",
         f"fault 'fewer_threads' breaks `demands.threads`, {left_out}",

@@ -53,7 +53,7 @@ def test_a_version_2_header_may_have_a_fault_named_drill(tmp_path: Path) -> None
         ({"digests": {"contracts": {"../../c": "0"}, "source": "s"}}, "a contract's copy cannot be named ../../c.yaml"),
         ({"waivers": [{"owner": "ada"}]}, "waivers.0.contract: Field required"),
         ({"units": {}}, "units: Input should be a valid"),
-        ({"format_version": 4}, "run.json has format version 4, and this harness reads 1 to 3"),
+        ({"format_version": 4}, "run.json has format version 4, but this harness reads 1 to 3"),
     ],
 )
 def test_an_error_in_a_run_header_names_the_invalid_field(

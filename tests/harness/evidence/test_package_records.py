@@ -159,8 +159,8 @@ def test_records_of_an_uninstalled_package_are_a_garbage_death(directory: Path) 
         (SOURCE.replace('Literal["drift"]', "str"), UNSOUND),
         (SOURCE.replace('"step")', '"phase")'), UNSOUND),
         (SOURCE.replace('("arm", "replica", "step")', '("step",)'), UNSOUND),
-        (SOURCE.replace('"drift"', '"capture"'), "has a `record` of its own; found 'capture' again"),
-        (SOURCE.replace('"drift"', '"syncs"'), "has a `record` of its own; found 'syncs' again"),
+        (SOURCE.replace('"drift"', '"capture"'), "must be unique; found 'capture' again"),
+        (SOURCE.replace('"drift"', '"syncs"'), "must be unique; found 'syncs' again"),
     ],
 )
 def test_a_package_with_a_broken_type_is_named(install: Install, source: str, problem: str) -> None:

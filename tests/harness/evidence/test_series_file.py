@@ -52,8 +52,8 @@ def test_blocks_of_unequal_lengths_are_refused(directory: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "detail"),
     [
-        ("", "the header is not"),
-        ("step,loss\n", "the header is not"),
+        ("", "the header must be"),
+        ("step,loss\n", "the header must be"),
         (HEADER + "0,1.0,a,0\n", "1 rows hold 4 fields"),
         (HEADER + "0,1.0,a,0,1,\n1,a,0,1\n", "invalid literal for int"),
         (HEADER + "0,one,a,0,1\n", "could not convert"),
@@ -117,7 +117,7 @@ def test_the_fast_and_the_general_series_reader_read_metrics(tmp_path: Path, dig
 @pytest.mark.parametrize("column", ["loss", "norm,norm", "a b", ""])
 def test_a_series_header_with_an_invalid_metric_name_is_damage(tmp_path: Path, column: str) -> None:
     (tmp_path / "plain.0.csv").write_text(HEADER.strip() + f",{column}\n")
-    with pytest.raises(Damaged, match="the header is not step,loss,batch_digest"):
+    with pytest.raises(Damaged, match="the header must be step,loss,batch_digest"):
         read_series(tmp_path / "plain.0.csv")
 
 

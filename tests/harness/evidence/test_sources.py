@@ -33,7 +33,8 @@ def test_an_oversized_source_file_is_refused_before_reading(tmp_path: Path, monk
         source_digest(["a_package_of_sources:System"])
     assert str(refused.value) == (
         f"{folder / 'data.py'}: the sources of a system must be readable files of limited size; "
-        "found 107374182400 bytes, more than 67108864; keep data outside the package, or in files that do not end in "
+        "found 107374182400 bytes, but at most 67108864 are allowed; keep data outside the package, or in files that "
+        "do not end in "
         ".py"
     )
 

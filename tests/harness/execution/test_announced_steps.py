@@ -84,7 +84,7 @@ def test_a_step_beyond_the_announced_number_raises_an_unannounced_step_error() -
     with opened(run, "plain") as training:
         for index in range(STEPS):
             training.step(index)
-        with pytest.raises(UnannouncedStepError, match="announced 5 steps and asks for step 5"):
+        with pytest.raises(UnannouncedStepError, match="announced 5 steps, but asks for step 5"):
             training.step(STEPS)
 
 

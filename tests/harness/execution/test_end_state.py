@@ -161,7 +161,7 @@ def test_repeated_runs_draw_the_same_numbers(tmp_path: Path) -> None:
 def test_a_lazily_created_average_prevents_capture_and_the_verdict_gives_the_remedy(tmp_path: Path) -> None:
     verdict = verdict_on(name_of(stateful_systems.LazyAverage), tmp_path)
     assert verdict.reason == "candidate_not_captured"
-    assert "create it when building the trainer" in verdict.message
+    assert "create the tensor when the trainer is built" in verdict.message
 
 
 def test_two_timed_arms_draw_the_random_numbers_that_each_draws_by_itself(tmp_path: Path) -> None:

@@ -66,7 +66,10 @@ def test_every_planted_evaluation_fault_fails_with_its_expected_reason(tmp_path:
 def test_an_evaluation_that_returns_text_is_refused(tmp_path: Path) -> None:
     from harness.system.adapter_checks import AdapterError
 
-    message = r"evaluate\(\) returns a number, a tensor of one number, or several .* the str '\d\.\d{3}' under 'loss'"
+    message = (
+        r"evaluate\(\) must return a number, a tensor with one number, or several .* the str '\d\.\d{3}' under "
+        r"'loss'"
+    )
     with pytest.raises(AdapterError, match=message):
         evaluated("ReturnsText", tmp_path)
 
@@ -74,5 +77,7 @@ def test_an_evaluation_that_returns_text_is_refused(tmp_path: Path) -> None:
 def test_a_step_without_an_evaluation_lacks_the_capability(tmp_path: Path) -> None:
     from harness.system.protocol import NotAvailable
 
-    with pytest.raises(NotAvailable, match="the step lacks the capability `evaluate`: build returns no `evaluate`"):
+    with pytest.raises(
+        NotAvailable, match="the step lacks the capability `evaluate`, because build returns no `evaluate`"
+    ):
         evaluated("Without", tmp_path)

@@ -86,8 +86,8 @@ WRONG = {
     "ends while it opens": ("os._exit(1)", "ended with exit status 1 before its work was done"),
     "is killed while it measures": (f"line.send({OPEN!r}); os.kill(os.getpid(), 9)", "ended by SIGKILL"),
     "ends early without an error": ("print('not ready')", "ended with exit status 0 before its work was done"),
-    "says what is no answer": (f"line.send({OPEN!r}); line.send('nonsense')", "own line what is no message"),
-    "measures nothing": (f"line.send({OPEN!r}); line.send({OPEN!r})", "answered without a measurement"),
+    "says what is no answer": (f"line.send({OPEN!r}); line.send('nonsense')", "wrote something that is not a message"),
+    "measures nothing": (f"line.send({OPEN!r}); line.send({OPEN!r})", "returned no measurement"),
     "hangs while it opens": ("time.sleep(600)", "its process took more than 0.5 s"),
     "hangs while it measures": (f"line.send({OPEN!r}); time.sleep(600)", "its process took more than 0.5 s"),
 }

@@ -153,7 +153,7 @@ def standing(number: int, *, awaited: float = 0.0, stopped: float = 0.0) -> Any:
     [
         (
             standing(1, awaited=20.1),
-            "other ranks have waited for rank 1 of 2 for 20 s: it stands at step 3 and collective 4",
+            "other ranks have waited for rank 1 of 2 for 20 s: the rank is at step 3 and collective 4",
         ),
         (standing(1, stopped=5.1), r"rank 1 of 2 was stopped \(SIGSTOP\)"),
     ],
@@ -174,7 +174,7 @@ def test_the_time_limit_of_ranks_that_share_cores_grows_with_their_number(
     monkeypatch.setattr(ranks, "usable_cores", lambda: 2)
     others = [standing(number) for number in range(7)]
     ranks._require_moving([*others, standing(7, awaited=79.9)])
-    with pytest.raises(RankEnded, match="others wait for rank 7 of 8 since 80 s"):
+    with pytest.raises(RankEnded, match="other ranks have waited for rank 7 of 8 for 80 s"):
         ranks._require_moving([*others, standing(7, awaited=80.1)])
 
 

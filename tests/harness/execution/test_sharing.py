@@ -240,17 +240,17 @@ def _changed(path: Path, change: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"run": "../first"}, "names no run of this directory"),
-        ({"run": "nobody"}, "names no run of this directory"),
+        ({"run": "../first"}, "names a run that this directory does not hold"),
+        ({"run": "nobody"}, "names a run that this directory does not hold"),
         ({"run": "second+w+paired"}, "has no evidence of its own"),
-        ({"arms": {"ungraphed": "again", "second": "again", "control": "untrained"}}, "one arm of its own for each"),
+        ({"arms": {"ungraphed": "again", "second": "again", "control": "untrained"}}, "a separate arm for each"),
         ({"arms": {"ungraphed": "plain", "second": "untrained", "control": "again"}}, "the settings of arm second"),
         (
             {"arms": {"ungraphed": "again", "second": "plain", "control": "untrained"}},
             "the repetitions of arm ungraphed",
         ),
-        ({"arms": {"ungraphed": "plain", "second": "again"}}, "one arm of its own for each"),
-        ({"arms": {"ungraphed": "plain", "second": "again", "control": "nobody"}}, "one arm of its own for each"),
+        ({"arms": {"ungraphed": "plain", "second": "again"}}, "a separate arm for each"),
+        ({"arms": {"ungraphed": "plain", "second": "again", "control": "nobody"}}, "a separate arm for each"),
         ({"more": 1}, "Extra inputs are not permitted"),
     ],
 )
@@ -276,7 +276,7 @@ def test_a_guest_with_changed_demands_gets_no_shared_evidence(tmp_path: Path, ch
     _changed(path, change)
     seen = read_run(tmp_path / "second+w+paired")[1]
     assert seen.death is not None
-    assert "did not execute this one's arms" in seen.death.detail
+    assert "did not execute the arms of this run" in seen.death.detail
 
 
 def test_records_next_to_a_reference_to_a_shared_run_are_refused(tmp_path: Path) -> None:

@@ -273,7 +273,7 @@ def test_a_step_that_does_not_run_here_gets_a_bitwise_contract_without_repeatabi
     assert line == "compares: every bit; this was not measured"
     assert kept[-2].startswith("the step did not run here: ")
     assert "SystemExit: 1" in kept[-2]
-    assert "run this again with --force" in kept[-1]
+    assert "run this command again with --force" in kept[-1]
 
 
 def test_a_correct_step_that_cannot_be_captured_is_undecided(project: Path) -> None:
@@ -309,7 +309,7 @@ def test_a_step_whose_optimizer_creates_state_from_first_gradients_is_captured_a
     )
     assert contract.arms["captured"].warm_steps == 1
     assert "TRAIN-CAPTURES" in {claim.id for claim in contract.claims}
-    assert "# the first execution of the step creates state" in (project / "contracts" / "train-v1.yaml").read_text()
+    assert "# the step creates state" in (project / "contracts" / "train-v1.yaml").read_text()
     code, printed = verified(project)
     assert code == 0, printed
     tried = called(project, "try", "train.py:make_step", "--no-compile", "--steps", "12")

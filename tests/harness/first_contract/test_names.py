@@ -81,7 +81,7 @@ def test_a_folder_name_that_is_not_utf_8_gives_a_readable_adapter(project: Path)
 
 def test_a_module_name_that_python_cannot_import_is_refused(project: Path) -> None:
     """As a file's name comes from another system, where letters and accents are apart."""
-    with pytest.raises(UsageError, match="as Python normalizes it"):
+    with pytest.raises(UsageError, match="to which Python normalizes module names"):
         drafted(unicodedata.normalize("NFD", "entraîné.py"))
     drafted("train.py", "entraîné")
     assert find_step_source(f"train.py:{unicodedata.normalize('NFD', 'entraîné')}").function == "entraîné"
@@ -91,7 +91,7 @@ def test_a_module_name_that_python_cannot_import_is_refused(project: Path) -> No
 def test_an_invalid_draft_leaves_no_file(part: str, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     draft = drafted("train.py")
     monkeypatch.setattr(Draft, part, lambda *_: "id: é\n  :")
-    with pytest.raises(HarnessError, match=r"train\.py:1: what is drafted .* a fault of the harness") as broken:
+    with pytest.raises(HarnessError, match=r"train\.py:1: the drafted contract .* a defect of the harness") as broken:
         keep(draft, project, force=False)
     assert broken.value.exit_code == ExitCode.ERROR
     assert [path.name for path in project.iterdir()] == ["train.py"]

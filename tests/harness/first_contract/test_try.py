@@ -209,15 +209,15 @@ def test_a_logged_loss_is_reported_with_its_line_and_its_fix(project: Path) -> N
     given = answers(lines)
     assert code == 1
     waits = (
-        "undecided: it was not captured; the plain step waits 1 time a step\ntrain.py:17: losses.append(loss.item())\n"
-        + KEEP
+        "undecided: the step was not captured; the plain step waits for the device 1 time in each step\ntrain.py:17: "
+        "losses.append(loss.item())\n" + KEEP
     )
     assert given["never waits for the device"] == waits
     assert given["is captured"].startswith(
         "NO: the capture of arm captured failed: train.py:17: a captured step must not wait for"
     )
     assert given["is captured"].endswith("train.py:17: losses.append(loss.item())\n" + KEEP)
-    assert given["captured, trains the same"] == "undecided: it was not captured"
+    assert given["captured, trains the same"] == "undecided: the step was not captured"
 
 
 def test_a_frozen_learning_rate_is_reported_as_a_different_training(project: Path) -> None:
@@ -276,7 +276,7 @@ def test_a_step_that_behaves_differently_under_capture_is_reported(project: Path
         "-> if rounding alone explains the difference, write `equality: within` in the contract's claim"
     )
     assert given["is captured"].startswith("yes")
-    waits = r"yes: in none of 11 steps; the plain step waits 1 time a step, at train\.py:\d+"
+    waits = r"yes: no wait in 11 steps; the plain step waits for the device 1 time in each step, at train\.py:\d+"
     assert re.fullmatch(waits, given["never waits for the device"])
 
 
@@ -285,8 +285,8 @@ def test_a_step_that_behaves_differently_under_capture_is_reported(project: Path
     [
         ("", 'raise ValueError("no")', (), 'train.py:17 in step `raise ValueError("no")`: ValueError: no'),
         ("import sys; sys.exit(0)", "", (), "train.py:4 in <module> `import sys; sys.exit(0)`: SystemExit: 0"),
-        ("import os; os._exit(0)", "", (), "the process that ran it ended, incomplete: "),
-        ("import time; time.sleep(600)", "", ("--wall-limit", "1"), "the process that ran it ended, wall limit: "),
+        ("import os; os._exit(0)", "", (), "the process of the step ended, incomplete: "),
+        ("import time; time.sleep(600)", "", ("--wall-limit", "1"), "the process of the step ended, wall limit: "),
     ],
     ids=["raises", "exits", "exits hard", "hangs"],
 )
@@ -388,7 +388,7 @@ def test_an_interrupted_try_names_only_reports_that_were_kept(
     monkeypatch.setattr("harness.api.session.execute", interrupted)
     monkeypatch.setattr("harness.execution.supervisor.Interpreters.begin", lambda _: None)
     code, _, errors = called(project, *TRY, *reports)
-    kept = [line for line in errors.splitlines() if line.startswith("kept what there is")]
+    kept = [line for line in errors.splitlines() if line.startswith("kept the evidence so far")]
     assert (code, len(kept)) == (130, len(reports) // 2)
     assert all(Path(project, line.rpartition(": ")[2]).exists() for line in kept)
     assert list((project / "temporary").glob("harness*")) == []

@@ -160,7 +160,7 @@ def test_a_step_that_raises_at_the_baseline_commit_is_an_error_with_its_line(rep
         (("train.py:make_new", "--baseline", "main"), "train.py, at {head}: `make_new` is written with `def`"),
         (
             ("train.py:make_step", "--baseline", "main", "--write-contract"),
-            "--baseline and --write-contract exclude one another",
+            "--baseline and --write-contract cannot be combined",
         ),
     ],
 )

@@ -172,7 +172,7 @@ def test_a_wrong_step_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"a recorded quantity must be one number; found a tensor \[3\]"):
         recorder.step(torch.ones(3))
     for terms in ({}, {"a b": 1.0, "a_b": 2.0}):
-        with pytest.raises(UsageError, match="terms of a loss have names"):
+        with pytest.raises(UsageError, match="the names of loss terms must differ"):
             recorder.step(terms)
     with pytest.raises(UsageError, match="a batch must hold tensors, arrays, numbers and texts; found object"):
         recorder.step(1.0, batch={"x": object()})
@@ -266,7 +266,7 @@ def test_a_folder_that_is_not_a_recording_is_refused(tmp_path: Path) -> None:
     harness.record(tmp_path / "run").close()
     header = tmp_path / "run" / "rank.0" / HEADER
     header.write_text(header.read_text().replace('"format_version": 1', '"format_version": 9'))
-    with pytest.raises(EvidenceError, match="has format version 9, and this harness reads 1"):
+    with pytest.raises(EvidenceError, match="has format version 9, but this harness reads 1"):
         read_recording(tmp_path / "run")
 
 

@@ -45,8 +45,8 @@ HOSTILE = {
     "device": (Member("run/a", kind=tarfile.CHRTYPE), "run/a: an archive", "a device"),
     "sparse": (Member("run/a", kind=tarfile.GNUTYPE_SPARSE), "run/a: an archive", "a sparse file"),
     "other": (Member("run/a", kind=b"Z"), "run/a: an archive", "something else"),
-    "deep": (Member("a/b/c/d/e"), "a/b/c/d/e: an archive of a run has paths of at most", "5 names"),
-    "long": (Member("a" * 61), f"{'a' * 61}: an archive of a run has paths of at most", "61 bytes"),
+    "deep": (Member("a/b/c/d/e"), "a/b/c/d/e: an archive of a run must have paths of at most", "5 names"),
+    "long": (Member("a" * 61), f"{'a' * 61}: an archive of a run must have paths of at most", "61 bytes"),
     "large": (Member("a", b"x" * 2_001), "a: an archive of a run must hold files of at most 2000 bytes", "2001 bytes"),
 }
 
@@ -78,18 +78,20 @@ def test_a_hostile_member_is_refused_by_name(tmp_path: Path, name: str) -> None:
 )
 def test_an_archive_that_names_a_path_twice_is_refused(tmp_path: Path, second: Member, got: str) -> None:
     message = refusal(archive_of(tmp_path / "run.tar.xz", FILE, second), Limits())
-    assert "names each file once" in message
+    assert "must name each file once" in message
     assert got in message
 
 
 def test_archive_names_that_differ_only_in_unicode_composition_are_refused(tmp_path: Path) -> None:
     message = refusal(archive_of(tmp_path / "run.tar.xz", Member("run/\u00e9"), Member("run/e\u0301")))
-    assert "differs from run/\\xe9 in case only" in message
+    assert "differs from run/\\xe9 only in upper and lower case" in message
 
 
 def test_the_total_size_of_unpacked_files_has_a_limit(tmp_path: Path) -> None:
     parts = [Member(name, b"x" * 1_500) for name in "abc"]
-    assert refusal(archive_of(tmp_path / "run.tar.xz", *parts)).startswith("c: an archive of a run unpacks to at most")
+    assert refusal(archive_of(tmp_path / "run.tar.xz", *parts)).startswith(
+        "c: an archive of a run must unpack to at most"
+    )
 
 
 def test_the_number_of_members_has_a_limit(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ def test_an_unknown_format_version_is_refused_with_known_ones(run: Path, name: s
     assert callable(read)
     with pytest.raises(EvidenceError) as refused:
         read(run)
-    assert f"{name} has format version 7, and this harness reads {known}:" in str(refused.value)
+    assert f"{name} has format version 7, but this harness reads {known}:" in str(refused.value)
     assert "a_newer_field" not in str(refused.value)
 
 

@@ -210,7 +210,7 @@ def test_a_pipe_in_a_sealed_run_is_reported_and_not_read(run: Path) -> None:
 def test_an_endless_file_in_a_sealed_run_is_reported_and_not_read(run: Path) -> None:
     with (run / "summary.md").open("r+b") as file:
         file.truncate(100 * 2**30)  # sparse
-    assert "summary.md: 107374182400 bytes, more than 536870912" in found(run)
+    assert "summary.md: 107374182400 bytes, but at most 536870912 are allowed" in found(run)
 
 
 def test_a_file_unreadable_by_its_owner_is_reported(run: Path) -> None:
@@ -222,19 +222,19 @@ def manifests(text: str) -> Iterator[tuple[str, str, str]]:
     """A manifest written otherwise, and what is said of it."""
     whole = json.loads(text)
     first = whole["files"][0]
-    yield "spaces", text + " ", "was changed, or is not written as the harness writes it"
+    yield "spaces", text + " ", "was changed, or was not written by the harness"
     yield "a key twice", text.replace('"files"', '"files": [],\n "files"', 1), "a key occurs twice in one object"
     yield "another version", text.replace('"format_version": 1', '"format_version": 2'), "this harness reads 1"
 
-    yield "a digit", text.replace('"size": ', '"size": 1', 1), "was changed, or is not written"
+    yield "a digit", text.replace('"size": ', '"size": 1', 1), "was changed, or was not written"
     yield "another checksum", text.replace('"checksum": "', '"checksum": "0', 1), "checksum"
 
     def listed(*files: object, folders: object = None) -> str:
         folders = whole["folders"] if folders is None else folders
         return json.dumps({**whole, "files": list(files), "folders": folders})
 
-    yield "a file twice", listed(first, *whole["files"]), "stand in their order, each once"
-    yield "itself", listed(*whole["files"], {**first, "path": "zz"}), "was changed, or is not written"
+    yield "a file twice", listed(first, *whole["files"]), "must be sorted and unique"
+    yield "itself", listed(*whole["files"], {**first, "path": "zz"}), "was changed, or was not written"
     for path, said in {
         "../elsewhere": "lists ../elsewhere: a path through `..`",
         "/etc/passwd": "lists /etc/passwd: an absolute path",

@@ -125,7 +125,7 @@ def test_an_incomplete_or_changed_run_is_reported_by_every_reader(
     text, code = comparison(Path("whole"), run)
     told = "WARNING, after: Incomplete: 1-run did not finish"
     assert (any(line.startswith(told) for line in text), code) == (True, 12)
-    with pytest.raises(EvidenceError, match="whole, and as it was recorded"):
+    with pytest.raises(EvidenceError, match="complete and as it was recorded"):
         published(run, Path("published"))
 
 
@@ -199,7 +199,7 @@ def test_a_forged_run_is_refused_by_its_earlier_digest(run: Path) -> None:
 def test_every_expected_digest_needs_a_directory_and_each_directory_a_digest(run: Path) -> None:
     with pytest.raises(EvidenceError, match=f"no directory with {'0' * 64}"):
         refuse_others([run], [digest(run), "0" * 64])
-    with pytest.raises(UsageError, match="--digest takes the SHA-256 of a manifest"):
+    with pytest.raises(UsageError, match="--digest must be the SHA-256 of a manifest"):
         refuse_others([run], ["abc"])
     (run / "manifest.json").unlink()
     with pytest.raises(EvidenceError, match="found no manifest"):
@@ -239,7 +239,10 @@ def invented_waiver(header: Any) -> None:
     ("change", "said"),
     [
         (claim_nothing, "the run was narrowed to claim NO-SUCH, which none of these contracts has"),
-        (lambda header: header["narrowed"].update(workloads=["x"]), "it was narrowed to workload x, which no contract"),
+        (
+            lambda header: header["narrowed"].update(workloads=["x"]),
+            "the run was narrowed to workload x, which none of these contracts",
+        ),
         (lambda header: header["narrowed"].update(workloads=["held"]), "SCRIPT-001 on violated is planned, and its"),
         (other_gpu, f"the recorded GPU is GPU-other, but run {VIOLATED} used GPU-own"),
         (other_commit, f"the recorded commit is {'2' * 40}, but run {VIOLATED} was executed at {'1' * 40}"),

@@ -173,7 +173,7 @@ def in_a_lane(folder: Path) -> None:
 LEFT: dict[str, tuple[Callable[[Path], None], str]] = {
     "link": (link, "it left weights: a symbolic link"),
     "pipe": (pipe, "it left pipe: a pipe, a socket or a device"),
-    "endless": (endless, "it left dump: 107374182400 bytes, more than 536870912"),
+    "endless": (endless, "it left dump: 107374182400 bytes, but at most 536870912 are allowed"),
     "odd": (odd, "it left a\\nb: a name with a control character, a backslash or a colon"),
     "gone": (gone, "it left .: its folder is missing"),
 }

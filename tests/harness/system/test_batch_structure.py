@@ -244,7 +244,7 @@ def test_a_loader_that_ends_after_one_epoch_is_reported() -> None:
     with Loaded(lambda _own: iter([PAIRS[:4], PAIRS[4:8]])).open(WORKLOAD, Arm()) as run:
         run.step(0)
         run.step(1)
-        with pytest.raises(Exception, match=r"epoch after epoch; found none in epoch 1; return the loader itself"):
+        with pytest.raises(Exception, match=r"epoch after epoch; found no batch in epoch 1; return the loader itself"):
             run.step(2)
 
 
@@ -252,6 +252,6 @@ def test_parameters_replaced_by_new_tensors_are_refused() -> None:
     with Functional(in_place=False).open(WORKLOAD, Arm()) as run:
         assert set(run.parameters()) == {"weight", "bias"}
         run.step(0)
-        with pytest.raises(Exception, match="found other tensors under `weight`, `bias`") as raised:
+        with pytest.raises(Exception, match="found different tensors under `weight`, `bias`") as raised:
             run.parameters()
-    assert "update them in place" in message_of(raised.value)
+    assert "update the tensors in place" in message_of(raised.value)

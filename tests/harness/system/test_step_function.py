@@ -191,7 +191,7 @@ def test_a_step_that_raises_after_a_failed_capture_reports_both_errors() -> None
     with LeftHalfMade().open(WORKLOAD, Arm(capture="step")) as run, pytest.raises(RuntimeError) as raised:
         run.step(0)
     told = message_of(raised.value)
-    assert "RuntimeError: half made; its capture had failed before: " in told
+    assert "RuntimeError: half made; its capture had already failed: " in told
     assert "aten._local_scalar_dense" in told
 
 
@@ -289,6 +289,6 @@ def test_an_invalid_parameters_value_of_a_builder_is_refused_with_its_place(give
     with pytest.raises(AdapterError) as refused, Wrong().open(WORKLOAD, Arm()) as run:
         run.parameters()
     assert str(refused.value).startswith(
-        f"{HERE}:{inspect.getsourcelines(Wrong.build)[1] + 2}: `parameters` of what build "
+        f"{HERE}:{inspect.getsourcelines(Wrong.build)[1] + 2}: `parameters`, as returned by build"
     )
     assert found in str(refused.value)

@@ -75,7 +75,7 @@ def test_a_backdated_run_header_does_not_revive_an_expired_waiver(harness: Call)
     assert harness("judge", "--gate", RUN)[0] == 0
     code, said = harness("judge", "--gate", "--contracts", "contracts", "--not-before", str(TODAY), RUN)
     assert code == 12
-    assert "the run started at" in said
+    assert "the run must have started at" in said
 
 
 def test_a_contract_loosened_in_a_run_is_not_used(harness: Call) -> None:
@@ -110,7 +110,7 @@ def test_a_run_of_a_different_commit_is_refused(
     verified_at({"train:Step": ONE})
     ended, said = harness("judge", "--gate", "--commit", asked, RUN)
     assert ended == code
-    assert ("the run is of the commit that was asked for" in said) == (code == 12)
+    assert ("the run must be of the requested commit" in said) == (code == 12)
 
 
 @pytest.mark.parametrize(("commit", "code"), [(ONE, 1), (OTHER, 12), (f"{ONE}+changes", 12), (None, 12)], ids=str)
