@@ -101,7 +101,7 @@ def test_each_report_page_renders_in_every_variant_without_requests_or_serious_a
         ),
         (
             "altered",
-            "ERROR Evidence differs from its recorded digests, so nothing here is proven.",
+            "ERROR Evidence differs from the digests recorded with it, so nothing here is proven.",
             ("rgb(138, 28, 124)", "rgb(240, 154, 228)"),
         ),
     ],

@@ -60,7 +60,7 @@ def test_a_number_that_no_listed_fault_breaks_is_a_warning_with_a_remedy(tmp_pat
     assert (finding.level, finding.where) == ("warning", place_of(loaded, "demands: {", "2048"))
     assert finding.message == (
         "no fault of 'C-TILE-BWD-001' breaks `demands.shared_memory_bytes` (2048), so any other value would pass its "
-        "drill: name one that expects `demand_unmet`, unmet_demand = shared_memory_bytes; offered: more_stages"
+        "drill: name a fault that expects `demand_unmet`, unmet_demand = shared_memory_bytes; offered: more_stages"
     )
 
 

@@ -210,7 +210,7 @@ def test_judging_a_drill_without_its_system_keeps_the_recorded_expectation_and_r
     code, line, told = check(directory, capsys)
     assert (code, line) == (0, "same: 5 rows: 0 same · 0 differ · 5 not judged again")
     assert told.count("the declaration of the fault cannot be read here: reference_impl.system:QLoRASystem") == 1
-    assert " and 4 other rows: not judged again: what the fault declares" in told
+    assert " and 4 other rows: not judged again: the declaration of the fault" in told
     change(directory / FILE, survived)
     assert check(directory, capsys)[0] == 12
 

@@ -136,7 +136,7 @@ def test_a_fault_that_the_system_does_not_have_is_refused() -> None:
 def test_a_fault_whose_planting_returns_no_step_function_is_refused() -> None:
     with pytest.raises(AdapterError) as caught:
         Halves().open(WORKLOAD, Arm(), fault="returns_nothing")
-    assert caught.value.rule.startswith("the plant of fault 'returns_nothing' returns StepFunction(step, batch, ")
+    assert caught.value.rule.startswith("the plant of fault 'returns_nothing' must return StepFunction(step, batch, ")
     assert caught.value.got == "None"
 
 

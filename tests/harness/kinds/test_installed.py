@@ -88,7 +88,7 @@ def test_a_reason_code_that_is_taken_is_refused(install: Install) -> None:
 
 def test_an_invalid_evidence_fault_of_a_package_is_refused(install: Install) -> None:
     install(ROW.format("name='odd', evidence_faults=('harness.drill.faults:without_steps',)"))
-    with pytest.raises(KindError, match=r"claim kind 'odd': an evidence fault is an `EvidenceFault`"):
+    with pytest.raises(KindError, match=r"claim kind 'odd': an evidence fault must be an `EvidenceFault`"):
         faults.evidence_faults()
 
 

@@ -53,7 +53,7 @@ def test_a_waived_violation_is_a_warning() -> None:
         ),
         (
             view_of(Status.PASS, altered=("a.csv: changed",)),
-            "::error title=ERROR::Evidence differs from its recorded digests, so nothing here is proven.",
+            "::error title=ERROR::Evidence differs from the digests recorded with it, so nothing here is proven.",
         ),
         (
             whole_drill_view(killed=[True, False]),
@@ -95,7 +95,7 @@ def test_failing_units_are_annotated_before_waived_units() -> None:
     [
         (
             view_of(Status.ERROR, altered=("a.csv: changed",)),
-            "::error title=ERROR::Evidence differs from its recorded digests, so nothing here is proven.",
+            "::error title=ERROR::Evidence differs from the digests recorded with it, so nothing here is proven.",
         ),
         (
             whole_drill_view(Status.FAIL, killed=[True, False]),

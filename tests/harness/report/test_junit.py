@@ -180,7 +180,7 @@ def test_junit_has_a_separate_case_for_a_headline_that_no_unit_shows(view: Repor
 
 def test_a_junit_suite_has_the_headline_as_a_property_and_a_case() -> None:
     view = view_of(Status.PASS, altered=("a.csv: changed",))
-    said = "ERROR: Evidence differs from its recorded digests, so nothing here is proven."
+    said = "ERROR: Evidence differs from the digests recorded with it, so nothing here is proven."
     suites = list(parsed(view).iter("testsuite"))
     assert [suite.get("name") for suite in suites] == [CONTRACT["id"], "the run as a whole"]
     told = [one for suite in suites for one in suite.findall("properties/property[@name='headline']")]

@@ -64,7 +64,7 @@ def long_part(**ours: Any) -> Part:
 
 def test_the_peak_memory_section_shows_both_arms_and_the_bound() -> None:
     part = peak_part(steps=peak(2.25))
-    assert part.text == ["Allowed: 2.5 GiB allocated over the whole run."]
+    assert part.text == ["Allowed: 2.5 GiB allocated during the whole run."]
     assert part.runs == ["of-graphed", "of-ungraphed"]
     assert part.tables[0].rows == [
         ["graphed", "opening", "1 GiB", "1.5 GiB", "2 GiB", "512 MiB"],
