@@ -98,7 +98,7 @@ def test_deleting_the_manifest_and_lowering_the_format_version_is_still_reported
 def test_a_damaged_header_is_an_evidence_error(tmp_path: Path, text: str) -> None:
     bundle = finished(tmp_path / "run", header())
     (bundle.path / "run.json").write_text(text)
-    with pytest.raises(EvidenceError, match="/tmp/pytest-of-root/pytest-108/test_a_damaged_header_is_an_ev0/run: a run directory must hold a readable run"):
+    with pytest.raises(EvidenceError, match="a run directory must hold a readable run"):
         read_bundle(bundle.path)
 
 
@@ -119,7 +119,7 @@ def test_a_missing_run_directory_is_a_usage_error(tmp_path: Path) -> None:
 def test_a_run_id_cannot_point_outside_of_the_run_directory(tmp_path: Path) -> None:
     bundle = finished(tmp_path / "run", header())
     for name in ("../../elsewhere", "..", "/etc"):
-        with pytest.raises(EvidenceError, match="/tmp/pytest-of-root/pytest-108/test_a_run_id_cannot_lead_out_0/run: a run's id must be the name of its directory"):
+        with pytest.raises(EvidenceError, match="a run's id must be the name of its directory"):
             bundle.evidence(name)
 
 
