@@ -142,7 +142,9 @@ def refuse_beside_out(options: Mapping[str, bool]) -> None:
     """Raise UsageError if one of these options was given together with `--out`."""
     for name, given in options.items():
         if given:
-            raise UsageError("--out is only for verdicts that are judged now", got=name, remedy=f"leave out --out or {name}")
+            raise UsageError(
+                "--out is only for verdicts that are judged now", got=name, remedy=f"leave out --out or {name}"
+            )
 
 
 def check_recorded(directories: Sequence[Path], *, gate: bool = False, as_json: bool) -> int:

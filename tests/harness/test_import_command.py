@@ -59,8 +59,8 @@ def test_import_lists_every_upstream_item_with_its_result(call: Call) -> None:
             "    G-3: Pretty",
             "  no claim: 1 value: says what the file, gate or equation is called and where it comes from",
             (
-                "  NOT READ: up/graph.yaml:6:11: `promises`, 2 values: the importer knows no form of contract with this "
-                "key"
+                "  NOT READ: up/graph.yaml:6:11: `promises`, 2 values: the importer knows no form of contract with "
+                "this key"
             ),
         ],
         "",

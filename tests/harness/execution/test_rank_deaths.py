@@ -37,8 +37,8 @@ ENDS = {
     "hangs": (
         "worker_heartbeat",
         (
-            "other ranks have waited for rank 1 of 2 for 20 s: the rank is at step 2 and collective 8, but rank 0 is at "
-            "step 2 and"
+            "other ranks have waited for rank 1 of 2 for 20 s: the rank is at step 2 and collective 8, but rank 0 is "
+            "at step 2 and"
         ),
     ),
 }

@@ -61,8 +61,8 @@ ENDS = {
     "save garbles": (
         "worker_exception",
         (
-            "plain.0: save earlier: the process that was to save wrote something that is not a message on the harness's "
-            "own line"
+            "plain.0: save earlier: the process that was to save wrote something that is not a message on the "
+            "harness's own line"
         ),
     ),
     "save unavailable": ("not_available", "this arm needs a part that is not here"),

@@ -64,7 +64,7 @@ def test_a_partly_decided_headline_states_how_many_units_passed(gate: bool, shut
     [
         (
             {"altered": ("a.csv: changed",)},
-            "Evidence differs from the digests recorded with it, so nothing here is proven.",
+            "vidence differs from the digests recorded with it, so nothing here is proven.",
         ),
         ({"incomplete": ("run",)}, "he run did not finish, so nothing here is proven."),
     ],
