@@ -62,7 +62,7 @@ def test_a_ranks_match_claim_must_state_how_end_states_are_compared() -> None:
     ("claim", "rule", "got"),
     [
         (AGREE | {"candidate": "one"}, "a claim about ranks needs an arm with several ranks", "'one' has 1"),
-        (MATCH | {"in_turn": "too"}, "ranks must be compared with one process", "'too' has 2"),
+        (MATCH | {"in_turn": "too"}, "ranks must be compared with one process", "2 ranks in 'too'"),
         (MATCH | {"in_turn": "one"}, "an arm must not be compared with itself", "'one' as `baseline` and as `in_turn`"),
         (
             NEAR | {"ends": {"control": "alone", "at_most": 0.01}},
@@ -74,7 +74,7 @@ def test_a_ranks_match_claim_must_state_how_end_states_are_compared() -> None:
             "`in_turn` compares bits, so the candidate must have two ranks that read two shares",
             "4 ranks with 4 shares",
         ),
-        (MATCH | {"baseline": "too"}, "ranks must be compared with one process", "'too' has 2"),
+        (MATCH | {"baseline": "too"}, "ranks must be compared with one process", "2 ranks in 'too'"),
         (
             EQUAL | {"baseline": "one"},
             "arms that are compared rank by rank must have equal numbers of ranks",
