@@ -31,7 +31,11 @@ ACCUMULATED = ("candidate: fast", "baseline: plain", "micro_batches: 2", "max_re
 TWO_PRECISIONS = "precisions: {candidate: bfloat16, baseline: float32}"
 CLIPPED = "clipped_norm: {at_most: 1, relative_rounding: 0}"
 EDITS = [
-    ("candidate: fast", "candidate: fats", "15:16: `candidate` must name an existing arm; found 'fats'; did you mean 'fast'?"),
+    (
+        "candidate: fast",
+        "candidate: fats",
+        "15:16: `candidate` must name an existing arm; found 'fats'; did you mean 'fast'?",
+    ),
     (
         "baseline: plain",
         "baseline: zzz",
