@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Literal
@@ -152,11 +152,16 @@ class Counts(BoundedModel):
     errors: int
 
     def line(self) -> str:
-        """Return the count line: `9 planned · 6 held · 0 violated · 0 undecided · 3 not run · 0 errors`."""
-        return (
-            f"{self.planned} planned · {self.held} held · {self.violated} violated · "
-            f"{self.undecided} undecided · {self.not_run} not run · {counted(self.errors, 'error')}"
-        )
+        """Return the count line of these numbers."""
+        return count_line({name.replace("_", " "): number for name, number in self if name != "planned"})
+
+
+def count_line(numbers: Mapping[str, int]) -> str:
+    """Return the number of units by outcome: `45 units · 44 held · 1 undecided`, without zeros."""
+    shown = [
+        f"{number} {'error' if (word, number) == ('errors', 1) else word}" for word, number in numbers.items() if number
+    ]
+    return " · ".join([counted(sum(numbers.values()), "unit"), *shown])
 
 
 def count(verdicts: Iterable[Facts]) -> Counts:

@@ -112,7 +112,9 @@ def _case(suite: ET.Element, view: ReportView, verdict: Verdict, seconds: float)
 
 def _facts(view: ReportView, verdict: Verdict) -> Iterator[str]:
     """Yield a line for each fact, figure and denominator of a unit."""
-    facts = {"status": verdict.status.value, "reason": verdict.reason, "mechanism": verdict.mechanism}
+    claim = view.claim(verdict.contract, verdict.claim)
+    facts = {"claim": claim.title if claim is not None else None}
+    facts |= {"status": verdict.status.value, "reason": verdict.reason, "mechanism": verdict.mechanism}
     facts |= {"fault": view.header.fault, "part": view.origins.get(name_of(verdict))}
     yield from (f"{key}: {line(value, MESSAGE)}" for key, value in facts.items() if value)
     for key, number in list(verdict.figures.items())[:FIGURES]:

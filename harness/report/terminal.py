@@ -42,7 +42,8 @@ STYLES = {
 def print_results(view: ReportView, stream: TextIO | None = None) -> None:
     """Print the count line, a line for each unit (worst first), advice on failures, and what would decide the rest.
 
-    Units that were not run for the same reason share a line, because without a GPU most units are not run.
+    Units that were not run for the same reason share a line; without a GPU these are most units. So do units that ended
+    with the same error.
     """
     out = stream or sys.stdout
     print_line((view.count_line(), "bold"), file=out)
@@ -63,16 +64,12 @@ def print_results(view: ReportView, stream: TextIO | None = None) -> None:
     ):
         if note:
             print_line(note, file=out)
-    groups = undecided(view)
-    many = [group for group in groups if len(group.units) > 1 and group.units[0].status is Status.NOT_RUN]
-    group_of = {id(unit): group for group in many for unit in group.units}
+    alike: dict[object, list[Verdict]] = {}
     for verdict in cards.worst_first(view.verdicts):
-        group = group_of.get(id(verdict))
-        if group is None:
-            _print_unit(out, view, verdict)
-        elif verdict is group.units[0]:
-            _print_together(out, group)
-    _print_remedies(out, groups)
+        alike.setdefault(_line_shared(view, verdict), []).append(verdict)
+    for units in alike.values():
+        _print_units(out, view, units)
+    _print_remedies(out, undecided(view))
     print_line((str(headline(view)), "bold"), file=out)
 
 
@@ -84,6 +81,31 @@ def _print_remedies(out: TextIO, groups: Sequence[Undecided]) -> None:
             remedies[line(group.units[0].reason, 60), group.remedy] += len(group.units)
     for (reason, remedy), number in remedies.items():
         print_line(f"To decide {counted(number, 'unit')} ({reason}): {remedy}.", file=out)
+
+
+def _line_shared(view: ReportView, verdict: Verdict) -> object:
+    """Return a key that is equal for units that share a line: those without a judgement, for the same reason."""
+    if verdict.status in {Status.NOT_RUN, Status.ERROR} and view.waiver(verdict) is None:
+        return verdict.status, verdict.reason, verdict.message
+    return id(verdict)
+
+
+def _print_units(out: TextIO, view: ReportView, units: Sequence[Verdict]) -> None:
+    """Print units that share a line. A reason not to run needs no advice; an error is printed once, with its advice."""
+    first, *others = units
+    if others and first.status is Status.NOT_RUN:
+        word = (f"{view.word(first):>9}  ", STYLES[view.word(first)])
+        print_line(word, f"{_counted(units)}: {line(first.message, 400)}", file=out, hang=11)
+        return
+    _print_unit(out, view, first)
+    if others:
+        print_line(f"           {_counted(others)}: the same error", file=out)
+
+
+def _counted(units: Sequence[Verdict]) -> str:
+    """Return the number of units, with a few of their claims."""
+    claims = list(dict.fromkeys(line(unit.claim, 80) for unit in units))
+    return f"{counted(len(units), 'unit')} ({some(claims, FEW)})"
 
 
 def _print_unit(out: TextIO, view: ReportView, verdict: Verdict) -> None:
@@ -109,14 +131,7 @@ def verdict_line(verdict: Verdict) -> str:
     return f"{line(verdict.claim, 80)} on {line(verdict.workload, 60)}: {seen}"
 
 
-def _print_together(out: TextIO, group: Undecided) -> None:
-    """Print how many units were not run for one reason, a few of their claims, and the reason."""
-    claims = some([line(claim, 80) for claim in group.claims], FEW)
-    reason = f"{counted(len(group.units), 'unit')} ({claims}): {line(group.message, 400)}"
-    print_line((f"{'not run':>9}  ", STYLES["not run"]), reason, file=out, hang=11)
-
-
-# Show on standard error how a session proceeds: as one line at the bottom of a terminal, or as a few lines in a log.
+# Show on stderr how a session proceeds: as one line at the bottom of a terminal, and rarely in a log.
 #
 # Results are printed only at the end. So each unit is printed once, even if standard output and standard error go to
 # the same place.

@@ -16,7 +16,7 @@ from harness.evidence.run_evidence import RunEvidence
 from harness.judging.context import situation_of
 from harness.judging.end_state import EXCUSED_ENDS, IDLE_EXCUSES
 from harness.judging.first_difference import FirstDifference
-from harness.judging.verdict import Status, Verdict
+from harness.judging.verdict import Status, Verdict, count_line
 from harness.kinds import kind_of, probe_named
 from harness.numbers import counted
 from harness.report.text import line
@@ -343,11 +343,10 @@ class ReportView:
         )
 
     def count_line(self) -> str:
-        """Return the number of units by outcome: `45 units · 44 held · 1 undecided`."""
+        """Return the count line of the units; see `harness.judging.verdict.count_line`."""
         words = Counter(self.word(verdict) for verdict in self.verdicts)
-        told = [f"{words[word]} {word}" for word in (*WORDS.values(), "waived") if words[word] and word != "error"]
-        errors = [counted(words["error"], "error")] if words["error"] else []
-        return " · ".join([counted(len(self.verdicts), "unit"), *told, *errors])
+        numbers = {word: words[word] for word in (*WORDS.values(), "waived") if word != "error"}
+        return count_line({**numbers, "errors": words["error"]})
 
     def word(self, verdict: Verdict) -> str:
         """Return the word that the count line uses for a verdict, such as `held` or `waived`."""

@@ -29,7 +29,8 @@ def test_every_published_gate_has_the_command_that_judged_it() -> None:
 def test_a_published_gate_has_the_documented_counts_and_exit_code(gate: tuple[str, ...]) -> None:
     names, held, planned, violated, undecided, code = gate
     _, judgement = judged([REPORTS.parent / name for name in names.split()], gate=True)
-    assert judgement.counts.line() == (
-        f"{planned} planned · {held} held · {violated} violated · {undecided} undecided · 0 not run · 0 errors"
-    )
+    counts = judgement.counts
+    assert [counts.planned, counts.held, counts.violated, counts.undecided] == [
+        int(number) for number in (planned, held, violated, undecided)
+    ]
     assert judgement.exit_code == int(code)

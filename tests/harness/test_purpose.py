@@ -34,7 +34,7 @@ def test_a_fault_may_have_any_name(fault: str, contract: Path, capsys: pytest.Ca
     header = read_bundle(directory).header
     assert (header.purpose, header.fault) == ("fault", fault)
     assert judge.check_recorded([directory], as_json=False) == 0
-    assert capsys.readouterr().out.startswith("same     harness-reports/planted: 1 planned · 0 held · 1 violated")
+    assert capsys.readouterr().out.startswith("same     harness-reports/planted: 1 unit · 1 violated")
     report.render(directory)
     assert f"The fault {fault} was planted in this run on purpose" in (directory / "report.html").read_text(
         encoding="utf-8"

@@ -40,7 +40,7 @@ def test_verify_returns_the_verdicts_exit_code_and_run_directory(contracts: Path
     ]
     assert outcome.exit_code is ExitCode.VIOLATED
     assert outcome.run_directory == Path("harness-reports/run")
-    assert outcome.counts.line().startswith("3 planned · 1 held · 1 violated")
+    assert outcome.counts.line().startswith("3 units · 1 held · 1 violated")
 
 
 def test_a_run_narrowed_to_a_workload_records_the_narrowing(contracts: Path) -> None:

@@ -45,9 +45,9 @@ def test_every_run_has_a_row_with_its_count_line_and_a_drill_its_matrix(reports:
     rows = index_reports.tables(index_reports.published(reports), index_reports.drills(reports)).splitlines()
     plain, planted, drill = rows[2:5]
     assert plain.startswith("| [1-plain](1-plain/report.html) | ")
-    assert plain.endswith("| 2 planned · 1 held · 1 violated · 0 undecided · 0 not run · 0 errors |")
+    assert plain.endswith("| 2 units · 1 held · 1 violated |")
     assert planted.startswith("| [2-planted](2-planted/summary.md) | ")
-    assert "| planted fault `nan_tail`: 1 planned · " in planted
+    assert "| planted fault `nan_tail`: 1 unit · " in planted
     assert "| fire drill: 2 faults planted · 2 killed · 0 survived · 1 of 1 control held" in drill
 
 

@@ -86,7 +86,7 @@ def test_a_copied_drill_directory_is_judged_the_same_and_its_page_shows_the_dril
     directory = tmp_path / "copy"
     shutil.copytree(outcome.run_directory, directory)
     assert judge.check_recorded([directory], as_json=False) == 0
-    assert capsys.readouterr().out.startswith(f"same     {directory}: 1 planned · 1 held")
+    assert capsys.readouterr().out.startswith(f"same     {directory}: 1 unit · 1 held")
     (directory / "report.html").unlink()
     report.render(directory)
     page = (directory / "report.html").read_text(encoding="utf-8")

@@ -97,7 +97,7 @@ def test_verdicts_are_counted_by_status() -> None:
     assert counts.model_dump() == {
         "planned": 15, "held": 1, "violated": 2, "undecided": 3, "not_run": 4, "errors": 5,
     }  # fmt: skip
-    assert counts.line() == "15 planned · 1 held · 2 violated · 3 undecided · 4 not run · 5 errors"
+    assert counts.line() == "15 units · 1 held · 2 violated · 3 undecided · 4 not run · 5 errors"
 
 
 def test_a_settled_judgement_prints_its_reason_and_message() -> None:

@@ -70,7 +70,7 @@ def test_the_toy_kinds_judge_passes_a_sound_system(verified: Path) -> None:
 def test_a_verdict_of_the_toy_kind_is_judged_the_same_again(harness: Harness, verified: Path) -> None:
     ended = harness("judge", "--check", str(verified))
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert ended.stdout.startswith(f"same     {verified}: 1 planned · 1 held")
+    assert ended.stdout.startswith(f"same     {verified}: 1 unit · 1 held")
 
 
 def test_the_page_shows_its_card_and_links_its_evidence(verified: Path) -> None:

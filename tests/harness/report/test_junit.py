@@ -8,6 +8,7 @@ import pytest
 from junit_schema import departures
 from report_views import (
     CONTRACT,
+    contract,
     drill_view,
     full_view,
     header,
@@ -72,6 +73,14 @@ def test_figures_and_denominators_are_the_output_of_a_case() -> None:
 
 def output(case: ET.Element) -> list[str]:
     return case.findtext("system-out", "").splitlines()
+
+
+def test_a_junit_case_begins_with_its_claim_in_words() -> None:
+    judged = contract()
+    first = judged.claims[0]
+    item = verdict(first.id, status=Status.FAIL).model_copy(update={"contract": judged.id})
+    (case,) = parsed(view_with(item, contracts=[judged])).iter("testcase")
+    assert output(case)[0] == f"claim: {first.title}"
 
 
 @pytest.mark.parametrize("made", [full_view, drill_view, lambda: whole_drill_view(killed=[True, False])])

@@ -65,6 +65,16 @@ def test_units_not_run_for_the_same_reason_are_printed_in_one_line(units: int, n
     ]
 
 
+def test_an_error_that_several_units_share_is_printed_once_with_its_advice() -> None:
+    why: dict[str, Any] = {"status": Status.ERROR, "reason": "worker_died", "message": "the step raised ValueError"}
+    items = [verdict(f"F-{number}", **why) for number in range(1, 4)]
+    lines = printed(view_with(*items, verdict("F-4", **{**why, "message": "out of memory"})))
+    shared = [number for number, text in enumerate(lines) if "the step raised ValueError" in text]
+    assert [lines[number] for number in shared] == ["    error  F-1 on tiny: the step raised ValueError"]
+    assert "           2 units (F-2, F-3): the same error" in lines
+    assert "    error  F-4 on tiny: out of memory" in lines
+
+
 def test_the_terminal_shows_a_passing_unit_in_one_line_with_its_deciding_figure() -> None:
     item = verdict("F-GRAPH-BWD-003", message="a long sentence; and more of it", **ratio_of(1.43))
     assert printed(view_with(item))[1] == "     held  F-GRAPH-BWD-003 on tiny: 1.430x, at least 1.1x mean ratio"

@@ -24,7 +24,7 @@ def test_packing_writes_pages_verdicts_and_one_archive_and_keeps_the_source(run:
     size = sum(map(len, files.values()))
     digest = hashlib.sha256(files["manifest.json"]).hexdigest()
     assert lines == (
-        f"published: {size} bytes, 2 planned · 1 held · 1 violated · 0 undecided · 0 not run · 0 errors",
+        f"published: {size} bytes, 2 units · 1 held · 1 violated",
         f"manifest: sha256:{digest}",
     )
     assert sorted(files) == ["manifest.json", "report.html", "run.tar.xz", "summary.md", "verdicts.json"]
