@@ -14,8 +14,8 @@ from harness.contract.base import NUDGED_CONTROLS
 from harness.contract.load import LoadedContract
 from harness.contract.rules import current_rules, in_order, newer_rules
 from harness.contract.schema import AnyPart, CompositeClaim, parts_of
+from harness.contract.signed_entries import Signed, unmatched
 from harness.contract.strict_yaml import nearest
-from harness.contract.waivers import Waiver, unmatched
 from harness.errors import ContractError, ContractErrors, HarnessError
 from harness.judging.reasons import REASONS
 from harness.kinds import kind_of
@@ -355,11 +355,11 @@ def _captured_plain_arm(loaded: LoadedContract, part: AnyPart) -> Iterator[tuple
 
 def refuse_lint_errors(
     contracts: Sequence[LoadedContract],
-    waivers: Sequence[Waiver] = (),
+    signed: Sequence[Signed] = (),
     paths: Sequence[Path] = (),
     limit_s: float | None = None,
 ) -> None:
-    """Raise ContractErrors if `lint` finds errors in the contracts, or if a waiver names no unit.
+    """Raise ContractErrors if the lint of the contracts, or of the signed entries found for `paths`, has errors.
 
     paths: where the waivers were found. If it has a folder, waivers of unknown contracts are errors too. A system that
     cannot be described is not an error here. Its units become ERROR later, with a better message. limit_s: seconds
@@ -367,6 +367,6 @@ def refuse_lint_errors(
     """
     describe_all([system for one in contracts for system in one.contract.systems()], limit_s or LIMIT_S)
     errors = [ContractError(each.message, where=each.where) for one in contracts for each in errors_of(one, describe)]
-    errors += unmatched(waivers, contracts, all_known=any(path.is_dir() for path in paths))
+    errors += unmatched(signed, contracts, all_known=any(path.is_dir() for path in paths))
     if errors:
         raise ContractErrors(errors)

@@ -139,9 +139,9 @@ def judge_attempt(attempt: Attempt, contracts: Sequence[Contract]) -> Verdict:
     if contract is None or claim is None or unit.workload not in claim.judged_on:
         return not_in_contract(unit.contract, unit.claim, unit.workload)
     header = attempt.bundle.header if attempt.bundle is not None else None
-    # the fault of a drill's unit; None for the controls of a drill
-    fault = header.fault if header is not None else None
-    baseline = header.commits.baseline.commit if header is not None and header.commits is not None else None
+    fault = header.fault if header is not None else None  # none in a drill's controls
+    commits = header.commits if header is not None else None
+    baseline = commits.baseline_of(unit.contract, unit.claim).commit if commits is not None else None
     gpu = header.environment.gpu if header is not None else GpuFacts()
     made, evidence = attempt.made(), attempt.evidence
     return judge_runs(contract, claim, unit, made, evidence, gpu=gpu, fault=fault, baseline=baseline)

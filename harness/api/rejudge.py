@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.api import session
+from harness.contract.accepted_baselines import AcceptedBaseline, find_accepted
 from harness.contract.load import LoadedContract, load_contracts, selected
 from harness.contract.schema import Contract
-from harness.contract.waivers import find_waivers, load_waivers
+from harness.contract.signed_entries import Signed, load
+from harness.contract.waivers import Waiver, find_waivers
 from harness.errors import ContractError, ContractErrors, EvidenceError, UsageError
 from harness.evidence import layout
 from harness.evidence.environment_records import CHANGES
@@ -39,7 +41,7 @@ def contradictions(bundle: Bundle, contracts: Sequence[Contract] | None) -> list
     contracts: the directory's own copies of its contracts; None if they cannot be read, and their names are unknown.
     """
     unknown = _unknown_names(bundle, contracts) if contracts is not None else ()
-    found = [*unknown, *_narrowing(bundle), *_runs(bundle), *_machine(bundle), *_waivers(bundle)]
+    found = [*unknown, *_narrowing(bundle), *_runs(bundle), *_machine(bundle), *_signed(bundle)]
     return [f"{layout.HEADER}: {line}" for line in dict.fromkeys(found)]
 
 
@@ -99,7 +101,7 @@ def _machine(bundle: Bundle) -> Iterator[str]:
             run = shown(path.parent.name)
             yield f"the recorded commit is {shown(commit)}, but run {run} was executed at {shown(process.commit)}"
         tested = header.commits
-        known = {tested.candidate.commit, tested.baseline.commit} if tested is not None else set()
+        known = tested.trained() if tested is not None else set()
         for trained in sorted({*process.trained} - known):
             which = " and ".join(shown(one) for one in sorted(known)) or "none"
             yield f"the tested commits are {which}, but run {shown(path.parent.name)} trained {shown(trained)}"
@@ -116,10 +118,13 @@ def _machine(bundle: Bundle) -> Iterator[str]:
                 )
 
 
-def _waivers(bundle: Bundle) -> Iterator[str]:
-    """Yield a line for each waiver in the header that no copied waiver file has, as of the day when the run started."""
+def _signed(bundle: Bundle) -> Iterator[str]:
+    """Yield lines on signed entries in the header that no copied file has, read as of the run's first day."""
     header = bundle.header
-    if not header.waivers:
+    accepted = header.commits.accepted if header.commits is not None else []
+    recorded = [(f"waiver of {shown(one.claim)} on {shown(one.workload)}", one.model_dump()) for one in header.waivers]
+    recorded += [(f"accepted baseline of {shown(one.claim)}", one.signed()) for one in accepted]
+    if not recorded:
         return
     try:
         day = datetime.fromisoformat(header.started_at).date()
@@ -128,14 +133,16 @@ def _waivers(bundle: Bundle) -> Iterator[str]:
         return
     try:
         files = sorted((bundle.root / layout.WAIVERS).glob("*.yaml"))
-        signed = [waiver.record(day) for path in files for waiver in load_waivers(path)]
+        signed = [entry.record(day) for path in files for entry in load(path, *_KINDS)]
     except (ContractErrors, ContractError):
         yield f"the files in {layout.WAIVERS}/ are not valid waiver files"
         return
-    for waiver in header.waivers:
-        if waiver.model_dump() not in signed:
-            unit = f"{shown(waiver.claim)} on {shown(waiver.workload)}"
-            yield f"the recorded waiver of {unit} is in no file of {layout.WAIVERS}/"
+    for name, fields in recorded:
+        if fields not in signed:
+            yield f"the {name} stands in no file of {layout.WAIVERS}/ as it stands here"
+
+
+_KINDS: tuple[type[Signed], ...] = (Waiver, AcceptedBaseline)
 
 
 @dataclass(frozen=True)
@@ -189,11 +196,19 @@ class Known:
                 rule = f"the run must have started at {self.not_before.isoformat()} or later"
                 raise EvidenceError(rule, where=where, got=header.started_at, remedy="verify anew")
 
-    def with_waivers(self, header: Header) -> Header:
-        """Return the header with the waivers of `contracts`, as of the later of the run's start and `not_before`."""
+    def with_signed(self, header: Header) -> Header:
+        """Return a header with the waivers of the given contracts, dated by the later of its start and `not_before`.
+
+        Accepted baselines that no file next to these contracts has are left out, so their runs do not fit the claims.
+        """
         day = max(started(header), self.not_before or started(header)).date()
         waivers = [WaiverRecord(**waiver.record(day)) for waiver in find_waivers(self.contracts, self.waivers)]
-        return header.model_copy(update={"waivers": waivers})
+        changes: dict[str, object] = {"waivers": waivers}
+        if header.commits is not None:
+            accepted = [entry.record(day) for entry in find_accepted(self.contracts)]
+            kept = [one for one in header.commits.accepted if one.signed() in accepted]
+            changes["commits"] = header.commits.model_copy(update={"accepted": kept})
+        return header.model_copy(update=changes)
 
 
 def started(header: Header) -> datetime:
@@ -245,7 +260,7 @@ def shown_together(runs: Sequence[Path]) -> tuple[list[Bundle], session.Judgemen
 def _judged(bundles: Sequence[Bundle], known: Known = NOTHING_KNOWN, *, gate: bool = False) -> session.Judgement:
     contracts = known.contracts
     loaded = load_contracts(contracts) if contracts else copies(bundles)
-    waived = [replace(one, header=known.with_waivers(one.header)) for one in bundles] if contracts else bundles
+    waived = [replace(one, header=known.with_signed(one.header)) for one in bundles] if contracts else bundles
     if contracts and gate and len(bundles) == 1:
         narrowed = _asked(known.asked, loaded)
         waived = [replace(one, header=one.header.model_copy(update={"narrowed": narrowed})) for one in waived]

@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,10 +26,12 @@ from harness.api.judged import judge_bundles as judge_bundles  # noqa: PLC0414
 from harness.api.judged import judge_runs as judge_runs  # noqa: PLC0414
 from harness.api.judged import judgement_json as judgement_json  # noqa: PLC0414
 from harness.commits.checkout import Checkout
+from harness.contract.accepted_baselines import AcceptedBaseline, find_signed
 from harness.contract.load import LoadedContract, load_contracts, selected
-from harness.contract.waivers import RESUME, FilesRead, Waiver, find_waivers
+from harness.contract.signed_entries import Signed, unmatched
+from harness.contract.waivers import RESUME, FilesRead, Waiver
 from harness.devices import environment
-from harness.errors import UsageError
+from harness.errors import ContractErrors, UsageError
 from harness.evidence import layout, redaction, sources
 from harness.evidence.environment_records import TwoCommits
 from harness.evidence.files import remove, write_text
@@ -75,9 +77,9 @@ class VerifyOptions:
     where: bool = False  # True: locate the first difference of each claim that failed
 
 
-def waiver_texts(waivers: Sequence[Waiver]) -> list[str]:
-    """Return the text of each waiver file once, to be copied into the run directory."""
-    return list(dict.fromkeys(waiver.file_text for waiver in waivers))
+def signed_texts(signed: Sequence[Signed]) -> list[str]:
+    """Return the text of each file of signed entries once, to be copied into the run directory."""
+    return list(dict.fromkeys(entry.file_text for entry in signed))
 
 
 def redaction_of(contracts: Sequence[LoadedContract], asked: bool | None) -> Redaction | None:
@@ -93,7 +95,7 @@ def header_of(
     planned: Plan,
     options: VerifyOptions,
     started: datetime,
-    waivers: Sequence[Waiver] = (),
+    signed: Sequence[Signed] = (),
     commits: TwoCommits | None = None,
 ) -> Header:
     """Return the content of `run.json`. Waivers count as expired or valid as of the day on which the run starts."""
@@ -120,7 +122,7 @@ def header_of(
             packages=sources.package_digests(listed),
         ),
         contract_files=_files_of(contracts, Path.cwd()),
-        waivers=[WaiverRecord(**waiver.record(started.date())) for waiver in waivers],
+        waivers=[WaiverRecord(**entry.record(started.date())) for entry in signed if isinstance(entry, Waiver)],
     )
     left_out = redaction_of(contracts, options.redact)
     return header if left_out is None else redacted_header(header, left_out)
@@ -154,8 +156,11 @@ def _files(path: Path | None) -> list[list[object]]:
 def redacted_header(header: Header, left_out: Redaction) -> Header:
     """Return the header without host, user and folder names, and with a note about the redaction."""
     noted = header.environment.model_copy(update={"redacted": redaction.NOTE})
-    # Keep the name in a waiver, because the owner signed the waiver with it.
-    changes = {"environment": left_out.model(noted), "waivers": header.waivers}
+    # who signed an entry signed with a name, so waivers and accepted baselines stay unchanged
+    changes: dict[str, object] = {"environment": left_out.model(noted), "waivers": header.waivers}
+    if header.commits is not None:
+        kept = {"accepted": header.commits.accepted}
+        changes["commits"] = left_out.model(header.commits).model_copy(update=kept)
     return left_out.model(header).model_copy(update=changes)
 
 
@@ -177,7 +182,7 @@ def directory_name(started: datetime, options: VerifyOptions) -> str:
     return f"{started:%Y-%m-%d-%H%M%S}-{device}{drill}"
 
 
-Refuse = Callable[[Sequence[LoadedContract], Sequence[Waiver]], None]
+Refuse = Callable[[Sequence[LoadedContract], Sequence[Signed]], None]
 
 
 def plan_contracts(
@@ -207,12 +212,16 @@ def plan_contracts(
 
 
 def _described_baseline(contracts: Sequence[LoadedContract], checkout: Checkout | None, limit_s: float) -> Baseline:
-    """Return the baselines' commit, and descriptions of the systems at that commit, made within `limit_s` seconds."""
+    """Return the baselines' commits with the descriptions of their systems, each made within `limit_s` seconds."""
     if checkout is None:
         return Baseline()
     systems = baseline_systems([loaded.contract for loaded in contracts])
-    there = checkout.import_path
-    return Baseline(checkout.commit, describe_all(systems, limit_s, at=there), there.tree)
+    described = {
+        commit: Baseline(commit, describe_all(systems, limit_s, at=there), there.tree)
+        for commit, there in checkout.import_paths.items()
+    }
+    accepted = {claim: described[facts.commit] for claim, facts in checkout.commits.in_force().items()}
+    return replace(described[checkout.commit], accepted=accepted)
 
 
 def _absolute(path: Path | None) -> str | None:
@@ -244,12 +253,14 @@ def verify(
     refuse_fault_of_gate(options)
     contracts = load_contracts(paths)
     options = of_tags(contracts, options)
-    waivers = find_waivers(paths, options.waivers)
+    signed = find_signed(paths, options.waivers)
     read = FilesRead.of(paths, options.waivers, contracts)
     if refuse is not None:
-        refuse(contracts, waivers)
-    with baselines(contracts, options) if checkout is None else nullcontext(checkout) as made:
-        return _verified(contracts, waivers, read, options, made, watch, interpreters, judged)
+        refuse(contracts, signed)
+    started = datetime.now(tz=UTC)
+    checked = baselines(contracts, options, signed, started.date()) if checkout is None else nullcontext(checkout)
+    with checked as made:
+        return _verified(contracts, signed, read, options, started, made, watch, interpreters, judged)
 
 
 def refuse_fault_of_gate(options: VerifyOptions) -> None:
@@ -265,13 +276,21 @@ def of_tags(contracts: Sequence[LoadedContract], options: VerifyOptions) -> Veri
     return replace(options, claims=selected(contracts, options.tags, options.claims))
 
 
-def baselines(contracts: Sequence[LoadedContract], options: VerifyOptions) -> AbstractContextManager[Checkout | None]:
-    """Check out the baselines' commit for the `with` block. Yield None without `--baseline`. Raises UsageError."""
+def baselines(
+    contracts: Sequence[LoadedContract], options: VerifyOptions, signed: Sequence[Signed], day: date
+) -> AbstractContextManager[Checkout | None]:
+    """Check out the baselines' commits for a block; yield None without `--baseline`.
+
+    signed: entries of which accepted baselines are used, if they are in force on `day`. Raises UsageError, and
+    ContractErrors for an accepted baseline of a claim that compares no numbers with a baseline.
+    """
     if options.baseline is not None and options.fault is not None:
-        raise UsageError(
-            "--baseline compares two commits without planted faults", got="--fault", remedy="leave out one of them"
-        )
-    return baseline_checkout(contracts, options.baseline, options.reports)
+        raise UsageError("--baseline compares two commits as they are", got="--fault", remedy="leave out one of them")
+    known = {loaded.contract.id for loaded in contracts}
+    accepted = [each for each in signed if isinstance(each, AcceptedBaseline) and each.contract in known]
+    if options.baseline is not None and (errors := unmatched(accepted, contracts, all_known=True)):
+        raise ContractErrors(errors)
+    return baseline_checkout(contracts, options.baseline, options.reports, accepted, day)
 
 
 def plan_something(
@@ -290,9 +309,10 @@ def plan_something(
 
 def _verified(
     contracts: Sequence[LoadedContract],
-    waivers: Sequence[Waiver],
+    signed: Sequence[Signed],
     read: FilesRead,
     options: VerifyOptions,
+    started: datetime,
     checkout: Checkout | None,
     watch: Watch | None,
     interpreters: Interpreters | None,
@@ -305,15 +325,14 @@ def _verified(
             judged(verdict, view)
 
     planned = plan_something(contracts, options, checkout)
-    read.require_unchanged()  # describing a system runs user code, which may have changed the contracts
-    started = datetime.now(tz=UTC)
+    read.require_unchanged()  # descriptions of systems ran user code
     final = options.reports / (options.name or directory_name(started, options))
     if options.resume is None:
         require_place(final)
     commits = None if checkout is None else checkout.commits
-    begun = header_of(contracts, planned, options, started, waivers, commits)
+    begun = header_of(contracts, planned, options, started, signed, commits)
     header = with_earlier_runs(begun, contracts, options.reports)
-    texts = waiver_texts(waivers)
+    texts = signed_texts(signed)
     described = Described(header, contracts, work_of(planned.runs), beside_the_header(options), texts)
     redacted = redaction_of(contracts, options.redact)
     with made_directory(described, final, named=options.name is not None, resume=options.resume) as (writer, journal):

@@ -12,10 +12,12 @@ import typer
 
 from harness.cli.arguments import Json, Paths, Tags, Waivers
 from harness.contract import version_1
+from harness.contract.accepted_baselines import find_signed
 from harness.contract.load import LoadedContract, load_contracts, selected, unused_files
 from harness.contract.schema import SCHEMA_VERSION, parts_of
 from harness.contract.shared import folders_read
-from harness.contract.waivers import FilesRead, Waiver, expired_on, find_waivers, unmatched
+from harness.contract.signed_entries import Signed, expired_on, unmatched
+from harness.contract.waivers import FilesRead
 from harness.errors import ContractError, ContractErrors, ExitCode
 from harness.lint import Finding, lint, lint_drill, lint_power, lint_rules, lint_together
 from harness.numbers import counted, dump_json
@@ -111,17 +113,17 @@ def _old_versions(contracts: Sequence[LoadedContract]) -> list[Finding]:
     ]
 
 
-def _read(paths: Sequence[Path], waivers: Path | None) -> tuple[list[LoadedContract], list[Waiver]]:
-    """Load contracts and waivers. Raises ContractErrors with all errors of the contracts and of the waivers."""
+def _read(paths: Sequence[Path], waivers: Path | None) -> tuple[list[LoadedContract], list[Signed]]:
+    """Load contracts and signed entries. Raises ContractErrors with the errors of both."""
     errors: list[ContractError] = []
     loaded: list[LoadedContract] = []
-    signed: list[Waiver] = []
+    signed: list[Signed] = []
     try:
         loaded = load_contracts(paths)
     except ContractError as problem:
         errors += problem.each()
     try:
-        signed = find_waivers(paths, waivers)
+        signed = find_signed(paths, waivers)
     except ContractError as problem:
         errors += problem.each()
     if errors:

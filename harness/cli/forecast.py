@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
@@ -13,8 +14,9 @@ from pydantic import Field
 
 from harness.api import session
 from harness.api.drill import DrillOptions, plan_drill_here
+from harness.contract.accepted_baselines import find_signed
 from harness.contract.load import load_contracts
-from harness.contract.waivers import FilesRead, find_waivers
+from harness.contract.waivers import FilesRead
 from harness.devices import environment
 from harness.devices.environment import Machine, cpu_model, usable_cores
 from harness.drill.plan import DrillPlan, runs_of
@@ -275,8 +277,9 @@ def forecast_verify(paths: Sequence[Path], options: session.VerifyOptions) -> Fo
     contracts = load_contracts(paths)
     options = session.of_tags(contracts, options)
     read = FilesRead.of(paths, options.waivers, contracts)
-    refuse_lint_errors(contracts, find_waivers(paths, options.waivers), paths, options.wall_limit_s)
-    with session.baselines(contracts, options) as checkout:
+    signed = find_signed(paths, options.waivers)
+    refuse_lint_errors(contracts, signed, paths, options.wall_limit_s)
+    with session.baselines(contracts, options, signed, datetime.now(tz=UTC).date()) as checkout:
         planned = session.plan_something(contracts, options, checkout)
     read.require_unchanged()
     units = [_unit(unit) for unit in planned.units]

@@ -40,9 +40,11 @@ from harness.cli.arguments import (
 )
 from harness.cli.interruption import GRACE_S, LONG_GRACE_S, interruptible
 from harness.cli.printing import print_costs, print_forecast, print_judgement, print_shard, recorded_in
+from harness.contract.accepted_baselines import find_signed
 from harness.contract.load import load_contracts
 from harness.contract.shared import folders_read
-from harness.contract.waivers import JUDGE, FilesRead, expired_on, find_waivers
+from harness.contract.signed_entries import expired_on
+from harness.contract.waivers import JUDGE, FilesRead
 from harness.devices import environment
 from harness.extras.fleet import gate as fleet
 from harness.extras.fleet.gate import engine
@@ -110,7 +112,7 @@ def verify(
 
         with interruptible():
             raise typer.Exit(print_forecast(forecast_verify(paths, options), as_json=json))
-    late = expired_on(datetime.now(tz=UTC).date(), find_waivers(paths, waivers))
+    late = expired_on(datetime.now(tz=UTC).date(), find_signed(paths, waivers))
     print_lines((f"{where}: warning: {message}" for where, message in late), sys.stderr)
     with interruptible(LONG_GRACE_S if shared else GRACE_S):
         judgement = verify_on(on, gpus, paths, options) if shared else verify_here(paths, options)
@@ -139,7 +141,7 @@ def verify_on(
     """Verify the contracts' claims in jobs of an engine such as Slurm, then judge all run directories together."""
     contracts = load_contracts(paths)
     read = FilesRead.of(paths, options.waivers, contracts)
-    refuse_lint_errors(contracts, find_waivers(paths, options.waivers), paths)
+    refuse_lint_errors(contracts, find_signed(paths, options.waivers), paths)
     jobs_of = engine(on, gpus)
     shards = gate_shards(
         contracts, busy_times(units_of(contracts), [options.reports, Path("reports")]), len(jobs_of.places or [""])

@@ -84,6 +84,7 @@ def _looked_for(
             remedy="name a claim that compares the trainings of two arms of one rank",
         )
     commits = bundle.header.commits
+    baseline = commits.baseline_of(verdict.contract, verdict.claim).commit if commits is not None else None
     steps = counted(int(str(run.settings["last"])) + 1, "step")
     unit = unit_of(bundle, verdict)
     seconds = None if unit is None else foreseen_seconds(bundle, unit, run)
@@ -91,7 +92,7 @@ def _looked_for(
     print_error(f"locating: at most three runs of {steps} in both arms, {about}at most {limit_s:g} s")
     with (
         tempfile.TemporaryDirectory(prefix="harness-where-") as folder,
-        baseline_checkout(contracts, None if commits is None else commits.baseline.commit, Path(folder)) as checkout,
+        baseline_checkout(contracts, baseline, Path(folder)) as checkout,
         Progress() as watch,
     ):
         return locate(run, executing_into(Path(folder) / "where", verdict.claim, checkout, tell=watch.moves))

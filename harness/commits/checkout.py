@@ -11,14 +11,17 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from datetime import UTC, date, datetime
 from pathlib import Path
+from typing import Literal
 
 from harness.commits.import_path import ImportPath, installed, rebased
+from harness.contract.accepted_baselines import AcceptedBaseline
 from harness.errors import UsageError
-from harness.evidence.environment_records import CommitFacts, TwoCommits
+from harness.evidence.environment_records import SHORT, AcceptedRecord, CommitFacts, TwoCommits
 from harness.evidence.sources import OF_A_CALL
 from harness.platform.paths import add_working_directory
 
@@ -62,6 +65,21 @@ class Repository:
         """Return the commit together with the first line of its message."""
         return CommitFacts(commit=commit, subject=_git(self.root, "log", "-1", "--format=%s", commit))
 
+    def has(self, commit: str) -> bool:
+        """Return True if the repository has a commit of this whole hash; False for the hash of a tag, too."""
+        return self._agrees("rev-parse", "--verify", "--quiet", f"{commit}^{{commit}}", printing=commit)
+
+    def contains(self, commit: str, ancestor: str) -> bool:
+        """Return True if the history of `commit` has `ancestor`."""
+        return self._agrees("merge-base", "--is-ancestor", ancestor, commit)
+
+    def _agrees(self, *arguments: str, printing: str = "") -> bool:
+        """Return True if git succeeds and prints this."""
+        try:
+            return _git(self.root, *arguments) == printing
+        except GitFailed:
+            return False
+
     def changes(self, but: Path) -> int:
         """Count the files that differ from HEAD, including new files, but no ignored files and none in folder `but`."""
         status = ["status", "--porcelain", "--untracked-files=all"]
@@ -71,11 +89,7 @@ class Repository:
 
     def ignores(self, path: Path) -> bool:
         """Return True if the repository ignores this path, such as a file of an installed package."""
-        try:
-            _git(self.root, "check-ignore", "--quiet", str(path))
-        except GitFailed:
-            return False
-        return True
+        return self._agrees("check-ignore", "--quiet", str(path))
 
     def check_out(self, commit: str, folder: Path) -> None:
         """Put the commit's files into a new worktree."""
@@ -137,10 +151,10 @@ def _reason(stderr: bytes) -> str:
 
 @dataclass(frozen=True)
 class Checkout:
-    """Two commits, the import path of the baseline, and a folder for exchanging tensors between their processes."""
+    """The commits of a run, the import path of each baseline, and a folder for tensors between their processes."""
 
     commits: TwoCommits
-    import_path: ImportPath
+    import_paths: Mapping[str, ImportPath]  # by commit: of the baseline and of accepted baselines
     exchange: Path
 
     @property
@@ -148,20 +162,38 @@ class Checkout:
         """Return the commit of the baseline."""
         return self.commits.baseline.commit
 
+    @property
+    def import_path(self) -> ImportPath:
+        """Return the import path of the baseline."""
+        return self.import_paths[self.commit]
+
+    def import_path_of(self, commits: Collection[str | None]) -> ImportPath | None:
+        """Return the import path of a process whose arms have these commits; None if all use the working tree."""
+        return next((self.import_paths[commit] for commit in commits if commit is not None), None)
+
     def trained(self, commits: Collection[str | None]) -> list[str]:
         """Return HEAD of each tree that has the code of one of `commits`. None means the candidate's working tree."""
         trees = [self.import_path.root] if None in commits else []
-        trees += [self.import_path.tree] if set(commits) - {None} else []
+        trees += [self.import_paths[commit].tree for commit in commits if commit is not None]
         return [Repository(Path(tree)).commit("HEAD") for tree in trees]
 
 
 @contextmanager
-def checked_out(name: str, systems: Sequence[str], reports: Path, *, named: str = "") -> Iterator[Checkout]:
+def checked_out(
+    name: str,
+    systems: Sequence[str],
+    reports: Path,
+    *,
+    named: str = "",
+    accepted: Sequence[AcceptedBaseline] = (),
+    day: date | None = None,
+) -> Iterator[Checkout]:
     """Check out the commit `name` in a worktree of the systems' repository, for the duration of the block.
 
-    The worktree is removed at the end, also after an error. reports: files in this folder do not count as changes.
-    named: the name by which the user requested the commit, by default `name`.
-    Raises UsageError if there is no such commit, or if a system is not part of one common repository.
+    Accepted baselines in force on `day` (by default today, UTC) get worktrees too. All worktrees are removed at the
+    end, also after an error. reports: files in this folder do not count as changes. named: the name by which the user
+    requested the commit, by default `name`. Raises UsageError if there is no such commit, if a system is not part of
+    one common repository, or if an accepted commit does not lie between the baseline and the candidate.
     """
     add_working_directory()
     homes = {system: _home(system) for system in systems}
@@ -177,21 +209,78 @@ def checked_out(name: str, systems: Sequence[str], reports: Path, *, named: str 
     candidate = repository.facts(repository.commit("HEAD")).model_copy(
         update={"changes": repository.changes(reports.resolve())}
     )
+    today = day or datetime.now(tz=UTC).date()
+    records = [_recorded(entry, repository, baseline, candidate, today) for entry in accepted]
+    commits = TwoCommits(candidate=candidate, baseline=baseline, accepted=records)
     folder = Path(tempfile.mkdtemp(prefix="harness-baseline-")).resolve()
-    tree, exchange = folder / "tree", folder / "exchange"
+    trees = {
+        commit: folder / f"tree-{commit[:SHORT]}"
+        for commit in (baseline.commit, *(facts.commit for facts in commits.in_force().values()))
+    }
+    exchange, lacks, import_paths = folder / "exchange", {}, {}
     try:
         exchange.mkdir()
-        try:
-            repository.check_out(baseline.commit, tree)
-            baseline = baseline.model_copy(update={"lacks": repository.lacks(tree)})
-        except GitFailed as error:
-            got = f"git cannot check out {baseline.commit}: {error}"
-            raise UsageError(RULE, where=str(repository.root), got=got) from error
-        import_path = rebased(baseline.commit, repository.root, tree, homes.values())
-        yield Checkout(TwoCommits(candidate=candidate, baseline=baseline), import_path, exchange)
+        for commit, tree in trees.items():
+            try:
+                repository.check_out(commit, tree)
+                lacks[commit] = {"lacks": repository.lacks(tree)}
+            except GitFailed as error:
+                got = f"git cannot check out {commit}: {error}"
+                raise UsageError(RULE, where=str(repository.root), got=got) from error
+            import_paths[commit] = rebased(commit, repository.root, tree, homes.values())
+        baseline = baseline.model_copy(update=lacks[baseline.commit])
+        records = [
+            one.model_copy(update={"commit": one.commit.model_copy(update=lacks.get(one.commit.commit))})
+            for one in records
+        ]
+        commits = TwoCommits(candidate=candidate, baseline=baseline, accepted=records)
+        yield Checkout(commits, import_paths, exchange)
     finally:
-        _remove(repository, tree)
+        for tree in trees.values():
+            _remove(repository, tree)
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _recorded(
+    entry: AcceptedBaseline, repository: Repository, baseline: CommitFacts, candidate: CommitFacts, day: date
+) -> AcceptedRecord:
+    """Return an entry as the run's header records it, with its state on `day`.
+
+    Raises UsageError for an entry that has not expired if its commit is unknown, or is neither part of the baseline nor
+    between the baseline and the candidate's HEAD.
+    """
+    commit, short = entry.commit, entry.commit[:SHORT]
+    known = repository.has(commit)
+    state: Literal["in_force", "expired", "contained"] = "in_force"
+    problem = ""
+    if entry.expired(day):
+        state = "expired"
+    elif not known:
+        problem = f"no commit {short} in {repository.root}"
+    elif repository.contains(baseline.commit, commit):
+        state = "contained"
+    elif not repository.contains(commit, baseline.commit):
+        problem = f"{short}, which does not contain the baseline {baseline.commit[:SHORT]}"
+    elif not repository.contains(candidate.commit, commit):
+        problem = f"{short}, which HEAD ({candidate.commit[:SHORT]}) does not contain"
+    if problem:
+        rule = "an accepted baseline is a commit between --baseline and HEAD"
+        raise UsageError(rule, where=entry.where, got=problem, remedy=_ACCEPT_AGAIN)
+    return AcceptedRecord(
+        contract=entry.contract,
+        claim=entry.claim,
+        commit=repository.facts(commit) if known else CommitFacts(commit=commit, subject=""),
+        reviewer=entry.reviewer,
+        reason=entry.reason,
+        expires=str(entry.expires),
+        state=state,
+    )
+
+
+_ACCEPT_AGAIN = (
+    "fetch the whole history; after a merge, squash or rebase, accept the commit that now has the change; else remove "
+    "the entry"
+)
 
 
 def _remove(repository: Repository, tree: Path) -> None:

@@ -1,6 +1,7 @@
 """Read shared files, which define workloads and arms for several contracts, and classify the YAML files of a folder.
 
-Contracts name shared files under `uses`. A folder may have contracts, shared files, waivers, and files to leave out.
+Contracts name shared files under `uses`. A folder has contracts, shared files, files of signed entries (waivers and
+accepted baselines), and files to leave out.
 """
 
 from __future__ import annotations
@@ -233,12 +234,11 @@ def _twice(document: Document, first: Document, section: str, name: str) -> Cont
     return document.error((section, name), rule, got=f"'{name}' again", remedy=remedy, of_key=True)
 
 
-# the file lies next to the contracts; its name may be upper or lower case, and may end with `.yml`
-WAIVERS_FILE = "waivers.yaml"
-# Copies of the names in `layout`. They cannot be imported from there, because `layout` imports this package.
-RUN_HEADER, RUN_MARKS = "run.json", ("manifest.json", "INCOMPLETE")
+# files of signed entries, next to contracts; the names in upper or lower case, also with `.yml`
+WAIVERS_FILE, ACCEPTED_FILE = SIGNED_FILES = ("waivers.yaml", "accepted-baselines.yaml")
+RUN_HEADER, RUN_MARKS = "run.json", ("manifest.json", "INCOMPLETE")  # as in `layout`, which imports this package
 SUFFIXES = frozenset({".yaml", ".yml"})
-RULE = f"every .yaml and .yml file in it at any depth, except hidden ones, shared files and {WAIVERS_FILE}"
+RULE = f"every .yaml and .yml in it at any depth, but hidden ones, shared files, {WAIVERS_FILE} and {ACCEPTED_FILE}"
 
 
 @dataclass(frozen=True)
@@ -249,7 +249,7 @@ class FolderFiles:
     """
 
     contracts: list[Path]
-    waivers: list[Path]
+    signed: list[Path]
     hidden: list[Path]
     shared: list[Path]
     runs: list[Path]
@@ -258,10 +258,10 @@ class FolderFiles:
 def files_of_folder(folder: Path) -> FolderFiles:
     """Return the YAML files below a folder by kind. All commands and the pytest plugin classify files in this way.
 
-    A file at any depth whose name ends in `.yaml` or `.yml`, in upper or lower case, is a contract, except waiver files
-    (`waivers.yaml`), shared files (`schema: shared/v2`), hidden files, and files in hidden folders (names that begin
-    with a dot). Run directories are not searched, because they contain copies. Links are followed, but each folder is
-    entered only once, so that a circle of links ends.
+    A file at any depth whose name ends in `.yaml` or `.yml`, in upper or lower case, is a contract, except waivers and
+    accepted baselines (by their names), shared files (`schema: shared/v2`), hidden files, and files in hidden folders
+    (names that begin with a dot). Run directories are not searched, because they contain copies. Links are followed,
+    but each folder is entered only once, so that a circle of links ends.
     """
     found = FolderFiles([], [], [], [], [])
     entered: set[Path] = set()
@@ -286,7 +286,7 @@ def files_of_folder(folder: Path) -> FolderFiles:
                 _kind_of(path, found, hidden=unseen).append(path)
 
     enter(folder, hidden=False)
-    for kind in (found.contracts, found.waivers, found.hidden, found.shared, found.runs):
+    for kind in (found.contracts, found.signed, found.hidden, found.shared, found.runs):
         kind.sort()
     return found
 
@@ -305,14 +305,14 @@ def real(path: Path) -> Path:
 def _kind_of(path: Path, found: FolderFiles, *, hidden: bool) -> list[Path]:
     if hidden:
         return found.hidden
-    if is_waiver_file(path):
-        return found.waivers
+    if is_signed_file(path):
+        return found.signed
     return found.shared if is_shared_file(path) else found.contracts
 
 
-def is_waiver_file(path: Path) -> bool:
-    """Return True if a file has the name of a waiver file."""
-    return path.suffix.lower() in SUFFIXES and f"{path.stem.lower()}.yaml" == WAIVERS_FILE
+def is_signed_file(path: Path, *names: str) -> bool:
+    """Return True if a file has one of these names, by default the name of any file of signed entries."""
+    return path.suffix.lower() in SUFFIXES and f"{path.stem.lower()}.yaml" in (names or SIGNED_FILES)
 
 
 def shared_files(paths: Sequence[Path]) -> list[Path]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Literal
 
 from pydantic import ConfigDict, Field
 
@@ -129,11 +130,61 @@ class CommitFacts(Record):
         return f'{self.commit[:SHORT]} "{self.subject}"' + (f" ({'; '.join(notes)})" if notes else "")
 
 
+class AcceptedRecord(Record):
+    """An accepted baseline when the run started. expires: its last day (UTC).
+
+    state: `contained` if the run's own baseline contains the commit.
+    """
+
+    contract: str
+    claim: str
+    commit: CommitFacts
+    reviewer: str
+    reason: str
+    expires: str
+    state: Literal["in_force", "expired", "contained"]
+
+    def signed(self) -> dict[str, object]:
+        """Return the entry as `AcceptedBaseline.record` returns it."""
+        fields = self.model_dump(include={"contract", "claim", "reviewer", "reason", "expires"})
+        return {**fields, "commit": self.commit.commit, "expired": self.state == "expired"}
+
+    def line(self) -> str:
+        """Return the claim's baseline in words, who accepted it, and what to do about an entry without effect."""
+        if self.state == "expired":
+            return f"the run's baseline; {self.ended()}"
+        if self.state == "contained":
+            accepted = f"{self.commit.commit[:SHORT]}, accepted by {self.reviewer}"
+            return f"the run's baseline, which contains {accepted}; remove this entry"
+        return f"{self.commit.line()}, accepted by {self.reviewer} until {self.expires}: {self.reason}"
+
+    def ended(self) -> str:
+        """Return when an expired acceptance ended, and what to do."""
+        commit = self.commit.commit[:SHORT]
+        return f"the acceptance of {commit} by {self.reviewer} ended with {self.expires}; renew or remove this entry"
+
+
 class TwoCommits(Record):
-    """The commit of the candidate's working tree, and the commit of each arm that a claim names as `baseline`."""
+    """The commit of the candidate's working tree, and the commit of every arm that a claim names as its `baseline`.
+
+    accepted: commits that reviewers accepted for the baselines of single claims.
+    """
 
     candidate: CommitFacts
     baseline: CommitFacts
+    accepted: list[AcceptedRecord] = Field(default_factory=list)
+
+    def in_force(self) -> dict[tuple[str, str], CommitFacts]:
+        """Return the accepted commits in force, by contract and claim."""
+        return {(one.contract, one.claim): one.commit for one in self.accepted if one.state == "in_force"}
+
+    def trained(self) -> set[str]:
+        """Return every commit that runs may train."""
+        return {each.commit for each in (self.candidate, self.baseline, *self.in_force().values())}
+
+    def baseline_of(self, contract: str, claim: str) -> CommitFacts:
+        """Return the commit of a claim's baselines."""
+        return self.in_force().get((contract, claim), self.baseline)
 
     @property
     def equal(self) -> bool:
@@ -141,6 +192,7 @@ class TwoCommits(Record):
         return self.candidate.commit == self.baseline.commit and not self.candidate.changes
 
     def lines(self) -> dict[str, str]:
-        """Return a line for each of the two commits, and a third line if the commits are equal."""
+        """Return a line for each commit, for each claim with an accepted baseline, and one where two are equal."""
         both = {"candidate": self.candidate.line(), "baseline": self.baseline.line()}
+        both |= {f"baseline of {one.claim}": one.line() for one in self.accepted}
         return both | ({"commits": "candidate and baseline are the same commit"} if self.equal else {})

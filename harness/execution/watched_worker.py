@@ -246,7 +246,7 @@ class WatchedWorker:
         job = WorkerJob(
             folder=name_of(self._directory),
             variables=dict(variables),
-            baseline=checkout.import_path if checkout is not None else None,
+            baseline=checkout.import_path_of(self._run.commits) if checkout is not None else None,
             exchange=str(checkout.exchange / self._run.id) if checkout is not None else None,
             threads=threads,
         )

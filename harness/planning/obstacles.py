@@ -11,10 +11,12 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from datetime import date
 from pathlib import Path
 from typing import Protocol
 
 from harness.commits.checkout import Checkout, checked_out
+from harness.contract.accepted_baselines import AcceptedBaseline
 from harness.contract.conditions import capability_of, is_gpu, reaches
 from harness.contract.schema import AnyClaim, AnyPart, Arm, Contract, Workload, parts_of
 from harness.contract.strict_yaml import nearest
@@ -287,12 +289,18 @@ class HasContract(Protocol):
 class Baseline:
     """The commit of the arms that a claim names as `baseline`. None: the working tree, as for all other arms.
 
-    descriptions: of its systems at that commit, or the errors that prevented them; tree: the folder with its checkout.
+    descriptions: of its systems at that commit, or the errors instead; tree: the folder with its checkout.
+    accepted: by contract and claim, of claims whose baselines have another commit.
     """
 
     commit: str | None = None
     descriptions: Descriptions = field(default_factory=dict)
     tree: str = ""
+    accepted: Mapping[tuple[str, str], Baseline] = field(default_factory=dict)
+
+    def of(self, contract: str, claim: str) -> Baseline:
+        """Return the baseline of one claim."""
+        return self.accepted.get((contract, claim), self)
 
 
 def baseline_systems(contracts: Sequence[Contract]) -> list[str]:
@@ -308,18 +316,22 @@ def baseline_systems(contracts: Sequence[Contract]) -> list[str]:
 
 
 def baseline_checkout(
-    contracts: Sequence[HasContract], name: str | None, reports: Path
+    contracts: Sequence[HasContract],
+    name: str | None,
+    reports: Path,
+    accepted: Sequence[AcceptedBaseline] = (),
+    day: date | None = None,
 ) -> AbstractContextManager[Checkout | None]:
     """Check out the commit `name` in a worktree for the contracts' baselines. Do nothing if `name` is None.
 
-    Raises UsageError if no claim names a baseline, and the errors of `checked_out`.
+    accepted, day: see `checked_out`. Raises UsageError if no claim names a baseline, and the errors of `checked_out`.
     """
     if name is None:
         return nullcontext()
     systems = baseline_systems([loaded.contract for loaded in contracts])
     if not systems:
-        raise UsageError("--baseline needs a claim with an arm named as `baseline`", got="no such claim")
-    return checked_out(name, systems, reports)
+        raise UsageError("--baseline is the commit of arms that claims name as `baseline`", got="no such claim")
+    return checked_out(name, systems, reports, accepted=accepted, day=day)
 
 
 def commit_obstacle(contract: Contract, claim: AnyClaim, baseline: Baseline) -> Obstacle | None:

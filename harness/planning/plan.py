@@ -148,8 +148,11 @@ def plan(
             if workloads and workload_name not in workloads:
                 continue
             on_workload = [claim for claim in wanted if workload_name in claim.judged_on]
-            commit = None if baseline is None else baseline.commit
-            builder = RunBuilder(contract, workload_name, planted, data, model_directory, commit)
+            there = baseline or Baseline()
+            accepted = {claim: one.commit for (name, claim), one in there.accepted.items() if name == contract.id}
+            builder = RunBuilder(
+                contract, workload_name, planted, data, model_directory, there.commit, accepted=accepted
+            )
             units += _plan_workload(
                 contract, workload_name, workload, on_workload, builder, planted, machine, descriptions, baseline
             )
@@ -174,7 +177,7 @@ def _plan_workload(
             system_obstacle(contract, claim, descriptions.get)
             or _fault_obstacle(planted, machine)
             or find_obstacle(contract, claim, workload, machine, descriptions.get)
-            or (commit_obstacle(contract, claim, baseline) if baseline is not None else None)
+            or (commit_obstacle(contract, claim, baseline.of(contract.id, claim.id)) if baseline is not None else None)
         )
         runs: list[str] = []
         if obstacle is None:

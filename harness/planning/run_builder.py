@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Literal, cast
 
 from harness.contract.base import NUDGED_CONTROLS
@@ -70,18 +71,18 @@ class _PairedRun:
     gradient_arms: set[str] = field(default_factory=set)
     groups: list[list[str]] = field(default_factory=list)
     compared: list[list[str]] = field(default_factory=list)
-    # name of an arm -> values for fields of its PlannedArm
-    recorded_of: dict[str, dict[str, int | str]] = field(default_factory=dict)
-    # name of an arm -> baselines with which some part compares the arm
-    earlier: dict[str, set[str]] = field(default_factory=dict)
-    # arms that some part names as its baseline or as its nudged control
-    baselines: set[str] = field(default_factory=set)
-    others: set[str] = field(default_factory=set)  # arms that some part names in another role
+    recorded_of: dict[str, dict[str, int | str]] = field(default_factory=dict)  # arm -> fields of its PlannedArm
+    earlier: dict[str, set[str]] = field(default_factory=dict)  # arm -> baselines that some part compares it with
+    baselines: set[str] = field(default_factory=set)  # arms that a part names as its baseline or nudged control
+    others: set[str] = field(default_factory=set)  # arms that a part names in another role
+    commit: str | None = None  # of `baselines`
 
-    def takes(self, part: AnyPart, *, two_commits: bool) -> bool:
-        """Return True if the run can serve the part, without conflicting recordings, nudges, baselines or commits."""
+    def takes(self, part: AnyPart, commit: str | None) -> bool:
+        """Return True if the run can serve the part: no conflicting recordings, circular baselines or two commits."""
         baselines, others = _by_role(part)
-        if two_commits and (baselines & (self.others | others) or others & self.baselines):
+        if baselines and self.baselines and commit != self.commit:
+            return False
+        if commit is not None and (baselines & (self.others | others) or others & self.baselines):
             return False
         for arm, fields in part.recorded_of().items():
             known = self.recorded_of.get(arm, {})
@@ -115,8 +116,9 @@ class _PairedRun:
         before = {each for each in self.earlier.get(arm, ()) if self.role[each] == self.role[arm]} - later - {arm}
         return 1 + max((self._place(each, later | {arm}) for each in before), default=0)
 
-    def add(self, part: AnyPart) -> None:
+    def add(self, part: AnyPart, commit: str | None) -> None:
         baselines, others = _by_role(part)
+        self.commit = commit if baselines else self.commit
         self.baselines |= baselines
         self.others |= others
         for field_name, arm in part.arms().items():
@@ -203,10 +205,15 @@ class RunBuilder:
         data: str | None,
         model_directory: str | None,
         baseline: str | None = None,
+        *,
+        accepted: Mapping[str, str | None] = MappingProxyType({}),
     ) -> None:
-        """Start without any runs. baseline: the commit for baseline arms; None: all arms use the working tree."""
+        """Start without runs. baseline: the commit for baseline arms; None: all arms use the working tree.
+
+        accepted: the commit for the baseline arms of some claims instead.
+        """
         self._contract, self._workload_name, self._fault = contract, workload_name, fault
-        self._baseline = baseline
+        self._baseline, self._accepted = baseline, accepted
         self._data, self._model_directory = data, model_directory
         self._paired: dict[ProbeName, list[_PairedRun]] = {}
         self._others: dict[str, Run] = {}
@@ -214,9 +221,9 @@ class RunBuilder:
     def add(self, claim: AnyClaim, index: int, part: AnyPart) -> list[str]:
         """Plan one part (`index` within its claim), and return the ids of the runs whose evidence decides it."""
         row = probe_of(part)
-        probe = row.name
+        probe, commit = row.name, self._accepted.get(claim.id, self._baseline)
         if row.arm_by_arm:
-            return [self._add_paired(part, probe)]
+            return [self._add_paired(part, probe, commit)]
         settings = part.model_dump(mode="json", include=set(kind_of(part.kind).probes[probe]))
         processes = part.process_count()
         if processes is None:
@@ -229,7 +236,7 @@ class RunBuilder:
                 settings,
                 process,
                 part.measurement_of(process),
-                _by_role(part)[0],
+                dict.fromkeys(_by_role(part)[0], commit),
             )
             for process in range(processes)
         ]
@@ -239,14 +246,13 @@ class RunBuilder:
         paired = [self._paired_run(n, one) for planned in self._paired.values() for n, one in enumerate(planned)]
         return [*paired, *self._others.values()]
 
-    def _add_paired(self, part: AnyPart, probe: ProbeName) -> str:
-        two_commits = self._baseline is not None
+    def _add_paired(self, part: AnyPart, probe: ProbeName, commit: str | None) -> str:
         known = self._paired.setdefault(probe, [])
-        taking = (n for n, planned in enumerate(known) if planned.takes(part, two_commits=two_commits))
+        taking = (n for n, planned in enumerate(known) if planned.takes(part, commit))
         number = next(taking, len(known))
         if number == len(known):
             known.append(_PairedRun(probe))
-        known[number].add(part)
+        known[number].add(part, commit)
         return self._paired_id(probe, number)
 
     def _paired_id(self, probe: ProbeName, number: int) -> str:
@@ -254,7 +260,8 @@ class RunBuilder:
 
     def _paired_run(self, number: int, planned: _PairedRun) -> Run:
         arms = {arm: planned.replicas[arm] for arm in planned.order(self._contract)}
-        run = self._run(self._paired_id(planned.probe, number), planned.probe, arms, {}, 0, planned.baselines)
+        commits = dict.fromkeys(planned.baselines, planned.commit)
+        run = self._run(self._paired_id(planned.probe, number), planned.probe, arms, {}, 0, commits)
         observed = {
             name: arm.model_copy(
                 update={
@@ -296,10 +303,10 @@ class RunBuilder:
         settings: dict[str, object],
         process: int,
         measurement: int = 0,
-        baselines: Collection[str] = (),
+        commits: Mapping[str, str | None] = MappingProxyType({}),
     ) -> str:
         identity = self._id(f"{probe}+{suffix}")
-        run = self._run(identity, probe, arms, settings, process, baselines)
+        run = self._run(identity, probe, arms, settings, process, commits)
         self._others[identity] = run.model_copy(update={"measurement": measurement})
         return identity
 
@@ -310,7 +317,7 @@ class RunBuilder:
         arms: dict[str, int],
         settings: dict[str, object],
         process: int,
-        baselines: Collection[str],
+        commits: Mapping[str, str | None],
     ) -> Run:
         fault_arms = sorted(set(arms) & self._fault.arms) if self._fault is not None else []
         return Run(
@@ -319,7 +326,7 @@ class RunBuilder:
             probe=probe,
             workload_name=self._workload_name,
             workload=self._contract.workloads[self._workload_name],
-            arms={name: self._arm(name, replicas, at_baseline=name in baselines) for name, replicas in arms.items()},
+            arms={name: self._arm(name, replicas, commits.get(name)) for name, replicas in arms.items()},
             process=process,
             settings=settings,
             fault=self._fault.name if self._fault is not None and fault_arms else None,
@@ -328,9 +335,8 @@ class RunBuilder:
             model_directory=self._model_directory,
         )
 
-    def _arm(self, name: str, replicas: int, *, at_baseline: bool) -> PlannedArm:
+    def _arm(self, name: str, replicas: int, commit: str | None) -> PlannedArm:
         arm = self._contract.arms[name]
-        commit = self._baseline if at_baseline else None
         return PlannedArm(arm=arm, system=arm.system or self._contract.system, commit=commit, replicas=replicas)
 
     def _id(self, suffix: str) -> str:

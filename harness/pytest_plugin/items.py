@@ -10,10 +10,12 @@ import pytest
 from _pytest.mark.expression import Expression
 
 from harness.api import session
+from harness.contract.accepted_baselines import AcceptedBaseline
 from harness.contract.load import LoadedContract, id_again, load_contracts, selected
 from harness.contract.schema import AnyClaim, parts_of
-from harness.contract.shared import SUFFIXES, SharedFiles, files_of_folder, is_waiver_file, real
-from harness.contract.waivers import load_waivers, unmatched
+from harness.contract.shared import ACCEPTED_FILE, SUFFIXES, SharedFiles, files_of_folder, is_signed_file, real
+from harness.contract.signed_entries import load, unmatched
+from harness.contract.waivers import Waiver
 from harness.errors import (
     ContractError,
     ContractErrors,
@@ -177,7 +179,7 @@ class ContractFile(pytest.File):
             known = _planned(self.config, self.path)
             if not self._is_first(known.loaded):
                 return
-            refuse_lint_errors([known.loaded], known.waivers)
+            refuse_lint_errors([known.loaded], known.signed)
             wanted = [name for name in options.workloads if name in known.loaded.contract.workloads]
             if options.workloads and not wanted:
                 return
@@ -392,20 +394,20 @@ _SHARED_FILES = pytest.StashKey[set[Path]]()
 
 
 def files_beside(config: pytest.Config) -> set[Path]:
-    """Return the real paths of shared files and waivers in the folders among `contract_paths`."""
+    """Return the real paths of shared files and of files of signed entries in the folders among `contract_paths`."""
     if _SHARED_FILES not in config.stash:
         folders = [files_of_folder(path) for path in _named(config) if path.is_dir()]
-        config.stash[_SHARED_FILES] = {real(file) for found in folders for file in (*found.shared, *found.waivers)}
+        config.stash[_SHARED_FILES] = {real(file) for found in folders for file in (*found.shared, *found.signed)}
     return config.stash[_SHARED_FILES]
 
 
 class FileBeside(pytest.File):
-    """A file that contracts share, or a waiver file. It contains no items and is only checked."""
+    """A file that contracts share, or a file of signed entries. It has no items and is only checked."""
 
     def collect(self) -> Iterator[pytest.Item]:
         try:
-            if is_waiver_file(self.path):
-                _refuse_waivers_of_no_contract(self.path, _named(self.config))
+            if is_signed_file(self.path):
+                _refuse_entries_of_no_contract(self.path, _named(self.config))
             else:
                 SharedFiles().read(self.path)
         except HarnessError as error:
@@ -417,14 +419,14 @@ def _named(config: pytest.Config) -> list[Path]:
     return [Path(path) for path in config.getini("contract_paths")]
 
 
-def _refuse_waivers_of_no_contract(path: Path, named: Sequence[Path]) -> None:
-    """Raise ContractErrors for waivers of unknown contracts. A known contract reports its own waivers."""
-    signed = load_waivers(path)
+def _refuse_entries_of_no_contract(path: Path, named: Sequence[Path]) -> None:
+    """Raise ContractErrors for entries of contracts that are not known; a known contract reports its own entries."""
+    signed = load(path, AcceptedBaseline if is_signed_file(path, ACCEPTED_FILE) else Waiver)
     try:
         contracts = load_contracts(named)
     except ContractError:  # the same error is reported together with the contract's own file
         return
     known = {loaded.contract.id for loaded in contracts}
-    strangers = [waiver for waiver in signed if waiver.contract not in known]
+    strangers = [entry for entry in signed if entry.contract not in known]
     if errors := unmatched(strangers, contracts, all_known=True):
         raise ContractErrors(errors)

@@ -9,9 +9,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from harness.api import session
+from harness.contract.accepted_baselines import find_signed
 from harness.contract.load import LoadedContract, load_contract
 from harness.contract.schema import AnyClaim
-from harness.contract.waivers import Waiver, find_waivers
+from harness.contract.signed_entries import Signed
+from harness.contract.waivers import Waiver
 from harness.devices import environment
 from harness.evidence.plan_records import Run, Unit
 from harness.evidence.read_run import read_run
@@ -28,19 +30,19 @@ class PlannedContract:
 
     loaded: LoadedContract
     plan: Plan
-    waivers: tuple[Waiver, ...] = ()
+    signed: tuple[Signed, ...] = ()
 
     def claim(self, name: str) -> AnyClaim:
         return next(claim for claim in self.loaded.contract.claims if claim.id == name)
 
 
 def plan_file(path: Path, options: session.VerifyOptions, named: Sequence[Path] = ()) -> PlannedContract:
-    """Read and plan one contract file, with the waivers next to it and in the folders among `named`, where commands
-    find waivers, too. Raises ContractErrors with every error."""
+    """Read and plan one contract file, with the signed entries next to it and in the folders among `named`.
+    The commands find entries the same way. Raises ContractError with every error."""
     loaded = load_contract(path)
     folders = [folder for folder in named if folder.is_dir()]
-    waivers = tuple(waiver for waiver in find_waivers([*folders, path]) if waiver.contract == loaded.contract.id)
-    return PlannedContract(loaded, session.plan_contracts([loaded], options), waivers)
+    signed = tuple(entry for entry in find_signed([*folders, path]) if entry.contract == loaded.contract.id)
+    return PlannedContract(loaded, session.plan_contracts([loaded], options), signed)
 
 
 class SharedRuns:
@@ -83,7 +85,8 @@ class SharedRuns:
     def waiver(self, planned: PlannedContract, unit: Unit) -> Waiver | None:
         """Return the unit's waiver, if it is in force on the day on which this session began."""
         name = (unit.claim, unit.workload)
-        found = (waiver for waiver in planned.waivers if (waiver.claim, waiver.workload) == name)
+        waivers = (each for each in planned.signed if isinstance(each, Waiver))
+        found = (waiver for waiver in waivers if (waiver.claim, waiver.workload) == name)
         return next((waiver for waiver in found if not waiver.expired(self._started.date())), None)
 
     def write_directory(
@@ -103,13 +106,13 @@ class SharedRuns:
         contracts = [item.loaded for item in planned]
         names = {name for unit in judged for name in unit.runs}
         runs = [run for item in planned for run in item.plan.runs if run.id in names]
-        waivers = [waiver for item in planned for waiver in item.waivers]
+        signed = [entry for item in planned for entry in item.signed]
         narrowed = _narrowed(planned, asked, options)
-        described = session.header_of(contracts, Plan(list(judged), runs), narrowed, self._started, waivers)
+        described = session.header_of(contracts, Plan(list(judged), runs), narrowed, self._started, signed)
         final = options.reports / session.directory_name(self._started, options)
         require_place(final)
         header = session.with_earlier_runs(described, contracts, options.reports)
-        writer = BundleWriter(final, header, contracts, session.waiver_texts(waivers), named=False)
+        writer = BundleWriter(final, header, contracts, session.signed_texts(signed), named=False)
         redacted = session.redaction_of(contracts, options.redact)
         for run in runs:
             shutil.copytree(self.root / "evidence" / run.id, writer.evidence_directory(run.id), symlinks=True)

@@ -44,6 +44,7 @@ class Seen:
     figures: dict[str, str]
     denominators: dict[str, str]
     waiver: str | None
+    accepted: str | None
     tried: str | None
     links: list[tuple[str, str]]  # anchors and headings of the sections that show the evidence
     # the path to the first difference: for each part of the step, whether it is equal, and the difference
@@ -156,6 +157,7 @@ def _card(view: ReportView, verdict: Verdict, anchor: str, places: list[tuple[st
         figures=dict(rows(verdict.figures)),
         denominators={words(name): f"{value:,}" for name, value in verdict.denominators.items()},
         waiver=waiver_line(view, verdict),
+        accepted=accepted_line(view, verdict),
         tried=view.tried(verdict),
         links=_links(view, verdict, claim, places),
         path=path_rows(found) if found is not None else [],
@@ -233,6 +235,12 @@ def waiver_line(view: ReportView, verdict: Verdict) -> str | None:
     if waiver.expired:
         return f"The waiver by {owner} ended with {expires}: {reason}"
     return f"Waived by {owner} until {expires}: {reason}"
+
+
+def accepted_line(view: ReportView, verdict: Verdict) -> str | None:
+    """Return the accepted baseline of a unit's claim in one line; None if there is none."""
+    accepted = view.accepted(verdict)
+    return None if accepted is None else f"Baseline: {line(accepted.line(), 600)}"
 
 
 @dataclass(frozen=True)

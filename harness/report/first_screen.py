@@ -49,7 +49,7 @@ def identity(view: ReportView) -> list[tuple[str, str]]:
     views = [part.view for part in view.parts] or [view]
     facts = [
         ("Trainer", _trainers(views)),
-        *((name.capitalize(), clean(text, 300)) for name, text in view.commit_lines().items()),
+        *((name[:1].upper() + name[1:], clean(text, 300)) for name, text in view.commit_lines().items()),
         ("Harness", _few(_commit(each.header.environment.git) for each in views)),
         ("Model, batch, length", _few(_workloads(view)) or "not recorded"),
         ("GPU", _few(_gpu(each) for each in views)),

@@ -422,7 +422,7 @@ def _sources(run: HistoryRun) -> tuple[object, ...]:
     if run.view is None:
         return (run.name,)
     header = run.view.header
-    commits = header.commits.model_dump_json() if header.commits is not None else ""
+    commits = header.commits.model_dump_json(exclude={"accepted"}) if header.commits is not None else ""
     return run.gate, header.digests.source, header.environment.git.commit, commits, tuple(trainers(run.view))
 
 

@@ -72,7 +72,7 @@ def _entries(view: ReportView, verdict: Verdict) -> Iterator[str]:
         sure = f" ({escape(found.confidence)})" if found.confidence else ""
         yield f"Decided by: {escape(' '.join(word for word in (found.text, found.name) if word))}{sure}"
     yield f"Seen: {escape(sentence(verdict.message), 1200)}"
-    if signed := cards.waiver_line(view, verdict):
+    for signed in filter(None, (cards.waiver_line(view, verdict), cards.accepted_line(view, verdict))):
         yield escape(signed, 700)
     yield from map(_advised, further)
     if verdict.status is Status.INCONCLUSIVE and (remedy := remedy_of(verdict, view)):

@@ -111,7 +111,7 @@ def _counted(units: Sequence[Verdict]) -> str:
 def _print_unit(out: TextIO, view: ReportView, verdict: Verdict) -> None:
     word = view.word(verdict)
     print_line((f"{word:>9}  ", STYLES[word]), verdict_line(verdict), file=out, hang=11)
-    for beside in (cards.waiver_line(view, verdict), view.tried(verdict)):
+    for beside in (cards.waiver_line(view, verdict), cards.accepted_line(view, verdict), view.tried(verdict)):
         if beside:
             print_line(f"           {beside}", file=out)
     causes, further = split(advice(view, verdict)) if word != "waived" else ([], [])

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from harness.contract.schema import Contract
-from harness.evidence.environment_records import quoted
+from harness.evidence.environment_records import TwoCommits, quoted
 from harness.evidence.plan_records import Unit
 from harness.evidence.run_evidence import RunEvidence
 from harness.judging.verdict import Status, Verdict
@@ -203,7 +203,7 @@ def _header(headers: Mapping[str, Header], units: Sequence[JudgedUnit]) -> Heade
 
     A waiver is kept only if its own run directory decides the waived unit.
     """
-    first, *others = headers.values()
+    first = next(iter(headers.values()))
     decided = {(one.part.name, *one.name) for one in units if one.part is not None}
     changes: dict[str, object] = {
         "units": [_named(one) for one in units],
@@ -218,11 +218,20 @@ def _header(headers: Mapping[str, Header], units: Sequence[JudgedUnit]) -> Heade
             {(one.contract, one.claim): one for header in headers.values() for one in header.drilled}.values()
         ),
         "attempts": joined_attempts(headers),
-        # on this page every unit has a verdict, even if no shard planned the unit, so nothing is left out
-        "narrowed": Narrowed(),
-        "commits": first.commits if all(other.commits == first.commits for other in others) else None,
+        "narrowed": Narrowed(),  # a unit that no shard planned has a verdict too, so nothing is left out
+        "commits": _commits([header.commits for header in headers.values()]),
     }
     return first.model_copy(update=changes)
+
+
+def _commits(commits: Sequence[TwoCommits | None]) -> TwoCommits | None:
+    """Return the commits that all runs compare, with the accepted baselines of each; None if runs differ in commits."""
+    known = [each for each in commits if each is not None]
+    both = [(each.candidate, each.baseline) for each in known]
+    if len(known) < len(commits) or any(each != both[0] for each in both):
+        return None
+    accepted = list({(one.contract, one.claim): one for each in known for one in each.accepted}.values())
+    return known[0].model_copy(update={"accepted": accepted})
 
 
 def _renamed(view: ReportView, names: Mapping[str, str]) -> ReportView:
@@ -240,6 +249,9 @@ def _renamed(view: ReportView, names: Mapping[str, str]) -> ReportView:
         "waivers": [waiver.model_copy(update=of(waiver.contract)) for waiver in header.waivers],
         "drilled": [one.model_copy(update=of(one.contract)) for one in header.drilled],
     }
+    if header.commits is not None:
+        accepted = [one.model_copy(update=of(one.contract)) for one in header.commits.accepted]
+        changes["commits"] = header.commits.model_copy(update={"accepted": accepted})
     contracts = [contract.model_copy(update={"id": names.get(contract.id, contract.id)}) for contract in view.contracts]
     verdicts = [verdict.model_copy(update=of(verdict.contract)) for verdict in view.verdicts]
     return replace(view, header=header.model_copy(update=changes), contracts=contracts, verdicts=verdicts)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from harness.contract.schema import AnyClaim, AnyPart, Contract, Workload, parts_of
-from harness.evidence.environment_records import CHANGES, GpuFacts
+from harness.evidence.environment_records import CHANGES, AcceptedRecord, GpuFacts
 from harness.evidence.run_evidence import RunEvidence
 from harness.judging.context import situation_of
 from harness.judging.end_state import EXCUSED_ENDS, IDLE_EXCUSES
@@ -223,6 +223,11 @@ class ReportView:
             return []
         unit = (verdict.contract, verdict.claim, verdict.workload)
         return [waiver for waiver in self.header.waivers if (waiver.contract, waiver.claim, waiver.workload) == unit]
+
+    def accepted(self, verdict: Verdict) -> AcceptedRecord | None:
+        """Return the accepted baseline of a unit's claim, also without effect; None if there is none."""
+        accepted = self.header.commits.accepted if self.header.commits is not None else []
+        return next((one for one in accepted if (one.contract, one.claim) == (verdict.contract, verdict.claim)), None)
 
     def tried(self, verdict: Verdict) -> str | None:
         """Return in words how often and where a unit was timed or judged; None if only once."""

@@ -21,6 +21,7 @@ from harness.contract.schema import Contract, parts_of
 from harness.errors import EvidenceError
 from harness.evidence import layout
 from harness.evidence.base import Obstacle
+from harness.evidence.environment_records import TwoCommits
 from harness.evidence.files import readable
 from harness.evidence.plan_records import Run, Unit
 from harness.evidence.run_evidence import RunEvidence
@@ -238,17 +239,17 @@ def refuse_unfit(bundles: Sequence[Bundle]) -> None:
 def differences(bundles: Sequence[Bundle]) -> Iterator[EvidenceError]:
     """Yield an error for each run that cannot be a shard of the same gate as an earlier run: its sources, commits or
     contracts differ, or it timed the same claim on another kind of machine."""
-    first = bundles[0]
     contracts: dict[str, tuple[str, Bundle]] = {}
     for number, bundle in enumerate(bundles):
         header = bundle.header
         yield from _other_sources(bundle, bundles[:number])
-        if header.commits != first.header.commits:
+        apart = (one for one in bundles[:number] if _of_both(header, one.header) != _of_both(one.header, header))
+        for other in islice(apart, 1):
             yield EvidenceError(
                 "shards must compare the same commits",
                 where=str(bundle.path),
-                got=f"{_commits(bundle)}, but {first.path} has {_commits(first)}",
-                remedy="run the shards again, all with the same two commits",
+                got=f"{_commits(bundle)}, {other.path} has {_commits(other)}",
+                remedy="run the shards again from one commit against one other",
             )
         for name, digest in header.digests.contracts.items():
             known, other = contracts.setdefault(name, (digest, bundle))
@@ -260,6 +261,15 @@ def differences(bundles: Sequence[Bundle]) -> Iterator[EvidenceError]:
                     remedy="run the shards again with one version of the contract",
                 )
     yield from _timed_apart(bundles)
+
+
+def _of_both(header: Header, other: Header) -> TwoCommits | None:
+    """Return the commits, with accepted baselines only of contracts that both runs have."""
+    if header.commits is None:
+        return None
+    shared = header.digests.contracts.keys() & other.digests.contracts.keys()
+    accepted = [one for one in header.commits.accepted if one.contract in shared]
+    return header.commits.model_copy(update={"accepted": accepted})
 
 
 def _other_sources(bundle: Bundle, before: Sequence[Bundle]) -> Iterator[EvidenceError]:

@@ -69,7 +69,7 @@ def upstream_files(paths: Sequence[Path], errors: list[ContractError]) -> list[P
             except ContractError as error:
                 errors.append(error)
                 continue
-            found = sorted([*folder.contracts, *folder.waivers, *folder.hidden])
+            found = sorted([*folder.contracts, *folder.signed, *folder.hidden])
             if not found:
                 errors.append(ContractError("the folder must hold .yaml or .yml files", where=str(path), got="none"))
         for file in found:

@@ -22,6 +22,7 @@ from harness.planning.run_builder import RunBuilder
 from harness.system.protocol import SystemDescription
 
 COMMIT = "c0ffee" * 6 + "beef"
+ACCEPTED = "acce" * 10
 ARMS: dict[str, object] = {"here": {}, "main": {}, "untrained": {"learning_rate": 0.0}}
 SAME = {
     "id": "SAME",
@@ -57,6 +58,16 @@ def test_an_arm_used_as_baseline_and_as_candidate_has_a_run_for_each() -> None:
     first, second = runs_of(SAME, turned)
     assert (commits_of(first)["main"], commits_of(first)["here"]) == (COMMIT, None)
     assert (commits_of(second)["main"], commits_of(second)["here"]) == (None, COMMIT)
+
+
+def test_baselines_of_different_commits_do_not_share_a_run() -> None:
+    contract = make_contract(SAME, {**SAME, "id": "OTHER"}, arms=ARMS)
+    builder = RunBuilder(
+        contract, next(iter(contract.workloads)), None, None, None, COMMIT, accepted={"SAME": ACCEPTED}
+    )
+    for claim in contract.claims:
+        builder.add(claim, 0, claim)
+    assert [commits_of(run)["main"] for run in builder.runs()] == [ACCEPTED, COMMIT]
 
 
 def test_each_process_has_arms_of_one_commit_and_readers_wait_for_the_baseline() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from datetime import date
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,12 @@ from two_commits import UserRepository
 
 from harness.commits.checkout import Repository, checked_out
 from harness.commits.import_path import rebased
+from harness.contract.accepted_baselines import AcceptedBaseline
 from harness.errors import UsageError
+from harness.evidence.environment_records import AcceptedRecord
 
 REPORTS = Path("harness-reports")
+DAY = date(2026, 6, 15)
 
 
 def test_a_repository_owned_by_another_user_is_reported_with_gits_message(
@@ -169,3 +173,81 @@ def test_checkout_in_a_git_hook_ignores_the_callers_git_dir(
         assert checkout.commits.baseline.subject == "The first trainer"
     done = subprocess.run(["git", "worktree", "list"], capture_output=True, text=True, check=True)
     assert len(done.stdout.splitlines()) == 1
+
+
+# Where an accepted commit lies in the history.
+
+
+def entry(commit: str, expires: date = DAY) -> AcceptedBaseline:
+    return AcceptedBaseline(
+        contract="as-main",
+        claim="SAME",
+        commit=commit,
+        reviewer="ada",
+        reason="a reason",
+        expires=expires,
+        where="accepted-baselines.yaml:3:5",
+        file_text="",
+    )
+
+
+def recorded(accepted: AcceptedBaseline) -> AcceptedRecord:
+    with checked_out("main", ["trainer:Trainer"], REPORTS, accepted=[accepted], day=DAY) as checkout:
+        [record] = checkout.commits.accepted
+        trees = {commit: Path(path.tree) for commit, path in checkout.import_paths.items()}
+        assert len(trees) == (2 if record.state == "in_force" else 1)
+        assert all((tree / "trainer.py").is_file() for tree in trees.values())
+    return record
+
+
+def test_a_commit_between_baseline_and_head_is_in_force_on_its_last_day(repository: UserRepository) -> None:
+    repository.git("checkout", "--quiet", "-b", "change")
+    changed = repository.commit("A change")
+    record = recorded(entry(changed))
+    assert (record.state, record.commit.subject) == ("in_force", "A change")
+
+
+def test_an_acceptance_has_expired_on_the_day_after_its_last_one(repository: UserRepository) -> None:
+    repository.git("checkout", "--quiet", "-b", "change")
+    record = recorded(entry(repository.commit("A change"), date(2026, 6, 14)))
+    assert record.line() == (
+        f"the run's baseline; the acceptance of {record.commit.commit[:12]} by ada ended with 2026-06-14; "
+        "renew or remove this entry"
+    )
+
+
+def test_an_expired_acceptance_of_an_unknown_commit_is_no_error(repository: UserRepository) -> None:
+    assert recorded(entry("c0ffee" * 6 + "beef", date(2026, 6, 14))).state == "expired"
+
+
+def test_a_baseline_that_contains_the_accepted_commit_makes_the_entry_superfluous(repository: UserRepository) -> None:
+    first = repository.git("rev-parse", "HEAD")
+    repository.commit("Later")
+    assert recorded(entry(first)).line() == (
+        f"the run's baseline, which contains {first[:12]}, accepted by ada; remove this entry"
+    )
+
+
+@pytest.mark.parametrize(
+    ("at", "found"),
+    [("unknown", "no commit"), ("aside", "which HEAD"), ("older", "which does not contain the baseline")],
+)
+def test_a_commit_that_is_not_between_baseline_and_head_is_refused(
+    repository: UserRepository, at: str, found: str
+) -> None:
+    start = repository.git("rev-parse", "HEAD")
+    repository.git("checkout", "--quiet", "-b", "aside")
+    commits = {
+        "unknown": "c0ffee" * 6 + "beef",
+        "aside": repository.commit("Aside"),
+        "older": repository.commit("Other"),
+    }
+    repository.git("checkout", "--quiet", "main")
+    if at == "older":
+        repository.commit("The baseline goes on")
+    repository.git("checkout", "--quiet", "-b", "change")
+    repository.commit("A change")
+    with pytest.raises(UsageError, match=f"a commit between --baseline and HEAD; found .*{found}") as refused:
+        recorded(entry(commits[at]))
+    assert refused.value.where == "accepted-baselines.yaml:3:5"
+    assert repository.git("rev-parse", "main~0") != start or at != "older"

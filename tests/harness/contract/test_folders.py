@@ -60,7 +60,7 @@ def test_contract_copies_in_a_run_directory_are_skipped_and_the_directory_is_nam
     for own in ("run.json", mark):
         (run / own).touch()
     found = files_of_folder(tmp_path / "all")
-    assert (found.contracts, found.waivers, found.hidden, found.shared) == ([first], [], [], [])
+    assert (found.contracts, found.signed, found.hidden, found.shared) == ([first], [], [], [])
     assert [loaded.path for loaded in load_contracts([tmp_path / "all"])] == [first]
     [line] = folders_read([tmp_path / "all"])
     assert line.endswith(f"; run directories, which were not searched: {run}")

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from harness.contract.load import LoadedContract, load_contract
-from harness.contract.waivers import find_waivers, load_waivers, unmatched
+from harness.contract.signed_entries import unmatched
+from harness.contract.waivers import find_waivers, load_waivers
 from harness.errors import ContractErrors, UsageError
 
 ENTRY = {
@@ -102,8 +103,8 @@ def test_two_waivers_for_one_unit_in_different_files_are_refused(tmp_path: Path)
     with pytest.raises(ContractErrors) as caught:
         find_waivers([tmp_path])
     [error] = caught.value.errors
-    assert (error.where, error.rule) == (f"{first}:3:5", "a unit must have only one waiver")
-    assert error.remedy == f"keep one: {second}:4:5 already waives this unit"
+    assert (error.where, error.rule) == (f"{first}:3:5", "a unit has one waiver")
+    assert error.remedy == f"{second}:4:5 is the first: keep one"
 
 
 def test_a_named_waiver_file_replaces_the_waivers_next_to_the_contracts(tmp_path: Path) -> None:

@@ -1,0 +1,217 @@
+"""Read files of signed entries, which lie next to contracts: waivers and accepted baselines.
+
+Somebody signs an entry about a claim until a date. A file has a `schema` and one list of entries. Every entry has all
+fields of its class, each a text. Two entries about the same thing are an error.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import date
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+from harness.contract import strict_yaml
+from harness.contract.base import says_something
+from harness.contract.load import LoadedContract
+from harness.contract.schema import AnyClaim
+from harness.contract.shared import files_of_folder, is_signed_file, real
+from harness.contract.strict_yaml import Document, nearest
+from harness.errors import ContractError, ContractErrors
+
+_LONGEST = 1000  # characters of a field
+
+
+@dataclass(frozen=True, kw_only=True)
+class Signed:
+    """A signed entry. `where` is its `file:line:column`, `file_text` the text of its whole file."""
+
+    FILE: ClassVar[str]  # the name of such a file
+    SCHEMA: ClassVar[str]
+    KEY: ClassVar[str]  # the key of the list
+    A: ClassVar[str]  # an entry in words, with its article
+    A_FILE: ClassVar[str]
+    SUBJECT: ClassVar[str]  # in a word what it is about
+    RULE: ClassVar[str]  # what it must name
+    ABOUT: ClassVar[tuple[str, ...]]  # the fields that name this; one entry for each
+    FIELDS: ClassVar[tuple[str, ...]]
+
+    contract: str
+    claim: str
+    reason: str
+    expires: date
+    where: str
+    file_text: str = field(repr=False)
+
+    def expired(self, day: date) -> bool:
+        """Return True if `day`, on which a run starts (UTC), is after the entry's last day."""
+        return day > self.expires
+
+    def record(self, day: date) -> dict[str, Any]:
+        """Return the entry's fields, as `run.json` records them for a run that starts on `day`."""
+        said = {name: str(getattr(self, name)) for name in self.FIELDS}
+        return {**said, "expired": self.expired(day)}
+
+    def named(self) -> str:
+        """Return in words what the entry is about."""
+        return self.claim
+
+    def misfit(self, claim: AnyClaim) -> tuple[str, str] | None:
+        """Return what of the entry's claim does not fit, and a remedy; None if the claim fits."""
+        raise NotImplementedError
+
+
+S = TypeVar("S", bound=Signed)
+
+
+def find(kind: type[S], paths: Sequence[Path]) -> list[S]:
+    """Return the entries of each file below the folders and next to the files in `paths`. Raises ContractErrors."""
+    found: dict[Path, Path] = {}
+    for path in paths:
+        for file in files_of_folder(path).signed if path.is_dir() else files_beside(path):
+            if is_signed_file(file, kind.FILE):
+                found.setdefault(real(file), file)
+    signed = [entry for file in found.values() for entry in load(file, kind)]
+    if errors := list(_second(signed)):
+        raise ContractErrors(errors)
+    return signed
+
+
+def files_beside(contract: Path) -> list[Path]:
+    """Return the files of signed entries next to a contract's file."""
+    if not contract.parent.is_dir():
+        return []
+    return sorted(path for path in contract.parent.iterdir() if path.is_file() and is_signed_file(path))
+
+
+def load(path: Path, *kinds: type[S]) -> list[S]:
+    """Return the entries of one file, whose `schema` selects the kind. Raises ContractErrors with every error."""
+    document = strict_yaml.read(path, kinds[0].A_FILE)
+    value = document.value
+    schema = value.get("schema") if isinstance(value, dict) else None
+    kind = next((each for each in kinds if schema == each.SCHEMA), kinds[0])
+    errors: list[ContractError] = []
+    indices = _indices(kind, document, errors)
+    signed = [entry for index in indices if (entry := _entry(kind, document, index, errors))]
+    errors += _second(signed)
+    if errors:
+        raise ContractErrors(document.cut(errors, len(errors)))
+    return signed
+
+
+def _second(signed: Sequence[Signed]) -> Iterator[ContractError]:
+    """Yield an error for each second entry about the same thing, because it would be unclear which date holds."""
+    first: dict[tuple[str, ...], Signed] = {}
+    for entry in signed:
+        known = first.setdefault(tuple(getattr(entry, name) for name in entry.ABOUT), entry)
+        if known is not entry:
+            rule, remedy = f"a {entry.SUBJECT} has one {_name(entry)}", f"{known.where} is the first: keep one"
+            yield ContractError(rule, where=entry.where, got="a second", remedy=remedy)
+
+
+def _name(entry: Signed) -> str:
+    return entry.A.partition(" ")[2]
+
+
+def _indices(kind: type[Signed], document: Document, errors: list[ContractError]) -> range:
+    value = document.value
+    if not isinstance(value, dict) or value.get("schema") != kind.SCHEMA:
+        errors.append(document.error((), f"{kind.A_FILE} begins with `schema: {kind.SCHEMA}`", remedy="add it"))
+        return range(0)
+    errors += [
+        document.error((key,), "unknown key", got=f"'{key}'", remedy=nearest(key, (kind.KEY,)), of_key=True)
+        for key in value
+        if key not in {"schema", kind.KEY}
+    ]
+    if not isinstance(value.get(kind.KEY), list):
+        remedy = f"write one entry for each {kind.SUBJECT}"
+        errors.append(document.error((kind.KEY,), f"'{kind.KEY}' is a list", remedy=remedy))
+        return range(0)
+    return range(len(value[kind.KEY]))
+
+
+def _entry(kind: type[S], document: Document, index: int, errors: list[ContractError]) -> S | None:
+    """Return one entry. If something is wrong with it, add its errors and return None."""
+    place = (kind.KEY, index)
+    entry = document.value[kind.KEY][index]
+    if not isinstance(entry, dict):
+        errors.append(document.error(place, f"{kind.A} is a mapping", remedy=f"its keys are {', '.join(kind.FIELDS)}"))
+        return None
+    found = list(_problems(kind, document, place, entry))
+    errors += found
+    if found:
+        return None
+    line, column = document.position(place)
+    texts = {name: entry[name] for name in kind.FIELDS if name != "expires"}
+    where = f"{document.where}:{line}:{column}"
+    return kind(**texts, expires=date.fromisoformat(entry["expires"]), where=where, file_text=document.text)
+
+
+def _problems(
+    kind: type[Signed], document: Document, place: tuple[str, int], entry: Mapping[str, Any]
+) -> Iterator[ContractError]:
+    for number, key in enumerate(entry):
+        if key not in kind.FIELDS:
+            remedy = nearest(key, kind.FIELDS) if number < strict_yaml.MOST_ERRORS else ""  # later errors are not shown
+            yield document.error((*place, key), "unknown key", got=f"'{key}'", remedy=remedy, of_key=True)
+    for name in kind.FIELDS:
+        text = entry.get(name)
+        if name not in entry:
+            yield document.error(place, f"{kind.A} has the key '{name}'", got="none", remedy="add it")
+        elif not isinstance(text, str) or not says_something(text) or len(text) > _LONGEST:
+            rule = f"'{name}' is a text of 1 to {_LONGEST} characters, one of them a letter or a digit"
+            yield document.error((*place, name), rule)
+        elif name in _FORMS and not _FORMS[name][0](text):
+            yield document.error((*place, name), f"'{name}' is {_FORMS[name][1]}", got=f"'{text}'")
+
+
+def _is_date(text: str) -> bool:
+    try:
+        date.fromisoformat(text)
+    except ValueError:
+        return False
+    return re.fullmatch(r"\d{4}-\d{2}-\d{2}", text) is not None
+
+
+def _is_commit(text: str) -> bool:
+    return re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", text) is not None
+
+
+_FORMS: Mapping[str, tuple[Callable[[str], bool], str]] = {
+    "expires": (_is_date, "a day, YYYY-MM-DD"),
+    "commit": (_is_commit, "a whole commit, 40 or 64 digits, as `git rev-parse` prints it"),  # a branch would move
+}
+
+
+def expired_on(day: date, signed: Sequence[Signed]) -> list[tuple[str, str]]:
+    """Return the place of each entry that expired before `day` (UTC), and what to do."""
+    return [
+        (entry.where, f"the {_name(entry)} of {entry.named()} ended with {entry.expires}: renew or remove it")
+        for entry in signed
+        if entry.expired(day)
+    ]
+
+
+def unmatched(signed: Sequence[Signed], contracts: Sequence[LoadedContract], *, all_known: bool) -> list[ContractError]:
+    """Return an error for each entry whose claim is missing or unfit. all_known: True if its contract must be known."""
+    errors = []
+    for entry in signed:
+        if problem := _missing(entry, contracts, all_known=all_known):
+            got, remedy = problem
+            remedy = f"{remedy}; else remove the {_name(entry)}"
+            errors.append(ContractError(entry.RULE, where=entry.where, got=got, remedy=remedy))
+    return errors
+
+
+def _missing(entry: Signed, contracts: Sequence[LoadedContract], *, all_known: bool) -> tuple[str, str] | None:
+    """Return the part of an entry that does not exist or fit, and a hint; None if there is none."""
+    known = {loaded.contract.id: loaded.contract for loaded in contracts}
+    contract = known.get(entry.contract)
+    if contract is None:
+        return (f"contract '{entry.contract}'", nearest(entry.contract, known)) if all_known else None
+    claim = next((claim for claim in contract.claims if claim.id == entry.claim), None)
+    if claim is None:
+        return f"claim '{entry.claim}'", nearest(entry.claim, [claim.id for claim in contract.claims])
+    return entry.misfit(claim)
