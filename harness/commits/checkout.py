@@ -217,24 +217,19 @@ def checked_out(
         commit: folder / f"tree-{commit[:SHORT]}"
         for commit in (baseline.commit, *(facts.commit for facts in commits.in_force().values()))
     }
-    exchange, lacks, import_paths = folder / "exchange", {}, {}
+    exchange, import_paths = folder / "exchange", {}
     try:
         exchange.mkdir()
         for commit, tree in trees.items():
             try:
                 repository.check_out(commit, tree)
-                lacks[commit] = {"lacks": repository.lacks(tree)}
+                if commit == baseline.commit:
+                    baseline = baseline.model_copy(update={"lacks": repository.lacks(tree)})
             except GitFailed as error:
                 got = f"git cannot check out {commit}: {error}"
                 raise UsageError(RULE, where=str(repository.root), got=got) from error
             import_paths[commit] = rebased(commit, repository.root, tree, homes.values())
-        baseline = baseline.model_copy(update=lacks[baseline.commit])
-        records = [
-            one.model_copy(update={"commit": one.commit.model_copy(update=lacks.get(one.commit.commit))})
-            for one in records
-        ]
-        commits = TwoCommits(candidate=candidate, baseline=baseline, accepted=records)
-        yield Checkout(commits, import_paths, exchange)
+        yield Checkout(commits.model_copy(update={"baseline": baseline}), import_paths, exchange)
     finally:
         for tree in trees.values():
             _remove(repository, tree)
@@ -265,7 +260,8 @@ def _recorded(
         problem = f"{short}, which HEAD ({candidate.commit[:SHORT]}) does not contain"
     if problem:
         rule = "an accepted baseline is a commit between --baseline and HEAD"
-        raise UsageError(rule, where=entry.where, got=problem, remedy=_ACCEPT_AGAIN)
+        remedy = "after a merge, squash or rebase, accept the commit that now has the change, or remove the entry"
+        raise UsageError(rule, where=entry.where, got=problem, remedy=f"fetch the whole history; {remedy}")
     return AcceptedRecord(
         contract=entry.contract,
         claim=entry.claim,
@@ -275,12 +271,6 @@ def _recorded(
         expires=str(entry.expires),
         state=state,
     )
-
-
-_ACCEPT_AGAIN = (
-    "fetch the whole history; after a merge, squash or rebase, accept the commit that now has the change; else remove "
-    "the entry"
-)
 
 
 def _remove(repository: Repository, tree: Path) -> None:

@@ -35,7 +35,6 @@ class AcceptedBaseline(Signed):
     SCHEMA: ClassVar = "accepted-baselines/v1"
     KEY: ClassVar = "accepted"
     A: ClassVar = "an accepted baseline"
-    A_FILE: ClassVar = "a file of accepted baselines"
     SUBJECT: ClassVar = "claim"
     RULE: ClassVar = "an accepted baseline names a claim that compares numbers with a baseline"
     ABOUT: ClassVar = ("contract", "claim")

@@ -32,7 +32,6 @@ class Signed:
     SCHEMA: ClassVar[str]
     KEY: ClassVar[str]  # the key of the list
     A: ClassVar[str]  # an entry in words, with its article
-    A_FILE: ClassVar[str]
     SUBJECT: ClassVar[str]  # in a word what it is about
     RULE: ClassVar[str]  # what it must name
     ABOUT: ClassVar[tuple[str, ...]]  # the fields that name this; one entry for each
@@ -53,10 +52,6 @@ class Signed:
         """Return the entry's fields, as `run.json` records them for a run that starts on `day`."""
         said = {name: str(getattr(self, name)) for name in self.FIELDS}
         return {**said, "expired": self.expired(day)}
-
-    def named(self) -> str:
-        """Return in words what the entry is about."""
-        return self.claim
 
     def misfit(self, claim: AnyClaim) -> tuple[str, str] | None:
         """Return what of the entry's claim does not fit, and a remedy; None if the claim fits."""
@@ -88,7 +83,7 @@ def files_beside(contract: Path) -> list[Path]:
 
 def load(path: Path, *kinds: type[S]) -> list[S]:
     """Return the entries of one file, whose `schema` selects the kind. Raises ContractErrors with every error."""
-    document = strict_yaml.read(path, kinds[0].A_FILE)
+    document = strict_yaml.read(path, f"{kinds[0].A} file")
     value = document.value
     schema = value.get("schema") if isinstance(value, dict) else None
     kind = next((each for each in kinds if schema == each.SCHEMA), kinds[0])
@@ -118,7 +113,7 @@ def _name(entry: Signed) -> str:
 def _indices(kind: type[Signed], document: Document, errors: list[ContractError]) -> range:
     value = document.value
     if not isinstance(value, dict) or value.get("schema") != kind.SCHEMA:
-        errors.append(document.error((), f"{kind.A_FILE} begins with `schema: {kind.SCHEMA}`", remedy="add it"))
+        errors.append(document.error((), f"{kind.A} file begins with `schema: {kind.SCHEMA}`", remedy="add it"))
         return range(0)
     errors += [
         document.error((key,), "unknown key", got=f"'{key}'", remedy=nearest(key, (kind.KEY,)), of_key=True)
@@ -175,22 +170,20 @@ def _is_date(text: str) -> bool:
     return re.fullmatch(r"\d{4}-\d{2}-\d{2}", text) is not None
 
 
-def _is_commit(text: str) -> bool:
-    return re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", text) is not None
-
-
-_FORMS: Mapping[str, tuple[Callable[[str], bool], str]] = {
+_COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")  # a branch would move
+_FORMS: Mapping[str, tuple[Callable[[str], object], str]] = {
     "expires": (_is_date, "a day, YYYY-MM-DD"),
-    "commit": (_is_commit, "a whole commit, 40 or 64 digits, as `git rev-parse` prints it"),  # a branch would move
+    "commit": (_COMMIT.fullmatch, "a whole commit, 40 or 64 digits, as `git rev-parse` prints it"),
 }
 
 
 def expired_on(day: date, signed: Sequence[Signed]) -> list[tuple[str, str]]:
     """Return the place of each entry that expired before `day` (UTC), and what to do."""
+    late = [entry for entry in signed if entry.expired(day)]
+    named = [" on ".join(getattr(entry, name) for name in entry.ABOUT[1:]) for entry in late]
     return [
-        (entry.where, f"the {_name(entry)} of {entry.named()} ended with {entry.expires}: renew or remove it")
-        for entry in signed
-        if entry.expired(day)
+        (entry.where, f"the {_name(entry)} of {name} ended with {entry.expires}: renew or remove it")
+        for entry, name in zip(late, named, strict=True)
     ]
 
 

@@ -37,7 +37,6 @@ class Waiver(Signed):
     SCHEMA: ClassVar = "waivers/v1"
     KEY: ClassVar = "waivers"
     A: ClassVar = "a waiver"
-    A_FILE: ClassVar = "a waiver file"
     SUBJECT: ClassVar = "unit"
     RULE: ClassVar = "a waiver names a unit that a contract plans"
     ABOUT: ClassVar = ("contract", "claim", "workload")
@@ -45,9 +44,6 @@ class Waiver(Signed):
 
     workload: str
     owner: str
-
-    def named(self) -> str:
-        return f"{self.claim} on {self.workload}"
 
     def misfit(self, claim: AnyClaim) -> tuple[str, str] | None:
         if self.workload in claim.judged_on:

@@ -151,17 +151,13 @@ class AcceptedRecord(Record):
 
     def line(self) -> str:
         """Return the claim's baseline in words, who accepted it, and what to do about an entry without effect."""
+        short = self.commit.commit[:SHORT]
         if self.state == "expired":
-            return f"the run's baseline; {self.ended()}"
+            ended = f"the acceptance of {short} by {self.reviewer} ended with {self.expires}"
+            return f"the run's; {ended}: renew or remove this entry"
         if self.state == "contained":
-            accepted = f"{self.commit.commit[:SHORT]}, accepted by {self.reviewer}"
-            return f"the run's baseline, which contains {accepted}; remove this entry"
+            return f"the run's; it contains {short}, accepted by {self.reviewer}: remove this entry"
         return f"{self.commit.line()}, accepted by {self.reviewer} until {self.expires}: {self.reason}"
-
-    def ended(self) -> str:
-        """Return when an expired acceptance ended, and what to do."""
-        commit = self.commit.commit[:SHORT]
-        return f"the acceptance of {commit} by {self.reviewer} ended with {self.expires}; renew or remove this entry"
 
 
 class TwoCommits(Record):

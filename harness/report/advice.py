@@ -217,7 +217,7 @@ def advice(view: ReportView, verdict: Verdict) -> list[Advice]:
     told = advice_of(verdict, view.claim(verdict.contract, verdict.claim), runs, asked_of(view, verdict), systems)
     accepted = view.accepted(verdict)
     if told and accepted is not None and accepted.state == "expired":
-        told.append(Advice("accepted before", line(f"{accepted.ended()}.", 1000)))
+        told.append(Advice("baseline", line(f"{accepted.line()}.", 1000)))
     found = view.located.get((verdict.contract, verdict.claim, verdict.workload))
     if found is None or not told:
         return told

@@ -5,17 +5,22 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from harness.contract.accepted_baselines import find_accepted
 from harness.contract.load import load_contract
+from harness.contract.signed_entries import unmatched
 from harness.judging.reasons import reason_of
 
 PAGE = Path(__file__).parents[2] / "docs" / "two-commits.md"
 
 
 def test_the_contract_of_ten_lines_loads(tmp_path: Path) -> None:
-    [text] = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    text, accepted = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     assert len(text.splitlines()) <= 10
     (tmp_path / "as-main.yaml").write_text(text)
-    contract = load_contract(tmp_path / "as-main.yaml").contract
+    (tmp_path / "accepted-baselines.yaml").write_text(accepted)
+    loaded = load_contract(tmp_path / "as-main.yaml")
+    assert unmatched(find_accepted([tmp_path]), [loaded], all_known=True) == []
+    contract = loaded.contract
     assert [claim.kind for claim in contract.claims] == ["trajectory_match", "throughput_ratio"]
     assert contract.arms["here"] == contract.arms["main"]
 

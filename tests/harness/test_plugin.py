@@ -67,12 +67,14 @@ def test_only_contract_paths_are_collected(pytester: pytest.Pytester, project: W
     (elsewhere / "other-v1.yaml").write_text((folder / "scripted-v1.yaml").read_text())
     (folder / "notes.txt").write_text("no contract")
     write_waiver(folder, days=1)
+    (folder / "accepted-baselines.yaml").write_text("schema: accepted-baselines/v1\naccepted: []\n")
     result = pytester.runpytest_inprocess("--collect-only", "-q", "-m", "contract")
     result.stdout.fnmatch_lines(
         ["contracts/scripted-v1.yaml::SCRIPT-001[[]held]", "contracts/scripted-v1.yaml::SCRIPT-001[[]violated]"]
     )
     result.stdout.no_fnmatch_line("*elsewhere*")
     result.stdout.no_fnmatch_line("*waivers*")
+    result.stdout.no_fnmatch_line("*accepted*")
     assert result.ret == 0
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,12 +14,15 @@ import pytest
 from sealing import forge
 from two_commits import GRADIENTS, OTHER_UPDATE, UserRepository
 
+from harness.api import session
 from harness.api.rejudge import Known, judged, rejudged
 from harness.api.session import Judgement, VerifyOptions, verify
+from harness.contract.load import LoadedContract, load_contracts
+from harness.errors import EvidenceError
 from harness.evidence.environment_records import TwoCommits
 from harness.judging.verdict import Status
 from harness.report.advice import advice
-from harness.run_directory.bundle import read_bundle
+from harness.run_directory.bundle import Bundle, read_bundle
 
 FILE = "accepted-baselines.yaml"
 LAST = "2999-12-31"
@@ -45,6 +48,10 @@ class Accepted:
     def directory(self) -> Path:
         assert self.judgement.run_directory is not None
         return self.judgement.run_directory
+
+    @property
+    def contracts(self) -> Sequence[LoadedContract]:
+        return load_contracts([self.repository.root / "as-main.yaml"])
 
     def verify(self, name: str) -> Judgement:
         root = self.repository.root
@@ -104,9 +111,9 @@ def test_an_expired_acceptance_has_no_effect_and_the_advice_names_its_end(accept
         judgement = accepted.verify("expired")
     verdict = judgement.verdicts[0]
     assert (verdict.status, verdict.reason) == (Status.FAIL, "differs")
-    [said] = [each.text for each in advice(judgement.view, verdict) if each.label == "accepted before"]
+    [said] = [each.text for each in advice(judgement.view, verdict) if each.label == "baseline"]
     short = accepted.changed[:12]
-    assert said == f"the acceptance of {short} by ada ended with 2020-01-31; renew or remove this entry."
+    assert said == f"the run's; the acceptance of {short} by ada ended with 2020-01-31: renew or remove this entry."
 
 
 @pytest.mark.parametrize("page", ["report.html", "summary.md", "junit.xml"])
@@ -129,7 +136,7 @@ def test_an_acceptance_removed_from_the_header_is_detected(accepted: Accepted, t
         header["commits"]["accepted"] = []  # type: ignore[index]
 
     forge(copy / "run.json", removed)
-    [verdict, _] = judged([copy])[1].verdicts
+    verdict = judged([copy])[1].verdicts[0]
     assert (verdict.status, verdict.reason) == (Status.NOT_RUN, "evidence_of_another_contract")
 
 
@@ -151,6 +158,32 @@ def test_an_acceptance_only_in_the_run_directory_opens_no_gate(accepted: Accepte
     shutil.copy(accepted.repository.root / FILE, tmp_path / FILE)
     [verdict, _] = judged([accepted.directory], Known([contract]), gate=True)[1].verdicts
     assert verdict.status is Status.PASS
+
+
+def with_header(path: Path, commits: dict[str, object], **changes: object) -> Bundle:
+    bundle = read_bundle(path)
+    assert bundle.header.commits is not None
+    changes["commits"] = bundle.header.commits.model_copy(update=commits)
+    object.__setattr__(bundle, "header", bundle.header.model_copy(update=changes))
+    return bundle
+
+
+def test_shards_that_accept_different_baselines_of_a_contract_are_refused(accepted: Accepted, tmp_path: Path) -> None:
+    other = with_header(shutil.copytree(accepted.directory, tmp_path / "copy"), {"accepted": []})
+    with pytest.raises(EvidenceError, match=r"shards compare the same commits; found .*accepted by ada"):
+        session.judge_bundles([other, read_bundle(accepted.directory)], accepted.contracts)
+
+
+def test_shards_of_different_contracts_are_joined_with_the_accepted_baselines_of_each(
+    accepted: Accepted, tmp_path: Path
+) -> None:
+    path = shutil.copytree(accepted.directory, tmp_path / "copy")
+    digests = read_bundle(path).header.digests.model_copy(update={"contracts": {}})
+    other = with_header(path, {"accepted": []}, digests=digests, units=[], runs={})
+    judgement = session.judge_bundles([other, read_bundle(accepted.directory)], accepted.contracts)
+    assert judgement.view.header.commits is not None
+    assert [one.claim for one in judgement.view.header.commits.accepted] == ["SAME"]
+    assert statuses(judgement)["SAME"] is Status.PASS
 
 
 def test_a_header_of_before_accepted_baselines_compares_with_the_baseline(accepted: Accepted) -> None:

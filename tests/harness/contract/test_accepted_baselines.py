@@ -36,8 +36,8 @@ claims:
      max_abs_difference: 0.1, guards: {steps: 100}, judged_on: [small], why: a refactoring, if_fails: see}
   - {id: SPEED, title: As fast, kind: throughput_ratio, candidate: here, baseline: main, at_least: 0.95,
      trajectory: SAME, judged_on: [small], why: noise, if_fails: see}
-  - {id: AGAIN, title: Repeats, kind: repeatability, candidate: here, equality: within, max_abs_difference: 0.1, guards: {steps: 100},
-     judged_on: [small], why: seeds, if_fails: see}
+  - {id: AGAIN, title: Repeats, kind: repeatability, candidate: here, equality: within, max_abs_difference: 0.1,
+     guards: {steps: 100}, judged_on: [small], why: seeds, if_fails: see}
 """
 
 
@@ -63,7 +63,7 @@ def test_an_accepted_baseline_is_found_next_to_the_contract_with_its_position(tm
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("accepted: []\n", "1:1: a file of accepted baselines begins with `schema: accepted-baselines/v1`; add it"),
+        ("accepted: []\n", "1:1: an accepted baseline file begins with `schema: accepted-baselines/v1`; add it"),
         (HEAD + entry(commit="main"), "'commit' is a whole commit, 40 or 64 digits, as `git rev-parse` prints it"),
         (HEAD + entry(reviewer=None), "3:5: an accepted baseline has the key 'reviewer'; found none; add it"),
         (HEAD + entry(workload="small"), "unknown key; found 'workload'"),

@@ -343,8 +343,7 @@ def test_a_directory_without_contracts_is_an_error(tmp_path: Path, monkeypatch: 
     with pytest.raises(ContractErrors) as error:
         load_contracts([Path("empty")])
     assert str(error.value) == (
-        "empty: a folder must hold contracts (every .yaml and .yml file in it at any depth, except hidden ones, shared "
-        "files and "
-        "waivers.yaml); "
+        "empty: a folder holds contracts (every .yaml and .yml in it at any depth, but hidden ones, shared files, "
+        "waivers.yaml and accepted-baselines.yaml); "
         "found none"
     )
