@@ -190,5 +190,7 @@ class TwoCommits(Record):
     def lines(self) -> dict[str, str]:
         """Return a line for each commit, for each claim with an accepted baseline, and one where two are equal."""
         both = {"candidate": self.candidate.line(), "baseline": self.baseline.line()}
-        both |= {f"baseline of {one.claim}": one.line() for one in self.accepted}
+        for one in self.accepted:
+            name = f"baseline of {one.claim}"
+            both[f"{name} in {one.contract}" if name in both else name] = one.line()
         return both | ({"commits": "candidate and baseline are the same commit"} if self.equal else {})
