@@ -20,6 +20,7 @@ from harness.api.session import Judgement, VerifyOptions, verify
 from harness.contract.load import LoadedContract, load_contracts
 from harness.errors import EvidenceError
 from harness.evidence.environment_records import TwoCommits
+from harness.evidence.redaction import Redaction
 from harness.judging.verdict import Status
 from harness.report.advice import advice
 from harness.run_directory.bundle import Bundle, read_bundle
@@ -152,12 +153,18 @@ def test_an_acceptance_changed_in_the_header_is_detected(accepted: Accepted, tmp
 
 
 def test_an_acceptance_only_in_the_run_directory_opens_no_gate(accepted: Accepted, tmp_path: Path) -> None:
-    contract = shutil.copy(accepted.repository.root / "as-main.yaml", tmp_path / "as-main.yaml")
+    contract = Path(shutil.copy(accepted.repository.root / "as-main.yaml", tmp_path / "as-main.yaml"))
     [verdict, _] = judged([accepted.directory], Known([contract]), gate=True)[1].verdicts
     assert (verdict.status, verdict.reason) == (Status.NOT_RUN, "evidence_of_another_contract")
     shutil.copy(accepted.repository.root / FILE, tmp_path / FILE)
     [verdict, _] = judged([accepted.directory], Known([contract]), gate=True)[1].verdicts
     assert verdict.status is Status.PASS
+
+
+def test_a_redaction_keeps_the_name_of_who_accepted_a_baseline(accepted: Accepted) -> None:
+    header = session.redacted_header(read_bundle(accepted.directory).header, Redaction(frozenset(), frozenset({"ada"})))
+    assert header.commits is not None
+    assert [one.reviewer for one in header.commits.accepted] == ["ada"]
 
 
 def with_header(path: Path, commits: dict[str, object], **changes: object) -> Bundle:
