@@ -266,6 +266,9 @@ def _unreadable(path: Path, root: Path, damage: Damaged) -> EvidenceError:
     rule, where = f"a run directory must hold a readable {layout.HEADER}", str(path)
     if os.path.lexists(root / layout.HEADER):
         return EvidenceError(rule, where=where, got=str(damage))
+    if (root / layout.SUMMARY).is_file():
+        remedy = f"its evidence was not kept in this folder; read the {layout.SUMMARY}, or name an archive of the run"
+        return EvidenceError(rule, where=where, got=f"only a {layout.SUMMARY}", remedy=remedy)
     runs = [each.name for each in runs_in(root)]
     named = f"name one of the runs in this folder: {', '.join(runs[:3])}{', …' if len(runs) > 3 else ''}"
     return EvidenceError(

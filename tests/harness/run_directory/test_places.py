@@ -202,3 +202,9 @@ def test_a_published_archive_that_is_a_link_is_refused(run: Path) -> None:
     Path("published/run.tar.xz").symlink_to(Path("elsewhere.tar.xz").absolute())
     with pytest.raises(EvidenceError, match="alone; found a link"):
         read_bundle(Path("published"))
+
+
+def test_a_folder_with_only_a_summary_says_that_its_evidence_was_not_kept(tmp_path: Path) -> None:
+    (tmp_path / "summary.md").write_text("12 units held")
+    with pytest.raises(EvidenceError, match=r"found only a summary\.md; .*; read the summary\.md"):
+        read_bundle(tmp_path)
