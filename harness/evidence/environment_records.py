@@ -122,12 +122,11 @@ class CommitFacts(Record):
     lacks: list[str] = Field(default_factory=list)
 
     def line(self) -> str:
-        """Return `1a2b3c4d5e6f "Subject" (main)`, with the number of files that have uncommitted changes."""
+        """Return `1a2b3c4d5e6f with uncommitted changes in 2 files "Subject" (main)`."""
         notes = [self.named] if self.named and not self.commit.startswith(self.named) else []
-        if self.changes:
-            notes.append(f"{UNCOMMITTED} in {counted(self.changes, 'file')}")
         notes += self.lacks
-        return f'{self.commit[:SHORT]} "{self.subject}"' + (f" ({'; '.join(notes)})" if notes else "")
+        changed = f" with {UNCOMMITTED} in {counted(self.changes, 'file')}" if self.changes else ""
+        return f'{self.commit[:SHORT]}{changed} "{self.subject}"' + (f" ({'; '.join(notes)})" if notes else "")
 
 
 class AcceptedRecord(Record):

@@ -57,7 +57,7 @@ def test_uncommitted_changes_are_counted(repository: UserRepository) -> None:
     (repository.root / REPORTS / "report.html").touch()
     with checked_out("main", ["trainer:Trainer"], REPORTS) as checkout:
         assert checkout.commits.candidate.changes == 2
-        assert checkout.commits.candidate.line().endswith("(uncommitted changes in 2 files)")
+        assert checkout.commits.candidate.line()[12:].startswith(" with uncommitted changes in 2 files ")
         assert checkout.commits.baseline.changes == 0
         assert "commits" not in checkout.commits.lines()
         assert "changed" not in (Path(checkout.import_path.tree) / "update.py").read_text()

@@ -60,7 +60,7 @@ def test_a_step_equal_to_its_baseline_commit_passes_and_writes_no_file(repositor
     assert "Traceback" not in errors
     head = git(project, "rev-parse", "HEAD")[:12]
     assert printed.splitlines()[1:3] == [
-        f'candidate: {head} "A step" (uncommitted changes in 1 file)',
+        f'candidate: {head} with uncommitted changes in 1 file "A step"',
         f'baseline: {head} "A step" (main)',
     ]
     words = {question: told[-1].partition(":")[0] for question, told in answers(printed).items()}
