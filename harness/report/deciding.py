@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from harness.judging.verdict import Demanded, Status, Verdict
+from harness.judging.verdict import Demanded, Interval, Status, Verdict
 from harness.report.glance import counted_ratios
 from harness.report.text import number, of_count, words
 
@@ -32,6 +32,27 @@ def decided(verdict: Verdict) -> Decided | None:
         return None
     name = "" if found.relation == "none" or found.noun == found.figure else words(found.figure)
     return Decided(_text(found), name, _confidence(found, verdict))
+
+
+def sure(verdict: Verdict) -> str:
+    """Return how sure a verdict is without words of statistics: of an interval, the end that the demand is about."""
+    found, told = verdict.decided, decided(verdict)
+    if found is None or told is None:
+        return "no figure decided it"
+    interval = found.interval
+    if interval is None:
+        return f"{told.confidence}; nothing was estimated"
+    met = [replace(found, value=end).is_met for end in (interval.low, interval.high)]
+    lower, is_open = (found.relation == "at least") == any(met), any(met) and not all(met)
+    end = _ends(found, interval)[0 if lower else 1]
+    if is_open:
+        chance = f"by chance it could be as {'low' if lower else 'high'} as {end}"
+    else:
+        chance = f"even allowing for chance it is at {'least' if lower else 'most'} {end}"
+    sample = f"{100 * interval.confidence:.6g} % confidence, {_counted(verdict, found.part, interval.over)}"
+    limit = f"{demand(found)} is {'allowed' if found.relation == 'at most' else 'required'}"
+    elsewhere = "; something else leaves it open" if verdict.status is Status.INCONCLUSIVE else ""
+    return f"{chance} ({sample}); {limit}{', so it is open' if is_open else elsewhere}"
 
 
 def demand(found: Demanded) -> str:
@@ -97,13 +118,19 @@ def _side(value: float, bound: float) -> int:
     return (value > bound) - (value < bound)
 
 
+def _ends(found: Demanded, interval: Interval) -> tuple[str, str]:
+    """Return both ends of the interval with their unit, rounded away from its middle."""
+    low = _number(interval.low, found.noun, percent=found.percent, beside=found.bound, outward=math.floor)
+    high = _number(interval.high, found.noun, percent=found.percent, beside=found.bound, outward=math.ceil)
+    return low, high
+
+
 def _confidence(found: Demanded, verdict: Verdict) -> str:
     """Return the interval with its name. Without an interval, return how many items were counted or measured."""
     interval = found.interval
     if interval is not None:
-        low = _number(interval.low, found.noun, percent=found.percent, beside=found.bound, outward=math.floor)
-        high = _number(interval.high, found.noun, percent=found.percent, beside=found.bound, outward=math.ceil)
-        low = low.removesuffix(f" {high.rpartition(' ')[2]}")  # write the unit only once, after the second number
+        low, high = _ends(found, interval)
+        low = low.removesuffix(f" {high.rpartition(' ')[2]}")  # write the unit only once
         over = _counted(verdict, found.part, interval.over)
         return f"{low} to {high}: {100 * interval.confidence:.6g} % {interval.called} over {over}"
     rests_on = [name.removeprefix(found.part) for name in verdict.denominators if name.startswith(found.part)][:2]
