@@ -45,8 +45,8 @@ class Headline:
 def headline(view: ReportView) -> Headline:
     """Return the headline, by the first applicable row of exit codes. If only a part was planned, name the part."""
     result, part = _of_all(view), view.narrowed(MOST_NAMED)
-    only = f" Only a part of the contracts was planned: {part}." if part else ""
-    if view.apart and result.word.startswith(HELD):  # no single run judged all units together
+    only = f" Only a part of the claims was asked for: {part}." if part else ""
+    if view.apart and result.word.startswith(HELD):  # no run judged all units together
         sentence = f"{result.sentence} Each in the run that judged it: together the runs are no gate."
         result = Headline(result.code, HELD_SEPARATELY, sentence)
     return replace(result, sentence=result.sentence + _unfalsified(view, result) + only)

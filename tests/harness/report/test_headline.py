@@ -85,7 +85,7 @@ def test_a_gate_over_a_part_of_the_contracts_names_the_part() -> None:
     narrowed = {"claims": ["A-1", "A-2"], "workloads": ["tiny"]}
     assert headline(view_of(PASS, gate=True, header=header(narrowed=narrowed))).sentence == (
         "The gate is open: every planned unit was decided and held. "
-        "Only a part of the contracts was planned: claims: A-1, A-2; workloads: tiny."
+        "Only a part of the claims was asked for: claims: A-1, A-2; workloads: tiny."
     )
 
 
@@ -93,7 +93,7 @@ def test_the_headline_names_a_narrowed_part_also_without_the_gate_option() -> No
     found = headline(view_of(PASS, header=header(narrowed={"claims": [], "workloads": ["tiny"]})))
     assert (found.word, found.sentence) == (
         "HELD",
-        "Every planned unit held. Only a part of the contracts was planned: workloads: tiny.",
+        "Every planned unit held. Only a part of the claims was asked for: workloads: tiny.",
     )
 
 
@@ -178,7 +178,7 @@ def test_the_headline_of_a_partial_drill_states_how_many_faults_were_planned() -
     """The contract names two; no option of the command line is recorded for faults."""
     shown = headline(whole_drill_view(killed=[True]))
     assert shown.sentence == (
-        "The one planted fault was killed. Only a part of the contracts was planned: faults: 1 of 2."
+        "The one planted fault was killed. Only a part of the claims was asked for: faults: 1 of 2."
     )
 
 

@@ -105,7 +105,7 @@ def test_runs_that_are_not_one_gate_never_pass(statuses: tuple[Status, ...], wor
 def test_the_headline_of_a_shared_page_names_the_narrowing_of_each_part() -> None:
     narrowed = {"claims": ["F-GRAPH-BWD-001"], "workloads": [], "tags": []}
     view = shared(on("aaaa"), on("aaaa", narrowed=narrowed))
-    asked = "Only a part of the contracts was planned: in part-1 claims: F-GRAPH-BWD-001."
+    asked = "Only a part of the claims was asked for: in part-1 claims: F-GRAPH-BWD-001."
     assert headline(view).sentence.endswith(asked)
 
 
