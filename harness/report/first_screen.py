@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from harness.contract.schema import Workload
-from harness.evidence.environment_records import GitFacts, TrainerFacts, quoted
+from harness.contract.schema import AnyPart, Arm, Workload
+from harness.errors import ExitCode
+from harness.evidence.environment_records import GitFacts, quoted
 from harness.judging.series import Compared
-from harness.judging.verdict import Verdict
-from harness.numbers import counted
-from harness.report.cards import ClaimRow, lead
+from harness.judging.verdict import Status, Verdict
+from harness.report.cards import TELLING, ClaimRow, faults_killed, faults_of, lead
 from harness.report.charts import sparkline
 from harness.report.charts.sparkline import Box, around, finite
-from harness.report.glance import Ratios, glance
+from harness.report.deciding import sure
+from harness.report.glance import Ratios, glance, named_parts
 from harness.report.headline import HELD, headline
-from harness.report.text import clean, label, line, number, opening, several
+from harness.report.text import label, line, number, opening, several
 from harness.report.view import WORDS, ReportView
 from harness.report.what_now import Step, what_now
 
@@ -42,20 +43,71 @@ def now(view: ReportView) -> list[Step]:
 
 
 def identity(view: ReportView) -> list[tuple[str, str]]:
-    """Return what was judged: trainer and harness with their commits, model with batch and length, GPU.
+    """Return whose step was judged, its commit and that of the harness, the GPU, and what else tells two runs apart.
 
     Of several run directories, list each distinct value once, and only the first few values.
     """
-    views = [part.view for part in view.parts] or [view]
-    facts = [
-        ("Trainer", _trainers(views)),
-        *((name[:1].upper() + name[1:], clean(text, 300)) for name, text in view.commit_lines().items()),
-        ("Harness", _few(_commit(each.header.environment.git) for each in views)),
-        ("Model, batch, length", _few(_workloads(view)) or "not recorded"),
-        ("GPU", _few(_gpu(each) for each in views)),
-        *((name, text) for name, text in (("Captured", view.replayed()), ("Author", _few(_authors(views)))) if text),
-    ]
-    return [(name, line(text, 400)) for name, text in facts]
+    views, systems, author = [part.view for part in view.parts] or [view], _systems(view), _author(view)
+    more = f" and {len(systems) - 1} more" if systems[1:] else ""
+    trainer = f"{_named(views, systems[0])}{more}" if systems else "no trainer"
+    facts = {
+        "Whose": f"{author}; {trainer}" if author else f"{trainer}; no author was recorded",
+        "Commit": _commits(views),
+        "GPU": _few(_gpu(each) for each in views),
+        "Model, batch, length": _few(_workloads(view)) or "not recorded",
+        "Captured": view.replayed(),
+        "Author": author,
+    }
+    return [(name, line(text, 400)) for name, text in facts.items() if text]
+
+
+def subject(view: ReportView) -> list[tuple[str, str]]:
+    """Return the facts of `identity` that the top of a page begins with."""
+    return identity(view)[:3]
+
+
+def details(view: ReportView) -> list[tuple[str, str]]:
+    """Return the facts of `identity` that are neither in `subject` nor next to the leading claim."""
+    shown = {"Captured", *(["Model, batch, length"] if len(_workloads(view)) > 1 else [])}
+    return [(name, text) for name, text in identity(view) if name in shown]
+
+
+def gate_words(view: ReportView) -> str:
+    """Return whether the run was judged as a gate, and is open or closed, and the exit code."""
+    code = headline(view).code
+    if view.gate:
+        return f"Judged as a gate: {'open' if code is ExitCode.HELD else 'closed'}, exit code {code:d}."
+    excused = code is ExitCode.HELD and any(each.status is Status.NOT_RUN for each in view.verdicts)
+    why = ": units that were not run do not fail it" if excused else ""
+    return f"Not judged as a gate (--gate), exit code {code:d}{why}."
+
+
+def _systems(view: ReportView) -> list[str]:
+    """Return the trainers that the contracts name, those of the leading claim's contract first."""
+    place = lead(view)
+    first = view.contract(view.verdicts[place - 1].contract) if place else None
+    contracts = [*([first] if first else []), *view.contracts]
+    return list(dict.fromkeys(system for contract in contracts for system in contract.systems()))
+
+
+def _named(views: Iterable[ReportView], system: str) -> str:
+    """Return the trainer's own name with the system that contracts name, or only the latter if it has no name."""
+    recorded = [view.header.environment.trainers.get(system) for view in views]
+    name = next((facts.name for facts in recorded if facts is not None and facts.name), None)
+    return f"{line(name, 80)} ({system})" if name else f"trainer {system}"
+
+
+def _commits(views: Sequence[ReportView]) -> str:
+    """Return the commits of the trainers, or the two that are compared; then the harness's, unless it is the same."""
+    lines = [item for each in views for item in each.commit_lines().items()]
+    compared = [text if key == "commits" else f"{key} {text}" for key, text in lines]
+    trainers = [each.header.environment.trainers.get(system) for each in views for system in _systems(each)]
+    own = _few(compared or map(_commit, trainers))
+    git = [each.header.environment.git for each in views]
+    harness = _few(_commit(facts if facts.commit else None) for facts in git)
+    if own in ("", "not recorded"):
+        return f"of the trainer not recorded; harness {harness}"
+    return f"{own} (trainer and harness)" if own == harness else f"{own}; harness {harness}"
 
 
 def _gpu(view: ReportView) -> str:
@@ -63,8 +115,9 @@ def _gpu(view: ReportView) -> str:
     return view.gpus_used() or (f"none: {problem}" if problem else "not recorded")
 
 
-def _authors(views: Iterable[ReportView]) -> Iterator[str]:
-    return (author for view in views if (author := view.header.environment.ci.author))
+def _author(view: ReportView) -> str:
+    views = [part.view for part in view.parts] or [view]
+    return _few(author for each in views if (author := each.header.environment.ci.author))
 
 
 def ci_jobs(view: ReportView) -> list[tuple[str, str]]:
@@ -92,31 +145,11 @@ def machine(view: ReportView) -> list[tuple[str, str]]:
     return [(name, line(value, 120)) for name, value in facts.items() if value]
 
 
-def _trainers(views: Iterable[ReportView]) -> str:
-    """Return the trainers, each by its recorded name and the system that the contracts name.
-
-    Trainers of one commit form a group, followed by the commit. If two commits are compared, no commit is named.
-    """
-    of_commit: dict[str, dict[str, str]] = {}
-    for view in views:
-        recorded = view.header.environment.trainers
-        for system in dict.fromkeys(each for contract in view.contracts for each in contract.systems()):
-            facts = recorded.get(system, TrainerFacts())
-            # If two commits are compared, the page shows both commits at another place.
-            commit = "" if view.header.commits else _commit(facts, recorded=system in recorded)
-            names = of_commit.setdefault(commit, {})  # evidence from before the recording of names has no name here
-            names[system] = f"{line(facts.name, 80)} ({system})" if facts.name else names.get(system, system)
-    return "; ".join(
-        _few(names.values(), ", ") + (f", {'each ' if len(names) > 1 else ''}{commit}" if commit else "")
-        for commit, names in of_commit.items()
-    )
-
-
-def _commit(facts: GitFacts, *, recorded: bool = False) -> str:
+def _commit(facts: GitFacts | None) -> str:
     """Return a commit in short form; the environment section has the whole commit."""
-    if facts.commit is None:
-        return "of no repository" if recorded else "commit not recorded"
-    return f"commit {quoted(facts.commit)}"
+    if facts is None:
+        return "not recorded"
+    return "of no repository" if facts.commit is None else quoted(facts.commit)
 
 
 def _workloads(view: ReportView) -> list[str]:
@@ -130,16 +163,15 @@ def _workloads(view: ReportView) -> list[str]:
 def _shape(name: str, workload: Workload) -> str:
     lengths = workload.seq_len if isinstance(workload.seq_len, list) else [workload.seq_len]
     tokens = "/".join(str(length) for length in lengths[:4]) + ("/…" if len(lengths) > 4 else "")
-    called = "" if name == workload.model else f" ({name})"
-    # A workload that does not state a size is recorded as 1 × 1 tokens. An example is a function that makes its own
-    # batches.
+    called = "" if name == workload.model else f" (workload {name})"
+    # a workload without a stated size, such as a function that makes its own batches, has 1 x 1 tokens
     sized = f" {workload.batch_size} × {tokens} tokens," if (workload.batch_size, lengths) != (1, [1]) else ""
     return f"{workload.model},{sized} {several(workload.steps, 'step')}{called}"
 
 
-def _few(texts: Iterable[str], between: str = "; ") -> str:
+def _few(texts: Iterable[str]) -> str:
     each = list(dict.fromkeys(texts))
-    return between.join(each[:SHOWN]) + (f" and {len(each) - SHOWN} more" if len(each) > SHOWN else "")
+    return "; ".join(each[:SHOWN]) + (f" and {len(each) - SHOWN} more" if len(each) > SHOWN else "")
 
 
 @dataclass(frozen=True)
@@ -161,17 +193,83 @@ class Course:
     anchor: str
 
 
-def claimed(view: ReportView, rows: Sequence[ClaimRow]) -> tuple[ClaimRow, str] | None:
-    """Return the row of the page's first unit, reduced to this unit, and how many other units share its result."""
-    anchor = f"unit-{lead(view)}"
-    found = (replace(row, workloads=(each,)) for row in rows for each in row.workloads if each[1] == anchor)
+@dataclass(frozen=True)
+class Leading:
+    """The claim that a page begins with, as phrases: why it leads, its workload, its arms, and what supports it.
+
+    row: the claim's row, reduced to the leading unit.
+    """
+
+    row: ClaimRow
+    why: str
+    workload: str
+    compared: str
+    sure: str
+    proven: str
+
+
+def claimed(view: ReportView, rows: Sequence[ClaimRow]) -> Leading | None:
+    """Return the claim of the unit that leads the page; None if no unit was run."""
+    place = lead(view)
+    found = (replace(row, workloads=(each,)) for row in rows for each in row.workloads if each[1] == f"unit-{place}")
     row = next(found, None)
-    others = sum(row is not None and view.word(unit) == row.word for unit in view.verdicts) - 1
-    if row is None:
+    if place is None or row is None:
         return None
-    unit = view.verdicts[(lead(view) or 1) - 1]
-    without = [f"{WORDS[unit.status]} without its waiver"] if view.waiver(unit) is not None else []
-    return row, "; ".join([*without, *([f"{counted(others, 'other unit')} {row.word}"] if others else [])])
+    unit, parts, _ = view.judged()[place - 1]
+    workload = view.workload(unit.contract, unit.workload)
+    return Leading(
+        row=row,
+        why=_why_first(view, unit, parts),
+        workload=f"on model {_shape(unit.workload, workload)}" if workload else f"on workload {row.workloads[0][0]}",
+        compared=_compared(view, unit, parts),
+        sure=sure(unit),
+        proven=_proven(view, unit),
+    )
+
+
+def _why_first(view: ReportView, unit: Verdict, parts: Sequence[AnyPart]) -> str:
+    """Return why `cards.lead` chose the unit, and what a waived unit is without its waiver; "" for the only unit."""
+    word, units = view.word(unit), len(view.verdicts)
+    alike = sum(view.word(each) == word for each in view.verdicts)
+    without = f"{WORDS[unit.status]} without its waiver" if word == "waived" else ""
+    if view.drill and view.of_controls and any(row.claim == unit.claim for row in view.drill.survivors):
+        return "shown first because a planted fault survived in it"
+    ended = {"error": "with an error", "held": "that held"}.get(word, f"that {'is' if alike == 1 else 'are'} {word}")
+    among = f"as the only one of {units} units" if alike == 1 else f"of the {alike} units"
+    telling = word == "held" and any(part.kind == TELLING for part in parts)
+    why = f"shown first {among} {ended}{', because it compares two trainings step by step' if telling else ''}"
+    return "; ".join(filter(None, [why if units > 1 else "", without]))
+
+
+def _compared(view: ReportView, unit: Verdict, parts: Sequence[AnyPart]) -> str:
+    """Return the arms that were compared, each with its role and the settings that only some have; "" without arms."""
+    part = next((part for part, _ in named_parts(view, unit, parts) if part.arms()), None)
+    contract, commits = view.contract(unit.contract), view.header.commits
+    if part is None or contract is None:
+        return ""
+    # such as `baseline`, `control.arm` or `reference`; the arms of guards only show that the check can tell arms apart
+    roles = {arm: path.partition(".")[0] for path, arm in part.arms().items() if not path.startswith("guards.")}
+    settings = {arm: contract.arms[arm].model_dump(exclude_none=True) for arm in roles}
+    for arm, own in settings.items():
+        if commits is not None and len(roles) > 1:
+            own["commit"] = quoted((commits.baseline if roles[arm] == "baseline" else commits.candidate).commit)
+    usual = [Arm().model_dump()] if len(roles) == 1 else []
+    alike = set.intersection(*(set(own.items()) for own in (*settings.values(), *usual)))
+    told: list[str] = []
+    for arm, own in settings.items():
+        words = ", ".join(f"{key} {line(value, 60)}" for key, value in own.items() if (key, value) not in alike)
+        role = f"the {roles[arm].replace('_', ' ')}, " if told else ""
+        told.append(f"{role}arm {line(arm, 60)}{f' ({words})' if words else ''}")
+    return f"{told[0]} with {' and '.join(told[1:]) or 'no other arm'}"
+
+
+def _proven(view: ReportView, unit: Verdict) -> str:
+    """Return whether planted faults proved that the claim's check can fail."""
+    found = faults_of(view, unit)
+    if found is None:
+        return "Not proven: no fault was planted on purpose"
+    whole = found.killed == found.planted and not found.not_run
+    return f"Proven{'' if whole else ' in part'}: {faults_killed(view, unit)} (planted on purpose, and noticed)"
 
 
 def course(view: ReportView) -> Course | None:
@@ -215,15 +313,23 @@ def _image_of_ratios(ratios: Ratios) -> Markup | None:
     from markupsafe import Markup
 
     values = list(ratios.by_process.values())
-    box = around([np.array([*values, ratios.demanded])], Box(52, 12, WIDTH - 64, HEIGHT - 40))
+    box = around([np.array([*values, ratios.demanded])], Box(52, 24, WIDTH - 64, HEIGHT - 52))
     dots = sparkline.dots(ratios.by_process, ratios.demanded, box)
     if dots is None:
         return None
     places = {value: float(box.y(value)) + 4 for value in (ratios.demanded, box.low, box.high)}
     body = "".join(f'<text x="46" y="{places[value]:g}">{value:.3g}</text>' for value in apart(places))
-    below = f'<text x="52" y="147" class="start">process {min(ratios.by_process)}</text>'
-    below += f'<text x="{WIDTH - 12}" y="147">{max(ratios.by_process)}</text>'
-    return Markup(f"{dots}{body}{below}")  # noqa: S704 - numbers alone
+    titles = _titles({"times as fast": 10}, "process", min(ratios.by_process), max(ratios.by_process))
+    return Markup(f"{dots}{body}{titles}")  # noqa: S704 - numbers alone
+
+
+def _titles(upright: Mapping[str, int], below: str, first: int, last: int) -> str:
+    """Draw the titles of the upright axes at their heights, and the title of the axis below between its ends."""
+    from markupsafe import escape
+
+    titles = "".join(f'<text x="52" y="{y}" class="start">{escape(title)}</text>' for title, y in upright.items())
+    ends = f'<text x="52" y="147" class="start">{first}</text><text x="{WIDTH - 4}" y="147">{last}</text>'
+    return f'{titles}{ends}<text x="226" y="147" class="middle">{below}</text>'
 
 
 def apart(places: Mapping[float, float]) -> list[float]:
@@ -243,14 +349,14 @@ def _image(pair: Compared) -> Markup | None:
     if not (finite(ours) and finite(theirs)):
         return None
     last = float(len(ours) - 1)
-    box = around([ours, theirs], Box(52, 8, WIDTH - 56, 78))
+    box = around([ours, theirs], Box(52, 18, WIDTH - 56, 66))
     shown = apart if finite(apart) else np.zeros(2)
     largest = float(np.nanmax(shown[np.isfinite(shown)]))
-    below = Box(52, 104, WIDTH - 56, 24, 0.0, largest or 1.0)
-    ticks = [(12, box.high), (88, box.low), *([(110, largest)] if largest else []), (131, 0.0)]
+    below = Box(52, 106, WIDTH - 56, 22, 0.0, largest or 1.0)
+    ticks = [(22, box.high), (86, box.low), *([(110, largest)] if largest else []), (131, 0.0)]
     body = [
         *(f'<text x="46" y="{y}">{number(float(f"{value:.3g}"))}</text>' for y, value in ticks),
-        f'<text x="52" y="147" class="start">step 0</text><text x="{WIDTH - 4}" y="147">{int(last)}</text>',
+        _titles({label(pair.metric, 30): 10, "difference": 101}, "step", 0, int(last)),
         f'<path class="axis" d="M52 {box.top + box.height + 4:g}H{WIDTH - 4}M52 131H{WIDTH - 4}"/>',
         box.path("baseline", theirs, last, POINTS),
         box.path("candidate", ours, last, POINTS),

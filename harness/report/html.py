@@ -119,13 +119,14 @@ def render(view: ReportView) -> str:
         "now": first_screen.now(view),
         "claimed": first_screen.claimed(view, rows),
         "headline": headline(view),
-        "gate": view.gate,
-        # in a run of only some units, a count of held units would seem to prove more than it does
-        "count_line": "" if not_whole(view) else view.count_line(),
+        "gate": first_screen.gate_words(view),
+        "count_line": "" if not_whole(view) else view.count_line(),  # a count of held units would prove something
+        "claims": len({(verdict.contract, verdict.claim) for verdict in view.verdicts}),
         "contracts": [(line(item.id), clean(item.title, 400)) for item in view.contracts],
         "parts": _parts(view),
         "notes": [clean(note, 1000) for note in notes(view)],
-        "identity": first_screen.identity(view),
+        "subject": first_screen.subject(view),
+        "details": first_screen.details(view),
         "machine": of_each_part(view, first_screen.machine),
         "jobs": first_screen.ci_jobs(view),
         "course": first_screen.course(view),

@@ -11,7 +11,7 @@ from harness.numbers import counted
 from harness.report import cards
 from harness.report.advice import Advice, advice, repeats, split, telling_figures
 from harness.report.deciding import decided
-from harness.report.first_screen import ci_jobs, claimed, identity, machine
+from harness.report.first_screen import ci_jobs, claimed, details, gate_words, machine, subject
 from harness.report.headline import headline, remedy_of
 from harness.report.text import figure, line, sentence, words
 from harness.report.together import notes, of_each_part, rows
@@ -129,8 +129,9 @@ def _head(view: ReportView, room: int) -> str:
     header = "| verdict | claim | workload | what was seen |\n| --- | --- | --- | --- |\n" if view.verdicts else ""
     notes = (view.count_line(), " · ".join(_whose(view)), view.unchecked_sentence())
     told = "".join(f"{note}\n\n" for note in notes if note)
-    top = f"{notices}**{result.word}**: {escape(result.sentence)}\n\n{_claimed(view)}"
-    return f"{top}{listed}{told}{_parts(view)}{header}"
+    whose = " · ".join(f"{name}: {escape(text, 400)}" for name, text in subject(view))
+    top = f"{notices}**{result.word}**: {escape(result.sentence)}\n\n{escape(gate_words(view))} {whose}\n\n"
+    return f"{top}{_claimed(view)}{listed}{told}{_parts(view)}{header}"
 
 
 def _claimed(view: ReportView) -> str:
@@ -138,15 +139,16 @@ def _claimed(view: ReportView) -> str:
     found = claimed(view, cards.claim_rows(view))
     if found is None:
         return ""
-    row, others = found
-    told = {row.figure_name or "seen": row.figure, "how sure": row.confidence, "proven able to fail": row.faults}
-    seen = "; ".join([escape(f"{name}: {each}") for name, each in told.items() if each] + ([others] if others else []))
+    row = found.row
+    told = {"compared": found.compared, row.figure_name or "seen": row.figure, "how sure": found.sure}
+    told |= {"able to fail": found.proven, "why this claim": found.why}
+    seen = "; ".join(escape(f"{name}: {each}") for name, each in told.items() if each)
     return f"**{escape(row.claim)}** on {escape(row.workloads[0][0])} ({row.word}): {escape(row.title)}. {seen}\n\n"
 
 
 def _whose(view: ReportView) -> list[str]:
-    """Return what was judged, where and when: commits, GPU, versions, the start, and the page of the CI job."""
-    facts = [*identity(view), *of_each_part(view, machine)]
+    """Return what else is known of the run: all trainers and workloads, versions, the start, the CI job's page."""
+    facts = [*details(view), *of_each_part(view, machine)]
     jobs = [f"[{escape(service)}](<{page}>)" for service, page in ci_jobs(view)]
     return [*(f"{name}: {escape(text)}" for name, text in facts), *jobs]
 

@@ -112,4 +112,5 @@ def test_a_run_records_the_name_that_a_wrapped_trainer_gives_itself() -> None:
     [(system, facts)] = header.environment.trainers.items()
     assert (system, facts.name) == ("examples.ranks.fsdp2.with_faults:Faulty", "fsdp2")
     shown = dict(identity(small_view(header=report_header(environment={"trainers": {TRAINER: {"name": "ours"}}}))))
-    assert shown["Trainer"] == f"ours ({TRAINER}), of no repository"
+    assert shown["Whose"].startswith(f"ours ({TRAINER});")
+    assert shown["Commit"].startswith("of no repository;")

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import io
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import report_views as views
 from report_page import with_losses
-from report_views import drilled, full_view, header, small_view, view_of
+from report_views import drilled, full_view, header, ratio_of, small_view, view_of
 
-from harness.judging.verdict import Figure, Status, Verdict
+from harness.contract.load import load_contract
+from harness.judging.verdict import Demanded, Figure, Interval, Status, Verdict
 from harness.report.cards import claim_rows
-from harness.report.first_screen import apart, claimed, course, identity, now
+from harness.report.deciding import sure
+from harness.report.first_screen import Leading, apart, claimed, course, gate_words, identity, now, subject
 from harness.report.html import render
 from harness.report.junit import render_junit
 from harness.report.markdown import render_markdown
@@ -23,6 +26,7 @@ from harness.report.view import ReportView
 from harness.report.what_now import Step
 
 SYSTEM = "reference_impl.system:QLoRASystem"
+CONTRACTS = Path(__file__).parents[3] / "contracts"
 COMMIT = "9b1c2d3e4f50" + "0" * 28
 
 
@@ -30,41 +34,12 @@ def facts(**environment: Any) -> dict[str, str]:
     return dict(identity(small_view(header=header(environment=environment))))
 
 
-@pytest.mark.parametrize(
-    ("trainers", "words"),
-    [
-        ({}, f"{SYSTEM}, commit not recorded"),
-        ({SYSTEM: {"commit": COMMIT}}, f"{SYSTEM}, commit 9b1c2d3e4f50"),
-        ({SYSTEM: {"commit": f"{COMMIT}+changes"}}, f"{SYSTEM}, commit 9b1c2d3e4f50 with uncommitted changes"),
-        ({SYSTEM: {"commit": None}}, f"{SYSTEM}, of no repository"),
-    ],
-)
-def test_the_first_screen_shows_the_trainer_with_its_commit(trainers: dict[str, Any], words: str) -> None:
-    found = facts(git={"commit": "4afac30f0e0c" + "0" * 28}, trainers=trainers)
-    assert found["Trainer"] == words
-    assert found["Harness"] == "commit 4afac30f0e0c"
-
-
-def test_trainers_beyond_the_third_are_counted() -> None:
-    arms = {f"arm{place}": {"capture": "none", "system": f"other.module{place}:System"} for place in range(4)}
-    contract = views.contract(arms={**views.CONTRACT["arms"], **arms})
-    words = dict(identity(replace(small_view(), contracts=[contract])))["Trainer"]
-    assert words == f"{SYSTEM}, other.module0:System, other.module1:System and 2 more, each commit not recorded"
-
-
-def test_the_first_screen_of_a_commit_comparison_shows_both_commits() -> None:
-    commits = {"candidate": {"commit": COMMIT, "subject": "Faster"}, "baseline": {"commit": "a" * 40, "subject": "Old"}}
-    found = dict(identity(small_view(header=header(commits=commits))))
-    assert (found["Trainer"], found["Candidate"]) == (SYSTEM, '9b1c2d3e4f50 "Faster"')
-    assert found["Baseline"] == 'aaaaaaaaaaaa "Old"'
-
-
 def test_the_first_screen_shows_the_workload_shapes_of_the_executed_units() -> None:
     name = "Model, batch, length"
     assert dict(identity(small_view(header=small_view().header)))[name] == "tiny, 4 × 64 tokens, 100 steps"
     shapes = {"w1": {"model": "tiny", "batch_size": 2, "seq_len": [32, 64, 48], "steps": 1000}}
     view = view_of(Status.PASS, Status.PASS, contracts=[views.contract(workloads=shapes | views.CONTRACT["workloads"])])
-    assert dict(identity(view))[name] == "tiny, 2 × 32/64/48 tokens, 1,000 steps (w1)"
+    assert dict(identity(view))[name] == "tiny, 2 × 32/64/48 tokens, 1,000 steps (workload w1)"
 
 
 @pytest.mark.parametrize(
@@ -120,7 +95,7 @@ def test_the_first_screen_begins_with_the_failed_claim_and_its_course(
     view = replace(full_view(), verdicts=[unit("F-GRAPH-BWD-003", speed), unit("F-GRAPH-BWD-001", trained)])
     found = claimed(view, claim_rows(view))
     assert found is not None
-    assert found[0].claim == leads
+    assert found.row.claim == leads
     shown = course(view)
     assert (shown.claim if shown else None) == (leads if drawn else None)
 
@@ -130,7 +105,7 @@ def test_the_first_screen_shows_no_plot_when_the_worst_claim_has_none() -> None:
     view = full_view()
     found = claimed(view, claim_rows(view))
     assert found is not None
-    assert found[0].word == "error"
+    assert found.row.word == "error"
     assert course(view) is None
 
 
@@ -177,7 +152,7 @@ def test_the_first_screen_links_to_the_ci_job() -> None:
     ci = {"service": "Jenkins", "link": "https://ci.example/job/7?a&b", "author": "ada"}
     page = render(small_view(header=header(environment={"ci": ci})))
     assert '<dt>CI job</dt><dd><a href="https://ci.example/job/7?a&amp;b">Jenkins</a></dd>' in page
-    assert "<dt>Author</dt><dd>ada</dd>" in page
+    assert f"<dt>Whose</dt><dd>ada; trainer {SYSTEM}</dd>" in page
 
 
 @pytest.mark.parametrize(("others", "says"), [(Status.FAIL, False), (Status.NOT_RUN, True)])
@@ -227,3 +202,205 @@ def test_a_long_message_is_shortened_before_the_remedy_on_the_first_screen() -> 
     assert step.text.startswith("decide F-1, 1 unit: about 30 seeds would probably be enough (over 8 seeds the loss")
     assert step.text.endswith(" …")
     assert more == []
+
+
+CHANGED = f"{COMMIT}+changes"
+NAMED = {SYSTEM: {"commit": COMMIT, "name": "QLoRA trainer"}}
+
+
+def asked(**environment: Any) -> dict[str, str]:
+    return dict(subject(small_view(header=header(environment=environment))))
+
+
+@pytest.mark.parametrize(
+    ("ci", "whose"),
+    [
+        ({}, f"QLoRA trainer ({SYSTEM}); no author was recorded"),
+        ({"author": "ada"}, f"ada; QLoRA trainer ({SYSTEM})"),
+    ],
+)
+def test_the_first_screen_says_whose_step_it_is_even_without_an_author(ci: dict[str, str], whose: str) -> None:
+    assert asked(ci=ci, trainers=NAMED)["Whose"] == whose
+
+
+def test_only_the_leading_trainer_of_several_is_named_at_the_top() -> None:
+    contracts = [views.contract(), views.contract(id="other-v1", system="other.module:System")]
+    whose = dict(subject(replace(small_view(), contracts=contracts)))["Whose"]
+    assert whose == f"trainer {SYSTEM} and 1 more; no author was recorded"
+
+
+@pytest.mark.parametrize(
+    ("harness", "trainers", "words"),
+    [
+        (CHANGED, {SYSTEM: {"commit": CHANGED}}, "9b1c2d3e4f50 with uncommitted changes (trainer and harness)"),
+        ("4" * 40, {SYSTEM: {"commit": CHANGED}}, f"9b1c2d3e4f50 with uncommitted changes; harness {'4' * 12}"),
+        (CHANGED, {}, "of the trainer not recorded; harness 9b1c2d3e4f50 with uncommitted changes"),
+        (COMMIT, {SYSTEM: {"commit": None}}, "of no repository; harness 9b1c2d3e4f50"),
+        (None, {}, "of the trainer not recorded; harness not recorded"),
+    ],
+)
+def test_uncommitted_changes_stand_next_to_the_commit(
+    harness: str | None, trainers: dict[str, Any], words: str
+) -> None:
+    assert asked(git={"commit": harness}, trainers=trainers)["Commit"] == words
+
+
+def test_uncommitted_changes_of_a_compared_commit_have_the_same_words() -> None:
+    candidate = {"commit": COMMIT, "subject": "Faster", "changes": 2}
+    commits = {"candidate": candidate, "baseline": {"commit": "a" * 40, "subject": "Old"}}
+    found = dict(subject(small_view(header=header(commits=commits))))["Commit"]
+    assert found.startswith('candidate 9b1c2d3e4f50 with uncommitted changes in 2 files "Faster"; baseline aaaaaaaa')
+
+
+def leading(view: ReportView) -> Leading:
+    found = claimed(view, claim_rows(view))
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("statuses", "why"),
+    [
+        ([Status.PASS], ""),
+        ([Status.PASS] * 3, "shown first of the 3 units that held, because it compares two trainings step by step"),
+        ([Status.PASS, Status.FAIL], "shown first as the only one of 2 units that is violated"),
+        ([Status.INCONCLUSIVE] * 2 + [Status.PASS], "shown first of the 2 units that are undecided"),
+        ([Status.ERROR, Status.PASS], "shown first as the only one of 2 units with an error"),
+    ],
+)
+def test_the_first_screen_says_why_this_claim_leads(statuses: list[Status], why: str) -> None:
+    assert leading(view_of(*statuses)).why == why
+
+
+def test_a_claim_with_a_surviving_fault_leads_and_the_page_says_so() -> None:
+    view = replace(views.whole_drill_view(killed=[True, False]), verdicts=[unit("F-GRAPH-BWD-001")] * 2)
+    assert leading(view).why == "shown first because a planted fault survived in it"
+
+
+def test_the_leading_claim_names_its_baseline_and_how_the_arms_differ() -> None:
+    assert leading(small_view()).compared == (
+        "arm graphed (capture step) with the baseline, arm ungraphed (capture none)"
+    )
+    alone = replace(small_view(), verdicts=[views.verdict("F-GRAPH-BWD-002")])
+    assert leading(alone).compared == "arm graphed (capture step) with no other arm"
+    commits = {"candidate": {"commit": COMMIT, "subject": "x"}, "baseline": {"commit": "a" * 40, "subject": "y"}}
+    both = small_view(header=header(commits=commits))
+    assert "arm ungraphed (capture none, commit aaaaaaaaaaaa)" in leading(both).compared
+
+
+@pytest.mark.parametrize(
+    ("file", "claim", "words"),
+    [
+        ("cuda-graph-backward-v1.yaml", "CGB-INV-002", " with the control, arm synchronizing ("),
+        ("traced-step-v1.yaml", "REF-STEP-001", " and the yardstick, arm transformers-float32"),
+        ("repeatability-v1.yaml", "FALSIFY-GPUTRAIN-006", "arm plain with no other arm"),
+    ],
+)
+def test_the_leading_claim_names_other_arms_by_their_role(file: str, claim: str, words: str) -> None:
+    contract = load_contract(CONTRACTS / file).contract
+    view = views.view_with(views.verdict(claim, contract=contract.id), contracts=[contract])
+    assert words in leading(view).compared
+
+
+def test_the_leading_claim_introduces_its_workload_as_a_model() -> None:
+    assert leading(small_view()).workload == "on model tiny, 4 × 64 tokens, 100 steps"
+
+
+def test_the_leading_claim_says_whether_it_was_proven_able_to_fail() -> None:
+    proven = replace(view_of(Status.PASS), drill=drilled(killed=[True, True]))
+    partly = replace(view_of(Status.PASS), drill=drilled(killed=[True, False]))
+    assert leading(proven).proven == "Proven: 2 of 2 faults killed (planted on purpose, and noticed)"
+    assert leading(partly).proven == "Proven in part: 1 of 2 faults killed (planted on purpose, and noticed)"
+    assert leading(view_of(Status.PASS)).proven == "Not proven: no fault was planted on purpose"
+
+
+MINIMUM, MAXIMUM = "at least 1.1x is required", "at most 0.02 is allowed"
+
+
+def seeds(low: float, high: float) -> dict[str, Any]:
+    interval = Interval(low, high, 0.95, "one-sided bounds", "seeds")
+    return views.decided_by(Demanded("worse_by", (low + high) / 2, "at most", 0.02, "loss", interval=interval))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (
+            ratio_of(1.5),
+            "even allowing for chance it is at least 1.490x (99 % confidence, 8 processes); at least 1.1x is required",
+        ),
+        (
+            ratio_of(1.0),
+            "even allowing for chance it is at most 1.020x (99 % confidence, 8 processes); at least 1.1x is required",
+        ),
+        (
+            ratio_of(1.1),
+            f"by chance it could be as low as 1.090x (99 % confidence, 8 processes); {MINIMUM}, so it is open",
+        ),
+        (
+            seeds(0.00141, 0.0274),
+            f"by chance it could be as high as 0.0274 loss (95 % confidence, 8 seeds); {MAXIMUM}, so it is open",
+        ),
+        (
+            views.decided_by(Demanded("steps_differing", 0, "none", 0, "steps differ", of=100)),
+            "counted over 8 processes, 8 seeds; nothing was estimated",
+        ),
+        ({}, "no figure decided it"),
+    ],
+)
+def test_how_sure_a_verdict_is_needs_no_statistics(changes: dict[str, Any], words: str) -> None:
+    counted = changes | {"denominators": {"processes": 8, "seeds": 8}}
+    assert sure(views.verdict("F-GRAPH-BWD-003", **counted)) == words
+
+
+def test_a_margin_that_leaves_a_clear_ratio_open_is_not_hidden() -> None:
+    ratio = ratio_of(1.5) | {"denominators": {"processes": 8}}
+    found = sure(views.verdict("F-GRAPH-BWD-003", status=Status.INCONCLUSIVE, **ratio))
+    assert found.endswith("; at least 1.1x is required; something else leaves it open")
+
+
+@pytest.mark.parametrize(
+    ("statuses", "gate", "words"),
+    [
+        ([Status.PASS], True, "Judged as a gate: open, exit code 0."),
+        ([Status.PASS, Status.NOT_RUN], True, "Judged as a gate: closed, exit code 10."),
+        ([Status.FAIL], True, "Judged as a gate: closed, exit code 1."),
+        ([Status.FAIL], False, "Not judged as a gate (--gate), exit code 1."),
+        (
+            [Status.PASS, Status.NOT_RUN],
+            False,
+            "Not judged as a gate (--gate), exit code 0: units that were not run do not fail it.",
+        ),
+    ],
+)
+def test_the_first_screen_shows_gate_and_exit_code(statuses: list[Status], gate: bool, words: str) -> None:
+    assert gate_words(view_of(*statuses, gate=gate)) == words
+    assert words in render(view_of(*statuses, gate=gate))
+
+
+def test_the_first_screen_explains_a_unit_where_it_counts_units() -> None:
+    assert "A unit is one claim on one workload (model, batch, length, steps)." in render(small_view())
+
+
+def test_the_axes_of_the_first_plot_have_titles() -> None:
+    series, ratios = course(small_view()), course(replace(full_view(), verdicts=[unit("F-GRAPH-BWD-003")]))
+    assert series is not None
+    assert ratios is not None
+    for title in (">loss<", ">difference<", ">step<"):
+        assert title in series.image
+    for title in (">times as fast<", ">process<"):
+        assert title in ratios.image
+
+
+def test_the_top_of_the_summary_answers_the_same_questions() -> None:
+    environment = {"git": {"commit": CHANGED}, "trainers": NAMED, "gpu": {"name": "NVIDIA H200"}}
+    top = render_markdown(small_view(header=header(environment=environment))).replace("\\", "").split("\n| ")[0]
+    for words in (
+        "exit code 0",
+        f"Whose: QLoRA trainer ({SYSTEM}); no author was recorded",
+        "Commit: 9b1c2d3e4f50; harness 9b1c2d3e4f50 with uncommitted changes",
+        "GPU: NVIDIA H200",
+        "arm graphed (capture step) with the baseline, arm ungraphed (capture none)",
+        "Not proven: no fault was planted on purpose",
+    ):
+        assert words in top

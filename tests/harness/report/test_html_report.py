@@ -142,7 +142,7 @@ def test_a_long_list_of_figures_is_folded_after_eight() -> None:
 
 def test_the_report_shows_a_short_commit_and_its_uncommitted_changes() -> None:
     view = small_view(header=views.header(environment={"git": {"commit": "deb6570a964e" + "0" * 28 + "+changes"}}))
-    assert "Harness commit deb6570a964e with uncommitted changes" in Page(render(view)).words()
+    assert "harness deb6570a964e with uncommitted changes" in Page(render(view)).words()
 
 
 def test_every_kind_of_evidence_has_its_section(full: tuple[str, Page]) -> None:
@@ -196,7 +196,7 @@ def test_a_drill_is_marked_in_title_heading_and_banner() -> None:
     words = page.words()
     assert words.startswith("FIRE DRILL · ")
     assert "The fault stale_batch was planted in this run on purpose" in words
-    assert "Contract verification" not in words
+    assert "Verification" not in words
 
 
 def test_the_report_of_a_drill_begins_with_its_faults() -> None:
@@ -227,7 +227,7 @@ def test_a_waived_unit_shows_its_waiver_and_does_not_count_as_violated() -> None
 def test_the_report_states_that_the_plan_was_narrowed() -> None:
     narrowed = views.header(narrowed={"claims": ["F-GRAPH-BWD-001"], "workloads": []})
     words = Page(render(view_of(Status.PASS, header=narrowed))).words()
-    assert "Only a part of the contracts was planned: claims: F-GRAPH-BWD-001." in words
+    assert "Only a part of the claims was asked for: claims: F-GRAPH-BWD-001." in words
 
 
 # --- what the page is ------------------------------------------------------------------------------------------

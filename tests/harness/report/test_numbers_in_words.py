@@ -101,6 +101,6 @@ def test_a_workload_without_a_stated_size_is_shown_without_a_size() -> None:
     shape = {"tiny": {"model": "make_step", "batch_size": 1, "seq_len": 1, "steps": 43}}
     contracts = [views.contract(workloads=views.CONTRACT["workloads"] | shape)]
     view = small_view(header=small_view().header, contracts=contracts)
-    assert dict(identity(view))["Model, batch, length"] == "make_step, 43 steps (tiny)"
+    assert dict(identity(view))["Model, batch, length"] == "make_step, 43 steps (workload tiny)"
     whole = dict(identity(small_view(header=small_view().header)))
     assert "4 × 64 tokens" in whole["Model, batch, length"]

@@ -70,4 +70,4 @@ def test_a_trainer_is_shown_once_if_one_of_two_runs_recorded_its_name(
 ) -> None:
     views = [view_of_system(STRANGER, recorded={STRANGER: SECOND}, named=named) for named in names]
     page = replace(views[0], parts=tuple(RunPart(name, view) for name, view in zip("ab", views, strict=True)))
-    assert dict(identity(page))["Trainer"] == f"a trainer ({STRANGER}), commit {'2' * 12}"
+    assert dict(identity(page))["Whose"] == f"a trainer ({STRANGER}); no author was recorded"
