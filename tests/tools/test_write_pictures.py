@@ -17,7 +17,7 @@ def test_a_picture_has_its_size_and_its_words(name: str) -> None:
     picture = (write_pictures.DOCS / f"{name}.png").read_bytes()
     size = tuple(int.from_bytes(picture[at : at + 4], "big") for at in (16, 20))
     assert size == write_pictures.SIZES[name]
-    assert len((write_pictures.DOCS / f"{name}.txt").read_text(encoding="utf-8").splitlines()) == 5
+    assert len((write_pictures.DOCS / f"{name}.txt").read_text(encoding="utf-8").splitlines()) == 8
 
 
 def test_picture_comparison_ignores_what_differs_between_runs() -> None:
