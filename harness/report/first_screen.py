@@ -232,7 +232,8 @@ def _why_first(view: ReportView, unit: Verdict, parts: Sequence[AnyPart]) -> str
     word, units = view.word(unit), len(view.verdicts)
     alike = sum(view.word(each) == word for each in view.verdicts)
     without = f"{WORDS[unit.status]} without its waiver" if word == "waived" else ""
-    if view.drill and view.of_controls and any(row.claim == unit.claim for row in view.drill.survivors):
+    survivors = view.drill.survivors if view.drill and view.of_controls else []
+    if any((row.contract, row.claim) == (unit.contract, unit.claim) for row in survivors):
         return "shown first because a planted fault survived in it"
     ended = {"error": "with an error", "held": "that held"}.get(word, f"that {'is' if alike == 1 else 'are'} {word}")
     among = f"as the only one of {units} units" if alike == 1 else f"of the {alike} units"
@@ -243,12 +244,12 @@ def _why_first(view: ReportView, unit: Verdict, parts: Sequence[AnyPart]) -> str
 
 def _compared(view: ReportView, unit: Verdict, parts: Sequence[AnyPart]) -> str:
     """Return the arms that were compared, each with its role and the settings that only some have; "" without arms."""
-    part = next((part for part, _ in named_parts(view, unit, parts) if part.arms()), None)
+    arms = next((part.arms() for part, _ in named_parts(view, unit, parts)), {})
     contract, commits = view.contract(unit.contract), view.header.commits
-    if part is None or contract is None:
-        return ""
     # such as `baseline`, `control.arm` or `reference`; the arms of guards only show that the check can tell arms apart
-    roles = {arm: path.partition(".")[0] for path, arm in part.arms().items() if not path.startswith("guards.")}
+    roles = {arm: path.partition(".")[0] for path, arm in arms.items() if not path.startswith("guards.")}
+    if contract is None or not roles:
+        return ""
     settings = {arm: contract.arms[arm].model_dump(exclude_none=True) for arm in roles}
     for arm, own in settings.items():
         if commits is not None and len(roles) > 1:
@@ -269,7 +270,8 @@ def _proven(view: ReportView, unit: Verdict) -> str:
     if found is None:
         return "Not proven: no fault was planted on purpose"
     whole = found.killed == found.planted and not found.not_run
-    return f"Proven{'' if whole else ' in part'}: {faults_killed(view, unit)} (planted on purpose, and noticed)"
+    word = "Not proven" if not found.killed else "Proven" if whole else "Proven in part"
+    return f"{word}: {faults_killed(view, unit)} (planted on purpose, and noticed)"
 
 
 def course(view: ReportView) -> Course | None:
@@ -320,7 +322,7 @@ def _image_of_ratios(ratios: Ratios) -> Markup | None:
     places = {value: float(box.y(value)) + 4 for value in (ratios.demanded, box.low, box.high)}
     body = "".join(f'<text x="46" y="{places[value]:g}">{value:.3g}</text>' for value in apart(places))
     titles = _titles({"times as fast": 10}, "process", min(ratios.by_process), max(ratios.by_process))
-    return Markup(f"{dots}{body}{titles}")  # noqa: S704 - numbers alone
+    return Markup(f"{dots}{body}{titles}")  # noqa: S704 - numbers, and titles that were escaped
 
 
 def _titles(upright: Mapping[str, int], below: str, first: int, last: int) -> str:
@@ -362,4 +364,4 @@ def _image(pair: Compared) -> Markup | None:
         box.path("candidate", ours, last, POINTS),
         below.path("apart", shown, float(len(shown) - 1), POINTS),
     ]
-    return Markup("".join(body))  # noqa: S704 - numbers alone
+    return Markup("".join(body))  # noqa: S704 - numbers, and titles that were escaped

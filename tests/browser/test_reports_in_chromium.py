@@ -111,7 +111,7 @@ def test_the_headline_shows_its_word_and_colour_in_each_variant(
 ) -> None:
     """Green, and only green, is for what held; the tab's title begins with the word."""
     show(browser, report, SCREENS[variant])
-    assert browser.evaluate("document.querySelector('.headline').innerText") == words
+    assert browser.evaluate("document.querySelector('.headline').innerText.split('\\n')[0]") == words
     colour = browser.evaluate("getComputedStyle(document.querySelector('.headline strong')).color")
     assert colour == colours[variant == "dark"]
     assert words.startswith(browser.evaluate("document.title").split(" · ")[0])

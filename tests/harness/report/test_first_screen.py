@@ -311,6 +311,8 @@ def test_the_leading_claim_says_whether_it_was_proven_able_to_fail() -> None:
     partly = replace(view_of(Status.PASS), drill=drilled(killed=[True, False]))
     assert leading(proven).proven == "Proven: 2 of 2 faults killed (planted on purpose, and noticed)"
     assert leading(partly).proven == "Proven in part: 1 of 2 faults killed (planted on purpose, and noticed)"
+    nothing = replace(view_of(Status.PASS), drill=drilled(killed=[False, False]))
+    assert leading(nothing).proven.startswith("Not proven: 0 of 2 faults killed")
     assert leading(view_of(Status.PASS)).proven == "Not proven: no fault was planted on purpose"
 
 
