@@ -51,8 +51,8 @@ def sure(verdict: Verdict) -> str:
         chance = f"even allowing for chance it is at {'least' if lower else 'most'} {end}"
     sample = f"{100 * interval.confidence:.6g} % confidence, {_counted(verdict, found.part, interval.over)}"
     limit = f"{demand(found)} is {'allowed' if found.relation == 'at most' else 'required'}"
-    elsewhere = "; something else leaves it open" if verdict.status is Status.INCONCLUSIVE else ""
-    return f"{chance} ({sample}); {limit}{', so it is open' if is_open else elsewhere}"
+    why = ", so it is open" if is_open else "; something else leaves it open"
+    return f"{chance} ({sample}); {limit}{why if verdict.status is Status.INCONCLUSIVE else ''}"
 
 
 def demand(found: Demanded) -> str:
