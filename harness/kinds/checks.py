@@ -1,4 +1,4 @@
-"""Name the checks that kinds of claim share, and the shared reasons for which a row leaves one out."""
+"""Name the checks that kinds of claim share, and the shared reasons for which a kind's row leaves out a check."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ROLES = frozenset({"control", "half", "older", "peer", "plain", "reference", "re
 
 
 def names_of(check: str, role: str) -> frozenset[str]:
-    """Return every key of `leaves_out` that leaves this check out for an execution in this role."""
+    """Return the keys of a row's `leaves_out` that exempt an execution in this role from this check."""
     return frozenset({check, role, f"{check}.{role}"})
 
 

@@ -22,22 +22,23 @@ class Probe(Row):
     execute: Reference
     """`module:attribute` of the function that executes a run in a worker, given the run and the recorder."""
     arm_by_arm: bool
-    """True if the probe executes one arm after another, and the evidence of an arm depends on no other arm except those
-    that the run names together (`baseline_of`, `compared`). One such run is planned for all kinds, so the probe has no
-    settings. Runs may share its arms, several processes may execute them, an arm that ended its worker is left out, a
-    drill takes arms from its control run, and each arm is judged when it ends."""
+    """True if the probe executes one arm after another, and an arm's evidence does not depend on other arms, except
+    those that the run names together (`baseline_of`, `compared`). Such a probe has no settings, because one run of it
+    is planned for all kinds. Its arms can be shared by runs, divided among processes, left out after they ended a
+    worker, taken over by a drill from the run without a fault, and judged one by one."""
     timed: bool
     """True if the time of steps is the evidence. The run then has the machine to itself, and each repeat counts."""
     of_ranks: bool
     """True if all ranks of an arm execute the probe in the same way."""
     apart: Reference | None
-    """`module:attribute` of the function that executes arms of two commits, with a process for each. None if the probe
-    cannot do this, or is `arm_by_arm`: then each commit has a process of its own anyway."""
+    """`module:attribute` of the function that executes the arms of two commits, with a process for each commit. None if
+    the probe cannot compare commits. None also if it is `arm_by_arm`, because then each commit has its own process
+    anyway."""
     steps: Reference | None
     """`module:attribute` of a function of the run that returns an arm's number of steps. None if time limits them."""
     trainings: Trainings
-    """Which executions of an arm have all steps of the workload. none: the probe chooses its steps. each: every
-    execution, joined with the executions after it that began with a load."""
+    """Which executions of an arm have all steps of the workload. none: no execution, because the probe chooses its
+    steps. each: every execution, after joining it with the executions that continued it from a load."""
     every_step_recorded: bool
     """True if an arm's series holds every step that the arm was asked for."""
     watches_steps: bool

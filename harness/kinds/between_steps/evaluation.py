@@ -1,7 +1,7 @@
-"""Judge `evaluation`: evaluations between its steps do not change any bit of an arm's training.
+"""Judge `evaluation`: evaluations between an arm's steps do not change any bit of the arm's training.
 
-The numbers that evaluations return are compared with a plain arm's, because an evaluation of an old graph, or of
-weights that were not averaged, returns wrong numbers without changing the training.
+The returned numbers are also compared with those of a plain arm. An evaluation that replays an outdated graph, or that
+reads weights before they are averaged, returns wrong numbers without changing the training.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ GENERATORS = "generators"  # every record of state contains this category, becau
 
 
 def judge(part: Evaluation, context: Context, sheet: Sheet) -> Judgement:
-    """Judge in this order: steps, capture, evaluations' state and numbers, equal batches and losses, guards, ends."""
+    """Check in this order: enough steps, the capture, the state around each evaluation, equal batches, equal losses,
+    the returned numbers, the guards, the end states."""
     run = context.only_run("evaluation")
     without, evaluated = replicas(run, part.candidate, 2)
     require_steps(min(len(each.series.loss) for each in (without, evaluated)), part.steps, sheet)
@@ -82,13 +83,14 @@ def compared(part: Evaluation, run: RunEvidence) -> list[Compared]:
 
 
 def evaluated_and_not(executions: Sequence[ArmEvidence]) -> list[Compared]:
-    """Return the losses of an arm's second execution, with evaluations, paired with those of its first execution."""
+    """Pair the losses of an arm's second execution (with evaluations) with those of its first execution (without)."""
     without, evaluated = (losses(each) for each in executions[:2])
     return [Compared("with evaluations", "without evaluations", evaluated, without)]
 
 
 def _require_values(part: Evaluation, evaluations: Sequence[Evaluated], plain: ArmEvidence, sheet: Sheet) -> str:
-    """Raise FAIL if most evaluations return other numbers than the plain arm's. Return the end of a sentence."""
+    """Raise FAIL if most evaluations return different numbers from the plain arm's evaluations. Otherwise return a
+    clause for the verdict's message: how closely the numbers agree."""
     bound = part.max_relative_difference or 0.0
     theirs = _require_evaluations(part, plain)
     named = {name for each in evaluations for name in each.values}
@@ -125,7 +127,8 @@ def _shown(evaluation: Evaluated, name: str) -> str:
 
 
 def _apart(name: str, ours: Sequence[Evaluated], theirs: Sequence[Evaluated]) -> Iterator[float]:
-    """Yield each evaluation's difference relative to the plain arm's number; infinity if only one arm has a number."""
+    """Yield, for each evaluation, the relative difference of the number `name` from the plain arm's; infinity if only
+    one arm returned the number."""
     for one, other in zip(ours, theirs, strict=True):
         mine, plain = one.values.get(name), other.values.get(name)
         if mine is None or plain is None:
@@ -137,7 +140,7 @@ def _apart(name: str, ours: Sequence[Evaluated], theirs: Sequence[Evaluated]) ->
 
 
 def showing(evaluations: Sequence[Evaluated]) -> int:
-    """Return how many evaluations returned another number than the evaluation before."""
+    """Return how many evaluations returned at least one number that differs from the previous evaluation's."""
     before: dict[str, float] = {}
     shown = 0
     for each in evaluations:

@@ -90,8 +90,7 @@ class Resume(Judged):
 
 class Evaluation(Judged):
     """Evaluations between steps change no bit of a training. If the claim names a plain arm, the evaluations also
-    return what the plain arm's evaluations return.
-    """
+    return the same numbers as evaluations of the plain arm."""
 
     kind: Literal["evaluation"]
     """Judges an arm with evaluations between its steps against the same arm without them."""

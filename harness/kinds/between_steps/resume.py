@@ -1,7 +1,9 @@
-"""Judge `resume`: training saved and loaded by other processes equals the uninterrupted one, in bits or within a bound.
+"""Judge `resume`: training saved and loaded by other processes equals the uninterrupted training, in bits or within a
+bound.
 
-The parts are joined to one execution, which is judged like any other. If it differs, the state right after each load is
-compared with the saved state. Tensors that differ there were not saved or not loaded.
+The parts that the processes trained are joined to one execution, which is judged like any other. If it differs from the
+uninterrupted training, the state right after each load is compared with the saved state. Tensors that differ between
+these two states were not saved or not loaded.
 """
 
 from __future__ import annotations
@@ -52,7 +54,7 @@ class Joint(NamedTuple):
 
 
 class Chain(NamedTuple):
-    """All parts joined to one execution, and the joints between the parts."""
+    """An interrupted training: all parts joined to one execution, and the joints (save and load) between the parts."""
 
     whole: ArmEvidence
     joints: Sequence[Joint]
@@ -63,7 +65,8 @@ class Chain(NamedTuple):
         return max(self.joints, key=lambda joint: len(joint.lost))
 
     def lost_before(self, step: int | None) -> Joint | None:
-        """Return the last joint before this step at which a tensor was lost. `step` None stands for the end."""
+        """Return the last joint before this step at which a tensor was lost. `step` None means the end of the
+        training."""
         losing = [each for each in self.joints if each.lost and (step is None or each.saved.steps <= step)]
         return losing[-1] if losing else None
 
@@ -79,7 +82,8 @@ def joints_of(parts: Sequence[ArmEvidence]) -> list[Joint] | None:
 
 
 def join(arm: str, parts: Sequence[ArmEvidence], *, saves: Sequence[int], steps_before_load: int) -> Chain:
-    """Return the parts of an arm joined to one execution. Raise ERROR if saves or loads are not those of the claim."""
+    """Return the parts of an arm joined to one execution. Raise ERROR if a save or load is missing, or was made at a
+    different step than the claim names."""
     joints = joints_of(parts)
     if joints is None:
         what = "save" if any(part.saved is None for part in parts[:-1]) else "load"
@@ -118,7 +122,8 @@ def as_one(parts: Sequence[ArmEvidence]) -> ArmEvidence:
 
 
 def in_processes(arm: str, chain: Chain) -> dict[str, ArmEvidence]:
-    """Return one execution for each process, plus one for each load that starts from the state right after it."""
+    """Return executions by name: one for each process, and for each load one that begins with the state right after
+    this load."""
     found = {f"{arm} up to the save": chain.joints[0].first}
     for joint in chain.joints:
         of_several = f" at step {joint.saved.steps}" if len(chain.joints) > 1 else ""
@@ -160,7 +165,8 @@ def require_checkpoints(chain: Chain) -> None:
 
 
 def in_words(joint: Joint | None, *, of_several: bool) -> str:
-    """Return the end of a message: the tensors that a load did not restore. joint: None if every load restored all."""
+    """Return the last clause of a message, which names the tensors that a load did not restore. joint: None if every
+    load restored all tensors."""
     if joint is None:
         which = "each" if of_several else "the"
         return f"; right after {which} load, the state was equal to the saved state"
@@ -170,7 +176,8 @@ def in_words(joint: Joint | None, *, of_several: bool) -> str:
 
 
 def judge(part: Resume, context: Context, sheet: Sheet) -> Judgement:
-    """Judge in this order: steps, capture, saves and loads, equal start and batches, the difference, guards, ends."""
+    """Check in this order: enough steps, the capture, saves and loads, equal start and batches, the difference of
+    losses, the guards, the end states."""
     run = context.only_run("resume")
     number = len(part.saves) + 1
     parts = replicas(run, part.candidate, number if part.baseline is not None else number + 1)
@@ -240,7 +247,8 @@ def _require_steps(part: Resume, second: ArmEvidence, sheet: Sheet) -> None:
 
 
 def _require_equal(part: Resume, found: Difference, chain: Chain, names: str, sheet: Sheet) -> None:
-    """Raise FAIL if losses differ. The reason is `not_restored` if equal bits are required and a load lost a tensor."""
+    """Raise FAIL if losses differ. If equal bits are required and a load before the difference lost a tensor, the
+    reason is `not_restored`."""
     losing = chain.lost_before(found.first_differing)
     words = in_words(losing or chain.lost_before(None), of_several=len(chain.joints) > 1)
     try:
@@ -252,7 +260,8 @@ def _require_equal(part: Resume, found: Difference, chain: Chain, names: str, sh
 
 
 def _end(comparison: Comparison, group: Group, chain: Chain) -> None:
-    """End the comparison. If the end states differ and a load lost a tensor, raise FAIL `not_restored`."""
+    """Make the comparison's last checks. If the end states differ and a load lost a tensor, raise FAIL
+    `not_restored`."""
     try:
         comparison.end(group)
     except Settled as settled:

@@ -27,7 +27,8 @@ _KNOWN = _FORBIDDEN | {"kernel", "memcpy", "memset", "graph", "empty", "waiteven
 
 
 def judge(part: Capture, context: Context, sheet: Sheet) -> Judgement:
-    """Judge in this order: captured, not empty, nothing forbidden in it, one replay per step, bounds."""
+    """Check in this order: something was captured, the graph is not empty, it contains nothing forbidden, each step was
+    replayed once, the claim's bounds."""
     execution = executed(context.only_run("paired"), part.candidate)
     capture = capture_of(part.candidate, execution, context.mechanism(part), sheet)
     counts = _node_counts(capture)
@@ -82,8 +83,11 @@ def _require_captured(arm: str, capture: CaptureEvidence, execution: ArmEvidence
 
 
 def _require_number(part: Capture, capture: CaptureEvidence, execution: ArmEvidence, sheet: Sheet) -> None:
-    """Raise FAIL unless as many captures were made as demanded. With `per_shape`, at most the demanded number for each
-    shape, and fewer than steps, are required."""
+    """Raise FAIL unless exactly the demanded number of captures was made.
+
+    With `per_shape`, the demanded number is the maximum for each shape of batch. There must also be fewer captures than
+    steps.
+    """
     of_graph = any(demand > TRIVIAL for demand in _of_graph(part) if demand is not None)
     beside = of_graph or "captures" not in part.model_fields_set
     if not part.per_shape:
@@ -118,7 +122,8 @@ def _require_number(part: Capture, capture: CaptureEvidence, execution: ArmEvide
 
 
 def _of_graph(part: Capture) -> Iterator[int | None]:
-    """Yield the claim's demands on the contents of the graph."""
+    """Yield the claim's bounds on nodes, kernels and clipped tensors of the graph; None for each bound that is not
+    set."""
     yield from (part.nodes_at_least, part.nodes_at_most, part.clipped_tensors_per_layer)
     yield from (part.kernels_per_layer_at_least, part.kernels_in_every_layer)
 
@@ -166,7 +171,8 @@ def _require_contents(capture: CaptureEvidence, nodes: int) -> None:
 
 
 def _require_census(capture: CaptureEvidence) -> None:
-    """Raise ERROR if the nodes of a graph were not counted. All captures must have the same number of graphs."""
+    """Raise ERROR if the number of recorded graphs is not a multiple of the number of captures. Then the nodes of some
+    graph were not counted, because all captures have the same number of graphs."""
     if len(capture.nodes) % capture.captures:  # a traced capture has no graphs
         settle(
             reasons.EVIDENCE_INCONSISTENT,
@@ -187,7 +193,8 @@ def _require_device_work(graph: GraphNodes) -> None:
 
 
 def _require_every_step(capture: CaptureEvidence, judged: JudgedSteps, sheet: Sheet) -> None:
-    """Raise FAIL unless each step was replayed once, even a captured step, because capture executes nothing."""
+    """Raise FAIL unless every step was replayed once. A step that is captured must also be replayed, because the
+    capture itself executes nothing."""
     steps = judged.called
     sheet.count("steps", steps)
     if judged.uncaptured:
@@ -199,7 +206,8 @@ def _require_every_step(capture: CaptureEvidence, judged: JudgedSteps, sheet: Sh
 
 
 def _require_launches(capture: CaptureEvidence, sheet: Sheet) -> None:
-    """Check the graph launches that the profiler observed, or the replayed operations that a dispatch mode observed."""
+    """Check that watched steps launched as many graphs as they need, according to the profiler. For a traced capture,
+    count the replayed operations that a dispatch mode saw."""
     traced = capture.mechanism == "traced"
     seen = capture.observed_replayed_operations if traced else capture.observed_graph_launches
     what = "replayed operations" if traced else "graph launches"
@@ -313,7 +321,8 @@ def _require_per_layer(part: Capture, capture: CaptureEvidence, execution: ArmEv
 def _require_every_layer(demanded: int, captures: list[list[GraphNodes]], layers: int, sheet: Sheet) -> None:
     """Raise FAIL if fewer kernels than demanded can be in every layer.
 
-    Nodes are counted by name, not by layer. So every `layers` launches of one name may be one kernel in every layer.
+    Nodes are counted by kernel name, because the graph does not show layers. With L layers, each L launches of one name
+    count as one kernel in every layer.
     """
     fewest = min(_in_every_layer(graphs, layers) for graphs in captures)
     sheet.figure("kernels_in_every_layer", fewest, "kernels")

@@ -1,6 +1,8 @@
-"""Judge `host_syncs`: the candidate waits for the device as often as demanded. A control shows that waits are detected.
+"""Judge `host_syncs`: the candidate waits for the device as often as demanded. A control arm shows that waits are
+detected.
 
-Two independent detectors count. The larger count is judged; INCONCLUSIVE if they disagree within the bound.
+Two independent detectors count the waits, and the largest count is judged. If the detectors disagree although
+every count is within the bound, the verdict is INCONCLUSIVE.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ DETECTORS = {
 
 @dataclass(frozen=True)
 class Counted:
-    """Counts of the detectors in one arm. Each reading has a count and the number of steps that it covers."""
+    """The host syncs that each detector counted in one arm, and the arm's demand. Each reading has a count and the
+    number of steps that it covers."""
 
     demand: SyncCount
     bound: int  # allowed number of host syncs in one step
@@ -46,7 +49,8 @@ class Counted:
         return "exactly" if self.demand.exactly is not None else "at most"
 
     def meets(self, figure: str, sheet: Sheet, *, beside: bool = False) -> bool:
-        """Note the demand and return True if the host syncs per step meet it."""
+        """Return True if the host syncs per step meet the demand. Note the demand in the sheet under the name
+        `figure`."""
         return sheet.meets(figure, self.per_step(), self.relation, self.bound, "syncs", beside=beside)
 
     def sentence(self) -> str:
@@ -63,7 +67,8 @@ class Counted:
 
 
 def judge(part: HostSyncs, context: Context, sheet: Sheet) -> Judgement:
-    """Judge in this order: capture, the candidate's count, the control's count, blind detectors, their agreement."""
+    """Check in this order: the capture, the candidate's count, the control's count, that each detector sees a planted
+    sync, the start and end states, that the detectors agree."""
     run = context.only_run("paired")
     executions = {name: executed(run, name) for name in (part.candidate.arm, part.control.arm)}
     groups = [Group({name: each}, {part.control.arm: "control"}) for name, each in executions.items()]
@@ -98,7 +103,8 @@ def judge(part: HostSyncs, context: Context, sheet: Sheet) -> Judgement:
 
 
 def _reported(part: HostSyncs, run: RunEvidence, sheet: Sheet) -> str:
-    """Return the end of a sentence: how often and where the reported arm waits; "" if it never does or is not named."""
+    """Return a clause on how often and where the arm `reported` waits; "" if it never waits or the claim names no such
+    arm."""
     if part.reported is None:
         return ""
     syncs = executed(run, part.reported).syncs
@@ -121,7 +127,7 @@ def _reported(part: HostSyncs, run: RunEvidence, sheet: Sheet) -> str:
 def _require_replayed(
     context: Context, part: HostSyncs, execution: ArmEvidence, comparison: Comparison, sheet: Sheet
 ) -> str | None:
-    """Return the mechanism whose replays were observed, or None for an arm that is declared uncaptured."""
+    """Return the capture mechanism whose replays were observed; None if the contract declares the arm uncaptured."""
     arm = part.candidate.arm
     if context.contract.arms[arm].capture == "none":
         return None

@@ -1,8 +1,10 @@
-"""Judge `long_replay`: many captured steps train in bits like plain ones, and neither memory nor a step's time grows.
+"""Judge `long_replay`: over many steps, captured training is bitwise equal to plain training, and neither memory nor
+the time of a step grows.
 
-Every step is compared, by two digests of each block: of its losses and of its batches. The series has one row for the
-last step of each block. Memory is compared with its size after the warm-up. The step time of the old run is compared
-with that of a fresh run while both take turns; older evidence has only late and early blocks (`slowdown`).
+Every step is compared: each block of steps has a digest of its losses and a digest of its batches. The series of losses
+has one row for each block, from the block's last step. Memory is compared with its size after the warm-up. Time: at the
+end, the old run and a fresh run take turns, and their step times are compared. Older evidence has no fresh run, so late
+blocks are compared with early blocks (`slowdown`).
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ MIB = 2**20
 
 
 def judge(part: LongReplay, context: Context, sheet: Sheet) -> Judgement:
-    """Judge in this order: capture, finiteness, equal start and work, the difference, guards, ends, memory, time."""
+    """Check in this order: the capture, finite losses, equal start and batches, equal losses, the guards, the end
+    states, memory, time."""
     candidate, baseline = (executed(context.run_of("long_replay", arm), arm) for arm in (part.candidate, part.baseline))
     comparison = Comparison(part, context, sheet)
     comparison.captured(candidate, throughout=False)
@@ -81,8 +84,8 @@ def judge(part: LongReplay, context: Context, sheet: Sheet) -> Judgement:
 
 
 def _ended(named: Mapping[str, ArmEvidence]) -> str | None:
-    """Return what the baseline raised if both arms ended early after equally many steps; None if no arm ended early.
-    Raise ERROR if the arms ended differently, because something on the machine may have stopped one of them."""
+    """Return the error that ended the baseline if both arms ended early after equally many steps; None if no arm ended
+    early. Raise ERROR if the arms ended differently, because something on the machine may have stopped one of them."""
     raised = {name: each.long_replay.ended if each.long_replay else None for name, each in named.items()}
     steps = {name: end_of(each).steps_called for name, each in named.items()}
     ended = {name: what for name, what in raised.items() if what is not None}
@@ -228,8 +231,9 @@ def _flat_memory(part: LongReplay, candidate: LongReplayEvidence, sheet: Sheet) 
 def _growth(sizes: list[int], after: int) -> int:
     """Return the growth of memory after the warm-up in bytes: the larger one of two measures.
 
-    First: the peak minus the last warm-up block, which may be a peak itself. Second: the peak of the second half minus
-    the median of the first half's peaks, one for each `after` blocks (a round of a schedule of shapes).
+    1. The peak minus the size of the last warm-up block, which may itself be a peak.
+    2. The peak of the second half minus a typical peak of the first half. The typical peak is the median of the peaks
+    of groups of `after` blocks, because a schedule of batch shapes may repeat after `after` blocks.
     """
     later = sizes[after:]
     growth = max(later) - sizes[after - 1]
@@ -282,11 +286,11 @@ def _longer(slowdown: float) -> str:
 def _flat_next_to_a_fresh_run(
     part: LongReplay, rounds: Sequence[ReplayRound], early_to_late: Slowdown, sheet: Sheet
 ) -> list[str]:
-    """Raise `Settled` if steps are slower in the old run than in a fresh run that took turns with it. Return a
-    sentence.
+    """Raise `Settled` if steps are slower in the old run than in a fresh run, when both take turns. Return a sentence
+    with the result.
 
-    If late steps are slower than early ones, but old and fresh run are equally fast, raise INCONCLUSIVE: the machine
-    became slower, or something slows the whole process and with it the fresh run.
+    If late steps are slower than early steps, but old and fresh run are equally fast, raise INCONCLUSIVE. Then the
+    machine became slower, or something slows the whole process, including the fresh run.
     """
     allowed = part.slowdown_at_most or 0.0
     sheet.count("rounds", len(rounds))
@@ -341,7 +345,8 @@ FASTEST = 3
 
 @dataclass(frozen=True)
 class Slowdown:
-    """The relative growth of a step's time, measured, and the ends of its interval."""
+    """The relative growth of a step's time: the measured value, and the ends of its interval (0.1 means 10 %
+    slower)."""
 
     measured: float
     least: float
@@ -366,12 +371,13 @@ def slowdown(blocks: Sequence[ReplayBlock]) -> Slowdown | None:
 
 
 def _fast(blocks: Sequence[ReplayBlock]) -> float:
-    """Return the seconds per step of the slowest block among the FASTEST fastest ones."""
+    """Return the seconds per step of the `FASTEST`-th fastest block."""
     return sorted(each.seconds / each.steps for each in blocks)[FASTEST - 1]
 
 
 def _ratio(early: Sequence[float], late: Sequence[float]) -> Slowdown | None:
-    """Return the ratio of the medians, late / early, and the extremes that their intervals allow."""
+    """Return the ratio of the median times (late / early), and the smallest and largest ratio that the intervals of
+    both medians allow. Return None if there are too few times."""
     rank = _rank(len(early))
     if rank is None:
         return None
@@ -387,7 +393,7 @@ def _median(values: Sequence[float]) -> float:
 
 def _rank(count: int) -> int | None:
     """Return the largest k for which the median lies between the k-th smallest and the k-th largest of `count` values,
-    counted from 0, except with a probability of at most OUTSIDE. Return None if even k = 0 is too uncertain."""
+    except with a probability of at most OUTSIDE. k counts from 0. Return None if even k = 0 is too uncertain."""
     beyond, found = 0, None
     for k in range(count // 2):
         # the median is below the k-th smallest value if at most k of the values are below the median

@@ -37,8 +37,8 @@ class Capture(Judged):
     captures: Annotated[Count, Demand("wrong_capture_count"), CountsSteps()] = 1
     """Exact number of captures."""
     per_shape: Annotated[bool, NoDemand("the unit of the number of captures")] = False
-    """If true, `captures` is the most for each shape of batch that the harness saw the run read. Fewer are right for a
-    step that pads its batches. A run with as many captures as steps fails, whatever its shapes."""
+    """If true, `captures` is the largest number of captures for each shape of batch that the run read. A step that pads
+    its batches needs fewer. A run with as many captures as steps always fails."""
     nodes_at_least: Annotated[Count, Demand("node_count")] = 1
     """Fewest nodes of a graph."""
     nodes_at_most: Annotated[Count | None, Demand("node_count")] = None
@@ -172,10 +172,11 @@ FEWEST_BLOCKS = 8
 
 
 class LongReplay(Judged):
-    """Many captured steps train in bits like plain ones, and neither memory nor the time of a step grows.
+    """Over many steps, captured training is bitwise equal to plain training, and neither memory nor a step's time
+    grows.
 
-    Steps are made in blocks of `every` steps. The evidence of a block is one row, and digests of the losses and batches
-    of all its steps, so that every step is compared. Each arm has its own process.
+    Each arm has its own process and takes blocks of `every` steps. The evidence has one row for each block, with
+    digests of the losses and batches of all steps in the block, so every step is compared.
     """
 
     kind: Literal["long_replay"]
@@ -202,9 +203,9 @@ class LongReplay(Judged):
     second half of the later blocks over the median peak of `after` blocks in the first half. Without it, memory is not
     judged."""
     slowdown_at_most: Annotated[Positive | None, Demand("slows_down")] = None
-    """Largest share by which a step of the old run may take longer than a step of a fresh run, with which it takes
-    turns at the end. In older evidence, the last quarter of the blocks is compared with the first. Without it, time is
-    not judged."""
+    """Largest share by which a step of the old run may take longer than a step of a fresh run. The two runs take turns
+    at the end. In older evidence, the last quarter of the blocks is compared with the first. Without it, time
+    is not judged."""
 
     must_train_alike: ClassVar[bool] = True
     plain_path: ClassVar[str | None] = "baseline"

@@ -47,7 +47,7 @@ def sections(view: ReportView) -> list[Section]:
 
 
 def _arms(view: ReportView) -> Iterator[tuple[str, str, ArmEvidence]]:
-    """Yield the first replica of every arm of every untimed run, with a title of workload and arm."""
+    """Yield title (workload and arm), run id and first execution of every arm in every run that is not a timing."""
     for run_id, run in view.evidence.items():
         for arm, replicas in run.arms.items():
             if replicas and not probe_named(run.probe).timed:
@@ -191,7 +191,7 @@ def long_replay_section(view: ReportView) -> Section | None:
 
 
 def _seen(claim: LongReplay, runs: Sequence[RunEvidence]) -> dict[str, LongReplayEvidence]:
-    """Return the blocks by arm, the candidate's first."""
+    """Return the recorded blocks of each arm by the arm's name, the candidate first."""
     found: dict[str, LongReplayEvidence] = {}
     for arm in (claim.candidate, claim.baseline):
         for run in runs:
@@ -215,14 +215,16 @@ def _part(judged: JudgedPart[LongReplay], seen: Mapping[str, LongReplayEvidence]
 
 
 def _times(replay: LongReplayEvidence) -> tuple[Doubles, Doubles, Doubles]:
-    """Return for each block: its first step, its seconds per step, and the yardstick's seconds."""
+    """Return three arrays [blocks]: first step, seconds per step, and seconds of the yardstick (a fixed piece of
+    work)."""
     steps = np.array([block.first_step for block in replay.blocks], dtype=np.float64)
     times = np.array([block.seconds / max(block.steps, 1) for block in replay.blocks], dtype=np.float64)
     return steps, times, np.array([block.yardstick_seconds for block in replay.blocks], dtype=np.float64)
 
 
 def _replay_memory(replay: LongReplayEvidence) -> dict[str, Doubles]:
-    """Return the bytes held after each block, without the kinds of memory that were not counted."""
+    """Return the bytes that were allocated and reserved after each block; leave out a kind of memory that was not
+    recorded."""
     levels = {
         "allocated": [block.allocated_bytes for block in replay.blocks],
         "reserved": [block.reserved_bytes for block in replay.blocks],

@@ -30,7 +30,8 @@ from harness.kinds.gradients.model import Accumulation
 
 
 class Apart(NamedTuple):
-    """The relative difference of one quantity of a step from the same quantity in the arm that takes one batch."""
+    """The relative difference of one quantity of a step from the same quantity in the arm that takes the whole batch at
+    once."""
 
     step: int
     quantity: str  # loss, norms or gradients; they are judged in this order, so that causes come before effects
@@ -42,7 +43,8 @@ _ORDER = ("loss", "norms", "gradients")
 
 
 def judge(part: Accumulation, context: Context, sheet: Sheet) -> Judgement:
-    """Judge in this order: capture, finiteness, equal start and work, micro-batches, updates, gradients, training."""
+    """Check in this order: the capture, finite losses, equal start and work, the micro-batches, the number of updates,
+    the gradients, that training had an effect."""
     run = context.only_run("paired")
     candidate, baseline = executed(run, part.candidate), executed(run, part.baseline)
     named = {f"baseline {part.baseline}": baseline, f"candidate {part.candidate}": candidate}

@@ -1,4 +1,5 @@
-"""Compare gradients of two arms as steps leave them and, where a step changes them, as the backward pass made them."""
+"""Compare the gradients of two arms, as they are after a step, and also as the backward pass made them if a step
+changes them (for example by a clip)."""
 
 from __future__ import annotations
 
@@ -20,10 +21,11 @@ from harness.kinds.gradients.model import Accumulation, GradientMatch
 class Compared:
     """The difference of one tensor's gradient from the baseline's at one step.
 
-    absolute, size: largest difference, baseline's largest element; if `made`, both scaled by the baseline's clip.
+    absolute: the largest absolute difference of any element.
+    size: the largest absolute value in the baseline's gradient.
+    made: True if the gradient was read before the clip. Then both numbers are scaled like the baseline's clip.
     rounded: True if rounding alone can explain the difference.
-    made: True if the gradient is from before the clip.
-    room: the difference that rounding may cause, as a control shows.
+    room: the difference that rounding may cause, measured with a control.
     """
 
     step: int
@@ -94,7 +96,7 @@ class _Distance(NamedTuple):
 def beside_control(
     part: GradientMatch, compared: list[Compared], control: ArmEvidence, baseline: ArmEvidence
 ) -> list[Compared]:
-    """Return the tensors with `room`, computed from the distance of the control's gradients from the baseline's."""
+    """Return the entries of `compared` with `room` set, computed from the differences between control and baseline."""
     steps = list(dict.fromkeys(entry.step for entry in compared))
     nudged = part.model_copy(update={"candidate": control.start.arm, "steps": steps})
     theirs: dict[tuple[int, str], dict[bool, float]] = {}
@@ -122,8 +124,8 @@ def _compared(
     *,
     of_control: bool = False,
 ) -> Iterator[Compared]:
-    """Yield each tensor's difference. of_left: the baseline's largest element after the clip, if `tensors` are from
-    before it."""
+    """Yield each tensor's difference. of_left: the baseline's largest gradient element after the clip, given only if
+    `tensors` were read before the clip."""
     largest = _largest(tensors)
     let_through = 1.0 if of_left is None or not 0 < of_left < largest else of_left / largest
     for tensor in tensors:
@@ -169,7 +171,8 @@ def _largest(tensors: Sequence[TensorReduction]) -> float:
 
 
 def norms_of(records: list[Gradients], baseline: ArmEvidence) -> dict[int, tuple[float, float]]:
-    """Return by step the norms of all gradients before the clip, of candidate and baseline, if both were recorded."""
+    """Return, by step, the candidate's and the baseline's norm of all gradients before the clip. Leave out steps at
+    which a norm was not recorded."""
     theirs = {record.step: record.made_norm for record in baseline.gradients}
     pairs = ((record.step, record.made_norm, theirs.get(record.step)) for record in records)
     return {step: (ours, other) for step, ours, other in pairs if ours is not None and other is not None}

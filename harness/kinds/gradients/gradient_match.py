@@ -46,7 +46,8 @@ _WHY_NONE = (
 
 
 def judge(part: GradientMatch, context: Context, sheet: Sheet) -> Judgement:
-    """Judge in this order: capture, finiteness, equal start and work, differences, clipped norms, guards."""
+    """Check in this order: the capture, finite losses, equal start and work, the differences, the clipped norms, the
+    guards."""
     run = context.only_run("paired")
     candidate = executed(run, part.candidate)
     named = {f"candidate {part.candidate}": candidate}
@@ -113,7 +114,7 @@ def judged_records(part: GradientMatch, candidate: ArmEvidence, baseline: ArmEvi
 
 
 def _unseen(part: GradientMatch, records: list[Gradients], baseline: ArmEvidence) -> str:
-    """Return the end of a sentence if only one arm recorded gradients from before a clip, else ""."""
+    """Return a clause for a message if only one arm recorded gradients from before a clip, else ""."""
     seen = {part.candidate: {record.step for record in records if record.made_norm is not None}}
     seen[part.baseline or ""] = {record.step for record in baseline.gradients if record.made_norm is not None}
     compared = {record.step for record in records}
@@ -184,7 +185,7 @@ def _require_some_left(candidate: ArmEvidence, baseline: ArmEvidence) -> None:
 
 
 def _says_none(arm: ArmEvidence) -> bool:
-    """Return True if the arm recorded at each step that no trainable tensor has a gradient."""
+    """Return True if at every recorded step no trainable tensor of the arm had a gradient."""
     trained = arm.start.trainable_tensors
     return trained > 0 and arm.gradients != [] and all(len(record.without) == trained for record in arm.gradients)
 
@@ -278,7 +279,7 @@ def _require_agreement(
 
 
 class _Size(NamedTuple):
-    """The largest difference among those that share a bound, the bound, and the tensor with that difference."""
+    """The largest difference that one bound applies to, the bound, and the tensor with this difference."""
 
     figure: str
     value: float
@@ -324,7 +325,7 @@ def _is_within(entry: Compared, absolute: float, relative: float) -> bool:
 
 
 def _as_control(part: GradientMatch, compared: list[Compared]) -> list[Compared]:
-    """Return the tensors that exceed a bound, but by no more than rounding explains according to the control."""
+    """Return the tensors that exceed a bound, but by no more than the control shows rounding to cause."""
     absolute, relative = (math.inf if each is None else each for each in _bounds(part))
     return [entry for entry in compared if not _is_within(entry, absolute, relative) and entry.absolute <= entry.room]
 
@@ -334,7 +335,8 @@ def _bounds(part: GradientMatch) -> tuple[float | None, float | None]:
 
 
 def _require_told_from_rounding(part: GradientMatch, compared: list[Compared]) -> None:
-    """Raise INCONCLUSIVE if at a step rounding may change every gradient by as much as its own size."""
+    """Raise INCONCLUSIVE if, at some step, rounding may change every gradient by as much as the gradient itself. Then
+    even a gradient of zero would pass."""
     for step in dict.fromkeys(entry.step for entry in _as_control(part, compared)):
         if not any(entry.room < entry.size for entry in compared if entry.step == step):
             settle(
@@ -357,7 +359,8 @@ def _require_same_groups(records: list[Gradients]) -> None:
 
 
 def _require_groups_of(baseline: ArmEvidence, records: list[Gradients]) -> None:
-    """Raise ERROR if the arms have different groups at a step, because a missing group cannot exceed the threshold."""
+    """Raise ERROR if the arms clipped different groups of tensors at a step. The norm of a missing group could not be
+    compared with the threshold."""
     theirs = {record.step: {group.group for group in record.groups} for record in baseline.gradients if record.groups}
     for record in records:
         other = theirs.get(record.step, set()) ^ {group.group for group in record.groups}

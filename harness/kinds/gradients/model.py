@@ -28,7 +28,8 @@ from harness.contract.guards import bites_by_equality
 
 
 class Accumulation(Judged):
-    """A step reads its batch as k different micro-batches, and makes one update, equal to that of the whole batch."""
+    """A step reads its batch as k different micro-batches and makes one update, equal to the update from the whole
+    batch."""
 
     kind: Literal["accumulation"]
     """Judges gradients that are accumulated over micro-batches."""
@@ -40,10 +41,10 @@ class Accumulation(Judged):
     """Number of micro-batches in a step, all different."""
     steps: ComparedSteps
     """Steps, counted from 0, at which gradients, norms before clipping and loss are compared. Gradients that were not
-    cleared show at step 1 or later; after many steps roundings have grown, and differences no longer show faults."""
+    cleared are visible only from step 1 on. After many steps, accumulated rounding hides faults."""
     max_relative_difference: Annotated[Positive, Demand("differs_from_one_batch")]
-    """Largest difference from the arm with one batch, for gradients relative to the tensor's largest element, for norms
-    and losses relative to their value. It allows for the rounding of a sum in another order."""
+    """Largest relative difference from the arm with one batch. For a gradient, it is relative to the tensor's largest
+    element, for norms and losses to their value. It allows for the rounding of sums that are added in another order."""
 
     def contradictions(self) -> Iterator[Problem]:
         if len(set(self.steps)) < len(self.steps):

@@ -71,7 +71,8 @@ def section(view: ReportView) -> Section | None:
 
 
 def judged_gradients(claim: GradientMatch | Accumulation, run: RunEvidence) -> list[Compared]:
-    """Return the differences that the claim's judge saw; empty if it judged only norms or evidence is missing."""
+    """Return the differences that the claim's judge compared; empty if it judged only norms, or if evidence is
+    missing."""
     if claim.baseline is None:
         return []
     try:

@@ -23,7 +23,8 @@ from harness.kinds.kernels.model import Prewarm, PtxTarget
 def run_with_inventory(context: Context, part: PtxTarget | Prewarm, probes: Sequence[ProbeName]) -> RunEvidence:
     """Return a sound run with an inventory of the arm's kernels. Raise ERROR if there is none.
 
-    Prefer a run that compiled for the claim's target, then a run that used kernels, because others only read a plan.
+    Prefer a run that compiled for the claim's target. Among such runs, prefer one that used the kernels to one that
+    only planned them.
     """
     arm = part.candidate
     found = [run for probe in probes for run in context.sound_runs(probe) if arm in run.kernels]
@@ -86,7 +87,8 @@ _PHASES = ("prewarm", "upload", "train")
 
 
 def judge_prewarm(part: Prewarm, context: Context, sheet: Sheet) -> Judgement:
-    """Judge in this order: keys and PTX, the ledger, the handles, then the memory filled at the end."""
+    """Check in this order: equal keys and PTX in plan and run, no late compile or load, the library handles, the step
+    that runs with full memory."""
     run = run_with_inventory(context, part, ("prewarm", "kernels"))
     inventory = run.kernels[part.candidate]
     required_target(part, inventory)
@@ -164,7 +166,8 @@ def _require_no_late_jit(ledger: PrewarmEvidence, keys: list[str], sheet: Sheet)
 
 
 def _require_finite_times(ledger: PrewarmEvidence) -> None:
-    """Raise ERROR if a time is not finite. A NaN would never compare as too late."""
+    """Raise ERROR if a time is not finite. Otherwise a NaN would not be noticed, because no comparison finds a NaN too
+    late."""
     times = [(f"phase {name}", time) for name, time in ledger.phases.items()]
     times += [(f"handle {name}", time) for name, time in ledger.handles.items()]
     times += [(f"{event.event} of {event.key}", event.seconds) for event in ledger.events]

@@ -35,7 +35,8 @@ UNIT_ROUNDOFF = {
 
 
 def judge(part: KernelMatch, context: Context, sheet: Sheet) -> Judgement:
-    """Judge in this order: each case's outputs, the demands on compiled kernels, then whether the grid is complete."""
+    """Check in this order: the outputs of each case, agreement with references, the peer's errors, equal repetitions,
+    the demands on compiled kernels, that the grid of cases is complete."""
     run = context.only_run("kernel_match")
     evidence = run.kernel_match.get(part.candidate)
     if evidence is None:
@@ -64,7 +65,7 @@ def judge(part: KernelMatch, context: Context, sheet: Sheet) -> Judgement:
 
 
 def _sentence(part: KernelMatch, cases: list[KernelCase], evidence: KernelMatchEvidence) -> str:
-    """Return a sentence that names everything judged."""
+    """Return the sentence of a PASS, which names everything that was checked."""
     where = f"at {len(part.shapes)} given shapes and " if part.shapes is not None else "at "
     demands = [f"{name.replace('_', ' ')} {value}" for name, value in part.demands if value is not None]
     compiled = f"; the {len(evidence.compiled)} compiled kernels have {', '.join(demands)}" if demands else ""
@@ -98,7 +99,8 @@ def _require_whole(part: KernelMatch, case: KernelCase, sheet: Sheet) -> None:
 
 
 def _require_finite(case: KernelCase, errors: Collection[float], sheet: Sheet, *, where_infinite: str) -> None:
-    """Raise FAIL if an output is not finite, or if an error is infinite because its output's scale is zero."""
+    """Raise FAIL if an output is not finite. Raise FAIL also for an infinite relative error, which means that the
+    kernel's output differs although the value to divide by is zero."""
     if not case.finite or not all(math.isfinite(error) or error == math.inf for error in errors):
         sheet.figure("first_non_finite_case", _name(case))
         settle(reasons.NON_FINITE, f"{_name(case)} returned a value that is not finite")
@@ -107,7 +109,8 @@ def _require_finite(case: KernelCase, errors: Collection[float], sheet: Sheet, *
 
 
 def _require_terms(case: KernelCase, sheet: Sheet) -> None:
-    """Raise ERROR unless the case has errors relative to terms, for every output and for its peer, and other checks."""
+    """Raise ERROR if the case lacks what `relative_to: terms` needs: errors relative to terms for every output and the
+    peer's outputs, the number of elements that were changed outside the outputs, the number of all-zero references."""
     if case.terms is None or case.outputs is None or None in (case.overwritten, case.zero_references):
         settle(
             reasons.EVIDENCE_MISSING,
@@ -130,7 +133,8 @@ def _require_terms(case: KernelCase, sheet: Sheet) -> None:
 
 
 def _errors(part: KernelMatch, case: KernelCase) -> dict[str, KernelErrors]:
-    """Return errors by data type, relative to what the claim names: by type of output, or all by the case's type."""
+    """Return the kernel's errors by data type. With `relative_to: terms`, there is an entry for each type of output,
+    otherwise one entry for the type of the inputs."""
     if part.relative_to == "terms" and case.terms is not None:
         return case.terms
     return {
@@ -141,7 +145,8 @@ def _errors(part: KernelMatch, case: KernelCase) -> dict[str, KernelErrors]:
 
 
 def _require_agreement(part: KernelMatch, cases: list[KernelCase], bounds: Mapping[str, float], sheet: Sheet) -> None:
-    """Raise FAIL unless each output keeps the bound of its own data type or, if there is none, of the case's."""
+    """Raise FAIL if an output's error exceeds the bound of the output's data type. If that type has no bound, use the
+    bound of the inputs' type."""
     found: dict[str, list[tuple[str, KernelErrors]]] = {}
     for case in cases:
         for dtype, errors in _errors(part, case).items():  # outputs of two data types may share one bound
@@ -173,7 +178,8 @@ def _larger(errors: KernelErrors) -> float:
 def _require_as_good_as_peer(
     part: KernelMatch, cases: list[KernelCase], bounds: Mapping[str, float], sheet: Sheet
 ) -> None:
-    """Raise FAIL if an operation's worst error, for any types of inputs and outputs, is too many times its peer's."""
+    """Raise FAIL if the kernel's worst error is more than `over_peer_at_most` times the peer's worst error, for any
+    operation and any types of inputs and outputs."""
     beside: dict[tuple[str, str, str], list[PeerErrors]] = {}
     for case in cases:
         if case.peer is None and part.over_peer_at_most is not None:
@@ -202,7 +208,8 @@ def _require_as_good_as_peer(
 def _require_peers_that_bound(
     factor: float, beside: Collection[tuple[str, str, str]], bounds: Mapping[str, float]
 ) -> None:
-    """Raise FAIL if an operation's bound from its peer is never stricter than the tolerance of any output."""
+    """Raise FAIL if, for all outputs of an operation, the comparison with the peer allows at least the error that the
+    tolerance allows. Then the comparison could never fail."""
     for operation, several in groupby(sorted(beside), key=itemgetter(0)):
         allowed = [(bounds[dtype if dtype in bounds else inputs], dtype) for _, inputs, dtype in several]
         if all(factor * UNIT_ROUNDOFF.get(dtype, 0.0) >= bound for bound, dtype in allowed):

@@ -16,7 +16,7 @@ _Target = Annotated[str, Field(pattern=r"^(device|sm_[1-9][0-9]{1,2}[af]?)$")]
 
 
 class PtxTarget(Judged):
-    """Every kernel's PTX target fits the device (`target: device`) or a named architecture (`sm_NN`)."""
+    """Every kernel's PTX target fits the device (`target: device`) or a named architecture (such as `sm_90`)."""
 
     kind: Literal["ptx_target"]
     """Judges the architecture that kernels are compiled for."""
@@ -74,7 +74,7 @@ class KernelDemands(Strict):
     threads: Annotated[Count | None, Demand("demand_unmet", unmet_demand="threads")] = None
     """Threads of a block."""
     unroll: Annotated[Count | None, Demand("demand_unmet", unmet_demand="unroll")] = None
-    """Factor by which the inner loop is unrolled; it divides the tile."""
+    """Factor by which the inner loop is unrolled. The tile's edge must be a multiple of it."""
     tile: Annotated[Count | None, Demand("demand_unmet", unmet_demand="tile")] = None
     """Edge of a tile."""
 
@@ -99,8 +99,8 @@ class KernelMatch(Judged):
     """`largest_value`: errors are relative to the reference's; `terms`: to the sum of |terms| of the element."""
     over_peer_at_most: Annotated[Positive | None, Demand("exceeds_peer")] = None
     """Largest allowed ratio of the kernel's worst error to the peer's, by operation and data type. A peer's error
-    counts as at least the type's unit roundoff. With `relative_to: terms`, a ratio that `max_relative_error` keeps out
-    of reach is `vacuous_peer`."""
+    counts as at least the type's unit roundoff. With `relative_to: terms`, the verdict is `vacuous_peer` if no error
+    within `max_relative_error` could reach this ratio."""
     magnitudes: Annotated[list[Positive], Field(min_length=1), Demand("non_finite")] = [1.0]
     """Magnitudes of the inputs."""
     shapes: Annotated[Annotated[list[Text], Field(min_length=1)] | None, _TRIED] = None

@@ -207,7 +207,8 @@ def _match(run_id: str, title: str, seen: KernelMatchEvidence) -> Part:
 
 
 def _beside_peers(cases: list[KernelCase]) -> Iterator[list[str | float | None]]:
-    """Yield a row for each operation, type of inputs and type of outputs."""
+    """Yield a table row for each operation, type of inputs and type of outputs: the largest errors of kernel, naive
+    twin and peer, and the peer's name."""
     terms: dict[tuple[str, str, str], list[KernelErrors]] = {}
     peers: dict[tuple[str, str, str], list[PeerErrors]] = {}
     names: dict[str, dict[str, None]] = {}

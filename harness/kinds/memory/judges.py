@@ -116,7 +116,8 @@ GIB = 2**30
 
 
 def judge_peak(part: PeakMemory, context: Context, sheet: Sheet) -> Judgement:
-    """Judge in this order: capture, equal training, memory outside the allocator, the bound, hidden peaks."""
+    """Check in this order: the capture, equal training, memory outside torch's allocator, the bound, that no higher
+    peak was missed."""
     candidate, baseline = (executed(context.run_of("peak_memory", arm), arm) for arm in (part.candidate, part.baseline))
     comparison = Comparison(part, context, sheet)
     comparison.captured(baseline, candidate)
@@ -150,7 +151,8 @@ def _seen(name: str, execution: ArmEvidence) -> PeakMemoryEvidence:
 
 
 def _bytes(peaks: PeakMemoryEvidence, of: Literal["allocated", "reserved"], over: Literal["run", "steps"]) -> int:
-    """Return the largest number of bytes held at one time."""
+    """Return the peak in bytes of allocated or reserved memory, from the opening of the arm on or only during the
+    steps."""
     stretches = (peaks.steps,) if over == "steps" else (peaks.opening, peaks.steps)
     return max(int(getattr(stretch, f"{of}_bytes")) for stretch in stretches)
 
@@ -166,7 +168,8 @@ def _note(role: str, peaks: PeakMemoryEvidence, sheet: Sheet) -> None:
 
 
 def _most(peaks: PeakMemoryEvidence, what: Literal["device", "outside"]) -> int | None:
-    """Return the peak over the whole run, in bytes; None if the opening or the steps were not sampled."""
+    """Return the peak of the device's memory (or of its part outside torch's allocator) over the whole run, in bytes.
+    Return None if the opening or the steps were not sampled."""
     found = [_sampled(stretch, what) for stretch in (peaks.opening, peaks.steps)]
     return None if None in found else max(each for each in found if each is not None)
 

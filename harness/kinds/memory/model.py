@@ -79,8 +79,8 @@ class MemorySteady(Judged):
     of: Annotated[Literal["allocated_and_reserved", "reserved"], NoDemand("chooses which bytes are judged")] = (
         "allocated_and_reserved"
     )
-    """The bytes that must not grow. Only `reserved`, which torch's allocator took from the device, can stay exactly
-    equal, because the harness keeps the losses of a block of steps in allocated memory."""
+    """The bytes that must not grow. Only `reserved` (what torch's allocator took from the device) can stay exactly
+    equal, because the harness keeps the losses of some steps in allocated memory."""
 
     def asks_the_device(self) -> bool:
         return True

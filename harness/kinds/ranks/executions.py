@@ -1,4 +1,5 @@
-"""Provide what both judges of ranks need: executions by rank, the record of each rank's steps, and checks of rows."""
+"""Provide what both judges of ranks need: executions by rank, the record of each rank's steps, and checks of the rows
+of a batch that each rank read."""
 
 from __future__ import annotations
 
@@ -70,13 +71,15 @@ def buffers_apart(executions: Mapping[int, ArmEvidence], sheet: Sheet) -> str:
 
 
 def odd_one(digests: Sequence[str]) -> int | None:
-    """Return the last rank without the most frequent digest, or None if all are equal. In a tie, rank 0's counts."""
+    """Return the last rank whose digest is not the most frequent one; None if all digests are equal. If several digests
+    are equally frequent, rank 0's is preferred."""
     common = max(digests, key=lambda digest: (digests.count(digest), digest == digests[0]))
     return next((rank for rank in reversed(range(len(digests))) if digests[rank] != common), None)
 
 
 def readers(steps: Mapping[int, RankSteps], model_parallel: int, sheet: Sheet) -> dict[int, RankSteps]:
-    """Return the record of the first rank of each `model_parallel` ranks. Raise FAIL if another one read other rows."""
+    """Return the records of the ranks that are multiples of `model_parallel`. Each group of `model_parallel` ranks
+    holds one model. Raise FAIL if the ranks of a group read different rows."""
     first = {rank: noted for rank, noted in steps.items() if rank % model_parallel == 0}
     for rank, noted in steps.items():
         reader = rank - rank % model_parallel

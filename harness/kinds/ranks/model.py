@@ -36,10 +36,10 @@ class OverRanks(Judged):
 
 
 class RanksAgree(OverRanks):
-    """Ranks stay one model: their parameters are equal in bits after every step, and each rank reads different rows.
+    """Ranks hold equal models: their parameters are equal in bits after every step, and each rank reads different rows.
 
-    Parameters that are divided among ranks (DTensor) are gathered first. Each part of such a parameter exists in only
-    one rank, so this claim cannot show that the rank updated it correctly; `ranks_match` can.
+    Parameters that are divided among ranks (DTensor) are gathered before the comparison. Each part of such a parameter
+    exists in only one rank, so this claim cannot show that the rank updated it correctly. `ranks_match` can.
     """
 
     kind: Literal["ranks_agree"]
@@ -78,7 +78,8 @@ class RanksAgree(OverRanks):
 
 
 class RanksMatch(OverRanks):
-    """Ranks train like one process on their joined batches, within a bound for sums that are added in another order."""
+    """Several ranks train like one process on their joined batches, within a bound. The bound allows for sums that are
+    added in another order."""
 
     kind: Literal["ranks_match"]
     """Judges an arm of several ranks against one of a single rank."""

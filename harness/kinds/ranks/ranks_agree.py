@@ -35,16 +35,20 @@ from harness.kinds.ranks.model import RandomNumbers, RanksAgree
 
 @dataclass(frozen=True)
 class _Draws:
-    """The random numbers that ranks drew from one generator, in `steps` steps in which at least one rank drew. alike:
-    by step, a rank that drew the same numbers as an earlier rank. apart: by step, a rank with another generator state
-    before or after."""
+    """The random numbers that ranks drew from one generator.
+
+    steps: the number of steps in which at least one rank drew.
+    alike: by step, a rank that drew the same numbers as an earlier rank.
+    apart: by step, a rank whose generator state differed from most ranks' before or after the step.
+    """
 
     steps: int
     alike: Mapping[int, int]
     apart: Mapping[int, int]
 
     def describe(self) -> str:
-        """Return `separate` or `shared`, the contract's words, or in how many steps ranks drew equal random numbers."""
+        """Return `separate` or `shared`, as in the contract. If ranks drew equal numbers in only some steps, return in
+        how many."""
         if not self.alike:
             return "separate"
         return "shared" if not self.apart else f"shared in {len(self.alike)} of {self.steps} steps"
@@ -53,9 +57,10 @@ class _Draws:
 def require_draws(
     steps: Mapping[int, RankSteps], demanded: RandomNumbers | Mapping[str, RandomNumbers] | None, sheet: Sheet
 ) -> str:
-    """Raise FAIL if ranks drew random numbers otherwise than the contract demands. Return the end of a sentence.
+    """Raise FAIL if the ranks did not draw random numbers as the contract demands (`separate` or `shared`).
 
-    Without a demand nothing fails, because shared random numbers may be intended.
+    Without a demand nothing fails, because shared random numbers may be intended. Return a clause that names the
+    generators with shared numbers.
     """
     states = [noted.generators for noted in steps.values() if noted.generators is not None]
     if len(states) != len(steps):
@@ -92,10 +97,11 @@ def require_draws(
 
 
 def _draws(ranks: list[list[str]], made: int) -> _Draws:
-    """Return what the ranks drew from one generator in `made` steps, given the generator's states in each rank.
+    """Return what the ranks drew from one generator in `made` steps. ranks: the recorded states of the generator in
+    each rank.
 
-    Two ranks drew the same if their states were equal before and after the step. If the states were equal only before
-    the step, one rank drew more numbers or seeded the generator.
+    Two ranks drew the same numbers if their states were equal before and after the step. If the states were equal only
+    before the step, one rank drew more numbers or seeded the generator.
     """
     columns = [states if len(states) > 1 else states * (made + 1) for states in ranks]
     drawn = 0
@@ -146,8 +152,9 @@ SETTLING_STEPS = 2
 
 
 def judge(part: RanksAgree, context: Context, sheet: Sheet) -> Judgement:
-    """Judge in order: capture, finiteness, frozen, lengths, replicas, shares, batches, random numbers, collectives,
-    training, ends."""
+    """Check in this order: the capture, finite losses, equal frozen parameters, equal numbers of steps, equal
+    parameters after each step, divided parameters, the rows of each rank, random numbers, collectives, that training
+    had an effect, the end states."""
     run = context.only_run("paired")
     arm = context.contract.arms[part.candidate]
     executions = of_ranks(run, part.candidate, arm.ranks)
@@ -321,7 +328,8 @@ def _collectives(graph: GraphNodes) -> int:
 
 
 def _settled(noted: RankSteps, capture: CaptureEvidence | None) -> Sequence[int]:
-    """Return the number of collectives in each step, without the first steps: these capture and group gradients."""
+    """Return the number of collectives in each step. Leave out the first steps, in which captures are made and
+    DistributedDataParallel groups gradients."""
     captures = capture.captures if capture is not None and capture.captured else 0
     return noted.collectives[max(captures, SETTLING_STEPS) :]
 

@@ -23,7 +23,8 @@ from harness.numbers import counted
 
 
 def judge(part: RanksMatch, context: Context, sheet: Sheet) -> Judgement:
-    """Judge in this order: capture, finiteness, equal start and batches, losses, training of both, the ends."""
+    """Check in this order: the capture, finite losses, equal start and rows, the losses, that all trained, the end
+    states."""
     run = context.only_run("paired")
     arm = context.contract.arms[part.candidate]
     executions = of_ranks(run, part.candidate, arm.ranks)
@@ -96,7 +97,8 @@ def _require_as_many(everything: Mapping[str, ArmEvidence], reference_name: str)
 
 
 def _require_joined(ranks: Mapping[int, RankSteps], one: RankSteps, sheet: Sheet) -> None:
-    """Raise FAIL at the first step in which the joined rows of all ranks are not the baseline's rows."""
+    """Raise FAIL at the first step in which the rows that all ranks read, taken together, are not the baseline's
+    rows."""
     for step, whole in enumerate(one.rows):
         if not whole:
             settle(reasons.CAPABILITY_MISSING, "the inputs of the baseline have no rows")
@@ -140,7 +142,8 @@ def _require_end(part: RanksMatch, execution: ArmEvidence, baseline: ArmEvidence
 
 
 def _require_equal_ends(executions: Mapping[int, ArmEvidence], sheet: Sheet) -> None:
-    """Raise FAIL if a rank ended with other parameters than rank 0, whose distance from the baseline is reported.
+    """Raise FAIL if a rank's parameters at the end differ from rank 0's, because only rank 0's distance from the
+    baseline is reported.
 
     A difference from an earlier step would show in the losses. This check finds a difference of the last update.
     """

@@ -90,8 +90,8 @@ def note_chains(chains: list[Chain], sheet: Sheet) -> None:
 
 
 def excesses(candidate: Array, baseline: Array, margin: Array | float, *, lower_is_better: bool) -> Array:
-    """Return how much worse than the baseline the candidate is, minus the margin, for values [..., N]. A result of at
-    most 0 is within the margin."""
+    """Return by how much the candidate is worse than the baseline, minus the margin. All values have the shape [...,
+    N], N seeds. A result of at most 0 is within the margin."""
     worse = candidate - baseline if lower_is_better else baseline - candidate
     return np.asarray(worse - margin)
 
@@ -150,8 +150,8 @@ class Pairs:
 
 
 def judge(part: NotWorse, context: Context, sheet: Sheet) -> Judgement:
-    """Judge in this order: steps after a load, capture, steps, finiteness, precisions, equal starts and batches of each
-    seed, differences between seeds, a worse candidate, guards, the ends, then an undecided difference."""
+    """Check in this order: steps after a load, the capture, enough steps, finite losses, precisions, equal starts and
+    batches of each seed, that seeds differ, a worse candidate, the guards, the end states, an undecided difference."""
     run = context.only_run(part.chosen_probe())
     require_steps_after_load(part, run, sheet)
     run, chains = joined(part, run)

@@ -70,7 +70,8 @@ def _one_draw(one: ArmEvidence, other: ArmEvidence) -> bool:
 
 
 def _drawn_from(execution: ArmEvidence) -> dict[str, str]:
-    """Return the initial state of each generator that training drew from, or its end state if it was created later."""
+    """Return the initial state of each generator that training drew from. For a generator that was created later,
+    return its state at the end."""
     start, end = execution.start.state, end_of(execution).state
     if start is None or end is None:
         return {}

@@ -81,7 +81,8 @@ def _mean_clock(arm: str, timing: TimingEvidence, telemetry: Telemetry) -> float
 
 
 def require_sound_clock(timed: Sequence[tuple[TimingEvidence, Telemetry | None]]) -> None:
-    """Raise INCONCLUSIVE if another clock contradicts the seconds that a process measured."""
+    """Raise INCONCLUSIVE if the seconds that a process measured are too few for the work of GPU or processors, or
+    differ from the supervisor's clock."""
     timings = [timing for timing, _ in timed]
     for timing, telemetry in timed:
         _require_time_for_the_work(timing, timings)
@@ -108,7 +109,8 @@ def _require_time_for_the_work(timing: TimingEvidence, timings: Sequence[TimingE
 
 
 def _require_seconds_that_passed(timing: TimingEvidence, telemetry: Telemetry | None) -> None:
-    """Raise INCONCLUSIVE unless all blocks together took about as long as the timing by the supervisor's clock."""
+    """Raise INCONCLUSIVE unless the seconds of all blocks add up to about the duration of the timing, which the
+    supervisor measured with its own clock."""
     if telemetry is None or telemetry.timed_seconds is None:
         return
     reported, passed = sum(block.seconds for block in timing.blocks), telemetry.timed_seconds
@@ -187,9 +189,10 @@ def require_busy_baseline(timings: Sequence[TimingEvidence], baseline: str, limi
 def require_unhindered_host(
     timings: Sequence[TimingEvidence], baseline: str, enqueue_seconds: float, sheet: Sheet
 ) -> None:
-    """Raise INCONCLUSIVE if the device works longer in a baseline step than the host takes to enqueue the step.
+    """Raise INCONCLUSIVE if, in a step of the baseline, the device works longer than the host takes to enqueue the
+    step.
 
-    The device's queue may then have been full, so that the enqueue time may include waiting.
+    Then the device's queue may have been full, so that the measured enqueue time may include waiting.
     """
     device = max(device_seconds(timing, timings, baseline) for timing in timings)
     sheet.figure("baseline_device_ms", 1000 * device, "ms")

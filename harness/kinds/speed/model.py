@@ -139,7 +139,8 @@ class ThroughputRatio(Judged):
 def trajectory_problems(
     named: str, claims: Mapping[str, Sequence[Judged]], *, several_runs: bool = False
 ) -> Iterator[Problem]:
-    """Yield a problem if the field `trajectory` names no claim that compares the losses of measured steps.
+    """Yield a problem unless `named`, the value of the field `trajectory`, is a claim that compares the losses of all
+    measured steps.
 
     several_runs: True if several processes measure each arm, so that the arm's own noise is known.
     """
@@ -163,5 +164,5 @@ def trajectory_problems(
 
 
 def compares_timed_steps(part: Judged) -> bool:
-    """Return True if the part can show that both arms trained alike in the measured steps."""
+    """Return True if this part of a claim can show that both arms trained alike in the measured steps."""
     return isinstance(part, TrajectoryMatch) and part.compare != "first" and part.metric == "loss"

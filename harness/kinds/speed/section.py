@@ -29,7 +29,8 @@ GAP = 0.04  # width of the gap between two processes, as a share of the seconds 
 def side_by_side(
     runs: Sequence[RunEvidence], measure: Literal["step", "enqueue"] = "step", judged: Mapping[int, float] | None = None
 ) -> list[ProcessTiming]:
-    """Return the processes in order, one right after the other: the time between processes was not timed.
+    """Return the processes in order, placed one right after the other on the time axis, because the time between
+    processes was not recorded.
 
     Leave out a process without blocks of both arms or without the measured times. judged: the judge's ratio of each
     counted process, by the process's number; None if all processes count, with the ratios computed here.
@@ -52,7 +53,8 @@ def side_by_side(
 def _alone(
     timing: TimingEvidence, telemetry: Telemetry | None, slowing: Slowing, measure: Literal["step", "enqueue"]
 ) -> ProcessTiming | None:
-    """Return one process with its first block at 0 s; None if an arm is missing or a block has no valid time."""
+    """Return one process for the chart, with its first block at 0 s; None if an arm is missing or a block has no valid
+    time."""
     names = {timing.candidate: "candidate", timing.baseline: "baseline"}
     blocks = [block for block in timing.blocks if block.arm in names]
     if {block.arm for block in blocks} != set(names) or not all(
@@ -101,9 +103,10 @@ def _begins(blocks: Sequence[Block]) -> list[float]:
 
 
 def _samples(telemetry: Telemetry | None, first: float | None, end: float) -> list[tuple[float, TelemetrySample]]:
-    """Return samples with their seconds after the first block began, from 1 s before it to 1 s after the last block.
+    """Return telemetry samples, each with its time in seconds after the first block began. Leave out samples more than
+    1 s before the first block or 1 s after the last one.
 
-    If no common clock was recorded, put the first sample at the first block and keep all. Sampling began there.
+    Without a common clock, return all samples and place the first sample at 0 s, because sampling began there.
     """
     samples = telemetry.samples if telemetry else []
     if telemetry is None or telemetry.began is None or first is None:
@@ -119,7 +122,8 @@ def _moved(item: ProcessTiming, by: float) -> ProcessTiming:
 
 
 def _self_ratio(blocks: Sequence[Block], arm: str, step: Callable[[Array], Array]) -> float:
-    """Return an arm's step time in first blocks of rounds divided by that in second blocks; NaN without the latter."""
+    """Return an arm's step time in the first blocks of rounds, divided by its step time in the second blocks (an A/A
+    ratio). Return NaN if there are no second blocks."""
     rounds: dict[int, list[float]] = {}
     for block in sorted(blocks, key=lambda block: (block.round, block.position)):
         if block.arm == arm:

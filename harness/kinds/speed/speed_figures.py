@@ -1,6 +1,7 @@
-"""Compute two readings, a verdict's figures and its sentence from the measurements of a timing's processes.
+"""Compute the ratios, the figures and the sentence of a timing's verdict from the measurements of its processes.
 
-The cautious one can prove the demanded ratio, the generous one can refute it (`statistics.readings`).
+Each process is read twice: the cautious reading can prove the demanded ratio, and the generous reading can refute it
+(`statistics.readings`).
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ def _of_as_many_rounds(times: Sequence[StepTimes]) -> tuple[Reading, Reading]:
 
 
 def require_apart(part: ThroughputRatio, timings: Sequence[TimingEvidence]) -> None:
-    """Raise `Settled` unless measurements ran one after the other, because overlapping ones share their noise."""
+    """Raise `Settled` unless measurements ran one after the other. Overlapping measurements share noise, so they would
+    not be independent."""
     if part.measurements == 1:
         return
     spans: list[tuple[float, float]] = []
@@ -98,7 +100,8 @@ def note_processes(timed: Counted, reading: Reading, sheet: Sheet) -> None:
 
 
 def ratio_demanded(part: ThroughputRatio, figure: str, cautious: Reading, generous: Reading) -> Demanded:
-    """Return the demand on the figure `mean_ratio`, or on `generous_mean_ratio`, which decides FAIL."""
+    """Return the demanded ratio with the measured figure: `mean_ratio`, or `generous_mean_ratio`, which decides a
+    FAIL."""
     low = math.exp(statistics.lower_bound(cautious, part.confidence))
     high = math.exp(statistics.upper_bound(generous, part.confidence))
     interval = Interval(low, high, part.confidence, "one-sided bounds", "processes")
@@ -127,7 +130,8 @@ def measured(part: ThroughputRatio, timed: Counted, reading: Reading) -> str:
 
 
 def undecided(part: ThroughputRatio, timed: Counted, cautious: Reading, generous: Reading) -> str:
-    """Return a sentence with the ratio, which is too close to decide, or with both readings if they disagree."""
+    """Return a sentence for an undecided ratio. If both readings differ, name both, otherwise the ratio that is too
+    close to the demanded one."""
     low, high = _mean(part, cautious), _mean(part, generous)
     if low < part.at_least <= high and high - low > READ_ALIKE * low:
         return (

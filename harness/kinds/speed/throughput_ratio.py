@@ -129,7 +129,8 @@ def _require_equal_training(
     comparison: Comparison,
     sheet: Sheet,
 ) -> None:
-    """Raise `Settled` unless a process's arms had equal starts, work and losses, and captured steps launched graphs."""
+    """Raise `Settled` unless a process's arms had equal starts, work and losses, and each step that replays a capture
+    launched its graphs."""
     run, timing = process
     candidate, baseline = executed(run, part.candidate), executed(run, part.baseline)
     require_launches(part, context, process, candidate, sheet)

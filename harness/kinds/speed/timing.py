@@ -32,10 +32,11 @@ ROUNDING_S = 1e-6
 
 @dataclass(frozen=True)
 class StepTimes:
-    """Seconds per step of each block, by arm: [R, 2], the first and second block of the arm in each of R ABBA rounds.
+    """Seconds per step of each block. Arrays [R, 2] hold the first and second block of an arm in each of R rounds. A
+    round has four blocks in the order ABBA or BAAB (A, B: the two arms).
 
-    candidate, baseline: as measured. free_candidate, free_baseline: the shortest times possible without disturbance.
-    excused: the shortest possible times of the candidate's blocks in rounds that were left out: [B].
+    candidate, baseline: the measured times. free_candidate, free_baseline: the shortest times that the blocks could
+    have taken without a disturbance. excused [B]: the same for the candidate's blocks in rounds that were left out.
     """
 
     candidate: Array
@@ -46,9 +47,12 @@ class StepTimes:
 
     @property
     def stalled(self) -> float:
-        """Return by which factor the candidate's mean block grows if left-out blocks with unexplained stalls count as
-        well: those of at least `STALLED` times a typical block, even after correction for a slow pace. 1 if there are
-        none."""
+        """Return the factor by which the candidate's mean block time grows if stalled blocks of left-out rounds are
+        included; 1 if there are none.
+
+        A block is stalled if it took at least `STALLED` times a typical block, even after the correction for a slow
+        machine.
+        """
         stalls = self.excused[self.excused >= STALLED * np.median(self.free_candidate)]
         kept, mean = self.free_candidate.size, float(self.free_candidate.mean())
         usual = kept + self.excused.size - stalls.size
@@ -207,7 +211,8 @@ class Process(NamedTuple):
 
 
 class _Look(NamedTuple):
-    """The number of graph launches observed in some steps; None if they were not observed."""
+    """A number of graph launches, and the number of steps in which they were observed. launches: None if not
+    observed."""
 
     launches: int | None
     steps: int
@@ -250,8 +255,9 @@ def require_launches(
 
 
 def require_declared_baseline(part: ThroughputRatio, context: Context, process: Process, baseline: ArmEvidence) -> None:
-    """Raise `Settled` unless a baseline that is declared uncaptured launched no graph, and a captured one launched its
-    graphs once in each step. Otherwise it would be slower than declared. Its work outside graphs is not limited."""
+    """Raise `Settled` if a baseline that is declared uncaptured launched a graph, or if a captured one did not
+    launch its graphs once in each step. Such a baseline would be slower than declared. Its work outside graphs is
+    not limited."""
     named = f"{part.baseline} in {process.name}"
     looks = _looks(process, part.baseline)
     if any(look.launches is None for look in looks):
@@ -297,7 +303,8 @@ def require_profiled(part: ThroughputRatio, processes: Sequence[Process], sheet:
 
 
 def _require_device_time(process: Process, arm: str) -> None:
-    """Raise `Settled` unless the device worked in a step. `disturbances` checks the process's clock by its time."""
+    """Raise `Settled` if no device work was seen in a step. `disturbances` compares the process's clock with this
+    device time."""
     seconds = process.timing.observed_device_seconds.get(arm, 0.0)
     if not math.isfinite(seconds):
         settle(
@@ -402,14 +409,16 @@ class Counted(NamedTuple):
     sizes: list[int]
 
     def only(self, part: ThroughputRatio) -> str:
-        """Return text such as `9 of ` if only some of the processes count, "" if all do."""
+        """Return text such as `9 of ` if some of the processes do not count, "" if all count."""
         return f"{len(self.processes)} of " if len(self.processes) < part.process_count() else ""
 
 
 def counted(part: ThroughputRatio, processes: Sequence[Process], sheet: Sheet) -> Counted:
-    """Return the step times of the processes with enough undisturbed rounds, or of all if such processes are too few.
+    """Return the step times of the processes that count: those with enough undisturbed rounds, without the disturbed
+    rounds.
 
-    A process without enough undisturbed rounds then counts with all rounds. Raise `Settled` as `step_times` does.
+    If too few processes have enough undisturbed rounds, all processes count, and such a process counts with all its
+    rounds. Raise `Settled` as `step_times` does.
     """
     timings = [process.timing for process in processes]
     for timing in timings:

@@ -36,7 +36,8 @@ class StepMatch(Judged):
     max_evaluation_error: Annotated[Positive, Demand("exceeds_tolerance", exceeded="max_evaluation_error")]
     """Largest relative error of the loss, of norms before the clip, and of gradients after it, by their L2 norm."""
     times_yardstick: Annotated[Positive, Demand("exceeds_tolerance", exceeded="max_evaluation_error")]
-    """Raises `max_evaluation_error` to this multiple of the yardstick's largest error so far, if that is larger."""
+    """Factor. If this multiple of the yardstick's largest error so far is larger than `max_evaluation_error`, it is the
+    bound."""
     max_update_error: Annotated[Positive, Demand("exceeds_tolerance", exceeded="max_update_error")]
     """Largest error of an element of a moment or parameter, relative to the absolute values of its terms."""
 

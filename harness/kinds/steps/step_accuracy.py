@@ -110,9 +110,8 @@ Executions = Mapping[str, ArmEvidence]
 
 
 def judge(part: StepAccuracy, context: Context, sheet: Sheet) -> Judgement:
-    """Judge in this order: steps, finiteness, precisions, equal starts and batches, different seeds, gradient errors,
-    loss errors, guards, the candidate's end.
-    """
+    """Check in this order: enough steps, finite losses, precisions, equal starts and batches, different seeds, gradient
+    errors, loss errors, the guards, the candidate's end state."""
     run = context.only_run("step_accuracy")
     by_seed = executions_by_seed(run, part.arms().values(), part.seeds())
     comparison = Comparison(part, context, sheet)
@@ -162,7 +161,8 @@ def judge(part: StepAccuracy, context: Context, sheet: Sheet) -> Judgement:
 
 
 def _groups(part: StepAccuracy, seed: int, executions: Executions) -> list[Group]:
-    """Return the groups of a seed's arms to compare. If only gradients are compared, only the candidate trains."""
+    """Return the groups of executions that are checked together for a seed. With a seed that only compares gradients,
+    peer and reference do not train, so only the candidate is checked for training."""
     named = {f"{arm} with seed {seed}": executions[arm] for arm in (part.candidate, part.peer, part.reference)}
     candidate, peer, reference = named
     roles = {peer: "peer", reference: "reference"}

@@ -50,7 +50,8 @@ class Held:
 
 
 def judge(part: StepMatch, context: Context, sheet: Sheet) -> Judgement:
-    """Judge in order: capture, finiteness, equal start and batches, every tensor, steps and bounds, guards, end."""
+    """Check in this order: the capture, finite losses, equal start and batches, that every tensor was compared, the
+    bounds, enough steps, the guards, the end states."""
     run = context.only_run("step_match")
     arms = {role: executed(run, name) for role, name in part.arms().items()}
     candidate = arms["candidate"]
@@ -76,7 +77,8 @@ def judge(part: StepMatch, context: Context, sheet: Sheet) -> Judgement:
 
 
 def _held(part: StepMatch, steps: Sequence[ComparedStep]) -> Iterator[Held]:
-    """Yield each error with its bound. The bounds of loss, norms and gradients grow with the yardstick's errors."""
+    """Yield each error with its bound. For loss, norms and gradients the bound grows with the yardstick's errors so
+    far."""
     seen: dict[str, float] = {}
     for step in steps:
         if (step.reference, step.yardstick) != (part.reference, part.yardstick):
@@ -118,7 +120,8 @@ def _note(part: StepMatch, candidate: ArmEvidence, held: Sequence[Held], sheet: 
 
 
 def _require_every_tensor(candidate: ArmEvidence) -> None:
-    """Raise `Settled` unless each quantity of each step was compared, and for every tensor if it is one per tensor.
+    """Raise `Settled` unless each step compared each quantity, and for quantities of tensors (gradients, moments,
+    parameters) every trainable tensor.
 
     An error of zero over no tensors would keep any bound. There are no exceptions: the reference can follow only a step
     that has a gradient and both moments for every parameter.

@@ -83,7 +83,7 @@ def require_equal_training(
 
 
 def judge(part: Repeatability, context: Context, sheet: Sheet) -> Judgement:
-    """Judge every repetition against the first run. The worst difference decides."""
+    """Compare every repetition with the first run. The repetition that differs most decides."""
     run = context.only_run("paired")
     executions = replicas(run, part.candidate, part.runs)
     comparison = Comparison(part, context, sheet)
@@ -130,7 +130,8 @@ def _badness(found: Difference) -> tuple[bool, bool, float, int]:
 
 
 def judge_differing(part: RunsDiffer, context: Context, sheet: Sheet) -> Judgement:
-    """Judge in this order: finiteness, compiled code, steps, losses, batches, start, that both arms trained."""
+    """Check in this order: finite losses, compiled code, enough steps, losses, batches, start, that both arms
+    trained."""
     run = context.only_run("paired")
     ours, theirs = executed(run, part.candidate), executed(run, part.baseline)
     named = {part.baseline: theirs, part.candidate: ours}

@@ -43,7 +43,7 @@ class Pair:
 
 @dataclass
 class Seen:
-    """What claims compare in one run: plots by candidate, baseline and metric; comparisons by name."""
+    """The data of one run's plots: by (candidate, baseline, metric) the curves, and by name the comparisons."""
 
     pairs: dict[tuple[str, str, str], Pair] = field(default_factory=dict)
     comparisons: dict[str, Comparison] = field(default_factory=dict)
@@ -87,7 +87,8 @@ def _note(seen: Seen, part: AnyPart, run: RunEvidence, unit: Unit, pairs: Sequen
 
 
 def _curves(arms: Mapping[str, str], metric: str, run: RunEvidence, pairs: Sequence[Compared]) -> Iterator[plots.Curve]:
-    """Yield the compared curves, then those of the claim's other arms. Draw an arm compared with itself by runs."""
+    """Yield the compared curves, then the curves of the claim's other arms. For an arm that is compared with itself,
+    yield a curve for each of its runs."""
     for pair in pairs:
         yield plots.Curve(pair.baseline, Role.BASELINE, pair.theirs)
         yield plots.Curve(pair.candidate, Role.CANDIDATE if "baseline" in arms else Role.REPLICA, pair.ours)
@@ -99,7 +100,7 @@ def _curves(arms: Mapping[str, str], metric: str, run: RunEvidence, pairs: Seque
 
 
 def _series(execution: ArmEvidence, metric: str) -> Doubles:
-    """Return the metric [steps], or an empty array if it was not reported."""
+    """Return the metric's value at each step (shape [steps]), or an empty array if the metric was not reported."""
     return execution.series.loss if metric == LOSS else execution.series.metrics.get(metric, np.empty(0))
 
 
@@ -136,7 +137,8 @@ def _part(title: str, run: RunEvidence, seen: Seen) -> Part:
 
 
 def _compared(part: Part, item: Comparison) -> Iterator[list[object]]:
-    """Yield the table row of a comparison. Add its text and plot to the part; equal series need no plot."""
+    """Yield the table row of a comparison. Add its text and its plot to the part. Leave out the plot if the series are
+    equal."""
     pair, values, found = item.pair, item.pair.distances, item.pair.difference()
     if not len(values):
         return

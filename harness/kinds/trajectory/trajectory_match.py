@@ -51,7 +51,8 @@ SAME = "the same operators on the same types, shapes and strides, and equal bits
 
 
 def judge(part: TrajectoryMatch, context: Context, sheet: Sheet) -> Judgement:
-    """Judge in this order: capture, finiteness, equal start and work, the difference, guards, ends, the noise floor."""
+    """Check in this order: the capture, finite losses, equal start and work, the difference, the guards, the end
+    states, the noise floor."""
     if part.equality == "noise":
         return _judge_by_noise(part, context, sheet)
     run = context.only_run("paired")
@@ -233,9 +234,9 @@ def _note_ends(sheet: Sheet, candidate: ArmEvidence, baseline: ArmEvidence, metr
 def note_same_step(
     part: TrajectoryMatch, context: Context, candidate: ArmEvidence, baseline: ArmEvidence, sheet: Sheet
 ) -> str:
-    """Return the end of a sentence if the candidate's step does the same as the baseline's, else "".
+    """Return a clause for the verdict's message if the candidate's step does the same as the baseline's, else "".
 
-    Leave the claim undecided if it requires a different step.
+    If the claim requires different steps (`switched_on`) but they are the same, leave the claim undecided.
     """
     ours, theirs = end_of(candidate).step_form, end_of(baseline).step_form
     equal = _equal_bits(candidate, baseline)
