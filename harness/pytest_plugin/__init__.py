@@ -45,7 +45,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    """Tell an xdist worker the folder of shared runs, and whether contracts are requested."""
+    """Send an xdist worker the folder of shared runs, and whether contracts were requested."""
     from harness.pytest_plugin.items import asked_for
 
     node.workerinput["contracts_asked"] = asked_for(node.config)

@@ -51,13 +51,13 @@ class ContractVerifier:
         workload: str | None = None,
         **overrides: Any,
     ) -> Verdict:
-        """Return the verdict of a unit that holds. Fail the test if the unit does not hold; skip the test if it is
-        undecided.
+        """Return the verdict of a unit that holds. Fail the test if the unit does not hold. Skip the test if the unit
+        is undecided.
 
         claim: by default the claim that the test's marker `contract` names. contracts: a file or folder, by default the
-        ini option `contract_paths`. system: `module:attribute`, to replace the contract's. workload: by default the
-        first one that this machine can decide. overrides: fields of the workload (`steps`, `batch_size`, …). Unknown
-        names and invalid overrides fail the test with a message.
+        ini option `contract_paths`. system: `module:attribute`, used instead of the contract's system. workload: by
+        default the first workload that this machine can decide. overrides: fields of the workload (`steps`,
+        `batch_size`, …). Unknown names and invalid overrides fail the test with a message.
         """
         __tracebackhide__ = True
         try:
@@ -125,7 +125,8 @@ def _with_system(loaded: LoadedContract, system: str | None) -> LoadedContract:
 def _planned(
     loaded: LoadedContract, claim: str, workload: str | None, overrides: dict[str, Any]
 ) -> tuple[PlannedContract, Unit]:
-    """Plan one unit on the named workload, or else on the first workload, preferably one that can be decided here."""
+    """Return a plan of one unit of the claim: on `workload`, or else on the claim's first workload that can be decided
+    here. If none can be decided, take the first workload."""
     changed = loaded
     if overrides:
         names = [workload] if workload is not None else list(loaded.contract.workloads)
@@ -164,7 +165,8 @@ STEPS = 23
 
 
 class StepCheck:
-    """A callable that trains the step in worker processes, keeps no files, and fails the test on bad answers."""
+    """A callable that trains the step in worker processes and keeps no files. It fails the test if an answer is
+    `no`."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._gate = bool(config.getoption("--contract-gate"))

@@ -60,7 +60,7 @@ def failure_text(loaded: LoadedContract, claim: AnyClaim, verdict: Verdict, evid
 
 
 def _both_values(claim: AnyClaim, verdict: Verdict, evidence: Sequence[RunEvidence]) -> Iterator[str]:
-    """Yield the losses of both arms, in all their digits, at the step that a figure of the verdict names."""
+    """Yield the losses of both arms with all digits, at the step that one of the verdict's figures names."""
     step = next((_step(verdict, name) for name in _STEPS if _step(verdict, name) is not None), None)
     for part in parts_of(claim):
         if step is None or not isinstance(part, TrajectoryMatch):
@@ -72,7 +72,8 @@ def _both_values(claim: AnyClaim, verdict: Verdict, evidence: Sequence[RunEviden
 
 
 def _step(verdict: Verdict, name: str) -> int | None:
-    """Return the step in the figure of this name. In the verdict, a part's name may precede the figure's name."""
+    """Return the step number in the verdict's figure `name`, which may have a prefix (the name of a part of the
+    claim)."""
     for key, value in verdict.figures.items():
         if key.rpartition(".")[2] == name and isinstance(value.value, int):
             return value.value
@@ -107,7 +108,7 @@ def shared_runs(config: pytest.Config) -> SharedRuns:
 
 
 def contract_files(config: pytest.Config) -> dict[Path, Path]:
-    """Return the contracts of `contract_paths` by their real paths: the same files that commands would read."""
+    """Return the contract files in `contract_paths`, by their real paths. The commands would read the same files."""
     if _FILES not in config.stash:
         named = [Path(path) for path in config.getini("contract_paths")]
         found = [file for path in named for file in (files_of_folder(path).contracts if path.is_dir() else [path])]
@@ -122,7 +123,8 @@ def contract_files(config: pytest.Config) -> dict[Path, Path]:
 
 
 def asked_for(config: pytest.Config) -> bool:
-    """Return True if contracts were requested. Otherwise they are not run, because training often takes minutes.
+    """Return True if contracts were requested. Without a request they are not run, because training often takes
+    minutes.
 
     Contracts are requested by a mark expression (`-m`) that selects `contract`, an option `--contract-…`, or an
     argument within `contract_paths`. Under xdist the controlling process decides for all workers.
@@ -149,7 +151,8 @@ def _paths(config: pytest.Config) -> list[Path]:
 
 
 def _takes(config: pytest.Config, *marks: str) -> bool:
-    """Return True if the expression of `-m` selects an item with these marks; pytest reports an invalid expression."""
+    """Return True if the expression of `-m` selects an item with these marks. Return False for an invalid expression,
+    which pytest itself reports."""
     expression = config.getoption("markexpr")
     try:
         return not expression or Expression.compile(expression).evaluate(lambda name, /, **_: name in marks)
@@ -198,7 +201,8 @@ class ContractFile(pytest.File):
             yield item
 
     def _is_first(self, loaded: LoadedContract) -> bool:
-        """Return True unless another path led to this file before. Raises ContractError if another file has its id."""
+        """Return True unless this file was already collected under another path. Raises ContractError if another file
+        has the same contract id."""
         first = self.config.stash.setdefault(_FIRST, {}).setdefault(loaded.contract.id.casefold(), loaded)
         if real(first.path) != real(loaded.path):
             raise id_again(first, loaded)
@@ -258,7 +262,8 @@ class ContractReporter:
         self._invalid = False
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        """Record whether a contract was refused. Only the failure report of a refused contract lacks a traceback."""
+        """Record whether a contract file was refused. Of all failed reports about a contract file, only a refusal has
+        no traceback."""
         of_contracts = Path(report.nodeid).suffix.lower() in SUFFIXES
         self._invalid |= report.failed and of_contracts and not hasattr(report.longrepr, "reprtraceback")
 
@@ -315,7 +320,8 @@ class ContractReporter:
             pytest_session.exitstatus = self._judgement.exit_code
 
     def _any_left_out(self, pytest_session: pytest.Session) -> bool:
-        """Return True if the session ended before it reached all units. Under xdist, only workers know the items."""
+        """Return True if the session ended before it reached all units. Always return False in an xdist controller,
+        because only the workers know the items."""
         units = (item for item in pytest_session.items if isinstance(item, ContractItem))
         return not self._config.getoption("collectonly") and any(item.nodeid not in self._asked for item in units)
 
@@ -335,7 +341,8 @@ class ContractReporter:
         )
 
     def _nothing_was_judged(self) -> bool:
-        """Return True if contracts were requested and none was judged. A gate in the ini file alone is no request."""
+        """Return True if contracts were requested but none was judged. A gate that only the ini file sets is not a
+        request."""
         named = "--contract-gate" in self._config.invocation_params.args
         asked = named or bool(self._asked) or self._left_out or not self._is_selection()
         return asked and not (self._units or self._verified or self._config.getoption("collectonly"))

@@ -46,7 +46,8 @@ def plan_file(path: Path, options: session.VerifyOptions, named: Sequence[Path] 
 
 
 class SharedRuns:
-    """Executes each run once below `root`, by the first process that needs it. Others wait for the evidence."""
+    """Executes each run once, below `root`. The first process that needs a run executes it, and other processes wait
+    for its evidence."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -57,7 +58,7 @@ class SharedRuns:
         self._started = datetime.fromtimestamp(begun.stat().st_mtime, UTC)
 
     def evidence(self, run: Run) -> tuple[Run, RunEvidence]:
-        """Return the executed run of this name and its evidence. Execute the run if no process has executed it yet."""
+        """Execute the run if no process has executed it yet. Return the run as it was executed, and its evidence."""
         from filelock import FileLock  # installed by the extra `run`
 
         directory = self.root / "evidence" / run.id
