@@ -1,10 +1,13 @@
-"""Compare two recorded runs and judge them, with repeats of each run as a measure of its noise.
+"""Compare two recorded runs and judge them. Repeats of each run show how much the run differs from itself (its noise).
 
-The claim is that both runs do the same arithmetic. It holds for runs that are equal in bits. A difference violates it
-only if repeats of the baseline show no such difference (`recordings.Repeats`): another start, batch or number of steps;
-or, if the repeats are equal in bits, a number that differs by more than a rounding. If differences begin as a rounding
-and the repeats are equal in bits, the claim is undecided. If the baseline does not repeat its bits, both are compared
-by noise (`harness.judging.own_noise`), over the numbers of all ranks together, which needs five runs of each.
+The claim is that both runs do the same arithmetic. It holds for runs that are equal in bits. Otherwise the repeats of
+the baseline decide (`recordings.Repeats`):
+
+- If no repeat shows another start, batch or number of steps, but the candidate does, the claim is violated.
+- If the repeats are equal in bits, a number that differs by more than a rounding violates the claim. If the differences
+begin as a rounding, the claim is undecided.
+- If the repeats differ in bits, both runs are compared by their noise (`harness.judging.own_noise`), over the numbers
+of all ranks together. This needs five runs of each.
 """
 
 from __future__ import annotations
@@ -53,7 +56,8 @@ _REASONS = {
 
 @dataclass(frozen=True)
 class ComparedRuns:
-    """Two runs with repeats of each, the verdict, the first difference, and the properties that were not controlled."""
+    """Two runs with repeats of each, the verdict, the first difference, and sentences on what was not compared or
+    controlled."""
 
     baseline: Recording
     candidate: Recording
@@ -71,7 +75,7 @@ def compared(
     repeats: Sequence[Recording] = (),
     candidate_repeats: Sequence[Recording] = (),
 ) -> ComparedRuns:
-    """Judge the candidate. Raises UsageError if runs have different ranks, or a run is named twice."""
+    """Judge the candidate. Raises UsageError if the runs have different ranks, or if the same run is given twice."""
     baselines, candidates = [baseline, *repeats], [candidate, *candidate_repeats]
     _require_comparable([*baselines, *candidates])
     found = [each for run in candidates for each in differences(run, baseline)]
@@ -167,8 +171,9 @@ def _series(
     names: Collection[str], candidates: Sequence[Recording], baselines: Sequence[Recording], sheet: Sheet
 ) -> dict[str, own_noise.Floats | None]:
     """Return series [runs, steps] by name and rank; None for a series that a run lacks or that has non-finite numbers.
+    Candidates' rows come first.
 
-    Raise FAIL if a candidate's number is NaN or infinite at a step at which those of all baselines are finite.
+    Raise FAIL if a candidate's number is NaN or infinite at a step at which the numbers of all baselines are finite.
     """
     runs, found = [*candidates, *baselines], dict[str, own_noise.Floats | None]()
     steps = common_steps(*(each for run in runs for each in run.ranks.values()))
@@ -191,7 +196,7 @@ def _series(
 def _judge_by_noise(
     baselines: Sequence[Recording], candidates: Sequence[Recording], found: Sequence[Difference], sheet: Sheet
 ) -> Judgement:
-    """Compare equal numbers of runs of candidate and baseline by their noise. Too few runs decide nothing."""
+    """Compare equally many runs of candidate and baseline by their noise. With too few runs, the claim is undecided."""
     given = [
         [each[0], *(run for run in each[1:] if not any(rank.interrupted for rank in run.ranks.values()))]
         for each in (baselines, candidates)
@@ -229,7 +234,8 @@ def _judge_by_noise(
 
 
 def _sketches(run: Recording, steps: int) -> dict[str, Sketch]:
-    """Return the sketches of all ranks' states after `steps` steps, by `category name` and rank."""
+    """Return sketches (short numeric summaries) of all tensors in all ranks' states after `steps` steps, by category,
+    name and rank."""
     states = {rank: each.states[steps] for rank, each in run.ranks.items() if steps in each.states}
     return {f"{name}{_of(rank, run)}": each for rank, seen in states.items() for name, each in seen.sketches.items()}
 

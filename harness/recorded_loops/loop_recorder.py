@@ -141,8 +141,8 @@ class LoopRecorder:
         self.close(None if ended_well else error)
 
     def _close_at_exit(self) -> None:
-        """Close a recording that the loop left open. An exception that ended the process counts as an interruption. The
-        exit code of the process is not known here."""
+        """Close a recording that the loop left open. If an exception ended the process, mark the recording as
+        interrupted. The exit code of the process is not known here."""
         if os.getpid() == self._process:  # a forked process has a copy of the recorder
             raised = getattr(sys, "last_value", None)
             self._close(None if raised is self._raised_before else raised, by_exit=True)
@@ -168,7 +168,7 @@ class LoopRecorder:
 
 
 class _Row:
-    """The numbers of one step. Numbers on a GPU may still be on their way to the host."""
+    """The numbers of one step. Numbers on a GPU may not have arrived on the host yet."""
 
     def __init__(self, step: int, values: Mapping[str, Number], batch: object) -> None:
         self.step = step
@@ -198,7 +198,8 @@ class _Row:
 
 
 def _quantities(loss: Number | Mapping[str, Number], grad_norm: Number | None) -> dict[str, Number]:
-    """Return the step's numbers by name, as floats if they are on the host. Raises UsageError for larger tensors."""
+    """Return the step's numbers by name. Numbers on the host become floats. Raises UsageError for a tensor with more
+    than one element."""
     given = loss if isinstance(loss, Mapping) else {LOSS: loss}
     named = {name if name == LOSS else f"{TERM}{_OF_NO_NAME.sub('_', name)}": each for name, each in given.items()}
     if not named or len(named) < len(given):
@@ -233,7 +234,8 @@ def _number(name: str, value: Number) -> Number:
 
 
 def _digests(batch: object) -> tuple[list[str], dict[str, Tensor]]:
-    """Return names, types, shapes and host values of a batch's leaves, and digests of its tensors by name."""
+    """Return a description of a batch, and the digests of its tensors by name. The description lists names, types and
+    shapes of all leaves (tensors, arrays, numbers), and the values of leaves that are not tensors."""
     form, words = ["batch"], dict[str, Tensor]()
     for name, each in leaves(batch):
         if isinstance(each, Tensor):

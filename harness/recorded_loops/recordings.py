@@ -146,7 +146,8 @@ _LAST = 1000  # the place of the state after a step, so that it comes last in th
 
 @dataclass(frozen=True, order=True)
 class Difference:
-    """The first difference of one quantity or tensor at one rank. Differences are ordered by step, place and rank."""
+    """The first difference of one quantity or tensor at one rank. Differences are sorted by step, position within the
+    step, and rank."""
 
     step: int  # index of the step; -1: before the first step
     place: int  # position within the step
@@ -160,17 +161,18 @@ class Difference:
 
     @property
     def kind(self) -> tuple[str, str]:
-        """Return a key. A repeat's difference with the same key explains this one. All noisy numbers share a key."""
+        """Return a key by which differences are matched: if a repeat differs under the same key, noise can explain this
+        difference. All differences that noise can cause share one key."""
         return (self.quantity, self.tensor) if self.exact else ("", "")
 
     @property
     def is_input(self) -> bool:
-        """Return True if the start or a batch differs, because all later differences can follow from it."""
+        """Return True if the start or a batch differs. All later differences can follow from such a difference."""
         return self.quantity in (START, BATCH)
 
 
 def sentence(found: Sequence[Difference]) -> str:
-    """Return the first of these differences in words, with all tensors that differ at this place."""
+    """Return the first difference as a sentence. If several tensors differ at this place, list all of them."""
     first = min(found)
     shown = [each.shown for each in found if each.shown and (each, each.words) == (first, first.words)]
     return f"{first.words} {some(shown)}" if shown else first.words
@@ -233,7 +235,8 @@ def _of_inputs(rank: int, names: str, ours: RankRecording, theirs: RankRecording
 
 
 def _losses_apart(ours: RankRecording, theirs: RankRecording) -> int:
-    """Return the first step with unequal losses. Later values derived from a loss, such as rates, can be noisy."""
+    """Return the first step with unequal losses, or the number of common steps. After it, values derived from a loss
+    (such as a learning rate) can differ by noise."""
     steps = common_steps(ours, theirs)
     first = difference(ours.series.loss[:steps], theirs.series.loss[:steps], "every", EXACT).first_differing
     return steps if first is None else first
@@ -261,9 +264,10 @@ def _of_series(
 def _of_state(
     rank: int, quantity: str, words: str, ours: LoopState, theirs: LoopState, *, may_be_noise: bool
 ) -> Iterator[Difference]:
-    """Yield a difference for each tensor that differs. `exact`: True if noise cannot cause it (a setting, the start).
+    """Yield a difference for each tensor or setting that differs between two states. `exact` is True for the start and
+    for most settings, because noise cannot change these.
 
-    may_be_noise: True if losses differed earlier, so that settings derived from a loss can differ by noise.
+    may_be_noise: True if losses differed earlier. Then settings that are computed from a loss can differ by noise.
     """
     noisy = set() if quantity == START else ours.sketches.keys() & theirs.sketches.keys()
     recorded, _ = categories(ours, theirs)
@@ -296,7 +300,8 @@ def _named(entry: Apart, ours: State, theirs: State) -> str:
 
 
 class Repeats:
-    """A baseline's repeats. own: their differences from the baseline, without those after an unequal start or batch."""
+    """A baseline's repeats. own: the differences of each repeat from the baseline, except those that follow an unequal
+    start or batch."""
 
     def __init__(self, baseline: Recording, runs: Sequence[Recording]) -> None:
         self._baseline = baseline
@@ -304,14 +309,19 @@ class Repeats:
         self.own = [each for _, found in self._runs for each in found if each.is_input or each.step < _sound(found)]
 
     def speak_about(self, difference: Difference) -> bool:
-        """Return True if a repeat recorded the differing quantity, with equal inputs up to that step."""
+        """Return True if a repeat can show whether noise causes this difference: it recorded the quantity, and its
+        inputs were equal up to that step."""
         return any(
             (difference.is_input or difference.step < _sound(found)) and _recorded(difference, run, self._baseline)
             for run, found in self._runs
         )
 
     def accused(self, found: Sequence[Difference]) -> list[Difference]:
-        """Return differences that no repeat shows. Numbers count only if the first of them is more than a rounding."""
+        """Return the differences that noise does not explain, because repeats could show them but do not.
+
+        Leave out all numbers if the first number that differs does so only by a rounding. Leave out everything after a
+        difference of the start or a batch that is itself left out.
+        """
         unrepeated = {each.kind for each in self.own}
         unrepeated |= {each.kind for each in sorted(each for each in found if not each.exact)[:1] if each.is_rounding}
         shown, undecided = list[Difference](), list[Difference]()
@@ -321,7 +331,8 @@ class Repeats:
 
 
 def _sound(found: Sequence[Difference]) -> float:
-    """Return the first step with an unequal start or batch; infinity if there is none."""
+    """Return the first step at which the start or a batch differs; infinity if there is none. Later differences may
+    follow from it."""
     return min((each.step for each in found if each.is_input), default=math.inf)
 
 
