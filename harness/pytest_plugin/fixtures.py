@@ -165,8 +165,7 @@ STEPS = 23
 
 
 class StepCheck:
-    """A callable that trains the step in worker processes and keeps no files. It fails the test if an answer is
-    `no`."""
+    """A callable that trains the step in worker processes, keeps no files, and fails the test on `no` or an error."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._gate = bool(config.getoption("--contract-gate"))

@@ -72,8 +72,7 @@ def _both_values(claim: AnyClaim, verdict: Verdict, evidence: Sequence[RunEviden
 
 
 def _step(verdict: Verdict, name: str) -> int | None:
-    """Return the step number in the verdict's figure `name`, which may have a prefix (the name of a part of the
-    claim)."""
+    """Return the step number in the verdict's figure `name`, which may be prefixed with the name of a claim's part."""
     for key, value in verdict.figures.items():
         if key.rpartition(".")[2] == name and isinstance(value.value, int):
             return value.value
@@ -341,7 +340,7 @@ class ContractReporter:
         )
 
     def _nothing_was_judged(self) -> bool:
-        """Return True if contracts were requested but none was judged. A gate that only the ini file sets is not a
+        """Return True if contracts were requested but none was judged. A gate in the ini file alone is not a
         request."""
         named = "--contract-gate" in self._config.invocation_params.args
         asked = named or bool(self._asked) or self._left_out or not self._is_selection()
