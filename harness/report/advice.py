@@ -46,7 +46,8 @@ def failing_part(verdict: Verdict, claim: AnyClaim | None) -> tuple[str, AnyPart
 
 
 def left_to_the_host(verdict: Verdict, claim: AnyClaim | None, runs: Sequence[RunEvidence]) -> Iterator[str]:
-    """Yield a sentence for each captured arm whose step changed host state, if the claim's arms trained differently."""
+    """Yield a sentence on the host state that each captured arm's step changed, if the claim's arms trained
+    differently."""
     for name, capture in _captures(verdict, claim, runs):
         if capture.host_changes:
             changed = some(capture.host_changes, 5)
@@ -54,7 +55,8 @@ def left_to_the_host(verdict: Verdict, claim: AnyClaim | None, runs: Sequence[Ru
 
 
 def asked_of_a_capture(verdict: Verdict, claim: AnyClaim | None, runs: Sequence[RunEvidence]) -> Iterator[str]:
-    """Yield where captured steps queried whether they are being captured, if the claim's arms trained differently."""
+    """If the claim's arms trained differently, yield each place in the code where a captured step asks whether a
+    capture is running."""
     for name, capture in _captures(verdict, claim, runs):
         if capture.asked_whether_captured:
             asked = some(capture.asked_whether_captured, 3)
@@ -96,16 +98,17 @@ MOST_CLAIMS = 8  # largest number of claims that a command names
 
 
 def repeats(view: ReportView) -> str | None:
-    """Return the shell command that repeats the run, or one line for each of several run directories."""
+    """Return the shell command that repeats the run. For several run directories, return a line for each command."""
     asked = [part.view.header.command for part in view.parts] or [view.header.command]
     found = dict.fromkeys(filter(None, map(whole, asked)))
     return "\n".join(clean(command, 2000) for command in found) or None
 
 
 def repeats_units(view: ReportView, units: Sequence[Verdict]) -> str | None:
-    """Return the command that repeats these units, derived from that of the run directory which decides the first one.
+    """Return the command that repeats these units. It is derived from the command of the first unit's run directory.
 
-    For units of several contracts, or of more than `MOST_CLAIMS` claims, return that command unchanged.
+    For units of several contracts, or of more than `MOST_CLAIMS` claims, return the command of that directory, which
+    repeats all its units.
     """
     claims = list(dict.fromkeys(unit.claim for unit in units))
     asked = asked_of(view, units[0])
@@ -126,7 +129,8 @@ def asked_of(view: ReportView, verdict: Verdict) -> Sequence[str]:
 
 
 def command_for(verdict: Verdict, asked: Sequence[str]) -> str | None:
-    """Return the command that repeats one unit. Return None if `asked` cannot be repeated or a path was redacted."""
+    """Return the command that repeats one unit. asked: the command that made the run. Return None if `asked` cannot be
+    repeated or a path in it was redacted."""
     if tuple(asked[:2]) == ("harness", "try"):
         return whole(asked)
     kept = (*_KEPT, "--fault") if tuple(asked[1:2]) == ("verify",) else _KEPT
@@ -154,7 +158,8 @@ def _of_contracts(verb: str, asked: Sequence[str], kept: Sequence[str], more: li
 
 
 def whole(asked: Sequence[str]) -> str | None:
-    """Return the command without its output options; None if it names no contract or step, or a path was redacted."""
+    """Return the command `asked` without its output options; None if `asked` names no contract or step, or a path in it
+    was redacted."""
     if len(asked) < 3 or asked[0] != "harness" or asked[1] not in _RUN:
         return shlex.join(asked) if asked and asked[0] != "harness" else None
     kept: list[str] = []
@@ -172,7 +177,8 @@ def _redacted(words: Sequence[str]) -> bool:
 
 
 def _words(asked: Sequence[str], keep: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the contracts in a `harness verify` or `harness drill` command, and those of its options in `keep`."""
+    """Return the contract paths in a `harness verify` or `harness drill` command, and its options (with values) that
+    are in `keep`."""
     if len(asked) < 2 or asked[0] != "harness" or asked[1] not in {"verify", "drill"}:
         return [], []
     paths: list[str] = []
@@ -260,7 +266,7 @@ def advice_of(
 
 
 def split(told: list[Advice]) -> tuple[list[Advice], list[Advice]]:
-    """Return the first piece of advice if it is a cause (else nothing), and the rest."""
+    """Return the first piece of advice if it is a cause (else nothing), and all other pieces."""
     first = 1 if told and told[0].is_cause else 0
     return told[:first], told[first:]
 
@@ -319,7 +325,8 @@ def _named(when: str, names: Sequence[str]) -> Iterator[str]:
 
 
 def _counted_otherwise(arms: Mapping[str, str], ours: ArmEvidence, theirs: ArmEvidence) -> Iterator[str]:
-    """Yield numbers of the state, such as step counters, that ended unequal. Their difference can show extra steps."""
+    """Yield a sentence on numbers in the state, such as step counters, that differ between the arms at the end. An arm
+    that took extra steps shows in these numbers."""
     one, other = _end(ours), _end(theirs)
     mine, their = (one.numbers if one else None) or {}, (other.numbers if other else None) or {}
     unequal = [name for name, value in mine.items() if their.get(name, value) != value]
@@ -338,7 +345,7 @@ def _never_changed(arms: Mapping[str, str], ours: ArmEvidence, theirs: ArmEviden
 
 
 def _changed(execution: ArmEvidence) -> dict[str, bool]:
-    """Return whether training changed each tensor that the state has both at the start and at the end."""
+    """Return for each tensor in the state, by `category name`, True if training changed it."""
     start, end = execution.start.state, _end(execution)
     if start is None or end is None:
         return {}

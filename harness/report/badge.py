@@ -15,7 +15,8 @@ GREEN, YELLOW, RED, GREY = "brightgreen", "yellow", "red", "lightgrey"
 
 
 def render_badge(view: ReportView) -> str:
-    """Return JSON for https://shields.io/badges/endpoint-badge. With `isError`, no page overrides the colour."""
+    """Return JSON for https://shields.io/badges/endpoint-badge. `isError` keeps pages from changing the badge's
+    colour."""
     result = headline(view)
     fields = {
         "schemaVersion": 1,

@@ -31,7 +31,7 @@ class Table:
 
 @dataclass(frozen=True)
 class JudgedPlot:
-    """A plot of data on which units are judged. The card of one of these units shows the plot."""
+    """A plot of the data from which units were judged. The first card of one of these units shows the plot."""
 
     plot: Plot
     units: frozenset[Unit]
@@ -41,7 +41,8 @@ class JudgedPlot:
 class Part:
     """One observation: sentences, plots, tables and a verbatim listing under a heading.
 
-    `plots` show no judged data. `drawn_with`: anchor and title of each card that shows a plot of this part.
+    `plots`: plots of data that decides nothing. `judged`: plots of data that decides units. `drawn_with`: anchor and
+    title of each card to which a judged plot was moved.
     """
 
     title: str

@@ -82,7 +82,7 @@ class Card:
 
     @property
     def anchor(self) -> str:
-        """Return the anchor of the card's first unit, which is also the card's anchor."""
+        """Return the anchor of the card, which is the anchor of its first unit."""
         return self.units[0].anchor
 
     @property
@@ -192,7 +192,7 @@ def _figures(verdict: Verdict) -> tuple[str, ...]:
 def _links(
     view: ReportView, verdict: Verdict, claim: AnyClaim | None, places: list[tuple[str, str, set[str]]]
 ) -> list[tuple[str, str]]:
-    """Return links to the evidence that decided the unit: the first matching place in each section."""
+    """Return links from a unit's card to its evidence: in each section, the first part about one of the unit's runs."""
     runs = {run.run_id for run in view.runs_of(verdict.contract, verdict.claim, verdict.workload)}
     wanted = {"broke"}.union(*(kind_of(part.kind).card for part in (parts_of(claim) if claim else [])))
     found: dict[str, str] = {}
@@ -245,7 +245,8 @@ def accepted_line(view: ReportView, verdict: Verdict) -> str | None:
 
 @dataclass(frozen=True)
 class CardTerms:
-    """The glossary terms of a card. `elsewhere`: the anchor of the card that explains them, empty for this card."""
+    """The glossary terms of a card. `elsewhere`: the anchor of an earlier card that explains the same terms; "" if this
+    card explains them."""
 
     terms: dict[str, str]
     elsewhere: str = ""
@@ -330,9 +331,10 @@ def claim_rows(view: ReportView) -> list[ClaimRow]:
 
 
 def by_contract(view: ReportView, rows: Sequence[ClaimRow]) -> list[tuple[str, str, list[ClaimRow]]]:
-    """Return for each contract its name, how many units held, and its rows; the worst contract first.
+    """Return for each contract its name, how many of its units held, and its rows. The worst contract comes first.
 
-    If there are more than `MOST_ROWS` rows, leave out units that held, because the cards show the same figures.
+    If there are more than `MOST_ROWS` rows, leave out the rows of units that held, because the cards show the same
+    figures.
     """
     grouped: dict[str, list[ClaimRow]] = {}
     for row in rows:
@@ -380,7 +382,7 @@ def _figure_name(told: Decided | None, parts: int) -> str:
 def _to_decide(view: ReportView, verdict: Verdict, *, told: bool) -> str:
     """Return what would decide an undecided unit, or the waiver of a unit that did not hold; else "".
 
-    told: True if the row already shows a figure. Then the judge's message of an undecided unit comes first.
+    told: True if the row already shows a figure. Then the text for an undecided unit begins with the judge's message.
     """
     signed = waiver_line(view, verdict) or ""
     if verdict.status is not Status.INCONCLUSIVE or view.waiver(verdict) is not None:

@@ -75,13 +75,17 @@ def _same(left: Figure | None, right: Figure | None) -> bool:
 
 
 def _bound(name: str) -> bool:
-    """Return True if a figure is not listed by itself: a noise floor, or an end of another figure's interval."""
+    """Return True if a figure is not listed separately: a noise floor, or an end of another figure's interval."""
     tail = name.rpartition(".")[2]
     return tail in set(_FLOORS.values()) or any(tail in bounds for bounds in _INTERVALS.values())
 
 
 def _beyond(name: str, first: Mapping[str, Figure], second: Mapping[str, Figure]) -> bool | None:
-    """Return True if intervals do not overlap or the change exceeds both noise floors; None if noise is unknown."""
+    """Return True if a figure changed by more than noise; None if its noise is unknown.
+
+    With intervals, the change exceeds noise if the intervals do not overlap. With noise floors, it must exceed both
+    floors. Counts have no noise.
+    """
     prefix, _, tail = name.rpartition(".")
     prefix = f"{prefix}." if prefix else ""
     left, right = _number(first, name), _number(second, name)

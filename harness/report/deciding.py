@@ -15,7 +15,7 @@ LONGEST = 12  # a bound is shown as the contract states it, if it has at most th
 
 @dataclass(frozen=True)
 class Decided:
-    """The figure that decided, such as `1.531x, at least 1.1x`, and its confidence in the judge's words.
+    """The figure that decided a verdict, with its demand, such as `1.531x, at least 1.1x`. confidence: how sure it is.
 
     name: the figure's name; "" if the text already says what was counted.
     """
@@ -104,7 +104,10 @@ def _decimals(value: float, places: int, outward: Callable[[float], int] | None)
 
 
 def _short(value: float, written: Callable[[int], str], beside: float | None, scale: int = 1) -> str:
-    """Return the shortest text on the value's side of the bound. written: makes a text with that many extra digits."""
+    """Return the shortest text whose rounded value is on the same side of the bound `beside` as `value`.
+
+    written: returns the number as text, with the given number of extra digits.
+    """
     if not math.isfinite(value):
         return number(value)
     texts = map(written, range(15))

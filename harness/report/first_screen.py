@@ -33,7 +33,8 @@ POINTS = 160
 
 
 def now(view: ReportView) -> list[Step]:
-    """Return what to do next, with the first step shortened for the first screen; only `nothing` if every unit held."""
+    """Return what to do next, with the first step shortened for the first screen. If every unit held, return only the
+    step `nothing`. Waivers add the date until which this is true."""
     first, *others = what_now(view) or [Step("")]
     if first.text:
         return [replace(first, text=opening(first.text, 230)), *others]
@@ -121,14 +122,14 @@ def _author(view: ReportView) -> str:
 
 
 def ci_jobs(view: ReportView) -> list[tuple[str, str]]:
-    """Return service and address of the CI jobs that made the page's run directories, at most `SHOWN` jobs."""
+    """Return service and address (URL) of the CI jobs that made the page's run directories, at most `SHOWN` jobs."""
     views = [part.view for part in view.parts] or [view]
     jobs = dict.fromkeys((each.header.environment.ci.service, each.header.environment.ci.page) for each in views)
     return [(line(service or "job", 60), page) for service, page in jobs if page][:SHOWN]
 
 
 def machine(view: ReportView) -> list[tuple[str, str]]:
-    """Return other facts by which a reader can distinguish two runs. Leave out unknown facts."""
+    """Return further facts that distinguish two runs: CPU, versions, start, and others. Leave out unknown facts."""
     collected = view.header.environment
     facts = {
         "driver": collected.gpu.driver,
@@ -178,8 +179,8 @@ def _few(texts: Iterable[str]) -> str:
 class Course:
     """A small plot of what the judge of the page's first unit compared: two series in one plot, or ratios of processes.
 
-    outcome: the largest difference of the series, or the range of the ratios. demanded: the minimum ratio; "" for
-    series. anchor: the unit's.
+    outcome: the largest difference of the series, or the range of the ratios. demanded: the smallest allowed ratio; ""
+    for series. anchor: the anchor of the unit's card.
     """
 
     image: Markup
@@ -275,7 +276,8 @@ def _proven(view: ReportView, unit: Verdict) -> str:
 
 
 def course(view: ReportView) -> Course | None:
-    """Return the course of the page's first unit. None if it cannot be drawn: another unit's course would mislead."""
+    """Return the course (small plot) of the page's first unit. Return None if it cannot be drawn, because the plot of
+    another unit would mislead."""
     place = lead(view)
     if place is None:
         return None
@@ -335,7 +337,8 @@ def _titles(upright: Mapping[str, int], below: str, first: int, last: int) -> st
 
 
 def apart(places: Mapping[float, float]) -> list[float]:
-    """Return the values whose labels do not overlap a previous kept label. places: each value's label height."""
+    """Return the values that get a label. Leave out a value whose label would overlap one that was already kept.
+    places: the vertical position of each value's label."""
     kept: list[float] = []
     for value, at in places.items():
         if all(abs(at - places[other]) >= LABEL for other in kept):

@@ -51,7 +51,7 @@ def github_annotations(view: ReportView) -> list[str]:
 
 
 def _untold(view: ReportView, units: Sequence[Verdict]) -> bool:
-    """Return True if the headline contains information that is not in the lines of these units."""
+    """Return True if the headline says something that the lines about these units do not say."""
     result = headline(view)
     if of_the_whole(view, result):
         return True

@@ -31,7 +31,7 @@ class Ratios:
 
 
 def named_parts(view: ReportView, verdict: Verdict, parts: Sequence[AnyPart]) -> list[tuple[AnyPart, str]]:
-    """Return each part with the prefix of its figures' names. The worst part of a composite claim comes first."""
+    """Return each part of a claim with the prefix of its figures' names. The part with the worst status comes first."""
     claim = view.claim(verdict.contract, verdict.claim)
     if not isinstance(claim, CompositeClaim):
         return [(part, "") for part in parts]
@@ -41,7 +41,8 @@ def named_parts(view: ReportView, verdict: Verdict, parts: Sequence[AnyPart]) ->
 
 @dataclass(frozen=True)
 class JudgedPart(Generic[Claim]):
-    """A claim, or a part of a composite claim, with its verdict on one unit. prefix: begins its figures' names."""
+    """A claim, or a part of a composite claim, with its verdict on one unit. prefix: precedes the names of its
+    figures."""
 
     verdict: Verdict
     claim: Claim
@@ -64,12 +65,12 @@ class JudgedPart(Generic[Claim]):
         return values if len(values) == len(names) else []
 
     def drawn(self, plot: Plot) -> JudgedPlot:
-        """Return the plot, marked as a plot of data on which this unit is judged."""
+        """Return the plot, marked as a plot of the data from which this unit was judged."""
         return JudgedPlot(plot, frozenset({self.unit}))
 
 
 def judged_parts(view: ReportView, kind: type[Claim]) -> Iterator[JudgedPart[Claim]]:
-    """Yield each judged claim of a kind, and each such part of a composite one, in the order of the verdicts."""
+    """Yield each judged claim of a kind, also as a part of a composite claim, in the order of the verdicts."""
     for verdict, parts, runs in view.judged():
         for part, prefix in named_parts(view, verdict, parts):
             if isinstance(part, kind):
@@ -95,7 +96,8 @@ def counted_ratios(verdict: Verdict, prefix: str) -> dict[int, float]:
 def glance(
     view: ReportView, verdict: Verdict, parts: Sequence[AnyPart], runs: Sequence[RunEvidence]
 ) -> Compared | Ratios | None:
-    """Return data for a unit's small image: the ratios, or the series that differ most, of its worst part with data."""
+    """Return the data for a unit's small image: the ratios of processes, or the two series that differ most. If the
+    claim has several parts, take the worst part that has such data."""
     for part, prefix in named_parts(view, verdict, parts):
         ratios, demanded = counted_ratios(verdict, prefix), part.value_at("at_least")
         if ratios and isinstance(demanded, float):

@@ -43,7 +43,8 @@ class Headline:
 
 
 def headline(view: ReportView) -> Headline:
-    """Return the headline, by the first applicable row of exit codes. If only a part was planned, name the part."""
+    """Return the headline, by the first row of the table of exit codes that applies. If only a part of the contracts
+    was planned, name this part."""
     result, part = _of_all(view), view.narrowed(MOST_NAMED)
     only = f" Only a part of the claims was asked for: {part}." if part else ""
     if view.apart and result.word.startswith(HELD):  # no run judged all units together
@@ -53,7 +54,8 @@ def headline(view: ReportView) -> Headline:
 
 
 def _unfalsified(view: ReportView, result: Headline) -> str:
-    """Return how many claims of an open gate name no fault that would break them, as a sentence; "" if none."""
+    """Return a sentence on how many claims of an open gate name no fault that would break them; "" if there are
+    none."""
     opened = view.gate and not view.is_drill and result.word.startswith(HELD)
     number = len(view.without_fault()) if opened else 0
     name = "claim names" if number == 1 else "claims name"
@@ -61,7 +63,8 @@ def _unfalsified(view: ReportView, result: Headline) -> str:
 
 
 def of_the_whole(view: ReportView, result: Headline) -> bool:
-    """Return True if the headline is about the whole run: its evidence proves nothing, or a planted fault survived."""
+    """Return True if the headline is about the whole run and not about its units: the evidence proves nothing, or a
+    planted fault survived."""
     survived = view.drill is not None and view.of_controls and bool(view.drill.survivors)
     return bool(not_whole(view)) or (survived and result.word == VIOLATED)
 
@@ -80,7 +83,8 @@ def _of_all(view: ReportView) -> Headline:
 
 
 def not_whole(view: ReportView) -> str:
-    """Return why a directory decides nothing, whatever its verdicts are. Return "" if the directory is complete."""
+    """Return why nothing in a run directory is decided, whatever its verdicts are (altered, unfinished or unsealed); ""
+    if nothing is wrong."""
     if view.altered:
         return "evidence differs from the digests recorded with it"
     if view.incomplete:
@@ -195,9 +199,9 @@ def remedy_of(verdict: Verdict, view: ReportView) -> str | None:
 
 
 def enough(needed: object, noun: str, run: int, counted: int) -> str:
-    """Return in words how many processes or seeds would decide a unit.
+    """Return in words how many processes or seeds would probably decide a unit.
 
-    needed: the judge's estimate of how many must count. run: how many were run; counted: how many of these count. The
+    needed: the judge's estimate of how many must count. run: how many were run. counted: how many of these count. The
     result is `needed` scaled by run / counted, and always more than `run`, because `run` of them decided nothing.
     """
     if not isinstance(needed, int | float):
@@ -209,7 +213,7 @@ def enough(needed: object, noun: str, run: int, counted: int) -> str:
 
 
 def _capture_claims(verdict: Verdict, view: ReportView) -> list[str]:
-    """Return the other claims of the run about the capture of one of this unit's arms, on the unit's workload."""
+    """Return the ids of other claims that judge a capture of one of this unit's arms, on the same workload."""
     own = view.claim(verdict.contract, verdict.claim)
     if own is None:
         return []

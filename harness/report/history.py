@@ -115,9 +115,10 @@ def _judged(one: Demanded) -> list[object]:
 
 
 def changes(frame: DataFrame) -> Part:
-    """Return a row for each unit whose verdict differs from that of the previous run on the same kind of machine.
+    """Return a table with a row for each unit whose verdict differs from that of the previous run on the same kind of
+    machine.
 
-    The capture mechanism is not compared, because it is unknown if an arm broke.
+    A change of the capture mechanism alone is not listed, because the mechanism is unknown if an arm broke.
     """
     rows: list[list[str]] = []
     units = frame.drop_duplicates(["run", *_NAMED])
@@ -167,7 +168,8 @@ def _unit(claim: str, workload: str, mechanism: str) -> str:
 
 
 def _latest(judged: Sequence[DataFrame], group: DataFrame) -> Table:
-    """Return a table of each judged figure's last value. Name the run if later runs of the unit lack the figure."""
+    """Return a table of each judged figure's last value. If later runs of the unit do not have the figure, name the run
+    that has it."""
     rows = []
     last_run = {key: one["run"].iloc[-1] for key, one in group.groupby(_NAMED, sort=False)}
     for one in judged:
@@ -191,7 +193,7 @@ def _latest(judged: Sequence[DataFrame], group: DataFrame) -> Table:
 
 
 def _range(values: Sequence[float]) -> str:
-    """Return the range of a figure's values without NaN, and in how many runs the value was NaN."""
+    """Return in words the range of a figure's values, and in how many runs the value was NaN."""
     known = [value for value in values if not math.isnan(value)]
     missing = f"NaN in {counted(len(values) - len(known), 'run')}" if len(known) < len(values) else ""
     if not missing and min(known) == max(known):
@@ -218,7 +220,7 @@ def _part(one: DataFrame) -> Part:
 
 
 def _others(group: DataFrame) -> Part | None:
-    """Return the figures that decide nothing but changed between runs on equal machines; None if there are none."""
+    """Return a table of figures that decide nothing but changed between runs on equal machines; None without one."""
     rows = []
     plain = group[~group["judged"] & (group["figure"] != "")]
     keys = ["contract", "claim", "workload", "mechanism", "figure", "unit", "machine"]
@@ -293,9 +295,10 @@ class HistoryRun:
 
     @property
     def gate(self) -> str:
-        """Return the name that all parts of one gate share: the run's name without its number, claim or contract.
+        """Return the name that all parts of one gate share: the run's name without the number, claim or contract at its
+        end.
 
-        If the part's name is only a claim or contract, return its folder's name.
+        If the part's name is only a claim or contract, return the folder's name.
         """
         folder, _, own = self.name.rpartition("/")
         if self.view is None:
@@ -323,9 +326,10 @@ SHOWN = 3  # number of trainers of a run that are named; the others are only cou
 
 @dataclass(frozen=True)
 class Row:
-    """A row for a run or a gate. link: address of the run's page; parts: names and addresses of a gate's parts.
+    """A row of the history, for a run or a gate. link: address of the run's page. parts: names and addresses of a
+    gate's parts.
 
-    about: start time and machines; harness: the harness's commit, "" if it is also the trainer's.
+    about: start time and machines. harness: the harness's commit; "" if it is also the trainer's commit.
     """
 
     name: str
@@ -402,8 +406,8 @@ def _drill(run: HistoryRun) -> Row:
 def gates(runs: Sequence[HistoryRun]) -> list[list[HistoryRun]]:
     """Group the runs by gate, in the order of the first part of each gate.
 
-    The parts of a gate have the same name prefix, sources, commits, trainers and contracts, and no unit in common: a
-    second run of a unit belongs to another gate.
+    The parts of a gate have the same name prefix, sources, commits, trainers and contracts. They have no unit in
+    common: a second run of a unit begins another gate.
     """
     found: dict[object, list[list[HistoryRun]]] = {}
     ordered: list[list[HistoryRun]] = []

@@ -40,9 +40,9 @@ Render = Callable[[Sequence[Section], bool], str]
 def page_within(size: int, sections: Sequence[Section], in_question: AbstractSet[str], render: Render) -> str:
     """Return the page of these sections. If it has more than `size` bytes, shrink it in up to three steps.
 
-    1. Folded tables keep `ROWS` rows. 2. Folded tables lose all rows, and cards of units that held leave out what the
-    contract and `verdicts.json` also contain. 3. Other tables lose their rows, the largest table first. Steps 2 and 3
-    keep the tables of runs `in_question` (runs of units that did not hold).
+    1. Folded tables keep `ROWS` rows. 2. Folded tables lose all rows, and cards of units that held leave out texts that
+    the contract and `verdicts.json` also contain. 3. Other tables lose their rows, the largest table first. Steps 2 and
+    3 keep the tables of the runs `in_question` (runs of units that did not hold).
     """
     page, brief = render(sections, False), False
     if len(page.encode()) > size:
@@ -201,7 +201,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Placed:
-    """The sections without the plots that moved to cards, and each card's figures, by the anchor of its first unit."""
+    """The sections without the judged plots, and the plots of each card, by the anchor of the card's first unit."""
 
     sections: list[Section]
     figures: dict[str, list[Figure]] = field(default_factory=dict)

@@ -55,7 +55,7 @@ def render_junit(view: ReportView) -> str:
 
 
 def _seconds(view: ReportView) -> dict[tuple[str, str, str], float]:
-    """Return the seconds of each unit: the sum over its runs of a run's seconds / number of units of the run."""
+    """Return the seconds of each unit. A run's seconds are divided equally among the units that are judged from it."""
     serving = Counter(run for unit in view.header.units for run in unit.runs)
     took = {name: sum(phase.seconds for phase in phases) for name, phases in view.costs.by_run.items()}
     return {name_of(unit): sum(took.get(run, 0.0) / serving[run] for run in unit.runs) for unit in view.header.units}
@@ -82,7 +82,7 @@ def _suite(root: ET.Element, view: ReportView, name: str, result: Headline) -> E
 
 
 def _show(root: ET.Element, view: ReportView, result: Headline) -> None:
-    """Add a case for a run that did not hold, unless the case of a unit already has the same outcome."""
+    """Add a case for the run as a whole if it did not hold, unless a unit's case already shows the same outcome."""
     if result.word == HELD:
         return
     tag = {ExitCode.ERROR: "error", ExitCode.VIOLATED: "failure"}.get(result.code, "skipped")

@@ -44,7 +44,7 @@ def first_difference(
 
 
 def after_a_load(reason: str, part: AnyPart) -> Iterator[str]:
-    """Yield advice on a resumed training that differs although each known tensor was restored."""
+    """Yield advice on a resumed training that differs although every tensor that the harness found was restored."""
     if part.kind == "resume" and reason in ("differs", "end_differs"):
         yield (
             "right after the load every tensor that is found was as it was saved: look for what training reads and no "
@@ -65,7 +65,8 @@ def _seen(step: int, ours: float, theirs: float, earlier: int | None) -> str:
 
 
 def _look_at(step: int, *, near: bool) -> str:
-    """Return where to look. near: True if the losses before `step` were unequal but within the tolerance."""
+    """Return where to look for the cause of a difference at `step`. near: True if the losses before `step` were unequal
+    but within the tolerance."""
     agreed = "came near enough" if near else "agreed"
     if step == 0:
         return "nothing was updated before it, so look at the forward pass, and at what the loss is divided by"

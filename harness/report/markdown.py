@@ -92,7 +92,7 @@ def _code(command: str) -> str:
 
 
 def longest_row(text: str) -> int:
-    """Return how many backquotes the text has in a row at most."""
+    """Return the length of the longest row of backquotes in the text."""
     return max((len(quotes) for quotes in re.findall("`+", text)), default=0)
 
 
@@ -135,7 +135,8 @@ def _head(view: ReportView, room: int) -> str:
 
 
 def _claimed(view: ReportView) -> str:
-    """Return the page's first claim, what decided it, its confidence, and how many of its faults were killed."""
+    """Return the first claim of the page, what decided the claim, the confidence, and how many of its planted faults
+    were killed."""
     found = claimed(view, cards.claim_rows(view))
     if found is None:
         return ""

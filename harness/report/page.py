@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def render_page(template: str, sections: Sequence[Section], drawn: Sequence[Plot] = (), **values: Any) -> str:
-    """Render a template of this package. drawn: plots outside of the sections.
+    """Render a template of this package. drawn: plots that are on the page but not in a section.
 
     Raises `jinja2.UndefinedError` for a name in the template that has no value.
     """
@@ -68,7 +68,7 @@ def _environment() -> Environment:
 
 
 def _fit(value: object) -> object:
-    """Clean and shorten any text that a section did not clean: the last check before the page."""
+    """Clean and shorten a text that is not marked as safe. This is the last check before a text gets into the page."""
     from markupsafe import Markup
 
     return value if isinstance(value, Markup) or not isinstance(value, str) else listing(value)

@@ -195,14 +195,14 @@ class Progress:
 
     @contextmanager
     def out_of_the_way(self) -> Iterator[None]:
-        """Remove the terminal's status line while the block prints, and show it again after the block."""
+        """Remove the terminal's status line while the `with` block prints, and show it again afterwards."""
         with self._lock:
             self._status.clear()
             yield
             self._show()
 
     def _has_begun(self, name: str) -> bool:
-        """Return True for a planned run of the session. Later executions do not count in `n of m runs`."""
+        """Return True if the session planned this run. Only planned runs count in `n of m runs`."""
         return any(run.id == name for run in self._to_go.runs)
 
     def _time_to_go(self) -> str:
@@ -270,8 +270,8 @@ class TimeToGo:
     def seconds(self, elapsed: float) -> float | None:
         """Return the remaining seconds at `elapsed` seconds after the first run began; None if they are unknown.
 
-        Runs execute in parallel, so their remaining seconds are divided by the run seconds per elapsed second so far.
-        Timings begin together but take turns, so together they take the sum of their seconds.
+        Runs execute in parallel. Their remaining seconds are therefore divided by the mean number of runs at a time so
+        far. Timings begin together but execute one after another, so together they take the sum of their seconds.
         """
         expected = self._expected()
         left = [run for run in self.runs if run.id not in self.ended]

@@ -44,7 +44,7 @@ def facts(view: ReportView) -> dict[str, str]:
 
 
 def columns(view: ReportView) -> dict[str, list[str]]:
-    """Return each fact's name with its value in each part. Mark a value that most parts do not have.
+    """Return each fact's name with its values, one for each part. A value that most parts do not have is marked.
 
     Leave out a fact that is unknown in every part.
     """
@@ -54,7 +54,8 @@ def columns(view: ReportView) -> dict[str, list[str]]:
 
 
 def differences(view: ReportView) -> str:
-    """Return a sentence on which facts differ between the parts, with how many values each has; "" if none differs."""
+    """Return a sentence on the facts that differ between the parts, with the number of values of each; "" if none
+    differs."""
     found = {name: {value.removeprefix(DIFFERS) for value in values} for name, values in columns(view).items()}
     several = [f"{name} ({len(values)} of them)" for name, values in found.items() if len(values) > 1]
     return f"The parts differ in {', '.join(several)}." if several else ""
@@ -95,7 +96,8 @@ def part_lines(view: ReportView) -> list[str]:
 
 
 def of_each_part(view: ReportView, facts_of: Callable[[ReportView], list[tuple[str, str]]]) -> list[tuple[str, str]]:
-    """Return the facts that `facts_of` gives for all parts: each distinct value once, at most `FEW` values per name."""
+    """Call `facts_of` for each part and return the facts of all parts: each distinct value once, at most `FEW` values
+    per name."""
     found: dict[str, list[str]] = {}
     for one in [part.view for part in view.parts] or [view]:
         for name, value in facts_of(one):

@@ -93,7 +93,8 @@ class ReportView:
         return self.header.purpose == "drill"
 
     def narrowed(self, most: int | None = None) -> str:
-        """Return which part of the contracts was requested, with at most `most` names of each kind; "" for all."""
+        """Return which part of the contracts was requested (tags, claims, workloads, faults), with at most `most` names
+        of each kind. "" means everything."""
         if self.apart:
             of_parts = [(part.name, part.view.narrowed(most)) for part in self.parts]
             return "; ".join(f"in {line(name, 200)} {asked}" for name, asked in of_parts if asked)
@@ -110,14 +111,14 @@ class ReportView:
         return len(self.drill.rows), len(self.drill.survivors), len(self.drill.not_run)
 
     def _faults_planned(self) -> tuple[int, int]:
-        """Return how many faults a whole fire drill planned, run or not, and how many the drilled claims name."""
+        """Return how many faults a whole fire drill planned (run or not), and how many faults its claims name."""
         planted, _, not_run = self._drilled()
         wanted = self.header.narrowed.claims
         claims = [one for contract in self.contracts for one in contract.claims if not wanted or one.id in wanted]
         return planted + not_run, sum(len(claim.falsified_by) for claim in claims) if self.of_controls else 0
 
     def without_fault(self) -> list[str]:
-        """Return the ids of judged claims without any named fault. Nothing shows that such a claim can fail."""
+        """Return the ids of judged claims that name no fault to plant. Nothing shows that such a claim can fail."""
         judged = dict.fromkeys((verdict.contract, verdict.claim) for verdict in self.verdicts)
         found = [self.claim(*names) for names in judged]
         return [claim.id for claim in found if claim is not None and not claim.falsified_by]
@@ -138,12 +139,13 @@ class ReportView:
         return found + ([("Fire drill", self.drill_sentence())] if self.is_drill else [])
 
     def changed_sentence(self) -> str:
-        """Return a sentence on whose sources had uncommitted changes, for outputs without commits; "" if nobody's."""
+        """Return a sentence that says if the sources of trainer or harness had uncommitted changes; "" if neither had.
+        It is for outputs that show no commits."""
         changed = " and ".join(f"the {who}" for who in self.changed())
         return f"Uncommitted changes: the sources of {changed} differed from their commit." if changed else ""
 
     def changed(self) -> dict[str, None]:
-        """Return `trainer` and `harness` as keys, if their sources differed from their commit in any part."""
+        """Return `trainer` or `harness` or both as keys, for sources that differed from their commit in any part."""
         headers = [part.view.header for part in self.parts] or [self.header]
         named = [("trainer", facts.commit) for each in headers for facts in each.environment.trainers.values()]
         named += [("trainer", CHANGES) for each in headers if each.commits and each.commits.candidate.changes]
@@ -200,14 +202,15 @@ class ReportView:
         return " · ".join([unit.contract, unit.workload, *own])
 
     def again(self, verdict: Verdict) -> list[tuple[str, Verdict]]:
-        """Return the unit's verdicts in parts that do not decide it, with the parts' names. Leave out NOT_RUN."""
+        """Return the verdicts that other parts of the gate gave on the same unit, but that do not count for its result,
+        each with the part's name. Leave out NOT_RUN."""
         unit = (verdict.contract, verdict.claim, verdict.workload)
         others = [part for part in self.parts if part.name != self.origins.get(unit)]
         made = [(part.name, one) for part in others for one in part.view.verdicts if one.status is not Status.NOT_RUN]
         return [(name, one) for name, one in made if (one.contract, one.claim, one.workload) == unit]
 
     def contradictory(self) -> list[Verdict]:
-        """Return the verdicts of units that have another status in a part which does not decide them."""
+        """Return the verdicts whose status differs from that of the same unit in a part that does not count for it."""
         return [unit for unit in self.verdicts if any(one.status is not unit.status for _, one in self.again(unit))]
 
     def waiver(self, verdict: Verdict) -> WaiverRecord | None:
@@ -230,7 +233,8 @@ class ReportView:
         return next((one for one in accepted if (one.contract, one.claim) == (verdict.contract, verdict.claim)), None)
 
     def tried(self, verdict: Verdict) -> str | None:
-        """Return in words how often and where a unit was timed or judged; None if only once."""
+        """Return in words in which other directories a unit was timed or judged, and how often its timing was
+        interrupted; None if it was timed and judged only once."""
         unit = (verdict.contract, verdict.claim, verdict.workload)
         others = self.header.attempts.directories(unit)
         timed = {run.run_id for run in self.runs_of(*unit) if probe_named(run.probe).timed}
@@ -287,7 +291,8 @@ class ReportView:
         return warnings
 
     def warnings(self) -> list[str]:
-        """Return the warnings of a page: `doubts`, and excuses under `may_end_apart` that no unit needed."""
+        """Return the warnings of a page: `doubts`, and excuses under `may_end_apart` that should be removed as
+        unneeded."""
         return self.doubts() + [
             f"Idle excuse: nothing needed `{line(str(figure.value), 200)}` under `may_end_apart` of "
             f"{line(verdict.claim, 80)} on {line(verdict.workload, 60)}; take it out."
@@ -297,7 +302,8 @@ class ReportView:
         ]
 
     def excused_sentence(self) -> str:
-        """Return a sentence on how many excuses for unequal ends the contracts have, and how many units needed one."""
+        """Return a sentence on how many excuses for unequal end states the contracts have; how many units needed
+        one."""
         excuses = sum(len(claim.may_end_apart) for contract in self.contracts for claim in contract.claims)
         if not excuses:
             return ""
@@ -335,7 +341,8 @@ class ReportView:
         return rows
 
     def units_judged_by(self, run_id: str, section: str, candidate: str = "") -> frozenset[tuple[str, str, str]]:
-        """Return units (contract, claim, workload) judged from the run by a kind whose card links to this section.
+        """Return the units (contract, claim, workload) that were judged from the run and whose cards link to this
+        section.
 
         candidate: if given, only claims whose candidate is this arm.
         """

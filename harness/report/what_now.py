@@ -32,7 +32,8 @@ class Step:
 
 
 def what_now(view: ReportView, shown: Shown = line) -> list[Step]:
-    """Return the steps, the most urgent first; none if all claims are decided, committed, and proven able to fail.
+    """Return the steps, the most urgent first. Return none if all claims are decided and proven able to fail, and all
+    sources are committed.
 
     shown: a function that escapes a text for the output format and cuts it to a number of characters.
     """
@@ -75,7 +76,7 @@ def _open(view: ReportView, shown: Shown) -> Iterator[Step]:
 
 
 def _unplanted(view: ReportView) -> Iterator[Step]:
-    """Yield a step for each reason why faults were not planted: how many faults, and the remedy."""
+    """Yield a step for each reason why faults were not planted. The step names the number of faults and the remedy."""
     not_run = view.drill.not_run if view.drill is not None and view.of_controls else []
     for reason, number in Counter(one.reason for one in not_run).most_common():
         why = [f"plant {counted(number, 'fault')} ({line(reason, 60)})", reason_text(reason).remedy]

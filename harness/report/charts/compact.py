@@ -51,7 +51,7 @@ def _scaled(rule: str) -> str:
 
 @dataclass
 class _Ids:
-    """Short ids, numbered in order of first use."""
+    """Short ids for an image's elements, numbered in order of first use."""
 
     given: dict[str, str] = field(default_factory=dict)
 
@@ -75,7 +75,8 @@ class _Leaf:
 
 @dataclass(frozen=True)
 class Scale:
-    """The axes of an image: left and upper end in points, and the attributes with which positions become values."""
+    """The position of a pair of axes in an image: left and upper end, in points. attributes: data with which the page's
+    script converts positions to values."""
 
     left: float
     top: float
@@ -138,7 +139,7 @@ def _attributes(node: ET.Element, looks: _Looks, ids: _Ids) -> dict[str, str]:
 
 
 def _named(group: str) -> dict[str, str]:
-    """Return the attributes that the id of a group gives to all shapes in the group."""
+    """Return the attributes for all shapes in a group, derived from the id that the group has in matplotlib's SVG."""
     if group.startswith(("xtick", ALONG)):
         return {"data-t": ""}
     return {name: _quoted(group.removeprefix(begins)) for begins, name in _NAMES.items() if group.startswith(begins)}
@@ -167,7 +168,7 @@ def _placed(leaf: _Leaf, marks: Mapping[str, str], looks: _Looks) -> _Leaf:
 
 
 def _clips(root: ET.Element, ids: _Ids, scales: Sequence[Scale]) -> Iterator[str]:
-    """Yield the clipping rectangles that shapes refer to, each with the scale of its axes."""
+    """Yield the clipping rectangles that shapes refer to. Each one gets the attributes of the scale of its axes."""
     for clip in root.iter(f"{_SVG}clipPath"):
         name = clip.get("id", "")
         if name in ids.given:

@@ -46,9 +46,10 @@ Doubles = NDArray[np.float64]
 
 
 def decimate(values: Doubles, points: int = 400) -> tuple[Doubles, Doubles]:
-    """Return indices and values of at most max(points, 4) finite values: minimum and maximum of each bucket, in order.
+    """Return indices and values of at most max(points, 4) finite values. The values are divided into buckets by index,
+    and each bucket keeps its minimum and maximum.
 
-    values: [T], by step. Return all values of a series with at most `points` finite values.
+    values: [T], by step. Return all finite values if there are at most `points`.
     """
     index = np.flatnonzero(np.isfinite(values))
     finite = values[index]
@@ -173,12 +174,13 @@ def gradients(points: Sequence[tuple[int, str, float]], bounds: Sequence[float])
 
 
 def _height(value: float, bottom: float, beyond: float) -> float:
-    """Return a difference's height on an axis in powers of ten: 0 at the bottom, non-finite values at the top."""
+    """Return the height of a difference on an axis in powers of ten: zero at the bottom, non-finite values at the
+    top."""
     return beyond if not math.isfinite(value) else math.log10(value) if value > 0 else bottom
 
 
 def _of_few_kinds(points: Sequence[tuple[int, str, float]]) -> list[tuple[int, str, float]]:
-    """Return the points. If there are more kinds than styles, the kinds that differ least get one common name."""
+    """Return the points. If there are more kinds than styles, give the kinds that differ least one common name."""
     worst: dict[str, float] = {}
     for _, kind, value in points:
         worst[kind] = max(worst.get(kind, 0.0), value)
@@ -372,7 +374,8 @@ def seed_differences(
 
 @drawn_once
 def long_replay(steps: Doubles, seconds: Doubles, yardstick: Doubles, memory: Mapping[str, Doubles]) -> Plot:
-    """Plot, by block, ms per step and the yardstick relative to its median; below, the growth of memory in MiB."""
+    """Plot milliseconds per step by block, and the yardstick's time (a fixed piece of work), scaled to the same median.
+    Below, plot the growth of memory in MiB."""
     scaled = yardstick / np.nanmedian(yardstick) * np.nanmedian(seconds)
 
     def paint(axes: list[Axes]) -> None:
@@ -513,7 +516,8 @@ def _ratios(axis: Axes, processes: Sequence[ProcessTiming], demanded: float, int
 
 
 def _selves(axis: Axes, processes: Sequence[ProcessTiming]) -> None:
-    """Plot A/A ratios on a separate scale, because next to a large ratio their points would look alike."""
+    """Plot each process's A/A ratios in separate axes. Next to a large ratio of the arms, A/A ratios would not be
+    distinguishable."""
     processes = [item for item in processes if item.counts]
     middles = [(item.start + item.end) / 2 for item in processes]
     # Draw the baseline's marks broad and below the other marks, as its lines are drawn.
@@ -566,7 +570,8 @@ def _throttled(axis: Axes, processes: Sequence[ProcessTiming], reasons: Sequence
 
 
 def _stretches(item: ProcessTiming, reason: str, least: float) -> list[tuple[float, float]]:
-    """Return start and end of each unbroken series of samples with the reason that lasts at least `least` seconds."""
+    """Return the start and end of each series of consecutive samples with this throttle reason. A series that lasts
+    less than `least` seconds is drawn with a length of `least`."""
     stretches = []
     for given, run in itertools.groupby(item.samples, key=lambda pair: reason in pair[1].throttle_reasons):
         moments = [at for at, _ in run]
@@ -586,7 +591,8 @@ def _spans(axis: Axes, spans: Sequence[tuple[float, float, float]], colour: str,
 
 
 class MachineRuns(NamedTuple):
-    """Runs on one machine: each run's place on the horizontal axis, value, and ends of the interval (or NaN)."""
+    """Runs on one machine, for a plot. places: positions on the horizontal axis. ends: lower and upper ends of
+    intervals (or NaN)."""
 
     name: str
     joined: bool  # True: a line connects the runs

@@ -20,7 +20,8 @@ POINTS = 40  # largest number of points of a sparkline's line
 
 @dataclass(frozen=True)
 class Box:
-    """A drawing area, CSS pixels from the image's upper left corner. low, high: values at its lower and upper edge."""
+    """A drawing area, in CSS pixels from the image's upper left corner. low, high: the values at the area's lower and
+    upper edge."""
 
     left: float
     top: float
@@ -41,7 +42,8 @@ class Box:
 
 
 def of_series(baseline: Doubles | None, candidate: Doubles) -> Markup | None:
-    """Draw the candidate [steps] as a line over the baseline's band; None if the candidate lacks finite values."""
+    """Draw the candidate's series [steps] as a line over a broad line for the baseline's. None if the candidate has
+    fewer than two finite values."""
     drawn = [values for values in (baseline, candidate) if values is not None and finite(values)]
     if not finite(candidate):
         return None
@@ -59,10 +61,8 @@ def of_ratios(ratios: Mapping[int, float], demanded: float) -> Markup | None:
 
 
 def dots(ratios: Mapping[int, float], demanded: float, box: Box) -> str | None:
-    """Draw each process's ratio at the process's number, and a line at the demanded ratio. None for fewer than two.
-
-    A process without a ratio leaves a gap.
-    """
+    """Draw each process's ratio at the process's number, and a line at the demanded ratio. Return None for fewer than
+    two ratios. A process without a ratio leaves a gap."""
     shown = {process: ratio for process, ratio in ratios.items() if ratio > 0 and math.isfinite(ratio)}
     if len(shown) < 2 or demanded <= 0:
         return None

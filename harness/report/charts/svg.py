@@ -137,20 +137,21 @@ def legend(axis: Axes, *, columns: int = 2) -> None:
 
 
 def named(mark: Artist, name: str) -> None:
-    """Name a mark that is not in the legend itself. The legend has a mark of the same style with this name."""
+    """Name a mark that is not in the legend itself after the legend entry with the same style."""
     mark.set_gid(f"mark:{name}")
 
 
 def reads_as(axis: Axes, kind: Literal["whole", "named", "events"], *, zero: float | None = None) -> None:
-    """Record how the page's script reads the horizontal axis: whole numbers, tick labels, events, or else seconds.
+    """Record for the page's script how to read the horizontal axis: whole numbers, tick labels or events. By default it
+    reads seconds.
 
-    zero: the position of 0 on a vertical axis in powers of ten.
+    zero: on a vertical axis in powers of ten, the position of the line for 0.
     """
     axis.set_gid(f"{kind} {'' if zero is None else f'{zero:g}'}")
 
 
 def _name_marks(axis: Axes) -> None:
-    """Give the marks the names of the legend. A line with values along the horizontal axis is named as a series."""
+    """Give each mark the name that it has in the legend. A line along the horizontal axis is named as a series."""
     for mark in (*axis.lines, *axis.patches):
         name = str(mark.get_label())
         if mark.get_gid() is None and not name.startswith("_"):

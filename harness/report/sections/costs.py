@@ -123,7 +123,7 @@ def _by_kind(phases: Sequence[PhaseSeconds]) -> Mapping[Kind, float]:
 
 
 def _figures(took: Mapping[Kind, float], kinds: Sequence[Kind]) -> list[float]:
-    """Return a run's total seconds, the seconds of each kind with a column, and the seconds of all other kinds."""
+    """Return a run's total seconds, then its seconds of the first `COLUMNS` kinds, then the sum of all other kinds."""
     each = [took.get(kind, 0.0) for kind in kinds]
     return [sum(each), *each[:COLUMNS], sum(each[COLUMNS:])]
 
@@ -138,7 +138,8 @@ def _tenths(value: float) -> str:
 
 
 def bars(spent: Mapping[Kind, float], of_gpus: Mapping[Kind, float]) -> Plot:
-    """Draw a bar for the run seconds of each kind, filled up to its GPU seconds; fully filled if no GPU was used."""
+    """Draw a bar for the run seconds of each kind of cost, with its GPU seconds filled. If no GPU was used, fill the
+    bars completely."""
     scale = (WIDTH - LABELS - VALUES) / max(spent.values())
     filled = of_gpus or spent
     names = ("seconds of runs", "of these, seconds of GPUs" if of_gpus else "")

@@ -34,7 +34,8 @@ _UPSTREAM = {True: "would pass it", False: "catches it", None: "–"}
 
 @dataclass(frozen=True)
 class Cell:
-    """One fault in one claim. slips: upstream's bound alone would have passed the fault; link: to its judgement."""
+    """The outcome of one fault in one claim. slips: True if upstream's bound alone would have passed the fault. link:
+    address of the judgement."""
 
     word: str
     slips: bool = False
@@ -49,8 +50,8 @@ class Cell:
 class Column:
     """A claim, its title, and the outcome of each of its faults, by the fault's name.
 
-    control: word and sign of the claim's verdict without a fault; anchor: that of the card with this verdict.
-    slipped: how many faults upstream's bound alone would have passed, such as `5 of 8`; "" without such a bound.
+    control: word and sign of the claim's verdict without a fault. anchor: the card with this verdict. slipped: how many
+    faults would have passed with upstream's bound alone, such as `5 of 8`; "" without such a bound.
     """
 
     name: str
@@ -79,7 +80,7 @@ class Group:
 
 @dataclass(frozen=True)
 class OfContract:
-    """The faults of one contract. upstream: a table of the faults that pass if only upstream's bounds are checked."""
+    """The faults of one contract. upstream: a table of the faults that would pass with upstream's bounds alone."""
 
     name: str
     system: str
@@ -117,7 +118,7 @@ def kill_matrix(view: ReportView) -> KillMatrix | None:
 
 
 def _told_later(contract: OfContract) -> tuple[bool, bool]:
-    """Return a sort key: contracts with a survivor first, contracts without any killed fault last."""
+    """Return a key that sorts contracts with a surviving fault first, and contracts without any killed fault last."""
     words = _words(contract)
     return SURVIVED not in words, KILLED not in words
 
@@ -236,7 +237,7 @@ def _killed(cells: Sequence[Cell]) -> str:
 
 
 def _lead(record: DrillRecord) -> str:
-    """Return sentences on how many faults were killed, and how many upstream's bounds alone would have passed."""
+    """Return sentences on how many faults were killed, and how many would have passed with upstream's bounds alone."""
     survived, left = len(record.survivors), len(record.not_run)
     dead = f"{len(record.rows) - survived} of {counted(record.planned, 'planned fault')} killed"
     killed = f"{dead}, {survived} survived, {left} not run."
