@@ -65,8 +65,7 @@ class Chain(NamedTuple):
         return max(self.joints, key=lambda joint: len(joint.lost))
 
     def lost_before(self, step: int | None) -> Joint | None:
-        """Return the last joint before this step at which a tensor was lost. `step` None means the end of the
-        training."""
+        """Return the last joint before this step (None: before the end) at which a tensor was lost."""
         losing = [each for each in self.joints if each.lost and (step is None or each.saved.steps <= step)]
         return losing[-1] if losing else None
 
@@ -260,8 +259,7 @@ def _require_equal(part: Resume, found: Difference, chain: Chain, names: str, sh
 
 
 def _end(comparison: Comparison, group: Group, chain: Chain) -> None:
-    """Make the comparison's last checks. If the end states differ and a load lost a tensor, raise FAIL
-    `not_restored`."""
+    """Make the comparison's last checks. If end states differ and a load lost a tensor, raise FAIL `not_restored`."""
     try:
         comparison.end(group)
     except Settled as settled:

@@ -122,8 +122,7 @@ def _require_number(part: Capture, capture: CaptureEvidence, execution: ArmEvide
 
 
 def _of_graph(part: Capture) -> Iterator[int | None]:
-    """Yield the claim's bounds on nodes, kernels and clipped tensors of the graph; None for each bound that is not
-    set."""
+    """Yield the claim's bounds on nodes, kernels and clipped tensors of the graph; None for a bound that is not set."""
     yield from (part.nodes_at_least, part.nodes_at_most, part.clipped_tensors_per_layer)
     yield from (part.kernels_per_layer_at_least, part.kernels_in_every_layer)
 

@@ -49,8 +49,7 @@ class Counted:
         return "exactly" if self.demand.exactly is not None else "at most"
 
     def meets(self, figure: str, sheet: Sheet, *, beside: bool = False) -> bool:
-        """Return True if the host syncs per step meet the demand. Note the demand in the sheet under the name
-        `figure`."""
+        """Return True if the host syncs per step meet the demand. Note the demand under the name `figure`."""
         return sheet.meets(figure, self.per_step(), self.relation, self.bound, "syncs", beside=beside)
 
     def sentence(self) -> str:
@@ -103,8 +102,7 @@ def judge(part: HostSyncs, context: Context, sheet: Sheet) -> Judgement:
 
 
 def _reported(part: HostSyncs, run: RunEvidence, sheet: Sheet) -> str:
-    """Return a clause on how often and where the arm `reported` waits; "" if it never waits or the claim names no such
-    arm."""
+    """Return a clause on how often and where the arm `reported` waits; "" if it never waits or is not in the claim."""
     if part.reported is None:
         return ""
     syncs = executed(run, part.reported).syncs

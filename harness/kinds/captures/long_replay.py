@@ -345,8 +345,7 @@ FASTEST = 3
 
 @dataclass(frozen=True)
 class Slowdown:
-    """The relative growth of a step's time: the measured value, and the ends of its interval (0.1 means 10 %
-    slower)."""
+    """The relative growth of a step's time (0.1: 10 % slower): the measured value, and the ends of its interval."""
 
     measured: float
     least: float

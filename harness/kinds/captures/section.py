@@ -215,16 +215,14 @@ def _part(judged: JudgedPart[LongReplay], seen: Mapping[str, LongReplayEvidence]
 
 
 def _times(replay: LongReplayEvidence) -> tuple[Doubles, Doubles, Doubles]:
-    """Return three arrays [blocks]: first step, seconds per step, and seconds of the yardstick (a fixed piece of
-    work)."""
+    """Return for each block: first step, seconds per step, and seconds of the yardstick (a fixed piece of work)."""
     steps = np.array([block.first_step for block in replay.blocks], dtype=np.float64)
     times = np.array([block.seconds / max(block.steps, 1) for block in replay.blocks], dtype=np.float64)
     return steps, times, np.array([block.yardstick_seconds for block in replay.blocks], dtype=np.float64)
 
 
 def _replay_memory(replay: LongReplayEvidence) -> dict[str, Doubles]:
-    """Return the bytes that were allocated and reserved after each block; leave out a kind of memory that was not
-    recorded."""
+    """Return the bytes allocated and reserved after each block. Leave out a kind of memory that was not recorded."""
     levels = {
         "allocated": [block.allocated_bytes for block in replay.blocks],
         "reserved": [block.reserved_bytes for block in replay.blocks],

@@ -30,8 +30,7 @@ from harness.kinds.gradients.model import Accumulation
 
 
 class Apart(NamedTuple):
-    """The relative difference of one quantity of a step from the same quantity in the arm that takes the whole batch at
-    once."""
+    """The relative difference of one quantity of a step from the arm that takes the whole batch at once."""
 
     step: int
     quantity: str  # loss, norms or gradients; they are judged in this order, so that causes come before effects

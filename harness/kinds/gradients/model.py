@@ -28,8 +28,7 @@ from harness.contract.guards import bites_by_equality
 
 
 class Accumulation(Judged):
-    """A step reads its batch as k different micro-batches and makes one update, equal to the update from the whole
-    batch."""
+    """A step reads its batch as k different micro-batches and makes one update, equal to the whole batch's update."""
 
     kind: Literal["accumulation"]
     """Judges gradients that are accumulated over micro-batches."""

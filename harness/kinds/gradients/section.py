@@ -71,7 +71,7 @@ def section(view: ReportView) -> Section | None:
 
 
 def judged_gradients(claim: GradientMatch | Accumulation, run: RunEvidence) -> list[Compared]:
-    """Return the differences that the claim's judge compared; empty if it judged only norms, or if evidence is
+    """Return the differences that the claim's judge compared; empty if it judged only norms or if evidence is
     missing."""
     if claim.baseline is None:
         return []

@@ -166,8 +166,7 @@ def _require_no_late_jit(ledger: PrewarmEvidence, keys: list[str], sheet: Sheet)
 
 
 def _require_finite_times(ledger: PrewarmEvidence) -> None:
-    """Raise ERROR if a time is not finite. Otherwise a NaN would not be noticed, because no comparison finds a NaN too
-    late."""
+    """Raise ERROR if a time is not finite, because no comparison would find that a NaN is too late."""
     times = [(f"phase {name}", time) for name, time in ledger.phases.items()]
     times += [(f"handle {name}", time) for name, time in ledger.handles.items()]
     times += [(f"{event.event} of {event.key}", event.seconds) for event in ledger.events]

@@ -151,8 +151,7 @@ def _seen(name: str, execution: ArmEvidence) -> PeakMemoryEvidence:
 
 
 def _bytes(peaks: PeakMemoryEvidence, of: Literal["allocated", "reserved"], over: Literal["run", "steps"]) -> int:
-    """Return the peak in bytes of allocated or reserved memory, from the opening of the arm on or only during the
-    steps."""
+    """Return the peak of allocated or reserved bytes, over the whole run or only over the steps."""
     stretches = (peaks.steps,) if over == "steps" else (peaks.opening, peaks.steps)
     return max(int(getattr(stretch, f"{of}_bytes")) for stretch in stretches)
 

@@ -97,8 +97,7 @@ def _require_as_many(everything: Mapping[str, ArmEvidence], reference_name: str)
 
 
 def _require_joined(ranks: Mapping[int, RankSteps], one: RankSteps, sheet: Sheet) -> None:
-    """Raise FAIL at the first step in which the rows that all ranks read, taken together, are not the baseline's
-    rows."""
+    """Raise FAIL at the first step in which all ranks together did not read exactly the baseline's rows."""
     for step, whole in enumerate(one.rows):
         if not whole:
             settle(reasons.CAPABILITY_MISSING, "the inputs of the baseline have no rows")

@@ -53,7 +53,7 @@ def side_by_side(
 def _alone(
     timing: TimingEvidence, telemetry: Telemetry | None, slowing: Slowing, measure: Literal["step", "enqueue"]
 ) -> ProcessTiming | None:
-    """Return one process for the chart, with its first block at 0 s; None if an arm is missing or a block has no valid
+    """Return one process for the chart, its first block at 0 s; None if an arm is missing or a block has no valid
     time."""
     names = {timing.candidate: "candidate", timing.baseline: "baseline"}
     blocks = [block for block in timing.blocks if block.arm in names]

@@ -100,8 +100,7 @@ def note_processes(timed: Counted, reading: Reading, sheet: Sheet) -> None:
 
 
 def ratio_demanded(part: ThroughputRatio, figure: str, cautious: Reading, generous: Reading) -> Demanded:
-    """Return the demanded ratio with the measured figure: `mean_ratio`, or `generous_mean_ratio`, which decides a
-    FAIL."""
+    """Return the demanded ratio with the measured `mean_ratio`, or with `generous_mean_ratio`, which decides a FAIL."""
     low = math.exp(statistics.lower_bound(cautious, part.confidence))
     high = math.exp(statistics.upper_bound(generous, part.confidence))
     interval = Interval(low, high, part.confidence, "one-sided bounds", "processes")

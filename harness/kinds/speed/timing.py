@@ -211,8 +211,7 @@ class Process(NamedTuple):
 
 
 class _Look(NamedTuple):
-    """A number of graph launches, and the number of steps in which they were observed. launches: None if not
-    observed."""
+    """A number of graph launches (None if not observed), and the number of steps in which they were counted."""
 
     launches: int | None
     steps: int

@@ -36,7 +36,7 @@ class StepMatch(Judged):
     max_evaluation_error: Annotated[Positive, Demand("exceeds_tolerance", exceeded="max_evaluation_error")]
     """Largest relative error of the loss, of norms before the clip, and of gradients after it, by their L2 norm."""
     times_yardstick: Annotated[Positive, Demand("exceeds_tolerance", exceeded="max_evaluation_error")]
-    """Factor. If this multiple of the yardstick's largest error so far is larger than `max_evaluation_error`, it is the
+    """If this multiple of the yardstick's largest error so far exceeds `max_evaluation_error`, the multiple is the
     bound."""
     max_update_error: Annotated[Positive, Demand("exceeds_tolerance", exceeded="max_update_error")]
     """Largest error of an element of a moment or parameter, relative to the absolute values of its terms."""

@@ -77,8 +77,7 @@ def judge(part: StepMatch, context: Context, sheet: Sheet) -> Judgement:
 
 
 def _held(part: StepMatch, steps: Sequence[ComparedStep]) -> Iterator[Held]:
-    """Yield each error with its bound. For loss, norms and gradients the bound grows with the yardstick's errors so
-    far."""
+    """Yield each error with its bound. For loss, norms and gradients, the bound grows with the yardstick's errors."""
     seen: dict[str, float] = {}
     for step in steps:
         if (step.reference, step.yardstick) != (part.reference, part.yardstick):

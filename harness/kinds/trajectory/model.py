@@ -103,8 +103,7 @@ class TrajectoryMatch(Bounded):
         return super().candidate_capabilities() | frozenset({"metrics"} if self.metric != "loss" else ())
 
     def demanded(self) -> dict[str, Demand]:
-        """Return the demands of all fields. Of the reason codes of `equality`, keep only the code that this claim can
-        give."""
+        """Return the fields' demands. Of the reason codes of `equality`, keep only the one that this claim can give."""
         found = super().demanded()
         if "equality" in found:
             found["equality"] = Demand("beyond_noise" if self.equality == "noise" else "differs")

@@ -137,8 +137,7 @@ def _part(title: str, run: RunEvidence, seen: Seen) -> Part:
 
 
 def _compared(part: Part, item: Comparison) -> Iterator[list[object]]:
-    """Yield the table row of a comparison. Add its text and its plot to the part. Leave out the plot if the series are
-    equal."""
+    """Yield a comparison's table row. Add its text and plot to the part, but no plot if the series are equal."""
     pair, values, found = item.pair, item.pair.distances, item.pair.difference()
     if not len(values):
         return
