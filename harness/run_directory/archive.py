@@ -87,8 +87,8 @@ def write_archive(
 
 
 def unpack(archive: Path, folder: Path, limits: Limits = LIMITS, first: str = "") -> None:
-    """Unpack an archive into an empty folder. first: the archive's first folder, after which unpacking stops; "": all
-    of it.
+    """Unpack an archive into an empty folder. first: unpack only the archive's first folder, which has this name; "":
+    unpack everything.
 
     Raises EvidenceError for an archive that is damaged, exceeds a limit, or contains anything except plain files and
     folders below its top. In that case the caller has to remove the folder.
@@ -148,7 +148,7 @@ class _XzFile:
 
 
 class _Stream:
-    """A stream for tarfile that returns only as many bytes as allowed, so that a header cannot request a gigabyte."""
+    """A stream that gives tarfile only as many bytes as were allowed, so that a header cannot request a gigabyte."""
 
     def __init__(self, source: _Readable, archive: Path) -> None:
         self._source, self._archive, self._left = source, archive, 0
@@ -188,7 +188,8 @@ class _Member(tarfile.TarInfo):
 
 @dataclass
 class _Unpacking:
-    """An archive that is being unpacked. spelled: each file and folder, by its name in lower case and composed form."""
+    """An archive that is being unpacked. spelled: the path of each file and folder, by the path in lower case and
+    composed Unicode form."""
 
     archive: Path
     folder: Path

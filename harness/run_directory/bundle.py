@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 class TimedBefore(Record):
-    """A timed unit, and the names of the other run directories that timed it too."""
+    """A timed unit, and the names of all other run directories in which the same unit was timed."""
 
     contract: str
     claim: str
@@ -46,7 +46,7 @@ class TimedBefore(Record):
 
 
 class Attempts(Record):
-    """Earlier timings of a run's units. ci: the number of the run's attempt in its CI job, from 1."""
+    """Earlier timings of a run's units. ci: which attempt of its CI job made the run, counted from 1."""
 
     timings: list[TimedBefore] = Field(default_factory=list)
     ci: Annotated[int, Field(ge=1)] | None = None  # number of the attempt in CI; None: unknown
@@ -57,7 +57,8 @@ class Attempts(Record):
 
 
 class Narrowed(Record):
-    """The selection on the command line. Empty means everything. tags: the tags by which `claims` were selected."""
+    """The selection on the command line. Empty lists mean everything. tags: the tags by which `claims` were
+    selected."""
 
     claims: list[str] = Field(default_factory=list)
     workloads: list[str] = Field(default_factory=list)
@@ -96,9 +97,9 @@ class WaiverRecord(Record):
 
 
 class Resumption(Record):
-    """The resumption of an interrupted run: its time, its command, and the runs that were executed from then on.
+    """One resumption of an interrupted run: its time, its command, and the runs that it executed.
 
-    cut_off: the executed runs that had started before the interruption. Their earlier evidence was removed.
+    cut_off: those of these runs that had already started before the interruption. Their earlier evidence was removed.
     """
 
     at: str  # time in ISO 8601, in UTC
@@ -134,7 +135,7 @@ class Header(Versioned):
 
     @property
     def before_manifests(self) -> bool:
-        """Return True if the directory is from before manifests existed, so that a missing manifest is no error."""
+        """Return True if the directory was made before manifests existed. Then a missing manifest is not an error."""
         return self.format_version < 3
 
     @model_validator(mode="after")
@@ -163,8 +164,8 @@ class Header(Versioned):
 
 @dataclass(frozen=True)
 class Bundle:
-    """A run that was read. seal: shows if the run is complete and unchanged. Unpacked files are removed with this
-    object."""
+    """A run directory that was read. seal: shows if the directory is complete and unchanged. If it was unpacked from an
+    archive, the unpacked files are removed together with this object."""
 
     place: Place
     header: Header
@@ -203,20 +204,22 @@ class Bundle:
         return self.root / layout.CONTRACTS / layout.SHARED_FILES / f"{digest}.yaml"
 
     def evidence(self, run_id: str) -> RunEvidence:
-        """Return one run's evidence. Missing evidence gives a death `incomplete`, damaged evidence a death `garbage`.
+        """Return one run's evidence. Missing evidence has a death record `incomplete`, damaged evidence one with
+        `garbage`.
 
-        Raises EvidenceError for an id that leads out of the directory.
+        Raises EvidenceError for a run id that leads out of the directory.
         """
         if run_id not in self._read:
             self._read[run_id] = self._evidence(run_id)
         return self._read[run_id]
 
     def so_far(self) -> Bundle:
-        """Return a bundle of a directory that is being written. A run under way has only its completed executions."""
+        """Return a bundle of a directory that is still being written. Of a run under way, it has only completed
+        executions."""
         return replace(self, under_way=True, _read={}, _made={})
 
     def made(self, run_id: str) -> Run | None:
-        """Return the executed Run, as its evidence records it; None if the record cannot be read."""
+        """Return the Run that was executed, as the evidence records it; None if the record cannot be read."""
         self.evidence(run_id)
         return self._made.get(run_id)
 
@@ -285,7 +288,7 @@ def altered(bundle: Bundle) -> list[str]:
 
 
 def _evidence_changes(bundle: Bundle) -> Iterator[tuple[str, str]]:
-    """Yield changes of evidence files, if the header has their digests, as headers had before manifests existed."""
+    """Yield changes of evidence files since the header recorded their digests (before manifests existed)."""
     recorded = bundle.header.digests.evidence
     if not recorded and (bundle.seal.missing == UNFINISHED or not bundle.header.before_manifests):
         return

@@ -104,7 +104,7 @@ _ARM = re.compile(r"(?P<arm>[^:.]+)(\.\d+)?: (?P<what>.*)", re.DOTALL)
 
 
 def kind_of(phase: str, controls: Collection[str] = ()) -> Kind:
-    """Return the kind of cost of a worker's phase. controls: the arms that are used only as untrained controls."""
+    """Return the kind of cost of a worker's phase. controls: arms that serve only as untrained controls."""
     found = _ARM.fullmatch(phase)
     if found is None:
         return _look_up(_OF_THE_WORKER, phase)
@@ -166,7 +166,7 @@ def spans(worker: WorkerTimes, controls: Collection[str] = ()) -> list[Span]:
 
 
 def on_gpu(worker: WorkerTimes, spent: Iterable[Span]) -> list[Span]:
-    """Return the spans in which the worker held a GPU and could use it. Return none if its process was not recorded."""
+    """Return the spans in which the worker held a GPU and did not wait. Return none if its process was not recorded."""
     process = worker.process
     if process is None or process.gpu is None:
         return []
@@ -208,7 +208,7 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 class PhaseSeconds(Record):
-    """The total time that a run spent in all phases with the same name."""
+    """The seconds that a run spent in all phases with the same name together."""
 
     phase: str
     kind: Kind
@@ -218,8 +218,9 @@ class PhaseSeconds(Record):
 class Costs(Record):
     """The seconds of all runs. Runs can overlap: `by_kind` and `by_run` count the seconds of each run in full.
 
-    clocked: True if times were recorded, so that `wall_seconds` is from the start of the first process to the end of
-    the last. If False (older evidence), each run lasts from its first to its last record, and runs do not overlap.
+    clocked: True if start and end of processes were recorded. Then `wall_seconds` is the time from the start of the
+    first process to the end of the last. If False (older evidence), each run lasts from its first to its last record,
+    and runs do not overlap.
     """
 
     clocked: bool = True
@@ -382,7 +383,8 @@ class Busy(NamedTuple):
 
 
 def busy_times(wanted: Collection[Name], folders: Sequence[Path]) -> dict[Name, Sequence[Busy]]:
-    """Return the busy times of the runs of each wanted unit. A unit without any record has no entry.
+    """Return the times in which workers were busy with the runs of each wanted unit. A unit without any record has no
+    entry.
 
     Run directories and published archives are searched folder by folder, the newest name first, until every unit is
     found. An archive is unpacked only if it has a verdict of a unit that is still missing.

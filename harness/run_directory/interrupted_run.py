@@ -46,10 +46,12 @@ if TYPE_CHECKING:
 
 
 class JournalFile(Record):
-    """The journal's content without its checksum. Values are SHA-256 digests, so that the file has no folder names.
+    """The journal's content without its checksum. All values are SHA-256 digests, so that the file contains no folder
+    names.
 
-    headers: of `run.json` before and after its last change, which a kill may have prevented; options: of the command
-    line, by name; plan: of each run that is executed; ended: of the evidence of each run that has ended.
+    headers: digests of `run.json` before and after its last change, because a kill may have prevented this change.
+    options: of the command line, by name. plan: for each run to execute. ended: of the evidence of each run that has
+    ended.
     """
 
     format_version: Literal[1] = 1
@@ -110,7 +112,7 @@ class Journal:
 
 
 def changed_since(directory: Path, journal: JournalFile) -> list[str]:
-    """Return the ended runs whose evidence has changed since the journal recorded its digest."""
+    """Return the ids of ended runs whose evidence has changed since the journal recorded its digest."""
     evidence = directory / layout.EVIDENCE
     return [run for run, digest in sorted(journal.ended.items()) if evidence_digest(evidence, run) != digest]
 
@@ -162,17 +164,17 @@ _MACHINE = ("gpu", "cpu", "host_memory_gib", "platform", "variables", "redacted"
 
 
 def another_header(begun: Header, now: Header) -> str | None:
-    """Return the first difference between the interrupted run and the one requested now; None if there is none."""
+    """Return the first difference between the headers of interrupted and requested run; None if they agree."""
     return next(_differences(begun, now), None)
 
 
 def another_machine(begun: Environment, now: Environment) -> str | None:
-    """Return the first difference of machine, packages or commit since a run was started; None if there is none."""
+    """Return the first difference of machine, packages or commit since the run was started; None if they agree."""
     return next(_environment(begun, now), None)
 
 
 def another_plan(begun: JournalFile, now: JournalFile) -> str | None:
-    """Return the first difference in planned runs, or in options that are not in the header; None if there is none."""
+    """Return the first difference in the planned runs, or in options that are not in the header; None if they agree."""
     for name, digest in now.options.items():
         if begun.options.get(name) != digest:
             return f"another {name}, or changed files in it"
@@ -257,8 +259,9 @@ ANEW = "start a new run, without --resume"
 
 @dataclass(frozen=True)
 class Described:
-    """What identifies a directory. work: by the id of each run to execute, that run and the runs that share its
-    evidence; options: options of the command line, by name, that are neither in the header nor in contracts."""
+    """All that must be equal when a directory is resumed. work: by run id, a run to execute, followed by the runs that
+    share its evidence. options: those options of the command line, by name, that are neither in the header nor in
+    contracts."""
 
     header: Header
     contracts: Sequence[LoadedContract]
@@ -275,8 +278,8 @@ class Described:
 def made_directory(
     described: Described, final: Path, *, named: bool, resume: Path | None
 ) -> AbstractContextManager[tuple[BundleWriter, Journal]]:
-    """Return a context with a new run directory, locked by this process, whose last name is `final` (see
-    `BundleWriter`), or with the directory `resume`. named: True if the user chose the name.
+    """Return a context manager for a locked directory and its journal: a new directory that will be renamed to `final`,
+    or the interrupted directory `resume`. named: True if the user chose the name.
 
     Raises UsageError or EvidenceError if the directory cannot be resumed.
     """
@@ -302,9 +305,10 @@ def _new(described: Described, final: Path, *, named: bool) -> Iterator[tuple[Bu
 
 
 def _refuse_one_under_way(writer: BundleWriter) -> None:
-    """Raise UsageError if another process is making a directory for the same final name.
+    """Raise UsageError if another process is making a directory that will get the same final name.
 
-    Call this after this directory was created. Then at least one of two simultaneous processes finds the other.
+    Call this only after this process created its own directory. Of two processes that do so simultaneously, at least
+    one then finds the other's directory.
     """
     for other in sorted(_unfinished_of(writer.final)):
         if other != writer.path and not is_free(other / layout.LOCK):
@@ -377,7 +381,7 @@ def left_unfinished(final: Path) -> Path | None:
 
 
 def is_made_elsewhere(directory: Path) -> bool:
-    """Return True if the interrupted directory was started on another machine."""
+    """Return True if the interrupted directory was started on another machine, or with other packages or commits."""
     begun = _unfinished(directory).header.environment
     now = environment.collect()
     if begun.redacted is not None:

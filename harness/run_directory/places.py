@@ -55,7 +55,7 @@ def _is_file(path: Path) -> bool:
 
 
 def way(folder: Path, page: Path) -> str:
-    """Return the relative link from a page in `folder` to another page, computed from the real paths of both."""
+    """Return the relative link from a page in `folder` to the page `page`, after resolving symbolic links in both."""
     return quote(Path(os.path.relpath(page.resolve(), folder.resolve())).as_posix())
 
 
@@ -70,12 +70,12 @@ def made_folder(folder: Path) -> Path:
 
 
 def temporary_folder(final: Path, behind: str = "") -> Path:
-    """Make a folder that only this user can access, next to `final`. It is later renamed to `final`.
+    """Make a folder that only this user can access, next to `final`. The caller later renames it to `final`.
 
-    The parent of `final` is also made. The name starts with the name of `final` and `behind`, if given, and ends at
-    random. The path starts with `final.parent` exactly as it is written, so that it equals a path from a glob in
-    `final.parent`. Since Python 3.12, `mkdtemp` returns an absolute path without `..`, which can be another folder if
-    `..` follows a link.
+    Also make the parent of `final`. The folder's name begins with the name of `final` and `behind` (if given) and ends
+    at random. The returned path begins with `final.parent` exactly as written, so that it equals a path from a glob in
+    `final.parent`. `mkdtemp` alone returns an absolute path without `..` since Python 3.12. This path can be another
+    folder if `..` follows a link.
 
     Raises UsageError if the folder cannot be made there, if it would be inside a run, or if the umask would not let
     this user read the files.
@@ -187,7 +187,8 @@ _RULE = "evidence can be read only from a run directory or an archive of one"
 
 @dataclass(frozen=True)
 class Place:
-    """The folders with the parts of a run. temporary: a folder to remove when nothing reads it any more."""
+    """The folders with the parts of a run. temporary: unpacked files, to be removed when nothing reads them any
+    more."""
 
     named: Path  # the path that the caller gave; messages and pages show it
     root: Path  # contains `run.json`, `contracts/`, `waivers/` and `evidence/`
@@ -200,7 +201,7 @@ class Place:
         return self.derived == self.named and self.temporary is not None
 
     def shown(self, text: str) -> str:
-        """Return the text with the temporary folder replaced by the path that the caller named."""
+        """Return a text for the user, with the folder of unpacked files replaced by the path that the caller named."""
         return text.replace(str(self.root), str(self.named))
 
     def writable(self) -> Path:

@@ -111,7 +111,7 @@ def listed_file(root: Path, name: str) -> ListedFile:
 
 
 def is_seen(name: str) -> bool:
-    """Return True for a path of what a run recorded: everything that existed before anything was judged."""
+    """Return True if the path is in the recorded part of a run, which existed before anything was judged."""
     return name.partition("/")[0] in layout.SEEN
 
 
@@ -130,8 +130,8 @@ _LONGEST, _DEEPEST = LIMITS.name - len(TOP) - 1, LIMITS.depth - 1
 
 @dataclass
 class Listing:
-    """The content of a folder, by paths relative to it. files: plain files, with their size in bytes; unfit: what a run
-    directory must not contain, and why (links, devices, names that not every system can write)."""
+    """The content of a folder, by relative paths. files: plain files, with their size in bytes. unfit: what a run
+    directory must not contain, with the reason (links, devices, names that not every system can write)."""
 
     files: dict[str, int] = field(default_factory=dict)
     folders: set[str] = field(default_factory=set)
@@ -201,8 +201,9 @@ UNSEALED = (
 class Seal:
     """The result of comparing a directory with its manifest.
 
-    manifest, digest: None if there is no valid manifest; within: the manifest that lists header and evidence, which is
-    in the archive of a published run; missing: why there is no manifest; differences: pairs of name and difference.
+    manifest, digest: None if there is no valid manifest. within: the manifest that lists header and evidence; for a
+    published run, it is in the archive. missing: why there is no manifest. differences: pairs of a file's name and its
+    difference.
     """
 
     manifest: Manifest | None = None

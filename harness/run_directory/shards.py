@@ -1,12 +1,13 @@
 """Judge one run directory, or join the shards of a gate that was run in parts on equally fast machines.
 
-Each unit gets the evidence of its earliest attempt, which a later repeat never replaces. A shard made no attempt if it
-only reported that its machine could not execute a unit. A timing that is repeated until it passes proves less than its
-error rates state. So every attempt is counted: in the run directories of one folder, in a gate's, and by CI.
+Each unit gets the evidence of its earliest attempt. A later attempt never replaces it. A shard made no attempt if it
+only reported that its machine could not execute a unit. If a timing could be repeated until it passes, its error rates
+would be higher than stated. So every attempt is counted: in the run directories of one folder, in a gate's, and by CI.
 
-Machines of one kind can differ in speed, because of a locked GPU clock or a CPU governor. Workloads influence clocks.
-Therefore the highest clock that each machine reached during a claim's timing is compared, with the spread that the
-claim allows within a process. For processors, the smallest pace of a fixed piece of work is compared.
+Machines of one kind can differ in speed, because of a locked GPU clock or a CPU governor. The clock also depends on the
+workload. Therefore machines are compared by the highest clock that each reached during timings of the same claim. They
+may differ by the spread that the claim allows within a process. Processors are compared by the shortest time that a
+fixed piece of work took (the pace).
 """
 
 from __future__ import annotations
@@ -42,18 +43,20 @@ CI_ATTEMPTS = {
 
 
 def attempts_before(header: Header, reports: Path, environment: Mapping[str, str]) -> Attempts:
-    """Return the attempts before the run of this header. The folder `reports` does not contain this run yet.
+    """Return the attempts before this header's run. The folder `reports` does not contain the run itself yet.
 
-    A run in the folder counts, with any verdict, if it planned to time the unit with equal sources, an equal contract
-    and an equal baseline commit, and was not a drill. A directory is ignored if its `run.json` cannot be read.
+    A run in the folder counts, whatever its verdict is, if it planned to time the same unit with equal sources, an
+    equal contract and an equal baseline commit. Drills do not count. A directory whose `run.json` cannot be read is
+    ignored.
     """
     return Attempts(timings=_together(timings(header), _same_sources(header, reports)), ci=_of_ci(environment))
 
 
 def joined_attempts(headers: Mapping[str, Header]) -> Attempts:
-    """Return all attempts at each unit: in the directories judged together, and in the runs before these directories.
+    """Return all attempts at each unit, from the directories that are judged together and from runs that preceded them.
 
-    headers: the header of each directory, by its name. A unit is judged by its earliest attempt, which is not listed.
+    headers: the header of each directory, by its name. The earliest attempt at a unit, which decides the unit, is not
+    listed.
     """
     by_start = sorted(headers, key=lambda name: (headers[name].started_at, name))
     timed = {name: timings(headers[name]) for name in by_start}
@@ -117,7 +120,7 @@ NOT_IN_THIS_RUN = Obstacle(reason="not_planned", message="the contract has this 
 
 @dataclass(frozen=True)
 class Attempt:
-    """A unit with the evidence that decides it, in the order of its runs. bundle: None if no directory planned it."""
+    """A unit with the evidence that decides it, in the order of its runs. bundle: None if no directory has the unit."""
 
     unit: Unit
     evidence: list[RunEvidence]
@@ -154,7 +157,8 @@ def attempts(bundles: Sequence[Bundle], contracts: Sequence[Contract]) -> list[A
 def _made(
     units: Sequence[Unit], by_start: Sequence[Bundle], missing: Obstacle, contracts: Sequence[Contract]
 ) -> list[Attempt]:
-    """Return one attempt for each unit, in the order in which the units first occur."""
+    """Return one attempt for each unit, in the order in which the units first occur.
+    missing: the obstacle of a unit that no directory planned."""
     arms = {
         (contract.id, claim.id): {arm for part in parts_of(claim) for arm in part.arms().values()}
         for contract in contracts
@@ -187,7 +191,8 @@ def _attempt(bundle: Bundle, unit: Unit) -> Attempt:
 
 
 def _was_made(attempt: Attempt, arms: Collection[str]) -> bool:
-    """Return True unless the plan, a run or one of the claim's `arms` reported that the machine cannot execute it."""
+    """Return True unless the plan, a run or one of the claim's `arms` reported that the machine cannot execute the
+    unit."""
     of_arms = [failure.obstacle for run in attempt.evidence for arm, failure in run.failed.items() if arm in arms]
     obstacles = [attempt.unit.obstacle, *(run.obstacle for run in attempt.evidence), *of_arms]
     return all(obstacle is None for obstacle in obstacles)
@@ -308,7 +313,7 @@ def _differing_sources(first: Header, other: Header) -> tuple[str, str, str] | N
 
 
 def _timed_apart(bundles: Sequence[Bundle]) -> Iterator[EvidenceError]:
-    """Yield an error for each timed unit whose kind of machine differs from that of the claim's first timed unit."""
+    """Yield an error for each timed unit that ran on another kind of machine than its claim's first timed unit."""
     first: dict[tuple[str, str], Bundle] = {}
     for (contract, claim, _), bundle in timed_by(bundles).items():
         other = first.setdefault((contract, claim), bundle)
@@ -348,7 +353,8 @@ RULE = "a claim must be timed on machines of one speed"
 
 @dataclass(frozen=True)
 class Speed:
-    """Speed of a machine while it timed a unit: highest SM clock in MHz, smallest pace in processor s, or None."""
+    """The speed of a machine while it timed a unit; None for what is unknown. clock: the highest SM clock in MHz. pace:
+    the smallest number of processor seconds for a fixed piece of work."""
 
     clock: float | None
     pace: float | None
@@ -362,7 +368,7 @@ class Speed:
         return cls(max(filter(math.isfinite, clocks), default=None), min(filter(math.isfinite, paces), default=None))
 
     def apart(self, other: Speed, spread: float) -> str:
-        """Return the difference between two machines in words if it is larger than allowed; otherwise ""."""
+        """Return in words how two machines differ in speed, if they differ by more than is allowed; otherwise ""."""
         if self.clock and other.clock:
             low, high = sorted((self.clock, other.clock))
             if high - low > spread * high:

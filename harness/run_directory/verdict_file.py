@@ -2,11 +2,11 @@
 
 Equal facts give equal bytes of `verdicts.json`, because it contains no sentences, paths or times. Sentences are
 computed from the evidence when they are shown, so their wording can change without changing a published run.
-`drill.json` is published and versioned. A contract's last drill is found among the published records.
+`drill.json` is published and has a version. A contract's last drill is found among the published records.
 
-Each old format has one reader, which converts a version's values to the next version. Evidence has no version. If older
-evidence lacks a value, the record has None. No reader fills in the value, and judges decide what that means
-(`end_state_unrecorded`).
+Each old format has one reader, which converts its values to the next version. Evidence has no version. If older
+evidence lacks a value, the record has None. No reader fills in such a value. The judges decide what a missing value
+means (for example `end_state_unrecorded`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ Values = dict[str, Any]
 
 
 class Versioned(Record):
-    """A file with a `format_version`. older: readers of the versions before those that the field allows, by version."""
+    """A file with a `format_version`. older: by old version, a function that converts its values to the next
+    version."""
 
     older: ClassVar[dict[int, Callable[[Values], Values]]] = {}
 
@@ -120,9 +121,9 @@ def read_verdicts(directory: Path) -> VerdictFile:
 
 
 def other_than(recorded: bytes | None, verdicts: Sequence[UnitFacts]) -> str | None:
-    """Return how a recorded file differs from a new file of these verdicts; None if it has the same bytes.
+    """Return how a recorded file differs from a new file with these verdicts; None if both have the same bytes.
 
-    recorded: None if the file cannot be read. A file of version 1 is compared without its sentences.
+    recorded: the file's content; None if it cannot be read. The sentences of a file of version 1 are not compared.
     """
     if recorded is None:
         return "the file cannot be read"
@@ -150,7 +151,7 @@ Scalar = bool | int | Real | str
 
 
 class Triple(Record):
-    """An expected or actual verdict: status, generic reason code, and the figures that are checked."""
+    """A verdict, expected or actual: status, generic reason code, and those figures that the drill checks."""
 
     status: str
     reason: str
@@ -158,7 +159,8 @@ class Triple(Record):
 
 
 class Row(Record):
-    """One fault in one unit. runs: the runs with the fault, in the order in which the judge read them."""
+    """One fault in one unit, with its result. runs: ids of the runs with the fault, in the order in which they were
+    judged."""
 
     contract: str
     claim: str
@@ -194,7 +196,8 @@ class NotDrilled(Record):
 
 
 class Source(Record):
-    """The origin of a faulted run's evidence. donor: the run that provided the arms that were not executed again."""
+    """The origin of a faulted run's evidence. donor: the run from which arms were taken that were not executed
+    again."""
 
     probe: str
     executed_arms: list[str]
@@ -214,9 +217,9 @@ INTERRUPTED = "interrupted"  # the reason for a fault that was not planted becau
 
 
 class DrillRecord(Versioned):
-    """The content of `drill.json`. contracts: SHA-256 digests, by id, of the contracts for which the record is valid.
+    """The content of `drill.json`. contracts: by contract id, the SHA-256 digest for which the record is valid.
 
-    planned: number of pairs of a claim and a fault in the drill. Each pair is in `rows` or in `not_run`.
+    planned: the number of pairs of a claim and a fault in the drill. Each pair is in `rows` or in `not_run`.
     """
 
     older: ClassVar = {1: drill_record_1}
@@ -265,10 +268,11 @@ def read_record(path: Path, shown: Path | None = None) -> DrillRecord:
 
 
 def record_of(path: Path, contracts: Sequence[LoadedContract], known: dict[str, str] | None = None) -> DrillRecord:
-    """Return a drill record. If a drilled contract differs from a given one only in texts that neither a judge nor a
-    runner reads, replace its digest by the given contract's, so that it stays valid. Raises as `read_record` does.
+    """Return a drill record, with digests that are valid for `contracts`. Raises as `read_record` does.
 
-    known: demands of drilled contracts by digest, shared by the drills of one command. Newly read demands are added.
+    If a contract has changed since the drill, but only in texts that neither a judge nor a runner reads, the record
+    gets its new digest. known: digests of demands by the digest of a drilled contract. It is shared by all drills of
+    one command, and new entries are added.
     """
     record = read_record(path)
     changed = [one for one in contracts if record.contracts.get(one.contract.id, one.digest) != one.digest]
@@ -286,7 +290,7 @@ def record_of(path: Path, contracts: Sequence[LoadedContract], known: dict[str, 
 
 
 def _copies(drill: Path, scratch: Path) -> Path:
-    """Return the folder with the copies of the drilled contracts. For a published drill, unpack the archive's start."""
+    """Return the folder with the copies of the drilled contracts. Of an archive, unpack only this folder."""
     archive = drill / layout.ARCHIVE
     if not archive.is_file():
         return drill / layout.CONTRACTS
@@ -296,7 +300,7 @@ def _copies(drill: Path, scratch: Path) -> Path:
 
 
 def _demands(copies: Path, contract: str, record: DrillRecord) -> str:
-    """Return the digest of the drilled contract's demands; "" if no copy has the recorded digest or can be read."""
+    """Return the digest of the drilled contract's demands; "" if no readable copy has the recorded digest."""
     try:
         path = copies / f"{contract}.yaml"
         text = read_bytes(path)
@@ -313,8 +317,8 @@ def _demands(copies: Path, contract: str, record: DrillRecord) -> str:
 
 
 def records_below(folder: Path, contracts: Sequence[LoadedContract]) -> list[DrillRecord]:
-    """Return every drill record below a folder, oldest first. `record_of` reads each with these contracts. Ignore files
-    that cannot be read."""
+    """Return every drill record below a folder, oldest first, as `record_of` returns it for these contracts. Ignore
+    files that cannot be read."""
     records, known = [], dict[str, str]()
     for path in sorted(folder.rglob(FILE)):
         try:
@@ -325,7 +329,8 @@ def records_below(folder: Path, contracts: Sequence[LoadedContract]) -> list[Dri
 
 
 class ClaimDrilled(Record):
-    """The outcome of a claim's faults in the last drill that planted any of them, for a contract with equal demands."""
+    """The outcome of a claim's faults in the last drill that planted any, of all drills with equal demands of the
+    contract."""
 
     contract: str
     claim: str

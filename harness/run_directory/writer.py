@@ -93,9 +93,9 @@ class BundleWriter:
             raise
 
     def put_back(self, each: AbstractContextManager[None] = ALL_OR_NONE) -> None:
-        """Write everything except evidence. Call this again if a system may have removed or replaced files.
+        """Write everything except evidence. Call this again if a trainer's code may have removed or replaced files.
 
-        each: a function that returns a context for each file or folder to write, such as one that suppresses errors.
+        each: a context manager that is entered for each file or folder, such as one that suppresses errors.
         """
         above = {folder.as_posix() for name in self._copies for folder in PurePosixPath(name).parents}
         for folder in (".", *sorted({layout.CONTRACTS, layout.EVIDENCE, *above})):
@@ -115,16 +115,16 @@ class BundleWriter:
         return self.path / layout.EVIDENCE / run_id
 
     def bundle(self) -> Bundle:
-        """Return the current content for the judges, with the header parsed from its text, as readers parse it."""
+        """Return the current content for the judges. The header is parsed from its text, as readers will parse it."""
         header = parse(header_text(self._header).encode("utf-8"), Header, layout.HEADER)
         return Bundle(Place(self.path, self.path, self.path), header, BEING_WRITTEN)
 
     def settle(self, changed: Iterable[str] = ()) -> None:
         """Remove what a run directory must not contain (links, devices, large files). Call this when no worker runs.
 
-        A run that left such a file gets a death record; other runs keep their verdicts. Anything else with the name of
-        one of the directory's own files is also removed. changed: runs whose evidence was changed after they ended;
-        these runs get a death record as well.
+        A run that left such a file gets a death record. Other runs keep their verdicts. Anything that has the name of
+        one of the directory's own files is also removed. changed: runs whose evidence was changed after they ended.
+        These runs get a death record as well.
         """
         self.put_back()
         self._remove_what_was_made_of_it()
@@ -164,7 +164,7 @@ class BundleWriter:
         return self.path
 
     def seal_again(self) -> None:
-        """Seal the finished directory again with added files. Raises EvidenceError if recorded evidence has changed."""
+        """Seal the finished directory again after files were added. Raises EvidenceError if evidence has changed."""
         sealed, _ = read_manifest(self.path)
         today = manifest_of(self.path, before=sealed)
         listed, added = today.by_path(), f"{layout.WHERE}/"
@@ -195,7 +195,8 @@ class BundleWriter:
         return self.path
 
     def _remove_what_was_made_of_it(self, each: AbstractContextManager[None] = ALL_OR_NONE) -> None:
-        """Remove manifest, verdicts and pages, and the partial files of killed processes."""
+        """Remove everything computed from the evidence (manifest, verdicts, pages), and partial files of killed
+        processes."""
         of_verdicts = (layout.MANIFEST, layout.VERDICTS, layout.DRILL, layout.PROBLEMS, layout.WHERE, *PAGES)
         made = [self.path / name for name in of_verdicts]
         begun = [path for name in OWN_FILES for path in half_written(self.path, name)]
