@@ -302,8 +302,7 @@ class ReportView:
         ]
 
     def excused_sentence(self) -> str:
-        """Return a sentence on how many excuses for unequal end states the contracts have; how many units needed
-        one."""
+        """Return a sentence on the number of excuses for unequal end states, and of units that needed an excuse."""
         excuses = sum(len(claim.may_end_apart) for contract in self.contracts for claim in contract.claims)
         if not excuses:
             return ""
