@@ -359,7 +359,7 @@ def _require_clipped_tensors(needed: int, captures: list[list[GraphNodes]], shee
 
 
 def judge_fallback(part: CaptureFallback, context: Context, sheet: Sheet) -> Judgement:
-    """Judge in this order: steps, the capture record, attempted captures, equality of the training in bits."""
+    """Check in this order: enough steps, the capture record, attempted captures, equality of the training in bits."""
     run = context.only_run("paired")
     candidate, baseline = executed(run, part.candidate), executed(run, part.baseline)
     require_steps(len(candidate.series.loss), part.steps, sheet)

@@ -199,9 +199,9 @@ class LongReplay(Judged):
     distinct_batches: Annotated[Count | None, Demand("vacuous_batches_repeat"), Nothing(1), CountsSteps()] = None
     """Fewest different batches, by digest, over the whole run."""
     memory_growth_at_most_mib: Annotated[NonNegative | None, Demand("memory_grows")] = None
-    """Largest growth of allocated or reserved memory in MiB: of any later block over the end of the warm-up, and of the
-    second half of the later blocks over the median peak of `after` blocks in the first half. Without it, memory is not
-    judged."""
+    """Largest growth of allocated or reserved memory in MiB. It holds for any later block minus the end of the warm-up,
+    and for the peak in the second half of the later blocks minus a typical peak in the first half (the median over
+    groups of `after` blocks). Without it, memory is not judged."""
     slowdown_at_most: Annotated[Positive | None, Demand("slows_down")] = None
     """Largest share by which a step of the old run may take longer than a step of a fresh run. The two runs take turns
     at the end. In older evidence, the last quarter of the blocks is compared with the first. Without it, time

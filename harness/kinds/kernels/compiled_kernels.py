@@ -214,7 +214,7 @@ def _require_filled_memory(ledger: PrewarmEvidence, sheet: Sheet) -> None:
 
 
 def judge_ptx_target(part: PtxTarget, context: Context, sheet: Sheet) -> Judgement:
-    """Judge in this order: a readable device, existing kernels, a target of each, fitting targets, fitting versions."""
+    """Check in this order: a readable device, at least one kernel, PTX targets, fitting targets, fitting versions."""
     run = run_with_inventory(context, part, ("kernels", "prewarm"))
     inventory = run.kernels[part.candidate]
     wanted = required_target(part, inventory)

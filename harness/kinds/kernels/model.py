@@ -47,7 +47,7 @@ class Prewarm(Judged):
     handles: Annotated[list[Name], Demand("handle_late")] = []
     """Library handles that must exist before the upload."""
     memory_filled: Annotated[bool, Demand("step_failed_when_full")] = False
-    """Fill the device's memory after the upload."""
+    """If true, fill the device's memory after the weights were uploaded. Steps must then still succeed."""
 
     def asks_the_device(self) -> bool:
         return "device" in (self.scope, self.target)

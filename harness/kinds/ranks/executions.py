@@ -147,7 +147,7 @@ def require_whole_shares(steps: Mapping[int, RankSteps], batch_size: int, sheet:
 
 def _require_counts(steps: Mapping[int, RankSteps], batch_size: int, sheet: Sheet) -> None:
     """Raise FAIL if a rank read too few or too many rows. All ranks together may have smaller or larger batches than
-    the workload. If most are smaller, leave the claim undecided: rows packed into one look like missing rows."""
+    the workload. If most are smaller, leave the claim undecided, because rows packed into one row look missing."""
     fewest, most = batch_size // len(steps), -(-batch_size // len(steps))
     whole, made = 0, 0
     for step, rows in enumerate(zip(*(noted.rows for noted in steps.values()), strict=True)):
