@@ -13,12 +13,12 @@ from harness.judging.verdict import Figure
 
 
 def clean(value: object, limit: int = 2000) -> str:
-    """Return escaped text (line breaks and tabs too), cut to `limit` characters, with how many were cut out."""
+    """Return escaped text (line breaks and tabs too), cut to `limit` characters, with a note on how many were cut."""
     return _lines(value, limit, escaped)
 
 
 def listing(value: object, limit: int = 6000) -> str:
-    """Return text as `clean` does, but keep the start of lines (a stack's carets need it). Only for pages."""
+    """Return text as `clean` does, but keep indentation, so that a traceback's carets stay aligned. Only for pages."""
     return _lines(value, limit, printable)
 
 
