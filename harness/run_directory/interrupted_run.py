@@ -80,7 +80,7 @@ def read_journal(directory: Path) -> JournalFile:
 
 
 def evidence_digest(evidence: Path, run: str) -> str:
-    """Return the SHA-256 of all files below `evidence/RUN` and their names. A run without a folder has one, too."""
+    """Return the SHA-256 of all files below `evidence/RUN` and of their names. A missing folder also has a digest."""
     folder = evidence / run
     found = listing(folder)
     files = [listed_file(folder, name) for name in sorted(found.files)]
