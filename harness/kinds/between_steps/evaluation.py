@@ -127,8 +127,7 @@ def _shown(evaluation: Evaluated, name: str) -> str:
 
 
 def _apart(name: str, ours: Sequence[Evaluated], theirs: Sequence[Evaluated]) -> Iterator[float]:
-    """Yield each evaluation's relative difference in `name` from the plain arm's; infinity if only one arm returned
-    `name`."""
+    """Yield each evaluation's relative difference in `name` from the plain arm; infinity if only one arm has `name`."""
     for one, other in zip(ours, theirs, strict=True):
         mine, plain = one.values.get(name), other.values.get(name)
         if mine is None or plain is None:

@@ -232,8 +232,8 @@ def _growth(sizes: list[int], after: int) -> int:
     """Return the growth of memory after the warm-up in bytes: the larger one of two measures.
 
     1. The peak minus the size of the last warm-up block, which may itself be a peak.
-    2. The peak of the second half minus a typical peak of the first half. The typical peak is the median of the peaks
-    of groups of `after` blocks, because a schedule of batch shapes may repeat after `after` blocks.
+    2. The peak of the second half minus a typical peak of the first half, which is the median over the peaks of groups
+    of `after` blocks. Within such a group, a schedule of batch shapes may have gone through all its shapes.
     """
     later = sizes[after:]
     growth = max(later) - sizes[after - 1]

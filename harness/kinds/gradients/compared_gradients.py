@@ -23,7 +23,7 @@ class Compared:
 
     absolute: the largest absolute difference of any element.
     size: the largest absolute value in the baseline's gradient.
-    made: True if the gradient was read before the clip. Then both numbers are scaled like the baseline's clip.
+    made: True if the gradient was read before the clip. Then `absolute` and `size` are scaled like the baseline's clip.
     rounded: True if rounding alone can explain the difference.
     room: the difference that rounding may cause, measured with a control.
     """

@@ -47,8 +47,7 @@ class _Draws:
     apart: Mapping[int, int]
 
     def describe(self) -> str:
-        """Return `separate` or `shared`, as in the contract. If ranks drew equal numbers in only some steps, return in
-        how many."""
+        """Return `separate` or `shared`, as in the contract, or in how many steps ranks drew equal numbers."""
         if not self.alike:
             return "separate"
         return "shared" if not self.apart else f"shared in {len(self.alike)} of {self.steps} steps"
@@ -311,7 +310,7 @@ def _require_collectives(
 
 
 def _in_graphs(capture: CaptureEvidence) -> int:
-    """Return the smallest number of NCCL kernels in any capture, summed over its graphs. A step replays one capture."""
+    """Return the number of NCCL kernels in all graphs of the capture that has the fewest. A step replays one."""
     if capture.captures and len(capture.nodes) % capture.captures:
         settle(
             reasons.EVIDENCE_INCONSISTENT,

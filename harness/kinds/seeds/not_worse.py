@@ -90,8 +90,8 @@ def note_chains(chains: list[Chain], sheet: Sheet) -> None:
 
 
 def excesses(candidate: Array, baseline: Array, margin: Array | float, *, lower_is_better: bool) -> Array:
-    """Return by how much the candidate is worse than the baseline, minus the margin. All values have the shape [...,
-    N], N seeds. A result of at most 0 is within the margin."""
+    """Return by how much the candidate is worse than the baseline, minus the margin, for values of shape [..., N],
+    N seeds. A result of at most 0 is within the margin."""
     worse = candidate - baseline if lower_is_better else baseline - candidate
     return np.asarray(worse - margin)
 
