@@ -1,5 +1,6 @@
 """Read a run directory and its header. The directory's content is not trusted.
 
+A run directory contains (optional parts in parentheses):
 run.json  contracts/  (waivers/)  evidence/<run id>/…  verdicts.json  (and the report's files)  manifest.json
 """
 
@@ -288,7 +289,7 @@ def altered(bundle: Bundle) -> list[str]:
 
 
 def _evidence_changes(bundle: Bundle) -> Iterator[tuple[str, str]]:
-    """Yield changes of evidence files since the header recorded their digests (before manifests existed)."""
+    """Yield the evidence files that differ from the digests in an old header (from before manifests existed)."""
     recorded = bundle.header.digests.evidence
     if not recorded and (bundle.seal.missing == UNFINISHED or not bundle.header.before_manifests):
         return

@@ -208,7 +208,7 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 class PhaseSeconds(Record):
-    """The seconds that a run spent in all phases with the same name together."""
+    """The total seconds that a run spent in all phases with the same name."""
 
     phase: str
     kind: Kind

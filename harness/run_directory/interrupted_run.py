@@ -169,7 +169,7 @@ def another_header(begun: Header, now: Header) -> str | None:
 
 
 def another_machine(begun: Environment, now: Environment) -> str | None:
-    """Return the first difference of machine, packages or commit since the run was started; None if they agree."""
+    """Return the first difference of machine, packages or commit since a run was started; None if there is none."""
     return next(_environment(begun, now), None)
 
 
