@@ -64,10 +64,11 @@ class ArmLife:
     ) -> None:
         """Prepare an execution of `arm`. `__enter__` opens the arm.
 
-        replica: None if the probe executes each arm once; the names of phases then have no number.
+        replica: number of this execution; None if the probe executes each arm once, and names of phases need no number.
         ends: the ends of earlier executions, with which this execution's end is compared. facts: recorded together with
-        the system's facts. digest: computes the digest of the trainable parameters. follows: True to watch which
-        tensors the steps make; False if the roles that another arm recorded for its tensors apply.
+        the system's facts. digest: computes the digest of the trainable parameters. follows: True to find the roles of
+        the tensors that the steps create; False to use the roles that another arm recorded for its tensors; None for
+        neither.
         """
         self.run, self.arm, self.planned, self.recorder = run, arm, run.arms[arm], recorder
         self.replica, self._named = replica or 0, arm if replica is None else f"{arm}.{replica}"
@@ -102,7 +103,7 @@ class ArmLife:
         close(kind, error, trace)
 
     def anew(self, replica: int, facts: Mapping[str, Scalar]) -> ArmLife:
-        """Return an object for another execution of the training run, which is already open."""
+        """Return an object for one more execution of this arm. It uses the training run that is already open."""
         life = ArmLife(self.run, self.arm, self.recorder, replica, facts=facts, digest=self._digest)
         life.training = self.training
         return life
@@ -120,7 +121,10 @@ class ArmLife:
     def train_on(
         self, indices: range, after: Callable[[int], None] = lambda _steps: None, *, watched: bool = True
     ) -> CaptureWatch:
-        """Make the steps of the started arm, end the arm, and take its census. Return the watch of its capture."""
+        """Make the steps of the started arm, end the arm, and record its capture. Return the watch of the steps.
+
+        watched: False to watch no step.
+        """
         with self.watched(indices, asked=watched) as watch:
             self.steps(indices, after)
         self.end()
@@ -129,7 +133,7 @@ class ArmLife:
 
     @contextmanager
     def watched(self, indices: range, *, asked: bool = True) -> Iterator[CaptureWatch]:
-        """Watch the steps `indices` in the block, if the arm requests a capture and its probe watches steps."""
+        """Watch the steps `indices` in the block if the probe watches steps and `asked` is true."""
         of_arm = (self.run, self.planned, self.training, self.recorder, self.parts)
         probe = probe_named(self.run.probe)
         watches = asked and probe.watches_steps
@@ -220,7 +224,7 @@ class ArmLife:
         return loss
 
     def watch_of_draws(self, index: int) -> DrawWatch:
-        """Return a watch of the operators that draw random numbers in a step. `end` records the result."""
+        """Return a watch of the operators that draw random numbers in step `index`. `end` records what it found."""
         self._drawing = DrawWatch(index)
         return self._drawing
 
@@ -270,7 +274,10 @@ class ArmLife:
         )
 
     def _from_other_arms(self) -> tuple[list[EndDifference], list[MovedApart] | None]:
-        """Return how far end state and movement differ from those of earlier executions. Keep both for later arms."""
+        """Return how far this execution's end state and movement (end minus start) differ from those of other arms.
+
+        Keep both, so that later arms can be compared with them.
+        """
         ends, watch = self._ends, self.state
         if ends is None:
             return [], None
@@ -293,9 +300,9 @@ class ArmLife:
         *,
         asked: bool = False,
     ) -> None:
-        """Record the capture, if the arm requests one or `asked` is true. An error fails only the part `capture`.
+        """Record the capture if the arm requests one or `asked` is true. An error fails only the part `capture`.
 
-        record: what the system reported earlier; None to ask the system now.
+        seen: returns what was observed of the steps. record: the system's report; None to request it now.
         """
 
         def recorded() -> None:
@@ -310,7 +317,7 @@ class ArmLife:
             self.parts.ask(recorded, "capture")
 
     def _ghost_replay(self) -> GhostReplay | None:
-        """Return what the replays of the last step compute; None if replays were not watched."""
+        """Test which outputs the replays of the last step compute; return None if replays were not watched."""
         if not self._replays:
             return None
         *earlier, last = self._replays
@@ -363,7 +370,7 @@ class ArmLife:
 
 
 def digests_of(training: TrainingRun, digest: Digest = digest_of_all) -> tuple[str, str]:
-    """Return digests of the current trainable and frozen tensors; empty if the system does not show its tensors."""
+    """Return digests of the trainable and of the frozen tensors, or empty texts if the system shows no tensors."""
     if not isinstance(training, HasParameters):
         return "", ""
     frozen = {plain_name(name): tensor for name, tensor in training.frozen().items()}

@@ -1,4 +1,4 @@
-"""Define the job that a process of a run gets, the process's answer, and its end: exit status and stacks.
+"""Define the messages between a worker and a child process of a run, and how such a process ends and leaves its stacks.
 
 Checkpoints that a run's system saves are in a folder of the run's directory. They are not evidence: the harness does
 not read their content, and removes them when the run ends.
@@ -38,7 +38,7 @@ _STREAMS = ("stdout", "__stdout__", "stderr", "__stderr__")
 
 
 def end_process(status: int) -> NoReturn:
-    """End this process without the interpreter's cleanup: a crash while CUDA shuts down must not void evidence."""
+    """End this process without the interpreter's cleanup: a crash in CUDA's shutdown would void the evidence."""
     for name in _STREAMS:  # Write out buffered output, if the streams still allow it.
         with suppress(BaseException):
             getattr(sys, name).flush()
@@ -46,9 +46,9 @@ def end_process(status: int) -> NoReturn:
 
 
 def end_threads() -> None:
-    """Wait for all threads that are not daemons, and for executors, as the interpreter does before it ends.
+    """Wait for executors and for all threads that are not daemons, as the interpreter does before it ends.
 
-    The function that does this has no public name. `multiprocessing` uses the same function to end its processes.
+    Python has no public function for this. `multiprocessing` calls the same private function.
     """
     _end_threads()
 
@@ -70,7 +70,7 @@ SHOW: int | None = getattr(signal, "SIGRTMAX", 2) - 2 or None
 
 
 def leave_stacks(directory: Path) -> None:
-    """Let this process write its Python stacks into `directory` at a crash, a SIGTERM, or on request."""
+    """Set up this process to write its Python stacks into `directory` at a crash, at SIGTERM, or on request."""
     # open until the process ends: faulthandler writes to them from signal handlers
     stacks = (directory / STACKS).open("a", encoding="utf-8")
     faulthandler.enable(stacks)
@@ -87,7 +87,10 @@ def leave_stacks(directory: Path) -> None:
 
 
 class LeftStacks:
-    """The stacks written by a process that is about to begin. Its file may also contain stacks of earlier processes."""
+    """Reads the stacks that a process writes. Create this object before the process begins.
+
+    The file of stacks may already contain stacks of earlier processes, which `read` skips.
+    """
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / STACKS
@@ -105,7 +108,7 @@ class LeftStacks:
 
 
 class Job(Record):
-    """The job of a process that works in a run's folder.
+    """What a process gets that works in a run's folder.
 
     folder: the bytes of the folder's path in hexadecimal, because JSON cannot hold every path as text.
     """
@@ -142,7 +145,7 @@ class Answer(Record):
 
 
 def leave(line: Line, answer: Answer) -> NoReturn:
-    """Send `answer` as the last message, and end this process at once."""
+    """Send `answer` as this process's last message, then end the process at once."""
     line.send(answer.model_dump_json())
     end_process(0)
 

@@ -55,7 +55,7 @@ MOST_ROUNDS = 2
 
 
 def announced_steps(run: Run) -> int | None:
-    """Return the most steps that the run's probe makes with an opened arm; None if only the time is limited."""
+    """Return the largest number of steps that the run's probe makes with an opened arm; None if only time limits it."""
     steps = probe_named(run.probe).steps
     return None if steps is None else max(resolve_reference(steps)(run), run.workload.steps)
 
@@ -74,9 +74,9 @@ def of_long_replay(run: Run) -> int:
 
 
 def replay_block_steps(run: Run) -> int:
-    """Return the number of steps of one timed block of a long replay: a multiple of the number of shapes.
+    """Return the number of steps of one timed block of a long replay.
 
-    All shapes therefore occur equally often.
+    It is a multiple of the number of input shapes, so that each shape occurs equally often.
     """
     shapes = shapes_of(run)
     return shapes * -(-REPLAY_BLOCK_STEPS // shapes)
@@ -87,23 +87,26 @@ def of_captures(run: Run) -> int:
 
 
 def of_shapes(run: Run) -> int:
-    """Return the number of steps in which every shape runs twice after the warm steps of a captured arm."""
+    """Return the number of warm steps of a captured arm, plus the steps in which every shape runs `ROUNDS` times."""
     return shapes_of(run) * ROUNDS + max(planned.arm.warm_steps for planned in run.arms.values())
 
 
 def shapes_of(run: Run) -> int:
-    """Return the number of steps in which every shape of the workload runs once."""
+    """Return the number of steps in which every input shape of the workload occurs once."""
     return len(run.workload.seq_len) if isinstance(run.workload.seq_len, list) else 1
 
 
 def captures_of(run: Run, shapes: int) -> int:
-    """Return the number of captures to make: a multiple of the number of shapes, and at least four times `after`."""
+    """Return how many captures the recapture probe makes.
+
+    The number is a multiple of the number of shapes. It is at least `ROUNDS_PER_AFTER` times the setting `after`.
+    """
     rounds = max(ROUNDS_PER_AFTER, -(-ROUNDS_PER_AFTER * count_setting(run, "after") // shapes))
     return rounds * shapes
 
 
 def count_setting(run: Run, name: str) -> int:
-    """Return a whole number among the run's settings. Raises TypeError if the setting is anything else."""
+    """Return the run's setting `name`, which must be a whole number. Raises TypeError if it is not."""
     value = run.settings[name]
     if not isinstance(value, int):
         raise TypeError(f"the setting {name!r} of a {run.probe} run must be a number, not {value!r}")
@@ -115,9 +118,10 @@ class UnannouncedStepError(Exception):
 
 
 class AnnouncedSteps(FaultyRun):
-    """A run without a fault that refuses steps beyond the announced number, and notes each step for the ranks' watcher.
+    """A training run without a planted fault that refuses steps beyond the announced number of steps.
 
-    The count starts again at 0 when the run is loaded or restarted, as its trainer's own count does.
+    It also notes each step for the watcher of the ranks. Its count of steps begins again at 0 when the run is loaded or
+    restarted, because a trainer then begins its own count again.
     """
 
     def __init__(self, inner: TrainingRun, announced: int | None) -> None:
@@ -142,7 +146,7 @@ class AnnouncedSteps(FaultyRun):
                 setattr(self, name, self._anew(name))
 
     def once_more(self, index: int) -> Tensor:
-        """Make one unannounced step after the arm has ended. The system may refuse the step."""
+        """Make one more step than announced, after the arm has ended. The system may refuse the step."""
         return self._inner.step(index)
 
     def _anew(self, name: str) -> object:
@@ -170,7 +174,7 @@ OF_COARSE = 16
 
 
 def nudge(training: TrainingRun) -> None:
-    """Change the trainable parameters in place by about a rounding. Integers, 8-bit floats and zeros do not change."""
+    """Change each trainable parameter in place by about one rounding error. Skip integers, 8-bit floats and zeros."""
     parameters = {name: local(tensor) for name, tensor in named_parameters(training).items()}
     state = watched_state(training)
     held = [local(each) for name in (LOOSE, "optimizer") for each in state.get(name, {}).values()]
@@ -189,9 +193,10 @@ def _multiply(name: str, tensors: list[Tensor]) -> None:
 
 
 def _alike(parameters: Mapping[str, Tensor], others: Iterable[Tensor]) -> Iterator[tuple[str, list[Tensor]]]:
-    """Yield each parameter with the tensors that start as its copies, or as part of a flat copy of all parameters.
+    """Yield each parameter's name with a list: the parameter, and the tensors that hold the same start values.
 
-    A constant parameter that has a copy is left out, because every tensor with the same constant looks like a copy.
+    These tensors are copies of the parameter, or its part of a flat copy of all parameters. A constant parameter for
+    which such tensors exist is skipped, because every tensor with the same constant looks like a copy.
     """
     floating = {name: part for name, part in parameters.items() if _epsilon(part.dtype) is not None}
     elements = sum(part.numel() for part in floating.values())
@@ -218,14 +223,17 @@ def _is_copy(tensor: Tensor, of: Tensor) -> bool:
 
 
 def _epsilon(dtype: torch.dtype) -> float | None:
-    """Return the epsilon of a data type; None for a data type whose tensors are not nudged."""
+    """Return the machine epsilon of a data type; None for a type whose tensors `nudge` does not change."""
     if not (dtype.is_floating_point or dtype.is_complex) or dtype.itemsize == 1:
         return None
     return float(torch.finfo(dtype).eps)
 
 
 def _factors(name: str, part: Tensor) -> Tensor:
-    """Return a factor for each element, in a type that can hold it. The parameter's name seeds the random signs."""
+    """Return a factor near 1 for each element, with a random sign of its distance from 1. `name` seeds the signs.
+
+    The factors have a data type that can represent this distance, which may be finer than the type of `part`.
+    """
     generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
     signs = torch.randint(0, 2, part.shape, generator=generator, dtype=torch.int8) * 2 - 1
     epsilon, fine = torch.finfo(part.dtype).eps, torch.finfo(torch.float32).eps
@@ -334,7 +342,7 @@ def _planted_by_harness(system: TrainingSystem, fault: str, name: str) -> bool:
 
 
 def release_memory() -> None:
-    """Return unused memory to the device. Raises torch's error if the device cannot be used any more."""
+    """Return unused memory to the device. Raises torch's error if the device has become unusable."""
     import gc
 
     from harness.devices.device import synchronize

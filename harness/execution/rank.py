@@ -26,7 +26,10 @@ IMPORTED = "imported"
 
 
 class RankJob(Job):
-    """The job of one rank. port: of the store where ranks meet. threads: for torch; None: torch's own number."""
+    """The job of one rank. port: port of the store through which the ranks meet. threads: threads that torch uses.
+
+    If `threads` is None, torch keeps its default number.
+    """
 
     rank: int
     port: int

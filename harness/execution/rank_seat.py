@@ -1,8 +1,8 @@
-"""Let one rank of a run join torch's process group for each arm, and leave the group after the arm.
+"""Let one rank of a run join torch's process group when an arm opens, and leave the group after the arm.
 
-A run of one rank has no seat, and its arms have no process group. The process that started the ranks owns the store
-through which they meet. Ranks get the environment variables of `torchrun`, so that a system's own groups use this
-store.
+A seat is this process's place among the ranks. A run of one rank has no seat, and its arms have no process group. The
+process that started the ranks owns the store through which they meet. Ranks get the environment variables of
+`torchrun`, so that a system's own groups use this store.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Marks:
         _COLLECTIVES.pack_into(self._memory, _WORK.size, number)
 
     def read(self) -> tuple[Position, bool]:
-        """Return the rank's last recorded position, and whether a wait of other ranks counts against this rank."""
+        """Return the rank's last recorded position, and False if other ranks may wait for this rank without limit."""
         joined, phases, steps, accountable = _WORK.unpack_from(self._memory)
         (collectives,) = _COLLECTIVES.unpack_from(self._memory, _WORK.size)
         return Position(joined, phases, steps, collectives), bool(accountable)
@@ -106,7 +106,7 @@ MEETING_S = 0.01
 class Seat:
     """The place of this process among the ranks.
 
-    failed: reports an arm's error, and ends the process, because the other ranks wait for it in collectives.
+    failed: reports an arm's error and ends the process. Otherwise the other ranks would wait for it in a collective.
     """
 
     rank: int
@@ -174,7 +174,7 @@ def together(run: Run, arm: str) -> Iterator[None]:
 
 
 def agreed(found: bool) -> bool:
-    """Return True if `found` is true on any rank, because all ranks must make the same number of steps."""
+    """Return True on every rank if `found` is true on any rank. All ranks therefore make the same number of steps."""
     seat = _seat
     if seat is None or not seat.opened:
         return found
@@ -198,7 +198,7 @@ def note_step() -> None:
 
 
 def collectives_begun() -> int:
-    """Return how many collectives this process has begun, as torch's process groups count them; 0 without a group."""
+    """Return how many collectives this process has begun, as counted by torch's process groups; 0 without a group."""
     import torch.distributed as dist
 
     if not dist.is_initialized():
@@ -224,7 +224,7 @@ def _join(seat: Seat, arm: str, ranks: int, model_parallel: int, *, on_cuda: boo
 
 
 def _environment(seat: Seat, ranks: int) -> dict[str, str]:
-    """Return the environment variables that `torchrun` sets, as far as systems read them."""
+    """Return the variables that `torchrun` sets for a rank, without those that no system reads."""
     number, count = str(seat.rank), str(ranks)
     return {
         "RANK": number,
@@ -275,7 +275,7 @@ def _leave(seat: Seat) -> None:
 
 
 def _meet(seat: Seat, key: str) -> None:
-    """Wait until every rank has reached this place."""
+    """Wait until every rank has called this function with the same `key`."""
     seat.store.add(key, 1)
     while seat.store.add(key, 0) < seat.ranks:
         time.sleep(MEETING_S)

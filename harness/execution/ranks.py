@@ -56,12 +56,12 @@ class RankEnded(Exception):  # noqa: N818 - it describes how a rank ended
         self.cause, self.stack = cause, stack
 
     def record(self) -> Raised:
-        """Return the record of the run's end, as caused by this rank."""
+        """Return the record of an error that ended the run. Its cause and stack are those of this rank."""
         return Raised(error=str(self), stack=self.stack, cause=self.cause)
 
 
 class _Rank:
-    """One rank's process, watched by this process."""
+    """One rank's process, as the parent process observes it."""
 
     def __init__(self, number: int, directory: Path) -> None:
         self.number, self.folder = number, folder_of(directory, number)
@@ -101,7 +101,11 @@ class _Rank:
                 self.child.line.send(GO)
 
     def look(self, seconds: float, farthest: Position, lag: float) -> None:
-        """Update how long the other ranks have waited for this rank, and how long this rank has been stopped."""
+        """Update how long other ranks have waited for this rank, and how long this rank has been stopped by a signal.
+
+        seconds: time since the last call. farthest: the largest position of all ranks. A wait longer than `lag` seconds
+        does not count while this rank compiles.
+        """
         position, accountable = self.marks.read()
         behind = accountable and position < farthest and not self.complete
         self.awaited = self.awaited + seconds if behind and position == self.position else 0.0
@@ -111,7 +115,7 @@ class _Rank:
         self.is_stopped = self.is_stopped + seconds if _state(self.child.pid) == "T" else 0.0
 
     def ending(self) -> tuple[Cause, str]:
-        """Return how the rank's process ended: the cause, and the second half of a sentence about the rank."""
+        """Return the cause of the rank's end, and a phrase that completes a sentence beginning with the rank's name."""
         if self.answer is not None and self.answer.failed is not None:
             return "exception", self.answer.failed
         ending = self._ending or self.child.ended()
@@ -127,7 +131,7 @@ class _Rank:
 
 
 def _message(said: str) -> str | RankAnswer:
-    """Return a rank's message in parsed form: one of the words that ranks send, or the rank's answer."""
+    """Parse a rank's message: return one of the words that ranks send, or the rank's answer."""
     return said if said in (IMPORTED, ALONE, TOGETHER) else RankAnswer.model_validate_json(said)
 
 
@@ -172,7 +176,7 @@ def _seat(ranks: Sequence[_Rank], recorder: Recorder, threads: int | None) -> No
 
 
 def _threads(threads: int | None, ranks: int) -> int | None:
-    """Return the number of host threads of each rank: equal shares of `threads`; None if the user set a number."""
+    """Return the number of host threads for each rank, an equal share of `threads`; None if the user set the number."""
     if threads is None and "OMP_NUM_THREADS" in os.environ:
         return None
     return max(1, (threads or usable_cores()) // ranks)
@@ -198,7 +202,7 @@ def _watch(ranks: Sequence[_Rank], recorder: Recorder) -> None:
 
 
 def _raise_first(ranks: Sequence[_Rank], recorder: Recorder) -> NoReturn:
-    """Raise the failure of the rank that failed first. A rank whose process died counts before all exceptions."""
+    """Raise the failure of the rank that failed first. Ranks whose process died precede ranks that raised an error."""
     time.sleep(OTHERS_S)
     for rank in ranks:
         rank.listen(recorder)
@@ -217,12 +221,12 @@ def _ended(rank: _Rank, ranks: Sequence[_Rank]) -> RankEnded:
 
 
 def _lag(ranks: int) -> float:
-    """Return how many seconds the others may wait for a rank: more if ranks share cores, which makes them slower."""
+    """Return how many seconds other ranks may wait for a rank. Allow more time if ranks share processor cores."""
     return LAG_S * max(1.0, ranks / usable_cores())
 
 
 def _require_moving(ranks: Sequence[_Rank]) -> None:
-    """Raise `RankEnded` if a rank has been stopped for too long, or if other ranks have waited for it too long."""
+    """Raise `RankEnded` if a rank has been stopped (SIGSTOP) or awaited by other ranks for too long."""
     farthest, lag = max(ranks, key=lambda rank: rank.position), _lag(len(ranks))
     for rank in ranks:
         name = f"rank {rank.number} of {len(ranks)}"

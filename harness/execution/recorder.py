@@ -39,7 +39,7 @@ def _loss(value: float) -> str:
 
 
 def _within(phase: str, name: str) -> str:
-    """Return `name` as a phase of the arm that is named in `phase`, if any.
+    """Return the name of a waiting phase. If `phase` belongs to an arm, the returned name contains that arm.
 
     While the worker waits, kernels of this arm may still kill it.
     """
@@ -48,10 +48,11 @@ def _within(phase: str, name: str) -> str:
 
 
 class StepRows(NamedTuple):
-    """Rows of one series for a block of steps: sequences of equal length. Step numbers increase from row to row.
+    """The rows of one series for a block of steps: one value in each sequence for each step.
 
-    They also increase from block to block. clip_active_groups: -1 if the system reports no norms. metrics: values by
-    name; all blocks have the same names.
+    Step numbers increase from row to row and from block to block. clip_active_groups: number of parameter groups whose
+    gradients the clip scaled; -1 if the system reports no norms. metrics: values by name; all blocks have the same
+    names.
     """
 
     steps: Sequence[int]
@@ -63,7 +64,7 @@ class StepRows(NamedTuple):
 
 
 class SeriesWriter:
-    """Writes one arm's series as CSV. Losses and metrics keep every bit; non-finite values are written as tags."""
+    """Writes one arm's series as CSV. Losses and metrics are written without loss of bits, NaN and infinity as tags."""
 
     def __init__(self, path: Path, heartbeat: Callable[[], None]) -> None:
         self._heartbeat = heartbeat
@@ -124,11 +125,11 @@ class Recorder:
         self.failed_after: int | None = None  # number of steps that the last failed arm had made
 
     def seconds(self) -> float:
-        """Return the seconds since this recorder began."""
+        """Return the seconds since this recorder was created."""
         return monotonic() - self._started
 
     def complete(self) -> None:
-        """Write the last record, which marks the evidence as complete. Send the digests of this process's files."""
+        """Write the last record, which marks the evidence as complete. Send the files' digests to the supervisor."""
         self.write(Complete(seconds=self.seconds(), processor_seconds=sum(times()[:4])))
         if self._line is not None:
             files = [self._records, *(series.file for series in self._series.values())]
@@ -136,7 +137,7 @@ class Recorder:
             self._line.send(WRITTEN + written.model_dump_json())
 
     def phase(self, name: str) -> None:
-        """Record the phase of the run. If the worker dies, its last phase shows where."""
+        """Record that a phase of the run begins. If the worker dies, the last recorded phase shows where it died."""
         self.current_phase = name
         note_phase(waits=name.endswith(WAITS))
         # The supervisor reads the phase from this small file. Overwrite the file and do not empty it first. So the
@@ -147,12 +148,12 @@ class Recorder:
         self.write(Phase(name=name, seconds=began - self._started, began=began))
 
     def write(self, record: Record) -> None:
-        """Append one record and flush it."""
+        """Append one record to the records file and flush the file."""
         self._records.write(dump_json(record.model_dump()) + "\n")
         self.heartbeat()
 
     def series(self, arm: str, replica: int) -> SeriesWriter:
-        """Return the series writer of one execution of one arm: the same writer at every call."""
+        """Return the series writer of an arm's execution number `replica`. Repeated calls return the same writer."""
         key = (arm, replica)
         if key not in self._series:
             self._series[key] = SeriesWriter(self.directory / series_name(arm, replica), self.heartbeat)

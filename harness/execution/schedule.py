@@ -49,7 +49,7 @@ NOT_TIMED, EXCLUSIVE, TIMED = range(3)
 class Work:
     """A run to execute, the directory of its evidence, and the callbacks for its progress and its end.
 
-    over: called when the run ends by itself, with the worker's death or None, but not if the run is interrupted.
+    over: called when the run ends, with how its worker died or with None. It is not called for an interrupted run.
     """
 
     run: Run
@@ -62,8 +62,8 @@ class Work:
 class Task(Work):
     """A run that waits for a worker process.
 
-    memory_gib: the GPU memory that the run may take; None if no other run of the session may use the GPU meanwhile.
-    alone: True if no run of another command may use the GPU either.
+    memory_gib: the GPU memory that the run may take; None if no other run of the session may use the GPU at the time.
+    alone: True if runs of other commands may not use the GPU either.
     """
 
     on_gpu: bool
@@ -92,7 +92,7 @@ def tasks_of(work: Iterable[Work], machine: Machine) -> list[Task]:
 
 
 def _size(task: Task) -> float:
-    """Estimate how long a task takes, as a number without unit: the steps of all arms times the declared memory.
+    """Estimate how long a task takes, as a number for comparison: the steps of all arms times the declared memory.
 
     A comparison of kernels has no steps. For it, count the combinations of operations, data types and magnitudes.
     """
@@ -108,7 +108,7 @@ def _size(task: Task) -> float:
 
 
 def _processors(machine: Machine) -> int:
-    """Return how many processors runs get. With a GPU, a quarter is left for the supervisor and for imports."""
+    """Return how many processors runs may use. With a GPU, reserve a quarter for the supervisor and for imports."""
     return max(1, usable_cores() * 3 // 4) if machine.gpus else usable_cores()
 
 
@@ -163,19 +163,19 @@ class Schedule:
                 self._running[pool.submit(self._one, task)] = task
 
     def _take_turn(self, task: Task) -> None:
-        """Wait until other commands leave `task` the whole GPU, or leave this session its share of the GPU."""
+        """Wait for the GPU: for the whole GPU if `task` must have it alone, otherwise for this session's share."""
         if self._turn.take(ALONE if task.alone else self._share) and self._uuid is not None:
             self._company.before = processes_on(self._uuid)
 
     def _share_of(self, tasks: Sequence[Task]) -> float:
-        """Return the session's share of the GPU's memory, for its runs that can share the GPU with other commands."""
+        """Return the share of the GPU's memory that the session needs for runs that need not have the GPU alone."""
         sharing = [task.memory_gib for task in tasks if not task.alone]
         declared = sum(memory for memory in sharing if memory is not None)
         share = min(GPU_SHARE, declared / (self._machine.gpu_memory_gib or 1.0))
         return max(share, UNDECLARED_SHARE if None in sharing else 0.0)
 
     def _take_leave(self) -> None:
-        """Wait a moment for tasks to end. Raises a task's error. The death of a worker is not an error."""
+        """Wait a moment, and remove tasks that ended. Raises a task's error; a worker's death is not such an error."""
         for future in wait(self._running, timeout=POLL_S, return_when=FIRST_COMPLETED).done:
             del self._running[future]
             future.result()
@@ -199,13 +199,19 @@ class Schedule:
         return not others or given + task.memory_gib <= GPU_SHARE * self._machine.gpu_memory_gib
 
     def _places(self, task: Task) -> int:
-        """Return how many tasks like `task` fit by processors and memory. Timings take turns: only memory counts."""
+        """Return how many tasks like `task` the processors and the memory allow at once.
+
+        For timings only memory limits the number, because their measurements take turns.
+        """
         processes = 1 + len(task.run.commits) if task.order >= TIMED and len(task.run.commits) > 1 else 1
         by_memory = max(1, int(self._machine.host_memory_gib / (HOST_GIB * processes)))
         return by_memory if task.order >= TIMED else min(_processors(self._machine), by_memory)
 
     def _threads(self, tasks: Sequence[Task]) -> int | None:
-        """Return the threads of each worker, an equal number because bits are compared; None if the user set it."""
+        """Return the number of threads of each worker; None if the user set it.
+
+        The number is equal for all workers, because their results are compared bit by bit.
+        """
         if "OMP_NUM_THREADS" in os.environ:
             return None
         beside = min(_processors(self._machine), sum(task.order == NOT_TIMED for task in tasks))

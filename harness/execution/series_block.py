@@ -40,7 +40,7 @@ class Rows(Protocol):
 
 
 class SeriesBlock:
-    """The steps of `training` whose losses, inputs and metrics are still on the device."""
+    """Collects the losses, inputs and metrics of steps on the device, and writes them as one block of the series."""
 
     def __init__(self, run: Run, recorder: Recorder, series: Rows, training: TrainingRun) -> None:
         self._run, self._recorder, self._series, self._step = run, recorder, series, training.step
@@ -53,7 +53,7 @@ class SeriesBlock:
 
     @property
     def input_shapes(self) -> int | None:
-        """Return how many different shapes and types the inputs had so far; None if the system does not show inputs."""
+        """Return how many combinations of input shapes and types came so far; None if the system shows no inputs."""
         return len(self._inputs.shapes) if self._shows_inputs is not None else None
 
     def _clear(self) -> None:
@@ -65,7 +65,7 @@ class SeriesBlock:
         self._began = monotonic()
 
     def add(self, index: int, loss: Tensor) -> None:
-        """Enqueue the copies of a step's results. Write the block if it is full or five seconds old."""
+        """Enqueue copies of the results of step `index`. Write the block if it is full or five seconds old."""
         self._steps.append(index)
         one_number = require_loss(loss, self._step, "step(index)")
         self._losses.append(one_number.detach().to(torch.float64, copy=True).reshape(()))
@@ -100,7 +100,7 @@ class SeriesBlock:
 
 
 def tokens_of(run: Run, index: int, inputs: Mapping[str, Tensor]) -> int:
-    """Return how many tokens step `index` read: the size of the input `tokens`, or the workload's number if none."""
+    """Return how many tokens step `index` read: the size of its input `tokens`, otherwise the workload's number."""
     if "tokens" in inputs:
         return inputs["tokens"].numel()
     lengths = run.workload.seq_len
@@ -111,7 +111,7 @@ def tokens_of(run: Run, index: int, inputs: Mapping[str, Tensor]) -> int:
 class _KeptInputs:
     """Copies of the inputs of a block's steps, in memory that is allocated once for each shape.
 
-    The harness's memory therefore does not grow within a block, and a claim about growing memory measures only the
+    The harness's memory therefore does not grow within a block, so growth that a claim measures comes only from the
     system. If there are too many shapes, their memory is freed after each block.
     """
 
@@ -160,7 +160,7 @@ class _KeptInputs:
 
 
 class _KeptMetrics:
-    """The metrics of a block's steps, each as [BLOCK_STEPS] numbers, in memory that is allocated once."""
+    """The metrics of a block's steps. Each metric has memory for BLOCK_STEPS numbers, allocated once."""
 
     def __init__(self, training: HasMetrics) -> None:
         self._read = training.metrics
@@ -211,7 +211,10 @@ def _bytes_of(tensor: Tensor) -> int:
 
 
 def _room_for(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Allocate [rows, ...] for a block of steps, at most KEPT_BYTES. Also digest once, to allocate that memory now."""
+    """Allocate memory for the inputs of a block's steps, one row [rows, ...] for each step, at most KEPT_BYTES.
+
+    Also compute a digest once, so that the memory which digests need is allocated now.
+    """
     each = sum(map(_bytes_of, tensors.values()))
     number = max(1, min(BLOCK_STEPS, KEPT_BYTES // max(each, 1)))
     rows = {
@@ -226,18 +229,17 @@ Seen = TypeVar("Seen")
 
 
 class Parts:
-    """The parts of one execution of an arm that can fail separately, with a record of each part that failed."""
+    """Calls detectors and recorders of one execution of an arm, and records which parts of the evidence failed."""
 
     def __init__(self, arm: str, replica: int, recorder: Recorder) -> None:
         self._arm, self._replica, self._recorder = arm, replica, recorder
         self.failed: set[Part] = set()
 
     def ask(self, question: Callable[[], Seen], *parts: Part) -> Seen | None:
-        """Call a detector or recorder for these parts. Return its result; None if a part fails now or failed before.
+        """Call `question` for these parts. Return its result, or None if one of the parts fails now or failed before.
 
         An error is recorded as the failure of the parts, and the execution continues. Raises the device's own error if
-        the device cannot be used any more. Raises `UsageError` unchanged, because a wrong plan is not the failure of a
-        part.
+        the device cannot be used any more. Raises `UsageError` unchanged, because it means a wrong plan.
         """
         if not self.failed.isdisjoint(parts):
             return None

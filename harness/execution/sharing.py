@@ -90,7 +90,7 @@ def _each_of_one_commit(run: Run, parts: Iterable[Sequence[Execution]]) -> list[
 
 
 def _repetitions(run: Run) -> list[Execution]:
-    """Return the repetitions that need not share a process with their arm's first execution."""
+    """Return the repetitions (replica > 0) that need not share a process with a first execution of an arm."""
     parts = _parts(run, run.executions(), _together(run))
     return [each for part in parts if all(replica > 0 for _, replica in part) for each in part]
 
@@ -101,7 +101,7 @@ def _on_gpu(run: Run, executions: Sequence[Execution], _apart: bool) -> list[lis
 
 
 def _on_processors(run: Run, executions: Sequence[Execution], apart: bool) -> list[list[Execution]]:
-    """Return parts of about equal size, as many as are worth a process and have a processor.
+    """Return parts of about equal size: one for each processor, but each part large enough to be worth a process.
 
     apart: True to make one part fewer, because repetitions have a process of their own.
     """
@@ -120,7 +120,7 @@ def _step_gib(run: Run) -> float:
 
 
 def _parts(run: Run, executions: Iterable[Execution], demands: Iterable[set[Execution]]) -> list[list[Execution]]:
-    """Return the executions in groups. Executions that are together in one of the `demands` are in one group."""
+    """Return the executions in groups. Two executions are in one group if one of the `demands` contains both."""
     parts = [{execution} for execution in executions]
     for together in demands:
         touched = [part for part in parts if part & together]
@@ -175,7 +175,7 @@ def lane_directories(run: Run, directory: Path) -> list[tuple[Run, Path]]:
 
 
 def as_one(tell: Callable[[Progress], None], count: int) -> list[Callable[[Progress], None]]:
-    """Return a callback for each of `count` lanes, which passes the lane's progress on to `tell`.
+    """Return one callback for each of `count` lanes. Each callback passes the lane's progress on to `tell`.
 
     The end of the run is passed on once all lanes have ended.
     """
@@ -206,11 +206,11 @@ def as_one(tell: Callable[[Progress], None], count: int) -> list[Callable[[Progr
 
 
 def without_the_arm(run: Run, directory: Path, death: Death, failed: dict[str, ArmFailed]) -> Run | None:
-    """Prepare `directory` for the run without the arm in which its worker died, and return that run.
+    """Return the run without the arm in which its worker died, and prepare `directory` for another worker.
 
-    Return None if the death ends the run: the phase names no arm, or every judgement names that arm and no other arm
-    failed (a failed arm's cause must not be lost). failed: the failures of arms in earlier workers, whose records the
-    last worker may have removed; the failure of this arm is added to it. There are at most as many workers as arms.
+    Return None if the run cannot continue: the phase names no arm, or every judgement needs the arm. If earlier arms
+    failed too, the run continues in any case, so that the causes of all failures are kept. failed: the failures of arms
+    in earlier workers, to which the failure of this arm is added. There are at most as many workers as arms.
     """
     arm = _arm_in(run, death.phase)
     if arm is None:
@@ -269,7 +269,7 @@ SAVED_AT_LEAST = 0.5
 
 @dataclass(frozen=True)
 class Guest:
-    """A run whose arms a host's process executes. arms: the guest's name of each arm -> the host's name."""
+    """A run whose arms a host's process executes. arms: the host's name of each arm, by the guest's name."""
 
     run: Run
     arms: dict[str, str]
@@ -321,7 +321,7 @@ def write_guests(host: Hosted, directories: Mapping[str, Path]) -> None:
 
 
 def _same(host: Run, guest: Run) -> tuple[Run, dict[str, str]] | None:
-    """Return the host's run and the map of arms, for a completely equal guest such as a timing; None if unequal."""
+    """Return the host's run and the map of arm names if the guest is equal to the host; otherwise None."""
     if not serves(host, guest, SAME):
         return None
     joined = {name: SHARED[name].joined(getattr(host, name), getattr(guest, name)) for name in _WHERE_AND_HOW_LONG}
@@ -329,7 +329,7 @@ def _same(host: Run, guest: Run) -> tuple[Run, dict[str, str]] | None:
 
 
 def _joined(host: Run, guest: Run) -> tuple[Run, dict[str, str]] | None:
-    """Return the host's run, extended for the guest, and the map of arms; None if they cannot be joined."""
+    """Return the host's run, extended for the guest, and the map of arm names; None if too few executions are saved."""
     # swapped arms are opened with each other's plan
     if not serves(host, guest, ALIKE) or host.fault == SWAPPED_ARMS:
         return None
@@ -346,9 +346,10 @@ def _joined(host: Run, guest: Run) -> tuple[Run, dict[str, str]] | None:
 
 
 def _fits(host: Run, guest: Run, arms: Mapping[str, str], name: str) -> bool:
-    """Return True if the host's arms, repeated, watched and read as both runs need, can serve the guest.
+    """Return True if the guest can use the host's executions, extended to what both runs need, for `arms`.
 
-    name: the last of `arms`. Its baseline must be executed earlier, because its gradients are compared with it.
+    arms: the host's name for each arm of the guest. name: the last of `arms`. If it has a baseline, the baseline must
+    be executed earlier, because gradients are compared with the baseline's.
     """
     joined = widened(host, of_arms(guest, arms))
     order, baseline = list(joined.arms), guest.baseline_of.get(name)
@@ -358,7 +359,7 @@ def _fits(host: Run, guest: Run, arms: Mapping[str, str], name: str) -> bool:
 
 
 def _free_name(name: str, taken: Collection[str]) -> str:
-    """Return a name for a guest's arm that the host lacks: the arm's own name or, if that is taken, a numbered one."""
+    """Return a name for an arm that the guest adds to the host: `name` or, if `taken` contains it, a numbered one."""
     free, number = name, 2
     while free in taken:
         free, number = f"{name}-{number}", number + 1

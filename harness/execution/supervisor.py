@@ -65,7 +65,7 @@ def start(*, ahead: bool = False, repeats: bool = False) -> Child:
 
 
 class Interpreters:
-    """A few worker processes that wait for a run, never more than there are runs to come. A context manager."""
+    """A context manager for worker processes that wait for a run. There are at most as many as expected runs."""
 
     def __init__(self, expected: int | None = None) -> None:
         # Import ahead in few processes only. An import occupies a processor for seconds, which running workers then
@@ -81,7 +81,7 @@ class Interpreters:
         self._fill()
 
     def expect(self, runs: int) -> None:
-        """Set how many runs will take a waiting interpreter, and end the interpreters that no run will need."""
+        """Set how many more runs will take an interpreter, and end the waiting interpreters that no run will need."""
         with self._lock:
             self._expected = runs
             surplus = self._waiting[runs:]
@@ -90,7 +90,7 @@ class Interpreters:
             child.close()
 
     def take(self, *, repeats: bool = False) -> Child:
-        """Return an interpreter for a run: the one that has waited longest or, if none waits, a new one."""
+        """Return the interpreter that has waited longest, or a new one if none waits or `repeats` is true."""
         if repeats:
             return start(repeats=True)
         with self._lock:
@@ -100,7 +100,7 @@ class Interpreters:
         return taken or start()
 
     def stop(self) -> None:
-        """Stop the interpreters that wait or still import, and start no new ones until `resume`."""
+        """Stop (SIGSTOP) the interpreters that no run has taken, and start no new ones until `resume`."""
         with self._lock:
             self._stopped = True
             for child in self._waiting:
@@ -162,7 +162,7 @@ class Company:
     checkout: Checkout | None = None  # checkout of the baseline's commit; None: all arms use the working tree
 
     def interpreter(self, *, repeats: bool) -> Child:
-        """Return an interpreter for a run. repeats: True if the run only has repetitions."""
+        """Return an interpreter for a run. repeats: True if the run executes only repetitions of arms."""
         taken = start if self.interpreters is None else self.interpreters.take
         return taken(repeats=repeats)
 
@@ -214,7 +214,7 @@ def execute(
 
 
 def _outlive(death: Death, stop: threading.Event | None) -> None:
-    """Wait a moment if a signal from outside ended a worker, because a job's end then soon reaches this process too.
+    """Wait a moment if a foreign signal ended the worker, because the same signal may reach this process soon.
 
     A recorded death counts as the run's own result, whereas a run without a recorded death is executed again. If the
     session ends in this moment, raise `Stopped` (or the signal's exception) before the death is recorded.
@@ -307,7 +307,7 @@ def _death(run: Run, directory: Path, worker: WatchedWorker, overrun: Overrun | 
 
 
 def _last_words(output: Path) -> str:
-    """Return a clause with the worker's last printed line, if it was kept. It may be the only hint at the cause."""
+    """Return the end of a sentence that quotes the worker's last printed line; "" if that line was not kept."""
     try:
         lines = read_bytes(output, limit=OutputPump.KEPT - 1).decode("utf-8", "replace").split("\n")
     except Damaged:  # the worker printed nothing, or more than is kept
@@ -317,7 +317,7 @@ def _last_words(output: Path) -> str:
 
 
 def write_process_times(directory: Path, times: ProcessTimes) -> None:
-    """Write `process.json` into a run's directory, once for each worker, at the worker's end."""
+    """Write the process's times as `process.json` into the run's directory. Called when a worker has ended."""
     (directory / layout.PROCESS).write_text(dump_json(times.model_dump()) + "\n", encoding="utf-8")
 
 

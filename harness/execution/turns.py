@@ -28,7 +28,10 @@ _numbers = itertools.count()
 
 
 class _Claim(NamedTuple):
-    """Another command's claim: when it asked, its share of the memory, whether it has the share now, and its name."""
+    """The claim of another command to a GPU. asked: when it was made. share: of the GPU's memory. who: the command.
+
+    holds: True if the command has its share now; False while it waits.
+    """
 
     asked: float
     share: float | None
@@ -38,7 +41,10 @@ class _Claim(NamedTuple):
 
 @contextmanager
 def gpu_lock(uuid: str, announce: Callable[[str], None], share: float | None = ALONE) -> Iterator[None]:
-    """Hold a share of the GPU's memory, or the whole GPU. Before waiting, call `announce` with the commands ahead."""
+    """Hold a share of the GPU's memory, or the whole GPU, within the block.
+
+    announce: called once with a message that names the commands ahead, if this command must wait for them.
+    """
     path = lock_path(uuid)
     who = f"process {os.getpid()} ({' '.join([Path(sys.argv[0]).name, *sys.argv[1:2]])[:80]})"
     own = path.with_suffix(f".{os.getpid()}-{next(_numbers)}.claim")
@@ -67,7 +73,7 @@ def gpu_lock(uuid: str, announce: Callable[[str], None], share: float | None = A
 
 @contextmanager
 def gpu_locks(uuids: Iterable[str], announce: Callable[[str], None], share: float | None = ALONE) -> Iterator[None]:
-    """Hold several GPUs. They are always locked in the same order, so that no two sessions wait for each other."""
+    """Hold several GPUs within the block. All sessions lock them in the same order, to avoid deadlocks."""
     with ExitStack() as held:
         for uuid in sorted(set(uuids)):
             held.enter_context(gpu_lock(uuid, announce, share))
@@ -83,7 +89,7 @@ class GpuTurn:
         self.held = self.alone = False
 
     def take(self, share: float | None) -> bool:
-        """Wait for the share, or for the whole GPUs. Return False if the session already holds at least as much."""
+        """Wait for this share of the GPUs, or for the whole GPUs. Return False if the session already holds as much."""
         if self.alone or (self.held and share is not ALONE):
             return False
         self.close()  # release this session's share first: otherwise two sessions could wait forever for each other
@@ -177,7 +183,10 @@ class Turns:
 
     @contextmanager
     def present(self, worker: Stoppable, check: Callable[[], None] = lambda: None) -> Iterator[None]:
-        """Let the worker run within the block, once no worker is alone or waits to be. `check` may end the wait."""
+        """Wait until no worker is alone or waits to be alone, then let `worker` run within the block.
+
+        check: called during the wait; may raise to end the wait.
+        """
         with self._changed:
             self._wait(lambda: self._alone is None and not self._asking, check)
             self._others.append(worker)
@@ -212,7 +221,7 @@ class Turns:
             worker.resume()
 
     def together(self, worker: Stoppable) -> None:
-        """End the worker's time alone. It continues when no other worker is alone or waits to be."""
+        """End the worker's time alone. It continues when no other worker is alone or waits to be alone."""
         with self._changed:
             self._let_go(worker)
 

@@ -1,4 +1,4 @@
-"""Watch a worker for its supervisor: its limits, its phase, its time alone, and the seconds in which it was stopped."""
+"""Watch a worker for its supervisor: its time limits, its phase, when it is alone, and for how long it is stopped."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class OutputPump:
         return self._total > self.LIMIT
 
     def join(self) -> None:
-        """Wait for the pipe's end, which is when every process that could write into the pipe has ended."""
+        """Wait for the pipe's end. It comes when all processes that can write into the pipe have ended."""
         self._thread.join(self._JOIN_S)
 
     def _drain(self) -> None:
@@ -148,7 +148,7 @@ def _below(process: int) -> set[int]:
 
 
 def _compilers(processes: set[int]) -> dict[int, int]:
-    """Return the compilers among these processes, each with its processor time so far, in kernel ticks."""
+    """Return the processes among these that are compilers, each with its processor time so far in kernel ticks."""
     found = {}
     for process in processes:
         seen = _status(process)
@@ -194,16 +194,16 @@ Overrun = Literal["wall_limit", "heartbeat", "output_limit", "garbage"]
 
 
 class Stopped(Exception):  # noqa: N818 - it is not an error but a request
-    """The run was ended because `stop` was set."""
+    """The supervisor ended the run, because the event `stop` was set."""
 
 
 class Ended(Exception):  # noqa: N818 - the caller examines how the worker ended
-    """The worker ended while it waited for its turn."""
+    """The worker ended while it waited to be alone on the machine."""
 
 
 @dataclass(frozen=True)
 class Progress:
-    """The state of a run. Reported at each change of phase, during a wait for its GPU, and at its end (phase "")."""
+    """The progress of a run. Reported at each new phase, while the run waits for its GPU, and at its end (phase "")."""
 
     run_id: str
     phase: str
@@ -235,7 +235,7 @@ class WatchedWorker:
         self._pump = OutputPump(child.output, directory / layout.OUTPUT)
 
     def begin(self, variables: Mapping[str, str], threads: int | None, checkout: Checkout | None = None) -> None:
-        """Send the worker its run; see `WorkerJob`. checkout: of the commit of the run's baselines."""
+        """Send the worker its run; see `WorkerJob`. checkout: files of the baselines' commit; None without one."""
         told = self._said(0.0)
         if told.startswith(READY):
             self.ready = float(told.removeprefix(READY))
@@ -317,7 +317,7 @@ class WatchedWorker:
             self.child.line.send(GO)
 
     def _said(self, seconds: float) -> str:
-        """Return the worker's message if it comes within `seconds`, otherwise "". Record data that is not a message."""
+        """Return the worker's message if it comes within `seconds`, otherwise "". Note whether invalid data came."""
         said = self.child.receive(str, seconds)
         if isinstance(said, Ending):
             self._garbled = self._garbled or said.code is None

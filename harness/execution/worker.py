@@ -40,7 +40,7 @@ _RANKS = "harness.execution.ranks"
 class WorkerJob(Job):
     """A run, and the settings of its process.
 
-    threads: host threads of torch and of libraries that read OMP_NUM_THREADS; None: their own defaults.
+    threads: host threads of torch and of libraries that read OMP_NUM_THREADS; None to use their own defaults.
     """
 
     variables: dict[str, str]
@@ -80,7 +80,7 @@ def _import_ahead() -> None:
 
 @contextmanager
 def _collector_off() -> Iterator[None]:
-    """Switch the garbage collector off, because it took a sixth of the imports' time and found nothing to free."""
+    """Switch the garbage collector off in the block: during imports it took a sixth of the time and freed nothing."""
     gc.disable()
     try:
         yield

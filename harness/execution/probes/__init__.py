@@ -1,1 +1,1 @@
-"""Execute runs: this folder has the modules of the probes that the table of probes names."""
+"""Execute runs. Each module in this folder implements one or more probes of the table in `harness/kinds/probes.py`."""

@@ -21,14 +21,14 @@ from harness.processes.child import Line, take_standard_input
 
 
 class ArmJob(Job):
-    """The arm to execute. baseline: from where to import the modules of the arm's commit; None for the working tree."""
+    """The arm to execute. baseline: import path of the arm's commit; None if its modules are in the working tree."""
 
     arm: str
     baseline: ImportPath | None
 
 
 class Command(Record):
-    """What to do next. round, position, steps: which block to time, and how many steps it has."""
+    """A command to an arm's process. round, position: which block to time. steps: how many steps the block has."""
 
     what: Literal["open", "warm_up", "begin", "block", "finish", "watch"]
     round: int = 0
@@ -37,7 +37,10 @@ class Command(Record):
 
 
 class ArmAnswer(Answer):
-    """The result of a command: a timed block, the least pace so far, or the evidence of a watched block."""
+    """The result of a command. timing: evidence of an untimed block.
+
+    least_pace: the shortest time so far of the fixed work whose time shows the processor's speed.
+    """
 
     block: Block | None = None
     least_pace: Real | None = None

@@ -1,11 +1,10 @@
 """Save and load an arm between its steps in other processes (probe `resume`), or evaluate it (probe `evaluation`).
 
 resume: several processes train an arm one after the other. Each starts from the checkpoint of the previous process.
-State that no checkpoint contains (module globals, iterators, generators, caches of torch) is therefore lost. This
-process opens an arm only after the other processes have ended. It loads the last checkpoint, and executes the
-uninterrupted arm last, so that nothing was trained in this process before the resumed arm. The candidate has one
-execution for each part of the training. It has one more, uninterrupted execution if the claim names no other arm for
-that.
+State that no checkpoint contains (module globals, iterators, generators, caches of torch) is therefore lost. The worker
+opens an arm only after these processes have ended, so that it has trained nothing before. It loads the last checkpoint,
+and executes the uninterrupted arm last. The candidate has one execution for each part of the training. If the claim
+names no other arm as the uninterrupted arm, the candidate has one more, uninterrupted execution.
 
 evaluation: an arm trains once without evaluations (execution 0), and once with an evaluation after every `every` steps
 (execution 1). A plain arm, if the claim names one, trains only with evaluations. Digests of the state before and after
@@ -35,7 +34,7 @@ from harness.system.protocol import Evaluates, NotAvailable, TrainingRun
 
 
 def execute_resume(run: Run, recorder: Recorder) -> None:
-    """Train the candidate, save and resume it, and train the uninterrupted arm. Remove the checkpoints at the end."""
+    """Train the candidate with saves and resumes, then the uninterrupted arm. Remove the checkpoints at the end."""
     arm, baseline, ends = str(run.settings["candidate"]), run.settings["baseline"], Ends()
     *elsewhere, last = parts_of(run, recorder, arm)
     try:
@@ -53,7 +52,10 @@ def execute_resume(run: Run, recorder: Recorder) -> None:
 
 
 def parts_of(run: Run, recorder: Recorder, arm: str, first_replica: int = 0, **more: int) -> list[TrainingPart]:
-    """Return the parts of a training that is saved at the run's steps `save_at`, numbered from `first_replica`."""
+    """Divide a training into parts that end at the steps in the setting `save_at`, each for a process of its own.
+
+    first_replica: number of the first part's execution. more: other fields of each `TrainingPart`.
+    """
     at = run.settings["save_at"]
     bounds = [0, *(cast("list[int]", at) if isinstance(at, list) else [int(str(at))]), run.workload.steps]
     folder = name_of(recorder.directory)
@@ -105,7 +107,7 @@ class _Evaluations:
         self._life, self._evaluates, self._every = life, life.training, every
 
     def after(self, steps: int) -> None:
-        """Evaluate if `steps` (steps made so far) is a multiple of `every`, and record what the evaluation changed."""
+        """Evaluate if `steps`, the number of steps made so far, is a multiple of `every`. Record the changed state."""
         if steps % self._every:
             return
         before = _state_digests(self._life.training)
@@ -134,7 +136,7 @@ class _Evaluations:
 
 
 def _state_digests(training: TrainingRun) -> dict[str, dict[str, str]]:
-    """Return digests of the state by category and name, without loose tensors. Only the arm's end compares these."""
+    """Return digests of the state by category and name, without loose tensors: only the arm's end compares those."""
     state = watched_state(training)
     return {category: digests(tensors) for category, tensors in state.items() if category != LOOSE and tensors}
 

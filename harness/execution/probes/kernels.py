@@ -110,7 +110,7 @@ def train(training: TrainingRun, steps: int) -> None:
 def evidence(
     arm: str, inventory: KernelInventory, *, compiled_for: str | None, device: Devices | None
 ) -> KernelsEvidence:
-    """Return the evidence of an inventory, with the declarations of its PTX. device: None for a cross-compiled one."""
+    """Return the evidence of an inventory of kernels. device: None if the kernels were cross-compiled."""
     gpu = device.gpus[0] if device is not None and device.gpus else None
     return KernelsEvidence(
         arm=arm,
@@ -188,7 +188,7 @@ def _grid(run: Run) -> tuple[list[str], list[str], list[float]]:
 
 
 def compare(comparison: KernelComparison) -> KernelCase:
-    """Run the kernel twice, and its twin, peer and reference once. Unwritten elements are counted, but no error."""
+    """Run the kernel twice, and its twin, peer and reference once. Count unwritten elements, but not as errors."""
     exact = _stated(comparison, "reference", comparison.reference())
     memory = GuardedMemory()
     first, second = (_outputs(comparison, comparison.kernel, memory) for _ in range(2))
@@ -242,7 +242,10 @@ def _outputs(comparison: KernelComparison, call: KernelCall, memory: GuardedMemo
 
 
 def _stated(comparison: KernelComparison, what: str, tensors: Tensors) -> Tensors:
-    """Return the system's fp64 `tensors`. Raises ValueError unless each output has one, of its shape and finite."""
+    """Return `tensors`, which the system computed in fp64, after checking them. what: their name in messages.
+
+    Raises ValueError unless there is one finite fp64 tensor for each output, with the output's shape.
+    """
     declared = {**comparison.written, **comparison.updated}
     name = f"the {what} of {comparison.operation} {comparison.shape} at magnitude {comparison.magnitude:g}"
     if tensors.keys() != declared.keys():
@@ -260,7 +263,10 @@ def _stated(comparison: KernelComparison, what: str, tensors: Tensors) -> Tensor
 
 
 def _terms(comparison: KernelComparison, terms: Tensors, exact: Tensors) -> Tensors:
-    """Return the stated sizes of the elements' terms. Raises ValueError if they are smaller than the terms' sum."""
+    """Return `terms` after checking them: for each element of an output, the sum of its terms' absolute values.
+
+    Raises ValueError if a value is smaller than the element's absolute value in `exact`.
+    """
     _stated(comparison, "sum of terms", terms)
     for name, value in terms.items():
         # Allow for rounding, because both values are rounded fp64 sums.
@@ -283,7 +289,7 @@ def _mistyped(comparison: KernelComparison, outputs: Tensors) -> list[str]:
 
 @dataclass(frozen=True)
 class _Measure:
-    """Measures errors relative to `scales`, which has a number for each output, or for each element of an output."""
+    """Measures errors relative to `scales`: one number for each output, or one for each element of an output."""
 
     scales: Tensors
     written: Mapping[str, Tensor]

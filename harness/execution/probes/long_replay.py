@@ -61,7 +61,8 @@ def execute(run: Run, recorder: Recorder) -> None:
 def _next_to_a_fresh_run(old: ArmLife, until: float) -> dict[str, object]:
     """Time the old run and a fresh run of its arm in turns, and return the rounds, or the reason why there are none.
 
-    until: when the last round must end. A worker killed at the wall limit would lose the evidence recorded before.
+    until: time at which the last round must end. If the worker reached its wall limit and were killed, the evidence
+    recorded before would be lost.
     """
     arms = [TimedArm(old, attempts_of(old.training))]
     try:
@@ -133,7 +134,7 @@ def _blocks(life: ArmLife) -> LongReplayEvidence:
 
 
 class SeenSteps:
-    """Receives the rows of all steps in place of the series' writer, which gets only the last row of each block."""
+    """Receives the rows of all steps instead of `SeriesWriter`, and passes on only the last row of each block."""
 
     def __init__(self, series: SeriesWriter) -> None:
         self._series = series
@@ -166,7 +167,7 @@ class SeenSteps:
         self._metrics = {name: values[-1:] for name, values in block.metrics.items()}
 
     def block(self, seconds: float, yardstick_seconds: float) -> ReplayBlock:
-        """Write the last row. Return a summary of the rows since the previous block, with the memory in use now."""
+        """Write the last row. Return a summary of the rows since the last call, with the memory that is in use now."""
         if self._last is None:
             raise RuntimeError("a block without a step")
         step, loss, digest, clipped, tokens = self._last

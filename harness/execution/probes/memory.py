@@ -26,7 +26,10 @@ from harness.system.protocol import CanRecapture, NotAvailable
 
 
 def execute_peak_memory(run: Run, recorder: Recorder) -> None:
-    """Measure the peaks of the run's arm: of its opening, then of its steps. Watch before anything uses the device."""
+    """Measure the peak memory while the run's arm opens, and while it makes its steps.
+
+    The watch begins before anything uses the device.
+    """
     if not has_cuda():
         raise NotAvailable("needs CUDA, because the peak of device memory is measured on a device")
     (arm,) = run.arms

@@ -64,14 +64,14 @@ def execute(run: Run, recorder: Recorder) -> None:
 
 
 def _left_elsewhere(run: Run, exchange: Exchange, what: str) -> dict[str, dict[str, Tensor]]:
-    """Return, by arm, the tensors that another commit's process left under the name `what`, for comparison."""
+    """Return, by arm, the tensors that the process of another commit left under the name `what` to compare with."""
     compared = {arm for arms in run.compared or [] if set(arms) & run.arms.keys() for arm in arms}
     taken = {arm: exchange.take(arm, what) for arm in sorted(compared - run.arms.keys())}
     return {arm: tensors for arm, tensors in taken.items() if tensors is not None}
 
 
 def failure_of(arm: str, recorder: Recorder, execute_arm: Callable[[], None]) -> ArmFailed | None:
-    """Execute one arm, and return its failure, or None. After the return, nothing refers to the arm's memory."""
+    """Execute one arm. Return its failure, or None. After the return, nothing refers to the memory of the arm."""
     recorder.failed_after = None
     try:
         execute_arm()
@@ -144,7 +144,7 @@ def train(life: ArmLife, kept: KeptGradients, *, keep: bool) -> list[DetectorRea
 
 
 def _watchers_of_terms(life: ArmLife) -> Iterator[Watcher]:
-    """Yield a watcher that measures the size of the loss's terms in two steps, if the arm is not captured."""
+    """Yield a watcher that measures in two steps how large the terms of the loss are, unless the arm is captured."""
     last = life.run.workload.steps - 1
     if life.replica == 0 and life.planned.arm.capture == "none":
         watches, seen = {index: LossTerms() for index in (min(1, last), last)}, list[Tensor]()
@@ -161,9 +161,10 @@ def _watchers_of_terms(life: ArmLife) -> Iterator[Watcher]:
 
 
 def _watchers_of_clips(life: ArmLife, reader: GradientReader) -> Iterator[Watcher]:
-    """Yield a watcher that looks for gradient clipping in a few steps, if the arm is not captured.
+    """Yield a watcher that looks for gradient clipping in a few steps, unless the arm is captured.
 
-    The steps are the first ones, whose gradients are large, two later ones, and the steps whose gradients are read.
+    The watched steps are the first ones, because their gradients are large, two later ones, and all steps whose
+    gradients are read.
     """
     steps = life.run.workload.steps
     if life.replica == 0 and life.planned.arm.capture == "none" and isinstance(life.training, HasParameters):
@@ -182,7 +183,7 @@ def _watchers_of_clips(life: ArmLife, reader: GradientReader) -> Iterator[Watche
 
 
 def _watchers_of_claims(life: ArmLife) -> Iterator[Watcher]:
-    """Yield watchers of ranks and of micro-batches, if the plan requests them, each with its part of the evidence."""
+    """Yield a watcher of ranks and one of micro-batches, each if the plan requests it."""
     if life.planned.watch_ranks and (ranks := life.parts.ask(partial(RankWatch, life), "rank_steps")):
         yield Watcher(("rank_steps",), before=ranks.before_step, after=ranks.add, at_end=ranks.write)
     number = life.planned.micro_batches

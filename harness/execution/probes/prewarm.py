@@ -1,4 +1,4 @@
-"""Probe prewarming (`prewarm`): open an arm that prewarms, fill the device's memory, and train in what was reserved.
+"""Probe prewarming (`prewarm`): open an arm that prewarms, fill the device's memory, and train in reserved memory.
 
 Another process measures how much memory a step needs, because no step may have run in this process before. This process
 reserves that much in torch's cache, allocates all other memory from the driver, and makes the steps. A step that still
@@ -81,7 +81,7 @@ def _execute_arm(run: Run, arm: str, training: TrainingRun, probe: MemoryProbe |
 
 
 def _steps_in_full_memory(training: TrainingRun, count: int) -> tuple[int, str | None]:
-    """Return how many of `count` steps ran, and the error of the step that failed, or None."""
+    """Make up to `count` steps. Return how many succeeded, and the error of the step that failed, or None."""
     for index in range(count):
         try:
             training.step(index)
@@ -94,7 +94,7 @@ def _steps_in_full_memory(training: TrainingRun, count: int) -> tuple[int, str |
 
 @contextmanager
 def full_memory(memory: StepMemory) -> Iterator[int]:
-    """Reserve `memory` in torch's cache, take the rest from the driver, and yield the number of free bytes left."""
+    """Reserve `memory` in torch's cache, allocate all other memory within the block, and yield the free bytes."""
     reserve(memory)
     with device_memory.full(but=memory.outside_bytes):
         yield free_bytes()
@@ -103,9 +103,9 @@ def full_memory(memory: StepMemory) -> Iterator[int]:
 def reserve(memory: StepMemory) -> None:
     """Fill torch's cache with unused memory: the measured segments, the rest of the peak, and small allocations.
 
-    A captured step allocates from its own pool, which cannot use the cache. Before the capture torch returns unused
-    segments to the driver, but only whole segments: an allocation that is kept by the step also keeps its segment. The
-    segments have the same sizes as in the measuring process, so no more memory is kept than in that process.
+    A captured step allocates from its own pool, which cannot use the cache. Before a capture, torch returns cached
+    segments to the driver, but only those in which the step keeps no allocation. The segments therefore get the sizes
+    that they had in the measuring process, so that the step keeps no more memory here than there.
     """
     synchronize()
     empty_cache()
@@ -116,10 +116,11 @@ def reserve(memory: StepMemory) -> None:
 
 
 def _grow_cache(size: int, part: int) -> list[torch.Tensor]:
-    """Return tensors of `part` bytes, so many that torch gets `size` more bytes from the driver.
+    """Allocate tensors of `part` bytes until torch has got `size` more bytes from the driver, and return the tensors.
 
-    The first tensors may fit into gaps that the upload left. They do not count, because no graph's pool can use these
-    gaps. On an H200, gaps took 386 of 3320 MiB, and a capture of 28 layers failed because 23 MiB were missing.
+    The first tensors may fit into gaps in torch's cache. They do not count, because no graph's pool can use these gaps.
+    On an H200, gaps took 386 of 3320 MiB. When they counted, a capture of 28 layers failed, because 23 MiB were
+    missing.
     """
     goal = reserved_bytes() + size
     tensors: list[torch.Tensor] = []

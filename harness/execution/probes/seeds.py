@@ -1,8 +1,8 @@
 """Train every arm once with each seed, in one process, as in a paired run (the probes over seeds).
 
 In the resumed_seeds probe, the candidate is interrupted in the middle of each seed's training. Each half runs in its
-own process, so that the second half has only the first half's checkpoint. For the n-th seed, the candidate's executions
-are 2n (until the save) and 2n + 1 (from the load). Other arms have execution n.
+own process, so that the second half has only the first half's checkpoint. For seed number n (from 0), the candidate's
+executions are 2n (until the save) and 2n + 1 (from the load). Other arms have execution n.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def execute(run: Run, recorder: Recorder) -> None:
 
 
 def execute_resumed(run: Run, recorder: Recorder) -> None:
-    """Execute the arms as `execute` does, but interrupt the candidate's training with each seed."""
+    """Train every arm with every seed. For each seed, interrupt the candidate's training by a save and a load."""
     _execute(run, recorder, cast("str", run.settings["candidate"]))
 
 

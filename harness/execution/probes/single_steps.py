@@ -60,7 +60,7 @@ Quantity = Literal["loss", "norms", "gradients", "exp_avg", "exp_avg_sq", "param
 
 @dataclass(frozen=True)
 class Evaluated:
-    """Copies of the results of forward, backward and clip, in the arm's own precision."""
+    """Copies of one step's loss, gradient norms and clipped gradients, in the arm's own precision."""
 
     loss: Tensor  # shape []
     norms: Mapping[str, Tensor]  # name of a group -> norm of its gradients before the clip, shape []
@@ -68,9 +68,10 @@ class Evaluated:
 
 
 def evaluated_errors(candidate: Evaluated, reference: Evaluated, yardstick: Evaluated) -> list[StepReading]:
-    """Return the errors of loss, norms and gradients of candidate and yardstick against the reference.
+    """For loss, norms and gradients, return the largest error of the candidate, and that of the yardstick.
 
-    Every name of candidate or reference is compared. A tensor that one of the two does not have has an infinite error.
+    Errors are relative to the reference. A tensor that only the candidate or only the reference has gives an infinite
+    error.
     """
     ours, theirs, exact = _quantities(candidate), _quantities(yardstick), _quantities(reference)
     readings = []
@@ -98,7 +99,10 @@ def updated_errors(after: OptimizerState, expected: OptimizerState, magnitude: O
 
 
 def magnitudes(before: OptimizerState, gradients: Mapping[str, Tensor]) -> tuple[OptimizerState, Mapping[str, Tensor]]:
-    """Return a state and gradients whose update adds up absolute values. Parameters are negative: updates subtract."""
+    """Return a state and gradients whose update gives the scale of rounding errors: it adds up absolute values.
+
+    Parameters are negative, because the update subtracts from them.
+    """
     state = OptimizerState(
         parameters={name: -tensor.abs() for name, tensor in before.parameters.items()},
         exp_avg={name: tensor.abs() for name, tensor in before.exp_avg.items()},
@@ -121,7 +125,7 @@ def _worst(errors: Mapping[str, float]) -> tuple[str, float]:
 
 
 def _relative(ours: Tensor | None, exact: Tensor | None) -> float:
-    """Return |ours - exact| / |exact| in L2 norms. It is infinite if one is missing, or if only `exact` is 0."""
+    """Return |ours - exact| / |exact| in L2 norms. It is infinite if a tensor is missing, or if only `exact` is 0."""
     if ours is None or exact is None or ours.shape != exact.shape:
         return math.inf
     ours, exact = real(ours).double(), real(exact).double()
@@ -130,9 +134,9 @@ def _relative(ours: Tensor | None, exact: Tensor | None) -> float:
 
 
 def _elementwise(ours: Tensor | None, exact: Tensor | None, scale: Tensor | None) -> float:
-    """Return the largest value of |ours - exact| / (|scale| + smallest normal number), elementwise.
+    """Return the largest element of |ours - exact| / (|scale| + smallest normal number of the data type).
 
-    Below the smallest normal number, rounding is absolute.
+    The smallest normal number is added, because rounding errors below it do not become smaller.
     """
     if ours is None or exact is None or scale is None or ours.shape != exact.shape:
         return math.inf
@@ -152,11 +156,11 @@ class _Candidate(_Shows, HasMoments, Protocol):
 
 
 class _Twin(_Shows, MakesSingleSteps, Protocol):
-    """An arm with the capabilities of a reference and a yardstick."""
+    """A reference or a yardstick: an arm that makes single steps from a given state."""
 
 
 def execute_step_match(run: Run, recorder: Recorder) -> None:
-    """Execute the candidate's steps, and compare each with the reference's and the yardstick's."""
+    """Execute the candidate's steps, and compare each step with the same step of the reference and of the yardstick."""
     names = [str(run.settings[role]) for role in ("reference", "yardstick", "candidate")]
     with ExitStack() as stack:
         lives = [stack.enter_context(_recorded(run, name, recorder, names[2])) for name in names]
@@ -187,7 +191,7 @@ def execute_step_match(run: Run, recorder: Recorder) -> None:
 
 @contextmanager
 def _recorded(run: Run, name: str, recorder: Recorder, candidate: str) -> Iterator[ArmLife]:
-    """Open an arm, record its start before the block, and record its end after it."""
+    """Open an arm within the block. Record its start before the block, and its end after the block."""
     with ArmLife(run, name, recorder) as life:
         life.start()
         # Watch only the candidate, because a process can have only one open profile at a time.
@@ -200,7 +204,10 @@ def _recorded(run: Run, name: str, recorder: Recorder, candidate: str) -> Iterat
 
 
 def _offering(life: ArmLife, own: str, protocol: type) -> TrainingRun:
-    """Return the arm's run. Raises `NotAvailable` if the run lacks a capability. own: the name of `protocol`."""
+    """Return the arm's training run, which offers `protocol`. Raises `NotAvailable` if the run lacks a capability.
+
+    own: the name of the capability `protocol`, for messages.
+    """
     needed = {"parameters": HasParameters, "gradients": HasGradients, "gradient_norms": HasGradientNorms, own: protocol}
     for capability, each in needed.items():
         if not isinstance(life.training, each):
@@ -229,7 +236,10 @@ def _seen(training: _Shows, loss: torch.Tensor) -> Evaluated:
 
 
 def _start_of(candidate: _Candidate) -> OptimizerState:
-    """Return the start state with zero moments, as in Adam. With other moments, the first update would differ."""
+    """Return the candidate's start state with zero moments, with which Adam begins.
+
+    If the candidate begins with other moments, its first update differs from the reference's.
+    """
     parameters = {name: tensor.detach().clone() for name, tensor in candidate.parameters().items()}
     zeros = {name: torch.zeros_like(tensor) for name, tensor in parameters.items()}
     return OptimizerState(parameters, zeros, zeros)
@@ -299,7 +309,11 @@ def execute_step_accuracy(run: Run, recorder: Recorder) -> None:
 
 
 def _train(run: Run, settings: Settings, seed: int, replica: int, recorder: Recorder) -> Points:
-    """Train the candidate with one seed: all steps if losses are compared, else up to the last read gradients."""
+    """Train the candidate with one seed, and return its points at the steps whose gradients are compared.
+
+    If losses are compared for this seed, make all steps; otherwise stop after the last step whose gradients are
+    compared.
+    """
     arm, points = settings.candidate, Points()
     steps = run.workload.steps if seed in settings.loss_seeds else max(settings.gradient_steps) + 1
     seeded = run.model_copy(update={"workload": run.workload.model_copy(update={"seed": seed})})
@@ -320,7 +334,7 @@ def _train(run: Run, settings: Settings, seed: int, replica: int, recorder: Reco
 
 
 def _follow(run: Run, settings: Settings, arm: str, points: Points, recorder: Recorder) -> Points:
-    """Train another arm with every seed. Return its losses, and its gradients at the candidate's parameters."""
+    """Train `arm` (reference or peer) with every seed. Return its points, evaluated at the candidate's parameters."""
     found: Points = {}
     with ArmLife(run, arm, recorder, 0, digest=_digest) as opened:
         training = opened.training
@@ -341,7 +355,7 @@ def _follow(run: Run, settings: Settings, arm: str, points: Points, recorder: Re
 
 
 class _Shown:
-    """Copies parameters and gradients of a run. Raises `NotAvailable` if the run does not show them."""
+    """Copies a training run's parameters, gradients and batch. Raises `NotAvailable` if the run does not show them."""
 
     def __init__(self, training: TrainingRun, arm: str) -> None:
         if not (
@@ -356,15 +370,16 @@ class _Shown:
         return _copies(self._training.parameters())
 
     def point(self, before: Tensors, loss: Tensor) -> Point:
-        """Return the point of the last step. before: the parameters with which the step began."""
+        """Return the `Point` of the last step. before: the parameters before the step. loss: the step's loss."""
         batch = batch_digests([self._training.inputs()])[0]
         return Point(before, batch, loss.detach().clone(), _copies(self._training.gradients()))
 
 
 def step_errors(settings: Settings, seed: int, step: int, points: Mapping[str, Point]) -> StepErrors:
-    """Reduce each arm's gradients in one step to norms, and add digests of parameters and batches.
+    """Reduce each arm's gradients in one step to norms. Return the norms with digests of parameters and batches.
 
-    A tensor is left out if some arm has no gradient for it, or a gradient of another shape.
+    points: the point of each arm, by arm name. A tensor is left out if an arm has no gradient for it, or one of another
+    shape.
     """
     candidate, peer, reference = (
         points[arm].gradients for arm in (settings.candidate, settings.peer, settings.reference)

@@ -1,6 +1,7 @@
-"""Test whether a GPU's clock is steady. Both arms of a timing take turns, as in a timing, but no step is timed.
+"""Keep a GPU busy with both arms of a timing, which take turns, while its clock is sampled. No step is timed.
 
-Meanwhile the supervisor samples the SM clock. A GPU is therefore chosen by its clock, not by the ratio of the arms.
+The supervisor samples the SM clock meanwhile. A GPU with a steady clock can so be chosen before any ratio of the arms
+is known.
 """
 
 from __future__ import annotations

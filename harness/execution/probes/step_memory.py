@@ -23,7 +23,7 @@ SMALL_ALLOCATION = 2**20
 
 
 class StepMemory(Record):
-    """The bytes that steps add to an opened run: torch's peak reservation by pool, and the memory of graphs.
+    """The memory in bytes that steps add to an opened run: torch's peak reservation by pool, and memory of graphs.
 
     segments: the sizes of the large pool's driver allocations at the end, including those of captures.
     """
@@ -41,7 +41,7 @@ class MemoryAnswer(Answer):
 
 
 class MemoryProbe:
-    """Measures the memory that torch's allocator reserves for the steps of an arm, in another process, without a fault.
+    """Measures, in another process, the memory that torch's allocator reserves for an arm's steps. Plants no fault.
 
     The process starts at once, and opens the arm while the worker opens its own arm. Until then, other use of the
     device does not matter. `measure` lets the process train and measure, and returns after the process has ended. This

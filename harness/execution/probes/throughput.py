@@ -51,7 +51,10 @@ _OF_A_PROCESS, _OF_A_THREAD = 2, 6
 
 
 class Helpers:
-    """Threads and child processes of this process, by the arm that started them. Earlier ones belong to no arm."""
+    """Measures the processor time of threads and child processes, by the arm that started them.
+
+    Threads and processes that existed before the first arm belong to no arm.
+    """
 
     def __init__(self) -> None:
         self._arms: dict[int, str | None] = dict.fromkeys(clock for clock, _ in _clocks())
@@ -64,9 +67,9 @@ class Helpers:
             self._arms[clock] = known[clock] if clock in known else self._arms.get(parent, arm)
 
     def begin(self, arm: str) -> float | None:
-        """Return the processor seconds of the arm's helpers since the arm's last block ended; 0 before its first block.
+        """Return the processor seconds that the arm's helpers used since its last block; 0 before its first block.
 
-        Call this right before a block of `arm` begins, and `end` right after it. None if there are no clocks.
+        Call this right before a block of `arm` begins, and `end` right after it. Return None if there are no clocks.
         """
         if sys.platform != "linux":
             return None
@@ -90,7 +93,7 @@ class Helpers:
 
 
 def _clocks() -> Iterator[tuple[int, int]]:
-    """Yield, for each Python thread and each descendant process, its clock and the clock of its parent."""
+    """Yield a clock for each Python thread and each descendant process, and its parent's clock (0 for this process)."""
     if sys.platform != "linux":
         return
     for thread in python_threads():
@@ -109,7 +112,7 @@ def _below(process: int, clock: int) -> Iterator[tuple[int, int]]:
 
 
 def _clock(number: int, which: int) -> int:
-    """Return the kernel's clock of a thread of this process, or of any process."""
+    """Return the id of the kernel's CPU clock of a thread or process. number: its id. which: the kind of clock."""
     return (~number << 3) | which
 
 
@@ -129,7 +132,7 @@ def _text(path: str) -> str:
 
 
 def execute(run: Run, recorder: Recorder) -> None:
-    """Open both arms, warm up and time them. If this process is profiled, then watch one untimed block of each arm."""
+    """Open both arms, warm up and time them. If this process is profiled, watch an untimed block of each arm last."""
     candidate, baseline = arms_of(run)
     with ExitStack() as stack:
         process = TimedProcess(run, recorder, stack)
@@ -146,7 +149,7 @@ def execute(run: Run, recorder: Recorder) -> None:
 
 
 class TimedProcess:
-    """The stages of a timing in one process, and the arms that the process opens. stack: closes the arms at the end."""
+    """One process of a timing: its stages, and the arms that it opens. stack: closes the arms at the end."""
 
     def __init__(self, run: Run, recorder: Recorder, stack: ExitStack) -> None:
         self.run, self.recorder, self._stack = run, recorder, stack
@@ -166,7 +169,7 @@ class TimedProcess:
         self._helpers.note(name)
 
     def _require_apart(self, opened: ArmLife) -> None:
-        """Raise `NotAvailable` if `opened`, the newest arm, trains or has replaced tensors of an arm opened earlier."""
+        """Raise `NotAvailable` if `opened`, the newest arm, has taken over or replaced an earlier arm's parameters."""
         for name, arm in self.arms.items():
             if shared := shared_parameters(arm.training, opened.training):
                 raise NotAvailable(
@@ -191,7 +194,7 @@ class TimedProcess:
         self.recorder.heartbeat()
 
     def counting(self) -> AbstractContextManager[object]:
-        """Return a block in which graph launches are counted, if this process counts them."""
+        """Return a context manager that counts graph launches; it does nothing if this process does not count them."""
         return self._counter or nullcontext()
 
     def timed_block(self, name: str, number: int, position: int, steps: int) -> Block:
@@ -228,7 +231,7 @@ class TimedProcess:
                 arm.life.end()
 
     def watch(self) -> TimingEvidence:
-        """Watch an untimed block of each arm, unless launches were counted. Return all evidence but timed blocks."""
+        """Return all evidence except timed blocks. Watch an untimed block of each arm if launches were not counted."""
         counter, watch = self._counter, self._counter is None
         if watch and has_cuda():
             # Set up the profiler only after the timed blocks, because a profiler session may disturb them: on an H200 a
@@ -266,7 +269,10 @@ class TimedProcess:
 
 
 def shared_parameters(first: TrainingRun, second: TrainingRun) -> str:
-    """Return, as text, the parameters of `first` that `second` also trains, or that it replaced when it was opened."""
+    """Return, as text, which parameters of `first` the run `second` also trains, or an error that shows a replacement.
+
+    The text is empty if the runs share no parameter.
+    """
     if not (isinstance(first, HasParameters) and isinstance(second, HasParameters)):
         return ""
     try:

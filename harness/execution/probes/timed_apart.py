@@ -29,7 +29,7 @@ ENDING_S = 10.0  # seconds that a process may take to close its arm
 
 
 def execute(run: Run, recorder: Recorder, baseline: ImportPath) -> None:
-    """Open both arms, warm up and time them. If the processes are profiled, then watch one untimed block of each."""
+    """Open both arms in processes, warm up and time them. If they are profiled, watch an untimed block of each arm."""
     candidate, reference = arms_of(run)
     order = (reference, candidate) if run.process % 2 == 0 else (candidate, reference)
     with ExitStack() as stack:
@@ -64,7 +64,7 @@ def execute(run: Run, recorder: Recorder, baseline: ImportPath) -> None:
 
 
 class ArmProcess:
-    """One arm's process. The process ends when `stack` is closed, at the latest."""
+    """One arm's process. The process ends at the latest when `stack` is closed."""
 
     def __init__(self, arm: str, recorder: Recorder, baseline: ImportPath | None, stack: ExitStack) -> None:
         self._named = f"arm {arm}" + (f" at {baseline.commit[:SHORT]}" if baseline is not None else "")

@@ -1,4 +1,4 @@
-"""Time one arm: its trainer, blocks of steps between two device synchronizations, and rounds of blocks.
+"""Time one arm in blocks of steps, each between two device synchronizations, and combine blocks to rounds.
 
 A round has four blocks in ABBA order, whether or not the arms share a process.
 """
@@ -40,7 +40,10 @@ TimedBlock = Callable[[str, int, int, int], Block]
 
 
 def timed_rounds(run: Run, timed_block: TimedBlock, disturbed: Callable[[Block], bool]) -> list[Block]:
-    """Time the rounds that the run requires, and up to as many again to replace disturbed rounds."""
+    """Time the rounds that the run requires. Add up to as many rounds again if rounds are disturbed.
+
+    timed_block: times one block. disturbed: returns True if other work disturbed the block.
+    """
     candidate, baseline = arms_of(run)
     rounds, steps = count_setting(run, "blocks") // 2, count_setting(run, "block_steps")
     timed: list[Block] = []
@@ -60,7 +63,10 @@ def arms_of(run: Run) -> tuple[str, str]:
 
 
 def joined_timing(run: Run, blocks: list[Block], seen: list[TimingEvidence]) -> TimingEvidence:
-    """Join the evidence of both arms' processes. A planted event counts as seen only if each process saw its own."""
+    """Join the evidence of both arms' processes, for arms of two commits.
+
+    The planted event, which tests a detector, counts as seen only if each process saw its own.
+    """
     planted = [each.profiler_sees_planted for each in seen if each.profiler_sees_planted is not None]
     counted = [each.counter_sees_planted for each in seen if each.counter_sees_planted is not None]
     candidate, baseline = arms_of(run)
@@ -110,7 +116,7 @@ class TimedArm:
 
     @contextmanager
     def own_globals(self) -> Iterator[None]:
-        """Restore the process's generators and torch's settings as this arm left them.
+        """Within the block, restore the random generators and torch's settings as this arm left them in its last block.
 
         Each arm therefore draws the same random numbers as if it were alone, and keeps its own settings. Captures
         within the block count for this arm.
@@ -172,7 +178,7 @@ class TimedArm:
         self._losses, self._inputs = [], []
 
     def watch_launches(self) -> Watched:
-        """Make an untimed block alone on the machine, and return its graph launches, which are None without CUDA."""
+        """Make an untimed block alone on the machine. Return its graph launches; their number is None without CUDA."""
         watched = Watched()
         with ExitStack() as watch, ExitStack() as solitude:
             if has_cuda():
@@ -185,7 +191,7 @@ class TimedArm:
 
 @contextmanager
 def undisturbed(recorder: Recorder) -> Iterator[None]:
-    """Keep this process alone on the machine within the block, and first bring its GPU to the clocks of a busy GPU."""
+    """Stop other runs within the block. Begin the block only when the GPU has left its idle clocks."""
     with recorder.alone():
         raise_clocks()
         yield

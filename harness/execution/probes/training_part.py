@@ -73,7 +73,7 @@ def _train_in(child: Child, part: TrainingPart, recorder: Recorder) -> ArmFailed
 
 
 def _last_phase(recorder: Recorder) -> str:
-    """Return the last phase that the part's process recorded. Its recorder has replaced this process's phase."""
+    """Return the last phase that a part's process recorded, from the heartbeat file that both processes write."""
     with suppress(OSError):
         return (recorder.directory / HEARTBEAT).read_text(encoding="utf-8", errors="replace").partition("\n")[0]
     return recorder.current_phase
@@ -108,9 +108,9 @@ def train(run: Run, part: TrainingPart, recorder: Recorder, line: Line) -> NoRet
         saves, earlier = part.until < run.workload.steps, (part.first + part.until) // 2
 
         def after(steps: int) -> None:
-            """Save once in the middle of the part, and ignore the result. A faulty saver may keep this first save.
+            """Save once in the middle of the part. Nothing reads this save, but it can reveal a faulty saver.
 
-            It may also disturb the training.
+            Such a saver keeps its first save instead of the last one, or disturbs the training.
             """
             if saves and part.first < earlier == steps:
                 life.phase("save earlier")

@@ -1,9 +1,9 @@
 """Execute arms up to a step, and record digests of each step, or the operators of the last step (the where probe).
 
-Settings for all arms: `last` is the last step. With `observed`, its operators are observed in a second execution.
-`deterministic` uses torch's deterministic algorithms where they exist. `limit_s` is the time limit of the whole run.
-Settings for each arm: `evaluate` evaluates each time after this many steps. `resume` saves, opens the arm again and
-loads after these steps. `values` records the results of these operators.
+Settings for all arms: `last` is the last step. If `observed` is true, a second execution records the operators of this
+step. `deterministic` uses torch's deterministic algorithms where they exist. `limit_s` is the time limit of the whole
+run. Settings for each arm: `evaluate: n` evaluates after every n steps. `resume` lists numbers of steps after which the
+arm is saved, opened again and loaded. `values` lists the numbers of the operators whose results are recorded.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from harness.system.replay.sites import SiteFinder, names_of_modules, sites_note
 
 
 def execute(run: Run, recorder: Recorder) -> None:
-    """Execute each arm up to the last step. If the run requests it, execute the arm again and observe its operators."""
+    """Execute each arm up to the last step. If the run observes operators, execute the arm once more for this."""
     until = monotonic() + float(str(run.settings["limit_s"]))
     repeats = deterministic_algorithms(is_strict=False) if run.settings.get("deterministic") else nullcontext()
     with repeats:
@@ -58,7 +58,7 @@ class _Execution:
         self._finder = SiteFinder({})
 
     def train(self) -> None:
-        """Make the steps, and record each step, or only the last step if the run observes operators."""
+        """Make the steps. Record each step or, if the run observes operators, only the last step."""
         self._open()
         for step in range(self._last + 1):
             if monotonic() > self._until:

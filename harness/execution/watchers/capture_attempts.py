@@ -1,7 +1,7 @@
-"""Count the captures that begin in this process, and their replays. Keep the captures' errors and operators.
+"""Count the captures that begin in this process, and the replays of captures. Keep errors and operators of captures.
 
-The judge compares a system's report of its captures with these counts. `harness.execution.opening` opens every arm
-within its own counts. The record of an arm's end contains the counts and the captured operators.
+The judge compares a system's report of its captures with these counts. `harness.execution.opening` opens each arm
+within counts of its own. The record of an arm's end contains the counts and the captured operators.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class CaptureAttempts:
     """Counts the captures that begin within its block: torch's CUDA graphs, used by any library, and traced steps.
 
     If several blocks are open, only one of them counts: the innermost block, or the block whose `working` was entered
-    last. errors: for each capture that an exception ended, whether caught or not, a sentence with the user's line.
-    replaying: True while a replay runs. replayed: set it to a list to collect the graphs and traced steps that are
-    replayed. left_out: if True, a replay does nothing, and returns the result of the previous replay.
+    last. errors: a sentence with the user's line for each capture that an exception ended, whether it was caught or
+    not. replaying: True while a replay runs. replayed: set this to a list, and each replayed graph or traced step is
+    appended. left_out: set this to True, and a replay does nothing, but returns the result of the previous replay.
     """
 
     def __init__(self) -> None:
@@ -62,7 +62,7 @@ class CaptureAttempts:
 
     @contextmanager
     def working(self) -> Iterator[None]:
-        """Count captures within the block in this object, even if another arm was opened later."""
+        """Let this object count the captures within the block, even if another arm was opened later."""
         _COUNTING.append(self)
         try:
             yield
@@ -114,7 +114,7 @@ class CaptureAttempts:
         return replayed
 
     def _watch(self, begun: object) -> None:
-        """Collect the operators of a traced step, or of a CUDA graph from now until the graph's capture ends."""
+        """Collect the operators of a traced step at once, and those of a CUDA graph from now until its capture ends."""
         if isinstance(begun, TracedStep):
             self.operators |= begun.operators
             self.draws.append(begun.draws)

@@ -1,6 +1,7 @@
-"""Watch the steps of a captured arm: in each step the host's work, and in some steps the device's work, by profiler.
+"""Watch the steps of a captured arm: the host's work in each step, and the device's work in a few profiled steps.
 
-In every arm, one step's operators that draw random numbers are watched, to find arms whose random masks differ.
+In every arm, captured or not, one step is watched for operators that draw random numbers. This finds arms whose random
+masks differ.
 """
 
 from __future__ import annotations
@@ -30,9 +31,10 @@ from harness.system.replay.operations import OperatorWatch
 
 
 class DrawWatch:
-    """Keeps the generators' states before and after its block. `watch`, entered within it, collects a step's operators.
+    """Keeps digests of the generators' states before and after its block. `watch` collects the operators of a step.
 
-    These are two blocks, because reading a generator's state executes operators that other watchers must not count.
+    Enter `watch` within this block. The two are separate, because reading a generator's state executes operators that
+    other watchers must not count.
     """
 
     def __init__(self, step: int) -> None:
@@ -50,16 +52,16 @@ class DrawWatch:
 
     @property
     def operators(self) -> set[str]:
-        """Return the names of the operators with which the step computes."""
+        """Return the names of the operators that compute in the step."""
         return self.watch.names
 
     @property
     def form(self) -> str:
-        """Return one digest of the sequence of all operators of the step."""
+        """Return a digest of the sequence of the step's operators."""
         return self.watch.form
 
     def record(self, captured: Sequence[Sequence[str]]) -> Draws:
-        """Return the record of random draws. captured: for each capture of the arm, the operators that draw."""
+        """Return the record of random draws. captured: names of the operators that draw in each capture of the arm."""
         moved = {name: state for name, state in self._after.items() if state != self._before.get(name)}
         return Draws(
             step=self._step, operators=self.watch.draws, captured=[list(each) for each in captured], generators=moved
@@ -85,7 +87,7 @@ def capture_evidence(
     watched: Watched,
     every_step: StepWatch | None = None,
 ) -> CaptureEvidence:
-    """Return the evidence of a capture, with a census of every graph in `record`. The graphs must still exist."""
+    """Return the evidence of a capture, with the nodes of every graph in `record`. The graphs must still exist."""
     clip_kernels = training.clip_kernels() if isinstance(training, CountsClippedTensors) else None
     nodes = [census(label, graph, clip_kernels) for label, graph in record.graphs.items()]
     return CaptureEvidence(
@@ -138,7 +140,7 @@ def capture_record(training: TrainingRun, planned: PlannedArm) -> CaptureRecord:
 
 
 def _moved(captured: Mapping[str, int], now: Mapping[str, int]) -> list[str]:
-    """Return the names of buffers that no longer exist or whose address differs from the address at capture."""
+    """Return the names of captured buffers that no longer exist or have another address now."""
     return sorted(name for name, address in captured.items() if now.get(name) != address)
 
 
@@ -149,10 +151,10 @@ Windows = dict[int, tuple[int, bool]]  # first step -> number of steps, and True
 
 
 class Watcher(NamedTuple):
-    """Functions that are called before, around and after each step, with the step's index, and after the last step.
+    """Functions that are called with a step's index before, around and after each step, and `at_end` after the last.
 
-    parts: the parts of the evidence that fail if the watcher raises. The watcher is then not called again. If there are
-    none, an error fails the arm.
+    parts: the parts of the evidence that fail if the watcher raises an error. The watcher is then not called again. If
+    `parts` is empty, an error fails the arm.
     """
 
     parts: tuple[Part, ...] = ()
@@ -165,8 +167,8 @@ class Watcher(NamedTuple):
 class CaptureWatch:
     """Watches a series of steps of one execution. A context manager that also ends a profile that is still open.
 
-    captured: returns the system's current report of its capture. watches: False to watch nothing.
-    every_step: the watch of single steps; None if there is none.
+    captured: returns the system's current report of its capture. watches: False to watch nothing. every_step: watches
+    each step on the host; None if the arm needs no such watch.
     """
 
     def __init__(
@@ -190,7 +192,7 @@ class CaptureWatch:
         self.every_step = parts.ask(ask, *self._parts) if watches else None
 
     def around(self, watchers: Sequence[Watcher]) -> list[Watcher]:
-        """Return a probe's watchers, with the watchers of the capture placed outside and inside of them."""
+        """Return the probe's watchers together with those of the capture, in nesting order, the outermost first."""
         found = [*watchers]
         if self.every_step is not None:
             found.append(Watcher(self._parts, around=self.every_step.step))
@@ -216,7 +218,10 @@ class CaptureWatch:
             self._window.close()
 
     def seen(self, record: CaptureRecord) -> tuple[Watched, StepWatch | None]:
-        """Return the observations of the steps, as far as they fit the kind of replay that the system reports."""
+        """Return the observations of a few steps, and of every step, as they fit the reported kind of replay.
+
+        For CUDA graphs, the few steps are the profiled ones; for a traced capture, they are the last ones.
+        """
         if self.every_step is None:
             return self._profiled, None
         profiled = self._profiled
@@ -238,10 +243,9 @@ class CaptureWatch:
 
 
 def profiled_steps(planned: PlannedArm, steps: range) -> Windows:
-    """Return the windows of steps that are profiled, for a captured arm on CUDA.
+    """Return which steps of a captured arm are profiled on CUDA: the first ones after the warm steps, and the last.
 
-    These are the first steps after the warm steps, and the last steps. In one of the first steps, a capture that is
-    recorded but not launched would lose an update.
+    The first ones are included, because a capture that is recorded but not launched would lose an update there.
     """
     steps = steps[planned.arm.warm_steps :]
     if planned.arm.capture == "none" or not has_cuda() or not steps:
@@ -254,7 +258,7 @@ def profiled_steps(planned: PlannedArm, steps: range) -> Windows:
 def _watch_of_every_step(
     run: Run, planned: PlannedArm, training: TrainingRun, captured: Callable[[], CaptureRecord]
 ) -> SeriesWatch | None:
-    """Return a watch of single steps for a captured arm, or a CUDA arm whose host syncs are judged; otherwise None."""
+    """Return a watch of every step if the arm is captured, or if its host syncs on CUDA are judged; otherwise None."""
     device, is_captured = device_of(training), planned.arm.capture != "none"
     if not is_captured and not (planned.watch_every_step and device == "cuda"):
         return None
@@ -270,6 +274,6 @@ def _watch_of_every_step(
 
 
 def _watched_parts(planned: PlannedArm) -> tuple[Part, ...]:
-    """Return the parts of the evidence that come from the watch of every step."""
+    """Return the parts of the evidence that fail if the watch of every step fails."""
     captured: tuple[Part, ...] = ("capture",) if planned.arm.capture != "none" else ()
     return (*captured, "syncs") if planned.observe_syncs else captured

@@ -4,15 +4,15 @@ The test begins after the arm's end, when all other evidence is recorded. Before
 trainable parameters and the optimizer's state are restored to those at the arm's end:
 1. the replays of the last step alone, on the batch that the step left in its buffers;
 2. a step on another batch with the same replays (called `other`), and then its replays alone;
-3. `other` again, and then the last step without its replays. If everything is captured, parameters do not change, and
-the loss is the loss of `other`, which the replays of `other` left in their buffers.
+3. `other` again, and then the last step without its replays. If the capture contains the whole step, parameters do not
+change, and the loss is that of `other`, because the replays of `other` left it in their buffers.
 
 If a step without its replays gives different outputs, as with an optimizer outside of the graph, a second test follows.
-`other` is made twice with its replays and then once without, each time from the same state, with the buffers and
-gradients of another batch. If an output repeats, and is the same without replays, the replays do not compute it. If an
-output does not repeat, the replays compute it if without them it equals the output for the other batch. If all steps
-have the same batch, buffers and gradients of a later state are used. A loss that is the same then does not come from
-replays, but parameters may be the same because of rounding.
+It makes `other` twice with its replays and then once without, each time from the same state, with the buffers and
+gradients of another batch. If an output is the same both times, and also without replays, the replays do not compute
+it. If an output differs between the two times, the replays compute it if without them it equals the output for the
+other batch. If all steps have the same batch, the buffers and gradients come from a later state. A loss that is the
+same then does not come from replays, but parameters may be the same because of rounding.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def ghost_replay(
     heartbeat: Callable[[], object] = lambda: None,
     silence: float = inf,
 ) -> GhostReplay:
-    """Return what the replays of step `last` compute, or the error that ended the test.
+    """Test what the replays of step `last` compute. Return the result, or the error that ended the test.
 
     others: steps that made the same replays. The first of them that has another batch is used. heartbeat: called after
     each step and each round of replays. silence: seconds between two heartbeats after which the test ends, because a
@@ -79,9 +79,9 @@ class SilentError(BaseException):
 
 @contextmanager
 def _heard(heartbeat: Callable[[], object], silence: float) -> Iterator[Callable[[], object]]:
-    """Yield a heartbeat function. Raise SilentError in the block if it is not called for `silence` seconds.
+    """Yield a heartbeat function. If it is not called for `silence` seconds, SilentError is raised in the block.
 
-    Outside of the main thread, and if user code handles SIGALRM itself, nothing is raised.
+    Nothing is raised outside of the main thread, or if user code handles SIGALRM itself.
     """
     is_main = threading.current_thread() is threading.main_thread()
     if silence == inf or not is_main or signal.getsignal(signal.SIGALRM) is not signal.SIG_DFL:
@@ -116,7 +116,7 @@ class _Look:
         self.found: dict[str, Any] = {"replays": len(self._replays)}
 
     def kept(self, *categories: str) -> dict[str, Tensor]:
-        """Return the state tensors of these categories, without input buffers; default: parameters and optimizer."""
+        """Return the state tensors of these categories (default: parameters and optimizer), which the test restores."""
         state = watched_state(self._training)
         return {
             f"{category} {name}": tensor
@@ -140,7 +140,7 @@ class _Look:
             self._compare(index, last)
 
     def _compare(self, index: int, last: int) -> None:
-        """Make step `index` twice, and once without its replays, from one state. Record which outputs are equal.
+        """Make step `index` twice with replays and once without, always from one state. Record which outputs agree.
 
         In this state, gradients and buffers are those of step `last`. A step without replays would read them.
         """
@@ -176,7 +176,7 @@ class _Look:
                 self.found |= {"outside": len(outside), "named": outside[:NAMED], "unsure": len(anew - repeated)}
 
     def _other(self, others: Sequence[int]) -> tuple[int, _Outputs]:
-        """Find a step with the last step's replays, preferably on another batch. Return its index and outputs."""
+        """Find a step with the last step's replays, if possible on another batch. Return its index and its outputs."""
         batch, known = self._batch(), None
         for index in others:
             outputs = self._step(index)
@@ -205,9 +205,9 @@ class _Look:
         return self._parameters() | digests(loss)
 
     def _alone(self) -> _Outputs:
-        """Make the last step's replays without the step, for several rounds, and return the parameters.
+        """Make the last step's replays without the step, in several rounds, and return the parameters after them.
 
-        The rounds end when a later round gives other parameters than the first. The first round alone proves nothing,
+        The rounds end when a later round changes the parameters of the first. The first round alone proves nothing,
         because a replay that only copies the step's result copies the same result again.
         """
         self.guard.restore()

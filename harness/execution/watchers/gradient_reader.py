@@ -1,12 +1,12 @@
-"""Reduce the gradients of chosen steps: as the step leaves them and, if different, as its backward pass left them.
+"""Reduce the gradients of chosen steps: as they are after the step and, if different, after its backward pass.
 
 A baseline's gradients are kept on the device for its candidates. If the candidate is of another commit, its process
 begins after the baseline's process, and gets the tensors through a folder of the session (`Exchange`). These files are
 not evidence, and only tensors are loaded from them.
 
-The digest of each micro-batch of a step shows that the step has several different ones. The leading dimension of the
-step's inputs contains the micro-batches, in the order of their use. The record of an arm's end contains the number of
-optimizer updates.
+Digests of a step's micro-batches show that the micro-batches differ. The leading dimension of the step's inputs
+contains the micro-batches, in the order of their use. The record of an arm's end contains the number of optimizer
+updates.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from harness.system.sharded_tensors import whole
 
 
 class Exchange:
-    """One run's folder for tensors that are passed between commits; None if all arms are of one commit."""
+    """A run's folder through which processes of two commits pass tensors; no folder if all arms are of one commit."""
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
@@ -62,7 +62,7 @@ Tensors = Mapping[str, Tensor]
 
 
 class Kept(NamedTuple):
-    """The gradients of a baseline in one step."""
+    """The gradients of a baseline arm in one step, kept to compare its candidates with."""
 
     left: Tensors
     changed: Tensors | None  # earlier values of the gradients that changed after the backward pass; None: not watched
@@ -82,9 +82,10 @@ class GradientReader:
 
     @property
     def steps(self) -> list[int]:
-        """Return the steps whose gradients a claim reads; none for a baseline's repetition if only named arms are read.
+        """Return the steps whose gradients are read in this execution.
 
-        A repetition has these steps nevertheless if sketches are recorded.
+        If claims read gradients only of named arms, there are none for other arms, nor for repetitions of a baseline.
+        Sketches require the gradients of all executions.
         """
         arms, life = self._run.gradient_arms, self._life
         first = life.replica == 0 or life.arm not in self._run.baseline_of.values()
@@ -131,7 +132,10 @@ class GradientReader:
             self._kept[arm, index] = Kept({name: each.detach().clone() for name, each in gradients.items()}, changed)
 
     def _changed(self, gradients: Tensors) -> tuple[Tensors | None, list[str] | None]:
-        """Return gradients from before the step changed them, and names of gradients that the optimizer wrote into."""
+        """Return the gradients that the step changed, as they were before, and the names that an optimizer changed.
+
+        Return None for both if this is not known for certain.
+        """
         training = self._life.training
         seen: tuple[Tensors, Collection[str]] | None = None
         if self.watch is not None:
@@ -156,10 +160,10 @@ def _groups(training: TrainingRun, gradients: Tensors, without: Sequence[str]) -
 
 
 class MicroBatchWatch:
-    """Digests the micro-batches of every step of one execution, in memory that is allocated once, without host sync."""
+    """Computes digests of the micro-batches of each step, in memory that is allocated once, without host sync."""
 
     def __init__(self, life: ArmLife, parts: int) -> None:
-        """Begin without digests. parts: how many micro-batches a step is expected to have."""
+        """Set up without digests. parts: how many micro-batches a step is expected to have."""
         self._life, self._training = life, life.training
         self._parts, self._steps = parts, life.run.workload.steps
         self._rows: Tensor | None = None  # int64 [steps, parts]: the digests
@@ -193,7 +197,7 @@ class MicroBatchWatch:
 def split(inputs: Mapping[str, Tensor], parts: int) -> dict[str, Tensor]:
     """Return the inputs whose first dimension has one entry for each micro-batch, as dense contiguous tensors.
 
-    If no input has `parts` entries, return the inputs that have as many entries as the first input by name. Inputs
+    If no input has `parts` entries, return the inputs that have as many entries as the alphabetically first one. Inputs
     without dimensions, such as a learning rate, are left out, because all micro-batches share them.
     """
     lengths = {name: len(tensor) for name, tensor in sorted(inputs.items()) if tensor.dim()}

@@ -1,4 +1,7 @@
-"""Observe how often a step makes the host wait, by two independent detectors. Each must also detect a planted sync."""
+"""Observe how often a step makes the host wait for the device (host sync), by two independent detectors.
+
+Each detector must also detect a host sync that the harness plants.
+"""
 
 from __future__ import annotations
 
@@ -44,10 +47,10 @@ Detector = Literal["dispatch_mode", "sync_debug_mode", "waiting_calls"]
 
 @dataclass
 class _Seen:
-    """The observations of one step. operations: how many reached the dispatcher; None if they were not counted.
+    """What was observed in one step. operations: how many operations reached the dispatcher; None if not counted.
 
-    replayed: how many of the operations ran within a replay. after: number of further operations after the step. syncs:
-    host syncs, by detector.
+    replayed: how many of these operations ran within a replay. after: how many more operations ran after the step had
+    returned. syncs: host syncs, by detector.
     """
 
     operations: int | None
@@ -61,9 +64,9 @@ class SeriesWatch:
     """Watches the steps of one execution of an arm.
 
     captures: returns the number of captures so far. A step that captures is left out, because it may wait, and does
-    more than a replay. The first `unwatched` steps are also left out, because recording uses its own dispatch modes.
-    attempts: returns how often torch began a capture, which is cheap to read. replaying: returns True while a replay
-    runs.
+    more than a replay. The first `unwatched` steps are also left out, because captures are recorded in them, with their
+    own dispatch modes. attempts: returns how often torch began a capture, which is cheap to read. replaying: returns
+    True while a replay runs.
     """
 
     device: str
@@ -123,7 +126,7 @@ class SeriesWatch:
         self._steps[index] = seen
 
     def operations(self) -> StepWatch | None:
-        """Return the fewest and the most operations of a watched step; None if operations are not counted."""
+        """Return the smallest and largest number of operations in a step; None if operations are not counted."""
         if self._mode is None:
             return None
         counts = {index: seen.operations for index, seen in self._steps.items() if seen.operations is not None}
@@ -140,7 +143,7 @@ class SeriesWatch:
         )
 
     def last(self, steps: int) -> Watched:
-        """Return how many operations ran within replays in the last `steps` watched steps."""
+        """Return how many operations ran within replays, summed over the last `steps` of the watched steps."""
         counts = [seen.replayed for _, seen in sorted(self._steps.items()) if seen.operations is not None][-steps:]
         return Watched(steps=len(counts), operations=sum(counts)) if counts else Watched()
 
@@ -166,7 +169,7 @@ class SeriesWatch:
 
 
 def places_of(syncs: Syncs) -> list[SyncPlace]:
-    """Return the places where the host waited, each with the operation and the count, in the form of evidence."""
+    """Return records of the places where the host waited, each with the operation and the number of waits."""
     return [
         SyncPlace(file=sync.place.file, line=sync.place.line, operation=sync.operation, count=count)
         for sync, count in sorted(syncs.items())
@@ -198,13 +201,13 @@ class _Detector(NamedTuple):
 
 
 class Looks:
-    """Opens an arm again for detectors, and once more if a detector needs more steps than were announced.
+    """Opens an arm again for the detectors, and once more if a detector needs more steps than were announced.
 
-    The judged execution is therefore not disturbed, and all detectors watch the same steps, the first ones.
+    The judged execution is therefore not disturbed, and all detectors watch the first steps after the `unwatched` ones.
     """
 
     def __init__(self, opens: Opens, announced: int, unwatched: int) -> None:
-        """Prepare, but open no arm yet. unwatched: number of first steps, in which captures are recorded."""
+        """Set up, but open no arm yet. unwatched: number of first steps, in which captures are recorded."""
         self._opens, self._announced = opens, announced
         self.first = min(unwatched, announced - 1)
         self._stack, self._training, self._next = ExitStack(), cast("TrainingRun | None", None), 0
@@ -217,7 +220,7 @@ class Looks:
         self._stack.close()
 
     def training(self, steps: int) -> TrainingRun:
-        """Return the opened arm if it can make `steps` more announced steps. Otherwise open the arm again."""
+        """Return the opened arm if it can make `steps` more of the announced steps. Otherwise open the arm again."""
         if self._training is None or self._next + steps > self._announced:
             self._training = None
             self._stack.close()
@@ -228,7 +231,7 @@ class Looks:
         return self._training
 
     def next_steps(self, steps: int) -> Execute:
-        """Return a function that executes the next `steps` steps."""
+        """Return a function that executes the next `steps` steps of the opened arm."""
         training, first = self.training(steps), self._next
         self._next += steps
 
@@ -252,10 +255,10 @@ def observe_syncs(
     """Open the arm again, and execute `steps` steps under each detector of this machine, one detector after another.
 
     announced: how many steps the arm expects. unwatched: how many first steps are left out. If there are not enough
-    steps, fewer are watched. every_step: readings of the judged steps themselves.
-    Detectors with CUDA are the dispatch mode and the profiler. A replay hides its operators from the dispatch mode, so
-    for a replay they are the profiler and the sync-debug mode. Detectors without CUDA are the dispatch mode and, if the
-    system offers its step's body, a fake pass of the body.
+    steps, fewer are watched. every_step: readings from the steps of the judged execution. With CUDA, the detectors are
+    the profiler and the dispatch mode. A replay hides its operators from the dispatch mode, so for a replay the
+    sync-debug mode takes its place. Without CUDA, the detectors are the dispatch mode and, if the system offers its
+    step's body, a fake pass (an execution of the body on fake tensors).
     """
     with Looks(opens, announced, unwatched) as looks:
         steps = min(steps, announced - looks.first)
@@ -293,14 +296,14 @@ def device_of(training: TrainingRun) -> str:
 
 
 def _beside_the_profiler(device: str, *, replayed: bool) -> _Detector:
-    """Return the detector used in addition to the profiler on a GPU, or the first detector on a CPU."""
+    """Return the second detector on a GPU, next to the profiler, or the first detector on a CPU."""
     if device == "cuda" and replayed:
         return _Detector("sync_debug_mode", by_sync_debug_mode)
     return _Detector("dispatch_mode", partial(by_dispatch_mode, device=device))
 
 
 def _read_profile(steps: int, looks: Looks) -> DetectorReading:
-    """Count syncs without stacks. If there are any, watch further steps with stacks, to find where the syncs are."""
+    """Count host syncs with the profiler. If there are any, profile further steps with stacks to locate the syncs."""
     with _named("profiler"):
         seen, sees_planted = counted_by_profiler(looks.next_steps(steps))
         places: Syncs = by_profiler(looks.next_steps(steps)) if seen else Counter()
@@ -324,7 +327,7 @@ def _read(detector: _Detector, device: str, steps: int, execution: Callable[[], 
 
 @contextmanager
 def _named(detector: str) -> Iterator[None]:
-    """Add the detector's name to an error that is raised in the block."""
+    """If the block raises an error, add the detector's name to it."""
     try:
         yield
     except Exception as error:
@@ -367,7 +370,7 @@ def foreseen_on_a_gpu(opens: Callable[[], AbstractContextManager[TrainingRun]]) 
 
 
 def _warm_up(training: HasStepBody, body: Callable[[], object]) -> None:
-    """Execute the step twice, and undo its changes, except for state that it creates lazily."""
+    """Execute the step twice, and undo its changes. Keep the state that the step creates at its first call."""
     roots = training.state_roots() if isinstance(training, HasStateRoots) else [training]
     with StateGuard(training.state_tensors, roots) as guard:
         with guard.first_execution():

@@ -29,7 +29,7 @@ _Like = tuple[str, object, object]
 
 
 class _Seen(NamedTuple):
-    """A loose tensor at one time. place: of the tensor's elements in memory; another tensor may use it later."""
+    """A loose tensor at one moment. place: where its elements are in memory; later another tensor may be there."""
 
     memory: Memory | None
     place: tuple[object, ...]
@@ -38,10 +38,10 @@ class _Seen(NamedTuple):
 
 
 class LooseWatch:
-    """Follows some steps of an execution with a ledger, which tracks from which tensors a tensor is computed.
+    """Follows some steps of an execution with a ledger, which tracks from which tensors each tensor is computed.
 
-    Call `begin`, then for each step enter `step` around it, and call `stepped` after it. An error of the watch is
-    recorded as the failure of the roles, and affects nothing else. state: returns the current state.
+    Call `begin`, then for each step enter `step` around it, and call `stepped` after it. If the watch raises an error,
+    only the roles of the loose tensors are recorded as failed. state: returns the current state.
     """
 
     def __init__(self, state: Callable[[], StateByCategory]) -> None:
@@ -90,7 +90,7 @@ class LooseWatch:
         self._ask(self._ledger.evaluated)
 
     def stepped(self, loss: object, *, left: int) -> None:
-        """Record that a step has returned its loss. left: how many steps are still to come after this one."""
+        """Process a step that has returned its loss. left: how many steps are still to come after this one."""
         if self._follows:
             self._ask(lambda: self._ledger.ended(loss))
         else:
@@ -103,9 +103,10 @@ class LooseWatch:
             self._ask(self._census)
 
     def loose(self, state: StateByCategory) -> Loose:
-        """Return the roles of the loose tensors at the end that did not exist at the start, or were taken over later.
+        """Return the roles of those loose tensors in `state`, the state at the end, that are not compared by name.
 
-        An optimizer, for example, may take over the tensors of a checkpoint that its trainer keeps.
+        These are tensors that did not exist at the start, and tensors that were taken over later. An optimizer, for
+        example, may take over the tensors of a checkpoint that its trainer keeps.
         """
         compared = self._early - (_named_twice(state) - self._twice)
         late = {name: tensor for name, tensor in state.get(LOOSE, {}).items() if name not in compared}
@@ -131,7 +132,7 @@ class LooseWatch:
         return {name: "state" if role in ("log", "mixed") and name in decides else role for name, role in roles.items()}
 
     def _marks(self, name: str, now: _Seen) -> int:
-        """Return the marks of the memory that has this name now, and of the memory that had it before the last step."""
+        """Return the marks (bits) of the memory that the name denotes now, and denoted before the last step."""
         before = self._before.get(name)
         prior = None if before is None else before.memory
         return sum({each: each.marks for each in (now.memory, prior) if each is not None}.values())
@@ -164,16 +165,16 @@ class LooseWatch:
         return _role_by_making(memory)
 
     def _is_explained(self, memory: Memory, like: _Like) -> bool:
-        """Return True if followed steps show what unread memory was computed from.
+        """Return True if a followed step has shown what this memory, which no step read, was computed from.
 
-        They show this for the memory itself, or for tensors with a similar name and the same type and shape.
+        It is enough that a step has shown this for a tensor with a similar name and the same type and shape.
         """
         if memory.written is not None:
             return True
         return memory not in self._rewritten and (not memory.is_unseen or like in self._made)
 
     def _unexplained(self) -> bool:
-        """Find tensors that unfollowed steps created or wrote to. Return True if the source of one is unknown."""
+        """Find tensors that unfollowed steps created or wrote. Return True if it is unknown how one was computed."""
         late = self._late()
         # tensors of other libraries are not made by torch's operators, so leave them out
         own = [tensor for tensor in late.values() if is_of_torch(tensor)]
@@ -189,7 +190,7 @@ class LooseWatch:
         )
 
     def _note(self, late: dict[str, Tensor]) -> None:
-        """Record what the current tensors were computed from, and which were written to since the last call."""
+        """Record what the tensors in `late` were computed from, and which of them were written since the last call."""
         versions = {}
         for name, tensor in late.items():
             memory = self._ledger.memory_of(tensor)
@@ -232,7 +233,7 @@ class LooseWatch:
         self._registered |= {memory for memory in known if memory is not None}
 
     def _ask(self, question: Callable[[], Any]) -> Any:
-        """Return the result of `question`; None if the ledger fails now or failed before."""
+        """Call `question` and return its result; return None if the ledger fails now or has failed before."""
         if self._ledger.failure is None:
             try:
                 return question()
@@ -242,7 +243,7 @@ class LooseWatch:
 
 
 def _named_twice(state: StateByCategory) -> frozenset[str]:
-    """Return the loose tensors that also have a name in another category, by which they are compared instead."""
+    """Return the names of loose tensors that another category also contains. They are compared under that category."""
     known = {same(tensor) for category in _REGISTERED for tensor in state.get(category, {}).values()}
     return frozenset(name for name, tensor in state.get(LOOSE, {}).items() if same(tensor) in known)
 
@@ -264,7 +265,7 @@ _DRAWN, _LOOKS, _APART, _MOST_WAITED = 2, 13, 16, 128
 
 
 class FollowedSteps:
-    """Chooses which steps of an execution are followed. All executions with `steps` steps get the same choice."""
+    """Chooses which steps of an execution the ledger follows. All executions with `steps` steps get the same choice."""
 
     def __init__(self, steps: int) -> None:
         self._steps, self._apart = steps, max(_APART, steps // _LOOKS)
@@ -275,12 +276,12 @@ class FollowedSteps:
         self._waits = False
 
     def looks_before(self, index: int) -> bool:
-        """Return True if new tensors are searched for before step `index`: regularly, and where following begins."""
+        """Return True if the watch looks for new tensors before step `index`: regularly, and where following begins."""
         begins = index in self._drawn or index == self._steps - LAST
         return FIRST <= index < self._steps - 1 and (begins or index % self._apart == 0)
 
     def wait(self, *, unexplained: bool) -> None:
-        """Set whether some tensor is unexplained. If so, follow the steps until the next search, within the budget."""
+        """Follow further steps, within the budget, while some tensor is unexplained. Called after each search."""
         self._waits = unexplained
 
     def is_followed(self, index: int) -> bool:

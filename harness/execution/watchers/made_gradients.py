@@ -1,10 +1,10 @@
 """Copy gradients as the backward pass leaves them, if the step changes them before it ends.
 
-A clip hides the size of gradients, and so hides that a loss is scaled or summed wrongly. Operators that multiply
-gradients by plain numbers (a loss scale, a count of tokens), or add to gradients, still belong to making them.
-Gradients are complete when a value that was computed from gradients bounds or scales them, or when an optimizer writes
-into them. torch's fused optimizers are an exception, because they write into gradients only to divide by the loss
-scale.
+A clip hides the size of gradients, and so hides that a loss is scaled or summed wrongly. Gradients count as complete
+when a value that was computed from gradients bounds or scales them, or when an optimizer writes into them. Until then,
+operators that multiply gradients by plain numbers (a loss scale, a count of tokens) or add to them are part of the
+computation of the gradients. The same holds for torch's fused optimizers, because they write into gradients only to
+divide by the loss scale.
 
 No hook is registered, because torch.compile would trace the hook. A dispatch mode watches operators, and torch's only
 entry into the autograd engine is wrapped to find the end of a backward pass. Code that no mode can watch (compiled
@@ -48,9 +48,9 @@ TO_THE_HOST = "_local_scalar_dense"
 
 
 class Operation(NamedTuple):
-    """One call that reads gradients, or values computed from them.
+    """One call of an operator that reads gradients, or values computed from gradients.
 
-    bounds: True if the call saturates values, or reads values that another call has saturated.
+    bounds: True if the call saturates (clamps) values, or reads values that another call has saturated.
     """
 
     name: str
@@ -61,7 +61,10 @@ class Operation(NamedTuple):
 
 
 class ClipWatch(Observer):
-    """Collects over all its blocks (one per step) whether gradients are bounded, and whether a bound changed one."""
+    """Finds out whether a step bounds (clips) its gradients, and whether this changed a gradient.
+
+    Enter its block once for each step. The results cover all blocks.
+    """
 
     def __init__(self, parameters: Mapping[str, Tensor]) -> None:
         super().__init__()
@@ -123,13 +126,13 @@ class ClipWatch(Observer):
         return returned
 
     def begins(self, operation: Operation) -> None:
-        """Handle, before it runs, an operator after the backward pass that reads gradients or values made of them."""
+        """Note an operator after the backward pass, before it runs. It reads gradients or values computed from them."""
 
     def ended(self, made: Sequence[Tensor]) -> None:
-        """Handle the same operator after it ran. made: the tensors that it returned or wrote to, without parameters."""
+        """Note the same operator after it ran. made: tensors that it returned or wrote to, without parameters."""
 
     def _note(self, gradients: list[Tensor], before: list[Tensor], in_place: list[Tensor], made: list[Tensor]) -> None:
-        """Keep the norms of gradients that were bounded in place, and of results that may replace a gradient."""
+        """Keep the norms of gradients that an operator bounded in place, and of results that may replace a gradient."""
         changed = self._memory_of(in_place)
         others = [each for each in made if memory_of(each) not in changed]
         for gradient, norm in zip(gradients, before, strict=True):
@@ -152,14 +155,14 @@ class ClipWatch(Observer):
         return {number for each in tensors if each is not None and (number := memory_of(each)) is not None}
 
     def record(self) -> Clip:
-        """Return whether a clip was seen, and whether it changed a gradient. This waits for values from the device."""
+        """Return whether the gradients were clipped, and whether a clip changed one. This waits for the device."""
         acted = any(float(before) != float(after) for before, after in self._norms)
         hidden = not self._updates or self._hidden or self.hooked or _compiled() > self._compiled_before
         return Clip(seen=True if self._norms else None if hidden else False, acted=acted, operator=self._operator)
 
 
 class _Storages:
-    """A set of storages by number. Weak references keep no memory, but prevent that a number is used again."""
+    """A set of storages, identified by number. Weak references prevent the reuse of a number, but keep no memory."""
 
     def __init__(self) -> None:
         self._known: dict[int, StorageWeakRef] = {}
@@ -193,7 +196,7 @@ def _written(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -
 
 
 def norm_of(tensor: Tensor) -> Tensor:
-    """Return the tensor's L2 norm as a tensor. A clip that acts makes this norm smaller."""
+    """Return the tensor's L2 norm as a tensor on its device. A clip that takes effect makes this norm smaller."""
     with torch.no_grad(), _disable_current_modes():
         values = tensor.detach().to_dense() if tensor.is_sparse else tensor.detach()
         norm: Tensor = torch.linalg.vector_norm(values)
@@ -201,7 +204,7 @@ def norm_of(tensor: Tensor) -> Tensor:
 
 
 def _compiled() -> int:
-    """Return how many frames torch has compiled in this process. Operators of compiled frames cannot be watched."""
+    """Return how many frames torch has compiled in this process. The operators of a compiled frame are not visible."""
     dynamo = sys.modules.get("torch._dynamo.utils")
     return 0 if dynamo is None else sum(dynamo.counters["frames"].values())
 
@@ -213,7 +216,10 @@ _UNSCALES = ("_fused_", "_amp_")
 
 
 class MadeGradients(ClipWatch):
-    """Copies the gradients of one step. Each new block forgets the copies of the previous step."""
+    """Copies the gradients of one step, as its backward pass left them.
+
+    Entering the context manager again discards the copies of the previous step.
+    """
 
     def __init__(self, parameters: Mapping[str, Tensor]) -> None:
         super().__init__(parameters)
@@ -254,9 +260,9 @@ class MadeGradients(ClipWatch):
         super().__exit__(*error)
 
     def is_sure(self) -> bool:
-        """Return True if the copies, or otherwise the final gradients, are certainly those of the backward pass.
+        """Return True if the copies are certainly the gradients of the backward pass.
 
-        This waits for the device (host sync).
+        For a gradient without a copy, this holds for its final value. This waits for the device (host sync).
         """
         if self._unsure or self.hooked or not self._made_norms:
             return False
@@ -313,13 +319,13 @@ class MadeGradients(ClipWatch):
                     self._replacing |= {number: (name, copy) for each in alike if (number := memory_of(each))}
 
     def _keep(self, names: Sequence[str]) -> None:
-        """Copy gradients that are about to change, unless they were already copied or their making was not watched."""
+        """Copy the gradients `names`, which are about to change, unless copied already or not seen when computed."""
         names = [name for name in names if self.copying and name not in self.copies and name in self._made_norms]
         self._check(names)
         self.copies |= {name: _copied(gradient) for name, gradient in self._gradients(names)}
 
     def _take_replaced(self) -> None:
-        """Keep the copy of an original gradient if the step has put another tensor in the gradient's place."""
+        """Keep the copy of a gradient if the step has assigned another tensor as the parameter's gradient."""
         for name, gradient in self._gradients(self._by_name) if self._replacing else ():
             number = memory_of(gradient)
             whose, copy = self._replacing.get(number or 0, ("", None))
@@ -328,7 +334,7 @@ class MadeGradients(ClipWatch):
                 self.copies |= {} if copy is None else {name: copy}
 
     def _check(self, names: Iterable[str]) -> None:
-        """Record pairs of norms, which show later if unwatched code changed a gradient after it was made."""
+        """Record each gradient's norm as computed and its norm now. If they differ, unwatched code changed it."""
         seen = ((name, gradient) for name, gradient in self._gradients(names) if name in self._made_norms)
         self._same += [(self._made_norms[name], norm_of(gradient)) for name, gradient in seen]
 
@@ -336,7 +342,7 @@ class MadeGradients(ClipWatch):
         return [(name, gradient) for name in names if (gradient := self._by_name[name].grad) is not None]
 
     def _names_of(self, tensors: Iterable[Tensor]) -> list[str]:
-        """Return the names of the gradients that share a storage with `tensors`. Several gradients may share one."""
+        """Return the names of the gradients that share a storage with one of `tensors`."""
         memory = self._memory_of(tensors)
         return [name for name, gradient in self._gradients(self._by_name) if memory_of(gradient) in memory]
 
@@ -346,7 +352,7 @@ class MadeGradients(ClipWatch):
         return self._from_gradients.hold_any(each for each in operation.read if memory_of(each) not in gradients)
 
     def _is_an_optimizers(self) -> bool:
-        """Return True within an optimizer's `step`, unless its closure ran the backward pass and so may clip."""
+        """Return True within an optimizer's `step`, unless its closure ran the backward pass: the closure may clip."""
         return any(all(step is not each for each in self._closures) for step in _optimizers_steps())
 
     @contextmanager
@@ -360,7 +366,7 @@ class MadeGradients(ClipWatch):
 
 
 def _copied(gradient: Tensor) -> Tensor:
-    """Copy a gradient under the active modes, so that a recording of the step contains the copy."""
+    """Copy a gradient while dispatch modes are active, so that a recording of the step contains the copy."""
     return gradient.detach().clone()
 
 
@@ -369,7 +375,10 @@ def _version(gradient: Tensor | None) -> int:
 
 
 def _optimizers_steps() -> list[FrameType]:
-    """Return the frames of optimizer `step` calls that are active. A hook would make torch compile steps again."""
+    """Return the stack frames of the active calls of an optimizer's `step`.
+
+    No hook is registered to find these calls, because a hook would make torch compile steps again.
+    """
     found = list[FrameType]()
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:

@@ -1,4 +1,4 @@
-"""Record each step of one rank: its parameters, the rows that it read, its generators, and its collectives.
+"""Record each step of one rank: parameters, the rows of the batch that it read, generators, and collectives.
 
 Parameters, rows and states of generators are recorded as digests. Digests of tensors stay on the device until the end
 of the series, so a step needs no host sync for them. Tensors that are sharded over ranks are gathered with the
@@ -74,7 +74,10 @@ class RankWatch:
         )
 
     def _states(self) -> dict[str, list[str]]:
-        """Return each generator's states by its name. The list is empty if a step created or replaced the generator."""
+        """Return the states of each generator by name; an empty list if a step created or replaced the generator.
+
+        A generator that never changed has only one state in its list.
+        """
         by_name = {name: [states[name] for states in self._drawn] for name in self._drawn[0]}
         seen = {name: states if len({*states}) > 1 else states[:1] for name, states in by_name.items()}
         known, now = (
@@ -86,7 +89,7 @@ class RankWatch:
         return self._generators, _of_this_rank(self._training)
 
     def _trained(self) -> dict[str, list[Tensor]]:
-        """Return the tensors that grow with the model: parameters, and optimizer state without counts and settings."""
+        """Return the tensors whose size depends on the model: parameters, and the optimizer's moments."""
         optimizer = watched_state(self._training).get("optimizer", {}).values()
         moments = [tensor for tensor in optimizer if tensor.dim() and tensor.is_floating_point()]
         return {"parameters": list(named_parameters(self._training).values()), "optimizer": moments}
@@ -97,7 +100,7 @@ class RankWatch:
 
 
 def _of_this_rank(training: TrainingRun) -> dict[str, Accessors]:
-    """Return the process's generators and those that the step can reach, by names that are equal on all ranks."""
+    """Return the generators of the process and those that the step can reach, by names that all ranks share."""
     own = f"torch.cuda:{rank()}"
     of_process = {
         "torch.cuda" if name == own else name: each
@@ -109,10 +112,10 @@ def _of_this_rank(training: TrainingRun) -> dict[str, Accessors]:
 
 
 def _names_between(before: int, after: int) -> dict[str, int]:
-    """Return how often each collective began between two counts, by name.
+    """Return how often each collective began, by name, while the count of collectives rose from `before` to `after`.
 
-    Return nothing if the flight recorder does not answer. The recorder also contains collectives of earlier groups, so
-    they are counted backward from the latest entry.
+    Return nothing if the flight recorder gives no names. It also contains collectives of earlier groups, so they are
+    counted backward from the latest entry.
     """
     if before == after:
         return {}
@@ -128,7 +131,7 @@ def _names_between(before: int, after: int) -> dict[str, int]:
 
 
 def _flight_recorder() -> Any:
-    """Return the flight recorder's content as JSON. In torch 2.11, NCCL's recorder has a function of another name."""
+    """Return the content of torch's flight recorder as JSON. In torch 2.11, NCCL's recorder has its own function."""
     from torch._C import _distributed_c10d
 
     distributed: Any = _distributed_c10d

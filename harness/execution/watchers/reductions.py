@@ -1,10 +1,10 @@
-"""Reduce tensors on the device: digests of raw bits, largest values, largest differences, norms.
+"""Reduce tensors on the device to digests of raw bits, largest values, largest differences and norms.
 
 Large tensors never leave the device. A digest is the sum of mix(x_i + i * GAMMA) modulo 2^64 over a tensor's 64-bit
 words x_i, with i from 1. Words are the raw bytes in little-endian order. Up to seven bytes at the end count as one word
-each. GAMMA and the invertible mix are those of splitmix64 (Steele, Lea, Flood 2014). Integer addition is exact, so the
-order of addition does not matter. A change of a single word always changes the digest. Other changes are missed with a
-probability of about 2^-64. -0.0 and 0.0 have different digests, and so have NaNs with different payloads.
+each. GAMMA and the invertible function mix are those of splitmix64 (Steele, Lea, Flood 2014). Integer addition is
+exact, so the order of addition does not matter. A change of a single word always changes the digest. Other changes are
+missed with a probability of about 2^-64. -0.0 and 0.0 have different digests, and so have NaNs with different payloads.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _GAMMA, _FIRST, _SECOND = -7046029254386353131, -4658895280553007687, -772359229
 
 
 def digest_on_device(tensor: Tensor) -> Tensor:
-    """Return the digest of `tensor`'s bits as a 0-d int64 tensor on its device. No host sync."""
+    """Return the digest of `tensor`'s bits as a 0-d int64 tensor on its device, without host sync."""
     parts = _parts("", tensor)
     if parts is not None:
         return combine_on_device(parts) if len(parts) > 1 else digest_on_device(*parts.values())
@@ -42,16 +42,17 @@ def digest_on_device(tensor: Tensor) -> Tensor:
 
 
 def _row(tensor: Tensor) -> Tensor:
-    """Return all elements of a tensor as one contiguous row: [1, elements].
+    """Return all elements of a tensor as one contiguous row of shape [1, elements].
 
-    torch calls a single element contiguous whatever its stride, but cannot view one of stride 0 (`expand`) as bytes.
+    torch calls a tensor of one element contiguous whatever its stride is. It cannot view such a tensor as bytes if the
+    stride is 0, as after `expand`. The row therefore gets its own stride.
     """
     elements = dense(tensor).contiguous()
     return elements.as_strided((1, elements.numel()), (elements.numel(), 1), elements.storage_offset())
 
 
 def _digest_of_each_row(tensor: Tensor) -> Tensor:
-    """Return the digest of each of N parts: [N, ...], dense and contiguous -> [N] int64."""
+    """Return the digest of each row ([N] int64) of a dense, contiguous tensor [N, ...]."""
     raw = tensor.view(tensor.shape[0], tensor[0].numel()).view(torch.uint8)
     if raw.storage_offset() % 8:
         raw = raw.clone()  # copy the bytes, because only aligned memory can be read as 8-byte words
@@ -68,7 +69,7 @@ def _digest_of_each_row(tensor: Tensor) -> Tensor:
 
 
 def made_of(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Replace each tensor that consists of other tensors by its parts: an operator may support only the parts."""
+    """Replace each tensor that consists of other tensors by these parts, because an operator may support only parts."""
     found: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         parts = _parts(f"{name}.", tensor)
@@ -114,34 +115,37 @@ def dense(tensor: Tensor) -> Tensor:
 
 
 def real(tensor: Tensor) -> Tensor:
-    """Return the numbers of a tensor as a dense real tensor. Complex numbers become pairs of real numbers."""
+    """Return a tensor as a dense real tensor. Each complex number becomes a pair of real numbers."""
     plain = dense(tensor)
     return torch.view_as_real(plain) if plain.is_complex() else plain
 
 
 def combine_on_device(tensors: Mapping[str, Tensor]) -> Tensor:
-    """Return one 0-d int64 digest of several tensors, combined in the order of their names. No host sync."""
+    """Return one digest (0-d int64) of several tensors, combined in the order of their names, without host sync."""
     found = {name: digest_on_device(tensor).unsqueeze(0) for name, tensor in made_of(tensors).items()}
     return _combined(found).squeeze(0)
 
 
 def combine_each(tensors: Mapping[str, Tensor]) -> Tensor:
-    """Combine the n-th entries of all tensors as `combine_on_device` does, with as few operations as for one entry.
+    """For each n, return one digest of the n-th entries of all tensors, combined as in `combine_on_device`.
 
-    Each tensor is [N, ...], dense and contiguous. The result is [N] int64.
+    Each tensor is [N, ...], dense and contiguous. The result is [N] int64. There are as few operations as for N = 1.
     """
     return _combined({name: _digest_of_each_row(tensor) for name, tensor in tensors.items()})
 
 
 def _combined(digests_by_name: Mapping[str, Tensor]) -> Tensor:
-    """Combine digests in the order of their names, on the device of the first: [N] int64 for each name -> [N]."""
+    """Combine the digests in the order of their names: from [N] int64 for each name to [N] int64.
+
+    The result is on the device of the first digest.
+    """
     in_order = [digests_by_name[name] for name in sorted(digests_by_name)]
     table = stacked(in_order, dim=1)
     return _mixed(table + _positions(table.shape[1], 0, table.device)).sum(dim=1)
 
 
 def stacked(figures: Sequence[Tensor], dim: int = 0) -> Tensor:
-    """Stack as `torch.stack` does, on the first tensor's device, because a model may use several devices."""
+    """Stack 0-d tensors or rows as `torch.stack` does, on the device of the first. A model may use several devices."""
     return torch.stack([each.to(figures[0].device) for each in figures], dim=dim)
 
 
@@ -173,7 +177,7 @@ def digests(tensors: Mapping[str, Tensor]) -> dict[str, str]:
 
 
 def _digests_of(tensors: Sequence[Tensor]) -> Tensor:
-    """Return [N] int64: the digest of one tensor, or the digests of several plain tensors of equal size in bytes."""
+    """Return the digests [N] int64 of N tensors: any single tensor, or plain tensors of equal size in bytes."""
     if len(tensors) == 1:
         return digest_on_device(tensors[0]).unsqueeze(0)
     raw = [_row(each).view(torch.uint8) for each in tensors]
@@ -187,7 +191,7 @@ def _is_plain(tensor: Tensor) -> bool:
 
 
 def digest_of_all(tensors: Mapping[str, Tensor]) -> str:
-    """Return one digest of the tensors' names, types, shapes and bits. No tensors give the digest of an empty text."""
+    """Return one digest of the tensors' names, types, shapes and bits; without tensors the digest of an empty text."""
     found = digests(tensors)
     lines = [f"{name} {tensors[name].dtype} {list(tensors[name].shape)} {found[name]}\n" for name in sorted(found)]
     return hashlib.sha256("".join(lines).encode()).hexdigest()[:32]
@@ -239,7 +243,7 @@ def _nan(tensor: Tensor) -> Tensor:
 
 
 def _comparable(tensor: Tensor) -> Tensor:
-    """Return the same numbers in a type whose numbers torch can compare, which 8-bit floats are not."""
+    """Return the tensor in a data type that torch can compare: 8-bit floats become float32."""
     return tensor.float() if tensor.dtype.itemsize == 1 and tensor.is_floating_point() else tensor
 
 
@@ -257,7 +261,7 @@ def largest_difference(tensor: Tensor, other: Tensor) -> float:
 
 
 def sketches(tensors: Mapping[str, Tensor]) -> dict[str, Sketch]:
-    """Return the sketch of each floating-point tensor by name. All sketches of a device are fetched in one transfer.
+    """Return the sketch (a few signed sums) of each floating-point tensor. Each device's sketches come in one transfer.
 
     Signs are bits of splitmix64 at the element's position, seeded by the name, so that they are equal on every device.
     If the signed sums of two tensors differ by d, the expected value of d^2 is the squared L2 norm of the tensors'
@@ -278,7 +282,7 @@ def sketches(tensors: Mapping[str, Tensor]) -> dict[str, Sketch]:
 
 
 def _sums(name: str, flat: Tensor) -> Tensor:
-    """Return, for [N] elements, [1 + _SIGNS] float64: the sum of squares, then signed sums.
+    """Return a float64 tensor [1 + _SIGNS]: the sum of squares of the elements `flat` [N], then the signed sums.
 
     NaN counts as 1, infinity as 2.
     """
@@ -360,7 +364,7 @@ def _wide(tensor: Tensor) -> Tensor:
 
 
 def _largest(tensors: Mapping[str, Tensor]) -> dict[str, float]:
-    """Return each tensor's largest absolute value, in one transfer. It is NaN if an element is NaN, and 0 if empty."""
+    """Return each tensor's largest absolute value, in one transfer: NaN if an element is NaN, 0 for an empty tensor."""
     if not tensors:
         return {}
     values = [
@@ -373,7 +377,7 @@ def _largest(tensors: Mapping[str, Tensor]) -> dict[str, float]:
 
 
 def _positions(count: int, start: int, device: torch.device) -> Tensor:
-    """Return i * GAMMA for i in start + 1 .. start + count. Results for small counts are cached, because they repeat.
+    """Return i * GAMMA for i in start + 1 .. start + count. Cache results for small counts, which are used often.
 
     A capture does not use the cache: only a replay would write the values, and the cache would not keep the memory.
     """

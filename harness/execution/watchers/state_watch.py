@@ -1,4 +1,4 @@
-"""Record the training state at the start and at the end of one execution: digests by category and name."""
+"""Record the training state at the start and at the end of one execution, as digests by category and name."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ MOVES = "moves"  # the name under which an arm stores movements for arms of anot
 
 
 def movable(state: StateByCategory) -> dict[str, Tensor]:
-    """Return the tensors whose movement is compared, by `category name`, including integers and flags.
+    """Return the tensors whose movement (end minus start) is compared, by `category name`. Include integers and flags.
 
     Of an optimizer's state, these are only the tensors with the shape of a parameter: averages, slow weights and
     moments. Their names contain the data type, unless it is float32.
@@ -64,7 +64,7 @@ def _format(tensor: Tensor) -> str:
 
 
 def watched(state: StateByCategory) -> set[str]:
-    """Return all names, as `category name`, by which ends may be compared; for optimizers only those of `movable`."""
+    """Return the names (`category name`) of the state to compare at the end; of optimizers only those of `movable`."""
     others = {name: each for name, each in state.items() if name not in (*LEFT_OUT, OPTIMIZER)}
     return {f"{category} {name}" for category, tensors in others.items() for name in tensors} | movable(state).keys()
 
@@ -75,7 +75,7 @@ def copied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def moved(start: Mapping[str, Tensor], end: Mapping[str, Tensor]) -> dict[str, tuple[Tensor, float]]:
-    """Return, by name, the movement from start to end (float32, in the host's memory), and the L2 norm of the end."""
+    """Return, by name, the movement `end` - `start` (float32, in the host's memory) and the L2 norm of the end."""
     found = {}
     for name, tensor in end.items():
         ours = real(tensor).detach().double()
@@ -87,7 +87,7 @@ def moved(start: Mapping[str, Tensor], end: Mapping[str, Tensor]) -> dict[str, t
 
 
 def _from(before: Tensor, now: Tensor) -> Tensor:
-    """Return `now` - `before`. An infinite start, such as that of a running minimum, counts as 0.
+    """Return `now` - `before`. Treat an infinite value in `before`, such as a running minimum's start, as 0.
 
     An element that was NaN and is still NaN, such as an unwritten entry of a log, has not moved.
     """
@@ -101,7 +101,7 @@ def _less(ours: Tensor, theirs: Tensor) -> Tensor:
 
 
 def sampled(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return up to `SAMPLED` evenly spaced numbers of each floating-point tensor, in the host's memory."""
+    """Return up to `SAMPLED` evenly spaced elements of each floating-point tensor, in the host's memory."""
     plain = {name: real(tensor).detach() for name, tensor in made_of(tensors).items() if not tensor.is_meta}
     return {
         name: each.reshape(-1)[:: max(1, each.numel() // SAMPLED)].to("cpu", torch.float64, copy=True)
@@ -111,7 +111,7 @@ def sampled(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def median_moved(start: Mapping[str, Tensor], end: Mapping[str, Tensor]) -> float | None:
-    """Return the median over tensors of |end - start| / |start| (L2 norms); None if all tensors started as 0."""
+    """Return the median over tensors of |end - start| / |start| (L2 norms); None if all tensors were 0 at the start."""
     moved = [
         float((end[name] - before).norm() / before.norm())
         for name, before in start.items()
@@ -122,12 +122,15 @@ def median_moved(start: Mapping[str, Tensor], end: Mapping[str, Tensor]) -> floa
 
 @dataclass
 class Moves:
-    """The movements, in one run, of the first execution of each arm whose movements a claim reads."""
+    """The movements (end minus start) of each arm's first execution in one run, if a claim compares them."""
 
     _kept: dict[str, dict[str, Tensor]] = field(default_factory=dict)
 
     def apart(self, made: Mapping[str, tuple[Tensor, float]], watched: set[str]) -> list[MovedApart]:
-        """Return how `made` (movements by name) differs from each kept arm's. watched: all names of the execution."""
+        """Return how the movements `made` of this execution differ from those of each kept arm.
+
+        watched: the names of all state of this execution. Names that are not compared are returned too.
+        """
         return [self._apart(arm, kept, made, watched) for arm, kept in self._kept.items()]
 
     def _apart(
@@ -149,11 +152,11 @@ class Moves:
         )
 
     def kept(self, arm: str) -> Mapping[str, Tensor]:
-        """Return the movements of the first execution of `arm`; an empty mapping if the arm is unknown."""
+        """Return the kept movements of `arm`; an empty mapping if none are kept."""
         return self._kept.get(arm, {})
 
     def keep(self, made: Mapping[str, tuple[Tensor, float]], arm: str) -> None:
-        """Keep the movements of the first execution of `arm`."""
+        """Keep the movements `made` of `arm`, unless an earlier execution of the arm has left its movements."""
         self._kept.setdefault(arm, {name: movement for name, (movement, _) in made.items()})
 
     def forget(self, arm: str) -> None:
@@ -171,8 +174,9 @@ ROUNDING = 1e-6
 class StateWatch:
     """Reads the state of one execution before its first step, after its first step, and after its last step.
 
-    A loose tensor that existed before the first step is state. A loose tensor that the steps created is state if
-    `loose` gives it a role of state. If no step was followed, such a tensor is not recorded.
+    A loose tensor is one that belongs to no module or optimizer. If it existed before the first step, it is state. If
+    the steps created it, it is state if its role, which `loose` finds, says so. Without followed steps it is not
+    recorded.
     """
 
     def __init__(
@@ -187,8 +191,9 @@ class StateWatch:
         """Set up the watch.
 
         moves: True to copy the start into the host's memory, to compute `moved` at the end. sketched: True to sketch
-        the parameters at the start and all state at the end. follows: True to follow which tensors the steps create.
-        lent: True to record digests of these tensors, because the roles that another arm found apply.
+        the parameters at the start and all state at the end. follows: True to follow steps, to find the roles of the
+        loose tensors that they create. lent: True to record digests of these tensors, because the roles that another
+        arm found apply.
         """
         self._training, self._moves, self._sketched, self._lent = training, moves, sketched, lent
         self.start_sketches: dict[str, Sketch] | None = None
@@ -208,7 +213,7 @@ class StateWatch:
         self.end_buffers: dict[str, Tensor] = {}  # floating-point buffers at the end; key: BUFFER + name
 
     def at_start(self) -> State:
-        """Return the state before the first step. Keep the values with which the end is compared."""
+        """Return the state before the first step. Keep the values that are needed to compare the end with the start."""
         state = watched_state(self._training)
         self._begin(state)
         self._counted = _update_counters(state)
@@ -264,7 +269,7 @@ class StateWatch:
         return recorded(kept_state).model_copy(update=more)
 
     def after_load(self) -> State:
-        """Return the state after a load, and treat this state as the start, from which updates are counted."""
+        """Return the state after a load. Treat this state as the start, from which updates are counted."""
         state = watched_state(self._training)
         self._begin(state)
         ended = self._at_end(state)
@@ -273,7 +278,7 @@ class StateWatch:
 
 
 def watched_state(training: TrainingRun) -> StateByCategory:
-    """Return the parameters, other state that the run names or that is found from the run, and the generators."""
+    """Return the parameters, the generators, and other state that the training run names or that is found in it."""
     parameters = named_parameters(training)
     state: StateByCategory = {"parameters": {}, "buffers": {}, "optimizer": {}, "generators": {}, LOOSE: {}}
     for source in (_found(training, parameters), training.state() if isinstance(training, HasState) else {}):
@@ -286,14 +291,17 @@ def watched_state(training: TrainingRun) -> StateByCategory:
 
 
 def named_parameters(training: TrainingRun) -> dict[str, Tensor]:
-    """Return the trainable parameters, without the name parts of `torch.compile`; empty if the system shows none."""
+    """Return the trainable parameters. Remove what `torch.compile` adds to names. Empty if the system shows none."""
     if not isinstance(training, HasParameters):
         return {}
     return {plain_name(name): tensor for name, tensor in training.parameters().items()}
 
 
 def _found(training: TrainingRun, parameters: Mapping[str, Tensor]) -> Mapping[str, Mapping[str, Tensor]]:
-    """Return the state found in a run: of modules, optimizers and generators. Runs of the harness name their own."""
+    """Return the state of modules, optimizers and generators that are found in a run.
+
+    Return nothing for the harness's own classes of runs, because they name their state themselves.
+    """
     while isinstance(training, FaultyRun):
         training = training._inner
     if type(training).__module__.partition(".")[0] == "harness":
@@ -304,7 +312,7 @@ def _found(training: TrainingRun, parameters: Mapping[str, Tensor]) -> Mapping[s
 
 
 def numbers(state: StateByCategory) -> dict[str, float]:
-    """Return the finite values of state that is a single number: step counts, learning rates or a loss scale."""
+    """Return the values of all state tensors that are single finite numbers, such as step counts or a loss scale."""
     found = {
         f"{category} {name}": number_of(tensor)
         for category, tensors in state.items()
@@ -315,7 +323,7 @@ def numbers(state: StateByCategory) -> dict[str, float]:
 
 
 def _forms(state: Mapping[str, Mapping[str, Tensor]]) -> dict[str, str]:
-    """Return data types and shapes by `category name`, without generators and without an optimizer's settings."""
+    """Return each tensor's data type and shape by `category name`. Skip generators and optimizer settings."""
     return {
         f"{category} {plain_name(name)}": f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
         for category, tensors in state.items()
@@ -325,7 +333,7 @@ def _forms(state: Mapping[str, Mapping[str, Tensor]]) -> dict[str, str]:
 
 
 def _bytes_by_type(tensors: Mapping[str, Tensor]) -> dict[str, int]:
-    """Return the total bytes of tensors by data type, without single numbers and parameter groups' settings."""
+    """Return the total bytes of tensors by data type. Skip scalar tensors and settings of parameter groups."""
     found: dict[str, int] = {}
     for key, each in tensors.items():
         if each.numel() > 1 and not _OF_GROUPS.search(key):
@@ -335,7 +343,7 @@ def _bytes_by_type(tensors: Mapping[str, Tensor]) -> dict[str, int]:
 
 
 def _update_counters(state: StateByCategory) -> dict[str, float]:
-    """Return update counters by name: those of the optimizers for each tensor, and a loose tensor named `updates`."""
+    """Return the counts of updates by name: the optimizers' counters, and a loose tensor named `updates`."""
     of_optimizers = {name: each for name, each in state["optimizer"].items() if name.rpartition(".")[2] in _COUNTERS}
     found = of_optimizers | {name: each for name, each in state[LOOSE].items() if name == "updates"}
     values = {name: number_of(tensor) for name, tensor in found.items() if tensor.numel() == 1}
@@ -367,9 +375,10 @@ class Ends:
     _replicas: dict[str, int] = field(default_factory=dict)
 
     def differences(self, ended: Mapping[str, Tensor]) -> list[EndDifference]:
-        """Return how far the end of a training differs from each kept end. Only one tensor at a time is on the device.
+        """Return how far the end `ended` differs from each kept end. Only one tensor at a time is on the device.
 
-        Every rank gathers sharded tensors, even a rank that has kept no end, because the other ranks wait for it.
+        Every rank gathers sharded tensors, even a rank that has kept no end. Otherwise the other ranks would wait for
+        it.
         """
         apart: dict[str, dict[str, float]] = {arm: {} for arm in self._kept}
         for name, tensor in ended.items():
@@ -380,7 +389,7 @@ class Ends:
         return [_difference(arm, self._replicas.get(arm, 0), apart[arm], kept) for arm, kept in self._kept.items()]
 
     def kept(self, arm: str) -> Mapping[str, Tensor]:
-        """Return the end of the first execution of `arm`; an empty mapping if the arm is unknown."""
+        """Return the kept end of `arm`; an empty mapping if none is kept."""
         return self._kept.get(arm, {})
 
     def forget(self, arm: str) -> None:
@@ -390,7 +399,7 @@ class Ends:
         self.moves.forget(arm)
 
     def keep(self, ended: Mapping[str, Tensor], arm: str, replica: int = 0) -> None:
-        """Keep the end of the first execution of `arm` in this process."""
+        """Keep the end `ended` of `arm`, if this is the arm's first execution in this process."""
         if arm not in self._kept:
             self._replicas[arm] = replica
             here = {name: tensor for name, tensor in ended.items() if not tensor.is_meta}
@@ -418,12 +427,12 @@ def _difference(arm: str, replica: int, apart: Mapping[str, float], kept: Mappin
 
 
 def _worst(sizes: Mapping[str, float]) -> str | None:
-    """Return the name with the largest size; NaN counts as largest. Return None if there are no sizes."""
+    """Return the name with the largest value in `sizes`, where NaN is the largest of all; None if `sizes` is empty."""
     return max(sorted(sizes), key=lambda name: (sizes[name] != sizes[name], sizes[name]), default=None)
 
 
 def _relative(apart: float, largest: float, rounding: float) -> float:
-    """Return `apart` / `largest`; 0 if `apart` is not more than rounding, and infinite if `largest` is 0."""
+    """Return `apart` / `largest`: 0 if `apart` is at most `rounding`, otherwise infinite if `largest` is 0."""
     if apart <= rounding:
         return 0.0
     return apart / largest if largest else math.inf

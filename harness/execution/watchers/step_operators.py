@@ -1,4 +1,4 @@
-"""Observe the operators of a step: the line of each call, its arguments, and digests of the tensors it read and made.
+"""Observe the operators of a step: each call's source line and arguments, and digests of the tensors it read and made.
 
 A step that replays a CUDA graph is observed during its capture (`ObservedCaptures`). Digests are captured next to each
 operator, so that each replay computes them again. Kernels that are launched without torch are observed if their
@@ -40,7 +40,7 @@ _BLOCK = 512  # number of bytes that the device's allocator uses for the smalles
 
 
 class _Seen(NamedTuple):
-    """A tensor at one moment: its range of bytes, its type and shape, its strides, and its digest on its device."""
+    """A tensor at one moment. place: its range of bytes. form: its type and shape. digest: stays on the device."""
 
     place: _Range | None
     form: str
@@ -49,7 +49,7 @@ class _Seen(NamedTuple):
 
 
 class _Found(NamedTuple):
-    """An operator, the bytes that its schema declares as written, and its tensors before and after it."""
+    """A call of an operator, with its tensors before (`given`) and after it. written: bytes that its schema writes."""
 
     operator: ObservedOperator
     numbers: list[str | None]  # values of the single numbers among `given`
@@ -61,16 +61,16 @@ class _Found(NamedTuple):
 
 
 class StepOperators(Observer):
-    """Keeps every operator that runs in its block, except operators that prepare a capture and are undone.
+    """Records every operator that runs in its block, except those that prepare a capture and whose effects are undone.
 
-    is_cut: True if the time limit was reached before the end. unseen: the number of kernels that were captured outside
-    of observed operators, and of replays of graphs whose operators were not observed.
+    is_cut: True if the time limit was reached before the end. unseen: the number of kernels that a capture recorded
+    outside of observed operators, plus the number of replays of graphs whose operators were not observed.
     """
 
     def __init__(
         self, finder: SiteFinder, with_values: Collection[int] = (), *, until: float = inf, captures: bool = False
     ) -> None:
-        """Set up the observer. with_values: the numbers of the operators whose values are kept.
+        """Set up the observer. with_values: numbers of the operators whose tensors are kept, not only their digests.
 
         until: time of `monotonic()` after which nothing is observed. captures: True to observe a capture, not a step.
         """
@@ -125,7 +125,7 @@ class StepOperators(Observer):
     def launched(
         self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], launch: Callable[[], object], caller: FrameType
     ) -> object:
-        """Launch a kernel and keep it as an operator that may write to each of its tensor arguments."""
+        """Launch a kernel, and record it as an operator that may write to each of its tensor arguments."""
         given = [*_tensors_of_launch([*args, *kwargs.values()])]
         if self._looks_away(given):
             return launch()
@@ -174,7 +174,7 @@ class StepOperators(Observer):
 
     @contextmanager
     def _one_operator(self) -> Iterator[None]:
-        """Around an outermost operator, count the nodes that a capture gained after the previous operator."""
+        """Mark an operator as running. If no other one is running, count the nodes that a capture has gained before."""
         is_outer, self._is_inside = not self._is_inside, True
         if is_outer:
             self._count_unseen()
@@ -215,7 +215,7 @@ class StepOperators(Observer):
         self._found.append(_Found(operator, numbers, written, before, seen, self._names, values))
 
     def _number(self, tensor: Tensor) -> str | None:
-        """Return the value of a 0-d host tensor as text, if the step did not compute the tensor; otherwise None."""
+        """Return the value of a 0-d CPU tensor as text; None for another tensor, or one that the step computed."""
         place = _range(tensor)
         if tensor.dim() == 0 and tensor.device.type == "cpu" and (place is None or place.memory not in self._computed):
             with suppress(Exception):  # the tensor type of another library may have no value
@@ -223,7 +223,7 @@ class StepOperators(Observer):
         return None
 
     def _look(self, tensor: Tensor, *, digested: bool = True) -> _Seen:
-        """Describe a tensor, with a digest on its device. Uninitialized or unreadable tensors have no digest."""
+        """Describe a tensor. Its digest stays on its device; uninitialized or unreadable tensors get no digest."""
         place, digest = _range(tensor), None
         if place is not None and place.memory not in self._held:
             self._held[place.memory] = StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]
@@ -235,7 +235,7 @@ class StepOperators(Observer):
 
     @property
     def bytes(self) -> int:
-        """Return the bytes of all kept digests and values."""
+        """Return how many bytes all kept digests and values take."""
         digests = [each.digest for found in self._found for each in (*found.given, *found.after)]
         kept = [*digests, *(each for found in self._found for each in found.values)]
         whole = [(each.nbytes, _BLOCK if each.is_cuda else 1) for each in kept if each is not None]
@@ -266,7 +266,7 @@ class StepOperators(Observer):
 
 
 class ObservedCaptures:
-    """Observes the operators that each CUDA graph records in its block, and adds them to `step` at each replay."""
+    """Observes the operators that each CUDA graph records in its block. At each replay, adds them to `step`."""
 
     def __init__(self, finder: Callable[[], SiteFinder], with_values: Collection[int] = (), until: float = inf) -> None:
         self.step: StepOperators | None = None  # the observer of the current step
@@ -284,7 +284,7 @@ class ObservedCaptures:
 
     @property
     def bytes(self) -> int:
-        """Return the bytes of the digests in all graphs."""
+        """Return how many bytes the digests in all graphs take."""
         return sum(each.bytes for each in self._of.values())
 
     def _begun(self, begin: Callable[..., object]) -> Callable[..., object]:
@@ -342,14 +342,14 @@ def _strides(tensor: Tensor) -> tuple[int, ...]:
 
 
 def _fill(made: Sequence[Tensor]) -> None:
-    """Fill uninitialized memory with 0, so that it is equal in both arms: an operator may leave parts unwritten."""
+    """Fill uninitialized memory with 0, because an operator may leave parts unwritten that are compared later."""
     for each in made:
         with suppress(Exception), torch.no_grad():
             each.zero_()
 
 
 def _tensors_of_launch(values: Sequence[Any]) -> Iterator[Tensor]:
-    """Yield the tensors in a kernel's arguments, and the base tensors of its descriptors."""
+    """Yield the tensors among a kernel's arguments, and the tensors to which its tensor descriptors refer."""
     return tensors_in([each if isinstance(each, Tensor | tuple) else getattr(each, "base", None) for each in values])
 
 
@@ -381,7 +381,7 @@ def _by_device(digests: Sequence[Tensor | None]) -> dict[torch.device, list[int]
 
 
 class _Range(NamedTuple):
-    """A tensor's range of bytes: the number of its storage, the first byte, and the byte after the last."""
+    """A tensor's range of bytes: its storage's number, the first byte's position, and the position after the last."""
 
     memory: int
     start: int
@@ -401,7 +401,7 @@ def _range(tensor: Tensor) -> _Range | None:
 
 
 class _Named:
-    """Names of tensors by their bytes. Several tensors may share bytes."""
+    """Finds the names of tensors by their ranges of bytes. Several tensors may share bytes."""
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
         self._of: dict[int, list[tuple[_Range, str]]] = {}
@@ -422,7 +422,7 @@ _Exact = tuple[_Range | None, str, tuple[int, ...]]
 
 
 class _Writers:
-    """For each range of bytes, the operator that wrote it last, and the digests of the tensors after this operator."""
+    """Remembers which operator last wrote each range of bytes, and the digests of its tensors after it."""
 
     def __init__(self) -> None:
         self._of: dict[int, list[tuple[_Range, int]]] = {}
@@ -436,7 +436,11 @@ class _Writers:
         self._left |= {seen: (number, digest) for seen, digest in left.items()}
 
     def last(self, seen: _Seen, digest: str | None) -> tuple[int | None, bool]:
-        """Return the operator that wrote a tensor last, or None; and False if unobserved code wrote it since then."""
+        """Return the number of the operator that last wrote the tensor `seen`, or None, and whether this is certain.
+
+        It is not certain if `digest` differs from the digest after this operator, because unobserved code wrote the
+        tensor.
+        """
         place = seen.place
         written = [] if place is None else self._of.get(place.memory, [])
         number = max((number for each, number in written if place is not None and each.meets(place)), default=None)
@@ -457,7 +461,7 @@ def _values(tensor: Tensor) -> list[float]:
 
 
 def _text(value: Any) -> str:
-    """Return an argument as text. Numbers are written in full, and a dot stands for each tensor."""
+    """Return an operator's argument as text. Numbers are written in full; each tensor is written as a dot."""
     if isinstance(value, Tensor):
         return "·"
     if isinstance(value, tuple | list):

@@ -1,7 +1,7 @@
-"""Detect host syncs. Each detector executes something, and returns where and how often the host waited for the device.
+"""Detect host syncs. Each detector executes a function, and returns where and how often the host waited for the device.
 
-Dispatch mode and fake pass find operators that need a value on the host. Profiler and sync-debug mode find the waits
-themselves. These two pairs share no mechanism, so that one pair can check the other.
+The dispatch mode and the fake pass find operators that need a value on the host. The profiler and the sync-debug mode
+find the waits themselves. These two pairs share no mechanism, so that one pair can check the other.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Execute = Callable[[], object]
 
 
 class Sync(NamedTuple):
-    """A place in the code that waits, and the operation by which it waits."""
+    """A host sync: the place in the code where the host waits, and the operation by which it waits."""
 
     place: Place
     operation: str
@@ -43,7 +43,7 @@ Syncs = Counter[Sync]
 
 
 class FakePassError(Exception):
-    """A step fails, but only on fake tensors, for example because an operator has no fake form."""
+    """A step fails on fake tensors but not on real ones, for example because an operator has no fake version."""
 
 
 # Operators that need values of a device tensor on the host, either as a scalar or for the shape of their output.
@@ -62,12 +62,12 @@ _FRAME = re.compile(r"^(?P<file>.*)\((?P<line>\d+)\): ")
 
 @cache
 def never_waits(func: OpOverload) -> bool:
-    """Return True if no call of the operator needs a value. The result is cached, because every operation asks."""
+    """Return True if no call of the operator needs a value on the host. Results are cached for speed."""
     return func._schema.name.removeprefix("aten::") not in {*_VALUE_OPERATORS, *_VALUE_OPERATORS_AT_TIMES}
 
 
 def needs_value(func: OpOverload, args: Sequence[Any], kwargs: dict[str, Any], device: str) -> bool:
-    """Return True if this call makes the host wait for a tensor on `device` ("cuda", or "cpu" in its place)."""
+    """Return True if this call makes the host wait for a tensor on `device` ("cuda", or "cpu" in place of a GPU)."""
     if never_waits(func):
         return False
     name = func._schema.name.removeprefix("aten::")
@@ -83,9 +83,9 @@ def needs_value(func: OpOverload, args: Sequence[Any], kwargs: dict[str, Any], d
 
 
 def _indexing_waits(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
-    """Return True if torch waits: to find the places of a mask, or to copy an index from the host to the device.
+    """Return True if indexing waits for the device: to find the places of a mask, or to copy an index to the device.
 
-    For a single mask, a single host value and no accumulation, torch fills and does not wait.
+    An assignment of one host value by one mask does not wait, unless it accumulates: torch fills the places instead.
     """
     indices = [index for index in args[1] if index is not None]
     masks = [index for index in indices if index.dtype in (torch.bool, torch.uint8)]
@@ -107,8 +107,8 @@ def _is_blocking_copy(name: str, args: Sequence[Any], kwargs: dict[str, Any]) ->
 class DispatchWatch(Observer):
     """Counts the ATen operations that reach the dispatcher, and the operations among them that make the host wait.
 
-    replayed: number of operations while `replaying()` was true. after: number of operations after the step. The block
-    may be entered again, and then continues to count. `restart` resets the counts.
+    replayed: number of operations while `replaying()` was true. after: number of operations after the step. If its
+    block is entered again, it continues to count. `restart` resets the counts.
     """
 
     def __init__(self, device: str, *, stand_in: bool = False, replaying: Callable[[], bool] = lambda: False) -> None:
@@ -140,7 +140,7 @@ class DispatchWatch(Observer):
         return returned
 
     def read(self, tensor: Tensor, called: str) -> Tensor:
-        """Count a read of a device tensor. Return the tensor or, in a fake pass, a stand-in for its value."""
+        """Count a read of a device tensor's value. Return the tensor or, in a fake pass, a tensor of ones instead."""
         if self.host is None or self.host.has(tensor):
             return tensor
         self.seen[Sync(of_current_stack(), called)] += 1
@@ -148,7 +148,7 @@ class DispatchWatch(Observer):
 
 
 def _stand_in(func: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    """Return a plausible result for a value that fake tensors do not have: one, true, or a mask that selects all."""
+    """Return a plausible result of a call that needs a value of a fake tensor: 1, True, or a mask that selects all."""
     name = func._schema.name.removeprefix("aten::")
     if name == "_local_scalar_dense":
         return 1.0 if args[0].is_floating_point() else args[0].dtype == torch.bool or 1
@@ -178,7 +178,7 @@ def _drawn(chances: Tensor, num_samples: int, *_args: Any, **_kwargs: Any) -> Te
 
 
 def by_dispatch_mode(execute: Execute, device: str) -> Syncs:
-    """Execute on real tensors under a dispatch mode, which sees the backward pass but no libraries or replays."""
+    """Execute on real tensors under a dispatch mode. It sees the backward pass, but not libraries or replays."""
     with DispatchWatch(device) as mode, as_on_a_device() if device == "cpu" else nullcontext():
         execute()
     return Syncs(mode.seen)
@@ -207,7 +207,7 @@ def by_fake_pass(execute: Execute, device: str) -> Syncs:
 
 
 def counted_by_profiler(execute: Execute) -> tuple[int, bool]:
-    """Execute under the profiler. Return the number of waits, and whether the profiler saw a sync planted after them.
+    """Execute under the profiler. Return how often the host waited, and whether the profiler saw a planted sync too.
 
     Stacks are not recorded, because they are expensive. `by_profiler` finds the places.
     """
@@ -223,7 +223,7 @@ def counted_by_profiler(execute: Execute) -> tuple[int, bool]:
 
 
 def waits_within(window: str, events: Sequence[Any], waits: Sequence[str]) -> int:
-    """Return how many calls named in `waits` began within the range `window` of a profile's raw events.
+    """Return how many calls named in `waits` began within ranges named `window` in a profile's raw events.
 
     Copies to pageable memory count, and the harness's own work does not, as in `syncs_of_profile`.
     """
@@ -255,7 +255,7 @@ def by_profiler(execute: Execute) -> Syncs:
 
 
 def syncs_of_profile(events: Sequence[Any], waits: Sequence[str]) -> Syncs:
-    """Count the calls named in `waits` within the observed window, by the user's line from which the call came.
+    """Count the calls named in `waits` within the observed window, for each line of user code that made them.
 
     The harness's own work between the steps is left out.
     """
@@ -297,7 +297,7 @@ def _place_of_event(event: Any, operators: Sequence[Any]) -> Place:
 
 
 def by_sync_debug_mode(execute: Execute) -> Syncs:
-    """Execute with torch's warnings of synchronizing calls. They miss `torch.cuda.synchronize()` and events."""
+    """Execute while torch warns of synchronizing calls, except `torch.cuda.synchronize()` and waits for events."""
     with SyncWarnings(sync_here) as seen:
         execute()
     return seen
