@@ -1,4 +1,4 @@
-"""Advise how to fix a step, from the line of user code that a message names and from the judge's reason code.
+"""Advise how to fix a step, based on the lines of user code that a message names and on the judge's reason code.
 
 The texts are in `advice.yaml`. Source files are read only as text, and are never executed.
 """
@@ -34,7 +34,7 @@ _WAITS = {"not_captured", "sync_count", "sync_in_capture", "candidate_not_captur
 
 
 def places_in_stack(stack: str, folders: Sequence[Path]) -> list[Place]:
-    """Return the frames of a printed stack that are in user code in one of the folders, with relative paths."""
+    """Return the places (file and line) in a printed stack that are user code in `folders`, with relative paths."""
     found: list[Place] = []
     for name, number in _FRAME.findall(stack):
         file = Path(name)
@@ -46,7 +46,7 @@ def places_in_stack(stack: str, folders: Sequence[Path]) -> list[Place]:
 
 
 def source_line(file: str, number: int, folders: Sequence[Path]) -> str:
-    """Return the line of code from the first folder that has the file as user code; "" if no folder has it."""
+    """Return line `number` of the user's `file`, from the first folder that contains the file; "" if no folder does."""
     for folder in folders if not Path(file).is_absolute() else ():
         place = folder / file
         # A project folder can contain a virtual environment or the harness. Lines there are not the user's, unless the
@@ -64,9 +64,10 @@ def source_line(file: str, number: int, folders: Sequence[Path]) -> str:
 def advice(
     reason: str, places: Sequence[Place], folders: Sequence[Path], question: str = "", message: str = ""
 ) -> Iterator[str]:
-    """Yield the lines below an answer: the code at each place, how to fix the code, and advice for the reason code.
+    """Yield the lines to print below an answer: the code at each place, how to fix it, and advice for the reason code.
 
-    folders: where to search for the files. question, message: the template's claim, and its judge's message.
+    folders: where to search for the files. question: name of the question that is answered. message: the judge's
+    message.
     """
     for file, number in dict.fromkeys(places):
         code = source_line(file, number, folders)
@@ -113,7 +114,7 @@ DOCUMENTED = "torch documents these operators as not repeatable, unless `torch.u
 
 
 def foreseen(runs: Iterable[RunEvidence]) -> Iterator[tuple[str, list[str]]]:
-    """Yield each prediction for a GPU, with the lines to print below it; nothing if this machine has a GPU."""
+    """Yield each prediction for the step on a GPU, with the lines to print below; nothing if a GPU is here."""
     if environment.machine().gpus:
         return
     seen = _seen(runs)

@@ -1,4 +1,4 @@
-"""Write the answers about a tried step, one line for each question. Below a `no`, add the code and how to fix it."""
+"""Write the answers about a tried step, one line for each question. Below a `no`, add code and how to fix it."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ _GIB = 2**30
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer to one question.
+    """The answer to one question about the step.
 
-    verdict: None if this machine or an option excludes the question's claim. code: places in user code to which the
-    answer refers. below: the code at these places, observations, and usual fixes after `->`.
+    verdict: None if no claim was judged, because this machine cannot decide it or an option excludes it. code: places
+    in user code to which the answer refers. below: the code at these places, observations, and usual fixes after `->`.
     """
 
     question: str
@@ -66,7 +66,7 @@ class Answer:
 
 
 def answers_of(tried: Tried) -> list[Answer]:
-    """Return the answer to each question that was asked, in the order of `QUESTIONS`."""
+    """Return the answer to each question about the tried step, in the order of `QUESTIONS`."""
     draft, found = tried.draft, list[Answer]()
     by_id = {verdict.claim: verdict for verdict in tried.judgement.verdicts}
     for name, question in QUESTIONS.items():
@@ -79,7 +79,7 @@ def answers_of(tried: Tried) -> list[Answer]:
 
 
 def heading(tried: Tried) -> list[str]:
-    """Return lines on what was tried on which device, and which commits were compared."""
+    """Return the lines that say which step was tried on which device, and which commits were compared."""
     draft, machine = tried.draft, environment.machine()
     facts = [arm.start.facts for run in tried.judgement.view.evidence.values() for arm in run.arms.get("plain", [])]
     on_gpu = machine.gpus and any(str(known.get("device")).startswith("cuda") for known in facts)
@@ -89,15 +89,15 @@ def heading(tried: Tried) -> list[str]:
 
 
 class Answers:
-    """The lines of a trial: each answer as soon as its verdict is known, and at the end all remaining lines."""
+    """Returns the lines of a trial: each answer as soon as its verdict is known, and the remaining lines at the end."""
 
     def __init__(self, *, headed: bool = False) -> None:
-        """Start with no answer printed. headed: True if an earlier trial has printed the heading."""
+        """Set up without answers. headed: True if an earlier trial has printed the heading, which is then left out."""
         self._answered: dict[str, Verdict] = {}  # name of a question -> the verdict that answered it
         self._headed = headed
 
     def early(self, verdict: Verdict, tried: Tried) -> list[str]:
-        """Return the lines to print for a new verdict; none if the step itself did not run."""
+        """Return the lines to print for a verdict that has just been given; none if the step itself did not run."""
         if not_tried(tried):
             return []
         questions = {tried.draft.claim_id(name): question for name, question in QUESTIONS.items()}
@@ -107,7 +107,7 @@ class Answers:
         return lines
 
     def rest(self, tried: Tried) -> list[str]:
-        """Return the lines not printed yet, in the order of `QUESTIONS`, then memory and predictions for a GPU."""
+        """Return the lines that `early` has not returned: heading, answers, memory, and predictions for a GPU."""
         lines = self._heading(tried)
         if failure := not_tried(tried):
             return lines + failure
@@ -162,7 +162,7 @@ def _answer(question: str, verdict: Verdict, tried: Tried) -> Answer:
 
 
 def _below(verdict: Verdict, tried: Tried) -> list[str]:
-    """Return what was observed of the captured step, the relevant lines of code, and usual fixes."""
+    """Return the lines below an answer: observations of the captured step, relevant lines of code, and usual fixes."""
     view, reason = tried.judgement.view, verdict.reason
     about = (
         verdict,
@@ -181,7 +181,7 @@ def _below(verdict: Verdict, tried: Tried) -> list[str]:
 
 
 def _places(verdict: Verdict, tried: Tried) -> list[Place]:
-    """Return the places in user code where the plain step waits, or those in the message if no waits are reported."""
+    """Return the places in user code where the plain step waits or, if it does not, those that the message names."""
     if verdict.reason == SYNC_COUNT or not _plain_waits(verdict):
         return places_in(verdict.message)
     plain = [arm.syncs for run in tried.judgement.view.evidence.values() for arm in run.arms.get("plain", [])]
@@ -196,7 +196,7 @@ def _plain_waits(verdict: Verdict) -> float:
 
 
 def _detail(verdict: Verdict, tried: Tried) -> str:
-    """Return the judge's message or, for some claims, a sentence with facts that matter more."""
+    """Return the sentence of an answer: the judge's message or, for some claims, facts that matter more to the user."""
     figures, held = verdict.figures, verdict.status is Status.PASS
     if (ratio := figures.get("mean_ratio")) and isinstance(ratio.value, float):
         whose = "baseline's" if tried.draft.commit else "plain step's"
@@ -233,12 +233,12 @@ def folders(tried: Tried) -> list[Path]:
 
 
 def why_untried(tried: Tried) -> str:
-    """Return what ended the plain arm, which every question needs, or what this machine lacks; "" if it was tried."""
+    """Return why the step was not tried: what ended the plain arm, or what this machine lacks; "" if it was tried."""
     return " ".join(told for told, _ in _untried(tried))
 
 
 def headline_of(tried: Tried) -> Headline:
-    """Return the trial's headline. If the step itself failed, the headline does not blame harness or machine."""
+    """Return the trial's headline. If the step itself failed, the headline blames the step, not the harness."""
     result = tried.judgement.headline
     broke = result.code == ExitCode.ERROR and _untried(tried)
     return replace(result, sentence="The step did not run to its end, so nothing was compared.") if broke else result
@@ -277,7 +277,7 @@ def _nothing_ran(tried: Tried) -> list[Verdict]:
 
 
 def _left_out(name: str, draft: Draft, no_cuda: str) -> str:
-    """Return why the draft does not have this claim; "" if there is no reason to print."""
+    """Return why the draft lacks the claim `name`; "" if there is no reason to print. no_cuda: why CUDA is missing."""
     if name == "FASTER":
         return f"speed is decided only on a GPU: {no_cuda}" if no_cuda else "--no-speed"
     if name == "COMPILED" and not draft.arms.compiled and not draft.commit:
@@ -286,7 +286,7 @@ def _left_out(name: str, draft: Draft, no_cuda: str) -> str:
 
 
 def _memory(tried: Tried) -> str:
-    """Return, in words, the most memory in GiB that each arm had allocated after a step."""
+    """Return, as text, the largest amount of memory in GiB that each arm had allocated after a step."""
     most: dict[str, int] = {}
     for run in tried.judgement.view.evidence.values():
         for name, executions in run.arms.items():

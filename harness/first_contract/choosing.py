@@ -1,9 +1,9 @@
 """Choose the strongest fair comparison of a step's arms, and the number of compared steps, from the results of trials.
 
-The choices are, in this order: bits; bits under torch's deterministic algorithms; rounding, if the captured arm runs
-other kernels than the plain arm; the plain arm's noise. If the arms draw different random numbers, none of these is
-fair. A comparison over a few seeds would be fair, but would pass wrong steps. In this case the claim is kept, and stays
-undecided.
+A fair comparison is one that a correct step passes. The choices, strongest first, are: bits; bits under torch's
+deterministic algorithms; within rounding, if the captured arm runs other kernels than the plain arm; within the plain
+arm's noise. If the arms draw different random numbers, none of these is fair. A comparison over a few seeds would be
+fair, but would pass wrong steps. In this case the claim is kept, and stays undecided.
 
 The number of steps is limited by the step's own training and by time. Single claims compare `STEPS` steps. A long run
 of a captured step compares up to `LONG` steps, as many as fit into `LONG_S` seconds.
@@ -71,7 +71,7 @@ def chosen(tried: Tried, probe: Callable[[Draft], Tried]) -> Draft:
 
 
 def compares(draft: Draft) -> str:
-    """Return a line on what is compared, why no stronger comparison is used, and which claim stays undecided."""
+    """Return a line that says what is compared, why no stronger comparison is used, and which claim stays undecided."""
     choice = draft.choice
     under = " under deterministic algorithms" if choice.deterministic else ""
     why = choice.why or ("the step has an optimization of its own" if draft.optimizes else "")
@@ -84,9 +84,9 @@ def compares(draft: Draft) -> str:
 
 
 def _warmed(tried: Tried, probe: Callable[[Draft], Tried]) -> Tried:
-    """Return a trial that captures after one plain step, if state created by the first step prevented the capture.
+    """If state created by the first step prevented the capture, try again with one plain step before the capture.
 
-    Otherwise return `tried`.
+    Return the new trial if it captures the step, otherwise `tried`.
     """
     if not any(WARM_STEPS in (each.failure or "") for each in _captures(tried)):
         return tried
@@ -101,14 +101,14 @@ def _captures(tried: Tried) -> list[CaptureEvidence]:
 
 
 def _not_compared(draft: Draft) -> str:
-    """Return a note that comparing two commits leaves out the step's own optimization; "" if it has none."""
+    """Return a note that a comparison of two commits does not test the step's own optimization; "" if it has none."""
     if not draft.commit or not {"optimized", "captured"} & set(draft.source.arguments):
         return ""
     return f"; not compared: the step's own optimization, which `harness try {draft.source.asked}` compares"
 
 
 def _unfit(tried: Tried) -> Iterator[tuple[str, str]]:
-    """Yield each claim that even a correct step of this kind cannot meet, and why."""
+    """Yield each claim that this step cannot meet even if it is correct, with the reason."""
     gradients, captures = _verdict(tried, "GRADIENTS"), _verdict(tried, "CAPTURES")
     if gradients is not None and gradients.reason == CAPABILITY_MISSING:
         yield "GRADIENTS", "no step left a gradient to read"
@@ -117,9 +117,9 @@ def _unfit(tried: Tried) -> Iterator[tuple[str, str]]:
 
 
 def _host_values(tried: Tried) -> dict[str, str]:
-    """Return the host numbers that no replay changes, and where they are read, if a contract must justify them.
+    """Return the host's numbers that replays do not update, and where they are read, if a contract must justify them.
 
-    Return nothing if a claim is violated, because reasons would not help then.
+    Return nothing if a claim is violated, because such reasons would not help then.
     """
     verdicts = tried.judgement.verdicts
     # if a claim is violated, stating a reason for a host value would not help
@@ -162,7 +162,7 @@ def _repeats(tried: Tried) -> bool:
 
 
 def _lost(tried: Tried, again: Tried) -> str:
-    """Return why deterministic algorithms do not help this step; "" if they do."""
+    """Return why a comparison under deterministic algorithms, tried in `again`, is not fair; "" if it is."""
     if ended := why_untried(again):
         return f"and under deterministic algorithms the step ended: {ended}"
     if not _repeats(again):
@@ -175,7 +175,7 @@ def _lost(tried: Tried, again: Tried) -> str:
 
 
 def _rounded(tried: Tried, choice: Choice) -> Choice:
-    """Return the choice, changed to rounding if bits differ and the candidate ran other operators."""
+    """Return `choice` or, if bits differ because the arms ran different operators, a comparison within rounding."""
     same = _same(tried)
     if same is None or same.reason not in {*OF_BITS, BASELINE_NOT_REPEATABLE, OTHER_RANDOM_NUMBERS}:
         return choice
@@ -197,13 +197,13 @@ _STEPS = re.compile(r"\w+\.\d+: (steps|host syncs)")
 
 @dataclass(frozen=True)
 class Horizon:
-    """The requested length of a trial: steps of each arm, or seconds for all arms together. None: not requested."""
+    """The requested length of a trial: steps of each arm, or seconds for all arms together. None: the user set none."""
 
     steps: int | None = None
     budget_s: float | None = None
 
     def first(self, draft: Draft) -> Draft:
-        """Return the draft of the first trial. With a budget it is short, and only measures the time of a step."""
+        """Return the draft of the first trial. With a budget, this trial is short and only measures a step's time."""
         return replace(draft, steps=self.steps or (FEWEST if self.budget_s is not None else STEPS))
 
     def of_budget(self, tried: Tried) -> Draft:
@@ -263,7 +263,7 @@ def finite_steps(losses: Sequence[float]) -> int:
 
 
 def compared_steps(draft: Draft) -> list[str]:
-    """Return a line on the number of steps if it is below the default, and a line on where the long run is."""
+    """Return a line on the number of steps, if it is below the default, and a line on the long run, if any."""
     lines, claim = [], draft.claim_id("LONG")
     if draft.steps < STEPS:
         lines.append(f"steps: every claim compares {draft.steps} steps; the default is {STEPS}")
@@ -278,7 +278,7 @@ def compared_steps(draft: Draft) -> list[str]:
 
 
 def _seconds(tried: Tried, arms: tuple[str, ...] = ()) -> float:
-    """Return the seconds that the trial spent in steps: of the first replicas of these arms, or of everything."""
+    """Return the seconds that the trial spent in steps: in the first executions of `arms`; without `arms` in all."""
     wanted = {f"{arm}.0: steps" for arm in arms}
     phases = (each for run in tried.judgement.view.costs.by_run.values() for each in run)
     return sum(each.seconds for each in phases if each.phase in wanted or (not arms and _STEPS.fullmatch(each.phase)))
@@ -293,7 +293,7 @@ def fair_trial(
     probe: Callable[[Draft], Tried],
     compared: Callable[[Draft], None] = lambda _: None,
 ) -> tuple[Tried, Draft]:
-    """Return the trial whose answers are final, and the draft with the choices that the trials led to.
+    """Return the final trial, and the draft with all choices that the trials led to.
 
     run: tries a draft and prints answers. Its second argument is FIRST, SHORTER or CHOSEN. probe: tries a draft only to
     measure. compared: called with the chosen draft before this draft is tried.

@@ -50,7 +50,7 @@ AT_COMMIT = "at_commit"  # name of the arm that trains with the code of the base
 
 @dataclass(frozen=True)
 class Choice:
-    """The strongest comparison of the arms that is fair according to measurements."""
+    """The strongest comparison of the arms that is fair (that a correct step passes), according to measurements."""
 
     equality: Equality = "bitwise"
     deterministic: bool = False  # True: compared arms run under torch's deterministic algorithms; timed arms do not
@@ -60,7 +60,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Arms:
-    """Additional arms and claims that are possible on this machine."""
+    """The additional arms and claims that this machine can execute and decide."""
 
     compiled: bool  # True: draft an arm that uses torch.compile, which needs a C++ compiler
     timed: bool  # True: draft claims about speed, which need a CUDA device
@@ -112,12 +112,12 @@ class Draft:
 
     @property
     def equality(self) -> Equality:
-        """Return how the candidate is compared. An optimization other than capture is compared within rounding."""
+        """Return how strictly the candidate is compared: within rounding if anything but capture optimizes it."""
         return "within" if self.optimizes else self.choice.equality
 
     @property
     def left_out(self) -> list[str]:
-        """Return a line for each claim that was left out because of a measurement, with the cause."""
+        """Return lines that name the claims that the contracts leave out because of a measurement, with the cause."""
         lines = []
         if not self.choice.repeats:
             unfit = [self.claim_id("REPEATS"), *([self.claim_id("COMPILED")] if self._compiles else [])]
@@ -151,7 +151,7 @@ class Draft:
         return f"{self._id.removesuffix('-v1').upper()}-{claim}"
 
     def adapter(self, folder: Path) -> str:
-        """Return the text of the adapter, which is to be a file in `folder`."""
+        """Return the source text of the adapter, a Python file to be written into `folder`."""
         source = self.source
         given = ", ".join(f"{name}={GIVEN[name]}" for name in source.arguments)
         itself = "    captures_itself = True\n" if self.captures_itself else ""
@@ -219,9 +219,10 @@ class Draft:
 
     @property
     def _resumes_at_once(self) -> bool:
-        """Return True if the first contract has the claim about resuming, which needs `save` and `load`.
+        """Return True if the first contract has the claim about resuming.
 
-        Without them the claim would keep the gate closed.
+        The claim needs a step with `save` and `load`. Without them it could not be decided, and would keep the gate
+        closed.
         """
         return self.resumes and bool(self.choice.repeats)
 
@@ -238,19 +239,19 @@ class Draft:
 
     @property
     def _compares_compiled(self) -> bool:
-        """Return True if a claim is about the compiled arm. Its bound needs a plain step that repeats its bits."""
+        """Return True if a claim compares the compiled arm. Such a claim needs a plain step that repeats its bits."""
         return self._compiles and bool(self.choice.repeats)
 
     @property
     def _compiles(self) -> bool:
-        """Return True if there is an arm through torch.compile. This arm needs a step without its own optimization."""
+        """Return True if an arm uses torch.compile. Only a step without its own optimization gets such an arm."""
         return self.arms.compiled and self._harness_captures
 
     @property
     def _captured(self) -> bool:
-        """Return True if there is a captured arm. With two commits, only a step that captures itself has one.
+        """Return True if there is a captured arm. With two commits, this holds only for a step that captures itself.
 
-        Other steps might not be capturable at either commit.
+        Other steps might not be capturable at one of the commits.
         """
         return not self.optimizes and not self.source.makes_trainer and (self.captures_itself or not self.commit)
 
@@ -347,7 +348,7 @@ class Draft:
 
     @property
     def gains_untimed(self) -> bool:
-        """Return True if a claim requires that the optimized arm differs from the plain arm, as no claim times it."""
+        """Return True if, instead of a timing, a claim requires that the optimized arm differs from the plain arm."""
         return self.optimizes and self.gain and not self._times
 
     def _resumes(self) -> str:
@@ -362,7 +363,7 @@ class Draft:
 
 
 def _claim(name: str, *given: object) -> str:
-    """Return the text of a claim. name: the claim's macro in `claims.yaml.j2`."""
+    """Return the text of a claim. name: the claim's macro in `claims.yaml.j2`. given: the macro's arguments."""
     text: str = getattr(_claims(), name)(*given)
     return text
 
@@ -381,7 +382,7 @@ def _claims() -> TemplateModule:
 def saves_of(steps: int) -> list[int]:
     """Return the numbers of steps after which to save a checkpoint: a multiple of 20, a multiple of 24, and a prime.
 
-    Checkpoints are at least four steps apart. Otherwise the last step on a GPU would not be an observed replay.
+    Checkpoints are at least four steps apart. Otherwise a part's last step on a GPU would not be an observed replay.
     """
     tens = steps // 40 * 20
     dozens = (tens + 4 + 23) // 24 * 24
@@ -393,12 +394,12 @@ def saves_of(steps: int) -> list[int]:
 
 
 def prime_at_most(number: int) -> int:
-    """Return the largest prime up to `number`, at least 2. A multiple of a trainer's period could hide its effects."""
+    """Return the largest prime up to `number`, at least 2. A prime is no multiple of a trainer's own interval."""
     return next(each for each in range(max(number, 2), 1, -1) if all(each % divisor for divisor in range(2, each)))
 
 
 def _path_lines(wanted: Path | None, folder: Path) -> str:
-    """Return the lines that let an adapter in `folder` import from `wanted`, as `python wanted/file.py` would."""
+    """Return the lines of code with which an adapter in `folder` can import modules from the folder `wanted`."""
     if wanted is None:
         return ""
     inside = wanted.relative_to(folder) if wanted.is_relative_to(folder) else None
@@ -474,7 +475,7 @@ def require_valid(draft: Draft, folder: Path) -> None:
 
 
 def kept_files(draft: Draft, folder: Path) -> list[Path]:
-    """Return the paths of the adapter in `folder`, and of the contracts in its `contracts/` and `contracts-long/`."""
+    """Return the paths of the files to write: an adapter, and contracts in `contracts/` and `contracts-long/`."""
     paths = [folder / draft.adapter_name, folder / "contracts" / draft.contract_name]
     return [*paths, *([folder / "contracts-long" / draft.long_contract_name] if draft.long_contract() else [])]
 

@@ -1,8 +1,8 @@
 """Find the source of a function that makes a training step, and its arguments, without executing the source.
 
 The function is named `module:function` or `path/to/file.py:function`. It must be defined with `def` at module level.
-Its arguments must be in `GIVEN` or have defaults. It returns step, batch and parameters. Ids and file names of the
-contract are derived from the module's name, with fewer allowed characters.
+Each argument must be in `GIVEN` or have a default. The function returns step, batch and parameters. Ids and file names
+of the contract are derived from the module's name, with fewer allowed characters.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _NO_TEXT = {"null", "true", "false", "yes", "no", "on", "off", "y", "n"}
 
 
 def stem_of(module: str) -> str:
-    """Return an ASCII identifier for a module's adapter, without accents and letters that have no ASCII equivalent."""
+    """Return a module's stem, an ASCII identifier from which file names are made. Some letters are left out."""
     last = unicodedata.normalize("NFKD", module.rpartition(".")[2])
     stem = re.sub(r"[^A-Za-z0-9_]", "", last)[:LONGEST]
     if not stem.strip("_"):
@@ -38,7 +38,7 @@ def stem_of(module: str) -> str:
 
 
 def id_of(stem: str) -> str:
-    """Return the id of the contract for a stem (see `stem_of`)."""
+    """Return the contract's id for a module's stem (see `stem_of`)."""
     return f"{stem.strip('_').replace('_', '-')}-v1"
 
 
@@ -56,7 +56,7 @@ def file_of(place: str) -> tuple[Path, Path, str]:
 
 
 def _by_path(path: Path) -> tuple[Path, Path, str]:
-    """Return file, import folder and module of a path. A file in a package is a module of this package."""
+    """Return the file at `path`, its import folder, and its module's name, which contains its packages."""
     require_existing([path])
     if not path.is_file():
         raise UsageError("the file must exist", where=str(path), got="no file there")
@@ -77,7 +77,7 @@ def _by_path(path: Path) -> tuple[Path, Path, str]:
 
 
 def _require_as_imported(names: Sequence[str], path: Path) -> None:
-    """Raise UsageError for a name that `import` would not find, because Python normalizes names (NFKC)."""
+    """Raise UsageError for a name that `import` changes, because Python normalizes identifiers (NFKC)."""
     for name in names:
         if (imported := unicodedata.normalize("NFKC", name)) != name:
             raise UsageError(
@@ -105,7 +105,7 @@ def _require_found_first(path: Path, module: Path, *, hidden_by_all: bool) -> No
 
 
 def _by_module(name: str) -> tuple[Path, Path, str]:
-    """Return file, working directory and name of a module that Python would find by this name."""
+    """Return file, working directory and name of the module that `import name` would find."""
     if not all(part.isidentifier() and not keyword.iskeyword(part) for part in name.split(".")):
         raise UsageError("a module's name must be made of identifiers", got=f"`{name}`")
     add_working_directory()
@@ -124,7 +124,7 @@ def _by_module(name: str) -> tuple[Path, Path, str]:
 
 
 def _places_of(package: str) -> Iterator[Path]:
-    """Yield folders that may contain the package: the import path, and the folders of editable installs."""
+    """Yield the folders in which the package may be: those of the import path, and those of editable installs."""
     yield from (Path(entry or ".") for entry in sys.path)
     try:
         spec = importlib.util.find_spec(package)
@@ -234,7 +234,7 @@ def _parsed(file: Path) -> ast.Module:
 
 
 def _function(tree: ast.Module, name: str, file: Path) -> Function:
-    """Return the last definition of the function at module level, also within `if` and `try` at module level."""
+    """Return the last definition of `name` at module level. Blocks of `if` and `try` at module level count as well."""
     statements = list(_top(tree.body))
     functions = {each.name: each for each in statements if isinstance(each, Function)}
     if name in functions:
@@ -269,7 +269,7 @@ def _top(body: list[ast.stmt]) -> Iterator[ast.stmt]:
 
 
 def _arguments(function: Function, file: Path) -> dict[str, object]:
-    """Return the function's arguments by name, with those defaults that are literals.
+    """Return the function's arguments by name, each with its default if the default is a literal.
 
     Raises UsageError for an argument that has no default and that the harness does not know.
     """
@@ -295,7 +295,7 @@ def _literal(node: ast.expr | None) -> object:
 
 
 def _require_returns(function: Function, file: Path) -> None:
-    """Raise UsageError for a function whose source shows that it does not return a step."""
+    """Raise UsageError if the function's source shows that the function does not return a step."""
     where = f"{_shown(file)}:{function.lineno}"
     rule = f"`{function.name}` must make a step and leave the loop to its caller: it must return {RETURNED}"
     own = list(_own(function))
@@ -317,7 +317,7 @@ def _require_returns(function: Function, file: Path) -> None:
 
 
 def _makes_trainer(tree: ast.Module, function: Function) -> bool:
-    """Return True if a function makes a library's trainer.
+    """Return True if the function seems to return a library's trainer.
 
     If the function returns one value, its own name, its annotation or the class of the value must end with `trainer`.
     If it returns three values, the class of the first must be `Trainer` itself.
@@ -355,7 +355,7 @@ def _problem(value: ast.expr | None) -> str:
 
 
 def _own(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield every node of a function except the nodes of functions and classes defined in it."""
+    """Yield every syntax node of a function, except those of functions and classes defined inside the function."""
     for child in ast.iter_child_nodes(node):
         if not isinstance(child, Function | ast.Lambda | ast.ClassDef):
             yield child
@@ -369,7 +369,7 @@ def _calls(nodes: Iterator[ast.AST] | list[ast.AST], *names: str) -> list[ast.Ca
 
 
 def _loop(own: list[ast.AST]) -> str:
-    """Return `no return value`, with the line of a training loop or of a call of a trainer, if there is one."""
+    """Return the text `no return value`, with the line of a training loop or of a trainer's call, if there is one."""
     for loop in _loops(own):
         [backward, *_] = _calls(list(_own(loop)), "backward")
         return f"no return value, and a training loop at line {loop.lineno} with `backward()` at line {backward.lineno}"
@@ -388,7 +388,7 @@ def _is_trainer(call: ast.Call) -> bool:
 
 
 def _loops(own: list[ast.AST]) -> list[ast.For | ast.While]:
-    """Return a list that has only the last loop with a backward pass; empty if there is no such loop."""
+    """Return the last loop with a backward pass as a list of one element; an empty list if there is no such loop."""
     loops = [node for node in own if isinstance(node, ast.For | ast.While) and _calls(list(_own(node)), "backward")]
     return loops[-1:]
 

@@ -29,7 +29,7 @@ from harness.run_directory.writer import KEPT
 
 
 def at_baseline(draft: Draft, baseline: str | None) -> Draft:
-    """Return the draft with the commit that `baseline` names now, because a branch may change between trials.
+    """Return the draft with the id of the commit that `baseline` names now, because a branch may move between trials.
 
     Raises UsageError for an empty name, for a commit that does not exist, and for a step outside of a repository.
     """
@@ -43,7 +43,7 @@ def at_baseline(draft: Draft, baseline: str | None) -> Draft:
 
 @contextmanager
 def checked_out_step(draft: Draft, options: VerifyOptions) -> Iterator[Checkout]:
-    """Yield a worktree of the draft's commit. Write an adapter into it for the function as defined at that commit.
+    """Yield a worktree of the draft's commit, with an adapter for the step's function as it is at that commit.
 
     Raises UsageError if the step is in no repository, or if the commit does not exist or does not have the function.
     """
@@ -60,7 +60,7 @@ def checked_out_step(draft: Draft, options: VerifyOptions) -> Iterator[Checkout]
 
 
 def step_at(source: StepSource, checkout: Checkout) -> StepSource:
-    """Return the function as defined at the commit. Raises UsageError, with file and line, if the commit lacks it."""
+    """Return the function as it is in `checkout`. Raises UsageError, with file and line, if it is missing there."""
     tree, baseline = Path(checkout.import_path.tree), checkout.commits.baseline
     root = checkout.import_path.root
     if not source.file.is_relative_to(root):
@@ -133,7 +133,7 @@ def try_step(
 
 @contextmanager
 def _nothing_kept() -> Iterator[None]:
-    """Within the block, remove notes about kept run directories from exceptions: the temporary folder is deleted."""
+    """If the block raises an error, remove its notes about a kept run directory: the temporary folder is deleted."""
     try:
         yield
     except BaseException as error:
