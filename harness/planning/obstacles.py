@@ -48,7 +48,7 @@ def needs_cuda(contract: Contract, claim: AnyClaim, workload: Workload) -> bool:
 
 
 def gpus_needed(contract: Contract, claim: AnyClaim, workload: Workload) -> int:
-    """Return how many GPUs the unit needs if it runs on GPUs: at least one for each rank.
+    """Return how many GPUs the unit needs on a machine with GPUs: one for each rank, and at least one.
 
     Return 0 if the unit's workload is for the processor.
     """
@@ -82,11 +82,10 @@ def gpu_memory_gib(run: Run) -> float | None:
     """Return how many GiB of the GPU's memory the run may take; None if it never shares the GPU.
 
     A run never shares if its workload declares no memory, if its probe needs the whole device, or if its ranks wait for
-    one another. The result is 0.0 if the run uses no GPU, because its workload is for the processor. A waiting rank
-    keeps its GPU busy until the other ranks get their time slices: when three runs with two ranks each shared two
-    H200s, none finished an arm's steps in four minutes. The memory that a workload declares is enough for each of its
-    runs, because `_missing_memory` requires only that much of a GPU. It covers a timing process in which both arms are
-    open.
+    one another. The result is 0.0 if the run uses no GPU, because its workload is for the processor. Waiting ranks keep
+    their GPUs busy until the other ranks get their time slices: when three runs with two ranks each shared two H200s,
+    none finished an arm's steps in four minutes. The memory that a workload declares is enough for each of its runs,
+    because `_missing_memory` requires only that much of a GPU. It includes a timing process, which opens both arms.
     """
     if run.workload.needs.device == "cpu":
         return 0.0
@@ -116,12 +115,12 @@ def all_of_it(_run: Run) -> None:
 
 
 def none_for_a_target(run: Run) -> float | None:
-    """Return the declared memory, or 0.0 if kernels are compiled for another target than this machine's device."""
+    """Return the declared memory in GiB; 0.0 if the run only compiles kernels for a target other than this device."""
     return declared(run) if run.settings.get("target", ON_DEVICE) == ON_DEVICE else 0.0
 
 
 def twice_if_filled(run: Run) -> float | None:
-    """Return the declared memory, doubled if the probe fills memory: the arm is then first open in two processes."""
+    """Return the declared memory in GiB, doubled if the probe fills memory, because two processes then open the arm."""
     memory = declared(run)
     return memory * 2 if memory is not None and run.settings.get("memory_filled") else memory
 
@@ -134,9 +133,9 @@ Describe = Callable[[str], SystemDescription | SystemResolutionError]
 
 
 def system_obstacle(contract: Contract, claim: AnyClaim, describe: Describe) -> Obstacle | None:
-    """Return an obstacle if a system of the claim's arms cannot be described.
+    """Return an obstacle if the system of one of the claim's arms cannot be described.
 
-    A unit cannot be planned correctly without the description. So the unit is an ERROR, even if the machine could not
+    Without the description a unit cannot be planned correctly. It becomes an ERROR, even if the machine could not
     decide it anyway, or if a worker could have opened the system.
     """
     arms = {arm for part in parts_of(claim) for arm in part.arms().values()}
@@ -150,7 +149,7 @@ def system_obstacle(contract: Contract, claim: AnyClaim, describe: Describe) -> 
 def find_obstacle(
     contract: Contract, claim: AnyClaim, workload: Workload, machine: Machine, describe: Describe
 ) -> Obstacle | None:
-    """Return the first obstacle to this unit on this machine; None if its runs can be executed."""
+    """Return the first reason why this machine cannot decide the unit; None if its runs can be executed."""
     return (
         _cannot_run(machine)
         or _missing_module(workload, machine)
@@ -164,7 +163,7 @@ def find_obstacle(
 
 
 def _cannot_run(machine: Machine) -> Obstacle | None:
-    """Return an obstacle if no run can be executed here: process groups or the optional packages `run` are missing."""
+    """Return an obstacle if no run can execute here: process groups or the packages of the extra `run` are missing."""
     if not hasattr(os, "killpg"):
         return Obstacle(
             reason="not_available", message="runs need Linux or macOS; recorded evidence can be judged on any system"
@@ -213,7 +212,7 @@ def _other_gpu(workload: Workload, machine: Machine) -> Obstacle | None:
 
 
 def _missing_gpus(contract: Contract, claim: AnyClaim, workload: Workload, machine: Machine) -> Obstacle | None:
-    """Return an obstacle if there are GPUs, but fewer than the unit needs. Each rank needs its own GPU."""
+    """Return an obstacle if the machine has GPUs, but fewer than the unit needs. Each rank needs its own GPU."""
     needed, there = gpus_needed(contract, claim, workload), len(machine.gpus)
     if there == 0 or there >= needed:
         return None
@@ -221,7 +220,7 @@ def _missing_gpus(contract: Contract, claim: AnyClaim, workload: Workload, machi
 
 
 def _one_rank_only(contract: Contract, claim: AnyClaim) -> Obstacle | None:
-    """Return an obstacle if arms have several ranks but the part's probe supports only one rank."""
+    """Return an obstacle if an arm of a part has several ranks and the part's probe supports only one."""
     for part in parts_of(claim):
         probe = probe_of(part)
         if not probe.of_ranks and ranks_of(contract, [part]) > 1:
@@ -258,7 +257,7 @@ def _missing_capability(contract: Contract, claim: AnyClaim, describe: Describe)
 
 
 def lacking(part: AnyPart, name: str, arm: Arm, system: SystemDescription) -> str | None:
-    """Return, in words, what an arm's system lacks that this judgement needs; None if it lacks nothing."""
+    """Return, as text, what the system of arm `name` lacks that this part of a claim needs; None if nothing."""
     needed, arms = kind_of(part.kind).capabilities, part.arms()
     for one in part.variants():
         if name == arms.get(part.candidate_path):
@@ -287,7 +286,7 @@ class HasContract(Protocol):
 
 @dataclass(frozen=True)
 class Baseline:
-    """The commit of the arms that a claim names as `baseline`. None: the working tree, as for all other arms.
+    """The commit of the arms that claims name as `baseline`; None for the working tree, in which all other arms are.
 
     descriptions: of its systems at that commit, or the errors instead; tree: the folder with its checkout.
     accepted: by contract and claim, of claims whose baselines have another commit.
@@ -304,7 +303,7 @@ class Baseline:
 
 
 def baseline_systems(contracts: Sequence[Contract]) -> list[str]:
-    """Return the systems of all arms that some claim names as `baseline`, each once."""
+    """Return the names of the systems of all arms that a claim names as `baseline`, without duplicates."""
     arms = [
         contract.arms[part.arms()["baseline"]].system or contract.system
         for contract in contracts
@@ -322,7 +321,7 @@ def baseline_checkout(
     accepted: Sequence[AcceptedBaseline] = (),
     day: date | None = None,
 ) -> AbstractContextManager[Checkout | None]:
-    """Check out the commit `name` in a worktree for the contracts' baselines. Do nothing if `name` is None.
+    """Within the block, check out the commit `name` in a worktree for the baselines. Do nothing if `name` is None.
 
     accepted, day: see `checked_out`. Raises UsageError if no claim names a baseline, and the errors of `checked_out`.
     """
@@ -335,7 +334,7 @@ def baseline_checkout(
 
 
 def commit_obstacle(contract: Contract, claim: AnyClaim, baseline: Baseline) -> Obstacle | None:
-    """Return why a claim cannot be judged with its baseline at that commit; None if it can, or has no baseline."""
+    """Return why a claim cannot be judged with its baseline at that commit; None if it can, or names no baseline."""
     for part in parts_of(claim):
         if "baseline" in part.arms():
             if baseline.commit is None:
@@ -352,7 +351,7 @@ def commit_obstacle(contract: Contract, claim: AnyClaim, baseline: Baseline) -> 
 
 
 def _with_itself(contract: Contract, part: AnyPart) -> Obstacle | None:
-    """Return an obstacle if both arms have equal settings: without a baseline commit, they are the same arm."""
+    """Return an obstacle if both arms have equal settings: without a baseline commit, nothing would be compared."""
     arms = part.arms()
     candidate, baseline = arms.get(part.candidate_path), arms["baseline"]
     if candidate is None or not contract.same_settings(candidate, baseline):
@@ -378,7 +377,7 @@ def _one_process(part: AnyPart) -> Obstacle | None:
 
 
 def _unlike_there(contract: Contract, part: AnyPart, baseline: Baseline, commit: str) -> Obstacle | None:
-    """Return an obstacle if the system at that commit cannot be described, or lacks what the baseline arm needs."""
+    """Return an obstacle if the baseline arm's system at `commit` cannot be described or lacks what the part needs."""
     name = part.arms()["baseline"]
     arm = contract.arms[name]
     system = arm.system or contract.system

@@ -33,7 +33,7 @@ _NOISE = "noise_floor"  # the figure that states the difference of two execution
 def where_run(
     claim: AnyClaim, unit: Unit, runs: Sequence[Run], figures: Mapping[str, object], limit_s: float = LIMIT_S
 ) -> Run | None:
-    """Return the run that looks for the first step in which two executions of a claim differ.
+    """Return a new run that finds the first step in which two executions of a claim differ.
 
     runs: the runs that decided the unit. figures: the verdict's figures, by name. Returns None if the claim's kind does
     not compare trainings, or if no run has the claim's arms.
@@ -79,14 +79,14 @@ def where_run(
 
 
 def where_name(unit: Unit) -> str:
-    """Return the id of the run that locates a unit's first difference. The id is also the name of a folder."""
+    """Return the id of the run that `where_run` plans for a unit. The id is also the name of a folder."""
     names = (unit.contract, unit.claim, unit.workload)
     digest = hashlib.sha256("+".join(names).encode()).hexdigest()[:8]
     return f"{re.sub(r'[^A-Za-z0-9_.-]+', '_', unit.claim)[:80]}+{digest}"
 
 
 def _last_step(part: AnyPart, values: Mapping[str, object], steps: int) -> int:
-    """Return the last step in which the first difference can be, according to the verdict's figures."""
+    """Return the last step that can be the first with a difference, according to the verdict's figures (`values`)."""
     seen = [value for name in _SEEN_AT if type(value := values.get(name)) is int]
     if type(block := values.get(_BLOCK)) is int:
         seen.append(block + int(getattr(part, "every", 1)) - 1)
@@ -99,7 +99,7 @@ SHOWN = 12  # largest number of known names that an error about an unknown name 
 
 @dataclass(frozen=True)
 class Plan:
-    """Units in the order of the contracts, and runs in the order in which they execute."""
+    """The planned units, in the order of the contracts, and the runs, in the order of their execution."""
 
     units: list[Unit]
     runs: list[Run]
@@ -120,10 +120,10 @@ def plan(
 ) -> Plan:
     """Plan the contracts, or only the named claims and workloads in them.
 
-    `describe` returns the description of a named system. If it raises SystemResolutionError, the system's units are not
-    run and become ERRORs with this reason. If a `fault` is named, the error is raised, because the fault needs the
-    description. `fault` is planted in the arms that it should break. `baseline`: the commit of the arms that claims
-    name as `baseline`; None: all arms use the working tree. Raises UsageError for a claim, workload or fault that no
+    describe: returns the description of a named system. If it raises SystemResolutionError, the system's units are not
+    run and become ERRORs with this reason. If `fault` is given, the error is raised instead, because the fault needs
+    the description. fault: planted in the arms that it should break. baseline: the commit of the arms that claims name
+    as `baseline`; None: all arms use the working tree. Raises UsageError for a claim, workload or fault that no
     contract has.
     """
     selected = [loaded.contract for loaded in contracts]
@@ -198,7 +198,7 @@ def _fault_obstacle(planted: PlannedFault | None, machine: Machine) -> Obstacle 
 
 
 def _in_order_of_claims(units: list[Unit], contracts: Sequence[Contract]) -> list[Unit]:
-    """Sort units as a reader expects them: by contract, claim and workload, in the order of the files."""
+    """Return the units in the order of the files: by contract, claim and workload."""
     order = {
         (contract.id, claim.id, workload): (number, position, claim.judged_on.index(workload))
         for number, contract in enumerate(contracts)
@@ -209,7 +209,7 @@ def _in_order_of_claims(units: list[Unit], contracts: Sequence[Contract]) -> lis
 
 
 class _Descriptions:
-    """Describe each system once. Keep the error of a system that cannot be described."""
+    """Describes each system at most once. Keeps the error of a system that cannot be described."""
 
     def __init__(self, describe: Describe) -> None:
         self._describe = describe
@@ -224,7 +224,7 @@ class _Descriptions:
         return self._known[system]
 
     def faults(self, contract: Contract) -> dict[str, FaultDescription]:
-        """Return the faults of the contract's system, and of the systems that its arms name."""
+        """Return the faults, by name, that the contract's system and the systems of its arms offer."""
         faults: dict[str, FaultDescription] = {}
         for system in reversed(contract.systems()):
             description = self.get(system)
@@ -235,7 +235,10 @@ class _Descriptions:
 
 
 def refuse_unknown(rule: str, names: Sequence[str], known: Collection[str]) -> None:
-    """Raise UsageError for the first unknown name. The message suggests the nearest known name, or lists some names."""
+    """Raise UsageError for the first of `names` that is not known. rule: what to say first in the message.
+
+    The message suggests the nearest known name, or lists some names.
+    """
     there = sorted(known)
     for name in names:
         if name not in known:

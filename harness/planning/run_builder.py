@@ -1,4 +1,4 @@
-"""Turn the judgements on one workload into runs. Judgements that can be decided from the same run share this run."""
+"""Plan the runs whose evidence decides claims on one workload. Parts of claims share a run where this is possible."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from harness.kinds import kind_of, probe_of
 
 @dataclass(frozen=True)
 class PlannedFault:
-    """A fault to plant in `arms` of a contract's runs. description: None if the contract's systems do not offer it."""
+    """A fault to plant in `arms` of a contract's runs. description: None if none of the contract's systems has it."""
 
     name: str
     description: FaultDescription | None
@@ -59,7 +59,7 @@ BASELINE, CANDIDATE, CONTROL = range(3)  # the roles of arms in a paired run, in
 
 @dataclass
 class _PairedRun:
-    """One run of a probe that executes one arm after another. Adding a part of a claim adds its arms and recordings."""
+    """A planned run that executes its arms one after the other. `add` adds the arms and recordings a part needs."""
 
     probe: ProbeName
     role: dict[str, int] = field(default_factory=dict)
@@ -109,7 +109,7 @@ class _PairedRun:
         return chain
 
     def _place(self, arm: str, later: frozenset[str] = frozenset()) -> int:
-        """Return the arm's position among the arms of its role: after the arms with which it is compared.
+        """Return the arm's position among the arms of its role. The arms with which it is compared come before it.
 
         later: arms that come after this arm. Two arms that are each other's baselines keep the contract's order.
         """
@@ -148,24 +148,24 @@ class _PairedRun:
                 self.earlier.setdefault(later, set()).add(first)
 
     def order(self, contract: Contract) -> list[str]:
-        """Return the arms in order: baselines, candidates, controls. In a role, an arm comes after its baselines."""
+        """Return the arms in order: baselines, candidates, controls. In each role, an arm follows its own baselines."""
         as_written = list(contract.arms)
         return sorted(self.role, key=lambda arm: (self.role[arm], self._place(arm), as_written.index(arm)))
 
 
 def _steps_within(steps: Collection[int], length: int) -> list[int]:
-    """Return the steps that a workload with `length` steps has, sorted. Negative steps count from its end."""
+    """Return those of `steps` that a workload of `length` steps has, sorted. Negative numbers count from the end."""
     counted = {step if step >= 0 else length + step for step in steps}
     return sorted(step for step in counted if 0 <= step < length)
 
 
 def _nudged(part: AnyPart, arm: str) -> bool:
-    """Return True if the part needs the arm as a nudged control, which starts from slightly changed parameters."""
+    """Return True if the part uses the arm as a nudged control, whose start parameters are slightly changed."""
     return bool(part.recorded_of().get(arm, {}).get("nudged", False))
 
 
 def _by_role(part: AnyPart) -> tuple[set[str], set[str]]:
-    """Return two sets: the arms that a part names as its baseline or as a nudged control, and its other arms."""
+    """Return two sets: the arms that a part names as its baseline or as a nudged control, and the part's other arms."""
     arms = part.arms()
     return {arm for name, arm in arms.items() if name in _OF_BASELINE}, {
         arm for name, arm in arms.items() if name not in _OF_BASELINE
@@ -173,7 +173,7 @@ def _by_role(part: AnyPart) -> tuple[set[str], set[str]]:
 
 
 def _joined(one: dict[str, object], other: dict[str, object]) -> dict[str, object] | None:
-    """Return settings with which one run serves both parts without additional combinations; None if there are none.
+    """Return settings with which one run serves two parts; None if it would execute combinations that no part needs.
 
     The operations and magnitudes of both parts are joined if only one of these two settings differs, or if one part's
     settings include the other's. Bounds by data type must have the same data types. All other settings must be equal.
@@ -189,13 +189,13 @@ def _joined(one: dict[str, object], other: dict[str, object]) -> dict[str, objec
 
 
 def _tried(settings: dict[str, object]) -> dict[str, object]:
-    """Return settings as a probe uses them. Of bounds, these are only the data types: the judge reads the bounds."""
+    """Return the settings as a probe uses them: of bounds only the data types, because only the judge reads bounds."""
     bounds = settings.get("max_relative_error")
     return {**settings, "max_relative_error": list(bounds)} if isinstance(bounds, dict) else settings
 
 
 class RunBuilder:
-    """Collect the parts that are judged on one workload of a contract, and plan the runs to execute for these parts."""
+    """Plans the runs to execute for the parts of claims that are judged on one workload of a contract."""
 
     def __init__(
         self,
@@ -219,7 +219,7 @@ class RunBuilder:
         self._others: dict[str, Run] = {}
 
     def add(self, claim: AnyClaim, index: int, part: AnyPart) -> list[str]:
-        """Plan one part (`index` within its claim), and return the ids of the runs whose evidence decides it."""
+        """Plan a part of a claim (number `index`). Return the ids of the runs whose evidence decides the part."""
         row = probe_of(part)
         probe, commit = row.name, self._accepted.get(claim.id, self._baseline)
         if row.arm_by_arm:
@@ -242,7 +242,7 @@ class RunBuilder:
         ]
 
     def runs(self) -> list[Run]:
-        """Return the runs. Paired runs come first, because they take the least time and show the most."""
+        """Return the planned runs. Paired runs come first, because they take the least time and reveal the most."""
         paired = [self._paired_run(n, one) for planned in self._paired.values() for n, one in enumerate(planned)]
         return [*paired, *self._others.values()]
 
@@ -284,7 +284,7 @@ class RunBuilder:
         )
 
     def _shared(self, part: AnyPart, probe: ProbeName, values: dict[str, object]) -> str:
-        """Return the id of a run of one arm. All parts with compatible settings share this run."""
+        """Return the id of the run of the part's candidate alone. Parts with compatible settings share such a run."""
         candidate = part.arms()[part.candidate_path]
         for run in self._others.values():
             if run.probe == probe and list(run.arms) == [candidate]:
@@ -340,7 +340,7 @@ class RunBuilder:
         return PlannedArm(arm=arm, system=arm.system or self._contract.system, commit=commit, replicas=replicas)
 
     def _id(self, suffix: str) -> str:
-        """Return an id that is unambiguous (no name has a `+`), readable, and short enough for a folder's name."""
+        """Return a run's id that ends with `suffix`; if it were too long for a folder's name, its end is a digest."""
         identity = f"{self._contract.id}+{self._workload_name}+{suffix}"
         if len(identity) <= ID_LIMIT:
             return identity
@@ -367,11 +367,12 @@ def first_difference(
     fault: str | None = None,
     baseline: str | None = None,
 ) -> Difference | None:
-    """Return the first difference between `made`, the runs that decided a unit, and the runs that a contract requires.
+    """Return the first difference between the runs `made` and the runs that the contract requires now.
 
-    Returns None if every part of the claim has the runs that it requires, and each run is required by some part.
-    unread: number of the unit's runs that cannot be read, and may be missing; other code reports this. fault: a fault
-    that was planted on purpose, and that runs may have. baseline: the commit of the baselines.
+    made: the runs that decided the unit. Returns None if every part of the claim has the runs that it requires, and
+    each run is required by some part. unread: number of the unit's runs that cannot be read, and may be missing; other
+    code reports this. fault: a fault that was planted on purpose, and that runs may have. baseline: the baselines'
+    commit.
     """
     # A contract does not name these two, but runs that are judged together must share them.
     for name in ("data", "model_directory"):
@@ -396,7 +397,7 @@ def first_difference(
 
 
 def arms_demanded(contract: Contract, claim: AnyClaim, workload: str) -> set[str]:
-    """Return every arm that the claim's runs execute on this workload, including controls."""
+    """Return the names of all arms that the claim's runs execute on this workload, including controls."""
     builder = RunBuilder(contract, workload, None, None, None, None)
     for index, part in enumerate(parts_of(claim)):
         builder.add(claim, index, part)
