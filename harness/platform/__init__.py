@@ -1,1 +1,1 @@
-"""Streams, signals, paths and caches of the machine."""
+"""Handle the streams, signals and paths of this machine."""

@@ -1,7 +1,7 @@
-"""Handle paths on this machine: paths of a command line, folders of caches, and how to install an extra.
+"""Handle paths on this machine: paths from a command line, and folders of caches. Say how to install an extra.
 
-Caches of libraries are below the home folder, or below TMPDIR if the home folder is not writable. Without this,
-Matplotlib would print a warning on stderr, and Triton would raise PermissionError.
+Caches of libraries are below the home folder, or below TMPDIR if the home folder is not writable. Otherwise Matplotlib
+would print a warning on stderr, and Triton would raise PermissionError.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from harness.errors import HarnessError, UsageError
 
 
 def require_existing(paths: Iterable[Path]) -> None:
-    """Raise UsageError if paths do not exist. The error lists them, and suggests a name for the first one."""
+    """Raise UsageError if some of the paths do not exist. The error lists them, and suggests a name for the first."""
     missing = [path for path in paths if not os.path.lexists(path)]  # a broken link counts as existing
     if missing:
         rule, where = "the path must exist", ", ".join(map(str, missing))
@@ -28,7 +28,7 @@ def require_existing(paths: Iterable[Path]) -> None:
 
 
 def _remedy(path: Path) -> str:
-    """Suggest a similar existing name, or name the last existing folder of the path."""
+    """Return a suggestion for a path that does not exist: a similar existing name, or its last existing folder."""
     there = next((parent for parent in path.parents if parent.is_dir()), None)
     if there is None:
         return "check the path"
@@ -44,7 +44,7 @@ def _remedy(path: Path) -> str:
 
 
 def add_working_directory() -> None:
-    """Make the working directory importable, as `python -m` does, but last, so that it hides no installed package.
+    """Make the working directory importable, as `python -m` does. Search it last, so that it hides no package.
 
     A contract can then name a trainer in the same folder without any installation.
     """
@@ -54,7 +54,7 @@ def add_working_directory() -> None:
 
 
 def without_folders(text: str) -> str:
-    """Return `text` with paths relative to module folders, the working folder, or the interpreter's folder."""
+    """Return `text` with its absolute paths made relative to module, working or interpreter folders."""
     roots = {*sys.path, str(Path.cwd()), sys.prefix, sys.base_prefix} - {"", "/"}
     for root in sorted(roots, key=len, reverse=True):
         text = text.replace(f"{root.rstrip('/')}/", "")
@@ -65,7 +65,10 @@ _BELOW_HOME = {"TRITON_CACHE_DIR": ".triton/cache", "MPLCONFIGDIR": ".config/mat
 
 
 def moved_caches(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return variables that move caches to a private folder, unless they are set or the home folder is writable."""
+    """Return environment variables that move caches of libraries to a private folder.
+
+    They are left out if they are set already, or if the home folder is writable.
+    """
     home = environment.get("HOME") or os.path.expanduser("~")  # noqa: PTH111 - where there is none it raises nothing
     moved = {
         name: place
@@ -110,7 +113,7 @@ def private_folder() -> Path:
 
 
 def unusable(path: Path, error: OSError) -> HarnessError:
-    """Return a HarnessError that says why a lock's file or folder cannot be used."""
+    """Return a HarnessError that says why `path`, the file or folder of a lock, cannot be used."""
     return HarnessError(
         "the lock of a GPU must be a file that this user can write and lock",
         where=str(path),
@@ -123,7 +126,7 @@ _OF_EXTRA = r"""\s*;\s*(?P<other>.*?)(?:\s+and\s+)?extra\s*==\s*["'](?P<extra>[\
 
 
 def command_for(extra: str) -> str:
-    """Return the command that installs the packages of an extra for the harness that is running."""
+    """Return the command that installs the packages of `extra`, an optional part of this harness such as `run`."""
     from importlib import metadata  # slow to import: every process that describes systems imports this module
 
     try:

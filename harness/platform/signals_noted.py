@@ -1,6 +1,6 @@
-"""Record the signals that request the end of the command.
+"""Record the signals that request the command's end, such as SIGTERM.
 
-An `except` in a library or in user code may replace or drop the exception that a signal raises, but not the record.
+A signal raises an exception, which an `except` in a library or in user code may replace or drop. The record remains.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Print everything that commands print: line by line, escaped, to any kind of stdout and stderr.
+"""Print everything that commands print: one escaped line after another, to any kind of stdout and stderr.
 
 Exit codes are verdicts. Therefore they do not change if the encoding lacks a character or the reader of a pipe has
 ended.
@@ -22,10 +22,11 @@ Span = str | tuple[str, str]  # a text without style, or a text and the style th
 
 
 def print_line(*spans: Span, file: TextIO | None = None, hang: int | None = None, whole: bool = False) -> None:
-    """Print one line, escaped, on `file`, by default on stdout.
+    """Print one line, escaped, on `file` or, by default, on stdout.
 
     On a terminal, a long line is broken between words. Continuation lines are indented by `hang` columns, by default
-    like the first line. Files and logs get neither breaks nor colours. whole: True for a line to copy, without breaks.
+    like the first line. Files and logs get neither breaks nor colours. whole: True for a line to be copied, without
+    breaks.
     """
     stream = sys.stdout if file is None else file
     parts = [(escaped(span), "") if isinstance(span, str) else (escaped(span[0]), span[1]) for span in spans]
@@ -46,7 +47,7 @@ def print_line(*spans: Span, file: TextIO | None = None, hang: int | None = None
 
 
 def broken(text: str, width: int, hang: int) -> list[tuple[int, int, int]]:
-    """Break a text between words; return (indentation, start, end) for each line, with positions in the text.
+    """Break a text between words. Return (indentation, start, end) of each line: start and end are positions in `text`.
 
     A word that is longer than a line is not broken, so that paths and commands can be copied.
     """
@@ -64,7 +65,7 @@ def broken(text: str, width: int, hang: int) -> list[tuple[int, int, int]]:
 
 
 class StatusLine:
-    """A line at the bottom of a terminal that is overwritten. live: False if `stream` is not a terminal, or in CI."""
+    """A line at the bottom of a terminal that `show` overwrites. Not shown if `stream` is no terminal, or in CI."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -72,7 +73,7 @@ class StatusLine:
         self.live = stream.isatty() and not plain
 
     def show(self, parts: Sequence[str]) -> None:
-        """Show as many leading parts as fit into the terminal's width, without cutting a part."""
+        """Show as many of the first parts as fit into the terminal's width. No part is cut."""
         from rich.cells import cell_len
 
         width, shown = shutil.get_terminal_size().columns - 1, ""
@@ -105,7 +106,7 @@ def print_error(text: str) -> None:
 
 
 def print_quoted(text: str) -> None:
-    """Print several lines on stderr with a margin that distinguishes them from the harness's own lines."""
+    """Print several lines that are not the harness's own on stderr. A margin distinguishes them."""
     for line in text.rstrip("\n").split("\n"):
         print_error(f"| {line}")
 
@@ -121,7 +122,7 @@ def print_workflow_command(command: str) -> None:
 
 
 class _Survivor(io.TextIOWrapper):
-    """A stream that ignores write errors, such as a closed pipe or a full disk. Later output is lost."""
+    """A stream that ignores write errors, caused by a closed pipe or a full disk, for example. Later output is lost."""
 
     def write(self, text: str, /) -> int:
         try:
@@ -163,7 +164,7 @@ def surviving_streams() -> Iterator[None]:
 
 
 def _open_if_closed(number: int) -> None:
-    """Open the null device if a standard stream is closed. Otherwise a later file gets its number and its output."""
+    """Open the null device if standard stream `number` is closed. Otherwise a later file would get its output."""
     try:
         os.fstat(number)
     except OSError:
