@@ -1,1 +1,1 @@
-"""Start processes of the harness. A kept process runs under a keeper, which ends all its descendants."""
+"""Start processes of the harness. A kept process has a keeper: a process that ends all of its descendants."""

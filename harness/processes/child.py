@@ -1,9 +1,9 @@
 """Start a Python process of the harness, exchange messages with it, and find out how it ended.
 
 Parent and child are connected by a socket on the child's standard input, called the line. A message is a line of text,
-usually a model as JSON. A worker requests `ALONE` from its supervisor, and later `TOGETHER`. The supervisor answers
-each request with `GO`. At its end the worker sends `WRITTEN` with the digests of its files. If a child ends, or writes
-anything else, its parent gets an `Ending` instead of an answer.
+usually a model as JSON. A worker requests time alone on the machine from its supervisor (`ALONE`), and later ends it
+(`TOGETHER`). The supervisor answers each request with `GO`. At its end the worker sends `WRITTEN` with the digests of
+its files. If a child ends, or writes anything else, its parent gets an `Ending` instead of an answer.
 
 At its start, Python runs a `sitecustomize.py` that it finds on its path. Therefore a child starts with the path with
 which the command was started. A variable contains the folders that the harness has added since then.
@@ -56,7 +56,7 @@ def path_at_start() -> str:
 
 
 def path_of_child(found: str | None) -> Mapping[str, str]:
-    """Return the variables of a child: the path with which it starts and, for later use, `found`.
+    """Return the environment variables that set a child's import path: at its start, and after `use_given_path`.
 
     found: the complete path for the child to use; None: the path that this process gives to its children.
     """
@@ -64,7 +64,7 @@ def path_of_child(found: str | None) -> Mapping[str, str]:
 
 
 def use_given_path() -> None:
-    """Use the import path that the parent chose for this child. The child's own children get it, too."""
+    """Use the import path that the parent chose for this child, also for the children that this process starts."""
     given, first = os.environ.get(VARIABLE), os.environ.get("PYTHONPATH", "")
     if given:
         os.environ.update({"PYTHONPATH": given, VARIABLE: first})
@@ -83,14 +83,14 @@ _send, _receive = socket.socket.sendall, socket.socket.recv
 
 
 class NoMessage(ValueError):  # noqa: N818 - who watches the process says what it is to the run
-    """The other end wrote more bytes than a message may have, without an end of line."""
+    """The other end of the line wrote more bytes than a message may have, and no end of line."""
 
     def __init__(self) -> None:
         super().__init__(f"more than {MOST_BYTES // 2**20} MiB on the harness's own line, without a complete message")
 
 
 class Line:
-    """One end of the line. A message to a closed end is lost silently; the end of the process is reported elsewhere."""
+    """One end of the line between parent and child. A message to a closed end is lost without an error."""
 
     def __init__(self, end: socket.socket) -> None:
         self._socket = end
@@ -102,15 +102,15 @@ class Line:
         return self._socket.fileno()
 
     def send(self, text: str) -> None:
-        """Send one line. text: without line breaks."""
+        """Send `text`, which must not contain line breaks, as one line."""
         with suppress(OSError):
             _send(self._socket, text.encode() + b"\n")
 
     def receive(self, timeout: float | None) -> str | None:
-        """Return the next line; "" if the other end is closed, None if `timeout` seconds pass.
+        """Return the next line; "" if the other end is closed; None if no whole line comes within `timeout` seconds.
 
-        timeout: how long to wait for a complete line (None: no limit). An incomplete line is kept for the next call.
-        Raises `NoMessage` for a line of more than `MOST_BYTES`.
+        timeout: None for no limit. An incomplete line is kept for the next call. Raises `NoMessage` for a line of more
+        than `MOST_BYTES`.
         """
         until = None if timeout is None else monotonic() + timeout
         left = timeout
@@ -153,7 +153,7 @@ def pair() -> tuple[Line, socket.socket]:
 
 
 def take_standard_input() -> Line:
-    """Return the child's end of the line, taken from standard input, and replace standard input by an empty stream.
+    """Return the child's end of the line, which is its standard input, and replace standard input by an empty stream.
 
     Call this after importing the harness. From now on the child finds the same modules as its parent.
     """
@@ -186,8 +186,8 @@ class Message(Protocol):
 class Ending:
     """How a child ended.
 
-    code: the return code as in `subprocess`; None for a child that wrote an invalid message. problem:
-    what is wrong with the message.
+    code: the return code as in `subprocess`; None if the child wrote an invalid message. problem: what is wrong with
+    this message.
     """
 
     code: int | None
@@ -201,7 +201,7 @@ class Ending:
 
     @property
     def name(self) -> str:
-        """Return the name of the signal, the exit status, or the problem."""
+        """Return the name of the signal that ended the child, its exit status, or the problem with its message."""
         if self.code is None:
             return self.problem
         if self.code >= 0:
@@ -236,23 +236,23 @@ class Child:
 
     @property
     def lost_keeper(self) -> bool:
-        """Return True if the child, or something else, killed the child's keeper."""
+        """Return True if somebody (the child, for example) killed the child's keeper."""
         return isinstance(self.process, KeptProcess) and self.process.lost_keeper
 
     @property
     def output(self) -> IO[bytes]:
-        """Return the read end of a kept child's output."""
+        """Return the read end of the pipe into which a kept child prints."""
         return cast("IO[bytes]", self.process.stdout)
 
     def send(self, message: Message) -> None:
-        """Send a model. It is lost if the child ends before reading it."""
+        """Send a model (pydantic) to the child. The message is lost if the child ends before reading it."""
         self.line.send(message.model_dump_json())
 
     def receive(self, read: Callable[[str], T], timeout: float | None = None) -> T | Ending | None:
-        """Return the child's next message or its end; None if neither arrives within `timeout` seconds.
+        """Return the child's next message, or an `Ending` if it ended; None if neither comes within `timeout` seconds.
 
-        read: converts a line to a message; raises ValueError (as pydantic does) for an invalid line.
-        timeout: None means no limit.
+        read: converts a line to a message; raises ValueError (as pydantic does) for an invalid line. timeout: None
+        means no limit.
         """
         until = math.inf if timeout is None else monotonic() + timeout
         while True:
@@ -280,7 +280,7 @@ class Child:
         return self.poll()
 
     def ended(self) -> Ending:
-        """Wait for the end of the child without a time limit."""
+        """Wait for the child's end without a time limit, and return how it ended."""
         return Ending(self.process.wait())
 
     def stop(self) -> None:
@@ -358,10 +358,10 @@ def start_child(
 
 
 def without_ci(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables without those with which code could command a CI job or use the job's credentials."""
+    """Return `environment` without the variables with which code could command a CI job or use its credentials."""
     return {name: value for name, value in environment.items() if not _OF_CI.fullmatch(name)}
 
 
 def child_command(module: str) -> list[str]:
-    """Return the command that starts `module`. `-P` keeps the working directory off Python's path."""
+    """Return the command that starts `module`. Its option `-P` keeps the working directory off Python's path."""
     return [sys.executable, "-P", "-m", module]

@@ -46,7 +46,7 @@ def _prctl(option: int, value: int) -> None:
 
 
 def _wake_at_signals() -> tuple[int, int]:
-    """Return a pipe that gets a byte after each signal that ends this process, and after the end of each child."""
+    """Return both ends of a pipe. Each signal that requests this process's end, and each child's end, writes a byte."""
     wakes = os.pipe()
     for end in wakes:
         os.set_blocking(end, False)
@@ -98,7 +98,7 @@ def _become(command: list[str], keeper: int, writes: int) -> None:
 
 
 def _let_go_of_all_but(*kept: int) -> None:
-    """Close all other descriptors. Then pipes to which the command writes close when the command ends."""
+    """Close all descriptors except `kept`. Otherwise pipes to which the command writes would outlive the command."""
     for descriptor in [int(name) for name in os.listdir("/dev/fd")]:  # noqa: PTH208 - pathlib's import takes longer
         if descriptor > 2 and descriptor not in kept:
             try:
@@ -119,7 +119,7 @@ def _tell(status: int, what: str, number: int) -> None:
 
 
 def _until_the_end(child: int, control: int, wakes: int) -> int | None:
-    """Wait for the command's exit code; return None if the harness ends first, or a signal ends the keeper."""
+    """Wait for the command's exit code. Return None if the harness ends first, or a signal ends the keeper."""
     poller = select.poll()
     poller.register(control, select.POLLIN)
     poller.register(wakes, select.POLLIN)
@@ -137,7 +137,7 @@ def _until_the_end(child: int, control: int, wakes: int) -> int | None:
 
 
 def _reap(child: int) -> tuple[int | None, bool]:
-    """Reap every process that has ended. Return the child's exit code, if it ended, and whether none is left."""
+    """Reap (wait for) all children that have ended. Return `child`'s exit code or None, and True if none is left."""
     code = None
     while True:
         try:
@@ -151,7 +151,7 @@ def _reap(child: int) -> tuple[int | None, bool]:
 
 
 def _end_all(child: int, code: int | None) -> int:
-    """Kill all descendants of the command until none is left. Return the command's exit code."""
+    """Kill all descendants of the command until none is left. Return the exit code; `code` if it is known already."""
     groups = {child}
     while True:
         killed = [_kill(group) for group in groups]
@@ -175,7 +175,7 @@ def _kill(group: int) -> bool:
 
 
 def _groups_below(keeper: int) -> set[int]:
-    """Return the process groups of the keeper's descendants. Return an empty set if there is no /proc."""
+    """Return the process groups of the keeper's descendants, without its own group; an empty set without /proc."""
     parents: dict[int, int] = {}
     groups: dict[int, int] = {}
     for name in os.listdir("/proc") if LINUX else ():  # noqa: PTH208

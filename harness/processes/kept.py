@@ -27,8 +27,8 @@ class KeptProcess:
 
     `stdin`, `stdout` and `stderr` are passed to the command as in `subprocess.Popen`. After the end of the parent or
     the command, or after `kill`, no descendants of the command are left. Always call `kill`, even after the command has
-    ended. The exit code is as in `subprocess`. A command that kills its keeper dies, too, and counts as killed
-    regardless of its results. Raises OSError if the command cannot start.
+    ended. The exit code is as in `subprocess`. If the command kills its keeper, the command dies too, and counts as
+    killed whatever its results are. Raises OSError if the command cannot start.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class KeptProcess:
         return self._keeper.stdout
 
     def poll(self) -> int | None:
-        """Return the exit code; None while the command or its descendants run."""
+        """Return the exit code; None while the command or one of its descendants runs."""
         self._listen(0.0)
         return self.returncode
 
@@ -162,7 +162,7 @@ def _pipe() -> tuple[IO[bytes], IO[bytes]]:
 
 
 def lent_name(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return a value for `USER`, which `getpass.getuser` reads, if nothing else on the machine names this user."""
+    """Return a value for `USER`, without which `getpass.getuser` fails, if nothing else here names this user."""
     if any(environment.get(name) for name in ("LOGNAME", "USER", "LNAME", "USERNAME")) or not hasattr(os, "getuid"):
         return {}
     import pwd
@@ -178,7 +178,7 @@ def lent_name(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def kill_marked(token: str) -> list[int]:
-    """Kill every process of this user that has the token, and return their ids. Without /proc, find none."""
+    """Kill every process of this user whose environment contains `token`, and return their ids; none without /proc."""
     mark = f"{TOKEN}={token}".encode()
     killed: list[int] = []
     for entry in _PROCESSES.iterdir() if _PROCESSES.is_dir() else ():
