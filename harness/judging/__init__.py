@@ -1,1 +1,1 @@
-"""Provide what all judges share: the checks of a comparison, the sheet, the reason codes and the registry."""
+"""Provide what all judges share: checks of a comparison, the sheet of figures, reason codes, and the registry."""

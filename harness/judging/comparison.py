@@ -1,8 +1,8 @@
 """Run the checks that all judges of comparisons share, in one order, before and after a judge's own check.
 
 A judge calls `captured` and notes its measurements. It calls `begin` (finite losses, equal start and work) before its
-own check, and `end` (training happened, finite and equal ends) after it. `held` (states were recorded) returns PASS.
-A check that the kind's row leaves out (`harness.kinds.checks`) is skipped.
+own check, and `end` (training happened, finite and equal ends) after it. Last, it calls `held`, which checks that
+states were recorded and returns PASS. A check that the kind's row leaves out (`harness.kinds.checks`) is skipped.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ Executions = Mapping[str, ArmEvidence]  # the names that messages use -> evidenc
 
 @dataclass(frozen=True)
 class Group:
-    """Executions that are compared with the first of them.
+    """A group of executions, which are compared with its first one.
 
     roles: the role (`ROLES`) of each execution that has one, by the execution's name.
     apart: parts of executions, such as halves of a training. Of these, only frozen tensors and finite ends are checked.
-    own: shared checks that the judge makes itself.
+    own: names of shared checks that the judge makes itself.
     same_system: True if one system trains all executions.
     same_formats: True if all executions store frozen tensors and other state in the same format.
     rounded: True if trainable parameters are compared after rounding to the coarser of two data types.
@@ -71,7 +71,7 @@ class Group:
 
 
 class Comparison:
-    """Run the shared checks of one claim. Pass each group to `begin`, then to `end`, before `held` is called."""
+    """Runs the shared checks of one claim. Pass each group to `begin`, then to `end`, before `held` is called."""
 
     def __init__(self, part: AnyPart, context: Context, sheet: Sheet) -> None:
         self._part, self._context, self._sheet = part, context, sheet
@@ -123,7 +123,7 @@ class Comparison:
                 self._require_watched(arm, capture, steps, of_replays)
 
     def note_warm(self, arm: str, steps: JudgedSteps) -> None:
-        """Note how many plain steps the arm made before its capture, for the message of PASS."""
+        """Keep the number of plain steps that the arm made before its capture, for the message of PASS."""
         if steps.warm:
             self._warm[arm] = steps.warm
             self._sheet.figure("warm_steps", max(self._warm.values()), "steps")
@@ -159,15 +159,15 @@ class Comparison:
             say(found.reason if known else reasons.CANDIDATE_NOT_CAPTURED, found.message)
 
     def named_alike(self, group: Group) -> None:
-        """Raise FAIL if executions name their parameters differently. Call it before looking up parameters by name."""
+        """Raise FAIL if the names of the parameters differ between executions. Call this before a look-up by name."""
         require_same_parameters(group.executions)
 
     def finite_ends(self, executions: Executions) -> None:
-        """Raise FAIL if an execution ended NaN or infinite. Call it before reading end states."""
+        """Raise FAIL if an end state contains NaN or infinity. Call this before end states are compared."""
         require_finite_end(executions, self._sheet)
 
     def begin(self, group: Group) -> None:
-        """Raise `Settled` unless losses are finite, and all executions started equal and did the same work.
+        """Raise `Settled` unless losses are finite, and all executions started with equal state and did the same work.
 
         If only a repetition of the baseline differs, raise INCONCLUSIVE, because the baseline does not repeat itself.
         """
@@ -199,7 +199,7 @@ class Comparison:
                 require_equal_start_state(name, execution, *_first(state), group.more_in)
 
     def end(self, group: Group, skipped_at_most: int = 0) -> None:
-        """Raise `Settled` unless the guards hold, all executions trained, and end states are finite (`bits`: equal)."""
+        """Raise `Settled` unless the guards hold, all executions trained, and ends are finite (with `bits`: equal)."""
         trained, part, control = self._asked("trained", group), self._part, dict[str, ArmEvidence]()
         if isinstance(part, Guarding) and group.run is not None:
             trained = _candidate_first(part, trained)
@@ -220,7 +220,7 @@ class Comparison:
         self._ended.append({**group.apart, **self._asked("recorded", group), **control})
 
     def held(self, message: str) -> Judgement:
-        """Return PASS; raise INCONCLUSIVE if states were not recorded."""
+        """Return PASS with this message. Raise INCONCLUSIVE if states were not recorded."""
         if not self._ended or len(self._ended) != self._begun:
             raise ValueError(f"{self._begun} groups of checks were begun, but {len(self._ended)} were ended")
         for executions in self._ended:
@@ -229,11 +229,11 @@ class Comparison:
         return self._sheet.held(f"{message}{warm}{self._excused.sentence(self._sheet)}{self._unread}")
 
     def equal_but_for(self, noisy: Collection[str], executions: Executions, *, same_system: bool) -> None:
-        """Raise FAIL if executions end with different values of a tensor outside of `noisy` (`require_equal_ends`)."""
+        """Raise FAIL if a tensor that is not in `noisy` has different values at the ends of the executions."""
         require_equal_ends(executions, self._sheet, same_system=same_system, noisy=noisy, excused=self._excused)
 
     def _asked(self, check: str, group: Group) -> Executions:
-        """Return the executions that a shared check applies to. Return none if the judge makes this check itself."""
+        """Return the group's executions that need this shared check; none if the judge makes it itself."""
         if check in group.own:
             return {}
         return {
@@ -248,7 +248,7 @@ def _but_repetitions(group: Group) -> Executions:
 
 
 def require_control(name: str, execution: ArmEvidence, theirs: str, baseline: ArmEvidence, sheet: Sheet) -> None:
-    """Raise `Settled` unless a control did the baseline's work and has a recorded, finite end."""
+    """Raise `Settled` unless a control did the same work as the baseline and its end is recorded and finite."""
     control = {name: execution}
     require_finite(control, sheet)
     require_same_work({theirs: baseline, **control}, sheet)
@@ -257,7 +257,7 @@ def require_control(name: str, execution: ArmEvidence, theirs: str, baseline: Ar
 
 
 def _require_throughout(arm: str, capture: CaptureEvidence, steps: JudgedSteps) -> None:
-    """Raise INCONCLUSIVE if steps ran outside the capture, or if more steps lack a replay than made a capture."""
+    """Raise INCONCLUSIVE if judged steps ran outside the capture, or if replays are missing for observable steps."""
     if steps.uncaptured or capture.replays < steps.called - steps.unseen:
         settle(
             reasons.CANDIDATE_NOT_CAPTURED,
@@ -268,7 +268,7 @@ def _require_throughout(arm: str, capture: CaptureEvidence, steps: JudgedSteps) 
 
 
 def _age(capture: CaptureEvidence) -> str:
-    """Return the role "older" if the evidence is from a version whose probe did not watch steps, else ""."""
+    """Return "older" as the arm's role if the evidence is from a version whose probe did not watch steps, else ""."""
     return "older" if capture.every_step is None and capture.device_work is None else ""
 
 
@@ -277,6 +277,6 @@ def _first(executions: Executions) -> tuple[str, ArmEvidence]:
 
 
 def _candidate_first(part: AnyPart, executions: Executions) -> Executions:
-    """Return the executions, candidate first, because guards check the first execution's batches and training."""
+    """Return the executions with the candidate's first, because guards check batches and training of the first one."""
     candidate = part.arms()[part.candidate_path]
     return dict(sorted(executions.items(), key=lambda entry: entry[1].start.arm != candidate))

@@ -32,8 +32,8 @@ LAST_LOSSES = 5
 
 @dataclass(frozen=True)
 class Context:
-    """All that is known about one unit. `runs`: the evidence of the unit's runs, in planned order. `gpu`: the facts
-    about the machine's GPU from the header of the run directory."""
+    """All that is known about one unit (contract, claim, workload). runs: the evidence of its runs, in planned order.
+    gpu: the facts about the machine's GPU from the header of the run directory."""
 
     contract: Contract
     claim: AnyClaim
@@ -42,11 +42,11 @@ class Context:
     gpu: GpuFacts
 
     def at_rank(self, rank: int) -> Context:
-        """Return the same unit with this rank's evidence, from the runs that have this rank."""
+        """Return this unit with only the evidence of one rank, from the runs that have this rank."""
         return replace(self, runs=[run.ranks[rank - 1] for run in self.runs if rank <= len(run.ranks)])
 
     def resolved(self, part: AnyPart) -> AnyPart:
-        """Return a part of the contract with the bounds that apply to this unit."""
+        """Return the part of a claim with those of its conditional bounds that apply to this unit."""
         return part.resolved(self.situation(part))
 
     def situation(self, part: AnyPart) -> Situation:
@@ -72,8 +72,8 @@ class Context:
 
         The comparison may be in any claim of the contract. Any claim may also require an arm without a capture
         (`plain_path`). An arm that the part judges alone is compared with its twin, an arm that differs only in
-        `capture`. All other arms may capture by themselves, as compiled code does. So may the candidate of a claim that
-        names a mechanism.
+        `capture`. All other arms may capture without being declared as captured, as compiled code does. So may the
+        candidate of a claim that names a mechanism.
         """
         arms, named = self.contract.arms, {*part.arms().values()}
         # Do not use `model_dump`. Judges run in threads, and a model that was first built in a thread crashed Python
@@ -95,7 +95,7 @@ class Context:
         return [each for each in judged if isinstance(each, Capture)]
 
     def judged_steps(self, execution: ArmEvidence) -> JudgedSteps:
-        """Return which steps of an execution are judged, and which of these steps watchers cannot observe."""
+        """Return how many steps of an execution are judged, and how many of these steps watchers cannot observe."""
         capture = execution.capture
         captures, made = (0, 0) if capture is None else (capture.captures, capture.warm_steps)
         warm = min(made, self.contract.arms[execution.start.arm].warm_steps)
@@ -115,7 +115,7 @@ class Context:
         return part.mechanism or self.claim.mechanism
 
     def same_system(self, arm: str, other: str) -> bool:
-        """Return True if one system trains both arms. Two systems may store equal frozen weights in different bits."""
+        """Return True if one system trains both arms. Two systems may store equal weights in different bits."""
         systems = {self.contract.arms[name].system or self.contract.system for name in (arm, other)}
         return len(systems) == 1
 
@@ -135,7 +135,7 @@ class Context:
         return found
 
     def sound_runs(self, probe: ProbeName) -> list[RunEvidence]:
-        """Return all runs of a probe. Raise ERROR if a worker died, NOT_RUN if the machine cannot execute a run."""
+        """Return all runs of a probe. Raise ERROR if a worker died, NOT_RUN if this machine cannot execute a run."""
         runs = [run for run in self.runs if run.probe == probe]
         for run in runs:
             if run.death is not None:
@@ -154,7 +154,7 @@ def compared_arms(part: AnyPart) -> tuple[str, str] | None:
 
 
 def situation_of(part: AnyPart, workload: str, gpu: GpuFacts, runs: Sequence[RunEvidence]) -> Situation:
-    """Return the facts that a part's bounds may depend on, from the header and from the part's candidate."""
+    """Return the facts on which a part's bounds may depend: workload, GPU, and the candidate's data type."""
     candidate = part.arms().get(part.candidate_path, "")
     facts = [execution.start.facts for run in runs for execution in run.arms.get(candidate, [])]
     stated = next((str(each["dtype"]) for each in facts if "dtype" in each), None)
@@ -162,7 +162,8 @@ def situation_of(part: AnyPart, workload: str, gpu: GpuFacts, runs: Sequence[Run
 
 
 def obstacle_reason(obstacle: Obstacle) -> str:
-    """Return the obstacle's code if it is a NOT_RUN code or `system_not_described`, else `not_available`."""
+    """Return the verdict's reason code for an obstacle: its own code if that leads to NOT_RUN or is
+    `system_not_described`, else `not_available`."""
     known = reasons.reason_of(obstacle.reason)
     stands = known and (known.status is Status.NOT_RUN or known.code == reasons.SYSTEM_NOT_DESCRIBED)
     return obstacle.reason if stands else reasons.NOT_AVAILABLE
@@ -209,7 +210,7 @@ class _Partial(ArmEvidence):
 
 
 def _require_alive(run: RunEvidence, arm: str) -> None:
-    """Raise `Settled` if the arm failed before its end."""
+    """Raise `Settled` with the reason of the failure if the arm failed before its end."""
     failure = run.failed.get(arm)
     if failure is not None:
         _settle_failed(f"arm {arm}", run.run_id, failure)
@@ -257,7 +258,8 @@ def _require_sound(run: RunEvidence, arm: str, execution: ArmEvidence) -> None:
 
 
 def capture_of(arm: str, execution: ArmEvidence, demanded: str | None, sheet: Sheet) -> CaptureEvidence:
-    """Return an arm's capture record. Raise `Settled` if it is missing or names another mechanism than `demanded`."""
+    """Return an arm's capture record. Raise `Settled` if the record is missing, contradicts the harness's own count, or
+    names another mechanism than `demanded`."""
     capture = execution.capture
     if capture is None:
         settle(reasons.EVIDENCE_MISSING, f"there is no capture record of arm {arm}")
@@ -282,7 +284,7 @@ def capture_of(arm: str, execution: ArmEvidence, demanded: str | None, sheet: Sh
 
 
 def require_uncaptured(part: AnyPart, context: Context) -> None:
-    """Raise FAIL if an arm that must be uncaptured did capture. Otherwise two captured arms would be compared.
+    """Raise FAIL if an arm that must not capture did capture. Otherwise two captured arms would be compared.
 
     The harness itself counts captures, in the record of every arm's end. Older evidence may lack the count.
     """

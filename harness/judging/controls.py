@@ -34,7 +34,7 @@ SAME_IN_CONTROL = ("buffers", "generators")
 
 
 def moved_by_rounding(control: ArmEvidence, baseline: ArmEvidence, metric: str) -> Losses:
-    """Return how much rounding may change a series at each step: a multiple of the control's largest distance so far.
+    """Return for each step how much rounding may change a series: a multiple of the control's largest distance so far.
 
     metric: the name of the series, such as the loss. The control's distance is its distance from the baseline.
     """
@@ -58,7 +58,7 @@ class Distance(Protocol):
 
 
 class Rounding(NamedTuple):
-    """How much the candidate's rounding changes most of its tensors.
+    """How much rounding changes most of the candidate's tensors.
 
     ratio: the median over tensors of (distance between the arms / distance of the control from the baseline); at least
     1.
@@ -78,12 +78,13 @@ class Rounding(NamedTuple):
         return max(1.0, min(self.ratio, MORE_ROUNDING, typical))
 
     def reach(self, each: Distance) -> float:
-        """Return the largest distance that rounding explains, by the tensor's own control or that of most tensors."""
+        """Return the largest distance of this tensor that rounding explains, measured by its own control, or by the
+        control of most tensors if that gives more."""
         return AS_ROUNDING * self.ratio * max(each.control, self.share * each.moved)
 
 
 def measured_rounding(distances: Sequence[Distance]) -> Rounding:
-    """Measure how coarsely the candidate rounds, from the tensors that differ between control and baseline."""
+    """Measure how much rounding changes the candidate, from the tensors that differ between control and baseline."""
     seen = [each for each in distances if _is_measured(each)]
     if not seen:
         return Rounding(1.0, 0.0)
@@ -96,7 +97,7 @@ def _is_measured(each: Distance) -> bool:
 
 
 def require_nudged_alone(control: ArmEvidence, theirs: str, baseline: ArmEvidence, sheet: Sheet) -> None:
-    """Raise `Settled` unless the control did all of the baseline's work, and only parameters differed at the start."""
+    """Raise `Settled` unless the nudged control did the baseline's work, and only parameters differed at the start."""
     name = f"control {control.start.arm}"
     require_control(name, control, theirs, baseline, sheet)
     apart = [str(each) for each in start_differences(control, baseline) if each.category in SAME_IN_CONTROL]
@@ -138,8 +139,8 @@ def accused_by_bits(judgement: Judgement, part: AnyPart, context: Context) -> Ju
 
 
 def other_operators(arm: Sequence[ArmEvidence], baseline: Sequence[ArmEvidence]) -> tuple[list[str], list[str]]:
-    """Return the operators that only the arm ran, and those that only the baseline ran. Return two empty lists if the
-    operators of an arm are unknown.
+    """Return the operators that only the arm ran, and those that only the baseline ran. Both are empty if an arm's
+    operators are unknown.
     """
     ours, theirs = (
         {name for each in executions if each.end is not None for name in each.end.operators or ()}
@@ -155,7 +156,7 @@ def ran_otherwise(candidate: str, ours: list[str], baseline: str, theirs: list[s
 
 
 def _with_operators(judgement: Judgement, candidate: str, baseline: str, context: Context) -> Judgement:
-    """Return the judgement with the operators that only one arm ran, because different kernels round differently."""
+    """Add to the judgement which operators only one arm ran, because different kernels round differently."""
     ours, theirs = other_operators(context.executions(candidate), context.executions(baseline))
     if not ours and not theirs:
         return judgement
@@ -165,7 +166,7 @@ def _with_operators(judgement: Judgement, candidate: str, baseline: str, context
 
 
 def _unlike(executions: Sequence[ArmEvidence]) -> str | None:
-    """Return how two executions with equal start and batches differ, or None if all such executions are equal."""
+    """Return how two executions differ that had equal start and batches; None if all such executions are equal."""
     for one, other in combinations(executions, 2):
         if _work(one) != _work(other):
             continue

@@ -21,23 +21,23 @@ EXCUSED_ENDS, IDLE_EXCUSES = "excused_ends", "idle_excuses"  # names of figures
 
 
 def own_name(path: str) -> str:
-    """Return the name by which an optimizer's number is compared, from the number's path: group and name, or `.` and
-    its name in a parameter's state. Return "" if the path is not an optimizer's."""
+    """Return the name under which an optimizer's number is compared, from the number's path. It is group and name, or,
+    for a number in a parameter's state, `.` and name. Return "" if the path is not an optimizer's."""
     group, state = OF_GROUP.search(path), _OF_STATE.search(path)
     return group[1] if group else state[1] if state else ""
 
 
 class ExcusedEnds:
-    """The tensors (`category name`) that a claim excuses if they end with different values.
+    """The tensors (`category name`) that a claim excuses if their values differ at the end.
 
-    Only counts, which are whole numbers in every record, are excused. So no tensor that training reads is excused.
+    Only counts are excused: numbers that are whole in every record. So no tensor that training reads is excused.
     counted: paths of Python numbers that captured steps count and never read.
     """
 
     def __init__(self, own: Mapping[str, str], others: Iterable[str], host_values: Collection[str]) -> None:
-        """Store the excuses of the judged claim (`own`) and of a claim that it names (`others`, which may stay unused).
+        """Store the excuses of the judged claim (`own`, by name with reason) and of a claim that it names (`others`).
 
-        host_values: paths of numbers that no replay needs to change, as the contract declares.
+        An excuse in `others` may stay unused. host_values: numbers that replays need not update, by path.
         """
         self._own, self._named, self._host_values = own, {*own, *others}, host_values
         self.counted: set[str] = set()
@@ -45,7 +45,7 @@ class ExcusedEnds:
         self._compared = False
 
     def excuses(self, name: str, *ends: State | None) -> bool:
-        """Return True if a tensor with unequal ends is an excused count in every state that contains the tensor."""
+        """Return True if the tensor `name` is excused: it is a count in all of the states `ends` that contain it."""
         category, _, tensor = name.partition(" ")
         holders = [each for each in ends if each is not None and tensor in each.digests.get(category, {})]
         values = [(each.numbers or {}).get(name) for each in holders]
@@ -55,7 +55,7 @@ class ExcusedEnds:
         return excused
 
     def paths_of(self, apart: Iterable[str]) -> list[str]:
-        """Return the paths of counted numbers among the tensors that ended with different values (`apart`)."""
+        """Return the paths of the counted numbers among `apart`, the names of the tensors with unequal ends."""
         names = {each.split(" (")[0].removeprefix("optimizer ") for each in apart if each.startswith("optimizer ")}
         found = ((path, own_name(path)) for path in sorted(self.counted))
         return [
@@ -73,7 +73,7 @@ class ExcusedEnds:
         self._compared = True
 
     def sentence(self, sheet: Sheet) -> str:
-        """Note the figures; return the end of a sentence about counted numbers, used excuses and unused excuses.
+        """Note the figures. Return the end of a sentence: counted numbers, used and unused excuses.
 
         Unused excuses are named only if ends were compared.
         """
@@ -139,7 +139,10 @@ def require_finite_end(executions: Mapping[str, ArmEvidence], sheet: Sheet) -> N
 
 
 def _not_finite(start: State | None, end: State, spoiled: Collection[str]) -> list[str]:
-    """Return the tensors that ended NaN or infinite wrongly. spoiled: late loose tensors that were finite once."""
+    """Return the tensors that contain NaN or infinity at the end and should not.
+
+    spoiled: loose tensors that steps created and that were finite at an earlier time.
+    """
     found = []
     for category, tensors in end.digests.items():
         before = {} if start is None else start.digests.get(category, {})
@@ -154,7 +157,7 @@ def _not_finite(start: State | None, end: State, spoiled: Collection[str]) -> li
 
 
 def _require_roles(name: str, end: ArmEnd) -> None:
-    """Raise ERROR if the role or the digest of a loose tensor is missing."""
+    """Raise ERROR if a loose tensor at an execution's end has no role or no digest."""
     if end.loose is not None and end.loose.lent and end.loose.roles is None:
         return
     named, unread = roles_of(end), set() if end.loose is None else end.loose.unread.keys()
@@ -233,8 +236,8 @@ def require_equal_ends(
 
 
 def _is_of_a_capture(entry: Apart, execution: ArmEvidence, reference: ArmEvidence) -> bool:
-    """Return True for a static buffer: a loose tensor that a step created, and that only executions with captures of
-    their own contain. A tensor that a plain arm contains as well is state."""
+    """Return True for a static buffer of a capture: a loose tensor that a step created, and that is only in executions
+    that capture by themselves. If a plain arm contains the tensor as well, it is state."""
     both = [execution, reference]
     holders = both if not entry.only_one_has_it else both[:1] if entry.ours else both[1:]
     return entry.category == LOOSE and all(
@@ -243,8 +246,10 @@ def _is_of_a_capture(entry: Apart, execution: ArmEvidence, reference: ArmEvidenc
 
 
 def _renamed(found: Sequence[Apart], execution: ArmEvidence, reference: ArmEvidence) -> set[Apart]:
-    """Return loose tensors of one execution that steps created and that equal such a tensor of the other execution in
-    bits. Return none unless one execution captured by itself: a capture that holds a tensor changes the tensor's name.
+    """Return the loose tensors that are equal in bits in both executions but have different names.
+
+    Only tensors that steps created count. Return none unless one execution captured by itself: a capture renames the
+    tensors that it holds.
     """
     if not any(each.start.facts.get(CAPTURES_ITSELF) is True for each in (execution, reference)):
         return set()
@@ -292,7 +297,7 @@ def require_equal_counts(ours: str, candidate: ArmEvidence, theirs: str, baselin
 
 
 def counts_apart(candidate: ArmEvidence, baseline: ArmEvidence) -> list[str]:
-    """Return BatchNorm's counts that both arms have and that end unequal; none if ends were not recorded."""
+    """Return BatchNorm's counts that both arms have with unequal ends; none if ends were not recorded."""
     one, other = end_of(candidate).state, end_of(baseline).state
     if one is None or other is None:
         return []
@@ -307,7 +312,7 @@ class Apart:
     """A tensor that differs between two states, or that only one of them has."""
 
     def __init__(self, category: str, name: str, *, only_one_has_it: bool, ours: bool) -> None:
-        """Name the tensor. `ours` is True if the first state has it."""
+        """Set the tensor's name. ours: True if the first of the two states contains the tensor."""
         self.category, self.name, self.only_one_has_it, self.ours = category, name, only_one_has_it, ours
 
     def __str__(self) -> str:
@@ -329,7 +334,7 @@ def differing(ours: State, theirs: State) -> list[Apart]:
 
 
 def ends_differing(execution: ArmEvidence, reference: ArmEvidence) -> list[Apart]:
-    """Return the tensors that differ between two end states. A loose tensor counts if either execution compares it.
+    """Return the tensors that differ between two end states. Include loose tensors that either execution compares.
 
     Leave out a table of constants that only one execution made, because the other execution does not need it.
     """
@@ -353,7 +358,7 @@ def roles_known(execution: ArmEvidence) -> bool:
 
 
 def _with_unread(state: State, end: ArmEnd, other: ArmEnd) -> State:
-    """Return the state plus the loose tensors that this execution does not read but the other end state compares."""
+    """Return the state with those of its unread loose tensors added that the end state `other` compares."""
     if end.loose is None or other.state is None:
         return state
     compared = other.state.digests.get(LOOSE, {})
@@ -386,7 +391,7 @@ def require_distance(name: str, candidate: ArmEvidence, baseline: ArmEvidence) -
 
 
 def distance(candidate: ArmEvidence, baseline: ArmEvidence) -> str:
-    """Return the end of a sentence: the largest difference of parameters at the end. For claims within a bound."""
+    """Return the end of a sentence for claims within a bound: the largest difference of parameters at the end."""
     found = _difference_from(candidate, baseline)
     if found is None or found.largest is None:
         return ""
@@ -394,7 +399,7 @@ def distance(candidate: ArmEvidence, baseline: ArmEvidence) -> str:
 
 
 def _difference_from(candidate: ArmEvidence, baseline: ArmEvidence) -> EndDifference | None:
-    """Return the candidate's difference from this baseline execution, or None if it ran in another process."""
+    """Return the recorded difference from this baseline execution, or None if it ran in another process."""
     end = end_of(baseline)
     numbers = (end.replica, 0)  # older evidence always has replica 0 here
     known = (each for each in end_of(candidate).differences or [] if each.arm == end.arm and each.replica in numbers)

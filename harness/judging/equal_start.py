@@ -19,7 +19,7 @@ _MAY_COME_LATER = ("optimizer",)
 def require_equal_start(
     kind: str, name: str, execution: ArmEvidence, reference_name: str, reference: ArmEvidence
 ) -> None:
-    """Raise FAIL if two executions start from different parameters of a kind: `trainable`, `frozen` or `rounded`."""
+    """Raise FAIL if two executions start from different parameters of a kind (`trainable`, `frozen` or `rounded`)."""
     ours, theirs = (getattr(each.start, f"{kind}_digest") for each in (execution, reference))
     if ours is None or theirs is None:
         settle(
@@ -40,7 +40,7 @@ def require_equal_start(
 
 
 def _parameters_apart(kind: str, execution: ArmEvidence, reference: ArmEvidence) -> list[Apart]:
-    """Return the parameters of a kind that are known to differ. `rounded` parameters may have different data types."""
+    """Return those parameters of a kind that are known to differ. `rounded` ones may have different data types."""
     ours, theirs = execution.start.state, reference.start.state
     if ours is None or theirs is None:
         return []
@@ -62,7 +62,7 @@ def _parameters_apart(kind: str, execution: ArmEvidence, reference: ArmEvidence)
 
 
 def _forms_of_frozen(state: State) -> State:
-    """Return the types and shapes of frozen parameters as a state. Their values have only one joint digest."""
+    """Return a state with the types and shapes of the frozen parameters. Their values have only one digest together."""
     found = {
         name.partition(" ")[2]: form for name, form in (state.forms or {}).items() if name.startswith(f"{FROZEN} ")
     }
@@ -93,14 +93,14 @@ def require_equal_start_state(
 
 
 def _is_named_again(entry: Apart, state: State | None, apart: list[Apart]) -> bool:
-    """Return True for a loose tensor that equals, in bits, another loose tensor that is equal in both arms."""
+    """Return True if the loose tensor repeats, in bits, another loose tensor of `state` that is not in `apart`."""
     loose = {} if state is None or entry.category != LOOSE else state.digests.get(LOOSE, {})
     differing_names = {each.name for each in apart if each.category == entry.category}
     return any(loose[name] == loose.get(entry.name) for name in loose.keys() - differing_names)
 
 
 def start_differences(execution: ArmEvidence, reference: ArmEvidence) -> list[Apart]:
-    """Return the tensors that differ between two starts. Return none if a state is missing, which `held` reports."""
+    """Return the tensors that differ between two start states; none if one is missing, which `held` reports."""
     ours, theirs = execution.start.state, reference.start.state
     if ours is None or theirs is None:
         return []
@@ -108,7 +108,7 @@ def start_differences(execution: ArmEvidence, reference: ArmEvidence) -> list[Ap
 
 
 def _may_come_later(entry: Apart) -> bool:
-    """Return True if the tensor may be missing at the start, as a CUDA generator is before its first use."""
+    """Return True if the tensor need not exist at the start, as a CUDA generator does not before its first use."""
     return entry.category in _MAY_COME_LATER or (
         entry.category == "generators" and entry.name.startswith("torch.cuda:")
     )
@@ -117,7 +117,7 @@ def _may_come_later(entry: Apart) -> bool:
 def in_words(
     apart: Sequence[Apart], name: str, execution: ArmEvidence, reference_name: str, reference: ArmEvidence
 ) -> str:
-    """Return text with each differing tensor, and its values, types and shapes, or the only execution that has it."""
+    """Return text with each differing tensor: its values, types and shapes, or which execution alone contains it."""
     alike: dict[str, list[str]] = {}
     for entry in sorted(apart, key=lambda each: weight(str(each))):
         if entry.only_one_has_it:
@@ -135,14 +135,14 @@ def in_words(
 
 
 def _numbers(execution: ArmEvidence, reference: ArmEvidence, entry: Apart) -> tuple[str, str]:
-    """Return the initial values of a one-element tensor in both executions; "" twice if one was not recorded."""
+    """Return a one-element tensor's initial values in both executions as text; "" twice if one was not recorded."""
     states = (execution.start.state, reference.start.state)
     mine, other = (((state and state.numbers) or {}).get(f"{entry.category} {entry.name}") for state in states)
     return ("", "") if mine is None or other is None else told_apart(mine, other)
 
 
 def _form(execution: ArmEvidence, entry: Apart) -> tuple[str, str]:
-    """Return the data type and shape of a tensor at the start; "" for what was not recorded."""
+    """Return a tensor's data type and shape at the start; "" in place of what was not recorded."""
     state, types = execution.start.state, execution.start.trainable_dtypes or []
     form = ((state and state.forms) or {}).get(f"{entry.category} {entry.name}")
     # the evidence is older than the recording of forms

@@ -36,7 +36,8 @@ _NAMED = 4  # largest number of tensors or lines that are named
 
 
 class PathRow(Record):
-    """One part of the step. `operators`: number of compared pairs; `alone`: number of operators without a partner."""
+    """One part of a step, such as the backward pass. operators: number of compared pairs. alone: number of operators
+    that have no partner in the other arm."""
 
     part: str
     answer: Answer
@@ -46,7 +47,7 @@ class PathRow(Record):
 
 
 class Place(Record):
-    """Where an arm computes the differing value: its operator, module and line, and the lines that made its input."""
+    """Where an arm computes the value that differs. made_at: the lines of code that computed the operator's input."""
 
     operator: str
     module: str
@@ -56,8 +57,8 @@ class Place(Record):
 
 
 class FirstDifference(Record):
-    """The first difference. `how`: an operator gets other `numbers` as arguments, `reads` a different tensor, returns
-    another `result` for equal inputs, or `writes` different state. None if no operator shows the difference."""
+    """The first difference between two arms. how: an operator gets other `numbers` as arguments, `reads` a different
+    tensor, returns another `result` for equal inputs, or `writes` different state; None if unknown."""
 
     found: Literal["found", "does_not_repeat", "not_seen"]
     candidate: str
@@ -84,7 +85,7 @@ class FirstDifference(Record):
 
 
 def first_differing(candidate: Iterable[ObservedStep], baseline: Iterable[ObservedStep]) -> int | None:
-    """Return the first step with a difference in a value that both arms recorded, or None if all steps are equal."""
+    """Return the first step in which a value that both arms recorded differs, or None if all steps are equal."""
     others, late = {each.step: each for each in baseline}, list[int]()
     for step in sorted(candidate, key=lambda each: each.step):
         other = others.get(step.step)
@@ -114,7 +115,7 @@ def _differences(candidate: ObservedStep, baseline: ObservedStep) -> dict[str, l
 
 
 def unequal(digests: Mapping[str, str], others: Mapping[str, str]) -> list[str]:
-    """Return the names that both mappings have with different digests."""
+    """Return the names that are in both mappings with different digests."""
     return [name for name, digest in digests.items() if others.get(name, digest) != digest]
 
 
@@ -167,7 +168,7 @@ Told = tuple[str, tuple[int | None, int | None], str | None, list[str], tuple[Re
 
 
 def answer_of(run: Run, steps: Sequence[ObservedStep], deaths: Sequence[Death] = ()) -> FirstDifference:
-    """Return the first difference from the steps of a run of the `where` probe. deaths: of the run's workers."""
+    """Return the first difference that the steps of a `where` run show. deaths: how the run's workers died."""
     candidate, baseline = (str(run.settings[role]) for role in ("candidate", "baseline"))
     last = int(str(run.settings["last"]))
     known = {(each.arm, each.replica, each.step): each for each in steps}
@@ -210,7 +211,7 @@ def _bits(step: ObservedStep) -> ObservedStep:
 
 
 def kept_results(run: Run, steps: Sequence[ObservedStep]) -> dict[str, list[int]]:
-    """Return, by arm, the operators whose results must be kept, because equal inputs gave different results."""
+    """Return, by arm, the numbers of the operators whose results must be kept: equal inputs gave unequal results."""
     observed = {each.arm: each for each in steps if each.operators is not None}
     arms = [str(run.settings[role]) for role in ("candidate", "baseline")]
     if not set(arms) <= observed.keys():
@@ -230,13 +231,13 @@ def kept_results(run: Run, steps: Sequence[ObservedStep]) -> dict[str, list[int]
 def _first_pair(
     ours: Sequence[ObservedOperator], theirs: Sequence[ObservedOperator], pairs: Sequence[Pair]
 ) -> Told | None:
-    """Return the first differing pair that user code calls or, without one, the harness's own first copy."""
+    """Return the first pair that differs and that user code calls, or else the first one (a copy by the harness)."""
     changes = [each for pair in pairs if (each := _differing(ours[pair[0]], theirs[pair[1]], pair)) is not None]
     return next((each for each in changes if ours[each[1][0] or 0].line), changes[0] if changes else None)
 
 
 def _differing(mine: ObservedOperator, other: ObservedOperator, pair: Pair) -> Told | None:
-    """Return how two operators differ, or None if their results are equal, even if their inputs differ."""
+    """Return how two paired operators differ, or None if their results are equal, even with different inputs."""
     made = all(None in each or each[0] == each[1] for each in zip(mine.makes, other.makes, strict=False))
     if made and _left_alike(mine, other):
         return None
@@ -254,8 +255,8 @@ def _differing(mine: ObservedOperator, other: ObservedOperator, pair: Pair) -> T
 def _left_alike(mine: ObservedOperator, other: ObservedOperator) -> bool:
     """Return True if two operators leave equal contents in all tensors that they get as inputs.
 
-    If only one arm changes a tensor, the other arm's tensor may contain that result already, in reused memory. One arm
-    may also pass the memory of a result twice, once as an input that is no longer needed.
+    If only one arm changes a tensor, the other arm's tensor may contain that result already, because memory is reused.
+    An arm may also pass the memory of a result twice, once as an input that is no longer needed.
     """
     ours, theirs = mine.leaves, other.leaves
     if len(ours) != len(theirs):
@@ -267,7 +268,7 @@ def _left_alike(mine: ObservedOperator, other: ObservedOperator) -> bool:
 
 
 def _held_after(operator: ObservedOperator) -> list[str | None]:
-    """Return the digests of an operator's inputs after the operator."""
+    """Return the digests that an operator's inputs have after the operator has run."""
     before = [each.digest for each in operator.reads]
     return [
         held if left is None else left for left, held in zip_longest(operator.leaves, before[: len(operator.leaves)])
@@ -285,7 +286,7 @@ def _fills(mine: ObservedOperator, other: ObservedOperator, number: int) -> bool
 def _first_write(
     ours: Sequence[ObservedOperator], theirs: Sequence[ObservedOperator], names: Sequence[str]
 ) -> Told | None:
-    """Return the first of the names that any operator writes, with the last operator of each arm that writes it."""
+    """Return the first of `names` that an operator writes, with the operator of each arm that writes it last."""
     for name in names:
         writers = tuple(
             max((number for number, each in enumerate(operators) if name in each.writes), default=None)
@@ -299,7 +300,7 @@ def _first_write(
 def _written_between(
     ours: Sequence[ObservedOperator], theirs: Sequence[ObservedOperator], names: Sequence[str]
 ) -> list[str]:
-    """Return, for each arm, the last line of code that wrote one of these names between steps."""
+    """Return the lines of code that wrote one of these names between steps, in each arm the last one."""
     last = [
         next((each.line for each in reversed(operators) if each.phase == "between" and {*each.writes} & {*names}), "")
         for operators in (ours, theirs)
@@ -308,7 +309,7 @@ def _written_between(
 
 
 def aligned(ours: Sequence[ObservedOperator], theirs: Sequence[ObservedOperator]) -> list[Pair]:
-    """Return the aligned pairs of a step's operators, in order.
+    """Return pairs of numbers of the two arms' operators that correspond to each other, in order.
 
     If one arm executes an operator more often, pair its replays first, then its last executions. Warm-ups come earlier.
     """
@@ -332,7 +333,7 @@ def _moved(mine: _Numbered, other: _Numbered) -> dict[int, int]:
 
 
 def _paired(mine: _Numbered, other: _Numbered, keys: Sequence[Callable[[ObservedOperator], Hashable]]) -> list[Pair]:
-    """Return the pairs with an equal first key, in one order. Between these pairs, pair by the further keys.
+    """Pair operators with an equal first key, in order. Between these pairs, pair operators by the further keys.
 
     By the last key, pair only operators that both arms have equally often.
     """
@@ -354,7 +355,7 @@ def _paired(mine: _Numbered, other: _Numbered, keys: Sequence[Callable[[Observed
 
 
 def _in_order(ours: Sequence[Hashable], theirs: Sequence[Hashable]) -> list[Pair]:
-    """Return index pairs of equal tokens that rise on both sides: the longest sequence, then more between its pairs."""
+    """Return index pairs of equal tokens, rising on both sides: the longest sequence, then more between its pairs."""
     pairs: list[Pair] = []
     waiting = [((0, len(ours)), (0, len(theirs)))]
     while waiting:
@@ -372,7 +373,8 @@ def _in_order(ours: Sequence[Hashable], theirs: Sequence[Hashable]) -> list[Pair
 
 
 def _rising(ours: Iterable[Hashable], theirs: Iterable[Hashable]) -> list[Pair]:
-    """Return the longest sequence of index pairs that rises on both sides. Only k-th occurrences of a token pair."""
+    """Return the longest sequence of index pairs of equal tokens that rises on both sides. The k-th occurrence of a
+    token is paired only with the k-th one on the other side."""
     places = {token: place for place, token in enumerate(_counted(theirs))}
     found = [(mine, places[token]) for mine, token in enumerate(_counted(ours)) if token in places]
     ends: list[int] = []  # for each length: the place at which the best sequence of that length ends
@@ -398,9 +400,9 @@ def _counted(tokens: Iterable[Hashable]) -> Iterator[Hashable]:
 
 
 def _of_the_step(operators: Sequence[ObservedOperator], others: Sequence[ObservedOperator]) -> _Numbered:
-    """Return the operators that can be matched with the other arm's, each with its position, in reverse order.
+    """Return the step's operators that can have a partner in the other arm, each with its position, in reverse order.
 
-    If replays execute an operator, keep the replayed calls. Add its other calls until the other arm has no more.
+    Of an operator that replays execute, keep the replayed calls. Add its last other calls, up to the other arm's count.
     """
     tokens, times = [*map(_token, operators)], Counter(_token(each) for each in others if each.phase != "between")
     replayed = Counter(token for token, each in zip(tokens, operators, strict=True) if each.replayed)
@@ -431,14 +433,14 @@ def _fed(operator: ObservedOperator) -> tuple[object, ...]:
 
 
 def _inputs(operator: ObservedOperator) -> list[str]:
-    """Return the digests of the inputs that existed before the step and that the operator does not change."""
+    """Return the digests of those inputs that existed before the step and that the operator leaves unchanged."""
     leaves = [*operator.leaves, *[None] * len(operator.reads)]
     reads = [read for read, left in zip(operator.reads, leaves, strict=False) if left is None]
     return [each.digest for each in reads if each.source is None and each.digest is not None and each.number is None]
 
 
 def _parts(operators: Sequence[ObservedOperator]) -> list[str]:
-    """Return the part of the step that each operator belongs to."""
+    """Return for each operator the part of the step to which it belongs, such as `clip` or `update`."""
     backward = [number for number, each in enumerate(operators) if each.phase == "backward"]
     end = backward[-1] if backward else len(operators)
     clips = [number for number, each in enumerate(operators) if number > end and _clips(each)]
@@ -448,7 +450,7 @@ def _parts(operators: Sequence[ObservedOperator]) -> list[str]:
 
 
 def _clips(operator: ObservedOperator) -> bool:
-    """Return True if an operator changes only gradients, without clearing them."""
+    """Return True if an operator writes only gradients, and does not just set them to zero."""
     zeroes = operator.name.endswith("zero_")
     return bool(operator.writes) and not zeroes and all(each.startswith(f"{GRADIENT} ") for each in operator.writes)
 
@@ -503,7 +505,7 @@ def _place(operators: Sequence[ObservedOperator], number: int, read: ReadTensor 
 
 
 def _makers(operators: Sequence[ObservedOperator], read: ReadTensor | None, matched: set[int]) -> list[int]:
-    """Return, in order, the operators without a partner that computed a tensor, directly or through other operators."""
+    """Return, in order, the operators without a partner that computed the tensor `read`, directly or indirectly."""
     found: set[int] = set()
     waiting = [read.source] if read is not None else []
     while waiting:
@@ -515,7 +517,7 @@ def _makers(operators: Sequence[ObservedOperator], read: ReadTensor | None, matc
 
 
 def _apart(mine: ObservedOperator, other: ObservedOperator) -> dict[str, object]:
-    """Return how many elements of the first differing result differ, its size, and the largest difference."""
+    """For the first result that differs, return its size, how many elements differ, and the largest difference."""
     for values, others in zip(mine.values or [], other.values or [], strict=False):
         apart = [abs(a - b) for a, b in zip(values, others, strict=False) if a != b]
         if apart and len(values) == len(others):

@@ -1,4 +1,4 @@
-"""Check the guards: what must hold before a claim about training can pass. An unmet guard is FAIL, mostly `vacuous_…`.
+"""Check the guards: conditions for a claim about training to pass. An unmet guard is FAIL, mostly `vacuous_…`.
 
 Guards are checked after the difference between the arms, so that a real difference is reported as a difference.
 """
@@ -55,7 +55,7 @@ def require_guards(part: Guarding, executions: Mapping[str, ArmEvidence], run: R
 
 
 def _of_the_beginning(part: Guarding) -> Bounds:
-    """Return the bounds on the difference between the first losses of candidate and control."""
+    """Return the bounds within which the first losses of candidate and control must agree."""
     if not isinstance(part, Guarded) or part.equality == "bitwise":
         return EXACT
     if isinstance(part, TrajectoryMatch) and part.metric != LOSS:
@@ -64,7 +64,7 @@ def _of_the_beginning(part: Guarding) -> Bounds:
 
 
 def control_of(guards: Guards, run: RunEvidence) -> dict[str, ArmEvidence]:
-    """Return the untrained control by its name in messages. Return an empty dict if no guard names a control."""
+    """Return the execution of the untrained control by its name in messages; empty if no guard names a control."""
     return {f"control {arm}": executed(run, arm) for arm in guards.controls().values()}
 
 
@@ -100,7 +100,7 @@ def _require_movement(name: str, series: Losses, where: str = "") -> None:
 
 
 def require_moving(executions: Mapping[str, ArmEvidence], metric: str) -> None:
-    """Raise FAIL if a metric is constant over an execution's steps. `require_trained` checks the loss."""
+    """Raise FAIL if a metric has the same value in all steps of an execution. `require_trained` checks the loss."""
     for name, execution in executions.items() if metric != LOSS else ():
         series = values(execution, metric)
         if len(series) > 1 and (series == series[0]).all():
@@ -172,7 +172,7 @@ def _require_training_effect(
 
 
 def _require_one_beginning(name: str, ours: Losses, theirs: Losses, bounds: Bounds) -> None:
-    """Raise FAIL unless the first losses agree. No update precedes the first loss, so training cannot change it."""
+    """Raise FAIL unless the first losses of candidate and control agree. No update has preceded them."""
     first = difference(ours[:1], theirs[:1], "every", bounds)
     apart = first.first_differing if bounds == EXACT else first.first_exceeding
     if apart is not None:
@@ -184,8 +184,9 @@ def _require_one_beginning(name: str, ours: Losses, theirs: Losses, bounds: Boun
 
 
 def _require_more_than_noise(effect: TrainingEffect, ours: Losses, theirs: Losses, sheet: Sheet) -> None:
-    """Raise FAIL if noise of batches may explain the training effect. Noise does not explain it if the candidate ends
-    below every loss of the control by the demanded amount, or if its loss follows the control's from batch to batch."""
+    """Raise FAIL if differences between batches alone (noise) may explain the training effect. They do not if the
+    candidate ends below every loss of the control by the demanded amount, or if its loss follows the control's from
+    batch to batch."""
     beyond = float(theirs.min() - np.mean(ours[-effect.last :]))
     share, error = _shared_change(ours, theirs)
     sheet.figure("below_any_control_loss", beyond, "loss")
@@ -200,7 +201,7 @@ def _require_more_than_noise(effect: TrainingEffect, ours: Losses, theirs: Losse
 
 
 def _shared_change(ours: Losses, theirs: Losses) -> tuple[float, float]:
-    """Return slope and error of a regression, through the origin, of our step-to-step changes on theirs.
+    """Return the slope, and its standard error, of a fit through the origin: our step-to-step changes over theirs.
 
     Changes are compared because a decrease over many steps must not count as following the control.
     """
@@ -244,14 +245,14 @@ def _require_floor(floor: Floor, candidate: ArmEvidence, control: ArmEvidence, s
 
 
 def _standard_error(*series: Losses) -> float:
-    """Return the standard error of the difference of means; infinite if a series has too few losses."""
+    """Return the standard error of the difference between the series' means; infinite if a series is too short."""
     if min(map(len, series)) < 2:
         return float("inf")
     return float(np.sqrt(sum(np.var(each, ddof=1) / len(each) for each in series)))
 
 
 def _control_problem(control: ArmEvidence, candidate: ArmEvidence) -> str:
-    """Return why the control is not an untrained run from the candidate's start and batches; "" if it is one."""
+    """Return why the control is not an untrained run with the candidate's start and batches; "" if it is one."""
     problem = ""
     if control.start.trainable_digest != candidate.start.trainable_digest:
         ours, theirs = control.start.trainable_names, candidate.start.trainable_names

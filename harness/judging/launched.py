@@ -1,4 +1,4 @@
-"""Check that the graphs whose nodes were counted are launched, and do nearly all device work of the steps.
+"""Check that the graphs whose nodes were counted are launched in the steps, and do nearly all of the device's work.
 
 The number of launches alone proves little, because an eager training could launch a small graph in each step.
 """
@@ -23,7 +23,7 @@ _Content = tuple[frozenset[tuple[str, int]], tuple[int, ...]]
 
 
 class Bounds(NamedTuple):
-    """Bounds on the work of a step outside its graphs.
+    """Bounds on the work that a step may do outside its graphs. share: of device time. operations: their number.
 
     after_traced: operations outside a traced replay that a claim allows, including those after the step.
     """
@@ -37,7 +37,7 @@ DEFAULT = Bounds()
 
 
 class Finding(NamedTuple):
-    """A reason code and the message for it."""
+    """Why a check failed: a reason code and a message."""
 
     reason: str
     message: str
@@ -60,7 +60,7 @@ class JudgedSteps(NamedTuple):
 
 
 def unwatched(what: str, watched: int, steps: JudgedSteps) -> Finding | None:
-    """Return a finding if too few steps were watched for `what`, or None if all observable steps were watched."""
+    """Return a finding if fewer steps were `watched` than can be observed, else None. what: what was looked for."""
     if watched >= steps.called - steps.unseen:
         return None
     return Finding(
@@ -69,7 +69,7 @@ def unwatched(what: str, watched: int, steps: JudgedSteps) -> Finding | None:
 
 
 def uncounted(arm: str, capture: CaptureEvidence, bounds: Bounds, steps: JudgedSteps | None) -> Finding | None:
-    """Return a finding if anything shows that the arm's steps were not replays of the counted graphs, else None.
+    """Return a finding unless the evidence shows that the arm's steps were replays of the counted graphs, else None.
 
     steps: None if the probe does not watch single steps.
     """
@@ -88,10 +88,10 @@ def uncounted(arm: str, capture: CaptureEvidence, bounds: Bounds, steps: JudgedS
 
 
 def unreplayed(arm: str, capture: CaptureEvidence, bounds: Bounds, steps: JudgedSteps | None) -> Finding | None:
-    """Return a finding if a trial without replays did not show that a step's outputs depend on its replays. Return None
-    if the trial showed it or was not made.
+    """Return a finding if a test, which made a step without its replays, did not show that its outputs depend on them.
 
-    The loss need not depend on replays if the claim allows more work outside the graphs than the default.
+    Return None if the test showed it or was not made. The loss need not depend on replays if the claim allows more work
+    outside the graphs than the default.
     """
     ghost = capture.ghost
     if ghost is None:  # the check was not made: the evidence is older, or there are several ranks
@@ -143,7 +143,7 @@ def blind(arm: str, capture: CaptureEvidence) -> Finding | None:
 
 
 def outside_share(work: DeviceWork, after: float = 0.0) -> float:
-    """Return the share of the watched replays' device time in kernels outside the graphs; NaN if a time is not finite.
+    """Return which share of the watched replays' device time kernels outside the graphs took; NaN if not finite.
 
     after: seconds of kernels after the step, to be counted as outside.
     """
@@ -175,9 +175,10 @@ def _launched(arm: str, work: DeviceWork, capture: CaptureEvidence) -> Finding |
 
 
 def _unevenly(arm: str, work: DeviceWork, capture: CaptureEvidence) -> Finding | None:
-    """Return a finding unless each step launched each of its pieces (`graphs_per_step`) once, from any capture.
+    """Return a finding unless each step launched each piece of its capture (`graphs_per_step`) exactly once.
 
-    A second launch of one piece does not replace another piece. Pieces with equal work are counted together.
+    Any capture's graph of a piece counts. A second launch of one piece does not replace another piece. Equal pieces are
+    counted together.
     """
     pieces, places = graphs_per_step(capture), defaultdict[_Content, set[int]](set)
     for index, graph in enumerate(capture.nodes):
@@ -195,7 +196,7 @@ def _unevenly(arm: str, work: DeviceWork, capture: CaptureEvidence) -> Finding |
 
 
 def _pools(places: Iterable[set[int]]) -> list[set[int]]:
-    """Return the sets after joining all sets that share a member."""
+    """Join all sets that share a member, and return the joined sets, which are disjoint."""
     pools: list[set[int]] = []
     for each in places:
         touching = [pool for pool in pools if pool & each]
@@ -210,13 +211,13 @@ def graphs_per_step(capture: CaptureEvidence) -> int:
 
 
 def _content(graph: GraphNodes | Launched) -> _Content:
-    """Return the kernels and activities that identify a graph and its launches."""
+    """Return what identifies a graph in its launches: its kernels and activities, with their numbers."""
     kernels = _kernels(graph) if isinstance(graph, Launched) else graph.kernels
     return frozenset(kernels.items()), tuple(_activities(graph).values())
 
 
 def _kernels(launched: Launched) -> dict[str, int]:
-    """Return the kernels of a launch, except the kernels with which the driver executes copies and memsets."""
+    """Return the kernels of a launch. Leave out kernels with which the driver executes copies and memsets."""
     return {name: count for name, count in launched.kernels.items() if not _drivers_own(name)}
 
 
@@ -261,7 +262,7 @@ def _outside(arm: str, work: DeviceWork, share: float) -> Finding | None:
 
 
 def _busiest(arm: str, capture: CaptureEvidence, bounds: Bounds, steps: JudgedSteps | None) -> Finding | None:
-    """Return a finding unless all judged steps were watched and none issued more operations than the bound."""
+    """Return a finding unless all judged steps were watched and each issued at most `bounds.operations` operations."""
     watch = capture.every_step
     if steps is None:
         return None
@@ -325,7 +326,7 @@ def _names(work: DeviceWork) -> str:
 
 
 def untraced(arm: str, capture: CaptureEvidence, steps: JudgedSteps | None) -> Finding | None:
-    """Return a finding if the traced replays were not watched in every judged step, else None."""
+    """Return a finding unless the traced replays were watched in every judged step."""
     watch = capture.every_step
     if watch is None or watch.steps == 0:
         return Finding(reasons.REPLAYS_UNWATCHED, f"the replays of {arm} were not watched step by step")

@@ -1,9 +1,9 @@
-"""Check that both arms change every tensor alike from start to end, within a bound, except for rounding.
+"""Check that both arms change every tensor by about the same amount from start to end, within a bound.
 
 Losses do not show averaged weights, running statistics, parameters that few batches use, or the last update. But a
-distance alone proves nothing: where an optimizer divides by a tiny size, as Adam does for a bias before a norm,
+distance alone proves nothing: where an optimizer divides by a tiny number, as Adam does for a bias before a norm,
 rounding changes a tensor as much as a gradient does. A control, which is a baseline whose start was changed by one
-rounding, measures this. It excuses tensors beyond the bound. A tensor within the bound may still differ by no more than
+rounding, measures this. It excuses tensors beyond the bound. A tensor within the bound may also not differ by more than
 rounding changes most parameters, because an average that is updated one step late also differs little.
 """
 
@@ -30,7 +30,8 @@ FLOATING = ("float", "bfloat", "complex")  # prefixes of the names of floating-p
 
 
 class Tensor(NamedTuple):
-    """L2 norms of a tensor: distance of the arms' ends, the baseline's change and size, the control's distance."""
+    """L2 norms of a tensor. apart: between the arms' ends; moved: the baseline's change; control: the control's
+    distance."""
 
     name: str
     apart: float
@@ -40,8 +41,8 @@ class Tensor(NamedTuple):
 
     @property
     def share(self) -> float:
-        """Return the distance of the ends divided by the baseline's change. If that is 0 or not finite, return
-        infinity, or 0 for no distance."""
+        """Return the distance between the ends divided by the baseline's change. If that change is 0 or not finite,
+        return infinity for a distance above 0, else 0."""
         return self.apart / self.moved if 0 < self.moved < math.inf else (math.inf if self.apart else 0.0)
 
     def rounding(self, ratio: float) -> float:
@@ -49,13 +50,13 @@ class Tensor(NamedTuple):
         return _largest_finite(AS_ROUNDING * ratio * self.control, OF_SIZE * self.size)
 
     def is_explained(self, rounding: Rounding, steps: int) -> bool:
-        """Return True if the distance is like that of most parameters, or at most a rounding in each step."""
+        """Return True if the distance is at most what rounding does to most parameters, or one rounding per step."""
         floor = max(OF_SIZE, OF_STEP * steps) * self.size
         return self.apart <= _largest_finite(rounding.reach(self), floor)
 
 
 def _largest_finite(*distances: float) -> float:
-    """Return the largest distance, ignoring infinite ones, or 0."""
+    """Return the largest finite distance, or 0 if there is none."""
     return max((each for each in distances if each < math.inf), default=0.0)
 
 
@@ -70,7 +71,7 @@ def require_near_ends(
     *,
     same_system: bool = True,
 ) -> str:
-    """Return the end of a sentence: tensors that rounding may have changed, and tensors without a counterpart.
+    """Return the end of a sentence that names tensors changed by rounding, and tensors without a counterpart.
 
     Raise FAIL if a tensor changes differently. Raise INCONCLUSIVE if rounding changes every parameter as much as
     training does, or if the baseline has state that the candidate lacks.
@@ -133,7 +134,7 @@ def require_near_ends(
 def _of_counts(execution: ArmEvidence) -> set[str]:
     """Return the names of tensors with several integers or flags, such as the number of tokens of each expert.
 
-    Rounding changes integers by whole numbers or not at all, so distances do not measure rounding.
+    Rounding changes an integer by a whole number or not at all, so distances do not measure rounding.
     """
     forms = (execution.start.state and execution.start.state.forms) or {}
     return {
@@ -189,7 +190,7 @@ def _of(execution: ArmEvidence, arm: str) -> MovedApart:
 
 
 def _require_all(ours: str, candidate: ArmEvidence, made: MovedApart) -> None:
-    """Raise ERROR if a tensor of the end is neither compared nor listed as uncompared, or no parameter is compared."""
+    """Raise ERROR if a tensor at the end is neither compared nor listed as uncompared, or no parameter is compared."""
     state = end_of(candidate).state
     named = {f"{category} {name}" for category, found in (state.digests if state else {}).items() for name in found}
     lost = {name for name in named if not name.startswith(NOT_READ)} - {*made.tensors, *made.uncompared}
@@ -213,7 +214,7 @@ Digests = dict[str, str]
 def require_all_compared(
     ours: str, candidate: ArmEvidence, theirs: str, baseline: ArmEvidence, made: MovedApart, *, same_system: bool
 ) -> str:
-    """Return the end of a sentence with the tensors that had no counterpart; "" if older evidence did not record them.
+    """Return the end of a sentence that names tensors without a counterpart; "" if older evidence did not record them.
 
     Raise INCONCLUSIVE if the baseline has state that the candidate lacks, unless two systems have different names.
     """
@@ -242,8 +243,8 @@ def require_all_compared(
 def _require_nothing_derived(
     ours: str, candidate: ArmEvidence, theirs: str, baseline: ArmEvidence, left: Sequence[str]
 ) -> None:
-    """Raise FAIL if the baseline made averages or copies of its parameters, and the candidate made no additional
-    tensor that could be such an average under another name."""
+    """Raise FAIL if tensors of the baseline in `left` are averages or copies of its parameters, and the candidate made
+    no additional tensor that could be such an average under another name."""
     derived = [name for name in left if roles_of(end_of(baseline)).get(name.removeprefix(LOOSE)) == "derived"]
     if derived and not roles_of(end_of(candidate)).keys() - roles_of(end_of(baseline)).keys():
         settle(

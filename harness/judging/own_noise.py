@@ -1,9 +1,9 @@
 """Check equality within the baseline's own noise, by a permutation test over the runs of both arms.
 
 The 2n runs of both arms can be divided into two halves in C(2n, n) ways. If the arms are equal, the division into
-candidate and baseline is one of these by chance, whatever the distribution of the noise. So the claim is violated only
-if this division separates its halves strictly further than every other one. Equal arms do so in 1 of C(2n, n) / 2 cases
-(126 for n = 5), because a division and its mirror image have the same shift. The separation must also exceed `SHIFT` or
+candidate and baseline is like any other, whatever the distribution of the noise. So the claim is violated only if this
+division separates its halves strictly further than every other one. Equal arms do so in 1 of C(2n, n) / 2 cases (126
+for n = 5), because a division and its mirror image have the same shift. The separation must also exceed `SHIFT` or
 `NOISIER`, so that a difference far below the noise does not fail.
 
 Shapes: values [runs, columns], the candidate's runs first. A feature is one column (a loss) or several (a sketch).
@@ -46,8 +46,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Features:
-    """The compared features of 2n runs: values [2n, all columns], and each feature's name and smallest spread
-    (`floor`).
+    """The compared features of 2n runs. values [2n, all columns]; floor: the smallest spread assumed for each feature.
 
     All features of a group have the same number of columns.
     """
@@ -58,7 +57,10 @@ class Features:
     floor: Floats
 
     def separations(self, halves: NDArray[np.bool_]) -> tuple[Floats, Floats]:
-        """Return shift and noise [D, features] of divisions; above 1 may fail. halves [D, 2n]: True in first half."""
+        """Return two measures [D, features] of how far D divisions separate their halves: by shift and by noise.
+
+        Values above 1 may fail. halves [D, 2n]: True for runs in the first half.
+        """
         ours, theirs = halves / (halves.sum(axis=1, keepdims=True)), ~halves / ((~halves).sum(axis=1, keepdims=True))
         runs = halves.shape[1] // 2
         centred, floor = self._scaled()
@@ -83,7 +85,7 @@ class Features:
         return centred / np.repeat(size, self.columns), self.floor / size
 
     def spread(self, runs: int) -> Floats:
-        """Return the pooled spread [features] of a run within its arm, at least the floor. Sketches use the L2 norm."""
+        """Return each feature's spread over runs of one arm, pooled over both arms: [features], at least the floor."""
         within = (self.values[:runs].var(axis=0, ddof=1) + self.values[runs:].var(axis=0, ddof=1)) / 2
         return np.sqrt(np.maximum(self._of_features(within) / self.columns, self.floor**2))
 
@@ -94,7 +96,10 @@ class Features:
 
 @dataclass(frozen=True)
 class Separation:
-    """The separation of the arms (`actual`), and the largest of all other divisions (`others`). Above 1 may fail."""
+    """How far the arms are separated (`actual`), and the largest separation by another division (`others`).
+
+    A separation above 1 may fail.
+    """
 
     actual: float
     others: float
@@ -103,7 +108,7 @@ class Separation:
 
     @property
     def beyond(self) -> float:
-        """Return the arms' separation divided by `needed`. Above 1 the arms are unequal."""
+        """Return the arms' separation divided by `needed`; above 1 the arms are unequal."""
         return self.actual / self.needed
 
     @property
@@ -113,7 +118,7 @@ class Separation:
 
 
 def separation(groups: Sequence[Features]) -> Separation:
-    """Return the separation of the arms (the two halves of all rows), and the largest one of all other divisions."""
+    """Return the separation of the arms (the two halves of all rows), and the largest one of another division."""
     runs = len(groups[0].values) // 2
     chosen = list(combinations(range(2 * runs), runs))
     halves = np.zeros((len(chosen), 2 * runs), dtype=np.bool_)
@@ -137,7 +142,7 @@ def separation(groups: Sequence[Features]) -> Separation:
 
 @dataclass(frozen=True)
 class OwnNoise:
-    """Quantities compared in the runs of both arms, and the largest differences that the noise would have hidden."""
+    """What was compared in the runs of both arms, and the largest differences that the noise would have hidden."""
 
     separation: Separation
     groups: list[Features]
@@ -150,7 +155,7 @@ class OwnNoise:
     seen_way: bool
 
     def of(self, prefix: str) -> int:
-        """Return how many features have names that begin with the prefix."""
+        """Return how many of the compared features have names that begin with `prefix`."""
         return sum(name.startswith(prefix) for group in self.groups for name in group.names)
 
 
@@ -161,7 +166,7 @@ def require_within_noise(
     sheet: Sheet,
     ends: Callable[[Collection[str], Mapping[str, ArmEvidence]], None],
 ) -> OwnNoise:
-    """Raise FAIL if the arms are separated further than any other halves, or differ in state that noise cannot change.
+    """Raise FAIL if the arms are separated further than in any other division, or differ in state without noise.
 
     ends: a function that compares the ends of two runs, except tensors that noise may change.
     """
@@ -175,7 +180,7 @@ def require_within_noise(
 
 
 def require_unseparated(groups: list[Features], start: Mapping[str, Sketch], ours: str, sheet: Sheet) -> OwnNoise:
-    """Raise FAIL if the first half of the rows, the candidate's runs, is separated further than any other half.
+    """Raise FAIL if the candidate's runs, the first half of the rows, are separated further than any other half.
 
     start: sketches of the baseline's initial tensors, by `category name`.
     """
@@ -196,7 +201,7 @@ def require_unseparated(groups: list[Features], start: Mapping[str, Sketch], our
 def require_timed_within_noise(
     candidates: Sequence[ArmEvidence], baselines: Sequence[ArmEvidence], ours: str, theirs: str
 ) -> None:
-    """Raise FAIL if the timed losses of the two arms are separated further than any other halves of their processes.
+    """Raise FAIL if timed losses separate the arms further than any other division of the processes.
 
     Compare only the steps that all processes timed. Use at most the first `MOST_TIMED` processes.
     """
@@ -224,7 +229,7 @@ def require_decided(
     baselines: Mapping[str, ArmEvidence],
     run: RunEvidence,
 ) -> str:
-    """Raise INCONCLUSIVE if there is no noise, or if noise hides everything. Return the end of a sentence."""
+    """Raise INCONCLUSIVE if there is no noise, or it hides everything. Return the end of a sentence (`hidden_by`)."""
     ours, theirs = next(iter(candidates)), next(iter(baselines))
     bits = {_bits(each) for each in baselines.values()}
     if len(bits) == 1 and not bits >= {_bits(each) for each in candidates.values()}:
@@ -265,7 +270,7 @@ def _features(part: TrajectoryMatch, runs: Sequence[ArmEvidence]) -> Iterator[Fe
 
 
 def features_of_sketches(sketched: Sequence[Mapping[str, Sketch]]) -> Iterator[Features]:
-    """Yield the features of the sketches [runs] that all runs have, if there are any."""
+    """Yield the features of those sketches (one mapping for each run) that all runs have, if there are any."""
     names = sorted(set.intersection(*(set(each) for each in sketched)))
     if names:
         table = np.array([[each[name] for name in names] for each in sketched])  # shape [runs, features, 6]
@@ -276,14 +281,14 @@ def features_of_sketches(sketched: Sequence[Mapping[str, Sketch]]) -> Iterator[F
 
 
 def features_of_series(series: Floats, metric: str) -> Features:
-    """Return the features of a series [runs, steps]. Each step is a feature."""
+    """Return the features of a series [runs, steps]: each step's value is a feature. metric: the name of the series."""
     floor = ROUNDINGS * max(map(_epsilon, series)) * np.abs(series).max(axis=0)
     names = [f"{metric} of step {step}" for step in range(series.shape[1])]
     return Features(names, series, 1, np.maximum(floor, _TINY))
 
 
 def roundings(first: Floats, second: Floats) -> Floats:
-    """Return by how much two series [steps] without noise may differ at each step because of rounding."""
+    """Return for each step by how much rounding may make two series [steps] without noise differ."""
     epsilon = max(_epsilon(series[np.isfinite(series)]) for series in (first, second))
     return SHIFT * np.maximum(ROUNDINGS * epsilon * np.maximum(np.abs(first), np.abs(second)), _TINY)
 
@@ -324,7 +329,7 @@ def _require_same_gradients(ours: Sequence[Mapping[str, Sketch]], theirs: Sequen
 
 
 def _epsilon(series: Floats) -> float:
-    """Return the epsilon of the coarsest floating-point type that represents all values."""
+    """Return the epsilon of the least precise floating-point type that represents all values exactly."""
     mantissas = np.frexp(series)[0]
     return next(2.0 ** (1 - bits) for bits in _MANTISSAS if (np.ldexp(mantissas, bits) % 1 == 0).all())
 
@@ -347,7 +352,10 @@ def _seen(found: Separation, groups: Sequence[Features], start: Mapping[str, Ske
 
 
 def _way(ends: Features, place: int, start: Sketch | None, runs: int) -> float:
-    """Return the L2 norm of a parameter's movement from start to end in the baseline, estimated from sketches."""
+    """Return how far the baseline moves a parameter from start to end (L2 norm), estimated from sketches.
+
+    place: the parameter's number in `ends`.
+    """
     if start is None:
         return 0.0
     columns = ends.values[runs:, place * ends.columns : (place + 1) * ends.columns].mean(axis=0)
@@ -355,7 +363,7 @@ def _way(ends: Features, place: int, start: Sketch | None, runs: int) -> float:
 
 
 def _would_see_control(part: TrajectoryMatch, seen: OwnNoise, run: RunEvidence) -> bool:
-    """Return True if a guard names an untrained control and its loss at some step is outside the baseline's noise."""
+    """Return True if a guard names an untrained control whose loss is outside the baseline's noise at some step."""
     effect = part.guards.training_effect
     if effect is None:
         return False
@@ -365,7 +373,7 @@ def _would_see_control(part: TrajectoryMatch, seen: OwnNoise, run: RunEvidence) 
 
 
 def _noisy(candidate: ArmEvidence, baselines: Sequence[ArmEvidence]) -> set[str]:
-    """Return the tensors that noise may change, by `category name`: sketched, or unequal in the baseline's runs."""
+    """Return the tensors (`category name`) that noise may change: sketched, or unequal in the baseline's runs."""
     first, *others = baselines
     sketched = (end_of(candidate).sketches or {}).keys() & (end_of(first).sketches or {}).keys()
     states = [end_of(each).state for each in others]

@@ -1,8 +1,8 @@
 """Find arms that draw different random numbers. Both may be right, and no bound on rounding covers their difference.
 
-A library may use another kernel when it is captured or compiled, and that kernel may drop other elements. The drawing
-operators of a step, with their shapes, show which numbers the step drew. Arms with different random numbers each have a
-drawing operator that the other arm lacks. If one arm only draws more, it may be wrong, so its numbers decide.
+When a library is captured or compiled, it may use another kernel, which may drop other elements, as in dropout. The
+drawing operators of a step, with their shapes, show which numbers the step drew. Arms with different random numbers
+each have a drawing operator that the other arm lacks. If one arm only draws more, it may be wrong; its losses decide.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _BYTES = {"float64": 8, "int64": 8, "float32": 4, "int32": 4, "float16": 2, "bfl
 
 
 def with_other_numbers(judgement: Judgement, part: AnyPart, context: Context) -> Judgement:
-    """Return the judgement. Make it INCONCLUSIVE if numbers differ and the arms draw different random numbers."""
+    """Return the judgement, but INCONCLUSIVE if numbers differ and the arms draw different random numbers."""
     drew = drew_otherwise(judgement.reason, part, context)
     if drew is None:
         return judgement
@@ -51,8 +51,8 @@ def with_other_numbers(judgement: Judgement, part: AnyPart, context: Context) ->
 
 
 def drew_otherwise(reason: str, part: AnyPart, context: Context) -> str | None:
-    """Return how the random numbers of the part's arms differ. Return None if the recorded ones are equal, or if the
-    reason code is not about numbers of two arms."""
+    """Return how the random numbers of the part's two arms differ. Return None if the recorded draws are equal, or if
+    the verdict's reason code is not about numbers of two arms."""
     arms = compared_arms(part)
     if reason not in OF_NUMBERS or arms is None:
         return None
@@ -66,7 +66,7 @@ def _recorded(executions: Sequence[ArmEvidence]) -> list[Draws]:
 
 
 class _Step(NamedTuple):
-    """The operators with which one step may have drawn. Their order is unknown if both a graph and the host drew."""
+    """The operators that one step may have used to draw. Their order is unknown if both a graph and the host drew."""
 
     operators: list[str]
     in_order: bool
@@ -78,13 +78,13 @@ class _Step(NamedTuple):
         return all(each in ours for each in other.operators)
 
     def common(self, other: _Step) -> int:
-        """Return how many operators both steps have in common before the first different one."""
+        """Return how many operators at the beginning of both steps are the same."""
         pairs = zip(self.operators, other.operators, strict=False)
         return len(list(takewhile(lambda pair: pair[0] == pair[1], pairs)))
 
 
 def _steps(draws: Draws) -> list[_Step]:
-    """Return every possible list of a step's drawing operators: consecutive captures may be parts of one step."""
+    """Return all lists of drawing operators that a step may have. Consecutive captures may be parts of one step."""
     captured = [each for each in draws.captured if each]
     places = [(first, until) for first in range(len(captured)) for until in range(first + 1, len(captured) + 1)]
     pieces = [[name for each in captured[first:until] for name in each] for first, until in places]
@@ -94,7 +94,7 @@ def _steps(draws: Draws) -> list[_Step]:
 
 
 def _differ(ours: str, made: Draws, theirs: str, plain: Draws) -> str | None:
-    """Return the first operators that differ, or None if one arm draws all that the other draws, in the same order.
+    """Return a sentence with the first unequal operators, or None if one arm draws all that the other does, in order.
 
     An added or missing draw shifts all later random numbers, so it counts as a fault of the arm.
     """
@@ -114,7 +114,7 @@ def _differ(ours: str, made: Draws, theirs: str, plain: Draws) -> str | None:
 
 
 def _by_unseen_operators(ours: str, made: Draws, theirs: str, plain: Draws) -> str | None:
-    """Return a sentence if only one arm advances torch's generator without a visible operator (custom kernels)."""
+    """Return a sentence if one arm draws without a visible operator (by a custom kernel) and the other does not."""
     (unseen, hides), (seen, shows) = sorted([(ours, made), (theirs, plain)], key=lambda each: _is_seen(each[1]))
     moved = [name for name in hides.generators if name.startswith("torch.")]
     if not moved or _is_seen(hides) or not _is_seen(shows):
@@ -130,7 +130,7 @@ def _is_seen(draws: Draws) -> bool:
 
 
 def with_other_precision(judgement: Judgement, part: AnyPart, context: Context) -> Judgement:
-    """Return the judgement. Make it INCONCLUSIVE if numbers differ and the candidate's optimizer stores fewer bits."""
+    """Return the judgement, but INCONCLUSIVE if numbers differ and the candidate's optimizer stores fewer bits."""
     arms = compared_arms(part)
     if judgement.reason not in OF_NUMBERS or arms is None:
         return judgement
@@ -145,7 +145,7 @@ def with_other_precision(judgement: Judgement, part: AnyPart, context: Context) 
 
 
 def _fewer_bits(context: Context, arm: str) -> list[str]:
-    """Return the data types of an optimizer's state if one is narrower than all parameters, else an empty list.
+    """Return the data types of the optimizer's state if one is narrower than every parameter's, else an empty list.
 
     State in the parameters' own type is no excuse, because a type that is too narrow may be the fault.
     """

@@ -17,7 +17,7 @@ from harness.kinds import BUILT_IN, Kind, kinds
 
 @dataclass(frozen=True)
 class Reason:
-    """A reason code and its only status. explanation: a sentence, only for codes that a kind's row defines."""
+    """A reason code and its only status. explanation: for the report, if a kind's row defines the code."""
 
     code: str
     status: Status

@@ -1,4 +1,4 @@
-"""Judge a unit from its evidence by the judge of its kind. Only this module makes verdicts."""
+"""Judge a unit (contract, claim, workload) from its evidence by its kind's judge. Only this module makes verdicts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from harness.kinds.steps.model import StepAccuracy
 
 
 def require_whole_runs(part: AnyPart, context: Context) -> None:
-    """Raise ERROR if, at any rank, an arm of the part executed fewer or more steps than its workload has."""
+    """Raise ERROR if an arm of the part executed fewer or more steps than its workload has, at any rank."""
     steps = context.contract.workloads[context.workload].steps
     probe = probe_of(part)
     found = [run for run in context.runs if run.probe == probe.name and probe.trainings != "none"]
@@ -47,7 +47,7 @@ def require_whole_runs(part: AnyPart, context: Context) -> None:
 
 
 def _trainings(part: AnyPart, run: RunEvidence, arm: str) -> list[Sequence[ArmEvidence]]:
-    """Return the executions of an arm, grouped by training: saved and resumed executions belong to one training."""
+    """Return the executions of an arm, grouped by training. Each save and load begins a new execution of a training."""
     executions = run.arms.get(arm, [])
     if isinstance(part, StepAccuracy):  # an arm that has a seed only for gradients makes fewer steps, so leave it out
         return [(each,) for each in executions if each.start.facts.get("seed") in part.loss_seeds]
@@ -97,7 +97,7 @@ def judge_unit(
 
 
 def _if_whole(judgement: Judgement, claim: AnyClaim, context: Context) -> Judgement:
-    """Return the judgement of all parts, but ERROR instead of PASS if a run ended early."""
+    """Return the judgement of a claim or, if it is PASS and a run ended early, ERROR."""
     if judgement.status is not Status.PASS:
         return judgement
 
@@ -109,7 +109,7 @@ def _if_whole(judgement: Judgement, claim: AnyClaim, context: Context) -> Judgem
 
 
 def _if_still(judgement: Judgement, check: Callable[[], None]) -> Judgement:
-    """Return the judgement. If the check raises `Settled`, return the check's result with the judgement's figures."""
+    """Return the judgement, but with the result of `check` (figures unchanged) if `check` raises `Settled`."""
 
     def checked(_: Sheet) -> Judgement:
         check()
@@ -122,7 +122,7 @@ def _if_still(judgement: Judgement, check: Callable[[], None]) -> Judgement:
 
 
 def _is_undecided_but_captured(judgement: Judgement) -> bool:
-    """Return True if the judgement is undecided, but not because of an uncaptured arm (as swapped arms are)."""
+    """Return True if the judgement is INCONCLUSIVE for another reason than that the candidate was not captured."""
     return judgement.status is Status.INCONCLUSIVE and judgement.reason != reasons.CANDIDATE_NOT_CAPTURED
 
 
@@ -158,7 +158,7 @@ def _judge_part(part: AnyPart, context: Context) -> Judgement:
 
 
 def _introduced(judgement: Judgement, part: AnyPart) -> Judgement:
-    """Return the judgement. If its message begins with an arm's name, put `arm` before it: names may be any words."""
+    """Return the judgement. Put `arm` before a message that begins with an arm's name: a name may be any word."""
     arms = "|".join(re.escape(arm) for arm in part.arms().values())
     found = re.match(rf"(?:{arms})(?![\w-])( and (?:{arms})(?![\w-]))?", judgement.message) if arms else None
     if found is None:
@@ -167,15 +167,15 @@ def _introduced(judgement: Judgement, part: AnyPart) -> Judgement:
 
 
 def _ranks(part: AnyPart, context: Context) -> int:
-    """Return how often the part is judged: once for each rank, or once."""
+    """Return how often the part is judged: once for each rank if it is judged at each rank, otherwise once."""
     if part.judged_at != "each rank":
         return 1
     return max(context.contract.arms[arm].ranks for arm in part.arms().values())
 
 
 def _worst_rank(judged: Sequence[Judgement]) -> Judgement:
-    """Return the worst rank's judgement with the rank's number. Return the first rank's judgement unchanged if it is
-    the only one, or an ERROR, whose message already names the rank that broke."""
+    """Return the judgement of the rank with the worst result, with the rank's number. Return the first rank's judgement
+    unchanged if it is the only one, or an ERROR whose message already names the rank."""
     if len(judged) == 1 or judged[0].status is Status.ERROR:
         return judged[0]
     rank = min(range(len(judged)), key=lambda each: WORST_FIRST.index(judged[each].status))
@@ -188,8 +188,7 @@ def _worst_rank(judged: Sequence[Judgement]) -> Judgement:
 
 
 def _by_its_bounds(part: AnyPart, context: Context, sheet: Sheet) -> AnyPart:
-    """Return the part with the bounds that apply here. Note the case that decided, unless it depends only on the
-    workload.
+    """Return the part with the bounds that apply here. Note the case of each bound, unless only the workload decides.
 
     Raise `Settled` if a case depends on the candidate's data type and its system does not state one.
     """
@@ -204,7 +203,7 @@ def _by_its_bounds(part: AnyPart, context: Context, sheet: Sheet) -> AnyPart:
 
 
 def _settle_without_dtype(path: str, candidate: str, context: Context) -> NoReturn:
-    """Raise `Settled`, because the candidate's runs are unsound or no sound run states its data type."""
+    """Raise `Settled`, because no sound run of the candidate states its data type, on which a bound depends."""
     for probe in dict.fromkeys(run.probe for run in context.runs):
         context.sound_runs(probe)
     run = next((run for run in context.runs if candidate in run.arms or candidate in run.failed), None)
@@ -220,7 +219,7 @@ def _settle_without_dtype(path: str, candidate: str, context: Context) -> NoRetu
 
 
 def _composite(claim: CompositeClaim, context: Context) -> Judgement:
-    """Return the worst part's status and reason, with all parts' figures and denominators under the parts' names."""
+    """Return the worst part's status and reason, with all parts' figures and denominators, prefixed by part names."""
     names = part_names(claim)
     judged = dict(zip(names, (_judge_part(part, context) for part in claim.parts), strict=True))
     name, worst = min(judged.items(), key=lambda entry: WORST_FIRST.index(entry[1].status))
@@ -252,7 +251,7 @@ def _composite(claim: CompositeClaim, context: Context) -> Judgement:
 
 
 def _of_part(prefix: str, judgement: Judgement) -> Judgement:
-    """Return the judgement with the part's prefix in the names of its demands."""
+    """Return the judgement of a part. `prefix` is added to the figure names of its demands."""
     demands = tuple(replace(each, part=prefix) for each in judgement.demands)
     decided = judgement.decided and replace(judgement.decided, part=prefix)
     return judgement.model_copy(update={"demands": demands, "decided": decided})

@@ -1,4 +1,4 @@
-"""Compare the series of arms: check what they must share, then measure how much they differ."""
+"""Compare the series (losses or metrics by step) of arms: check what they must share, then measure how they differ."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ ROUNDING = 1e-6  # rounding of a sum of float32 terms, relative to the size of t
 
 @dataclass(frozen=True)
 class Difference:
-    """How two series differ over their common steps. Steps are counted from 0; None means no such step."""
+    """How two series differ over their common steps. Steps are numbered from 0; None stands for no step."""
 
     steps: int
     differing: int  # number of steps whose values differ in bits
@@ -70,21 +70,19 @@ class Difference:
 
 
 def losses(execution: ArmEvidence) -> Losses:
-    """Return the losses [steps], converted to float64."""
+    """Return the losses of an execution as float64 (shape [steps])."""
     return np.asarray(execution.series.loss, dtype=np.float64)
 
 
 def rounding_of(baseline: ArmEvidence) -> float:
-    """Return the rounding of the baseline's largest loss, or of the larger terms of which a small loss is the sum.
-
-    Return 0 if the terms were not recorded.
-    """
+    """Return how much rounding may change the baseline's largest loss or, if a loss is a small sum of larger terms, the
+    largest of these terms. Return 0 if the terms were not recorded."""
     terms, own = end_of(baseline).loss_terms, losses(baseline)
     return 0.0 if terms is None else ROUNDING * max([terms, *np.abs(own[np.isfinite(own)])])
 
 
 def values(execution: ArmEvidence, metric: str) -> Losses:
-    """Return the metric [steps] as float64; raise NOT_RUN if the system does not report it."""
+    """Return the metric's values at all steps ([steps], float64). Raise NOT_RUN if the system does not report it."""
     if metric == LOSS:
         return losses(execution)
     reported = execution.series.metrics
@@ -98,12 +96,13 @@ def values(execution: ArmEvidence, metric: str) -> Losses:
 
 
 def first_true(mask: NDArray[np.bool_]) -> int | None:
-    """Return the index of the first true element, or None."""
+    """Return the index of the first true element; None if all are false."""
     return int(np.argmax(mask)) if mask.any() else None
 
 
 def judged_steps(candidate: Losses, baseline: Losses, compare: Compare) -> tuple[Losses, Losses, int]:
-    """Return both series over all common steps, or at the first or last one, and the number of the first step."""
+    """Return both series over all common steps, or only at the first or last one, as `compare` says, and the number of
+    the first step."""
     steps = min(len(candidate), len(baseline))
     steps = min(steps, 1) if compare == "first" else steps
     offset = max(steps - 1, 0) if compare == "final" else 0
@@ -161,7 +160,7 @@ def difference(candidate: Losses, baseline: Losses, compare: Compare, bounds: Bo
 
 
 def require_finite(executions: Mapping[str, ArmEvidence], sheet: Sheet, metric: str = LOSS) -> None:
-    """Raise FAIL at the first step at which the loss, or the metric, of an execution is NaN or infinite."""
+    """Raise FAIL if the loss or the metric of an execution is NaN or infinite. The message names the first step."""
     found: list[tuple[int, str, str, float]] = []
     for what in dict.fromkeys((LOSS, metric)):
         for name, execution in executions.items():
@@ -176,7 +175,7 @@ def require_finite(executions: Mapping[str, ArmEvidence], sheet: Sheet, metric: 
 
 
 def require_same_work(executions: Mapping[str, ArmEvidence], sheet: Sheet) -> None:
-    """Raise FAIL unless all executions made as many steps as the first execution, on the same batches."""
+    """Raise FAIL unless all executions made the same number of steps on the same batches as the first execution."""
     reference_name, reference = next(iter(executions.items()))
     others = list(executions.items())[1:]
     for name, execution in others:
@@ -188,7 +187,7 @@ def require_same_work(executions: Mapping[str, ArmEvidence], sheet: Sheet) -> No
 
 
 def require_same_code(executions: Mapping[str, ArmEvidence]) -> None:
-    """Raise INCONCLUSIVE if arms are compared and one of them replays uncompiled operators instead of compiled code.
+    """Raise INCONCLUSIVE if one of several arms runs compiled code, but its recording replays uncompiled code.
 
     Compiled code computes different bits, draws different random numbers, and may have defects of its own.
     """
@@ -207,7 +206,7 @@ def require_same_code(executions: Mapping[str, ArmEvidence]) -> None:
 
 
 def require_same_parameters(executions: Mapping[str, ArmEvidence]) -> None:
-    """Raise FAIL if the trainable parameters of an execution have other names than those of the first execution."""
+    """Raise FAIL if an execution's trainable parameters have different names from those of the first execution."""
     reference_name, reference = next(iter(executions.items()))
     for name, execution in list(executions.items())[1:]:
         ours, theirs = execution.start.trainable_names, reference.start.trainable_names
@@ -217,7 +216,7 @@ def require_same_parameters(executions: Mapping[str, ArmEvidence]) -> None:
 
 
 def names_apart(name: str, ours: Sequence[str] | None, reference_name: str, theirs: Sequence[str] | None) -> str:
-    """Return text with the names that only one side has; "" if there are none or names were not recorded."""
+    """Return text with the names that only one list has; "" if there are none, or if a list was not recorded."""
     if ours is None or theirs is None or ours == theirs:
         return ""
     only = ((name, sorted(set(ours) - set(theirs))), (reference_name, sorted(set(theirs) - set(ours))))
@@ -250,14 +249,14 @@ def _require_equal_work(
 
 
 def first_unequal(ours: Sequence[str], theirs: Sequence[str]) -> int | None:
-    """Return the index of the first unequal entry of two lists of equal length, or None."""
+    """Return the index of the first unequal entry of two lists of equal length; None if all entries are equal."""
     if ours == theirs:  # comparing the whole lists first is fast
         return None
     return next(index for index, pair in enumerate(zip(ours, theirs, strict=True)) if pair[0] != pair[1])
 
 
 def note_difference(sheet: Sheet, found: Difference, equality: str, bounds: Bounds, metric: str = LOSS) -> None:
-    """Note the figures of a difference; for bitwise claims also whether it is within the bounds."""
+    """Note the figures of a difference on the sheet; for bitwise claims also whether it is within the bounds."""
     sheet.count("steps", found.steps)
     sheet.figure("max_abs_difference", found.largest, metric)
     sheet.figure("max_abs_difference_step", found.largest_step, "step")
@@ -277,7 +276,7 @@ def note_difference(sheet: Sheet, found: Difference, equality: str, bounds: Boun
 
 
 def called(metric: str) -> str:
-    """Return the word that messages use for the values of a series."""
+    """Return what messages call a metric's values: `losses`, for example."""
     return "losses" if metric == LOSS else f"values of `{metric}`"
 
 
@@ -327,7 +326,7 @@ ANY = Bounds(None)
 
 @dataclass(frozen=True)
 class Compared:
-    """Two series [steps], with their names in charts. repeats: further runs of the baseline [steps]."""
+    """Two compared series (`ours`, `theirs`), each [steps]. repeats: series of further runs of the baseline."""
 
     candidate: str
     baseline: str
@@ -339,12 +338,12 @@ class Compared:
 
     @property
     def name(self) -> str:
-        """Return the comparison's name, which is unique in a run for these series and steps."""
+        """Return the name of the comparison. It contains arms, metric and steps, so it is unique in a run."""
         which = [*([] if self.metric == LOSS else [self.metric]), *([] if self.compare == "every" else [self.compare])]
         return ", ".join([f"{self.candidate} against {self.baseline}", *which])
 
     def difference(self, bounds: Bounds = ANY) -> Difference:
-        """Return how much the judged steps differ."""
+        """Return how much the two series differ at the judged steps."""
         return difference(self.ours, self.theirs, self.compare, bounds)
 
     def repeated(self, bounds: Bounds = ANY) -> list[Difference]:
@@ -359,7 +358,7 @@ class Compared:
 
 
 def of_two_arms(part: AnyPart, run: RunEvidence) -> list[Compared]:
-    """Return the losses of the candidate and of its baseline; raise ERROR if an arm is missing."""
+    """Return the comparison of the candidate's and the baseline's losses. Raise ERROR if an arm is missing."""
     candidate, baseline = (part.arms()[path] for path in (part.candidate_path, part.baseline_path))
     return [Compared(candidate, baseline, losses(executed(run, candidate)), losses(executed(run, baseline)))]
 
@@ -367,8 +366,8 @@ def of_two_arms(part: AnyPart, run: RunEvidence) -> list[Compared]:
 def judged_series(part: AnyPart, run: RunEvidence, verdict: Verdict, prefix: str = "") -> Sequence[Compared]:
     """Return the series that a part's judge compared in a run. If each rank is judged, use the rank that decided.
 
-    Return nothing if the kind compares no series, the part is not judged from such a run, or evidence is missing.
-    prefix: the prefix of the part's figures in the verdict.
+    Return nothing if the kind compares no series, if the part is judged from another probe's run, or if evidence is
+    missing. prefix: the prefix of the part's figures in the verdict.
     """
     kind = kind_of(part.kind)
     if kind.compares is None or run.probe != (part.chosen_probe() or next(iter(kind.probes))):
@@ -381,7 +380,7 @@ def judged_series(part: AnyPart, run: RunEvidence, verdict: Verdict, prefix: str
 
 
 def of_deciding_rank(part: AnyPart, run: RunEvidence, verdict: Verdict, prefix: str = "") -> RunEvidence:
-    """Return the evidence of the rank that decided if each rank is judged, else the run's own."""
+    """Return the run's evidence; if each rank is judged, that of the rank that decided the verdict."""
     rank = verdict.figures.get(f"{prefix}rank") if part.judged_at == "each rank" else None
     if rank is not None and isinstance(rank.value, int) and 0 < rank.value <= len(run.ranks):
         return run.ranks[rank.value - 1]

@@ -1,4 +1,4 @@
-"""Collect the figures, denominators and demands of a judge, and turn them into a judgement.
+"""Collect the figures, denominators and demands of a judge on a sheet, and turn them into a judgement.
 
 A check ends the judgement by raising `Settled`, which `concluded` catches. In docstrings, "raise FAIL" means: raise
 `Settled` with a reason code of this status. Only `Sheet.held` returns PASS, and only if something was counted.
@@ -16,7 +16,7 @@ from harness.numbers import agreed, rounded
 
 
 class Settled(Exception):  # noqa: N818 - it carries a conclusion, it is not an error
-    """Ends a judge's work with a result. reason: a code of `reasons`. message: one sentence with numbers."""
+    """Ends a judge's work, and contains the result. reason: a code of `reasons`. message: one sentence with numbers."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(f"{reason}: {message}")
@@ -24,7 +24,7 @@ class Settled(Exception):  # noqa: N818 - it carries a conclusion, it is not an 
 
 
 def settle(reason: str, message: str) -> NoReturn:
-    """End the judgement with this reason code and message, by raising `Settled`."""
+    """Raise `Settled` with this reason code and message, which ends the judgement."""
     raise Settled(reason, message)
 
 
@@ -40,8 +40,7 @@ class Sheet:
         self._open: Judgement | None = None
 
     def leave_open(self, reason: str, message: str) -> None:
-        """Note why the claim cannot pass, and let the judge continue, because a violation that it finds later still
-        counts.
+        """Note why the claim cannot pass, and let the judge continue, so that a later check can still find a violation.
 
         Only the first call counts, with the figures so far. Call this function only if later checks remain valid.
         """
@@ -50,7 +49,7 @@ class Sheet:
         self._open = self._open or noted.model_copy(update=so_far)
 
     def figure(self, name: str, value: bool | float | str | None, unit: str = "") -> None:
-        """Note a figure with its unit; floats are rounded to 12 digits, so that all machines give equal figures."""
+        """Note a figure with its unit. Floats are rounded to 12 digits, so that figures are equal on all machines."""
         plain = rounded(value) if isinstance(value, float) else value
         self.figures[name] = Figure(value=plain, unit=unit)
 
@@ -71,21 +70,21 @@ class Sheet:
         interval: Interval | None = None,
         beside: bool = False,
     ) -> bool:
-        """Return True if a figure meets its demand. The arguments are the fields of `Demanded`."""
+        """Note a demand on a figure. Return True if the figure meets it. The arguments are fields of `Demanded`."""
         return self.holds(Demanded(figure, value, relation, bound, noun, of, percent, interval, beside))
 
     def holds(self, demanded: Demanded) -> bool:
-        """Note the demand and return True if it is met. If not, the judge must raise `Settled`: this demand decided."""
+        """Note the demand and return True if it is met. If not, it decides, and the judge must raise `Settled`."""
         self.note(demanded)
         self._unmet = None if demanded.is_met else demanded
         return demanded.is_met
 
     def note(self, demanded: Demanded) -> None:
-        """Note a demand without judging it, such as a demand on a mean if the mean's interval decides."""
+        """Note a demand that something else decides, as the interval of a mean decides a demand on the mean."""
         self._demands.append(demanded)
 
     def conclude(self, reason: str, message: str) -> Judgement:
-        """Return the judgement for a reason code. Raises KeyError for an unknown code."""
+        """Return a judgement with this reason code and all notes. Raises KeyError for an unknown code."""
         listed = reasons.reason_of(reason)
         if listed is None:
             raise KeyError(reason)
@@ -107,7 +106,7 @@ class Sheet:
         return tightest([each for each in self._demands if status is Status.PASS or (each.is_open and not each.beside)])
 
     def decided(self, judgement: Judgement) -> Judgement:
-        """Return the judgement. If it is PASS or INCONCLUSIVE, return instead what `leave_open` noted, if anything."""
+        """Return the judgement; in place of PASS or INCONCLUSIVE, return what `leave_open` noted, if it was called."""
         if self._open is None or judgement.status not in (Status.PASS, Status.INCONCLUSIVE):
             return judgement
         return self._open
@@ -126,7 +125,7 @@ class Sheet:
 
 
 def instead(judgement: Judgement, reason: str, message: str, **figures: str) -> Judgement:
-    """Return the judgement with another reason, that reason's status, another message, and additional figures."""
+    """Return the judgement with this reason, its status, and this message instead, and with additional figures."""
     added = {name: Figure(value=value) for name, value in figures.items()}
     status = reasons.REASONS[reason].status
     update = {"status": status, "reason": reason, "message": message, "figures": {**judgement.figures, **added}}
@@ -134,14 +133,14 @@ def instead(judgement: Judgement, reason: str, message: str, **figures: str) -> 
 
 
 def require_steps(steps: int, demanded: int, sheet: Sheet, message: str = "") -> None:
-    """Note how many steps were run; raise FAIL if they are fewer than demanded."""
+    """Note the number of steps that were run. Raise FAIL if it is smaller than `demanded`."""
     sheet.figure("steps_run", steps, "steps")
     if not sheet.meets("steps_run", steps, "at least", demanded, "steps", beside=True):
         settle(reasons.VACUOUS_STEPS, message or f"{steps} steps were compared, but {demanded} are required")
 
 
 def concluded(judge: Callable[[Sheet], Judgement], mechanism: str | None) -> Judgement:
-    """Return a judge's judgement on a new sheet. An exception in the judge becomes ERROR `judge_error`."""
+    """Call a judge with a new sheet and return its judgement. An exception in the judge becomes ERROR `judge_error`."""
     sheet = Sheet(mechanism)
     try:
         try:
@@ -163,7 +162,7 @@ OF_GROUP = re.compile(r"(?:^|[. ])(group\d+\..+)")  # matches the path to a sett
 
 
 def weight(name: str) -> int:
-    """Return the sorting key by which messages list state, given as `category name`.
+    """Return the key by which messages sort names of state (`category name`).
 
     State that the user named comes first, then the model's, then an optimizer's settings, and its moments last.
     """

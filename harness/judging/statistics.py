@@ -1,9 +1,9 @@
 """Compute the statistics of the throughput rule, as pure functions over the last axes, which a simulation also calls.
 
-The unit of replication is a process. A measurement has P processes, and a claim may require several measurements. A
-process is read twice, once against the candidate and once in its favour (`readings`), because disturbances only make
-blocks slower. docs/statistics.md derives the rule. Shapes: `...` stands for any number of experiments, P for processes,
-R for rounds of ABBA, 2 for the two blocks of an arm in a round, and B for all blocks of an arm.
+The unit of replication is a process. A measurement has P processes, and a claim may require several measurements. Each
+process is evaluated twice (`readings`): once against the candidate and once in its favour, because disturbances only
+make blocks slower. docs/statistics.md derives the rule. Shapes: `...` stands for any number of experiments, P for
+processes, R for rounds of ABBA, 2 for the two blocks of an arm in a round, and B for all blocks of an arm.
 """
 
 from __future__ import annotations
@@ -33,16 +33,17 @@ PROBABLY = 0.5  # the sentence "would probably decide" means at least this proba
 
 @dataclass(frozen=True)
 class Reading:
-    """Log ratios of each process. ratios [..., P]: above 0 if the candidate is faster. selves [..., 2, P]: each arm's
-    A/A ratio, the candidate's first. whole [..., P]: undisturbed baseline to the mean of all blocks of the candidate,
-    equal in both readings."""
+    """Log ratios of each process, from one way of evaluating it. ratios [..., P]: above 0 if the candidate is faster.
+    selves [..., 2, P]: each arm's ratio to itself (A/A), the candidate's first. whole [..., P]: undisturbed baseline to
+    the mean of all blocks of the candidate, equal in both readings."""
 
     ratios: Array
     selves: Array
     whole: Array
 
     def of_measurements(self, measurements: int | Sequence[int]) -> list[Reading]:
-        """Return a reading for each measurement. measurements: the number of equal parts, or the size of each part."""
+        """Return a reading for each measurement. measurements: the number of equally large measurements (int), or the
+        number of processes in each (sequence)."""
         parts = measurements if isinstance(measurements, int) else np.cumsum(measurements)[:-1]
         fields = (np.split(values, parts, axis=-1) for values in (self.ratios, self.selves, self.whole))
         return [Reading(*each) for each in zip(*fields, strict=True)]
@@ -54,8 +55,9 @@ def readings(
     """Return two readings of step times [..., P, R, 2]: the cautious one, for a PASS, and the generous one, for a FAIL.
 
     The undisturbed step is the lower quartile of an arm's blocks, and the measured step is their median. The cautious
-    reading compares the baseline's undisturbed with the candidate's measured step, and the generous reading vice versa.
-    free_*: the shortest times that the blocks would have taken undisturbed, if known to be shorter.
+    reading compares the baseline's undisturbed with the candidate's measured step. The generous reading compares the
+    baseline's measured with the candidate's undisturbed step. free_*: the shortest times that the blocks would have
+    taken undisturbed, if known to be shorter.
     """
     free_candidate = candidate if free_candidate is None else free_candidate
     free_baseline = baseline if free_baseline is None else free_baseline
@@ -65,7 +67,7 @@ def readings(
 
 
 def undisturbed(seconds: Array) -> Array:
-    """Return the lower quartile of finite step times [..., B], bit for bit as `np.percentile` does, but faster."""
+    """Return the lower quartile of finite step times [..., B]: the bits of `np.percentile`, but faster."""
     ordered, blocks = np.sort(seconds, axis=-1), seconds.shape[-1]
     place = UNDISTURBED / 100 * (blocks - 1)
     below = int(place)
@@ -75,13 +77,13 @@ def undisturbed(seconds: Array) -> Array:
 
 
 def as_found(seconds: Array) -> Array:
-    """Return the median of finite step times [..., B], bit for bit as `np.median`, but six times as fast."""
+    """Return the median of finite step times [..., B]: the bits of `np.median`, but six times as fast."""
     ordered, blocks = np.sort(seconds, axis=-1), seconds.shape[-1]
     return np.asarray((ordered[..., (blocks - 1) // 2] + ordered[..., blocks // 2]) / 2)
 
 
 def _blocks(arm: Array) -> Array:
-    """Return step times [..., R, 2] in the shape [..., B]."""
+    """Return step times of shape [..., R, 2] as [..., B], with B = 2 R."""
     return arm.reshape(*arm.shape[:-2], -1)
 
 
@@ -94,7 +96,7 @@ def _reading(candidate: Array, baseline: Array, of_candidate: _Step, of_baseline
 
 @cache  # cached, because one verdict needs the same few values a hundred times
 def t_quantile(confidence: float, processes: int) -> float:
-    """Return the quantile of Student's t with `processes` - 1 degrees of freedom."""
+    """Return the one-sided quantile of Student's t at `confidence`, with `processes` - 1 degrees of freedom."""
     from scipy.special import stdtrit
 
     return float(stdtrit(processes - 1, confidence))
@@ -106,7 +108,7 @@ def left_out(processes: int) -> int:
 
 
 def trimmed(logs: Array, confidence: float) -> tuple[Array, Array]:
-    """Return the trimmed mean of `logs` [..., P], and the distance of its one-sided bound from it. Shapes [...].
+    """Return the trimmed mean of `logs` [..., P], and the distance of its one-sided bound from it, each of shape [...].
 
     The method is that of Tukey and McLaughlin (1963): the mean without the outermost values on each side, its standard
     error from the winsorized deviation, and Student's t, whose degrees of freedom are the remaining processes minus
@@ -123,7 +125,7 @@ def trimmed(logs: Array, confidence: float) -> tuple[Array, Array]:
 
 
 def self_intervals(logs: Array) -> tuple[Array, Array]:
-    """Return the ends of the two-sided 95 % interval of the trimmed mean of an arm's log A/A ratios [..., P]."""
+    """Return both ends of the 95 % interval of the trimmed mean of an arm's log ratios to itself (A/A) [..., P]."""
     mean, reach = trimmed(logs, (1 + SELF_CONFIDENCE) / 2)
     return mean - reach, mean + reach
 
@@ -136,7 +138,7 @@ def missed_bias(selves: Array) -> Array:
 
 
 def margin(reading: Reading, confidence: float) -> Array:
-    """Return by how much the trimmed mean must exceed the demanded log ratio: [...].
+    """Return by how much the trimmed mean of the log ratios must exceed the demanded log ratio (shape [...]).
 
     This is the half-width of the mean's interval plus the bias that could have been missed. It is at least the
     half-width combined with the noise that all processes share, which is independent of it.
@@ -151,10 +153,10 @@ def _allowed_for(reach: Array | float, bias: Array | float) -> Array:
 
 @cache
 def may_dissent(processes: int, confidence: float) -> int:
-    """Return how many processes may disagree. At confidence 0.99: 0 of 8 (error 0.4 %) or 1 of 12 (0.3 %).
+    """Return how many processes may be below a ratio that counts as proven, such as 0 of 8 at confidence 0.99.
 
     If the true median is the demanded ratio, the probability that so few processes are below it is at most 1 -
-    confidence, for any distribution of the noise.
+    confidence, for any distribution of the noise. At confidence 0.99 it is 0.4 % for 0 of 8 and 0.3 % for 1 of 12.
     """
     from scipy.special import bdtr
 
@@ -163,12 +165,12 @@ def may_dissent(processes: int, confidence: float) -> int:
 
 
 def _shared(reading: Reading) -> Array:
-    """Return the error that all processes may share, which their agreement therefore cannot show."""
+    """Return the error [...] that may be the same in all processes. Their agreement therefore cannot reveal it."""
     return np.maximum(missed_bias(reading.selves), COMMON_NOISE)
 
 
 def sustained(cautious: Reading, confidence: float) -> Array:
-    """Return the log ratio [...] of a measurement that counts all of the candidate's time.
+    """Return the log ratio [...] of a measurement over all of the candidate's time, including slow blocks.
 
     The time that the candidate needs for one second of the undisturbed baseline's work is averaged over processes,
     without the `may_dissent` slowest ones. A median would ignore slow blocks if they are fewer than half, but stalls
@@ -180,14 +182,14 @@ def sustained(cautious: Reading, confidence: float) -> Array:
 
 
 def lower_bound(cautious: Reading, confidence: float) -> Array:
-    """Return the largest log ratio [...] that a measurement proves by both its typical blocks and all its blocks."""
+    """Return the largest log ratio [...] that a measurement proves both by typical blocks and by all blocks."""
     return np.minimum(typical_bound(cautious, confidence), sustained(cautious, confidence))
 
 
 def typical_bound(cautious: Reading, confidence: float) -> Array:
     """Return the largest log ratio [...] that the candidate's typical blocks prove.
 
-    All processes except `may_dissent` of them must reach this ratio. In addition, either the trimmed mean must exceed
+    All processes except at most `may_dissent` must reach this ratio. In addition, either the trimmed mean must exceed
     it by its margin, or those processes must exceed it by the error that they may share.
     """
     mean, _ = trimmed(cautious.ratios, confidence)
@@ -197,7 +199,7 @@ def typical_bound(cautious: Reading, confidence: float) -> Array:
 
 
 def upper_bound(generous: Reading, confidence: float) -> Array:
-    """Return the log ratio [...] above which a measurement refutes every ratio. Not all processes need to agree."""
+    """Return the log ratio [...] above which a measurement refutes all ratios. Not all processes need to agree."""
     mean, _ = trimmed(generous.ratios, confidence)
     dissenting = may_dissent(generous.ratios.shape[-1], confidence)
     reached = np.sort(generous.ratios, axis=-1)[..., -1 - dissenting]
@@ -237,7 +239,7 @@ def stalls(
 
 
 def fewest_processes(confidence: float) -> int:
-    """Return the smallest number of processes P that can reach the confidence if all agree: 2^-P <= 1 - confidence."""
+    """Return the smallest number of processes P that proves a ratio if all agree: 2^-P <= 1 - confidence."""
     processes = 2
     while 2.0**-processes > (1 - confidence) * _ROUNDING:
         processes += 1
@@ -259,7 +261,7 @@ class Spread:
         return cls(float(mean), error * kept / float(np.sqrt(len(logs))))
 
     def reach(self, confidence: float, processes: int) -> float:
-        """Return the distance of a one-sided bound from the mean, for this many processes with this spread."""
+        """Return the distance of the mean's one-sided bound from the mean, for this many processes with this spread."""
         kept = processes - 2 * left_out(processes)
         return t_quantile(confidence, kept) * self.deviation * float(np.sqrt(processes)) / kept
 
@@ -272,8 +274,8 @@ class Spread:
 
 
 def processes_to_decide(cautious: Reading, generous: Reading, log_demanded: float, confidence: float) -> int | None:
-    """Estimate how many processes a measurement with this spread needs to decide, if more than it had. Return None if
-    no number suffices.
+    """Estimate how many processes a measurement with this spread needs to decide, always more than it had. Return None
+    if no number suffices.
 
     The estimate uses a normal approximation. Both readings must be on one side of the demanded ratio, and a bound on
     that side must be reached.
@@ -286,8 +288,8 @@ def processes_to_decide(cautious: Reading, generous: Reading, log_demanded: floa
 
 
 def _processes_to_clear(reading: Reading, distance: float, confidence: float, *, agreeing: bool) -> int | None:
-    """Return the fewest processes, more than there are, that would probably decide, by the mean's bound or by agreement
-    alone. Return None if more than `MOST_PROCESSES` are needed.
+    """Return the smallest number of processes, larger than now, that would probably decide, by the mean's bound or by
+    agreement alone. Return None if more than `MOST_PROCESSES` are needed.
 
     agreeing: True if the mean counts only if all processes except `may_dissent` agree with it.
     """

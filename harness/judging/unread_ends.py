@@ -1,4 +1,5 @@
-"""Compare tensors that steps created and no step reads. A missing log is reported; others may leave a claim open."""
+"""Compare tensors that steps created and that no step reads. A missing log is only reported. If another tensor is
+missing, the claim may stay undecided."""
 
 from __future__ import annotations
 
@@ -20,11 +21,11 @@ _WORDS: dict[Role, str] = {"log": "log", "mixed": "tensor", "unseen": "tensor"}
 
 
 def unread_apart(executions: Mapping[str, ArmEvidence], sheet: Sheet, *, kind: str, bits: bool) -> str:
-    """Return the end of a sentence: the unread tensors in which executions differ from the first execution.
+    """Return the end of a sentence that names the unread tensors in which executions differ from the first one.
 
     Leave the claim undecided if only one execution has a tensor that is computed from parameters and batches, unless
-    one of the two replays, because no replay appends to a list. Do the same if an unequal tensor has an unknown origin.
-    bits: True if values are compared as well.
+    one of the two executions replays, because no replay appends to a list. Leave it undecided, too, if unequal tensors
+    have an unknown origin. bits: True if values are compared as well.
     """
     (reference_name, reference), *others = executions.items()
     said, number = list[str](), 0
@@ -63,14 +64,14 @@ def unread_apart(executions: Mapping[str, ArmEvidence], sheet: Sheet, *, kind: s
 
 
 def _counted(names: Iterable[str], roles: Mapping[str, Role]) -> str:
-    """Return text with the number of names and the names; items of a list appear as the list."""
+    """Return text with the number of names, and the names. Items of one list appear as the list."""
     names = list(names)
     words = {_WORDS[roles[each]] for each in names}
     return f"{counted(len(names), 'log' if words == {'log'} else 'tensor')}: {some(_holders(names))}"
 
 
 def _holders(names: Iterable[str]) -> list[str]:
-    """Return names in natural order. Several items of one list appear once, as the list with the number of items."""
+    """Return the names in natural order (2 before 10). Items of a list become one entry with their number."""
     names = list(names)
     members = Counter(_PLACES.sub("", name) for name in names)
     shown = dict[str, None]()
@@ -81,7 +82,7 @@ def _holders(names: Iterable[str]) -> list[str]:
 
 
 def _role(name: str, *ends: ArmEnd) -> Role | None:
-    """Return the role of a loose tensor if an end state records it; None if an end state compares its values."""
+    """Return the recorded role of the loose tensor `name`; None if one of `ends` compares the tensor's values."""
     if any(end.state is not None and name in end.state.digests.get(LOOSE, {}) for end in ends):
         return None
     found = {roles_of(end).get(name) for end in ends}

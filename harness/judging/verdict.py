@@ -1,4 +1,4 @@
-"""Define the verdict: status, stable reason code, figures with units, denominators, deciding demand, and a message."""
+"""Define the verdict: status, stable reason code, figures with units, denominators, deciding demand and message."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Relation = Literal["none", "exactly", "at least", "at most"]
 
 @dataclass(frozen=True)
 class Interval:
-    """The interval of a measured figure. called: its statistical name. over: the denominator that counts its sample."""
+    """The confidence interval of a measured figure. called: its statistical name. over: the sample's denominator."""
 
     low: float
     high: float
@@ -33,7 +33,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class Demanded:
-    """A figure and the demand on it.
+    """A figure and the demand that a claim makes on it.
 
     noun: the figure's unit. For the relation `none`: what none of the `of` things may do.
     beside: True for guards and defaults. These do not represent the claim if the claim has other demands.
@@ -60,7 +60,7 @@ class Demanded:
 
     @property
     def is_open(self) -> bool:
-        """Return True if the demand is unmet at one end of the interval, so the demand is undecided or violated."""
+        """Return True if the demand is unmet at one or both ends of the interval, so it is undecided or violated."""
         ends = (self.interval.low, self.interval.high) if self.interval is not None else (self.value,)
         return not all(replace(self, value=end).is_met for end in ends)
 
@@ -72,7 +72,7 @@ class Demanded:
 
 
 def tightest(demands: Sequence[Demanded]) -> Demanded | None:
-    """Return the demand that represents a claim: the claim's own demand with the smallest distance to its bound."""
+    """Return the demand that represents a claim: of the claim's own demands, the one closest to its bound."""
     return min(demands, key=lambda each: (each.beside, each.room), default=None)
 
 
@@ -90,7 +90,7 @@ WORST_FIRST = (Status.ERROR, Status.FAIL, Status.INCONCLUSIVE, Status.NOT_RUN, S
 
 
 class Figure(BoundedModel):
-    """A number with its unit; `unit` is "" for a pure number or a text."""
+    """A figure of a verdict: a number with its unit, or a text. `unit` is "" for a pure number or a text."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -99,7 +99,7 @@ class Figure(BoundedModel):
 
 
 class Facts(BoundedModel):
-    """A judge's result for one claim or part without its message. Equal evidence gives equal facts in all versions."""
+    """A judge's result for one claim or part, but not its message. Equal evidence gives equal facts in all versions."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -111,7 +111,7 @@ class Facts(BoundedModel):
 
 
 class UnitFacts(Facts):
-    """The facts of one unit: (contract, claim, workload)."""
+    """The facts of one unit, which is a contract's claim on a workload."""
 
     contract: str
     claim: str
@@ -140,7 +140,7 @@ class Verdict(Judgement, UnitFacts):
 
 
 class Counts(BoundedModel):
-    """The number of verdicts with each status, as in the count line."""
+    """The number of verdicts with each status, in the order of the count line."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
