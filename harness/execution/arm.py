@@ -65,9 +65,9 @@ class ArmLife:
         """Prepare an execution of `arm`. `__enter__` opens the arm.
 
         replica: number of this execution; None if the probe executes each arm once, and names of phases need no number.
-        ends: the ends of earlier executions, with which this execution's end is compared. facts: recorded together with
-        the system's facts. digest: computes the digest of the trainable parameters. follows: True to find the roles of
-        the tensors that the steps create; False to use the roles that another arm recorded for its tensors; None for
+        ends: the ends of earlier executions, with which this execution's end is compared. facts: recorded with the
+        system's facts. digest: computes the digest of the trainable parameters. follows: True to find the roles of the
+        tensors that the steps create; False to use the roles that another arm recorded for its tensors; None for
         neither.
         """
         self.run, self.arm, self.planned, self.recorder = run, arm, run.arms[arm], recorder
@@ -121,10 +121,8 @@ class ArmLife:
     def train_on(
         self, indices: range, after: Callable[[int], None] = lambda _steps: None, *, watched: bool = True
     ) -> CaptureWatch:
-        """Make the steps of the started arm, end the arm, and record its capture. Return the watch of the steps.
-
-        watched: False to watch no step.
-        """
+        """Make the steps of the started arm, end the arm, and record its capture. Return the watch of the steps, which
+        watches nothing if `watched` is false."""
         with self.watched(indices, asked=watched) as watch:
             self.steps(indices, after)
         self.end()

@@ -26,10 +26,8 @@ IMPORTED = "imported"
 
 
 class RankJob(Job):
-    """The job of one rank. port: port of the store through which the ranks meet. threads: threads that torch uses.
-
-    If `threads` is None, torch keeps its default number.
-    """
+    """The job of one rank. port: port of the store through which the ranks meet. threads: number of threads that torch
+    uses; None for torch's default."""
 
     rank: int
     port: int

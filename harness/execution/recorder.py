@@ -51,8 +51,7 @@ class StepRows(NamedTuple):
     """The rows of one series for a block of steps: one value in each sequence for each step.
 
     Step numbers increase from row to row and from block to block. clip_active_groups: number of parameter groups whose
-    gradients the clip scaled; -1 if the system reports no norms. metrics: values by name; all blocks have the same
-    names.
+    gradients the clip scaled; -1 if the system reports no norms. metrics: values by name, which all blocks have.
     """
 
     steps: Sequence[int]

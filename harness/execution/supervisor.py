@@ -2,8 +2,7 @@
 
 Only the supervisor watches time. A worker exceeds a limit if it runs longer than its wall limit, or if it stops its
 heartbeat without compiling (`is_compiling`). It then gets SIGTERM, writes its Python stack, and gets SIGKILL, as do all
-its descendants (`harness.processes`). Time in which a worker is stopped so that other runs are alone counts towards no
-limit.
+its descendants (`harness.processes`). Time in which a worker is stopped for other runs counts towards no limit.
 
 Interpreters are started ahead: each imports torch while other runs work, touches no device, and waits for a run. They
 are not forked, because a fork would share the parent's threads, CUDA context, addresses and, in /proc, environment.

@@ -1,8 +1,7 @@
 """Train one arm in many blocks of steps (long replay), and record digests, memory and time of each block.
 
 A block is timed between two device synchronizations. The time includes the copies that the harness makes in each step,
-so it can only be compared with the time of another block. The candidate runs alone on the machine; a baseline is not
-timed.
+so it is only comparable with another block's. The candidate runs alone on the machine; a baseline is not timed.
 
 If a trainer raises an error after the first block, the training ends, and the steps before the error are evidence.
 
@@ -61,8 +60,8 @@ def execute(run: Run, recorder: Recorder) -> None:
 def _next_to_a_fresh_run(old: ArmLife, until: float) -> dict[str, object]:
     """Time the old run and a fresh run of its arm in turns, and return the rounds, or the reason why there are none.
 
-    until: time at which the last round must end. If the worker reached its wall limit and were killed, the evidence
-    recorded before would be lost.
+    until: time at which the last round must end. A worker killed at its wall limit would lose the evidence recorded
+    before.
     """
     arms = [TimedArm(old, attempts_of(old.training))]
     try:

@@ -4,8 +4,7 @@ peak_memory opens one arm and trains it, alone in this process. The harness keep
 device, at most 16 MiB, which are part of the peak. The memory of the digests before the first step is not part of it.
 
 recapture drops all captures and captures again, for each of the workload's shapes. A sample is taken after each capture
-and its first replay, while the device is idle. The old graphs are freed by then, so that growth comes from the new
-capture.
+and its first replay, while the device is idle. The old graphs are freed by then, so growth is of the new capture.
 """
 
 from __future__ import annotations
@@ -26,10 +25,8 @@ from harness.system.protocol import CanRecapture, NotAvailable
 
 
 def execute_peak_memory(run: Run, recorder: Recorder) -> None:
-    """Measure the peak memory while the run's arm opens, and while it makes its steps.
-
-    The watch begins before anything uses the device.
-    """
+    """Measure the peak memory while the run's arm opens, and while it makes its steps. The watch begins before anything
+    uses the device."""
     if not has_cuda():
         raise NotAvailable("needs CUDA, because the peak of device memory is measured on a device")
     (arm,) = run.arms

@@ -163,8 +163,8 @@ def _watchers_of_terms(life: ArmLife) -> Iterator[Watcher]:
 def _watchers_of_clips(life: ArmLife, reader: GradientReader) -> Iterator[Watcher]:
     """Yield a watcher that looks for gradient clipping in a few steps, unless the arm is captured.
 
-    The watched steps are the first ones, because their gradients are large, two later ones, and all steps whose
-    gradients are read.
+    The watched steps are the first ones, because their gradients are large, two later ones, and steps whose gradients
+    are read.
     """
     steps = life.run.workload.steps
     if life.replica == 0 and life.planned.arm.capture == "none" and isinstance(life.training, HasParameters):

@@ -119,8 +119,7 @@ def _grow_cache(size: int, part: int) -> list[torch.Tensor]:
     """Allocate tensors of `part` bytes until torch has got `size` more bytes from the driver, and return the tensors.
 
     The first tensors may fit into gaps in torch's cache. They do not count, because no graph's pool can use these gaps.
-    On an H200, gaps took 386 of 3320 MiB. When they counted, a capture of 28 layers failed, because 23 MiB were
-    missing.
+    On an H200, gaps took 386 of 3320 MiB. When they counted, a capture of 28 layers lacked 23 MiB.
     """
     goal = reserved_bytes() + size
     tensors: list[torch.Tensor] = []

@@ -70,8 +70,7 @@ class Evaluated:
 def evaluated_errors(candidate: Evaluated, reference: Evaluated, yardstick: Evaluated) -> list[StepReading]:
     """For loss, norms and gradients, return the largest error of the candidate, and that of the yardstick.
 
-    Errors are relative to the reference. A tensor that only the candidate or only the reference has gives an infinite
-    error.
+    Errors are relative to the reference. A tensor that only one of these two has gives an infinite error.
     """
     ours, theirs, exact = _quantities(candidate), _quantities(yardstick), _quantities(reference)
     readings = []
@@ -99,10 +98,8 @@ def updated_errors(after: OptimizerState, expected: OptimizerState, magnitude: O
 
 
 def magnitudes(before: OptimizerState, gradients: Mapping[str, Tensor]) -> tuple[OptimizerState, Mapping[str, Tensor]]:
-    """Return a state and gradients whose update gives the scale of rounding errors: it adds up absolute values.
-
-    Parameters are negative, because the update subtracts from them.
-    """
+    """Return a state and gradients whose update adds up absolute values, as the scale of rounding errors. Parameters
+    are negative, because the update subtracts from them."""
     state = OptimizerState(
         parameters={name: -tensor.abs() for name, tensor in before.parameters.items()},
         exp_avg={name: tensor.abs() for name, tensor in before.exp_avg.items()},
@@ -204,10 +201,8 @@ def _recorded(run: Run, name: str, recorder: Recorder, candidate: str) -> Iterat
 
 
 def _offering(life: ArmLife, own: str, protocol: type) -> TrainingRun:
-    """Return the arm's training run, which offers `protocol`. Raises `NotAvailable` if the run lacks a capability.
-
-    own: the name of the capability `protocol`, for messages.
-    """
+    """Return the arm's training run. Raises `NotAvailable` unless it offers `protocol`, a capability that messages call
+    `own`, and the capabilities that every arm needs."""
     needed = {"parameters": HasParameters, "gradients": HasGradients, "gradient_norms": HasGradientNorms, own: protocol}
     for capability, each in needed.items():
         if not isinstance(life.training, each):
@@ -236,10 +231,8 @@ def _seen(training: _Shows, loss: torch.Tensor) -> Evaluated:
 
 
 def _start_of(candidate: _Candidate) -> OptimizerState:
-    """Return the candidate's start state with zero moments, with which Adam begins.
-
-    If the candidate begins with other moments, its first update differs from the reference's.
-    """
+    """Return the candidate's start state with zero moments, with which Adam begins. If the candidate begins with other
+    moments, its first update differs from the reference's."""
     parameters = {name: tensor.detach().clone() for name, tensor in candidate.parameters().items()}
     zeros = {name: torch.zeros_like(tensor) for name, tensor in parameters.items()}
     return OptimizerState(parameters, zeros, zeros)
@@ -311,8 +304,7 @@ def execute_step_accuracy(run: Run, recorder: Recorder) -> None:
 def _train(run: Run, settings: Settings, seed: int, replica: int, recorder: Recorder) -> Points:
     """Train the candidate with one seed, and return its points at the steps whose gradients are compared.
 
-    If losses are compared for this seed, make all steps; otherwise stop after the last step whose gradients are
-    compared.
+    If losses are compared for this seed, make all steps; otherwise stop after the last of these steps.
     """
     arm, points = settings.candidate, Points()
     steps = run.workload.steps if seed in settings.loss_seeds else max(settings.gradient_steps) + 1
@@ -378,8 +370,7 @@ class _Shown:
 def step_errors(settings: Settings, seed: int, step: int, points: Mapping[str, Point]) -> StepErrors:
     """Reduce each arm's gradients in one step to norms. Return the norms with digests of parameters and batches.
 
-    points: the point of each arm, by arm name. A tensor is left out if an arm has no gradient for it, or one of another
-    shape.
+    points: the point of each arm, by arm name. Skip tensors without a gradient of equal shape in every arm.
     """
     candidate, peer, reference = (
         points[arm].gradients for arm in (settings.candidate, settings.peer, settings.reference)

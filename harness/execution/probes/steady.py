@@ -1,7 +1,6 @@
 """Keep a GPU busy with both arms of a timing, which take turns, while its clock is sampled. No step is timed.
 
-The supervisor samples the SM clock meanwhile. A GPU with a steady clock can so be chosen before any ratio of the arms
-is known.
+The supervisor samples the SM clock meanwhile. A GPU is therefore chosen by its clock, not by the arms' ratio.
 """
 
 from __future__ import annotations

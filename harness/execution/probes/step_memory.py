@@ -1,7 +1,7 @@
 """Measure the memory that torch reserves for an arm's steps: `python -m harness.execution.probes.step_memory`.
 
-The process reads a run of one arm from its standard input, opens the arm, answers, and waits for `GO`. Then it trains,
-measures, and answers again.
+The process reads a run of one arm from its standard input, opens the arm, answers, and waits for `GO`. Then it trains
+and answers again.
 """
 
 from __future__ import annotations

@@ -51,10 +51,8 @@ _OF_A_PROCESS, _OF_A_THREAD = 2, 6
 
 
 class Helpers:
-    """Measures the processor time of threads and child processes, by the arm that started them.
-
-    Threads and processes that existed before the first arm belong to no arm.
-    """
+    """Measures the processor time of threads and child processes, by the arm that started them. Those that existed
+    before the first arm belong to no arm."""
 
     def __init__(self) -> None:
         self._arms: dict[int, str | None] = dict.fromkeys(clock for clock, _ in _clocks())
@@ -269,10 +267,8 @@ class TimedProcess:
 
 
 def shared_parameters(first: TrainingRun, second: TrainingRun) -> str:
-    """Return, as text, which parameters of `first` the run `second` also trains, or an error that shows a replacement.
-
-    The text is empty if the runs share no parameter.
-    """
+    """Return, as text, which parameters of `first` the run `second` trains too, or an error that shows a replacement;
+    "" without either."""
     if not (isinstance(first, HasParameters) and isinstance(second, HasParameters)):
         return ""
     try:

@@ -33,8 +33,8 @@ from harness.system.replay.operations import OperatorWatch
 class DrawWatch:
     """Keeps digests of the generators' states before and after its block. `watch` collects the operators of a step.
 
-    Enter `watch` within this block. The two are separate, because reading a generator's state executes operators that
-    other watchers must not count.
+    Enter `watch` within this block. The two are separate, because reading a state executes operators, which the other
+    watchers must not count.
     """
 
     def __init__(self, step: int) -> None:

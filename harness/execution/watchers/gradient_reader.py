@@ -5,8 +5,7 @@ begins after the baseline's process, and gets the tensors through a folder of th
 not evidence, and only tensors are loaded from them.
 
 Digests of a step's micro-batches show that the micro-batches differ. The leading dimension of the step's inputs
-contains the micro-batches, in the order of their use. The record of an arm's end contains the number of optimizer
-updates.
+contains the micro-batches, in the order of their use. An arm's end record contains the number of optimizer updates.
 """
 
 from __future__ import annotations
@@ -132,10 +131,8 @@ class GradientReader:
             self._kept[arm, index] = Kept({name: each.detach().clone() for name, each in gradients.items()}, changed)
 
     def _changed(self, gradients: Tensors) -> tuple[Tensors | None, list[str] | None]:
-        """Return the gradients that the step changed, as they were before, and the names that an optimizer changed.
-
-        Return None for both if this is not known for certain.
-        """
+        """Return the gradients that the step changed, as they were before, and the names of those that an optimizer
+        wrote into. Return None for both if this is not certain."""
         training = self._life.training
         seen: tuple[Tensors, Collection[str]] | None = None
         if self.watch is not None:

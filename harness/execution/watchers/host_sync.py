@@ -1,7 +1,5 @@
-"""Observe how often a step makes the host wait for the device (host sync), by two independent detectors.
-
-Each detector must also detect a host sync that the harness plants.
-"""
+"""Observe how often a step makes the host wait for the device (host sync), by two independent detectors. Each detector
+must also detect a host sync that the harness plants."""
 
 from __future__ import annotations
 
@@ -65,8 +63,8 @@ class SeriesWatch:
 
     captures: returns the number of captures so far. A step that captures is left out, because it may wait, and does
     more than a replay. The first `unwatched` steps are also left out, because captures are recorded in them, with their
-    own dispatch modes. attempts: returns how often torch began a capture, which is cheap to read. replaying: returns
-    True while a replay runs.
+    own dispatch modes. attempts: returns how often torch began a capture (cheap). replaying: returns True while a
+    replay runs.
     """
 
     device: str

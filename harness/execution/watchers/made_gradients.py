@@ -3,8 +3,8 @@
 A clip hides the size of gradients, and so hides that a loss is scaled or summed wrongly. Gradients count as complete
 when a value that was computed from gradients bounds or scales them, or when an optimizer writes into them. Until then,
 operators that multiply gradients by plain numbers (a loss scale, a count of tokens) or add to them are part of the
-computation of the gradients. The same holds for torch's fused optimizers, because they write into gradients only to
-divide by the loss scale.
+computation of the gradients. So is the write of torch's fused optimizers, which only divide gradients by the loss
+scale.
 
 No hook is registered, because torch.compile would trace the hook. A dispatch mode watches operators, and torch's only
 entry into the autograd engine is wrapped to find the end of a backward pass. Code that no mode can watch (compiled
@@ -375,10 +375,8 @@ def _version(gradient: Tensor | None) -> int:
 
 
 def _optimizers_steps() -> list[FrameType]:
-    """Return the stack frames of the active calls of an optimizer's `step`.
-
-    No hook is registered to find these calls, because a hook would make torch compile steps again.
-    """
+    """Return the stack frames of the active calls of an optimizer's `step`. A hook would find these calls too, but
+    would make torch compile steps again."""
     found = list[FrameType]()
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:

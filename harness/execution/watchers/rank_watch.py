@@ -74,10 +74,8 @@ class RankWatch:
         )
 
     def _states(self) -> dict[str, list[str]]:
-        """Return the states of each generator by name; an empty list if a step created or replaced the generator.
-
-        A generator that never changed has only one state in its list.
-        """
+        """Return the states of each generator by name: only one if it never changed, and none if a step created or
+        replaced the generator."""
         by_name = {name: [states[name] for states in self._drawn] for name in self._drawn[0]}
         seen = {name: states if len({*states}) > 1 else states[:1] for name, states in by_name.items()}
         known, now = (

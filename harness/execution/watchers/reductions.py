@@ -135,10 +135,8 @@ def combine_each(tensors: Mapping[str, Tensor]) -> Tensor:
 
 
 def _combined(digests_by_name: Mapping[str, Tensor]) -> Tensor:
-    """Combine the digests in the order of their names: from [N] int64 for each name to [N] int64.
-
-    The result is on the device of the first digest.
-    """
+    """Combine the digests ([N] int64 for each name) in the order of their names, into [N] int64 on the first one's
+    device."""
     in_order = [digests_by_name[name] for name in sorted(digests_by_name)]
     table = stacked(in_order, dim=1)
     return _mixed(table + _positions(table.shape[1], 0, table.device)).sum(dim=1)
@@ -264,8 +262,7 @@ def sketches(tensors: Mapping[str, Tensor]) -> dict[str, Sketch]:
     """Return the sketch (a few signed sums) of each floating-point tensor. Each device's sketches come in one transfer.
 
     Signs are bits of splitmix64 at the element's position, seeded by the name, so that they are equal on every device.
-    If the signed sums of two tensors differ by d, the expected value of d^2 is the squared L2 norm of the tensors'
-    difference.
+    If the signed sums of two tensors differ by d, d^2 is on average the squared L2 norm of their difference.
     """
     rows: dict[torch.device, list[tuple[str, float, Tensor]]] = {}
     for name, tensor in made_of(tensors).items():

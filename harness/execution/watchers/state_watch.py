@@ -175,8 +175,7 @@ class StateWatch:
     """Reads the state of one execution before its first step, after its first step, and after its last step.
 
     A loose tensor is one that belongs to no module or optimizer. If it existed before the first step, it is state. If
-    the steps created it, it is state if its role, which `loose` finds, says so. Without followed steps it is not
-    recorded.
+    the steps created it, it is state if its role, which `loose` finds, says so. Without followed steps it is left out.
     """
 
     def __init__(
@@ -192,8 +191,7 @@ class StateWatch:
 
         moves: True to copy the start into the host's memory, to compute `moved` at the end. sketched: True to sketch
         the parameters at the start and all state at the end. follows: True to follow steps, to find the roles of the
-        loose tensors that they create. lent: True to record digests of these tensors, because the roles that another
-        arm found apply.
+        loose tensors that they create. lent: True to record their digests, because another arm's roles apply.
         """
         self._training, self._moves, self._sketched, self._lent = training, moves, sketched, lent
         self.start_sketches: dict[str, Sketch] | None = None
@@ -298,10 +296,8 @@ def named_parameters(training: TrainingRun) -> dict[str, Tensor]:
 
 
 def _found(training: TrainingRun, parameters: Mapping[str, Tensor]) -> Mapping[str, Mapping[str, Tensor]]:
-    """Return the state of modules, optimizers and generators that are found in a run.
-
-    Return nothing for the harness's own classes of runs, because they name their state themselves.
-    """
+    """Return the state of modules, optimizers and generators that are found in a run; nothing for the harness's own
+    runs, because these name their state."""
     while isinstance(training, FaultyRun):
         training = training._inner
     if type(training).__module__.partition(".")[0] == "harness":
@@ -377,8 +373,7 @@ class Ends:
     def differences(self, ended: Mapping[str, Tensor]) -> list[EndDifference]:
         """Return how far the end `ended` differs from each kept end. Only one tensor at a time is on the device.
 
-        Every rank gathers sharded tensors, even a rank that has kept no end. Otherwise the other ranks would wait for
-        it.
+        Every rank gathers sharded tensors, even without a kept end. Otherwise the other ranks would wait for it.
         """
         apart: dict[str, dict[str, float]] = {arm: {} for arm in self._kept}
         for name, tensor in ended.items():

@@ -438,8 +438,7 @@ class _Writers:
     def last(self, seen: _Seen, digest: str | None) -> tuple[int | None, bool]:
         """Return the number of the operator that last wrote the tensor `seen`, or None, and whether this is certain.
 
-        It is not certain if `digest` differs from the digest after this operator, because unobserved code wrote the
-        tensor.
+        It is not certain if `digest` is not the digest after this operator: unobserved code wrote the tensor.
         """
         place = seen.place
         written = [] if place is None else self._of.get(place.memory, [])
