@@ -66,8 +66,7 @@ def advice(
 ) -> Iterator[str]:
     """Yield the lines to print below an answer: the code at each place, how to fix it, and advice for the reason code.
 
-    folders: where to search for the files. question: name of the question that is answered. message: the judge's
-    message.
+    folders: where to search for the files. question: name of the answered question. message: the judge's message.
     """
     for file, number in dict.fromkeys(places):
         code = source_line(file, number, folders)

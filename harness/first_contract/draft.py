@@ -221,8 +221,7 @@ class Draft:
     def _resumes_at_once(self) -> bool:
         """Return True if the first contract has the claim about resuming.
 
-        The claim needs a step with `save` and `load`. Without them it could not be decided, and would keep the gate
-        closed.
+        The claim needs a step with `save` and `load`. Without them it would keep the gate closed.
         """
         return self.resumes and bool(self.choice.repeats)
 
