@@ -371,8 +371,7 @@ def first_difference(
 
     made: the runs that decided the unit. Returns None if every part of the claim has the runs that it requires, and
     each run is required by some part. unread: number of the unit's runs that cannot be read, and may be missing; other
-    code reports this. fault: a fault that was planted on purpose, and that runs may have. baseline: the baselines'
-    commit.
+    code reports this. fault: planted on purpose, so runs may have it. baseline: the baselines' commit.
     """
     # A contract does not name these two, but runs that are judged together must share them.
     for name in ("data", "model_directory"):
