@@ -187,7 +187,7 @@ class Ending:
     """How a child ended.
 
     code: the return code as in `subprocess`; None if the child wrote an invalid message. problem: what is wrong with
-    this message.
+    it.
     """
 
     code: int | None
