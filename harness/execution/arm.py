@@ -114,7 +114,7 @@ class ArmLife:
             self.recorder.phase(f"{self._named}: {name}")
 
     def train(self, indices: range, after: Callable[[int], None] = lambda _steps: None) -> None:
-        """Execute the arm from its start to its census, with the steps `indices`."""
+        """Execute the whole arm: start it, make the steps `indices`, end it, and record its capture."""
         self.start()
         self.train_on(indices, after)
 
@@ -187,7 +187,7 @@ class ArmLife:
         block.write()
 
     def begin(self, steps: int, rows: Rows | None = None) -> SeriesBlock:
-        """Begin a series of `steps` steps. rows: receives the rows of the steps; None for the arm's own series."""
+        """Begin a series of `steps` steps. rows: receives the steps' rows; None to write the arm's series."""
         rows = self.recorder.series(self.arm, self.replica) if rows is None else rows
         self._announced = steps
         self._block = SeriesBlock(self.run, self.recorder, rows, self.training)
@@ -342,7 +342,8 @@ class ArmLife:
 
     @contextmanager
     def _around(self, parts: tuple[Part, ...], around: Callable[[], AbstractContextManager[object]]) -> Iterator[None]:
-        """Watch the block with `around`. An error of the watch fails only `parts`; an error of the block is raised."""
+        """Watch the block with `around`. If the watch raises an error, only `parts` fail. The block's errors are
+        raised."""
         if not parts:
             with around():
                 yield

@@ -178,7 +178,7 @@ def answered(child: Child, model: type[Answered], named: str, limit_s: float | N
 
 
 def checkpoint_path(directory: Path, steps: int) -> Path:
-    """Return the path at which the run's system saves after `steps` steps. Create its parent folder."""
+    """Return the path at which the run's system saves a checkpoint after `steps` steps. Create its folder."""
     folder = directory.resolve() / layout.CHECKPOINT
     folder.mkdir(exist_ok=True)
     return folder / f"after-{steps}-steps"

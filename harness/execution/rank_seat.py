@@ -134,7 +134,7 @@ def take(seat: Seat) -> None:
 def is_here(ranks: int) -> bool:
     """Return True if this process executes arms of `ranks` ranks.
 
-    A process without a seat gets True, so that `together` raises the error.
+    A process that is not a rank (has no seat) gets True, too. It then calls `together`, which raises the error.
     """
     return _seat is None or _seat.rank < ranks
 

@@ -154,7 +154,7 @@ class Schedule:
                 raise
 
     def _begin(self, waiting: list[Task], pool: ThreadPoolExecutor) -> None:
-        """Start every waiting task that may execute at the same time as the running and the just started tasks."""
+        """Start every waiting task that may execute at the same time as the tasks that already run."""
         for task in list(waiting):
             if self._may_begin(task, waiting):
                 waiting.remove(task)
@@ -181,7 +181,7 @@ class Schedule:
             future.result()
 
     def _may_begin(self, task: Task, waiting: Sequence[Task]) -> bool:
-        """Return True if all tasks of a lower order have ended and one more task has processors and memory."""
+        """Return True if all tasks of a lower order have ended, and processors and memory suffice for `task`."""
         running = list(self._running.values())
         if any(other.order < task.order for other in (*running, *waiting)) or len(running) >= self._places(task):
             return False

@@ -125,7 +125,7 @@ class _KeptInputs:
         self.shapes: set[Shapes] = set()  # the shapes of the inputs of all steps so far
 
     def keep(self, inputs: Mapping[str, Tensor]) -> bool:
-        """Copy the inputs of a step. Return True if the memory is full, either for this shape or in total."""
+        """Copy the inputs of a step. Return True if the memory is now full, for this shape or in total."""
         tensors = {name: dense(tensor) for name, tensor in made_of(inputs).items()}
         shapes = shapes_of_inputs(tensors)
         self.shapes.add(shapes)

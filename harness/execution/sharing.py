@@ -130,7 +130,7 @@ def _parts(run: Run, executions: Iterable[Execution], demands: Iterable[set[Exec
 
 
 def _in_order(run: Run, parts: Iterable[Iterable[Execution]]) -> list[list[Execution]]:
-    """Return the parts that are not empty. Sort parts, and executions within each part, by the run's order."""
+    """Sort the executions in each part, and then the parts, by the run's order. Leave out empty parts."""
     order = {execution: number for number, execution in enumerate(run.executions())}
     inside = [sorted(part, key=order.__getitem__) for part in parts]
     return sorted((part for part in inside if part), key=lambda part: order[part[0]])
@@ -346,7 +346,7 @@ def _joined(host: Run, guest: Run) -> tuple[Run, dict[str, str]] | None:
 
 
 def _fits(host: Run, guest: Run, arms: Mapping[str, str], name: str) -> bool:
-    """Return True if the guest can use the host's executions, extended to what both runs need, for `arms`.
+    """Return True if the guest's arms can use the host's executions, after these are extended to what both runs need.
 
     arms: the host's name for each arm of the guest. name: the last of `arms`. If it has a baseline, the baseline must
     be executed earlier, because gradients are compared with the baseline's.

@@ -277,7 +277,7 @@ def _supervise(
 
 
 def _rewrite_output(output: Path) -> None:
-    """Remove folder names from the worker's printed output. Skip a far larger file, which the worker itself wrote."""
+    """Remove folder names from the worker's printed output. Skip a file too large for `OutputPump`."""
     with suppress(Damaged):
         text = read_bytes(output, limit=2 * OutputPump.KEPT).decode("utf-8", "replace")
         output.write_text(without_folders(text), encoding="utf-8")
@@ -324,7 +324,7 @@ def write_process_times(directory: Path, times: ProcessTimes) -> None:
 
 
 def put_back(run: Run, directory: Path, phase: str) -> Death | None:
-    """Restore `directory` and its `run.json` after the worker's end. Return a death if the worker had changed them.
+    """Restore `directory` and its `run.json` after the worker's end. If the worker changed them, return a `Death`.
 
     phase: the last phase that was seen. A link, pipe or folder at the path of one of the supervisor's files is removed.
     """

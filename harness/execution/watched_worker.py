@@ -291,7 +291,8 @@ class WatchedWorker:
             raise Ended
 
     def watch(self, stop: threading.Event | None, turns: Turns) -> Overrun | None:
-        """Wait for the worker's end. If it exceeds a limit, kill it and return the limit. Raises `Stopped`."""
+        """Wait for the worker's end. If it exceeds a limit, kill it and return the limit. Raises `Stopped` if `stop` is
+        set."""
         try:
             while True:
                 self._check(stop)
@@ -359,7 +360,7 @@ class WatchedWorker:
             return self._stopped_at is None and time.monotonic() - self._beat_at > self._run.heartbeat_s
 
     def _observe(self) -> None:
-        """Note when heartbeat or phase change. Compare values, not timestamps, because the clock may be set anew."""
+        """Note when heartbeat or phase change. Compare values, not timestamps, because somebody may set the clock."""
         beat = self._last_beat()
         if beat != self._beat:
             self._beat, self._beat_at = beat, time.monotonic()

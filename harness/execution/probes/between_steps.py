@@ -142,5 +142,5 @@ def _state_digests(training: TrainingRun) -> dict[str, dict[str, str]]:
 
 
 def _of_category(found: Mapping[str, str], names: Mapping[str, str]) -> str:
-    """Combine the digests of the named tensors into one digest."""
+    """Return one digest of the tensors `names`, combined from their digests in `found`."""
     return sha256(" ".join(found.get(name, "gone") for name in sorted(names)).encode()).hexdigest()[:32]

@@ -5,9 +5,9 @@ arm is opened and trains a few steps; the kernels in use are then those that it 
 compiles its planned kernels and, if coverage is claimed, the kernels that a step uses. This needs no device.
 
 kernel_match: each kernel is compared with its naive twin (a simple second implementation) and with an fp64 reference,
-on the same inputs. Outputs are filled with a poison value before each call, and lie between guards. Each kernel runs
-twice. Errors are relative to the largest absolute value of the reference. If the system states the sizes of terms, each
-element's error is also given relative to the size of its terms.
+on the same inputs. Outputs are filled with a poison value before each call, and have guard elements on both sides. Each
+kernel runs twice. Errors are relative to the largest absolute value of the reference. If the system states the sizes of
+terms, each element's error is also given relative to the size of its terms.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ Tensors = Mapping[str, Tensor]
 
 
 def execute_kernel_match(run: Run, recorder: Recorder) -> None:
-    """Compare the kernels of the run's operations in every arm, for its data types and magnitudes."""
+    """Compare every arm's kernels for the run's operations, data types and magnitudes."""
     for arm, planned in run.arms.items():
         recorder.phase(f"{arm}: kernels")
         system = resolve(planned.system)
@@ -295,7 +295,7 @@ class _Measure:
     written: Mapping[str, Tensor]
 
     def error(self, got: Tensors, expected: Tensors, *, everywhere: bool = False) -> float:
-        """Return the largest relative difference over `got`. Skip unwritten elements, unless `everywhere` is true."""
+        """Return the largest relative error of `got`. Skip unwritten elements, unless `everywhere` is true."""
         return max(self._of_output(name, got[name], expected[name], everywhere=everywhere) for name in got)
 
     def _of_output(self, name: str, got: Tensor, expected: Tensor, *, everywhere: bool) -> float:

@@ -122,7 +122,7 @@ def _observe_syncs(run: Run, arm: str, replica: int, recorder: Recorder, every_s
 
 
 def train(life: ArmLife, kept: KeptGradients, *, keep: bool) -> list[DetectorReading]:
-    """Train under every watcher of the arm's plan. Return the host syncs of the judged steps, if these were watched.
+    """Train under every watcher of the arm's plan. Return readings of host syncs, if each step was watched.
 
     keep: True to keep the gradients for later executions that are compared with this one.
     """

@@ -34,7 +34,7 @@ _SPARE_PARTS = 8
 
 
 def execute(run: Run, recorder: Recorder) -> None:
-    """Record the kernel inventory and the JIT ledger of every arm of the run."""
+    """Record for every arm its kernel inventory, and the ledger of what was compiled when (JIT ledger)."""
     for arm in run.arms:
         recorder.phase(f"{arm}: open")
         probe = MemoryProbe(run, arm) if run.settings["memory_filled"] else None

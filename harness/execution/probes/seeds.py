@@ -22,7 +22,7 @@ from harness.execution.recorder import Recorder
 
 
 def execute(run: Run, recorder: Recorder) -> None:
-    """Execute the arms in the run's order, each arm with every seed. Replica n of an arm uses the n-th seed."""
+    """Execute the arms in the run's order, each arm with every seed. Execution n of an arm uses seed number n."""
     _execute(run, recorder, None)
 
 

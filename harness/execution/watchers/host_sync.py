@@ -201,7 +201,7 @@ class _Detector(NamedTuple):
 class Looks:
     """Opens an arm again for the detectors, and once more if a detector needs more steps than were announced.
 
-    The judged execution is therefore not disturbed, and all detectors watch the first steps after the `unwatched` ones.
+    The judged execution is therefore not disturbed. The detectors watch early steps of the arm, one after another.
     """
 
     def __init__(self, opens: Opens, announced: int, unwatched: int) -> None:

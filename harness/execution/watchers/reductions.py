@@ -155,7 +155,7 @@ def as_hex(value: int) -> str:
 def digests(tensors: Mapping[str, Tensor]) -> dict[str, str]:
     """Return each tensor's digest by name. All digests of a device are fetched in one transfer.
 
-    Small tensors of equal length are digested together, because there may be thousands, as in numpy's replay buffers.
+    Small tensors of equal length are digested together, because there may be thousands, as in a replay buffer.
     """
     alike: dict[tuple[Any, ...], list[str]] = {}
     for name, tensor in tensors.items():
@@ -183,7 +183,7 @@ def _digests_of(tensors: Sequence[Tensor]) -> Tensor:
 
 
 def _is_plain(tensor: Tensor) -> bool:
-    """Return True if a tensor consists only of its own strided memory."""
+    """Return True if a tensor is of torch's own type, strided, and neither nested, quantized nor on `meta`."""
     own = type(tensor) in (Tensor, nn.Parameter) and not (tensor.is_nested or tensor.is_meta or tensor.is_quantized)
     return own and tensor.layout is torch.strided
 

@@ -185,7 +185,7 @@ def by_dispatch_mode(execute: Execute, device: str) -> Syncs:
 
 
 def by_fake_pass(execute: Execute, device: str) -> Syncs:
-    """Execute on fake tensors. Count each value that the host needs, and return a stand-in for the value.
+    """Execute on fake tensors. Count each value that the host needs, and continue with a stand-in for the value.
 
     The pass ends early if no stand-in is known, as for an output whose shape depends on values. It also ends early if
     the step fails after a sync, because a stand-in may cause errors (NAdam divides by the value minus 1). The syncs
