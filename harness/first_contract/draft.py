@@ -284,7 +284,7 @@ class Draft:
         )
 
     def _named_host_values(self) -> str:
-        """Return `host_values` with empty reasons. Contracts refuse empty reasons, so a person must write them."""
+        """Return the section `host_values` with empty reasons, which contracts refuse, so that a person writes them."""
         if not self.host_values:
             return ""
         named = [f"  {json.dumps(name)}: ''  # {_one_line(read)}\n" for name, read in self.host_values.items()]
