@@ -120,7 +120,7 @@ class Context:
         return len(systems) == 1
 
     def only_run(self, probe: ProbeName) -> RunEvidence:
-        """Return the first run of a probe, not a later attempt. Raise `Settled` if no run exists or it is unsound."""
+        """Return a probe's first run. Raise `Settled` if there is none, or as `sound_runs` does."""
         runs = self.sound_runs(probe)
         if not runs:
             settle(reasons.EVIDENCE_MISSING, f"there is no evidence of a `{probe}` run")

@@ -65,7 +65,7 @@ class ExcusedEnds:
         ]
 
     def are_counted(self, apart: Collection[str]) -> bool:
-        """Return True if all tensors that ended with different values are counted numbers."""
+        """Return True if all tensors in `apart` (with unequal ends) are numbers that steps count and never read."""
         return all(self.paths_of([each]) for each in apart)
 
     def compared(self) -> None:
@@ -381,7 +381,7 @@ def note_distance(candidate: ArmEvidence, baseline: ArmEvidence, sheet: Sheet) -
 
 
 def require_distance(name: str, candidate: ArmEvidence, baseline: ArmEvidence) -> None:
-    """Raise INCONCLUSIVE unless the distance between the ends is known, for a claim within a bound."""
+    """Raise INCONCLUSIVE if the distance between the ends, which a claim within a bound needs, was not recorded."""
     found = _difference_from(candidate, baseline)
     if found is None or found.largest is None or not math.isfinite(found.largest):
         settle(

@@ -217,8 +217,8 @@ def _shared_change(ours: Losses, theirs: Losses) -> tuple[float, float]:
 def _require_floor(floor: Floor, candidate: ArmEvidence, control: ArmEvidence, sheet: Sheet) -> None:
     """Raise INCONCLUSIVE unless parameters changed enough, or the loss ended clearly below the control's.
 
-    The standard error is that of two independent series. Differences of losses on the same batch would be too
-    sensitive, because they show even updates of a millionth.
+    "Clearly" means by several standard errors, computed as for two independent series. Differences of losses on the
+    same batch would be too sensitive, because they show even updates of a millionth.
     """
     moved = end_of(candidate).moved
     sheet.figure("moved", moved, "of a parameter's size")

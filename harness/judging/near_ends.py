@@ -255,7 +255,8 @@ def _require_nothing_derived(
 
 
 def _is_told_otherwise(name: str, candidate: ArmEvidence, baseline: ArmEvidence, made: MovedApart) -> bool:
-    """Return True if a tensor needs no counterpart: a moment in another format, or an unchanged or repeated tensor."""
+    """Return True if the candidate needs no counterpart of a baseline's tensor: the tensor is a moment in another
+    format, did not change, or repeats another tensor that was compared."""
     if name.startswith(OPTIMIZER):
         return _is_of_another_format(name, candidate, made)
     start, end = _digests(baseline.start.state), _digests(end_of(baseline).state)

@@ -166,7 +166,8 @@ def require_within_noise(
     sheet: Sheet,
     ends: Callable[[Collection[str], Mapping[str, ArmEvidence]], None],
 ) -> OwnNoise:
-    """Raise FAIL if the arms are separated further than in any other division, or differ in state without noise.
+    """Raise FAIL if the arms are separated further than any other halves of their runs, or differ in state that noise
+    cannot change.
 
     ends: a function that compares the ends of two runs, except tensors that noise may change.
     """
@@ -319,7 +320,7 @@ def _sketches(execution: ArmEvidence) -> dict[str, Sketch]:
 
 
 def _require_same_gradients(ours: Sequence[Mapping[str, Sketch]], theirs: Sequence[Mapping[str, Sketch]]) -> None:
-    """Raise FAIL if a candidate's run has another set of gradients than the baseline: noise creates no gradient."""
+    """Raise FAIL if a candidate's run has gradients of other names than the baseline's: noise creates no gradient."""
     known = [{name for name in each if name.startswith("gradient ")} for each in theirs]
     for each in ours:
         found = {name for name in each if name.startswith("gradient ")}

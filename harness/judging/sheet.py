@@ -74,7 +74,8 @@ class Sheet:
         return self.holds(Demanded(figure, value, relation, bound, noun, of, percent, interval, beside))
 
     def holds(self, demanded: Demanded) -> bool:
-        """Note the demand and return True if it is met. If not, it decides, and the judge must raise `Settled`."""
+        """Note the demand and return True if it is met. If it is not met, it decides the verdict, and the judge must
+        raise `Settled`."""
         self.note(demanded)
         self._unmet = None if demanded.is_met else demanded
         return demanded.is_met

@@ -155,8 +155,8 @@ def _allowed_for(reach: Array | float, bias: Array | float) -> Array:
 def may_dissent(processes: int, confidence: float) -> int:
     """Return how many processes may be below a ratio that counts as proven, such as 0 of 8 at confidence 0.99.
 
-    If the true median is the demanded ratio, the probability that so few processes are below it is at most 1 -
-    confidence, for any distribution of the noise. At confidence 0.99 it is 0.4 % for 0 of 8 and 0.3 % for 1 of 12.
+    If the true median is the demanded ratio, the probability of so few processes below it is at most 1 - confidence,
+    for any distribution of the noise. At confidence 0.99 it is 0.4 % for 0 of 8 and 0.3 % for 1 of 12.
     """
     from scipy.special import bdtr
 

@@ -22,7 +22,8 @@ Relation = Literal["none", "exactly", "at least", "at most"]
 
 @dataclass(frozen=True)
 class Interval:
-    """The confidence interval of a measured figure. called: its statistical name. over: the sample's denominator."""
+    """The confidence interval of a measured figure. called: its statistical name. over: name of the denominator that
+    counts the measured things."""
 
     low: float
     high: float
