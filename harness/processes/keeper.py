@@ -151,7 +151,7 @@ def _reap(child: int) -> tuple[int | None, bool]:
 
 
 def _end_all(child: int, code: int | None) -> int:
-    """Kill all descendants of the command until none is left. Return the exit code; `code` if it is known already."""
+    """Kill all descendants of the command until none is left. Return its exit code. code: the exit code, if known."""
     groups = {child}
     while True:
         killed = [_kill(group) for group in groups]
