@@ -94,7 +94,8 @@ def _steps_in_full_memory(training: TrainingRun, count: int) -> tuple[int, str |
 
 @contextmanager
 def full_memory(memory: StepMemory) -> Iterator[int]:
-    """Reserve `memory` in torch's cache, allocate all other memory within the block, and yield the free bytes."""
+    """Reserve `memory` in torch's cache, allocate all other memory within the block, and yield how many bytes are
+    free."""
     reserve(memory)
     with device_memory.full(but=memory.outside_bytes):
         yield free_bytes()

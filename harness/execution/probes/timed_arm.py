@@ -1,4 +1,4 @@
-"""Time one arm in blocks of steps, each between two device synchronizations, and combine blocks to rounds.
+"""Time one arm in blocks of steps, each between two device synchronizations, and combine blocks into rounds.
 
 A round has four blocks in ABBA order, whether or not the arms share a process.
 """

@@ -105,7 +105,7 @@ def _heard(heartbeat: Callable[[], object], silence: float) -> Iterator[Callable
 
 
 class _Look:
-    """The test of one arm. found: the fields of its record."""
+    """The test of one arm. found: fields of the record of its result."""
 
     guard: StateGuard
     heartbeat: Callable[[], object]
@@ -140,7 +140,8 @@ class _Look:
             self._compare(index, last)
 
     def _compare(self, index: int, last: int) -> None:
-        """Make step `index` twice with replays and once without, always from one state. Record which outputs agree.
+        """Make step `index` twice with replays and once without, always from the same state. Record which outputs
+        agree.
 
         In this state, gradients and buffers are those of step `last`. A step without replays would read them.
         """

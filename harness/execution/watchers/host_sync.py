@@ -294,7 +294,7 @@ def device_of(training: TrainingRun) -> str:
 
 
 def _beside_the_profiler(device: str, *, replayed: bool) -> _Detector:
-    """Return the second detector on a GPU, next to the profiler, or the first detector on a CPU."""
+    """Return the detector that is used next to the profiler on a GPU, and first on a CPU."""
     if device == "cuda" and replayed:
         return _Detector("sync_debug_mode", by_sync_debug_mode)
     return _Detector("dispatch_mode", partial(by_dispatch_mode, device=device))

@@ -281,7 +281,7 @@ class FollowedSteps:
         return FIRST <= index < self._steps - 1 and (begins or index % self._apart == 0)
 
     def wait(self, *, unexplained: bool) -> None:
-        """Follow further steps, within the budget, while some tensor is unexplained. Called after each search."""
+        """Follow further steps, within the budget, while a tensor's origin is unknown. Called after each search."""
         self._waits = unexplained
 
     def is_followed(self, index: int) -> bool:
