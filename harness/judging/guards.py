@@ -172,7 +172,7 @@ def _require_training_effect(
 
 
 def _require_one_beginning(name: str, ours: Losses, theirs: Losses, bounds: Bounds) -> None:
-    """Raise FAIL unless the first losses of candidate and control agree. No update has preceded them."""
+    """Raise FAIL unless the first losses of candidate and control agree. No update precedes these losses."""
     first = difference(ours[:1], theirs[:1], "every", bounds)
     apart = first.first_differing if bounds == EXACT else first.first_exceeding
     if apart is not None:
@@ -201,7 +201,7 @@ def _require_more_than_noise(effect: TrainingEffect, ours: Losses, theirs: Losse
 
 
 def _shared_change(ours: Losses, theirs: Losses) -> tuple[float, float]:
-    """Return the slope, and its standard error, of a fit through the origin: our step-to-step changes over theirs.
+    """Return slope and standard error of the candidate's step-to-step changes over the control's, fit through 0.
 
     Changes are compared because a decrease over many steps must not count as following the control.
     """
