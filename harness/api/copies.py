@@ -32,7 +32,7 @@ from harness.run_directory.verdict_file import record_text, write_verdicts
 
 @contextmanager
 def without_names(source: Rejudged) -> Iterator[Rejudged]:
-    """Yield a copy of `source` without host, user and folder names, judged again. Remove its folder after the block.
+    """Yield a copy of `source` without host, user and folder names, judged again. After the block, remove the copy.
 
     Raises UsageError for an old run, whose header has digests of its evidence instead of a manifest, and EvidenceError
     if a verdict of the copy differs from the verdict in `source`.
@@ -54,7 +54,7 @@ def without_names(source: Rejudged) -> Iterator[Rejudged]:
 
 
 def _write(bundle: Bundle, source: Rejudged, folder: Path) -> None:
-    """Write header, contracts, waivers, evidence and a drill's record, without host, user and folder names."""
+    """Write header, contracts, waivers, evidence and drill record to `folder`, without host, user and folder names."""
     seen = manifest_of(bundle.root, only=is_seen)
     for name in seen.folders:
         (folder / name).mkdir(parents=True, exist_ok=True)
@@ -96,7 +96,7 @@ def _refuse_other(source: Rejudged, copy: Rejudged) -> None:
 
 
 def _decided(verdict: Verdict) -> tuple[object, ...]:
-    """Return the parts of a verdict that must be equal in a copy. The message may differ, as it may contain a name."""
+    """Return the parts of a verdict that must be equal in a copy. The message may differ, because names are removed."""
     return verdict.contract, verdict.claim, verdict.workload, verdict.status, verdict.reason, verdict.denominators
 
 
@@ -104,7 +104,7 @@ _REMEDY = "name a folder that is new or empty, outside the run directories"
 
 
 def refuse_used(out: Path, runs: Sequence[Path]) -> None:
-    """Raise UsageError if the folder for the pages is not empty, is a file, or is inside a run directory."""
+    """Raise UsageError if `out`, the folder for the pages, is not empty, is a file, or is inside a run directory."""
     try:
         held = sorted(path.name for path in out.iterdir()) if out.is_dir() else []
         taken = os.path.lexists(out) and not out.is_dir()

@@ -94,7 +94,7 @@ def _row(row: Row) -> list[str]:
 
 
 def _upstream(record: DrillRecord) -> list[str]:
-    """Return a line for each claim with faults that would pass if only the upstream project's bound were checked."""
+    """For each claim, return a line with the faults that the upstream project's bound alone would not catch."""
     passed: dict[str, list[str]] = {}
     for row in record.rows:
         if row.upstream_alone_passes:
@@ -206,7 +206,7 @@ def plan_drill_here(
 def _keep_rows(
     ended: DrillPlan, contracts: Sequence[LoadedContract], writer: BundleWriter, machine: Machine, started: datetime
 ) -> str:
-    """Write the results of the planted faults whose runs had ended, and a page that counts the other faults.
+    """Write the results of the planted faults whose runs had ended, and a page that counts the other faults as not run.
 
     The directory stays INCOMPLETE. Return a line that names the directory.
     """

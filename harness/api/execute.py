@@ -42,11 +42,11 @@ class Watch(Protocol):
         """Record the verdict of a unit, once every arm that the unit is judged on has ended."""
 
     def drilled(self, row: Row) -> None:
-        """Record the outcome of a planted fault, once all runs of its row have ended."""
+        """Record the outcome of a planted fault (`row`), once all runs that decide the outcome have ended."""
 
 
 def work_of(runs: Sequence[Run]) -> dict[str, list[Run]]:
-    """Return for each run that is executed, by its id, this run and the runs that read its evidence."""
+    """Return, by the id of each executed run, a list of that run and of the runs that read its evidence."""
     from harness.execution.sharing import hosted
 
     return {host.run.id: host.runs for host in hosted(runs)}
@@ -62,13 +62,14 @@ def execute(
     journal: Journal | None = None,
     early: AsTheyEnd | None = None,
 ) -> None:
-    """Execute the runs, in parallel where possible. A worker that dies affects only the units that depend on it.
+    """Execute the runs, in parallel where possible. A worker that dies affects only the units that need its evidence.
 
     If several runs have equal work, the work is executed once.
 
-    interpreters: waiting processes to use; this call ends them. redacted: removes names from the evidence, even if a
-    run was cut off. checkout: the worktree of the baselines' commit. journal: records the end of each run; a run with a
-    recorded end is not executed again. early: judges units when a run begins a new phase, and after each recorded end.
+    interpreters: waiting processes to use; this call ends them. redacted: removes names from the evidence, also from
+    the evidence of a run that was cut off. checkout: the worktree of the baselines' commit. journal: records the end of
+    each run; a run with a recorded end is not executed again. early: judges units when a run begins a new phase, and
+    after each recorded end.
     """
     from harness.execution.schedule import Schedule, Work, tasks_of
     from harness.execution.sharing import as_one, hosted, lane_directories, write_guests
@@ -107,10 +108,10 @@ def execute(
 
 
 class _End:
-    """Called when a process of a run ends. At the last end, redact the run's evidence and record the ends in the
-    journal.
+    """Redact the evidence of runs and record their ends in the journal, once all processes of these runs have ended.
 
-    The evidence is redacted first, because it must not change after the journal has recorded its end.
+    The object is called at the end of each process. Redaction comes first, because the evidence must not change after
+    the journal has recorded the end of its run.
     """
 
     def __init__(

@@ -43,7 +43,7 @@ Tell = Callable[[Run, str, float], None]  # takes a run, its phase, and the seco
 
 
 def run_of(bundle: Bundle, claim: AnyClaim | None, verdict: Verdict, limit_s: float = LIMIT_S) -> Run | None:
-    """Return the run that finds where a failed unit's arms first differ; None if there is no such difference."""
+    """Return a run that finds where a failed unit's arms first differ; None if the unit failed for another reason."""
     unit = unit_of(bundle, verdict)
     if claim is None or unit is None or verdict.reason not in DIFFERENCES:
         return None
@@ -116,7 +116,7 @@ def executing_into(
     redacted: Redaction | None = None,
     tell: Tell | None = None,
 ) -> Execute:
-    """Return a function that executes a run in one worker for each commit, and replaces the content of `folder`."""
+    """Return a function that executes a run, one worker for each commit, and leaves only its evidence in `folder`."""
 
     def execute(run: Run) -> Sequence[RunEvidence]:
         from harness.execution.schedule import Schedule, Work, tasks_of

@@ -89,7 +89,7 @@ def _places(bundles: Sequence[Bundle], contracts: Sequence[LoadedContract]) -> d
 
 
 def run_part(bundle: Bundle, contracts: Sequence[Contract], name: str) -> RunPart:
-    """Return one run directory, judged separately. Of `contracts`, use only those with which the directory was run."""
+    """Return the part of a page about one run directory. Judge it by those of `contracts` with which it was run."""
     own = [contract for contract in contracts if contract.id in bundle.header.digests.contracts]
     return RunPart(name, _view_of_one(bundle, own, name))
 
@@ -158,7 +158,7 @@ def judge_runs(
     fault: str | None = None,
     baseline: str | None = None,
 ) -> Verdict:
-    """Judge a unit by the evidence of its runs, if the contract demands exactly these runs.
+    """Judge a unit by the evidence of its runs. If the contract requires other runs than these, the verdict is NOT_RUN.
 
     made: the executed runs; None stands for a run without a description. gpu: the GPU of the machine. fault: the fault
     that was planted on purpose. baseline: the commit of the arms that the claims call `baseline`.
@@ -236,7 +236,7 @@ class AsTheyEnd:
             self._tell()
 
     def moves(self, runs: Iterable[str], phase: str) -> None:
-        """Record a new phase of the runs in one process. Call the functions that are ready; an arm may have ended."""
+        """Record a new phase of one process's runs. Call the functions whose arms have ended with the last phase."""
         with self._lock:
             execution = phase.partition(": ")[0]
             for name in runs:

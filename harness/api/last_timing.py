@@ -20,7 +20,8 @@ from harness.run_directory.verdict_file import read_verdicts
 def last_timings(contracts: Sequence[Contract], folders: Sequence[Path]) -> list[LastTiming]:
     """Return the last timing of each claim and workload that was timed in a run below `folders`.
 
-    Runs are searched in descending order of names, which begin with a date: newest first. Unreadable runs are left out.
+    The newest run is searched first. The names of the runs give the order, because they begin with a date. Unreadable
+    runs are left out.
     """
     wanted = {
         (contract.id, claim.id, workload): part
@@ -51,7 +52,7 @@ def last_timings(contracts: Sequence[Contract], folders: Sequence[Path]) -> list
 
 
 def _measured(path: Path) -> set[tuple[str, str, str]]:
-    """Return the units whose verdicts have a mean ratio, read from `verdicts.json` without unpacking an archive."""
+    """Return (contract, claim, workload) of each verdict with a mean ratio in `verdicts.json`. Unpack no archive."""
     try:
         verdicts = read_verdicts(path).claims
     except EvidenceError:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 def contradictions(bundle: Bundle, contracts: Sequence[Contract] | None) -> list[str]:
     """Return one line for each statement of the header that other files of the directory contradict.
 
-    contracts: the directory's own copies of its contracts; None if they cannot be read, and their names are unknown.
+    contracts: the directory's own copies of its contracts; None if they cannot be read. Then names are not checked.
     """
     unknown = _unknown_names(bundle, contracts) if contracts is not None else ()
     found = [*unknown, *_narrowing(bundle), *_runs(bundle), *_machine(bundle), *_signed(bundle)]
@@ -74,7 +74,7 @@ def _narrowing(bundle: Bundle) -> Iterator[str]:
 
 
 def _runs(bundle: Bundle) -> Iterator[str]:
-    """Yield lines on unplanned runs that a unit reads, planned runs that no unit reads, and stray evidence."""
+    """Yield lines on unplanned runs that a unit reads, planned runs that none reads, and evidence of unplanned runs."""
     header = bundle.header
     read = {run for unit in header.units for run in unit.runs}
     yield from (f"run {shown(run)} is read by a unit, but was not planned" for run in sorted(read - set(header.runs)))
@@ -276,7 +276,7 @@ def _judged(bundles: Sequence[Bundle], known: Known = NOTHING_KNOWN, *, gate: bo
 def _asked(part: Narrowed, contracts: Sequence[LoadedContract]) -> Narrowed:
     """Return the part with its tags replaced by the claims that they select. Raises UsageError for unknown names.
 
-    Also raises UsageError for a part without units, which would require nothing: only the run directory would decide.
+    Also raises UsageError if the part contains no unit. The gate would then require nothing of the run directory.
     """
     units = [(claim.id, workload) for one in contracts for claim in one.contract.claims for workload in claim.judged_on]
     refuse_unknown("no contract has this claim", part.claims, {claim for claim, _ in units})
@@ -288,14 +288,14 @@ def _asked(part: Narrowed, contracts: Sequence[LoadedContract]) -> Narrowed:
 
 
 def _readable_copies(bundles: Sequence[Bundle]) -> list[LoadedContract] | None:
-    """Return the own contract copies of runs that are judged by other contracts; None if a copy is unreadable."""
+    """Return the copies of contracts that the run directories contain; None if a copy is unreadable."""
     with suppress(EvidenceError, ContractError, UsageError):  # changed copies are reported as altered
         return copies(bundles)
     return None
 
 
 def _with_contradictions(view: ReportView, bundles: Sequence[Bundle], own: Sequence[Contract] | None) -> ReportView:
-    """Return the view with each run's contradictions added to `altered`. own: the contract copies of the runs."""
+    """Return the view with each run's contradictions added to `altered`. own: the copies of contracts in the runs."""
     names = part_names(bundles) if view.parts else [bundle.path.name for bundle in bundles]
     against = {
         name: tuple(f"{name}: {line}" for line in contradictions(bundle, own))
@@ -388,7 +388,7 @@ def rejudged(run: Path) -> Rejudged:
 def copies(bundles: Sequence[Bundle]) -> list[LoadedContract]:
     """Return the runs' copies of their contracts, each contract once. The runs' copies of one contract must be equal.
 
-    Joining shards checks that they are equal. Raises EvidenceError for a copy that was changed after recording,
+    Their equality is checked when shards are joined. Raises EvidenceError for a copy that was changed after recording,
     ContractErrors for an unchanged but invalid copy.
     """
     paths: dict[str, Path] = {}
@@ -418,7 +418,7 @@ def _copy_of_shared(bundles: Sequence[Bundle], contract: Path, number: int, name
 
 
 def _as_named(error: ContractError, bundles: Sequence[Bundle]) -> ContractError:
-    """Return the error with paths as the caller named the run, instead of paths in its unpacked archive."""
+    """Return the error with each path as the caller named the run, not as a path in the run's unpacked archive."""
     where, remedy = error.where, error.remedy
     for bundle in bundles:
         where, remedy = bundle.place.shown(where), bundle.place.shown(remedy)

@@ -170,7 +170,7 @@ def _text(word: str) -> str:
 
 
 def with_earlier_runs(header: Header, contracts: Sequence[LoadedContract], reports: Path) -> Header:
-    """Return the header with the earlier attempts and drills found in `reports`, before the run's directory exists."""
+    """Return the header with earlier attempts and drills in `reports`. Call this before the run's directory exists."""
     drilled = drilled_claims(records_below(reports, contracts), header.digests.contracts)
     return header.model_copy(update={"attempts": attempts_before(header, reports, os.environ), "drilled": drilled})
 

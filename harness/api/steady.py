@@ -36,9 +36,10 @@ class Steadiness:
 
 
 def look(contracts: Sequence[LoadedContract], seconds: int) -> list[Steadiness]:
-    """Load all GPUs at once with the first timing that can run here; return their clocks, the steadiest GPU first.
+    """Load all GPUs at once with the work of a throughput claim; return the GPUs' clocks, the steadiest GPU first.
 
-    Raises UsageError if there is no GPU or no such timing, HarnessError if a worker dies.
+    The claim is the first one that can be timed here. Raises UsageError if there is no GPU or no such claim,
+    HarnessError if a worker dies.
     """
     gpus = [gpu.uuid for gpu in devices().gpus]
     if not gpus:
@@ -71,7 +72,7 @@ def _run(contracts: Sequence[LoadedContract], seconds: int) -> Run:
 
 
 def _watch(run: Run, directory: Path, gpu: str, stop: threading.Event) -> Steadiness:
-    """Load one GPU in a worker to which only this GPU is visible, and return its clocks and power."""
+    """Keep one GPU busy from a worker that sees only this GPU, and return the GPU's clocks and power."""
     from harness.execution import supervisor
 
     death = supervisor.execute(run, directory, gpu_uuid=gpu, stop=stop, variables={"CUDA_VISIBLE_DEVICES": gpu})
