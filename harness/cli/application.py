@@ -161,7 +161,7 @@ def main() -> None:
 
 
 def _behind_no_code_of_the_project(command: Callable[..., object]) -> Callable[..., object]:
-    """Return the command, preceded by a check that no code of the project ran at Python's start.
+    """Return a function that runs `command` only if Python did not run code of the project at its start.
 
     `--help` and `--version` skip the check.
     """
@@ -209,7 +209,7 @@ def _collect_from_now_on() -> None:
 
 
 def _usage(error: Exception) -> int:
-    """Print what is wrong with the command line and return its exit code; return 0 for any other error."""
+    """If the error is about the command line, print it and return its exit code; otherwise return 0."""
     # Recognize errors of click by their method `show`, because their class differs between versions of typer.
     show = getattr(error, "show", None)
     if show is None:
@@ -226,7 +226,7 @@ def _notes(error: Exception) -> list[str]:
 
 
 def _left(leaving: SystemExit) -> int | str | None:
-    """Return the exit code after SystemExit: a signal's code is kept, any other is ERROR.
+    """Return the exit code for a SystemExit that reached `main`: the code of a signal, otherwise ERROR.
 
     Commands return their exit codes, so SystemExit without a signal comes from code that must not end the command.
     """
@@ -237,10 +237,11 @@ def _left(leaving: SystemExit) -> int | str | None:
 
 
 def _refused(error: OSError) -> int:
-    """Print an error of the file system with its path and notes; return the exit code, or 0 for any other error.
+    """If the error has a path or means a full disk, print it with its notes and return the exit code; otherwise return
+    0.
 
-    A command itself reports wrong paths in its options, as usage errors. Here are errors about all other paths. If the
-    disk is full, the error has no path if the file was already open.
+    Wrong paths in a command's options do not come here, because the command reports them as usage errors. The error
+    about a full disk has no path if the file was already open.
     """
     path = error.filename2 or error.filename
     where = os.fsdecode(path) if isinstance(path, str | bytes) else ""

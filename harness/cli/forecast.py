@@ -48,7 +48,7 @@ class Estimate(Record):
 
 
 class PlannedUnit(Record):
-    """A planned verdict. runs: the executed runs that decide the verdict; empty if this machine cannot decide it."""
+    """A planned verdict. runs: ids of the runs to execute for it; empty if this machine cannot decide the verdict."""
 
     contract: str
     claim: str
@@ -65,7 +65,8 @@ class PlannedUnit(Record):
 class PlannedRun(Record):
     """A run to execute. processes: number of parallel processes. stands_for: other runs that read this run's evidence.
 
-    estimate: the seconds of all its processes, without the time spent waiting; None if no similar run was recorded.
+    estimate: seconds of all its processes together, without the time spent waiting; None if no similar run was
+    recorded.
     """
 
     id: str
@@ -150,7 +151,10 @@ class Estimates:
         return next((one for one in same if self._on_such_a_machine(one.environment, run)), None)
 
     def _by_arms(self, run: Run) -> Estimate | None:
-        """Estimate from the newest runs with the same arms, scaled to the planned steps; None if arms run together."""
+        """Estimate from the newest recorded executions of each arm, scaled to the planned steps.
+
+        Return None if an arm has no recorded execution, or if the probe does not execute arm by arm.
+        """
         if not probe_named(run.probe).arm_by_arm:
             return None
         sources: list[RecordedRun] = []
@@ -197,7 +201,7 @@ def _rounded(seconds: float) -> float:
 
 @dataclass(frozen=True)
 class RecordedRun:
-    """A run that completed. spent: the time spans of all its processes, without the spans spent waiting."""
+    """A completed run. spent: the phases of all its processes with their seconds, without phases spent waiting."""
 
     run: Run
     directory: str
@@ -320,7 +324,7 @@ def _drilled(planned: DrillPlan) -> list[PlannedUnit]:
 
 
 def _forecast(units: Sequence[PlannedUnit], runs: Sequence[Run], reports: Path) -> Forecast:
-    """Return the forecast. A unit whose run is not executed itself names the executed run that replaces its run."""
+    """Return the forecast. If another run is executed in place of a unit's run, the unit names this other run."""
     machine = environment.machine()
     hosts = hosted(runs)
     executed = {run.id: host.run.id for host in hosts for run in host.runs}
@@ -383,7 +387,7 @@ def _name(unit: PlannedUnit) -> str:
 
 
 def _not_here(units: Sequence[PlannedUnit]) -> Iterator[str]:
-    """Yield lines for units that cannot be decided here, grouped by obstacle because without a GPU they are many."""
+    """Yield lines on units that cannot be decided here, grouped by obstacle: without a GPU, many units share one."""
     together: dict[Obstacle, list[PlannedUnit]] = {}
     for unit in units:
         if unit.obstacle is not None:

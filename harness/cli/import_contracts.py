@@ -48,7 +48,7 @@ def import_contracts(
 
 
 def lines(imported: Sequence[Imported], errors: Sequence[ContractError]) -> Iterator[str]:
-    """Yield a line of totals, then each file with its claims: executable claims singly, other claims by reason."""
+    """Yield a line of totals, then each file with a line for each executable claim, and the other claims by reason."""
     not_named = sum(one.values for each in imported for one in _not_named(each))
     unnamed = f"{counted(not_named, 'value')} under keys that no form names"
     yield " · ".join([counted(len(imported), "file"), _counts(imported), unnamed, counted(len(errors), "error")])

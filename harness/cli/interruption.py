@@ -51,7 +51,7 @@ def watched() -> Iterator[None]:
 
 
 def _while_it_ends(handler: Any) -> Any:
-    """Return the handler of a signal after the block: ignore the signal if an earlier signal set the exit code."""
+    """Return the handler for after the block: ignore the signal if another set the exit code, else end the process."""
     return signal.SIG_IGN if noted or handler is signal.SIG_IGN else _end_now
 
 
@@ -92,6 +92,6 @@ def _note(number: int, _frame: object) -> None:
 
 
 def _end_hard(seconds: float, code: int) -> None:
-    """End the process without cleanup after `seconds`. Keepers then end the processes that this process started."""
+    """End the process without cleanup after `seconds`. Its keeper processes then end all processes that it started."""
     time.sleep(seconds)
     os._exit(code)

@@ -40,7 +40,7 @@ def print_judgement(judgement: session.Judgement, *, as_json: bool) -> None:
 
 
 def print_manifest(judgement: session.Judgement) -> None:
-    """Print the digest of the run's manifest, if any. It changes when a directory is changed and sealed again."""
+    """Print the digest of the run's manifest, if any. Changing a directory and sealing it again changes this digest."""
     if judgement.manifest is not None:
         print_line(f"manifest: sha256:{judgement.manifest}", whole=True)
 

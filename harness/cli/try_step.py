@@ -79,7 +79,7 @@ def try_step(
 
 
 def _refuse_together(options: Mapping[str, bool]) -> None:
-    """Raise UsageError if several of these options are given."""
+    """Raise UsageError if more than one of these options is given."""
     given = [name for name, value in options.items() if value]
     if len(given) > 1:
         raise UsageError(f"{' and '.join(options)} cannot be combined", got=" and ".join(given), remedy="name one")
@@ -88,7 +88,10 @@ def _refuse_together(options: Mapping[str, bool]) -> None:
 def _tried(
     draft: Draft, reports: Path | None, options: session.VerifyOptions, watch: Progress, *, as_text: bool
 ) -> tuple[Tried, Draft]:
-    """Try the draft until the kind of comparison is final. As text, print each answer as soon as it is known."""
+    """Try the draft, and try it again if the trial leads to other choices. Return the final trial and its draft.
+
+    as_text: True to print each answer as soon as it is known.
+    """
     names = {FIRST: options.name, CHOSEN: None if options.name is None else f"{options.name}-chosen"}
 
     def run(other: Draft, which: str) -> Tried:
