@@ -189,7 +189,11 @@ def poisoned(tensor: Tensor) -> Tensor:
 
 
 class GuardedMemory(TorchFunctionMode):
-    """Within its block, fill each tensor that torch allocates uninitialized with poison, between two guards."""
+    """Within its block, fill tensors that torch allocates uninitialized with poison, between two guard areas.
+
+    Poison is a fixed bit pattern. Elements that still have it were never written. Guard areas show writes out of
+    bounds.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -217,11 +221,11 @@ class GuardedMemory(TorchFunctionMode):
         return buffer[GUARD_ELEMENTS : GUARD_ELEMENTS + count].view(tensor.shape)
 
     def copy_of(self, tensor: Tensor) -> Tensor:
-        """Return a copy of the tensor that lies between two guards."""
+        """Return a copy of the tensor that lies between two guard areas."""
         return self.poisoned_like(tensor).copy_(tensor)
 
     def overwritten(self) -> int:
-        """Return how many guard elements were overwritten."""
+        """Return how many elements of the guard areas were overwritten."""
         ends = (
             end
             for buffer, count in self._buffers

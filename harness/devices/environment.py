@@ -26,7 +26,7 @@ _CHECKOUT = Path(__file__).parents[2]
 
 @dataclass(frozen=True)
 class Machine:
-    """The facts on which a plan depends. cuda: True if torch can use a GPU here. cuda_message: why torch cannot."""
+    """The facts on which a plan depends. cuda: True if torch can use a GPU here. cuda_message: the reason if not."""
 
     cuda: bool
     cuda_message: str

@@ -72,8 +72,8 @@ def census(label: str, graph: int, clip_kernels: ClipKernels | None = None) -> G
 def clipped_by(tables: Mapping[int, int], arguments: Sequence[int]) -> int:
     """Return how many tensors a kernel launch clips.
 
-    tables: number of tensors in each table, by the table's address. arguments: the launch's arguments. The first
-    argument that is a table's address counts.
+    tables: the number of tensors in each table of tensors to clip, by the table's address. arguments: the launch's
+    arguments. The launch clips the tensors of the first table whose address is an argument.
     """
     return next((tables[argument] for argument in arguments if argument in tables), 0)
 
@@ -230,9 +230,10 @@ Method = Callable[..., object]
 def watched_graphs(
     begin: Callable[[Method], Method], end: Callable[[Method], Method], replay: Callable[[Method], Method]
 ) -> Iterator[None]:
-    """Replace the methods of torch with which code of any library begins, ends and replays a CUDA graph.
+    """Replace, within the block, torch's methods that begin a capture, end a capture, and replay a CUDA graph.
 
-    Each argument is called with torch's method, and returns the function that replaces this method within the block.
+    Each argument is called with torch's method and returns the method's replacement. The replacements see the graphs of
+    every library.
     """
     watches = {"capture_begin": begin, "capture_end": end, "replay": replay}
     methods = {name: getattr(_Graph, name) for name in watches}

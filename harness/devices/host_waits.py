@@ -1,4 +1,4 @@
-"""Count the operations in steps that make the host wait for the device, by torch's warnings and by waiting calls.
+"""Count where steps make the host wait for the device: torch's warnings about syncs, and explicit calls that wait.
 
 The given function `where` returns the place of an operation that waits. The harness's own work between two steps, such
 as making a batch, is marked so that no detector counts it as part of the step.
@@ -88,7 +88,7 @@ class _Waits(Generic[Where]):
 class SyncWarnings(_Waits[Where]):
     """Within its block, counts torch's warnings about synchronizing calls.
 
-    The setup does as little as possible, because around a replay it takes as long as the call of the replay itself.
+    The setup does as little as possible, because around a replay the setup takes as long as the call of the replay.
     """
 
     _catching: warnings.catch_warnings[None]

@@ -101,9 +101,10 @@ class LaunchCounter:
         self._subscribed = True
 
     def _see_planted(self) -> None:
-        """Choose a domain that sees a planted launch exactly once: preferably the driver's, which sees every library's.
+        """Choose the CUPTI domain (driver or runtime) whose callback sees a planted launch exactly once.
 
-        A launch by the runtime calls the driver, so using both domains would count this launch twice.
+        The driver's domain is preferred, because it sees the launches of every library. Both domains together would
+        count a launch by the runtime twice, because the runtime calls the driver.
         """
         callbacks = {domain: self._callbacks(domain) for domain in _NAMES}
         if not any(callbacks.values()):
@@ -148,7 +149,7 @@ class LaunchCounter:
 
 
 def _counting(launches: list[int]) -> Callable[[object, int, int, int], None]:
-    """Return the callback. It runs within every graph launch, so everything it needs is bound in advance."""
+    """Return CUPTI's callback, which counts launches. It must be quick, so everything that it needs is bound here."""
     site = ctypes.c_int.from_address
 
     def on_call(_user: object, domain: int, _callback: int, data: int) -> None:
@@ -194,7 +195,7 @@ def mapped_cupti(maps: str) -> str | None:
 
 
 class PlantedGraph:
-    """A graph with one addition. A call launches the graph and waits for it. Needs CUDA.
+    """A CUDA graph of one addition. Calling this object launches the graph and waits for it. Needs CUDA.
 
     `torch.cuda.graph` is not used for the capture, because it returns torch's cached memory to the driver.
     """

@@ -1,8 +1,8 @@
 """Measure the peak of a process's device memory, independently of the measured code.
 
 torch records the peaks of its allocator, but any code may reset them. The watch therefore reads the peaks before each
-observed reset, and counts how often peaks decreased without an observed reset. Only the driver knows about memory
-allocated without torch. A thread samples it through NVML, which does not disturb captures.
+observed reset, and counts how often peaks decreased without an observed reset. Memory that is allocated without torch
+is known only to the driver. A thread samples the driver's number through NVML, which does not disturb captures.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ class PeakWatch:
         self._largest = Levels(*map(max, self._largest, peaks))
 
     def _read_device(self) -> None:
-        """Read the driver's numbers between two reads of torch's reservation. Use the larger read, as it may change."""
+        """Read the driver's numbers. Compare them with the larger of torch's reservations before and after."""
         if not self._device.used():
             return
         before, others = self._device.before()

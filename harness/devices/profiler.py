@@ -126,7 +126,10 @@ def _begun_in(name: str, events: Sequence[Any]) -> list[Any]:
 
 
 def _on_device(event: Any) -> bool:
-    """Return True for work of the device, but not for host ranges shown there: their kernels would count twice."""
+    """Return True for work of the device itself, but not for host ranges that the profiler also shows on the device.
+
+    Such a range contains kernels, which would then count twice.
+    """
     return _of_device(event) and not event.is_user_annotation()
 
 

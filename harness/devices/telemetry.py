@@ -107,7 +107,7 @@ class Sampler:
 
 
 def _is_timed(phase: str) -> bool:
-    """Return True for the timed phase. A colon follows an arm's name, so an arm with this name does not match."""
+    """Return True for the timed phase. Phases of an arm with the same name do not match: they begin with `timed:`."""
     return phase.partition(" ")[0] == TIMED_PHASE
 
 
@@ -185,8 +185,8 @@ class Gpu:
     def _foreign_processes(self) -> int:
         """Return the number of processes on the GPU that are not in a session of the harness's workers.
 
-        In a container NVML gives the host's process ids, so that no worker is recognized. In this case, of the
-        processes that are new on the GPU, as many are assumed to be workers as there are workers.
+        In a container, NVML reports process ids of the host, so no worker is recognized. Then the result is the number
+        of processes that were there before all workers, plus the newer ones in excess of the number of workers.
         """
         processes = self.process_ids()
         if processes is None:
@@ -217,7 +217,7 @@ OWN_SHARE = 0.1
 
 
 def pace() -> float | None:
-    """Return the seconds of a fixed piece of Python code; None if other threads of this process worked meanwhile."""
+    """Return the processor seconds of a fixed piece of Python code; None if other threads of this process worked."""
     process, thread = process_time_ns(), thread_time_ns()
     value = 0
     for number in range(PASSES):
@@ -228,7 +228,7 @@ def pace() -> float | None:
 
 
 def _others_work() -> bool:
-    """Return True if another thread of this process runs now. Linux adds its time to the process a tick late."""
+    """Return True if another thread of this process runs now. The process's own time counts it only a tick later."""
     own = str(get_native_id())
     try:
         return any(_works(thread) for thread in listdir("/proc/self/task") if thread != own)  # noqa: PTH208
@@ -245,7 +245,7 @@ def _works(thread: str) -> bool:
 
 
 class Paces:
-    """The paces measured in one process. least: the smallest pace so far, as of an undisturbed processor."""
+    """The paces measured in one process. least: the smallest so far, taken as the pace of an undisturbed processor."""
 
     def __init__(self) -> None:
         self.least = math.inf

@@ -46,7 +46,7 @@ _SETTINGS: dict[str, _Accessors] = {
 
 
 def torch_settings() -> dict[str, Any]:
-    """Return the settings' values by name. Settings that torch refuses to read, as after mixed APIs, are left out."""
+    """Return the settings' values by name. Leave out settings that torch refuses to read, as TF32 set in two ways."""
     found = {}
     for name, (get, _) in _SETTINGS.items():
         with suppress(RuntimeError):
@@ -67,11 +67,11 @@ _WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 
 @contextmanager
 def deterministic_algorithms(*, is_strict: bool = True) -> Iterator[None]:
-    """Make torch, cuDNN and cuBLAS repeat their bits within the block.
+    """Make operators of torch, cuDNN and cuBLAS bitwise repeatable within the block.
 
-    is_strict: True if an operator that cannot repeat its bits must raise an error; otherwise it is executed without a
-    guarantee. cuBLAS documents two workspace settings as reproducible. One of them, `:4096:8`, is used. torch reads the
-    environment variable at each matrix product.
+    is_strict: True if an operator without a repeatable implementation must raise an error; otherwise it is executed
+    without a guarantee. The block sets the environment variable of cuBLAS's workspace to `:4096:8`, one of the two
+    values that cuBLAS documents as reproducible. torch reads the variable at each matrix product.
     """
     known, workspace = torch_settings(), os.environ.get(_WORKSPACE)
     filling: Any = torch.utils.deterministic
