@@ -42,7 +42,7 @@ def compare_runs(
     json: Json = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown, for a pull request.")] = False,
 ) -> None:
-    """Judge if two recorded loops trained the same, in bits or within the baseline's own noise."""
+    """Judge whether two recorded loops trained the same: bitwise, or within the baseline's own noise."""
     if json and markdown:
         raise UsageError("--json and --markdown cannot be combined", got="both", remedy="name one")
     first, second = read_recording(baseline), read_recording(candidate)

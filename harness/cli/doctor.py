@@ -37,7 +37,7 @@ def doctor(
         typer.Option("--steady", min=1, metavar="SECONDS", help="Measure which GPUs keep their clock under load."),
     ] = None,
 ) -> None:
-    """Say which units this machine can decide, and what is missing for the others; nothing is run."""
+    """Print which units this machine can decide, and what is missing for the others; nothing is run."""
     if steady is not None:
         if json:
             raise UsageError("--steady prints lines", got="--json", remedy="leave out one of them")

@@ -55,7 +55,7 @@ def drill(
     gpus: Gpus = None,
     resume: Resume = None,
 ) -> None:
-    """Plant every fault that the claims name, and see that each is caught for the declared reason."""
+    """Plant every fault that the claims name, and check that a judge catches each one for the declared reason."""
     given = {"--claim": claim, "--tag": tag, "--fault": fault, "--json": json, "--plan": plan, "--resume": resume}
     if shared_out(on, gpus, given):
         with interruptible(LONG_GRACE_S):

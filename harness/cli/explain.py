@@ -1,4 +1,4 @@
-"""`harness explain`: print what a claim demands, where its numbers come from and what breaks it; nothing is run."""
+"""`harness explain`: print what a claim requires, where its numbers come from and what breaks it; nothing is run."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def explain(
         "contracts"
     ),
 ) -> None:
-    """Say what a claim demands, where its numbers come from, and what usually breaks it."""
+    """Print what a claim requires, where its numbers come from, and what usually breaks it."""
     print_lines(explanation_of(claim, contracts, min(WIDTH, shutil.get_terminal_size((WIDTH, 24)).columns)))
 
 

@@ -22,7 +22,7 @@ def history(
     reports: Annotated[Path, typer.Argument(help="A folder with run directories, published runs or archives.")],
     out: Annotated[Path, typer.Option("--out", help="The page to write.")] = Path("history.html"),
 ) -> None:
-    """Draw every judged figure over the runs below a folder; one line connects only results of equal machines."""
+    """Draw every judged figure over the runs below a folder. A line connects only results from equal machines."""
     print_line(write_history(reports, out))
 
 

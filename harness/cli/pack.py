@@ -42,7 +42,7 @@ def pack(
         ),
     ] = True,
 ) -> None:
-    """Write a run for publication: page, summary and verdicts next to one archive; the run itself stays as it is."""
+    """Write a run for publication: page, summary and verdicts next to one archive of the rest. The run is unchanged."""
     print_lines(published(run_directory, out or PUBLISHED / run_directory.resolve().name, redact=redact, page=page))
 
 

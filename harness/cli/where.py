@@ -39,7 +39,7 @@ def where(
     ] = LIMIT_S,
     json: Json = False,
 ) -> None:
-    """Find what differs first between the two trainings of a failed claim: the operator, and the line of your code."""
+    """Find the first difference between the two trainings of a failed claim: the operator and the line of your code."""
     [bundle], judgement = judged([run_directory])
     verdict = _chosen(judgement.verdicts, claim, workload)
     unit = unit_of(bundle, verdict)
