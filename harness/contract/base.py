@@ -72,7 +72,7 @@ class Strict(BaseModel):
 
 @dataclass(frozen=True)
 class Problem:
-    """A broken rule. path: of the offending value, within the contract or the judgement that reports the rule."""
+    """A broken rule. path: where the offending value is, within the contract or the judgement that reports the rule."""
 
     path: tuple[str | int, ...]
     rule: str
@@ -85,12 +85,12 @@ NUDGED_CONTROLS = ("ends.control", "control")
 
 
 class GradientDemand(NamedTuple):
-    """Gradients that a paired run reduces for a judgement, and the arm with which the run compares them.
+    """The gradients that a paired run reduces to digests and norms for a judgement, and the arms that are compared.
 
     steps: the steps with these gradients, counted from 0, or from the end if negative. Steps that the workload does not
     have are left out.
     also: other arms whose gradients are reduced.
-    control: an arm that is also compared with the baseline.
+    control: an arm whose gradients are compared with the baseline's, as the candidate's are.
     """
 
     candidate: str
@@ -204,7 +204,7 @@ class Judged(Strict):
     """
 
     mechanism: Mechanism | None = None
-    """The kind of replay the evidence must come from; left out, any or none."""
+    """The kind of replay that the evidence must come from. If left out, evidence with or without replays is accepted."""
 
     # For type checkers only: each kind declares `kind` itself, with its own docstring and at its own place in the
     # order.
@@ -214,11 +214,13 @@ class Judged(Strict):
     candidate_path: ClassVar[str] = "candidate"
     """The field that names the arm under test."""
     baseline_path: ClassVar[str] = "baseline"
-    """The field that names the arm that plays the baseline when a fault is planted there."""
+    """The field that names the arm in which a fault of the baseline is planted."""
     plain_path: ClassVar[str | None] = None
-    """The field that names an arm that must not be captured, if there is one; it shows errors that captures share."""
+    """The field that names an arm that must not be captured, if there is one. This arm reveals errors that all captured
+    arms share."""
     judged_at: ClassVar[Literal["each rank", "first rank", "all ranks"]] = "each rank"
-    """Which evidence is judged if arms have several ranks: each rank's by itself, the first rank's, or all together."""
+    """Which evidence is judged if arms have several ranks: each rank's separately, only the first rank's, or that of
+    all ranks together."""
     must_train_alike: ClassVar[bool] = False
     """True if two executions must train alike, so that their first difference can be located."""
 
@@ -336,7 +338,7 @@ class Judged(Strict):
         return False
 
     def asks_the_device_of_replays(self) -> bool:
-        """Return True if a captured candidate needs a CUDA device here, because traced replays decide nothing."""
+        """Return True if a captured candidate needs a CUDA device here, because replays without one decide nothing."""
         return False
 
     def candidate_capabilities(self) -> frozenset[str]:
@@ -356,7 +358,7 @@ class Judged(Strict):
         return {}
 
     def compared(self) -> list[list[str]]:
-        """Return groups of executions that one process must do: several arms once each, or one arm several times.
+        """Return groups of executions that must share a process: several arms once each, or one arm several times.
 
         Arms that are judged only by series and digests may be executed in several processes.
         """
@@ -368,7 +370,7 @@ class Judged(Strict):
         return set()
 
     def gradients(self) -> GradientDemand | None:
-        """Return the gradients that a paired run reduces, or None if it reduces none."""
+        """Return which gradients a paired run reduces to digests and norms, or None if the judgement needs none."""
         return None
 
     def recorded_of(self) -> dict[str, dict[str, int | str]]:
@@ -400,11 +402,11 @@ _Model = TypeVar("_Model", bound=BaseModel)
 
 
 def _with_value(model: _Model, path: Sequence[str], value: object) -> _Model:
-    """Return a copy of the model with another value at a field path. The copy is not validated: the value is valid."""
+    """Return a copy of the model with a new value at a field path, not validated, because the value is valid."""
     name, *rest = path
     return model.model_copy(update={name: _with_value(getattr(model, name), rest, value) if rest else value})
 
 
 def refuse(message: str, *path: str | int) -> None:
-    """Raise a validation error with this message. path: the value, within the model, to which the error points."""
+    """Raise a validation error with this message. path: where the offending value is, within the model."""
     raise PydanticCustomError("contract_rule", "{message}", {"message": message, "path": list(path)})

@@ -38,7 +38,7 @@ Path = tuple[Key, ...]
 
 
 class Case(Strict):
-    """A number, and the conditions that must all hold for it to be the bound; the first such case wins."""
+    """A number, and the conditions that must all hold for it to be the bound. The first case that holds decides."""
 
     workload: Name | None = None
     """A workload of the claim."""
@@ -77,7 +77,7 @@ class ByCase(Strict):
 
 @dataclass(frozen=True)
 class Found:
-    """A bound with cases, found in a document. claim, part: their positions. field: path within the judgement."""
+    """A bound with cases, found in a document. claim, part: their indices in the lists. field: path within the part."""
 
     claim: int
     part: int
@@ -150,7 +150,7 @@ class Bounds:
                     yield found
 
     def _note_what_is_no_number(self, found: Found, bound: ByCase) -> None:
-        """Record an error for each value of the bound that is not a number. Unlike a field, a value must be given."""
+        """Record an error for each value of the bound that is not a number, also for null, which some fields allow."""
         for choice, value in ((None, bound.otherwise), *((at, case.value) for at, case in enumerate(bound.cases))):
             if isinstance(value, bool) or not isinstance(value, int | float):
                 rule = f"'{found.place[-1]}' must be a valid number"

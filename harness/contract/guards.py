@@ -106,7 +106,7 @@ class Bounded(Guarded):
         return self
 
     def demanded(self) -> dict[str, Demand]:
-        """Return the fields that can cause FAIL. If both bounds are set, a fault must break the bound that it names."""
+        """Return the fields that can cause FAIL. If both bounds are set, a verdict must name the exceeded bound."""
         found = super().demanded()
         if self.max_relative_difference is not None and "max_abs_difference" in found:
             found["max_abs_difference"] = Demand("exceeds_tolerance", exceeded_bound="max_abs_difference")
@@ -114,7 +114,11 @@ class Bounded(Guarded):
 
 
 def bites_by_equality(path: str, equality: EqualityOrNoise | None) -> bool:
-    """Return True if the value at `path` can cause FAIL: `equality` for bits or noise, otherwise the bounds."""
+    """Return True if the value at `path` can cause FAIL.
+
+    The two bounds can only if `equality` is `within`. `equality` itself can only if it is `bitwise` or `noise`. All
+    other fields can.
+    """
     if path == "equality":
         return equality in ("bitwise", "noise")
     return equality == "within" or path not in {"max_abs_difference", "max_relative_difference"}
@@ -146,15 +150,15 @@ class Ends(Strict):
     """Both arms must move every parameter, buffer and other tensor alike from start to end, except for rounding."""
 
     control: ArmName
-    """An arm with the baseline's settings. The harness changes its initial parameters by a rounding, so that this arm
-    shows which tensors rounding alone moves, and how far."""
+    """An arm with the baseline's settings. The harness changes its initial parameters by about one rounding error, so
+    that this arm shows which tensors rounding alone moves, and how far."""
     at_most: Annotated[float, Field(gt=0, lt=1), Demand("ends_apart")]
-    """Largest distance between the two arms' movements of any tensor, divided by the baseline's movement (L2 norms).
-    With 1, an untrained parameter would pass. A larger distance is excused as rounding up to ten times the control's
-    distance, or 1e-6 of the tensor's norm. The factor ten grows, at most to 100, if the median parameter is further
-    apart than in the control. A distance within the bound leaves the claim undecided if it exceeds ten times the
-    rounding that the median parameter shows."""
+    """Largest distance between the two arms' movements of any tensor, divided by the baseline's movement (L2 norms). A
+    bound of 1 would let an untrained parameter pass. A larger distance counts as rounding if it is at most ten times
+    the control's distance, or 1e-6 of the tensor's norm. The factor ten grows, at most to 100, if the median parameter
+    is further apart than in the control. A distance within the bound leaves the claim undecided if it exceeds ten times
+    the rounding that the median parameter shows."""
 
     def recorded_of(self, candidate: str, baseline: str) -> dict[str, dict[str, int | str]]:
-        """Return what each of the three arms must record: its movements. The control is also nudged."""
+        """Return the `PlannedArm` fields of the three arms: each records its movements, and the control is nudged."""
         return {arm: {"moves": True, "nudged": arm == self.control} for arm in (candidate, baseline, self.control)}

@@ -86,7 +86,7 @@ def contract_json_schema(*, with_packages: bool) -> dict[str, Any]:
 
 
 def _refer_to_cases(schema: object) -> None:
-    """Replace each placeholder by a reference, because pydantic refuses references to definitions not its own."""
+    """Replace each placeholder by a reference. pydantic refuses references to definitions that it did not make."""
     for inside in schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ():
         _refer_to_cases(inside)
     if isinstance(schema, dict) and _BY_CASE in schema.get("anyOf", []):

@@ -135,7 +135,7 @@ def _arm_names(contract: Contract, part: AnyPart, named: Mapping[str, str], path
 
 
 def _control_of_ends(contract: Contract, named: Mapping[str, str], path: Place) -> Iterator[Problem]:
-    """Yield problems of `ends`: its arms must have one system, and its control the baseline's settings."""
+    """Yield problems of `ends`: its two arms must use one system, and its control must have the baseline's settings."""
     arms = {name: contract.arms[arm] for name, arm in named.items() if arm in contract.arms}
     control = next((field for field in NUDGED_CONTROLS if field in named), None)
     if control is None or "baseline" not in named or len(arms) < len(named):

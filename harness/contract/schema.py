@@ -129,7 +129,7 @@ def part_model(kind: str) -> type[Judged]:
     """Return the model of a claim part of this kind.
 
     Raises KindError if the model cannot be imported, or if a field has neither the mark `Demand` nor `NoDemand`.
-    Nothing would require a fault for a field without mark.
+    Without a mark, nothing would require a fault that tests the field.
     """
     model: type[Judged] = resolve(kinds()[kind].model)
     marked = {path.partition(".")[0] for path in (*marks(model, Demand), *marks(model, NoDemand))}
@@ -164,7 +164,7 @@ class CompositeClaim(AnyClaim):
     kind: Literal["composite"]
     """Joins several judgements."""
     parts: Annotated[list[Annotated[AnyPart, _OneOf(part_kinds, part_model)]], Field(min_length=2)]
-    """The judgements; the worst decides."""
+    """The judgements. The worst verdict among them decides."""
 
 
 Claim = Annotated[AnyClaim, _OneOf(claim_kinds, claim_model)]
@@ -234,7 +234,7 @@ class Workload(Strict):
     batch_size: Count
     """Sequences in a batch."""
     seq_len: Count | Annotated[list[Count], Field(min_length=2)]
-    """Tokens in a sequence; a list is a schedule of shapes."""
+    """Tokens in a sequence. With a list, the steps use its entries in turn."""
     steps: Count
     """Training steps of each arm, counted from 0."""
     seed: Annotated[int, Field(ge=0)] = 0
@@ -258,7 +258,7 @@ class Arm(BaseModel):
     ranks: Annotated[int, Field(ge=1, le=64)] = 1
     """Number of processes that train together, as started by `torchrun`; each takes an equal share of every batch."""
     model_parallel: Annotated[int, Field(ge=1, le=64)] = 1
-    """Number of neighbouring ranks that share one model and read the same rows, as with tensor parallelism."""
+    """Number of neighboring ranks that share one model and read the same rows, as with tensor parallelism."""
     deterministic: bool = False
     """Use deterministic algorithms of torch, cuBLAS and cuDNN, which are slower and give equal bits in each run."""
     warm_steps: Annotated[int, Field(ge=0, le=MOST_WARM_STEPS)] = 0
@@ -299,9 +299,9 @@ class Unchecked(Strict):
     title: Text
     """The claim in one sentence."""
     source: Text
-    """Where it comes from."""
+    """Where the claim comes from."""
     why: Text
-    """Why it has no executable check."""
+    """Why the claim has no executable check."""
 
 
 class Contract(Strict):
@@ -316,7 +316,8 @@ class Contract(Strict):
     title: Words
     """What the contract is about, in one sentence."""
     uses: Annotated[list[Text], UNREAD] = []
-    """Paths of shared files with workloads and arms, relative to the contract's folder; in it or one folder above."""
+    """Paths of shared files with workloads and arms, relative to the contract's folder. Each must be in this folder or
+    one folder above."""
     tracks: Annotated[list[Name], UNREAD] = []
     """Tickets to which the contract belongs."""
     tags: Annotated[list[Name], UNREAD] = []

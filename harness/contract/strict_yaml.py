@@ -144,7 +144,7 @@ class Document:
         return value
 
     def cut(self, errors: Sequence[ContractError], total: int) -> list[ContractError]:
-        """Return at most `MOST_ERRORS` of the errors, and an error that counts the rest. total: number of errors."""
+        """Return at most `MOST_ERRORS` errors, and one that counts the rest. total: number of errors, shown or not."""
         shown = list(errors[:MOST_ERRORS])
         if total > len(shown):
             remedy = "fix the errors above first"
