@@ -212,7 +212,7 @@ class GuardedMemory(TorchFunctionMode):
         return result
 
     def poisoned_like(self, tensor: Tensor) -> Tensor:
-        """Return a contiguous tensor of the same shape, type and device, filled with poison, between two guards."""
+        """Return a contiguous tensor of the same shape, type and device, full of poison, between two guard areas."""
         integer, pattern = _POISON[tensor.dtype]
         count = math.prod(tensor.shape)
         size = count + 2 * GUARD_ELEMENTS
