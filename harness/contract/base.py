@@ -204,7 +204,7 @@ class Judged(Strict):
     """
 
     mechanism: Mechanism | None = None
-    """The kind of replay that the evidence must come from. If left out, evidence with or without replays is accepted."""
+    """The kind of replay that the evidence must come from; by default any kind of replay, or none, is accepted."""
 
     # For type checkers only: each kind declares `kind` itself, with its own docstring and at its own place in the
     # order.
