@@ -31,7 +31,7 @@ class EvidenceFault:
     name: str
     summary: str
     change: Callable[[RunEvidence], RunEvidence] | None
-    """None: the run is planned but not executed, so that its evidence is missing."""
+    """Returns the changed evidence. None: the run is planned but not executed, so that its evidence is missing."""
     expected: Expectation
 
 
@@ -70,7 +70,7 @@ MISSING_RUN = EvidenceFault(
 
 @cache
 def evidence_faults() -> dict[str, EvidenceFault]:
-    """Return all evidence faults that kinds list, by name. Raises KindError for a duplicate name or another object."""
+    """Return all evidence faults that kinds list, by name. Raises KindError for a duplicate name or wrong reference."""
     found: dict[str, EvidenceFault] = {}
     for kind in kinds().values():
         for reference in kind.evidence_faults:
@@ -124,8 +124,8 @@ _OF_BITS = frozenset(
 def expectation_for(claim: AnyClaim, fault: FaultDescription) -> Expectation | None:
     """Return the verdict that `fault` declares for a claim's id, otherwise for its kind; None if neither is declared.
 
-    For a composite claim, return the worst of its parts' expectations, and the first if several are equally bad. Its
-    judge selects the deciding part in the same way.
+    For a composite claim, return the worst of its parts' expectations, and the first if several are equally bad. The
+    judge of composite claims selects the deciding part in the same way.
     """
     if claim.id in fault.breaks:
         return fault.breaks[claim.id]
@@ -187,9 +187,9 @@ def _equal(seen: Scalar | None, declared: Scalar) -> bool:
 def upstream_alone_passes(claim: AnyClaim, verdict: Verdict) -> bool | None:
     """Return True if the upstream project's bound alone would have passed the fault.
 
-    Return None if the claim has no such bound, or if the judge did not come to check it. A bitwise claim reports
-    separately whether upstream's bound holds. A `within` claim is judged by the bound itself, so the bound fails if a
-    step exceeds it.
+    Return None if the claim has no such bound, or if the judge stopped before it checked the bound. A bitwise claim
+    reports separately whether upstream's bound holds. A `within` claim is judged by the bound itself, so the bound
+    fails if a step exceeds it.
     """
     prefixes = [""] if not isinstance(claim, CompositeClaim) else sorted(_prefixes(verdict))
     answers = [answer for prefix in prefixes if (answer := _within_bound(verdict.figures, prefix)) is not None]

@@ -35,7 +35,7 @@ from harness.system.wrappers import HARNESS_FAULTS, SWAPPED_ARMS
 def arms_to_execute(run: Run) -> set[str]:
     """Return the arms to execute with the fault: faulted arms, and arms compared with these in one process.
 
-    Such a comparison is one of gradients, or of end states within a bound.
+    Two arms must share a process if their gradients are compared, or if their end states may differ within a bound.
     """
     if not probe_named(run.probe).arm_by_arm or run.fault == SWAPPED_ARMS:
         return set(run.arms)  # this fault swaps arms, so it needs all of them
@@ -118,7 +118,7 @@ def merged(run: Run, faulted: RunEvidence, control: RunEvidence) -> RunEvidence:
 
 
 def _at_rank(seen: RunEvidence, other: int) -> RunEvidence:
-    """Return the evidence of rank `other` + 1. If the run has fewer ranks, return the evidence of rank 0."""
+    """Return the evidence of rank `other` + 1, which is `seen.ranks[other]`; of rank 0 if the run has fewer ranks."""
     return seen.ranks[other] if other < len(seen.ranks) else seen
 
 
@@ -140,9 +140,9 @@ def _merged_at_one_rank(run: Run, faulted: RunEvidence, control: RunEvidence) ->
 
 @dataclass(frozen=True)
 class FaultedRun:
-    """A run with a fault. planned: the whole run. executed: its executed part, or None. donor: see below.
+    """A run with a fault. planned: the whole run. executed: the part of it that is executed; None if nothing is.
 
-    The donor is the id of the control run that supplies the evidence of the arms that are not executed.
+    donor: the id of the control run that supplies the evidence of the arms that are not executed.
     """
 
     planned: Run

@@ -49,7 +49,7 @@ def controls_of(verdicts: Sequence[Verdict]) -> list[Control]:
 
 
 def row_of(case: Case, contracts: Sequence[Contract], sources: Mapping[str, Source], bundle: Bundle) -> Row:
-    """Judge a case and return its row. contracts: must include the case's contract; sources: those of its runs."""
+    """Judge a case and return its row. contracts: must include the case's contract. sources: see `sources_of`."""
     unit, expected = case.unit, case.expected
     contract = next(contract for contract in contracts if contract.id == unit.contract)
     claim = next(claim for claim in contract.claims if claim.id == unit.claim)
@@ -103,7 +103,11 @@ def sources_of(planned: DrillPlan) -> dict[str, Source]:
 
 
 def evidence_of(name: str, source: Source, bundle: Bundle, fault: str) -> RunEvidence:
-    """Return a faulted run's evidence: joined with its control's arms, or the control's with an evidence fault."""
+    """Return the evidence of a faulted run, joined from the runs that its source names.
+
+    If arms were executed, add the control run's evidence of the other arms. For an evidence fault, return the control
+    run's evidence with the fault planted in it.
+    """
     planted = evidence_faults().get(fault)
     if planted is not None and planted.change is not None and source.donor is not None:
         return planted.change(bundle.evidence(source.donor))
@@ -141,7 +145,7 @@ class RowAgain:
 
 @dataclass(frozen=True)
 class Recheck:
-    """A drill judged again. record: with the new controls and rows. of_the_whole: problems of no single row."""
+    """A drill judged again. record: with the new controls and rows. of_the_whole: problems outside of single rows."""
 
     record: DrillRecord
     of_the_whole: list[str]
@@ -216,7 +220,7 @@ def _miscounted_rows(record: DrillRecord, bundle: Bundle, contracts: Sequence[Co
 
 
 def _planted_not_run(record: DrillRecord, bundle: Bundle) -> list[str]:
-    """Return a line for each fault recorded as not run although a run with it was planned. It may hide a survivor.
+    """Return a line for each fault recorded as not run although a run with it was planned. It may have survived.
 
     A run's name has contract, workload and fault. If the claim was decided on this workload without the fault, the
     fault must have a row.
