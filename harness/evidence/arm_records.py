@@ -189,7 +189,7 @@ class RankSteps(ArmRecord):
 
 
 class TensorReduction(Record):
-    """A gradient reduced on the device. `max_abs_difference` is from the baseline arm's gradient, if there is one."""
+    """One gradient, reduced to a digest and maxima on the device. `baseline_…`: of the baseline arm's gradient."""
 
     name: str
     digest: str
@@ -263,11 +263,11 @@ class GraphNodes(Record):
 
 
 class Launched(Record):
-    """The launches of one graph that did equal work: a launch's device activities by type, and its kernels by name."""
+    """Launches of one graph that all did equal work. by_type, kernels: the device activities of one such launch."""
 
     launches: Count
-    by_type: dict[str, Count]  # number of launches of each type: kernel, memcpy, memset
-    # number of launches of each kernel; a kernel that is also in `GraphNodes` has the same name there
+    by_type: dict[str, Count]  # number of device activities of each type: kernel, memcpy, memset
+    # how often each kernel ran; a kernel that is also in `GraphNodes` has the same name there
     kernels: dict[str, Count]
 
 
@@ -307,7 +307,7 @@ class StepWatch(Record):
 class HostNumber(Record):
     """A Python number that plain steps keep changing and that no replay changes. name: the path to the number.
 
-    read: how and where the step uses the number, except to count it up; None if the step does not use it.
+    read: how and where the step uses the number, apart from increasing it; None if the step does not use it.
     """
 
     name: str
@@ -318,7 +318,7 @@ LOSS_OUTPUT = "loss"  # name of the loss among the outputs of a step; the other 
 
 
 class GhostReplay(Record):
-    """Results of testing a captured step without its replays, and the replays without the step, after the arm's end.
+    """Results of a test after the arm's end: a captured step without its replays, and the replays without the step.
 
     The outputs of a step are its loss and the trainable parameters. None means that the harness did not test this.
     """
@@ -529,7 +529,7 @@ class ReplayBlock(Record):
 
 
 class ReplayRound(Record):
-    """Seconds per step of four blocks that were timed after the last step, in the order old, fresh, fresh, old."""
+    """Seconds per step of four blocks that were timed after the last step: old arm, fresh arm, fresh arm, old arm."""
 
     old: tuple[Amount, Amount]  # the first and the last block, executed by the arm of the long run
     fresh: tuple[Amount, Amount]  # the second and the third block, executed by an arm that was opened and captured anew

@@ -34,7 +34,8 @@ class Record(BoundedModel):
 class RunRecord(Record):
     """One line of `records.jsonl`: what was seen in a run. Each record type is a subclass with its own `record` value.
 
-    key: the fields that identify a record among those of its type in a run. Two records with the same key are damage.
+    key: the fields that identify a record among those of its type in a run. Evidence with two records of the same key
+    counts as damaged.
     """
 
     key: ClassVar[tuple[str, ...]] = ()

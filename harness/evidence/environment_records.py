@@ -69,7 +69,7 @@ class GpuFacts(Facts):
 
 
 class JobFacts(Facts):
-    """The engine's job in which the run was executed: its number, its node, and how often the job was restarted."""
+    """The job of an engine (such as Slurm) that executed the run: number, node, and how often the job was restarted."""
 
     engine: str | None = None
     number: str | None = None
@@ -112,7 +112,8 @@ class Environment(Facts):
 class CommitFacts(Record):
     """A commit of the system's repository.
 
-    changes: number of changed or new files; always 0 for a baseline. lacks: what a checkout of it does not contain.
+    changes: number of changed or new files; always 0 for a baseline. lacks: what a checkout of the commit does not
+    contain, such as submodules.
     """
 
     commit: str

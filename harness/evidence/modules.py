@@ -1,4 +1,4 @@
-"""Find the files of modules without importing them, and whether these belong to the user, the harness or a library."""
+"""Find the files of modules without importing the modules, and who owns a file: the user, the harness or a library."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ class Run(Record):
         return {planned.commit for planned in self.arms.values()}
 
     def needed(self, failed: Collection[str]) -> set[str]:
-        """Return the arms of the groups in which no arm has failed. Only these groups can still be judged."""
+        """Return the arms of the groups that have no failed arm. Judgements on the other groups are impossible now."""
         groups = self.groups or [[arm] for arm in self.arms]
         alive = (group for group in groups if not set(group) & set(failed))
         return {arm for group in alive for arm in group if arm in self.arms}

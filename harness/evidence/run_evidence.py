@@ -88,7 +88,7 @@ class Series:
 
 @dataclass(frozen=True, kw_only=True)
 class WithPackages:
-    """Evidence that also has records of installed packages' types. No field belongs to these types."""
+    """Evidence that also has records of types that installed packages define. All of them are in `of_packages`."""
 
     of_packages: list[RunRecord] = field(default_factory=list)
 

@@ -139,7 +139,7 @@ class PrewarmEvidence(RunRecord):
 
 
 class KernelErrors(Record):
-    """Largest errors over all elements of several outputs, each divided by the sum of its terms' absolute values."""
+    """Largest errors of output elements, each divided by the sum of the absolute values of the element's terms."""
 
     vs_naive: Amount
     vs_fp64: Amount
@@ -147,7 +147,7 @@ class KernelErrors(Record):
 
 
 class PeerErrors(Record):
-    """Largest errors against fp64: of a peer's outputs, and of our kernel in the outputs that the peer has too."""
+    """Largest errors against fp64 in the outputs that a peer's kernel has: errors of this kernel, and of our kernel."""
 
     vs_fp64: Amount
     own_vs_fp64: Amount
@@ -162,7 +162,7 @@ class KernelPeer(Record):
 
 
 class KernelCase(Record):
-    """One comparison of a kernel with naive code and with fp64, relative to the reference's largest value."""
+    """One comparison of a kernel with naive code and with fp64. Errors are divided by the reference's largest value."""
 
     operation: str
     dtype: str

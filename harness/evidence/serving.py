@@ -109,7 +109,7 @@ class Rule:
 
 
 def trained_on(workload: Workload) -> dict[str, object]:
-    """Return the fields that influence training. Of `needs`, this is only the device; the rest selects a machine."""
+    """Return a workload's fields that influence training. Of `needs`, this is `device`; the rest selects a machine."""
     fields = {name: getattr(workload, name) for name in Workload.model_fields if name not in ("needs", "options")}
     options = {f"options.{name}": value for name, value in workload.options.items()}
     return fields | {"needs.device": workload.needs.device} | options
@@ -121,7 +121,7 @@ def _settings(arm: Arm) -> dict[str, object]:
 
 
 def _with_needs(host: Workload, guest: Workload) -> Workload:
-    """Return the host's workload with the modules of both, and the larger memory (None if either gives no memory)."""
+    """Return the host's workload with the needs of both: all modules, and the larger memory (None if one has none)."""
     memory = [workload.needs.memory_gib for workload in (host, guest)]
     most = None if None in memory else max(each for each in memory if each is not None)
     modules = list(dict.fromkeys([*host.needs.modules, *guest.needs.modules]))
@@ -365,7 +365,7 @@ def joined(run: Run, lanes: Sequence[Lane], unreadable: Sequence[str]) -> RunEvi
 
 
 def missing(run: Run, lanes: Sequence[Run]) -> list[Execution]:
-    """Return the executions of `run` that no lane has. Raises `Damaged` if two lanes have one, or it is unplanned."""
+    """Return the executions of `run` that no lane has. Raises `Damaged` for an unplanned one, or one in two lanes."""
     held = [execution for lane in lanes for execution in lane.executions()]
     for arm, replica in held:
         if held.count((arm, replica)) > 1:

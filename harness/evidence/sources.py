@@ -45,8 +45,8 @@ _REAL = {"resolve", "realpath"}
 class Imports:
     """Imports found in the added sources.
 
-    names: packages, by names without dots. folders: folders to search in addition to the import path. files: files that
-    are loaded by their paths.
+    names: top-level packages. folders: folders to search in addition to the import path. files: files that are loaded
+    by their paths.
     """
 
     names: set[str] = field(default_factory=set)
@@ -141,7 +141,7 @@ class _Paths:
                 yield Path(os.path.normpath(Path.cwd() / os.path.expanduser(path)))  # noqa: PTH111 - raises nothing
 
     def _of(self, node: ast.expr, within: frozenset[str]) -> Path | None:
-        """Return the path that an expression evaluates to, or None. within: names that are being evaluated already."""
+        """Return the path that an expression evaluates to, or None. within: names under evaluation, to stop loops."""
         found: Path | None = None
         match node:
             case ast.Constant(value=str(text)) if "\0" not in text:
