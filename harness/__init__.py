@@ -8,7 +8,7 @@ __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> object:
-    """Import and return `record` at its first use, because it imports torch."""
+    """Import and return `record` at its first use, because `record` imports torch."""
     if name != "record":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from harness.recorded_loops.loop_recorder import record

@@ -13,25 +13,25 @@ from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """Exit codes of every command. The first one that applies, from the top, is returned."""
+    """Exit codes of every command. If several codes apply, the command returns the first of them in this list."""
 
     USAGE = 2
     """The command line asks for something that does not exist."""
     INVALID_CONTRACT = 11
     """A contract is invalid, or its lint found an error; the message names file, line and column."""
     ERROR = 12
-    """The harness, a worker, the system or the machine broke; or evidence was altered, or is of a run that did not
-    finish."""
+    """The harness, a worker, the system or the machine broke; evidence was altered; or evidence is of an unfinished
+    run."""
     VIOLATED = 1
     """A claim is violated, a planted fault survived a drill, or a control of the drill did not hold."""
     UNDECIDED = 10
-    """Nothing was decided; or, with `--gate`, some planned unit was not."""
+    """Nothing was decided; or, with `--gate`, at least one planned unit was not decided."""
     HELD = 0
     """Every decided claim held; with `--gate`, every planned unit was decided and held."""
     INTERRUPTED = 130
-    """Ended by SIGINT; what was seen so far is kept."""
+    """Ended by SIGINT. The evidence that was recorded until then is kept."""
     TERMINATED = 143
-    """Ended by SIGTERM or SIGHUP; what was seen so far is kept."""
+    """Ended by SIGTERM or SIGHUP. The evidence that was recorded until then is kept."""
 
 
 class HarnessError(Exception):

@@ -304,7 +304,7 @@ def lint_rules(loaded: LoadedContract, claims: Collection[str] | None = None) ->
 
 
 def lint_power(loaded: LoadedContract, timings: Iterable[LastTiming]) -> Iterator[Finding]:
-    """Yield a warning for each last timing of the contract so noisy that a new run would probably not decide the claim.
+    """Yield a warning for each last timing that was so noisy that a new run would probably not decide its claim.
 
     The chance of a verdict is computed for a true ratio of `CLEAR` times the required ratio.
     """

@@ -172,7 +172,7 @@ class Checkout:
         return next((self.import_paths[commit] for commit in commits if commit is not None), None)
 
     def trained(self, commits: Collection[str | None]) -> list[str]:
-        """Return HEAD of each tree that has the code of one of `commits`. None means the candidate's working tree."""
+        """Return HEAD of each tree whose code is in `commits`: the working tree for None, otherwise the worktree."""
         trees = [self.import_path.root] if None in commits else []
         trees += [self.import_paths[commit].tree for commit in commits if commit is not None]
         return [Repository(Path(tree)).commit("HEAD") for tree in trees]
