@@ -280,7 +280,7 @@ def _record(
 def _write(
     writer: BundleWriter, contracts: Sequence[LoadedContract], record: DrillRecord, incomplete: tuple[str, ...] = ()
 ) -> None:
-    """Write the record, and the controls' verdicts and report with the kill matrix."""
+    """Write the drill's record, the controls' verdicts, and a report with the kill matrix (a row for each fault)."""
     write_text(writer.path / FILE, record_text(record))
     view = session.judge_bundles([writer.bundle()], contracts).view
     session.write_judgement(writer.path, session.Judgement(replace(view, drill=record, incomplete=incomplete)))

@@ -78,7 +78,7 @@ def judge_bundles(bundles: Sequence[Bundle], contracts: Sequence[LoadedContract]
 
 
 def _places(bundles: Sequence[Bundle], contracts: Sequence[LoadedContract]) -> dict[tuple[str, str], tuple[str, int]]:
-    """Return file and line number of each claim in the original contract. The run's copy has the same line numbers."""
+    """Return file and line number of each claim in the original contract. The copy in the run has the same lines."""
     files = {name: file for bundle in bundles for name, file in bundle.header.contract_files.items()}
     return {
         (loaded.contract.id, claim.id): (files[loaded.contract.id], loaded.position(("claims", at))[0])
@@ -217,7 +217,8 @@ Ended = Callable[[str], Collection[str]]  # takes the name of a run and returns 
 class AsTheyEnd:
     """Call each function of `waiting` once, as soon as the runs and arms that the function waits for have ended.
 
-    No function is called while timings are measured, because it would disturb them. Several threads may use one object.
+    While timings are measured, no function is called, because the call would disturb them. Several threads may use one
+    object.
     """
 
     def __init__(

@@ -147,7 +147,7 @@ _KINDS: tuple[type[Signed], ...] = (Waiver, AcceptedBaseline)
 
 @dataclass(frozen=True)
 class Rejudged:
-    """One run, judged again, with a drill's rechecked results. problems: a line for each difference from the record."""
+    """One run, judged again, and its drill, if any. problems: a line for each difference from what the run recorded."""
 
     bundle: Bundle
     judgement: session.Judgement
