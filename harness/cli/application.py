@@ -1,4 +1,7 @@
-"""Build the application: its commands, and the exit code after an error. A command is imported when it is named."""
+"""Build the application from its commands, and return an exit code after an error.
+
+The module of a command is imported only if the command line names this command.
+"""
 
 from __future__ import annotations
 
