@@ -99,7 +99,7 @@ Choices = tuple[int | None, ...]  # for each bound of a claim, the index of the 
 
 @dataclass(frozen=True)
 class Reading:
-    """The document with plain numbers. only_on: the workloads that have these numbers, by the position of a claim."""
+    """The document with a plain number for each bound. only_on: index of a claim -> workloads with these numbers."""
 
     document: Document
     choices: dict[int, Choices]

@@ -65,7 +65,7 @@ class Conditions:
 
 @dataclass(frozen=True)
 class Bound:
-    """A number that depends on the situation: of the first case whose conditions all hold, otherwise `otherwise`."""
+    """A number that depends on the situation: that of the first case whose conditions all hold, or else `otherwise`."""
 
     otherwise: float
     cases: Sequence[tuple[Conditions, float]]
