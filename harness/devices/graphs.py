@@ -4,8 +4,8 @@
     graph.replay()
 
 Torch's own graph lacks some things that a capture needs. This module adds them: a side stream, cuBLAS workspaces that
-exist before the capture, the capture's end if the captured code raises, an error for an empty graph, and the raw handle
-for a census.
+exist before the capture, the capture's end if the captured code raises, an error for an empty graph, and the raw
+handle, with which a census counts the graph's nodes.
 """
 
 from __future__ import annotations
