@@ -285,7 +285,7 @@ def _was_recorded(run: str, bundle: Bundle) -> bool:
 
 
 def _expectation(row: Row, contract: Contract, claim: AnyClaim, describe: Describe) -> tuple[Expectation, str | None]:
-    """Return the fault's current expectation. If it is unknown, return the recorded expectation, and the cause."""
+    """Return the fault's current expectation. If it cannot be found, return the recorded one and the reason."""
     status = cast('Literal["FAIL", "INCONCLUSIVE", "ERROR"]', row.expected.status)
     figures = {name: value for name, value in row.expected.figures.items() if value is not None}
     recorded = Expectation(status, row.expected.reason, figures)
