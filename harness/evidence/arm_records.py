@@ -335,11 +335,11 @@ class GhostReplay(Record):
     # True: an output of the step depends on its batch. Tested only if `stays` is not True or `alone_reads` is False.
     # None: not tested, or all steps had the same batch.
     reads: bool | None = None
-    # In the same test: number of outputs that repeat in bits, depend on the batch, and stay the same without the
-    # replays.
+    # In the test for `reads`: number of outputs that are bitwise repeatable, depend on the batch, and stay the same
+    # without the replays.
     outside: Count = 0
     named: list[str] = Field(default_factory=list)  # names of the first few of the outputs that `outside` counts
-    # In the same test: number of outputs that are computed anew without the replays, and that do not repeat in bits.
+    # In the test for `reads`: number of outputs that are computed anew without the replays, and not bitwise repeatable.
     unsure: Count = 0
     # Only if all steps had the same batch: the number of parameters, if all of them stay the same without the replays
     # although their gradients differ. Otherwise 0.
@@ -347,7 +347,7 @@ class GhostReplay(Record):
 
 
 class CaptureEvidence(ArmRecord):
-    """What the system reports about its capture, and what the harness itself saw of it."""
+    """What the system reports about an arm's capture, and what the harness itself saw of this capture."""
 
     record: Literal["capture"] = "capture"
     mechanism: Literal["cuda_graph", "traced"] | None
@@ -412,7 +412,7 @@ class DetectorReading(Record):
 
 
 class OnAGpu(Record):
-    """How a step would behave on a GPU, predicted on a CPU: findings with source lines. No verdict reads them."""
+    """How a step would behave on a GPU, predicted on a CPU: findings with source lines. No verdict depends on them."""
 
     copies: list[str]  # copies of tensors or Python numbers from host to device; no capture can contain such a copy
     changes: list[str]  # changes of host tensors; no replay repeats such a change

@@ -14,7 +14,7 @@ Scalar = bool | int | float | str
 
 @dataclass(frozen=True)
 class Expectation:
-    """What a planted fault must do to a claim: the verdict's status, its generic reason code, and figures to check.
+    """The verdict that a planted fault must cause for a claim: status, generic reason code, and figures to check.
 
     or_reasons: other accepted reason codes with the same status. With one of these codes, figures are not checked.
     """

@@ -40,7 +40,7 @@ class CpuFacts(Facts):
 
 
 class GitFacts(Facts):
-    """The checkout: its commit, with `+changes` when the sources differ from it."""
+    """The checkout: its commit, followed by `+changes` if the sources differ from this commit."""
 
     commit: str | None = None
 

@@ -286,7 +286,8 @@ UNOBSERVED, OBSERVED = 0, 1  # index of an arm's execution without observation, 
 class ReadTensor(Record):
     """A tensor that an operator reads. digest: of the tensor's bits; None if they were unreadable or never written.
 
-    source: number of the operator of this step that last wrote its memory. name: its name as state or input, if any.
+    source: number of the operator of this step that last wrote the tensor's memory. name: the tensor's name in the
+    state or the inputs, if it has one.
     """
 
     digest: str | None
