@@ -97,7 +97,10 @@ def rebased(commit: str, root: Path, tree: Path, homes: Iterable[Path]) -> Impor
 
 
 def _moved(entry: Path, root: Path, tree: Path) -> Path | None:
-    """Return the path entry moved to the worktree; None if the commit lacks it and it has no installed package."""
+    """Return the place of an import path's entry in the worktree; None if the commit does not have it.
+
+    An entry outside of the repository, or with installed packages, is returned unchanged.
+    """
     place = entry.resolve()
     if not place.is_relative_to(root) or installed(place, root):
         return entry
