@@ -245,8 +245,8 @@ def _faults(loaded: LoadedContract, index: int, descriptions: Mapping[str, Syste
 def lint_drill(loaded: LoadedContract, records: Sequence[DrillRecord]) -> list[Finding]:
     """Return warnings from the drill records (oldest first) that include the contract.
 
-    A drill may cover only some claims, faults or machines. Therefore, for each claim, fault and workload, the newest
-    record counts in which the fault was planted there.
+    A drill may cover only some claims, faults or machines. Therefore, for each fault of a claim on a workload, the
+    newest record that planted this fault counts.
     """
     from harness.run_directory.verdict_file import last_of
 
@@ -361,9 +361,9 @@ def refuse_lint_errors(
 ) -> None:
     """Raise ContractErrors if the lint of the contracts, or of the signed entries found for `paths`, has errors.
 
-    paths: where the waivers were found. If it has a folder, waivers of unknown contracts are errors too. A system that
-    cannot be described is not an error here. Its units become ERROR later, with a better message. limit_s: seconds
-    within which each system must describe itself. The description is kept for later calls.
+    paths: where the waivers were found. If a folder is among them, waivers of unknown contracts are errors too. A
+    system that cannot be described is not an error here. Its units become ERROR later, with a better message. limit_s:
+    seconds within which each system must describe itself. The description is kept for later calls.
     """
     describe_all([system for one in contracts for system in one.contract.systems()], limit_s or LIMIT_S)
     errors = [ContractError(each.message, where=each.where) for one in contracts for each in errors_of(one, describe)]
