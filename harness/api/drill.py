@@ -148,8 +148,8 @@ def drill(
 
     refuse: see `session.verify`.
 
-    KeyboardInterrupt, and SystemExit on SIGTERM, leave an INCOMPLETE directory. It contains the results of the faults
-    whose runs had all ended. The other faults count as never planted. A note on the exception names the directory.
+    KeyboardInterrupt, and SystemExit on SIGTERM, leave an INCOMPLETE directory with the results of the faults whose
+    runs had all ended. The other faults count as never planted. A note on the exception names the directory.
     """
     contracts, machine, planned, read = plan_drill_here(paths, options, refuse)
     options = replace(options, claims=selected(contracts, options.tags, options.claims))

@@ -65,7 +65,7 @@ class Judgement:
 
 
 def judge_bundles(bundles: Sequence[Bundle], contracts: Sequence[LoadedContract], *, gate: bool = False) -> Judgement:
-    """Judge one run directory, or the shards of one gate, by these contracts. The only side effect is reading files.
+    """Judge one run directory, or the shards of one gate, by these contracts. Files are read, and none is written.
 
     Raises EvidenceError for shards that do not belong together.
     """
@@ -89,7 +89,7 @@ def _places(bundles: Sequence[Bundle], contracts: Sequence[LoadedContract]) -> d
 
 
 def run_part(bundle: Bundle, contracts: Sequence[Contract], name: str) -> RunPart:
-    """Return the part of a page about one run directory. Judge it by those of `contracts` with which it was run."""
+    """Return a page's part about one run directory, judged by those of `contracts` with which it was run."""
     own = [contract for contract in contracts if contract.id in bundle.header.digests.contracts]
     return RunPart(name, _view_of_one(bundle, own, name))
 
@@ -237,7 +237,7 @@ class AsTheyEnd:
             self._tell()
 
     def moves(self, runs: Iterable[str], phase: str) -> None:
-        """Record a new phase of one process's runs. Call the functions whose arms have ended with the last phase."""
+        """Record a new phase of one process's runs. An arm may have ended, so call the functions that are ready."""
         with self._lock:
             execution = phase.partition(": ")[0]
             for name in runs:

@@ -1,4 +1,4 @@
-"""Find the last run that timed each claim of a contract; its noise predicts the noise of the next run."""
+"""Find the last run that timed each claim of a contract. The noise of that run predicts the noise of the next run."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 def contradictions(bundle: Bundle, contracts: Sequence[Contract] | None) -> list[str]:
     """Return one line for each statement of the header that other files of the directory contradict.
 
-    contracts: the directory's own copies of its contracts; None if they cannot be read. Then names are not checked.
+    contracts: the directory's own copies of its contracts; None if they cannot be read, so that names are not checked.
     """
     unknown = _unknown_names(bundle, contracts) if contracts is not None else ()
     found = [*unknown, *_narrowing(bundle), *_runs(bundle), *_machine(bundle), *_signed(bundle)]
@@ -342,7 +342,7 @@ def replaced(bundle: Bundle, *more: str) -> set[str]:
 
 
 def unfit(bundle: Bundle, judgement: session.Judgement, names: Collection[str]) -> list[str]:
-    """Return one line for each difference between the directory and its seal, except in the files with these names."""
+    """Return a line for each difference between the directory and its seal (recorded digests), except in `names`."""
     prefix = f"{bundle.path.name}: "
     altered = {line: line.removeprefix(prefix).partition(": ")[0] for line in judgement.view.altered}
     return [line for line, name in altered.items() if name.partition("/")[0] not in names]
