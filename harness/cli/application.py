@@ -240,11 +240,10 @@ def _left(leaving: SystemExit) -> int | str | None:
 
 
 def _refused(error: OSError) -> int:
-    """If the error has a path or means a full disk, print it with its notes and return the exit code; otherwise return
-    0.
+    """If the error has a path or means a full disk, print it and return its exit code; otherwise return 0.
 
-    Wrong paths in a command's options do not come here, because the command reports them as usage errors. The error
-    about a full disk has no path if the file was already open.
+    The notes of the error are printed too. Wrong paths in a command's options do not come here, because the command
+    reports them as usage errors. The error about a full disk has no path if the file was already open.
     """
     path = error.filename2 or error.filename
     where = os.fsdecode(path) if isinstance(path, str | bytes) else ""

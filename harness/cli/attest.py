@@ -65,7 +65,7 @@ def summary(statement: Statement) -> str:
 
 
 def beside(directory: Path) -> Path:
-    """Return the path of a directory's attestation: next to the directory, because a file inside breaks the seal."""
+    """Return the path of a directory's attestation, next to the directory: a new file inside would break its seal."""
     if directory.name in {"", ".."}:  # resolve `.` and `..` to a name
         directory = directory.resolve()
     return directory.with_name(f"{directory.name}{SUFFIX}")

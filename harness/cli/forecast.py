@@ -65,8 +65,7 @@ class PlannedUnit(Record):
 class PlannedRun(Record):
     """A run to execute. processes: number of parallel processes. stands_for: other runs that read this run's evidence.
 
-    estimate: seconds of all its processes together, without the time spent waiting; None if no similar run was
-    recorded.
+    estimate: seconds of all its processes together, without waiting; None if no similar run was recorded.
     """
 
     id: str
@@ -210,7 +209,7 @@ class RecordedRun:
 
     @property
     def seconds(self) -> float:
-        """Return the sum of the seconds of all its processes."""
+        """Return the sum of the seconds of all processes of the run."""
         return sum(span.seconds for span in self.spent)
 
     @cached_property

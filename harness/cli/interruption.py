@@ -51,7 +51,10 @@ def watched() -> Iterator[None]:
 
 
 def _while_it_ends(handler: Any) -> Any:
-    """Return the handler for after the block: ignore the signal if another set the exit code, else end the process."""
+    """Return the handler that replaces a signal's `handler` when the block of `watched` is over.
+
+    If an earlier signal has set the exit code, the new handler ignores the signal. Otherwise it ends the process.
+    """
     return signal.SIG_IGN if noted or handler is signal.SIG_IGN else _end_now
 
 

@@ -41,7 +41,7 @@ def report(
 
 
 def render_together(directories: Sequence[Path], out: Path) -> list[str]:
-    """Write one report of these runs into a new folder; return the page's warnings. The runs' own pages stay as is."""
+    """Write one report of these runs into a new folder; return the page's warnings. The runs' own pages are kept."""
     refuse_used(out, directories)
     bundles, judgement = shown_together(directories)
     linked = write_shared(out, judgement, bundles)
