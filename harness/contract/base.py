@@ -378,7 +378,7 @@ class Judged(Strict):
         return {}
 
     def process_count(self) -> int | None:
-        """Return the number of processes (each a run) that repeat the probe. None means one run, shared if possible."""
+        """Return the number of processes, each a run, that repeat the probe. None: one run, which claims may share."""
         return None
 
     def arms_of(self, process: int) -> list[str]:  # noqa: ARG002 - all arms, unless a kind gives each arm its own process
@@ -402,7 +402,7 @@ _Model = TypeVar("_Model", bound=BaseModel)
 
 
 def _with_value(model: _Model, path: Sequence[str], value: object) -> _Model:
-    """Return a copy of the model with a new value at a field path, not validated, because the value is valid."""
+    """Return a copy of the model with a new, valid value at a field path. The copy is not validated again."""
     name, *rest = path
     return model.model_copy(update={name: _with_value(getattr(model, name), rest, value) if rest else value})
 

@@ -271,7 +271,7 @@ def _choice(cases: Sequence[Conditions], situation: Situation) -> int | None:
 
 
 def _around(capability: str) -> list[str]:
-    """Return the capability, a lower one, and the next higher one. Conditions can change between these three."""
+    """Return a lower capability, this one, and the next higher one, which are enough to try conditions on this one."""
     major, minor = (int(number) for number in capability.split("."))
     return ["0.1", capability, f"{major}.{minor + 1}"]
 
@@ -287,7 +287,7 @@ def _with(value: Any, path: Path, new: Any) -> Any:
 
 @cache
 def numbers_of(kind: str) -> list[str]:
-    """Return the field paths of those numbers of a kind that can turn PASS into FAIL and do not influence its runs."""
+    """Return the paths of a kind's number fields that can turn PASS into FAIL and are no settings of its probes."""
     model, row = part_model(kind), kinds()[kind]
     planned = {name for settings in row.probes.values() for name in settings}
     return [path for path in marks(model, Demand) if path.split(".")[0] not in planned and _is_number(model, path)]

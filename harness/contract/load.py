@@ -70,7 +70,7 @@ def _problems(contract: Contract, only_on: Mapping[int, Collection[str]]) -> Ite
 
 
 def _names_in_one_case(contract: Contract) -> Iterator[Problem]:
-    """Yield a problem for names that differ only in case or not at all, because names become the names of files."""
+    """Yield a problem for equal names and names that differ only in case, because names become the names of files."""
     named: list[tuple[str, list[tuple[Place, str]]]] = [
         ("claim ids", [(("claims", index, "id"), claim.id) for index, claim in enumerate(contract.claims)]),
         ("workloads", [(("workloads", name), name) for name in contract.workloads]),
@@ -307,7 +307,7 @@ def _read(model: type[BaseModel], value: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _validated(document: strict_yaml.Document) -> tuple[Contract | None, list[ContractError]]:
-    """Return the contract of a version 2 document, or the errors of all its sets of numbers, each error once."""
+    """Return the contract of a version 2 document, or its errors with every set of numbers, without repetitions."""
     bounds = Bounds(document)
     if bounds.errors:
         return None, document.cut(bounds.errors, len(bounds.errors))
@@ -456,7 +456,7 @@ def _unportable(document: strict_yaml.Document) -> list[ContractError]:
 
 
 def selected(contracts: Sequence[LoadedContract], tags: Sequence[str], claims: Sequence[str] = ()) -> tuple[str, ...]:
-    """Return the ids of the claims that have one of the tags, and only of those in `claims` if it is not empty.
+    """Return the ids of the claims that have one of the tags; if `claims` is not empty, only ids that it contains.
 
     Without tags, return `claims`. Raises UsageError for a tag that no claim has, and if no claim is selected.
     """

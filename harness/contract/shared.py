@@ -135,7 +135,7 @@ class SharedFiles:
         self._read: dict[Path, SharedFile] = {}
 
     def used_by(self, document: Document, path: Path) -> list[SharedFile]:
-        """Return the shared files that a contract uses; none if `uses` is not a list of texts. Raise ContractErrors."""
+        """Return the shared files that a contract uses; none if `uses` is no list of texts. Raises ContractErrors."""
         names = document.value.get("uses", [])
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             return []  # the validation of the contract reports this error
@@ -198,7 +198,7 @@ def read_shared(path: Path) -> SharedFile:
 
 
 def with_shared(document: Document, files: Sequence[SharedFile]) -> tuple[Document, list[ContractError]]:
-    """Return the contract's document joined with the files it uses, and an error for each name defined twice."""
+    """Return the contract's document joined with its shared files, and an error for each name that is defined twice."""
     value: dict[str, Any] = dict(document.value)
     origins: dict[tuple[str, str], Document] = {}
     errors: list[ContractError] = []

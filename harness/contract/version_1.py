@@ -106,7 +106,7 @@ class _Translator:
             self.errors.append(ContractError("unknown key", where=where, got=got, remedy=remedy))
 
     def _moved(self, old: Path, new: Path, value: Any) -> None:
-        """Change the paths of the positions of a value, and of all values within it, from `old` to `new`."""
+        """Copy the positions of a value, and of all values within it, from the path `old` to the path `new`."""
         for inside in _paths(value):
             if (*old, *inside) in self.document.keys:
                 self.keys[*new, *inside] = self.document.keys[*old, *inside]
