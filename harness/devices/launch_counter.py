@@ -48,7 +48,7 @@ class LaunchCounter:
     functions are bound when the counter is created, because a system that is imported later could replace them in their
     modules.
     sees_planted: True if the counter saw the launches planted before and after the block. failure: why launches are not
-    counted, or why the counts are not reliable; None if they are.
+    counted, or why the counts are not reliable; None if the counts are reliable.
     """
 
     def __init__(self, library: Any | None, planted: Launch) -> None:
@@ -149,7 +149,7 @@ class LaunchCounter:
 
 
 def _counting(launches: list[int]) -> Callable[[object, int, int, int], None]:
-    """Return CUPTI's callback, which counts launches. It must be quick, so everything that it needs is bound here."""
+    """Return CUPTI's callback, which counts launches. It must be quick, so all that it uses is bound in advance."""
     site = ctypes.c_int.from_address
 
     def on_call(_user: object, domain: int, _callback: int, data: int) -> None:

@@ -46,7 +46,7 @@ class DeviceMemory(Protocol):
     def reset_peaks(self) -> None: ...
 
     def watch_resets(self, around: Callable[[Callable[[], object]], object]) -> AbstractContextManager[None]:
-        """Pass every reset by other code within the block to `around`, which must execute the reset."""
+        """Pass every reset of the peaks by other code in the block to `around`, which must execute the reset."""
         ...
 
     def apart(self) -> AbstractContextManager[None]:
@@ -127,13 +127,13 @@ class PeakWatch:
         )
 
     def look(self) -> None:
-        """Read torch's peaks and the device's current use."""
+        """Read torch's peaks and the device's current use, and remember the largest values."""
         with self._lock:
             self._read_peaks()
             self._read_device()
 
     def evidence(self, arm: str, opening: MemoryPeak, steps: MemoryPeak) -> PeakMemoryEvidence:
-        """Return the evidence of the whole run. opening, steps: the peaks of opening the arm and of its steps."""
+        """Return the evidence of the whole run. opening, steps: peaks while the arm was opened, and in its steps."""
         allocator, settings = self._device.names()
         return PeakMemoryEvidence(
             arm=arm,

@@ -279,7 +279,7 @@ def planted_sync(device: str) -> None:
 
 
 def in_step(profiled: object) -> AbstractContextManager[object]:
-    """Return a range that marks a step for `device_work`; an empty block if the step is not profiled."""
+    """Return a range that marks a step for `device_work`; a context without effect if the step is not profiled."""
     return span(STEP) if profiled else nullcontext()
 
 

@@ -46,7 +46,7 @@ _SETTINGS: dict[str, _Accessors] = {
 
 
 def torch_settings() -> dict[str, Any]:
-    """Return the settings' values by name. Leave out settings that torch refuses to read, as TF32 set in two ways."""
+    """Return the settings' values by name, except settings that torch refuses to read (TF32 set through two APIs)."""
     found = {}
     for name, (get, _) in _SETTINGS.items():
         with suppress(RuntimeError):
