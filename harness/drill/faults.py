@@ -106,7 +106,7 @@ def offered_faults(systems: Iterable[SystemDescription]) -> dict[str, FaultDescr
 
 
 def offered_by(contract: Contract, describe: Callable[[str], SystemDescription]) -> dict[str, FaultDescription]:
-    """Return the faults that a contract may name. describe: returns a system's description, or raises."""
+    """Return the faults that a contract may name. describe: returns a system's description, or raises an error."""
     return offered_faults([describe(system) for system in contract.systems()])
 
 

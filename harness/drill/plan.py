@@ -161,7 +161,7 @@ class Case:
 
 @dataclass
 class DrillPlan:
-    """The plan of a drill. controls: units and runs without a fault. faulted: by run id, in execution order."""
+    """The plan of a drill. controls: units and runs without a fault. faulted: runs with a fault, in execution order."""
 
     controls: Plan = field(default_factory=lambda: Plan([], []))
     cases: list[Case] = field(default_factory=list)

@@ -201,7 +201,7 @@ def recheck(bundle: Bundle, contracts: Sequence[Contract], verdicts: Sequence[Ve
 
 
 def _miscounted_rows(record: DrillRecord, bundle: Bundle, contracts: Sequence[Contract]) -> list[str]:
-    """Return a line for each drilled fault without exactly one row, because a missing row may hide a survivor."""
+    """Return a line for each drilled fault without exactly one row, because a fault without a row may have survived."""
     listed = [(row.contract, row.claim, row.fault) for row in record.rows]
     listed += [(item.contract, item.claim, item.fault) for item in record.not_run]
     drilled, narrowed = {fault for _, _, fault in listed}, bundle.header.narrowed.claims
@@ -275,7 +275,7 @@ def _again(
 
 
 def _evidence_needed(run: str, record: DrillRecord) -> list[str]:
-    """Return the runs that have a faulted run's evidence: the run itself, if it executed arms, and its donor."""
+    """Return the runs with a faulted run's evidence: the run itself, if it executed arms, and its control run."""
     source = record.sources[run]
     return [*([run] if source.executed_arms else []), *([source.donor] if source.donor is not None else [])]
 
