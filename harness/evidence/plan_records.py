@@ -14,7 +14,7 @@ SPENT = "spent_s"  # name of a run's setting: the seconds that earlier execution
 
 
 class PlannedArm(Record):
-    """One arm to execute, how often, and what to record of it. Replicas after the first show the noise."""
+    """One arm to execute, how often, and what to record of it. Replicas (repeated executions) show the noise."""
 
     arm: Arm
     system: str
@@ -92,7 +92,7 @@ class Run(Record):
         return {planned.commit for planned in self.arms.values()}
 
     def needed(self, failed: Collection[str]) -> set[str]:
-        """Return the arms of the groups that have no failed arm. Judgements on the other groups are impossible now."""
+        """Return the arms that can still be judged: the arms of all groups in which no arm has failed."""
         groups = self.groups or [[arm] for arm in self.arms]
         alive = (group for group in groups if not set(group) & set(failed))
         return {arm for group in alive for arm in group if arm in self.arms}

@@ -31,7 +31,7 @@ _HEADER = ",".join(layout.SERIES_COLUMNS)
 
 
 def read_series(path: Path) -> Series:
-    """Return a series. Its numbers keep every bit. Raises `Damaged`. A million rows take about half a second."""
+    """Return a series from its CSV file, with every bit. Raises `Damaged`. A million rows take about half a second."""
     text = read_bytes(path)
     end = text.find(b"\n")
     metrics = _metrics(path.name, text[: end if end >= 0 else None])
@@ -44,7 +44,7 @@ def read_series(path: Path) -> Series:
 
 
 def _metrics(name: str, header: bytes) -> list[str]:
-    """Return the names of the metrics in the header. They follow the columns that every series has."""
+    """Return the names of the metrics in the header, after the names of the columns that every series has."""
     columns = header.decode("ascii", "replace").split(",")
     own = len(layout.SERIES_COLUMNS)
     metrics = columns[own:]
@@ -270,7 +270,7 @@ def has_ended(directory: Path) -> bool:
 
 
 def _of_host(run: Run, directory: Path) -> RunEvidence:
-    """Return this run's evidence from the host run's process; a `garbage` death if the host executed too little."""
+    """Return this run's evidence from its host, the run that executed its arms; a `garbage` death if it did not."""
     try:
         host, shared = host_of(directory), read_model(directory / layout.SHARED, Shared)
         if host is None or (host / layout.SHARED).exists():
@@ -291,7 +291,7 @@ def _of_host(run: Run, directory: Path) -> RunEvidence:
 
 
 def _of_lanes(run: Run, directory: Path, folders: list[Path]) -> RunEvidence:
-    """Return the joined evidence of all lanes. Damage that does not belong to one lane counts as the run's death."""
+    """Return the joined evidence of all lanes (a run's processes). Damage outside of the lanes is the run's death."""
     lanes: list[Lane] = []
     unreadable: list[str] = []
     for folder in folders:

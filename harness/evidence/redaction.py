@@ -107,7 +107,7 @@ def of_this_machine(kept: Collection[str] = ()) -> Redaction:
 
 
 def _names(names: Collection[str], kept: Collection[str]) -> frozenset[str]:
-    """Return the names to remove: neither short nor common ones, nor words that occur in the contract (`kept`)."""
+    """Return the names to remove, without short and common names, and without words of the contract (`kept`)."""
     return frozenset(name for name in names if len(name) >= SHORTEST and name not in COMMON and name not in kept)
 
 

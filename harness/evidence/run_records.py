@@ -241,7 +241,7 @@ class ArmFailed(RunRecord):
 
 
 class PartFailed(ArmRecord):
-    """A detector or recorder of one execution raised. Claims that read its part of the evidence cannot be judged."""
+    """A detector or recorder of one execution raised an error. Claims that need its evidence cannot be judged."""
 
     record: Literal["part_failed"] = "part_failed"
     key: ClassVar = ("arm", "replica", "part")
