@@ -92,7 +92,7 @@ class Repository:
         return self._agrees("check-ignore", "--quiet", str(path))
 
     def check_out(self, commit: str, folder: Path) -> None:
-        """Put the commit's files into a new worktree."""
+        """Check out the commit in a new worktree at `folder`."""
         _git(self.root, "worktree", "add", "--detach", "--quiet", str(folder), commit)
 
     def remove(self, folder: Path) -> None:
@@ -172,7 +172,7 @@ class Checkout:
         return next((self.import_paths[commit] for commit in commits if commit is not None), None)
 
     def trained(self, commits: Collection[str | None]) -> list[str]:
-        """Return HEAD of each tree whose code is in `commits`: the working tree for None, otherwise the worktree."""
+        """Return HEAD of the trees that `commits` name: None names the working tree, a commit names the worktree."""
         trees = [self.import_path.root] if None in commits else []
         trees += [self.import_paths[commit].tree for commit in commits if commit is not None]
         return [Repository(Path(tree)).commit("HEAD") for tree in trees]
