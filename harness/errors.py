@@ -123,7 +123,7 @@ def escaped(text: object) -> str:
 
 
 def printable(text: object) -> str:
-    """Escape as `escaped` does, but leave CI commands unchanged. Use it for pages and other text no CI system reads."""
+    """Escape as `escaped` does, but leave CI commands unchanged. Use it for text that no CI system reads (pages)."""
     line = text if isinstance(text, str) else str(text)
     if line.isprintable():
         return line
