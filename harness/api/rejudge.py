@@ -342,7 +342,7 @@ def replaced(bundle: Bundle, *more: str) -> set[str]:
 
 
 def unfit(bundle: Bundle, judgement: session.Judgement, names: Collection[str]) -> list[str]:
-    """Return a line for each difference between the directory and its seal (recorded digests), except in `names`."""
+    """Return a line for each difference between directory and seal (recorded digests), except in the files `names`."""
     prefix = f"{bundle.path.name}: "
     altered = {line: line.removeprefix(prefix).partition(": ")[0] for line in judgement.view.altered}
     return [line for line, name in altered.items() if name.partition("/")[0] not in names]

@@ -131,7 +131,7 @@ def print_verdicts(
 
 
 def refuse_of_printed(option: str, options: Mapping[str, object]) -> None:
-    """Raise UsageError for `option` with one of `options`, because these apply only to verdicts that are printed."""
+    """Raise UsageError if `option` is combined with one of `options`, which apply only to verdicts that are printed."""
     for name, value in options.items():
         if value is not None:
             rule = f"{name} is only for verdicts that are printed"
