@@ -94,7 +94,7 @@ def _row(row: Row) -> list[str]:
 
 
 def _upstream(record: DrillRecord) -> list[str]:
-    """For each claim, return a line with the faults that the upstream project's bound alone would not catch."""
+    """Return, for each claim, a line with the faults that the upstream project's bound alone would not catch."""
     passed: dict[str, list[str]] = {}
     for row in record.rows:
         if row.upstream_alone_passes:

@@ -212,7 +212,7 @@ def _collect_from_now_on() -> None:
 
 
 def _usage(error: Exception) -> int:
-    """If the error is about the command line, print it and return its exit code; otherwise return 0."""
+    """Print an error about the command line and return its exit code; return 0 for any other error."""
     # Recognize errors of click by their method `show`, because their class differs between versions of typer.
     show = getattr(error, "show", None)
     if show is None:
@@ -240,7 +240,7 @@ def _left(leaving: SystemExit) -> int | str | None:
 
 
 def _refused(error: OSError) -> int:
-    """If the error has a path or means a full disk, print it and return its exit code; otherwise return 0.
+    """Print an error with a path, or about a full disk, and return its exit code; return 0 for any other error.
 
     The notes of the error are printed too. Wrong paths in a command's options do not come here, because the command
     reports them as usage errors. The error about a full disk has no path if the file was already open.

@@ -64,7 +64,7 @@ def _end_now(number: int, _frame: object) -> None:
 
 @contextmanager
 def interruptible(grace_s: float = GRACE_S) -> Iterator[None]:
-    """If the block is interrupted, print which files are kept, and exit with the signal's code within `grace_s`."""
+    """Print which files are kept if the block is interrupted, and exit with the signal's code within `grace_s`."""
     _grace.append(grace_s)
     try:
         yield

@@ -135,7 +135,7 @@ class SharedFiles:
         self._read: dict[Path, SharedFile] = {}
 
     def used_by(self, document: Document, path: Path) -> list[SharedFile]:
-        """Return the shared files that a contract uses; none if `uses` is no list of texts. Raises ContractErrors."""
+        """Return a contract's shared files; none if `uses` is not a list of texts. Raises ContractErrors."""
         names = document.value.get("uses", [])
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             return []  # the validation of the contract reports this error
