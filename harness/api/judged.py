@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Judgement:
-    """The result of judging a run directory or the shards of a gate: verdicts in planned order, counts, exit code.
+    """The result of judging a run directory, or the shards (parts) of a gate: verdicts in planned order, counts, exit
+    code.
 
     manifest: the digest of the run directory's manifest; None for shards, and for a directory without a manifest.
     """
