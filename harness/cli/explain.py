@@ -35,7 +35,7 @@ def explain(
 
 
 def explanation_of(claim_id: str, contracts: Path, width: int = WIDTH) -> list[str]:
-    """Return what a claim demands, as lines, for each contract that has it. Raises UsageError for an unknown id."""
+    """Return what a claim requires, as lines, for each contract that has it. Raises UsageError for an unknown id."""
     claims = [(loaded, claim) for loaded in load_contracts([contracts]) for claim in loaded.contract.claims]
     explained = [_explanation(loaded, claim, width) for loaded, claim in claims if claim.id == claim_id]
     if not explained:

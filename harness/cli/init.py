@@ -71,7 +71,7 @@ def _measured(draft: Draft, horizon: Horizon, watch: session.Watch) -> tuple[Dra
 
 
 def probe(draft: Draft, options: session.VerifyOptions, watch: session.Watch) -> Tried:
-    """Try the draft and keep no files. Leave out the arms whose results do not affect the draft's choices."""
+    """Run the draft contract and keep no files. Leave out the arms whose results do not affect choices in the draft."""
     return try_step(replace(draft, arms=Arms(False, False, memory=False)), reports=None, options=options, watch=watch)
 
 

@@ -78,7 +78,7 @@ def recorded_in(reports: Path) -> Callable[[Sequence[Run]], dict[str, float]]:
 
 
 def print_shard(shard: Shard, place: str, outcome: Outcome | None) -> None:
-    """Print one line on stderr about a shard that has ended."""
+    """Print one line on stderr about a shard (a job with a part of the contracts) that has ended."""
     if outcome is None:
         print_error(f"{shard.name}{f' on {place}' if place else ''}: its job ended without a result")
         return

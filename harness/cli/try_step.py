@@ -88,7 +88,7 @@ def _refuse_together(options: Mapping[str, bool]) -> None:
 def _tried(
     draft: Draft, reports: Path | None, options: session.VerifyOptions, watch: Progress, *, as_text: bool
 ) -> tuple[Tried, Draft]:
-    """Try the draft, and try it again if the trial leads to other choices. Return the final trial and its draft.
+    """Run the draft contract, and again if the first run leads to other choices. Return the final trial and its draft.
 
     as_text: True to print each answer as soon as it is known.
     """
@@ -113,7 +113,7 @@ def _tried(
 def _answered(
     draft: Draft, reports: Path | None, options: session.VerifyOptions, watch: Progress, answers: Answers
 ) -> Tried:
-    """Try the draft, and print each answer as soon as it is known."""
+    """Run the draft contract, and print each answer about the step as soon as the answer is known."""
 
     def answer(verdict: Verdict, so_far: Tried) -> None:
         with watch.out_of_the_way():
