@@ -201,7 +201,7 @@ def _shares(contract: Contract, named: Mapping[str, str], path: Place, name: str
 
 
 def _warm_steps(contract: Contract, named: Mapping[str, str], path: Place, name: str) -> Iterator[Problem]:
-    """Yield a problem for each arm whose workload ends before its capture."""
+    """Yield a problem for each arm that would capture only after the end of its workload."""
     steps = contract.workloads[name].steps
     for field, arm in named.items():
         warm = contract.arms[arm].warm_steps if arm in contract.arms else 0
