@@ -82,7 +82,7 @@ def device_work(events: Sequence[Any], steps: int, nodes: Sequence[GraphNodes]) 
 
 
 def sees_sync(events: Sequence[Any]) -> bool:
-    """Return True if a profile shows the sync planted in it: both the call that waited and the device's work."""
+    """Return True if a profile shows its planted sync: both the call that waited and the work of the device."""
     planted = _of_planted(events)
     return any(event.name() in WAITS for event in planted) and any(_on_device(event) for event in planted)
 
