@@ -75,7 +75,7 @@ def _moved_after(run: Run, arm: str) -> set[str]:
 
 
 def donor_for(run: Run, controls: Sequence[Run]) -> Run | None:
-    """Return a control run that has all arms that `run` need not execute; None if all of `run` must be executed.
+    """Return a control run (without a fault) that has all arms that `run` need not execute; None if there is none.
 
     If the probe does not execute arm by arm, the control run must be equal to `run`.
     """
@@ -152,7 +152,7 @@ class FaultedRun:
 
 @dataclass(frozen=True)
 class Case:
-    """One row of the kill matrix: a fault planted in a unit, and the expected verdict."""
+    """One row of the kill matrix (faults and their verdicts): a fault planted in a unit, and the expected verdict."""
 
     unit: Unit  # a unit whose runs are the runs with the fault
     fault: str
