@@ -399,7 +399,7 @@ class SyncPlace(Record):
 
 
 class DetectorReading(Record):
-    """One detector's count of host syncs over `steps` steps, and whether the detector sees a planted sync."""
+    """One detector's count of host syncs over `steps` steps, and whether it detects a sync made on purpose."""
 
     detector: Literal["dispatch_mode", "fake_pass", "profiler", "sync_debug_mode", "waiting_calls"]
     steps: Count

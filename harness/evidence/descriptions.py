@@ -27,7 +27,7 @@ class Expectation:
 
 @dataclass(frozen=True)
 class FaultDescription:
-    """A planted fault: a small, readable change of a system or of evidence, off by default."""
+    """A planted fault: a small, readable change of a system or of evidence, made only on request."""
 
     name: str
     summary: str

@@ -15,7 +15,7 @@ _HARNESS = Path(os.path.realpath(__file__)).parents[1]
 
 
 def module_spec(name: str) -> ModuleSpec | None:
-    """Return a module's spec; None if the module is not found. Import neither the module nor a package that has it."""
+    """Return a module's spec; None if the module is not found. Import neither the module nor a package around it."""
     package, *inner = name.split(".")
     try:
         spec = importlib.util.find_spec(package)

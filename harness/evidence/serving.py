@@ -464,7 +464,7 @@ def seen_by(guest: Run, host: RunEvidence, arms: Mapping[str, str]) -> RunEviden
 
 
 def _execution_renamed(seen: ArmEvidence, guest: Run, name: str, ours: Mapping[str, str]) -> ArmEvidence:
-    """Return an execution under the guest's name of the arm, without records that the guest did not request."""
+    """Return a host's execution under the guest's name of the arm, without records that the guest did not request."""
     steps = guest.gradient_steps if name in reads_gradients(guest) else []
     asked = [
         record
@@ -476,7 +476,7 @@ def _execution_renamed(seen: ArmEvidence, guest: Run, name: str, ours: Mapping[s
 
 
 def _record_named(record: Named, name: str, ours: Mapping[str, str]) -> Named:
-    """Return a record under the guest's name of its arm, without comparisons with arms that the guest does not have."""
+    """Return a host's record under the guest's name of the arm, without comparisons with arms that the guest lacks."""
     changes: dict[str, object] = {"arm": name}
     if isinstance(record, ArmEnd):
         for field, seen in (("differences", record.differences), ("moved_apart", record.moved_apart)):
