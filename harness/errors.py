@@ -91,7 +91,7 @@ class ContractErrors(ContractError):  # noqa: N818 - several errors, raised as o
 
 
 class KindError(HarnessError):
-    """A row of the table of claim kinds is wrong, or the package that provides the row."""
+    """A row of the table of claim kinds, or the package that provides the row, is wrong."""
 
 
 class SystemResolutionError(HarnessError):
