@@ -85,7 +85,7 @@ NUDGED_CONTROLS = ("ends.control", "control")
 
 
 class GradientDemand(NamedTuple):
-    """The gradients that a paired run reduces to digests and norms for a judgement, and the arms that are compared.
+    """The gradients that a paired run reduces to digests and figures for a judgement, and the arms that are compared.
 
     steps: the steps with these gradients, counted from 0, or from the end if negative. Steps that the workload does not
     have are left out.
@@ -214,7 +214,7 @@ class Judged(Strict):
     candidate_path: ClassVar[str] = "candidate"
     """The field that names the arm under test."""
     baseline_path: ClassVar[str] = "baseline"
-    """The field that names the arm in which a fault of the baseline is planted."""
+    """The field that names the arm used as the baseline, for example when a fault is planted in the baseline."""
     plain_path: ClassVar[str | None] = None
     """The field that names an arm that must not be captured, if there is one. This arm reveals errors that all captured
     arms share."""
@@ -370,7 +370,7 @@ class Judged(Strict):
         return set()
 
     def gradients(self) -> GradientDemand | None:
-        """Return which gradients a paired run reduces to digests and norms, or None if the judgement needs none."""
+        """Return which gradients a paired run reduces to digests and figures, or None if the judgement needs none."""
         return None
 
     def recorded_of(self) -> dict[str, dict[str, int | str]]:
