@@ -3,11 +3,11 @@
     python -m benchmarks.floor [--model qwen2-1.5b] [--batch-size 4] [--seq-lens 128 512 2048] [--out FILE]
 
 The floor consists of the forward and input-gradient products of every projection and of the head, without
-dequantization, LoRA, attention or elementwise work. It is the time of a step whose other work takes no time. Every
-layer has its own weights, so that weights come from memory and not from the cache. There are two floors: the products
-one by one as transformers runs them (q, k, v, o, gate, up, down), and fused as the reference step runs them (q, k, v
-together; gate and up together). All steps are compared with the first floor. A fused step may be faster than this
-floor, so the second floor is reported, too.
+dequantization, LoRA, attention or elementwise work. So the floor is the time that a step would take if all its other
+work took no time. Every layer has its own weights, so that weights come from memory and not from the cache. There are
+two floors: the products one by one as transformers runs them (q, k, v, o, gate, up, down), and fused as the reference
+step runs them (q, k, v together; gate and up together). All steps are compared with the first floor. A fused step may
+be faster than this floor, so the second floor is reported, too.
 
 The captured step, both floors and the captured step in FP8 are timed in one process, round by round, because a GPU at
 its power limit runs the same kernels at changing speeds. The multiprocessors' clock is reported with each time.
@@ -76,7 +76,7 @@ def fused_projection_shapes(config: ModelConfig) -> list[tuple[int, int]]:
 
 
 def floating_point_operations(config: ModelConfig, tokens: int) -> int:
-    """Return the floating-point operations of a step: 2 * T * outputs * inputs a product, forward and backward."""
+    """Return the floating-point operations of a step: 2 * T * outputs * inputs per product, forward and backward."""
     layer = sum(outputs * inputs for outputs, inputs in projection_shapes(config))
     return 4 * tokens * (config.num_layers * layer + config.vocab_size * config.hidden_size)
 
@@ -158,9 +158,9 @@ class Interleaved:
 
 
 def interleaved(arms: Mapping[str, Callable[[int], object]], device: torch.device) -> dict[str, Interleaved]:
-    """Time each arm's step in turns, in `ROUNDS` rounds. Two untimed steps before each turn let the clocks rise.
+    """Time the arms in turns, in `ROUNDS` rounds. Before each turn, two untimed steps let the GPU's clocks rise.
 
-    In a round each arm runs the same number of steps, as many as the slowest arm has time for.
+    In each round all arms run the same number of steps: as many as the slowest arm can run in the time of a round.
     """
     times: dict[str, list[float]] = {name: [] for name in arms}
     clocks: dict[str, list[int]] = {name: [] for name in arms}
@@ -181,7 +181,7 @@ def interleaved(arms: Mapping[str, Callable[[int], object]], device: torch.devic
 
 @dataclass(frozen=True)
 class StepAndFloors:
-    """Times of the captured step and both floors, and the peak memory since before the capture (None on a CPU).
+    """Times of the captured step and both floors, and the peak memory of capture and replay (None on a CPU).
 
     ``fp8_step`` is the captured step with FP8 products, or None on a GPU without such products.
     """

@@ -5,9 +5,9 @@
 Curves: each arm trains independently from the same start, on the same batches. A second bfloat16 arm, which rounds at
 different places, shows how much trainings with the same precision differ at the end. Gradients: FP8, bfloat16 and
 float32 compute gradients at parameters from the FP8 training, on its batch, after clipping. The error of a tensor is
-the L2 norm of the difference from float32 divided by the norm of float32, as root mean square over seeds and steps
-(docs/step-accuracy.md). The script writes accuracy.json after every seed, and curves.csv and curves.svg at the end.
-`complete` is true when all seeds are done.
+the L2 norm of its difference from the float32 gradient, divided by the norm of the float32 gradient. The reported error
+is the root mean square over seeds and steps (docs/step-accuracy.md). The script writes accuracy.json after every seed,
+and curves.csv and curves.svg at the end. `complete` is true when all seeds are done.
 """
 
 from __future__ import annotations

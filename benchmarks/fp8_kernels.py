@@ -1,4 +1,4 @@
-"""Time the FP8 kernels and their bfloat16 counterparts, and the products of the blocks in each number format."""
+"""Time FP8 kernels, their bfloat16 counterparts, and a decoder block's matrix products in each number format."""
 
 from __future__ import annotations
 
@@ -47,13 +47,14 @@ def time_us(call: Callable[[], object], device: torch.device) -> float:
 
 
 def differing(found: Any, twin: Any) -> list[int]:
-    """Return the number of differing elements for each pair of results."""
+    """Return the number of elements that differ, for each result of a kernel and the same result of its twin."""
     pairs = zip(found, twin, strict=True)
     return [int((a.float() != b.float()).sum()) for a, b in pairs if a is not None]
 
 
 def kernels(config: ModelConfig, tokens: int, device: torch.device) -> dict[str, Any]:
-    """Return for each FP8 kernel the elements that differ from its twin, its time, and that of the bfloat16 kernel."""
+    """Return for each FP8 kernel: the number of elements that differ from its naive twin's and the number of elements
+    (each for every result), the kernel's time, and the time of its bfloat16 counterpart (None if there is none)."""
     load = registry.load
     hidden, wide, eps = config.hidden_size, config.intermediate_size, config.rms_norm_eps
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
@@ -121,7 +122,8 @@ def kernels(config: ModelConfig, tokens: int, device: torch.device) -> dict[str,
 
 
 def products(config: ModelConfig, tokens: int) -> dict[str, Any]:
-    """Return the time of each product of a block in microseconds, forward and input gradient, by number format."""
+    """Return the time in microseconds of each matrix product of a decoder block, by product and number format. The
+    products are those of the forward pass and of the input gradients."""
     shapes = {
         "qkv": (config.qkv_dim, config.hidden_size),
         "output": (config.hidden_size, config.query_dim),

@@ -1,8 +1,8 @@
-"""Compare the step with FP8 products with the bfloat16 step: kernels, products, steps, bits, errors.
+"""Compare the training step whose products run in FP8 with the bfloat16 step, in five sections.
 
     python -m benchmarks.fp8_step --out results/fp8 [--model qwen2-1.5b] [--seq-lens 512 2048 128]
 
-Each section is written to fp8.json when it ends. The file is complete if `complete` is true:
+Each section is written to fp8.json as soon as it is measured. The file is complete if `complete` is true:
 
     kernels     each FP8 kernel: elements that differ from its naive twin, and its time and the bfloat16 kernel's
     products    the blocks' products, operands in FP8 already: bfloat16, row scales, tensor scales, both accumulations
@@ -97,7 +97,7 @@ class Arm:
             model.products.most_terms_fast = 0
 
     def prepare(self, seq_len: int) -> dict[str, Any]:
-        """Capture a shape; return its peak memory in GiB, without the memory that other arms hold."""
+        """Capture the step at a sequence length. Return the peak memory in GiB, excluding what other arms hold."""
         on_gpu = self.trainer.device.type == "cuda"
         if on_gpu:
             torch.cuda.synchronize()
@@ -113,7 +113,7 @@ class Arm:
 
     @property
     def own(self) -> int:
-        """Return the number of bytes of the trainer's weights and state."""
+        """Return the number of bytes that the trainer's weights and state occupy; shared memory counts once."""
         tensors = [*self.trainer.frozen_tensors().values(), *self.trainer.state_tensors().values()]
         head = getattr(self.trainer.model, "fp8_head", None)
         if head is not None:
@@ -126,7 +126,8 @@ class Arm:
 
 
 def steps(arms: dict[str, Arm], config: ModelConfig, seq_lens: list[int], results: Results) -> dict[str, Any]:
-    """Time captured steps and the bare products in ms, round by round; write each profile to a file."""
+    """Return times in ms of each arm's captured step and of the bare bfloat16 products, by sequence length. All are
+    timed in turns, round by round. A profile of the FP8 step is written to a file for each length."""
     found: dict[str, Any] = {}
     for seq_len in seq_lens:
         device = next(iter(arms.values())).trainer.device
@@ -160,7 +161,8 @@ def steps(arms: dict[str, Arm], config: ModelConfig, seq_lens: list[int], result
 
 
 def equality(config: TrainConfig, seq_len: int) -> dict[str, Any]:
-    """Compare eight captured with eight plain steps from one start: losses, and number of differing parameters."""
+    """Train eight captured and eight plain steps from the same start. Return both arms' losses, whether these are
+    equal, and how many parameters differ afterwards."""
     ends, losses = [], []
     for scope in ("none", "step"):
         trainer = Trainer(replace(config, seq_len=seq_len))

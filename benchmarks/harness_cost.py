@@ -51,7 +51,8 @@ SUPERVISION_BAR, JUDGE_BAR_S, CHECK_BAR_S = 0.01, 2.0, 5.0
 
 @dataclass(frozen=True)
 class Cost:
-    """One figure and its bar. ``resolution`` is the possible error from the machine's own variation."""
+    """A measured cost and its bar. ``resolution`` is the possible error of the figure, as the machine's speed
+    varies."""
 
     what: str
     figure: float
@@ -75,13 +76,13 @@ class Cost:
 
 
 def window_ms(began: Sequence[float]) -> list[float]:
-    """Return milliseconds per step for each whole window after the first, from the start times of the steps."""
+    """Return ms per step in each window of `BLOCK_STEPS` steps except the first, from the start times of the steps."""
     edges = began[BLOCK_STEPS::BLOCK_STEPS]
     return [(after - before) * 1e3 / BLOCK_STEPS for before, after in itertools.pairwise(edges)]
 
 
 def supervision(capture: str) -> list[Cost]:
-    """Run bare and supervised processes in turns; return the costs, from the medians over all their windows."""
+    """Run bare and supervised processes in turns; return the costs of supervision, by the medians over all windows."""
     on_gpu = torch.cuda.is_available()
     workload = Workload(
         model="qwen2-1.5b" if on_gpu else "tiny", batch_size=4, seq_len=512 if on_gpu else 64, steps=_steps()
@@ -107,7 +108,8 @@ def supervision(capture: str) -> list[Cost]:
 
 
 def costs_of(bare: Sequence[float], supervised: Sequence[float], capture: str, shape: str) -> tuple[Cost, Cost]:
-    """Return the cost of supervision as a share of the bare step and in ms. Inputs are milliseconds per step."""
+    """Return the cost of supervision twice: as a share of the bare step's time, and in ms. `bare` and `supervised`
+    contain milliseconds per step."""
     before, after = float(np.median(bare)), float(np.median(supervised))
     # The standard error of the median of n values with standard deviation sigma is 1.25 * sigma / sqrt(n).
     variance = float(np.var(bare, ddof=1)) + float(np.var(supervised, ddof=1))
@@ -148,7 +150,7 @@ def _supervised(workload: Workload, arm: Arm, directory: Path) -> None:
 
 
 def command_seconds(*arguments: str) -> tuple[float, str]:
-    """Return a command's wall time, with the interpreter's start, and its output. Raises unless it exits with 0."""
+    """Return a command's wall time, including the interpreter's start, and its output. Raises if the command fails."""
     began = time.perf_counter()
     done = subprocess.run([sys.executable, "-m", "harness", *arguments], capture_output=True, text=True, check=False)
     seconds = time.perf_counter() - began
@@ -158,7 +160,7 @@ def command_seconds(*arguments: str) -> tuple[float, str]:
 
 
 def judging(steps: int) -> list[Cost]:
-    """Time the whole command `judge`, and the judge alone with evidence that is already in memory."""
+    """Time the command `judge` on a run of `steps` steps, and the judge alone with the evidence already in memory."""
     from harness.judging.registry import judge_unit
     from harness.run_directory.bundle import read_bundle
 
@@ -182,7 +184,7 @@ def judging(steps: int) -> list[Cost]:
 
 
 def checking(number: int) -> Cost:
-    """Time `check` on copies of one shipped contract, each with its own id."""
+    """Time the command `check` on `number` copies of one shipped contract, each with its own id."""
     original = Path("contracts/traced-step-v1.yaml").read_text()
     with tempfile.TemporaryDirectory() as folder:
         shutil.copytree("contracts/shared", Path(folder) / "shared")

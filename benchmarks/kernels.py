@@ -2,9 +2,9 @@
 
 Each case is captured into a CUDA graph of launches that use copies of its tensors in turn. Together the copies are
 several times larger than the L2 cache. The time of a launch is the median time of 20 replays by CUDA events, divided by
-the number of launches. So the host's launch cost is excluded, and data comes from memory. Bytes are the least that must
-be moved: each input read once, each output written once. Torch's column is torch's own operator if there is one
-(rms_norm, attention, silu * up, @), otherwise the naive twin, captured in the same way.
+the number of launches. So the host's launch cost is excluded, and data comes from memory. The bytes of a kernel are the
+least that must be moved: each input is read once, and each output is written once. Torch's column is torch's own
+operator if there is one (rms_norm, attention, silu * up, @), otherwise the naive twin, captured in the same way.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def bf16(*shape: int) -> Tensor:
 
 
 def microseconds(bodies: list[Body]) -> float:
-    """Return the median time of one of `bodies` in microseconds, replayed together from one graph."""
+    """Return microseconds per body: the median time to replay a graph of all `bodies`, divided by their number."""
     bodies[0]()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
@@ -157,7 +157,8 @@ def block_cases(tokens: int) -> list[Case]:
 
 
 def attention_cases(seq_len: int) -> list[Case]:
-    """Return the cases for batch 4. Torch's column is cuDNN on views of qkv; its backward also packs and rotates."""
+    """Return the cases of attention for batch size 4. Torch's column is cuDNN's attention on views of qkv; for the
+    backward, it includes the time in which torch packs and rotates the gradients."""
     attention, rope, tokens = registry.load("attention"), registry.load("rope"), 4 * seq_len
     query_bytes, packed_bytes = tokens * HEADS * HEAD_DIM * 2, tokens * (HEADS + 2 * KV_HEADS) * HEAD_DIM * 2
     sizes = (4, seq_len, HEADS, KV_HEADS, HEAD_DIM)

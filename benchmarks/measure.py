@@ -71,7 +71,8 @@ def time_steps(step: Callable[[int], object], first: int, count: int, device: to
 
 
 def steps_of_a_round(step_ms: float) -> int:
-    """Return the number of single steps in a round and of steps in its block: at least five, both within `ROUND_MS`."""
+    """Return how many single steps a round has. The round's block has as many steps again. The number is chosen so that
+    both take `ROUND_MS` together, within the bounds `FEWEST_STEPS_A_ROUND` and `MOST_STEPS_A_ROUND`."""
     return max(FEWEST_STEPS_A_ROUND, min(MOST_STEPS_A_ROUND, int(ROUND_MS / (2 * step_ms))))
 
 
@@ -86,7 +87,7 @@ def clock_mhz(device: torch.device) -> int | None:
 
 
 def reset_peak_memory(device: torch.device) -> None:
-    """Reset the peaks of memory, so that the next reading covers only the steps from now on."""
+    """Reset torch's memory peaks, so that the next reading covers only the steps from now on."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
 
@@ -115,7 +116,7 @@ def environment() -> dict[str, Any]:
 
 
 def _sources() -> str:
-    """Return the SHA-256 of the Python sources of benchmarks and trainer: a commit does not identify a changed tree."""
+    """Return the SHA-256 of the sources of benchmarks and trainer, as a commit does not show uncommitted changes."""
     found = hashlib.sha256()
     for folder in SOURCES:
         for path in sorted((REPOSITORY / folder).rglob("*.py")):

@@ -47,12 +47,12 @@ class Bar:
 
 
 def bars(run: PeerRun) -> list[Bar]:
-    """Return every bar for the run's sequence lengths, measured or not; no bars for another model or batch size."""
+    """Return every bar for the run's sequence lengths, measured or not. Return [] for another model or batch size."""
     return [bar for seq_len in _lengths(run) for bar in _of_length(run, Shape(BAR_BATCH, seq_len))]
 
 
 def _lengths(run: PeerRun) -> list[int]:
-    """Return the run's sequence lengths that have a reference loss, which exists before anything is timed."""
+    """Return the run's requested sequence lengths, timed or not. A reference loss is computed for each at first."""
     if (run.model, run.batch_size) != (BAR_MODEL, BAR_BATCH):
         return []
     return sorted(shape.seq_len for shape in map(Shape.parse, run.reference) if shape.batch_size == BAR_BATCH)

@@ -99,12 +99,13 @@ def _double_nf4(weight: Tensor) -> Tensor:
 
 
 def torchao_nf4(weight: Tensor) -> Tensor:
-    """Return ``weight`` [rows, columns] after torchao's NF4, in the weight's dtype, which torchao uses for all steps.
+    """Return ``weight`` [rows, columns] after torchao's NF4 quantization and dequantization, all in its own dtype.
 
-    The codes are rounded to four decimals, and a value divided by its block's absmax gets the nearest code. absmax
-    minus the mean of all absmax is stored in 8 bits: multiples of a 128th of the largest in a group of
-    `TORCHAO_SCALERS`. bfloat16 has 8 bits, too, and quotients, distances and the mean are rounded to it. So these
-    weights differ from plain NF4 by more than those of bitsandbytes' double quantization, which computes in float32.
+    Each value is divided by its block's absmax and gets the nearest code; the codes are rounded to four decimals. The
+    mean of all absmax is subtracted from each absmax. The differences are stored in 8 bits, as multiples of 1/128 of
+    the largest one in a group of `TORCHAO_SCALERS`. For bfloat16 weights, quotients, distances and the mean are rounded
+    to 8 significant bits as well. So these weights differ more from plain NF4 than those of bitsandbytes' double
+    quantization, which computes in float32.
     """
     codes = torch.round(CODEBOOK, decimals=4).to(weight)
     blocks = weight.reshape(-1, BLOCK)

@@ -1,7 +1,8 @@
 """Plan the arms of a peer run at each shape, and which arms are open at the same time (a sitting). No torch.
 
 The memory of the GPU limits the arms of a sitting, and a sitting costs the time until its slowest arm is ready. So the
-arms that all others are compared with come first, then the slowest arms together. Quick arms fill the remaining memory.
+arms with which all others are compared come first. Next come the arms that take longest to be ready, in one sitting.
+Quick arms fill the remaining memory.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class Cost:
     gib_at_2048: float
 
     def gib(self, tokens: int) -> float:
-        """Return the GiB of the whole process, with linear growth of the peak in the number of tokens.
+        """Return the estimated memory of the process in GiB. The peak is assumed to grow linearly with the tokens.
 
         Extrapolated to 8192 and 16384 tokens, the peaks of `COSTS` lie within 13 % of those measured there.
         """
@@ -89,7 +90,7 @@ COSTS: Mapping[str, Cost] = {
 
 
 def arms_at(shape: Shape, batch_size: int) -> tuple[str, ...]:
-    """Return all arms that a run with ``batch_size`` has at a shape, without `FLOORS`."""
+    """Return the arms that are timed at a shape, without `FLOORS`: at the run's ``batch_size`` all arms, else a few."""
     return tuple(COSTS) if shape.batch_size == batch_size else AT_OTHER_BATCHES
 
 
@@ -99,9 +100,9 @@ Place = tuple[str, Shape]  # an arm, and the shape at which it is timed
 def sittings(places: Iterable[Place], memory_gib: float | None, at_once: int) -> list[list[Place]]:
     """Return groups of arms to open together: at most ``at_once`` arms that fit into ``memory_gib`` (None: no limit).
 
-    Uses first fit. Arms that ratios and bars need come first, because a run that ends early lacks its last sittings.
-    Next come the arms that take longest to be ready. An arm that needs more memory than exists gets a sitting alone,
-    and is tried.
+    Each arm joins the first group with room. Arms that ratios and bars need come first, because a run that ends early
+    lacks its last groups. Next come the arms that take longest to be ready. An arm that needs more memory than exists
+    gets its own group and is tried there.
     """
     room = float("inf") if memory_gib is None else memory_gib - DRIVER_GIB
     found: list[list[Place]] = []

@@ -42,7 +42,7 @@ def place_name(arm: str, shape: Shape) -> str:
 
 @dataclass(frozen=True)
 class Measured:
-    """One arm at one shape. Peaks of memory are torch's, since before the first step, and None on a CPU."""
+    """The measurements of one arm at one shape. Memory peaks are torch's, including the first step; None on a CPU."""
 
     arm: str
     batch_size: int
@@ -148,7 +148,7 @@ class PeerRun:
 
     @classmethod
     def of_details(cls, details: Mapping[str, Any]) -> Self:
-        """Return the run that `details` returned this data for."""
+        """Restore a run from the data that its `details` returned."""
         measured = (
             Measured(**{**arm, "milliseconds": tuple(arm["milliseconds"]), "block_ms": tuple(arm["block_ms"])})
             for arm in details["measured"]
@@ -168,7 +168,7 @@ def places_of(shapes: list[Shape], batch_size: int) -> list[Place]:
 
 
 def read_run(folder: Path) -> PeerRun | None:
-    """Return the run in a folder, to be resumed, or None. Raises OtherRunError for data of another version."""
+    """Return the run that a folder contains, None without a run. Raises OtherRunError for data of another version."""
     path = folder / "details.json"
     if not path.exists():
         return None
@@ -196,7 +196,7 @@ def check_joinable(before: PeerRun, model: str, batch_size: int, environment: Ma
 
 
 def joined(before: PeerRun | None, now: PeerRun) -> PeerRun:
-    """Return both calls as one run. Measurements are kept. The reason for an absent arm is that of the last attempt."""
+    """Return one run with the measurements of both calls. The reason for an absent arm is that of the last attempt."""
     if before is None:
         return now
     check_joinable(before, now.model, now.batch_size, now.environment)

@@ -39,7 +39,7 @@ WARM_AGAIN_S = 0.1
 
 
 def open_arm(job: Job) -> OpenedArm:
-    """Open the job's arm. Its libraries are imported here, so that a missing library makes only this arm fail."""
+    """Open the job's arm. The arm's libraries are imported here, so that a missing library makes only this arm fail."""
     if job.arm in OURS:
         from benchmarks.arms.ours import open_ours
 
@@ -101,8 +101,8 @@ class ArmProcess:
     def measure(self) -> dict[str, Any]:
         """Time one round: single steps, and a block with the same number of steps.
 
-        Untimed steps let the clocks rise first. In the first round they also measure how long a step takes, which
-        determines the number of steps in a round.
+        A few untimed steps first let the GPU's clocks rise. In the first round, these steps also show how long a step
+        takes, and the number of timed steps is derived from that.
         """
         taken: list[float] = []
         while len(taken) < WARM_AGAIN_STEPS and sum(taken) < WARM_AGAIN_S:

@@ -84,7 +84,7 @@ class Running:
         return place_name(self.job.arm, Shape(self.job.batch_size, self.job.seq_len))
 
     def ask(self, request: dict[str, Any], limit_s: float) -> dict[str, Any]:
-        """Return the worker's answer; empty if the arm fails or has failed. The failure is stored and printed once."""
+        """Return the worker's answer; {} if the arm fails or failed before. A failure is stored and printed once."""
         if self.failure is not None:
             return {}
         try:
@@ -127,7 +127,7 @@ class Running:
 class Sitting:
     """Arms that are open at the same time, one process each: opened in parallel, then timed in interleaved rounds.
 
-    A context manager, whose end also ends the processes.
+    A sitting is a context manager. Leaving it ends the processes.
     """
 
     def __init__(self, base: Job, places: list[Place], folder: Path, name: str) -> None:
@@ -146,8 +146,8 @@ class Sitting:
     def measure(self, following: Sitting | None = None) -> list[Running]:
         """Open the arms, time them and return them.
 
-        The processes of the ``following`` sitting import torch while these arms open. While one arm is timed, all other
-        processes are stopped, those of the ``following`` sitting included.
+        While these arms open, the processes of the ``following`` sitting already import torch. While one arm is timed,
+        all other processes are paused, including those of the ``following`` sitting.
         """
         with ThreadPoolExecutor(len(self.arms)) as pool:
             list(pool.map(Running.open, self.arms))
@@ -203,7 +203,7 @@ class Asked:
 
 @dataclass
 class Call:
-    """One call of the benchmark: the requested figures, those of earlier calls, and those measured so far."""
+    """One call of the benchmark: figures that are requested, that earlier calls measured, and measured so far."""
 
     base: Job
     places: list[Place]  # the arms and shapes that were requested, for all shapes together
@@ -260,7 +260,7 @@ class Call:
 
 
 def prepared(asked: Asked, before: PeerRun | None, folder: Path, began: float) -> Call:
-    """Return the call with its checkpoint and reference losses, which a process computes before anything is timed.
+    """Return the call after a separate process has written its checkpoint and computed its reference losses.
 
     Raises OtherRunError, before any computation, if the run in the folder cannot be resumed.
     """
@@ -295,7 +295,8 @@ def prepared(asked: Asked, before: PeerRun | None, folder: Path, began: float) -
 
 
 def measure_all(asked: Asked, folder: Path, out: Path) -> PeerRun:
-    """Measure requested figures that ``out`` lacks, and write them after every sitting. Raises OtherRunError."""
+    """Measure the requested figures that the run in ``out`` lacks. Write them after every sitting. Raises OtherRunError
+    if that run cannot be resumed."""
     call = prepared(asked, read_run(out), folder, time.monotonic())
     for name, shape in call.wanted:
         if name == FLOORS and call.seconds < asked.limit_s:

@@ -70,7 +70,7 @@ def _table(run: PeerRun) -> str:
 
 
 def _sittings(run: PeerRun) -> str:
-    """Return a list of the arms that took turns, because times of other pairs of arms were measured at other times."""
+    """Return the groups of arms that were timed in turns. Different groups were timed one after the other."""
     sittings: dict[str, list[str]] = {}
     for arm in run.measured:
         sittings.setdefault(arm.sitting, []).append(place_name(arm.arm, arm.shape))
@@ -108,7 +108,8 @@ def _ratio(value: float | None) -> str:
 
 
 def _ways_section(run: PeerRun) -> str:
-    """Return how each arm really ran, because an arm may silently not have run as its name says."""
+    """Return how each arm really ran: the mechanism of its capture, or its graph breaks and skipped CUDA graphs. An arm
+    may silently fall back to another way of running than its name says."""
     lines = []
     for arm in run.measured:
         name = place_name(arm.arm, arm.shape)

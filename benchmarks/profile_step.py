@@ -62,12 +62,12 @@ def record_spans(step: Callable[[int], object], first: int, device: torch.device
 
 
 def _cost(event: Any, *, on_gpu: bool) -> float:
-    """Return an event's own time. On a CPU operators are nested, so the time of inner operators is excluded."""
+    """Return an event's own time in us. On a CPU, where operators are nested, exclude the inner operators' time."""
     return float(event.time_range.elapsed_us() if on_gpu else event.self_cpu_time_total)
 
 
 def busy_us(spans: Sequence[Span]) -> float:
-    """Return the length of the union of the spans, which must be sorted by start."""
+    """Return the time during which at least one of the spans ran. The spans must be sorted by start."""
     total, reached = 0.0, float("-inf")
     for span in spans:
         total += max(0.0, span.end_us - max(reached, span.start_us))
@@ -76,7 +76,7 @@ def busy_us(spans: Sequence[Span]) -> float:
 
 
 def totals(spans: Sequence[Span], key: Callable[[str], str]) -> dict[str, tuple[float, float]]:
-    """Return (milliseconds, count) in one step for each value of ``key`` (a function of the name), largest first."""
+    """Return the milliseconds and the number of spans in one step, by ``key(name of the span)``, largest first."""
     sums: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
     for span in spans:
         entry = sums[key(span.name)]

@@ -1,8 +1,8 @@
 """Measure how much `harness.record` adds to a step: blocks of steps with and without it take turns in one process.
 
 The step trains a transformer of 4 layers on 4 x 128 tokens, on the GPU if there is one; loss, norm and batch are
-recorded. The added share is the median over pairs of blocks. The benchmark also prints the share of a step that calls
-of `step` take on the host, which a busy machine disturbs less.
+recorded. The added share is the median over pairs of blocks. The benchmark also prints the share of a step's time that
+the recorder's calls of `step` take on the host. A busy machine disturbs this share less.
 
     python -m benchmarks.recorder_cost [PAIRS]
 """
@@ -27,7 +27,8 @@ VOCABULARY, WIDTH, LENGTH, ROWS = 1024, 256, 128, 4
 
 @dataclass(frozen=True)
 class Cost:
-    """Seconds of a step without the recorder, the share that it adds, and the share of calls of `step` on the host."""
+    """Seconds of a step without the recorder, and two shares of them: the time that the recorder adds, and the host
+    time of the recorder's calls of `step`."""
 
     step_s: float
     added: float
@@ -51,7 +52,7 @@ class Model(nn.Module):
 
 
 def measure(pairs: int) -> Cost:
-    """Return the cost over `pairs` pairs of blocks, after a first pair that is not counted."""
+    """Return the recorder's cost, measured over `pairs` pairs of blocks after one pair that is not counted."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.set_num_threads(1)  # use one thread, because threads that wait for each other compete with other programs
     model = Model().to(device)

@@ -1,4 +1,5 @@
-"""Write a run directory of any length without training, to time the judge: two equal arms, one with a repetition."""
+"""Write a run directory with any number of steps without training, to time the judge. Its two arms have equal results,
+and the baseline is repeated once."""
 
 from __future__ import annotations
 

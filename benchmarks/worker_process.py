@@ -20,7 +20,7 @@ class WorkerFailedError(Exception):
 class WorkerProcess:
     """A worker with its own folder, in which libraries write their caches for the current directory.
 
-    A context manager, whose end also ends the worker and everything that it started.
+    A worker is a context manager. Leaving it ends the worker and every process that the worker started.
     """
 
     def __init__(self, name: str, folder: Path) -> None:
@@ -59,7 +59,7 @@ class WorkerProcess:
 
     @contextlib.contextmanager
     def alone(self, others: Iterable[WorkerProcess]) -> Iterator[None]:
-        """Stop the threads and children of the others inside the `with`, so that only this worker runs."""
+        """Pause all other workers and their child processes inside the `with`, so that only this worker runs."""
         stopped = [other._child for other in others if other is not self]
         for child in stopped:
             child.stop()

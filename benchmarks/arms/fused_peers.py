@@ -1,6 +1,6 @@
-"""transformers with other projects' kernels, compiled: Liger's, and Axolotl's LoRA kernels with cut cross-entropy.
+"""Two arms of compiled transformers with other projects' kernels: Liger's, or Axolotl's and Apple's cut cross-entropy.
 
-Model, adapters and optimizer are those of `benchmarks.arms.huggingface`. The facts of an arm name the differences.
+Model, adapters and optimizer are those of `benchmarks.arms.huggingface`. Each arm's `facts` record what differs.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from benchmarks.arms.job import Job, OpenedArm
 
 
 def open_liger(job: Job) -> OpenedArm:
-    """Open Liger's RMSNorm, rotation, SwiGLU and fused head and loss, as Liger patches them, under `torch.compile`.
+    """Open transformers with Liger's RMSNorm, rotation, SwiGLU and fused head with loss. Only the last is not compiled.
 
-    The fused head and loss is left out of the compilation, because the compiled loss is wrong. Its kernel gets slices
-    of a buffer of zeros. It writes no loss for an ignored target (the last of each row) and relies on the zero in the
-    buffer. Inductor copies the tensors that a kernel writes to. It copies a slice from memory behind the end of the
-    temporary that contains it (pytorch/pytorch#192219), so arbitrary values are added to the loss
+    The fused head with loss is not compiled, because the compiled loss is wrong. Liger's kernel writes losses into
+    slices of a buffer of zeros. For an ignored target (the last of each row) the kernel writes nothing and relies on
+    the zero in the buffer. Inductor copies each tensor that a kernel writes to. When it copies such a slice, it reads
+    memory behind the end of the buffer (pytorch/pytorch#192219), so arbitrary values are added to the loss
     (linkedin/Liger-Kernel#1338). On an H200 the compiled loss was too large by 1.64 at 4 x 128 tokens, and correct at 4
     x 512.
     """
@@ -40,11 +40,12 @@ def open_liger(job: Job) -> OpenedArm:
 
 
 def open_axolotl(job: Job) -> OpenedArm:
-    """Open Axolotl's LoRA kernels for qkv and the MLP and Apple's cut cross-entropy, the rest under `torch.compile`.
+    """Open transformers with Axolotl's LoRA kernels and Apple's cut cross-entropy. Everything else is compiled.
 
-    Dynamo cannot trace these kernels' autograd functions (an intermediate that aliases an input) and breaks its graph
-    around them, twice in each layer. Axolotl installs its kernels by rewriting the source of `Qwen2Attention.forward`,
-    in a package that needs the whole trainer. `_attention` is a copy of that method, with Axolotl's `apply_qkv`.
+    Dynamo cannot trace the autograd functions of Axolotl's kernels, because an intermediate result aliases an input. So
+    it breaks its graph around both kernels of each layer. Axolotl installs its kernels by rewriting the source of
+    `Qwen2Attention.forward`, in a package that needs the whole trainer. `_attention` copies that method, with Axolotl's
+    `apply_qkv`.
     """
     kernels = import_module("axolotl.kernels.lora")
     cut_loss = import_module("cut_cross_entropy").linear_cross_entropy

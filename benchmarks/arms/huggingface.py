@@ -1,4 +1,4 @@
-"""transformers + peft + bitsandbytes, eager and compiled; and Unsloth, which is built on these three libraries.
+"""Arms of transformers + peft + bitsandbytes, eager and compiled, and of Unsloth, which is built on these libraries.
 
 Each arm is the step that its library's documentation shows: bf16 compute, NF4 weights, LoRA on q and v with fp32
 factors, no gradient checkpointing, fused AdamW, `clip_grad_norm_` (no host sync). Each arm uses every option that costs
@@ -83,7 +83,7 @@ def peft_model(job: Job) -> Any:
 
 
 def open_unsloth(job: Job) -> OpenedArm:
-    """Open Unsloth's own loader, kernels and loss. It patches the other libraries, so it must be imported first.
+    """Open an arm of Unsloth: its loader, kernels and loss. It must be imported first, as it patches other libraries.
 
     ``unsloth_all_linear`` trains LoRA on every projection, as in Unsloth's documentation: its fused LoRA kernels handle
     an attention or an MLP only if all of its projections have LoRA.

@@ -1,4 +1,4 @@
-"""The reference trainer, captured and uncaptured: the same kernels, in a CUDA graph or launched one by one."""
+"""Arms of the reference trainer. Captured and uncaptured arms run the same kernels, in a CUDA graph or one by one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from reference_impl.trainer import Trainer
 
 
 def open_ours(job: Job) -> OpenedArm:
-    """Open the arm. `after_first_step` raises RuntimeError if the step was not captured or ran in a wrong precision."""
+    """Open an arm of the reference trainer. The arm's `after_first_step` raises RuntimeError if the step was not
+    captured although the arm is a captured one, or if its products ran in another precision than the arm's."""
     config = TrainConfig.preset(
         job.checkpoint,
         batch_size=job.batch_size,
