@@ -133,8 +133,8 @@ class Resource(Record):
 
 
 class Predicate(Record):
-    """The predicate of the statement. A test is a unit, `contract/claim/workload`. It passed if the unit held, warned
-    if its violation is waived, and failed otherwise, including a unit that is undecided or was not run."""
+    """The predicate of the statement. A test is a unit, named `contract/claim/workload`. A test is passed if the unit
+    held, warned if its violation is waived, and failed otherwise, also if it is undecided or was not run."""
 
     result: Result
     # what was required: contracts, waivers, and the header, which names the requested part of the contracts
@@ -159,7 +159,7 @@ def statement_text(statement: Statement) -> str:
 
 
 def statement_of(directory: Path) -> tuple[Statement, Judgement]:
-    """Return the statement about a run directory, and the gate's judgement from which the statement is made.
+    """Return the statement about a run directory, and the judgement of the gate that the statement reports.
 
     Raises EvidenceError for a directory that is incomplete, whose verdicts do not follow from its evidence, or whose
     run had a planted fault.
@@ -178,7 +178,7 @@ def statement_of(directory: Path) -> tuple[Statement, Judgement]:
 
 
 def _sources(header: Header) -> list[Resource]:
-    """Return the digests of packages that contain systems. Older runs have a single digest for all packages."""
+    """Return the source digest of each package that contains systems. Older runs have one digest for all packages."""
     packages = {name: digest for name, digest in header.digests.packages.items() if name != "harness"}
     found = packages or {"all packages": header.digests.source}
     return [Resource(name=f"sources of {name}", digest={"sha256": digest}) for name, digest in sorted(found.items())]
@@ -240,7 +240,7 @@ def verify(directory: Path, file: Path, key: Path) -> Attested:
 
 
 def _difference(text: str, own: Statement) -> str:
-    """Return the first difference between the signed statement and the directory's own, in words."""
+    """Describe the first difference between the signed statement and the statement that the directory gives now."""
     try:
         signed = parse(text.encode(), Statement, "the statement")
     except Damaged as damage:

@@ -46,9 +46,9 @@ _GPUS = re.compile(r"\bgpu(?::[^:,(]+)?:(\d+)")
 
 
 class Engine(Protocol):
-    """Starts jobs. places: GPUs, each of which has one job at a time; None if the engine itself queues jobs.
+    """Runs jobs. places: GPUs, each of which runs one job at a time; None if the engine itself queues the jobs.
 
-    owned: True if jobs end with this process. poll_s: seconds between two checks of the jobs.
+    owned: True if the jobs end when this process ends. poll_s: seconds between two checks of the jobs.
     """
 
     places: Sequence[str] | None
@@ -56,7 +56,7 @@ class Engine(Protocol):
     poll_s: float
 
     def variables(self, places: Sequence[str]) -> Mapping[str, str]:
-        """Return the variables that are added to the environment of a shard on these places."""
+        """Return the environment variables that a shard's job on these GPUs gets in addition."""
 
     def submit(self, job: ShardJob, folder: Path) -> Job[Outcome]: ...
 
@@ -296,7 +296,7 @@ def _places(shard: Shard, places: Sequence[str] | None, taken: Iterable[tuple[st
 
 @contextmanager
 def _submitter(directory: Path, *, owned: bool) -> Iterator[None]:
-    """Hold a lock during the block, from which owned jobs know that their submitter is alive. Then remove its file."""
+    """Hold a lock on a file during the block, then remove the file. Owned jobs end when nobody holds the lock."""
     import fcntl
 
     with (directory / OWNER).open("wb") as file:
@@ -307,7 +307,7 @@ def _submitter(directory: Path, *, owned: bool) -> Iterator[None]:
 
 
 def _outcome(job: Job[Outcome], seconds: float) -> Outcome | None:
-    """Wait up to `seconds` for the result of an ended job; None if the job was killed or cancelled, or raised."""
+    """Wait up to `seconds` for an ended job's result. Return None if the job was killed, was cancelled or raised."""
     until = time.monotonic() + seconds
     while not job.paths.result_pickle.exists():
         if time.monotonic() >= until:

@@ -66,17 +66,17 @@ class Shard:
 
 
 Recorded = Mapping[tuple[str, str, str], Sequence[Busy]]
-"""Busy times of each unit (contract, claim, workload), as `busy_times` returns them."""
+"""The recorded busy times of each unit (contract, claim, workload), from `busy_times`."""
 
 
 def units_of(contracts: Sequence[LoadedContract]) -> list[tuple[str, str, str]]:
-    """Return contract, claim and workload of every unit."""
+    """Return (contract, claim, workload) of every unit."""
     loaded = (one.contract for one in contracts)
     return [(one.id, claim.id, workload) for one in loaded for claim in one.claims for workload in claim.judged_on]
 
 
 def gate_shards(contracts: Sequence[LoadedContract], recorded: Recorded | None = None, places: int = 1) -> list[Shard]:
-    """Return shards that have every claim once: one for each timing claim, one for each contract's other claims.
+    """Divide all claims into shards: one shard for each timing claim, and one for each contract's other claims.
 
     The longest shard comes first. If a contract takes longer than an equal share of the total time, its claims are
     divided among several shards. Claims that share runs stay together.
@@ -121,7 +121,7 @@ def _split(shard: Shard, fair: float, recorded: Recorded, contracts: Sequence[Lo
 
 
 def drill_shards(contracts: Sequence[LoadedContract], recorded: Recorded | None = None) -> list[Shard]:
-    """Return shards that together have every fault of every claim once, and its control.
+    """Divide all faults of all claims into shards. Each shard also runs its claims once without a fault (the control).
 
     Each fault of a timing has its own shard. Claims that name no fault are in no shard.
     """
@@ -145,10 +145,10 @@ def drill_shards(contracts: Sequence[LoadedContract], recorded: Recorded | None 
 def _longest_first(
     shards: Sequence[Shard], recorded: Recorded | None, contracts: Sequence[LoadedContract]
 ) -> list[Shard]:
-    """Return the shards with unique names and with seconds, in the order in which they begin.
+    """Return the shards in the order in which they begin, with unique names and with the seconds that they will take.
 
-    Shards of unknown length begin first, in the given order. The seconds of a drill's shard are those of the control,
-    multiplied by one more than the number of planted faults.
+    Shards that need more GPUs begin first. Of the others, those without recorded seconds begin first, then the longest.
+    A drill's shard takes the seconds of the run without a fault, times (1 + number of planted faults).
     """
     by_path = {loaded.path: loaded.contract for loaded in contracts}
     lasting = []
@@ -191,7 +191,7 @@ def _shard(
 
 
 def _in_groups(claims: Sequence[AnyClaim]) -> list[tuple[str, ...]]:
-    """Return neighbouring claims in groups, each with at most `MOST_FAULTS` faults unless one claim has more."""
+    """Group neighbouring claims so that a group has at most `MOST_FAULTS` faults. A claim with more is alone."""
     groups: list[list[str]] = []
     planted = MOST_FAULTS
     for claim in claims:
@@ -216,21 +216,21 @@ ENDED, LEFT = ".ended-", ".left-"  # these suffixes and a number are appended to
 
 
 def run_directories(final: Path) -> list[Path]:
-    """Return the valid run directories of one shard. Each has other claims than the rest."""
+    """Return the valid run directories of one shard. No claim is in two of them."""
     own = [final] if (final / layout.HEADER).is_file() else []
     return [*sorted(final.parent.glob(f"{final.name}{ENDED}*")), *own]
 
 
 def settled_claims(final: Path) -> set[str]:
-    """Return the shard's claims that an earlier machine has already decided."""
+    """Return the shard's claims that were already decided on an earlier machine, before the job started again."""
     earlier = final.parent.glob(f"{final.name}{ENDED}*/{layout.HEADER}")
     return {claim for path in earlier for claim in read_model(path, Header).narrowed.claims}
 
 
 def set_aside(left: Path, final: Path, *, settled: bool) -> None:
-    """Rename the interrupted directory `left`. If `settled`, first write a directory with the claims that had ended.
+    """Rename the interrupted directory `left`. If `settled`, first copy claims whose runs are complete to a new one.
 
-    Raises UsageError if another process works in `left`, EvidenceError if it was changed.
+    Raises UsageError if another process works in `left`, EvidenceError if files in `left` were changed.
     """
     number = 1 + len(list(final.parent.glob(f"{final.name}{LEFT}*")))
     decided = final.with_name(f"{final.name}{ENDED}{number}")
@@ -264,7 +264,7 @@ def _settle(left: Path, decided: Path) -> None:
 
 
 def _all_ended(bundle: Bundle, claim: str, ended: set[str]) -> bool:
-    """Return True if all runs that the claim's units read had ended, including runs whose evidence they share."""
+    """Return True if all runs of the claim's units had ended, including the runs whose evidence these runs share."""
     own = {run for unit in bundle.header.units if unit.claim == claim for run in unit.runs}
     shared = [bundle.root / layout.EVIDENCE / run / layout.SHARED for run in own & ended]
     hosts = {read_model(path, Shared).run for path in shared if path.exists()}
@@ -292,7 +292,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class ShardJob:
-    """The callable that submitit runs on a node each time that the job starts. Ended runs are not executed again.
+    """The callable that submitit runs on a node each time that the job starts. A restart does not repeat ended runs.
 
     harness: the words that start the harness. directory: an absolute path on a file system that all nodes share. The
     run directory is `directory/NAME`, and the output is in `NAME.txt`. variables: added to the job's environment.

@@ -33,7 +33,7 @@ DRIVES = ("loop", "steps")
 
 
 class UnsuitableTrainerError(HarnessError):
-    """Raised for a trainer whose steps the harness cannot distinguish or cannot repeat."""
+    """The harness cannot tell one step of this trainer from the next, or cannot repeat a step."""
 
 
 class DrivenTrainer:
@@ -70,11 +70,11 @@ class DrivenTrainer:
         return [self.optimizer()]
 
     def one_step(self, batch: Batch) -> Tensor:
-        """Make one step with the library's methods, without its schedule, and return the 0-d loss."""
+        """Make one step with the library's methods, except for the schedule, and return the 0-d loss."""
         raise NotImplementedError
 
     def schedule(self) -> None:
-        """Do the host's work after a step, such as advancing the schedule."""
+        """Do the work that the host does after each step, such as advancing the learning-rate schedule."""
         raise NotImplementedError
 
     # Members that a subclass inherits:
@@ -83,7 +83,7 @@ class DrivenTrainer:
         self._loop.start()
 
     def hand_over(self, own: Batch, training_step: Callable[[Batch], Tensor]) -> Tensor:
-        """Train on the requested batch instead of the loop's batch `own`, and return the loss. The loop calls this."""
+        """Train on the harness's batch instead of the loop's own batch `own`; return the loss. The loop calls this."""
         loss = training_step(replaced(own, self._loop.take(own)))
         self._loop.report(loss)
         return loss
@@ -108,13 +108,13 @@ class DrivenTrainer:
         return {name: each for name, each in self.model().named_parameters() if each.requires_grad}
 
     def state(self) -> Mapping[str, Mapping[str, Tensor]]:
-        """Return the same state for both drives: model, optimizers with learning rates, trainer, callbacks."""
+        """Return the state of model, optimizers (with learning rates), trainer and callbacks, equal for both drives."""
         from harness.system.replay.found_state import found_state
 
         return found_state(self.roots(), parameters=self.parameters())
 
     def roots(self) -> dict[str, Any]:
-        """Return all objects with training state. User code may keep state in the trainer and in callbacks, too."""
+        """Return all objects with training state, by name. User code may also keep state in trainer and callbacks."""
         from harness.system.replay.holders import OwnPart
 
         callbacks: dict[str, list[Any]] = {}

@@ -104,7 +104,7 @@ class DrivenLightningTrainer(DrivenTrainer):
 
 
 def _require_own_order(loader: Any) -> None:
-    """Refuse a loader that shuffles with the process's generator, because other random draws change its order."""
+    """Refuse a loader that shuffles with the process's global generator, because other draws would change the order."""
     if shuffled_by_the_process(loader):
         raise UnsuitableTrainerError(
             "a loader that is read step by step must shuffle by a generator of its own",

@@ -122,7 +122,7 @@ def _named(call: ast.expr) -> Iterator[tuple[str, Any]]:
 
 @contextmanager
 def _given(given: Mapping[str, Any], build: Any) -> Iterator[list[object]]:
-    """Set these arguments in every TrainingArguments that the block creates. Yield the list of the created objects."""
+    """Set the arguments `given` in every TrainingArguments that the block creates; yield the list of these objects."""
     if not given:
         yield []
         return

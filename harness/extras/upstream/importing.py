@@ -78,7 +78,7 @@ def upstream_files(paths: Sequence[Path], errors: list[ContractError]) -> list[P
 
 
 def decide(contract: UpstreamContract) -> Imported:
-    """Return every item with its executable claim, or with the reason why it has none."""
+    """Return all items of a contract, each with its executable claim or with the reason why it has none."""
     found = [(item, recognized(item)) for item in contract.items]
     executable = [(item, one) for item, one in found if one is not None]
     ratios = [(item, one) for item, one in executable if one.judgement["kind"] == "throughput_ratio"]
@@ -157,7 +157,8 @@ def contract_text(imported: Sequence[Imported], path: Path) -> str:
 
 
 def _claim_ids(imported: Sequence[Imported]) -> dict[str, str]:
-    """Return the ids of executable items by place: upstream's id, prefixed with the contract's id if not unique."""
+    """Return an id for each executable item, by `file:line:column`. It is upstream's id; if several items have that id,
+    the contract's id is put before it."""
     items = [(each.contract.id, item) for each in imported for item, _ in each.executable]
     given = Counter(_name(item.id) for _, item in items)
     ids: dict[str, str] = {}
@@ -203,7 +204,7 @@ def _workload(steps: int) -> str:
 
 
 def _text(text: str, otherwise: str) -> str:
-    """Return the text as the language accepts it, shortened if it is too long. If it is empty, return `otherwise`."""
+    """Return the text, shortened if it is too long for the contract language; `otherwise` if it says nothing."""
     kept = text if len(text) <= _LONGEST else f"{text[:_LONGEST]} …"
     return kept if says_something(kept) else otherwise
 

@@ -17,9 +17,9 @@ from harness.errors import ContractError
 
 @dataclass(frozen=True)
 class ClaimSection:
-    """A key that contains claims. of_mappings: True if each claim must be a mapping with an id, not a number or text.
+    """What a key that contains claims may hold. of_mappings: True if each claim must be a mapping with an id.
 
-    unchecked: the reason why items that match no form (`judgements.py`) have no executable check.
+    unchecked: the reason that is given for items without an executable check, which match no form (`judgements.py`).
     """
 
     unchecked: str
@@ -169,7 +169,8 @@ class _Walk:
         self.document = document
 
     def below(self, path: Place, value: Any, why: str | None) -> Iterator[Item | LeftOut]:
-        """Yield items and parts left out, at and below `path`. why: why parts are left out; None below known keys."""
+        """Yield the items and the left-out parts at and below `path`. why: the reason for which parts are left out, or
+        None if only parts without a known key are."""
         children: Iterator[tuple[str | int, Any]]
         if isinstance(value, dict) and value:
             children = iter(value.items())

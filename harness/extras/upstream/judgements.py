@@ -43,7 +43,7 @@ def decimal(group: str) -> str:
 
 @dataclass(frozen=True)
 class Words:
-    """The demand of an item: its text, the match of the form's pattern, and the number of steps in it (or `STEPS`)."""
+    """What an item requires: its text, the match of a form's pattern, and the number of steps (by default `STEPS`)."""
 
     text: str
     match: re.Match[str]
@@ -59,14 +59,14 @@ class Words:
 
 
 def _number_or_tolerance(words: Words) -> float | None:
-    """Return the number that the pattern captured, or else the number after the word `tolerance`, or else None."""
+    """Return the number in the pattern's match, else the number after the word `tolerance` in the text, else None."""
     tolerance = re.search(rf"tolerance {NUMBER}", words.text)
     bound = words.match["number"] or (tolerance and tolerance["number"])
     return float(bound) if bound else None
 
 
 def _gain(words: Words) -> float | None:
-    """Return a ratio of speeds. Return None for a gain in percent if the text does not mention CUDA graphs."""
+    """Return the required ratio of speeds, 1.2 for `20 %`. Return None for percent without `CUDA_GRAPH` in the text."""
     percent = words.match["percent"]
     if percent and "CUDA_GRAPH" not in words.text:
         return None
@@ -115,7 +115,7 @@ class Executable:
 
 
 class Form(NamedTuple):
-    """One wording of a claim. judgement: may use names in `VALUES`. says: a text that the item must also contain."""
+    """A wording of claims. judgement: its values may be names in `VALUES`. says: a text that an item must contain."""
 
     name: str
     pattern: re.Pattern[str]
@@ -123,7 +123,7 @@ class Form(NamedTuple):
     says: str
 
     def built(self, words: Words) -> Judgement | None:
-        """Return the judgement with its values; None if a required number is missing."""
+        """Return the judgement with names of `VALUES` replaced by values from the text; None if a value is missing."""
         filled = _filled(self.judgement, words)
         return None if None in filled.values() else filled
 
@@ -140,7 +140,7 @@ def _filled(judgement: Judgement, words: Words) -> Judgement:
 
 
 def recognized(item: Item) -> Executable | None:
-    """Return the item as an executable claim by the first form that matches and is valid, or None without one."""
+    """Return the executable claim that the first matching form gives, or None if no form gives a valid claim."""
     text = demand_of(item)
     named = [int(next(filter(None, match.groups())).replace(",", "")) for match in _STEPS.finditer(text)]
     steps = max(named, default=STEPS) or STEPS
@@ -154,7 +154,7 @@ def recognized(item: Item) -> Executable | None:
 
 
 def demand_of(item: Item) -> str:
-    """Return the demand of an item as one text, with the word `tolerance` before a tolerance."""
+    """Return everything that an item requires, as one text, with the word `tolerance` before its tolerance."""
     texts = [(key, item.texts[key]) for key in _DEMANDS if item.texts.get(key)]
     return " ; ".join(f"tolerance {text}" if key == "tolerance" else text for key, text in texts)[:_LONGEST]
 
