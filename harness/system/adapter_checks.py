@@ -26,7 +26,7 @@ def nearest(name: object, names: Iterable[str]) -> str:
 
 
 def option_error(what: str, name: str, value: Scalar, known: Mapping[str, object]) -> str:
-    """Return what is wrong with one setting, according to the system's description; "" if nothing is wrong."""
+    """Describe what is wrong with a setting, according to the options in `known`. Return "" if nothing is wrong."""
     if name not in known:
         return f"unknown {what} '{name}'; {nearest(name, known)}" if known else f"unknown {what} '{name}'"
     allowed = known[name]
@@ -68,7 +68,7 @@ def describe_value(value: object) -> str:
 
 
 def names(given: Iterable[object]) -> str:
-    """Return the first names in quotes, and the number of the others."""
+    """Return a text with the first few names in quotes, and the number of further names."""
     listed = list(given)
     text = ", ".join(f"`{name}`" if isinstance(name, str) else repr(name) for name in listed[:SHOWN])
     return f"{text} and {len(listed) - SHOWN} more" if len(listed) > SHOWN else text
@@ -132,13 +132,13 @@ def require_loss(loss: object, step: Callable[..., Any], call: str) -> Tensor:
 
 
 def difference_of_names(ours: Collection[str], theirs: Collection[str], here: str, there: str) -> str:
-    """Return text with the names that only one of two sets has. here, there: phrases for where each set is."""
+    """Describe which names only one of two sets has. here, there: phrases that say where each set comes from."""
     only = ((sorted(set(ours) - set(theirs)), here), (sorted(set(theirs) - set(ours)), there))
     return " and ".join(f"{names(found)} only {place}" for found, place in only if found)
 
 
 def require_parameters(found: object, function: Callable[..., Any]) -> dict[str, Tensor]:
-    """Return what `parameters()` returned. Raises `AdapterError` unless these are named tensors on one device."""
+    """Return what `parameters()` returned. Raises `AdapterError` unless this is a mapping of tensors on one device."""
     from torch.nn.parameter import is_lazy
 
     parameters = _named_tensors(found, "parameters()", function, "`dict(model.named_parameters())`")
@@ -164,9 +164,9 @@ def require_parameters(found: object, function: Callable[..., Any]) -> dict[str,
 
 
 def require_updated(parameters: Mapping[str, Tensor], optimizers: Mapping[str, Any], function: Any) -> None:
-    """Raise `AdapterError` if the step's optimizers update neither a named tensor nor master weights. Optimized tensors
-    count as master weights if they have as many elements as the parameters. Whether they are copied back is not checked
-    here: if not, the parameters never change, which other checks report."""
+    """Raise `AdapterError` if the step's optimizers update neither a tensor of `parameters` nor master weights.
+    Optimized tensors count as master weights if they have as many elements as the parameters. If the step never copies
+    the master weights to the parameters, other checks report that the parameters do not change."""
     from harness.system.replay.found_state import same
 
     groups = [group for optimizer in optimizers.values() for group in optimizer.param_groups]
@@ -205,7 +205,7 @@ def require_same_parameters(function: Callable[..., Any], first: Mapping[str, Te
 
 
 def require_state(found: object, function: Callable[..., Any]) -> dict[str, Tensor]:
-    """Return what `state()` returned. Raises `AdapterError` unless these are named tensors."""
+    """Return what `state()` returned. Raises `AdapterError` unless this is a mapping of names to tensors."""
     return _named_tensors(found, "state()", function, '`{"average": average}`, say')
 
 
@@ -230,8 +230,8 @@ def require_metrics(found: object, function: Callable[..., Any], known: Collecti
 
 
 def require_kept(first: Mapping[str, Tensor], again: Mapping[str, Tensor], function: Callable[..., Any]) -> None:
-    """Raise `AdapterError` if two calls of `metrics()` after one step returned different tensors. Such tensors are
-    created by the call and not by the step, so a replay would not update them."""
+    """Raise `AdapterError` if two calls of `metrics()` after the same step returned different tensor objects. In that
+    case the call creates the tensors, and not the step, so a replay would not update them."""
     from harness.system.replay.found_state import same
 
     made = [name for name, tensor in first.items() if name not in again or same(tensor) != same(again[name])]

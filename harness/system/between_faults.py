@@ -29,7 +29,7 @@ def _copies(tensors: list[Tensor]) -> list[Tensor]:
 
 
 class CheckpointFault(FaultyRun):
-    """Changes what `save` writes, or the training after `load`."""
+    """Base class of faults that change what `save` writes, or that change the training after `load`."""
 
     _loaded = False
 
@@ -46,10 +46,10 @@ class CheckpointFault(FaultyRun):
         self._after_load()
 
     def _after_load(self) -> None:
-        """Change what was loaded; subclasses say how."""
+        """Change the training after a load. By default do nothing."""
 
     def _save_others(self, path: Path, values: list[Tensor]) -> None:
-        """Save with these values in place of those of the parameters."""
+        """Save a checkpoint in which the parameters have these values."""
         kept = _copies(self._trained())
         torch._foreach_copy_(self._trained(), values)
         cast("Any", self._inner).save(path)
@@ -92,7 +92,7 @@ class ScaledCheckpoint(CheckpointFault):
 
 
 class UnsavedParameter(CheckpointFault):
-    """Does not load the last one of the parameters that the load would change."""
+    """Restores, after a load, the old value of the last parameter that the load changed."""
 
     def _load(self, path: Path) -> None:
         before = _copies(self._trained())
@@ -120,7 +120,7 @@ class LostGenerators(CheckpointFault):
 
 
 class RestartedData(CheckpointFault):
-    """Reads the data from the first batch again after a load."""
+    """Starts again with the first batch of the data after a load."""
 
     _first: int | None = None
 
@@ -171,7 +171,7 @@ class LostFirstUpdate(CheckpointFault):
 
 
 class EvaluationFault(FaultyRun):
-    """Changes what an evaluation does, or returns."""
+    """Base class of faults that change what an evaluation does, or what an evaluation returns."""
 
     def _replace_capabilities(self) -> None:
         if hasattr(self._inner, "evaluate"):
@@ -227,7 +227,7 @@ class ConsumingEvaluation(EvaluationFault):
 
 
 class EndFault(FaultyRun):
-    """Changes something after the last step of the series has returned."""
+    """Base class of faults that change the training after its last step has returned."""
 
     _next = 0
 

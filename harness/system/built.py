@@ -179,7 +179,7 @@ def _trains(thing: object) -> bool:
 
 
 def _parameters_of(several: Mapping[str, object]) -> dict[str, Any]:
-    """Return tensors under their names, and each parameter of a module as `module.parameter`."""
+    """Return each tensor of `several` under its own name, and each parameter of a module as `module.parameter`."""
     import torch
 
     named: dict[str, Any] = {}

@@ -43,7 +43,7 @@ class NotADescription(ValueError):  # noqa: N818 - its message is a finding, whi
 
 
 def to_plain(description: object) -> dict[str, Any]:
-    """Convert a description to JSON values. Raises `NotADescription`, and what the description's mappings raise."""
+    """Convert a description to JSON values. Raises `NotADescription`, or what the description's mappings raise."""
     _exactly(description, SystemDescription, "what describe() returns")
     assert isinstance(description, SystemDescription)  # noqa: S101 - for the type checker
     return {
@@ -231,7 +231,7 @@ def _key(name: str, at: ImportPath | None) -> tuple[str, ...]:
 
 
 def _ask(names: Sequence[str], limit_s: float, at: ImportPath | None) -> dict[str, Description]:
-    """Return the answer for every name. Ask again in a new process if an earlier system may have damaged this one."""
+    """Return the description of every name. After a system that may have damaged the process, start a new process."""
     answers: dict[str, Description] = {}
     waiting = list(names)
     while waiting:
@@ -274,7 +274,7 @@ class _Describer:
         self._ended: Ending | None = None
 
     def ask(self, name: str, limit_s: float) -> Description | None:
-        """Return the system's answer, or None if there was none. In that case `problem` returns the reason."""
+        """Return the system's description or error. None: the process did not answer, and `problem` returns why."""
         number = secrets.token_hex(8)  # an answer that the system wrote in advance lacks it
         self._printed, self._received, began = b"", 0, time.monotonic()
         self._child.line.send(json.dumps({"name": name, "number": number}))
@@ -286,7 +286,8 @@ class _Describer:
         return answer
 
     def _next(self, read: Callable[[str], Description], until: float) -> Description | Ending | None:
-        """Return the answer or how the process ended. None: the pipe closed, or time or output reached its limit."""
+        """Return the answer, or an `Ending` if it cannot be received. Return None if the pipe closed, or if time or
+        printed output reached its limit."""
         while (left := until - time.monotonic()) > 0 and self._received < MOST_BYTES:
             ready = _readable([self._child.line, self._child.output], left)
             if self._child.output in ready:
@@ -299,14 +300,14 @@ class _Describer:
         return None
 
     def _keep_printed(self) -> bool:
-        """Read printed output, and keep only its end. Return True if something was printed."""
+        """Read what the process printed, and keep only the last 64 KiB. Return True if something was printed."""
         printed = os.read(self._child.output.fileno(), 2**16)
         self._received += len(printed)
         self._printed = (self._printed + printed)[-(2**16) :]
         return bool(printed)
 
     def problem(self, name: str) -> SystemResolutionError:
-        """Return why there was no answer: the process was too slow, printed without end, or has ended."""
+        """Return an error that says why the process did not answer: it was too slow, printed too much, or has ended."""
         if self._ended is not None and self._ended.code is None:
             got = f"an answer that the harness did not write ({self._ended.problem})"
         elif self._overran:

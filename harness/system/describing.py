@@ -76,7 +76,7 @@ def _short(text: str) -> str:
 
 
 def _place(error: BaseException | None) -> str:
-    """Return file and line of the innermost frame in the system's own code; "" when none is known."""
+    """Return ` (file:line)` of the innermost frame in the system's own code, or "" if no frame is known."""
     if error is None:
         return ""
     if isinstance(error, SyntaxError) and error.filename:
@@ -88,7 +88,7 @@ def _place(error: BaseException | None) -> str:
 
 
 def _declared(system: object, problem: str) -> str:
-    """Return file and line where the system's class sets the field that a problem names, or defines `describe`."""
+    """Return ` (file:line)` where the system's class sets the field named in `problem`, or else defines `describe`."""
     field = re.split(r"[.:\[ ]", problem.removeprefix("a key of "), maxsplit=1)[0]
     with suppress(Exception):  # the class is untrusted, so reading it may raise anything
         return f" ({attribute_place(type(system), field, 'describe')})"

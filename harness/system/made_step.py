@@ -41,7 +41,7 @@ AS_DRAWN: dict[str, str | int | bool | Callable[..., Any]] = {"fallback_random":
 
 
 class AskedRun(StepFunctionRun):
-    """Runs the step compiled or uncompiled, as the arm requests. State is always found from the uncompiled step."""
+    """Runs the step compiled or uncompiled, as the arm requests. State is always searched in the uncompiled step."""
 
     _compiled: Callable[[Any], Tensor] | None
 
@@ -67,7 +67,7 @@ class AskedRun(StepFunctionRun):
 
 
 class WaitingRun(AskedRun):
-    """Reads one value from the device in each step, and does nothing else."""
+    """Replaces each step by a read of one value from the device. This is a control for the detection of host syncs."""
 
     def step_body(self) -> Callable[[], Tensor]:
         first = next(iter(self._parameters.values()))
@@ -128,7 +128,7 @@ class LargerLosses(FaultyRun):
 
 
 class CapturedAnew(FaultyRun):
-    """Drops the capture before some steps. If the step captures itself, only increases the count in its record."""
+    """Drops the capture before one step or each. If the step captures itself, only raises its record's `captures`."""
 
     def __init__(self, inner: TrainingRun, steps: int, *, each_step: bool) -> None:
         self._each_step = each_step
@@ -149,7 +149,7 @@ class CapturedAnew(FaultyRun):
 
 
 class StatisticsUpdatedTwice(FaultyRun):
-    """Adds buffers with a running mean and a count of the losses, as BatchNorm has, updated too often in each step."""
+    """Adds buffers like BatchNorm's to the state: mean and count of losses, which each step updates `times` times."""
 
     def __init__(self, inner: TrainingRun, steps: int, times: int) -> None:
         import torch
@@ -199,7 +199,7 @@ class SkippedUpdate(FaultyRun):
 
 @cache
 def made_step_faults() -> dict[str, FaultDescription]:
-    """Return the faults that fit any step, by name."""
+    """Return the faults that can be planted in any training step, by name."""
     return described_faults(_GROUP)
 
 
@@ -213,7 +213,8 @@ def with_fault(opened: TrainingRun, arm: Arm, fault: str, steps: int) -> FaultyR
 
 
 def as_asked(opened: TrainingRun, arm: Arm, fault: str | None, steps: int) -> TrainingRun:
-    """Return the run with the fault planted. Without a fault, undo updates if the arm has `trains: false`."""
+    """Return the run with the fault planted. Without a fault, return a run that undoes updates if the arm has `trains:
+    false`, else the run itself."""
     if fault is not None:
         return with_fault(opened, arm, fault, steps)
     return UndoneRun(opened, steps) if arm.settings().get("trains") is False else opened

@@ -1,4 +1,4 @@
-"""Plant faults in the use of device memory, and faults that only a long run shows."""
+"""Plant faults in the use of device memory, and faults that only show late in a long run."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class ResetPeak(FaultyRun):
 
 
 class RetainedTensors(FaultyRun):
-    """Keeps in each step, from the faulty step on, an equal share of half of the memory that was free at that step."""
+    """Fills half of the memory that is free at the faulty step: each step from then on allocates an equal share."""
 
     _share = 0
 
@@ -81,7 +81,7 @@ class HiddenMemory(FaultyRun):
 
 
 class LateFault(FaultyRun):
-    """Plants a fault in one step near the end of the run."""
+    """Base class of faults in one step near the end of the run."""
 
     @property
     def _late_step(self) -> int:

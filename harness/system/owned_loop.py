@@ -32,7 +32,7 @@ class _Stop(BaseException):
 
 
 class _Arrived(NamedTuple):
-    """What a loop reports when it pauses: before its first step, after a step, or because it ended.
+    """The report of a loop that pauses before its first step or after a step, or that has ended.
 
     batch: the batch that the loop has loaded for its next step.
     """
@@ -99,7 +99,8 @@ class OwnedLoop:
             self._thread.join()
 
     def take(self, own: Batch) -> Named:
-        """End the previous step, wait for the next one, and return its tensors. own: the batch that the loop loaded."""
+        """Report the previous step as ended and wait for the next one. Return the tensors to train on instead of `own`,
+        the batch that the loop has loaded."""
         self._watching.close()
         self._arrived.put(_Arrived(self._loss, tensors_alone(own)))
         self._loss = None
@@ -141,7 +142,7 @@ class OwnedLoop:
 
 
 class OwnedLoopRun:
-    """Training by an owned loop, which is never captured. If a capture is requested, its record contains the reason."""
+    """A run whose steps are made by an `OwnedLoop`. It is never captured; a requested capture's record says why."""
 
     def __init__(
         self,

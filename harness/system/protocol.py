@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 else:
 
     def __getattr__(name: str) -> object:
-        """Import a model at first use, so that a system that only describes itself needs no pydantic."""
+        """Import pydantic models at their first use, so that a system that is only described needs no pydantic."""
         if name not in {"Arm", "Workload"}:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         from harness.contract import schema
@@ -119,16 +119,16 @@ class HasParameters(Protocol):
 
 @runtime_checkable
 class HasState(Protocol):
-    """State besides the named parameters that training changes and a later step reads.
+    """State that training changes and a later step reads, in addition to the parameters that `parameters()` returns.
 
     The harness always watches the process's generators, and everything that it finds from the run's attributes:
     parameters and buffers of modules, optimizers, schedulers, loss scales and generators. This capability adds further
-    state. Arms that must agree in bits must agree in all of this state, at their start and at their end.
+    state. If two arms must be bitwise equal, all of this state must be equal at their start and at their end.
     """
 
     def state(self) -> Mapping[str, Mapping[str, Tensor]]:
         """Return tensors by category and name: `parameters` (those that `parameters()` leaves out), `buffers`,
-        `optimizer`, `generators`, or `tensors` for all else. Called only at the start and at the end; it may wait."""
+        `optimizer`, `generators`, or `tensors` for all else. Called only at start and end; may wait for the device."""
         ...
 
 
@@ -164,18 +164,18 @@ class RecordsUnderWatch(Protocol):
         ...
 
     def made_gradients(self) -> tuple[Mapping[str, Tensor], Collection[str]] | None:
-        """Return the watch's `copies` and `written` for the last step; None if the watch does not know them surely."""
+        """Return the watch's `copies` and `written` for the last step, or None if the watch cannot be sure of them."""
         ...
 
 
 @runtime_checkable
 class HasGradientNorms(Protocol):
     def gradient_norms(self) -> Mapping[str, Tensor]:
-        """Return L2 norms [G] of the groups before clipping as `before`, and the 0-d threshold as `max_norm`."""
+        """Return `before`, the clipping groups' L2 norms [G] before clipping, and `max_norm`, the 0-d threshold."""
         ...
 
     def gradient_groups(self) -> Mapping[str, Sequence[str]]:
-        """Return the clipping groups, in the order of `before`: group name -> parameter names."""
+        """Return each clipping group's parameter names, by group name, in the order of the norms in `before`."""
         ...
 
 
@@ -209,7 +209,7 @@ class MakesSingleSteps(Protocol):
     """A reference whose forward, backward and update can start from another run's state, one step at a time."""
 
     def evaluate(self, index: int, parameters: Mapping[str, Tensor]) -> Tensor:
-        """Return the 0-d loss of batch `index` at these parameters. Gradients, norms and inputs are then of this call.
+        """Return the 0-d loss of batch `index` at these parameters. Then gradients, norms and inputs are this call's.
 
         The reference copies the parameters' values, and changes nothing else of its own state.
         """
@@ -255,7 +255,7 @@ class HasCapture(Protocol):
 
 @runtime_checkable
 class HasStepBody(Protocol):
-    """For the fake pass: the device work of one step, without the host's part, and the tensors that it changes."""
+    """Gives the fake pass a step's work on the device, without the host's part, and the tensors that it changes."""
 
     def step_body(self) -> Callable[[], Tensor]: ...
 
@@ -265,14 +265,14 @@ class HasStepBody(Protocol):
 @runtime_checkable
 class HasStateRoots(Protocol):
     def state_roots(self) -> Sequence[object]:
-        """Return objects from which everything that a step changes can be reached. By default, the run is searched."""
+        """Return objects from which all that a step changes can be reached. By default, the run itself is searched."""
         ...
 
 
 @runtime_checkable
 class CountsSkippedSteps(Protocol):
     def skipped_steps(self) -> int:
-        """Return how many updates were left out because of a non-finite loss or gradient."""
+        """Return how many updates the training skipped because a loss or gradient was not finite."""
         ...
 
 
@@ -286,10 +286,10 @@ class CanRecapture(Protocol):
 @runtime_checkable
 class CountsClippedTensors(Protocol):
     def clip_kernels(self) -> Mapping[str, Mapping[int, int]]:
-        """Return, for the count of graph nodes, the kernels that scale clipped gradients.
+        """Return the kernels that scale gradients, so that clipped tensors can be counted in a graph's nodes.
 
-        Kernel name (as CUDA knows it) -> address of the kernel's table of tensors -> number of tensors in that table. A
-        kernel node counts for a table whose address is among the node's arguments.
+        The key is the kernel's name in CUDA. The value maps the address of each table of tensors that the kernel reads
+        to the number of tensors in the table. A kernel node uses the table whose address is among the node's arguments.
         """
         ...
 
@@ -308,7 +308,7 @@ class Kernel:
 
 @dataclass(frozen=True)
 class KernelInventory:
-    """Kernels that a prewarm plans, and kernels that the steps request. A key that is named twice is listed twice."""
+    """Kernels that a prewarm plans, and kernels that the steps launch. A key that occurs twice is listed twice."""
 
     planned: Sequence[Kernel]
     used: Sequence[Kernel]
@@ -316,7 +316,7 @@ class KernelInventory:
 
 @dataclass(frozen=True)
 class KernelEvent:
-    """A compile, disk-cache hit or module load, `seconds` after the run began to open."""
+    """A compile, a disk-cache hit or a module load of one kernel, `seconds` after the run began to open."""
 
     key: str
     event: Literal["compile", "disk_hit", "load"]
@@ -368,7 +368,7 @@ class Evaluates(Protocol):
 @runtime_checkable
 class HasKernels(Protocol):
     def kernel_inventory(self) -> KernelInventory:
-        """Return this device's kernels: planned ones, and those that launches requested. May compile; loads nothing."""
+        """Return this device's kernels: the planned ones and those that were launched. May compile; loads nothing."""
         ...
 
     def kernel_ledger(self) -> KernelLedger: ...
@@ -405,7 +405,7 @@ class HasCheckpoint(Protocol):
 
 @runtime_checkable
 class ServesAsPeer(Protocol):
-    """A run that repeats another system's training from the declarations of a contract. `step` is its own training."""
+    """Repeats another system's training from a contract's declarations. `step` trains this run from its own state."""
 
     def restart(self, seed: int) -> None:
         """Restart as a new run of this seed: initial parameters, optimizer, schedule and order of the batches."""
@@ -414,7 +414,7 @@ class ServesAsPeer(Protocol):
     def evaluate(self, index: int, parameters: Mapping[str, Tensor]) -> Tensor:
         """Return the 0-d loss of batch `index` at these parameters. Gradients and inputs are then those of this call.
 
-        Its own training does not continue afterwards: the next call is `restart` or `evaluate`.
+        After this call, the run's own training cannot continue: the next call is `restart` or `evaluate`.
         """
         ...
 
@@ -459,7 +459,7 @@ class KernelCases(Protocol):
     def comparisons(
         self, operations: Sequence[str], dtypes: Sequence[str], magnitudes: Sequence[float]
     ) -> Iterator[KernelComparison]:
-        """Yield at least one comparison per operation, dtype and magnitude. Raises ValueError on unknown operations."""
+        """Yield comparisons for each operation, dtype and magnitude. Raises ValueError for unknown operations."""
         ...
 
     def compiled(self) -> Sequence[Kernel]:
@@ -467,7 +467,7 @@ class KernelCases(Protocol):
         ...
 
     def constants(self) -> Mapping[str, int]:
-        """Return constants of the kernels' sources: `tile`, `unroll`, …"""
+        """Return constants from the kernels' sources by name, such as `tile` and `unroll`."""
         ...
 
 

@@ -28,7 +28,7 @@ class RanksFault(FaultyRun):
 
 
 class MovedRanks(RanksFault):
-    """Changes one parameter in the same way on every rank, so that the replicas stay equal but train wrongly."""
+    """Changes one parameter in the same way on every rank: the replicas stay equal, but all of them train wrongly."""
 
     def step(self, index: int) -> Tensor:
         loss = self._inner.step(index)
@@ -110,9 +110,9 @@ class SecondReduction(FaultyRun):
 
 @contextmanager
 def _unreduced() -> Iterator[None]:
-    """Disable the reduction of gradients within the block, in DistributedDataParallel and in the functions that FSDP2
-    and users' own loops call. Instead of a reduce-scatter, each rank keeps its part of its own gradients.
-    """
+    """Disable the reduction of gradients over ranks within the block, both in DistributedDataParallel and in the
+    functions that FSDP2 and users' own loops call. Instead of a reduce-scatter, a rank keeps its part of its
+    gradients."""
     modules = [each for each in gc.get_objects() if isinstance(each, DistributedDataParallel)]
     distributed: Any = dist
     own = {"all_reduce": _leave_alone, **dict.fromkeys(_SCATTERING, _keep_own_part)}

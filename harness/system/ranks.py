@@ -35,9 +35,8 @@ def rank() -> int:
 
 
 def share(length: int) -> slice:
-    """Return this rank's slice of `length` rows. The ranks get contiguous blocks in order. Ranks that hold one model
-    together (`model_parallel`) get the same rows. Raises ValueError if the batch cannot be shared equally.
-    """
+    """Return this rank's slice of a batch of `length` rows. Each rank gets a contiguous block, in rank order. Ranks
+    that hold one model together (`model_parallel`) get the same rows. Raises ValueError if the rows do not divide."""
     shares = world_size() // _model_parallel
     if length % shares:
         raise ValueError(
@@ -76,7 +75,7 @@ def shared(batch: Callable[[int], Batch], batch_size: int) -> Callable[[int], Ba
 
 
 def hold_together(ranks: int) -> None:
-    """Let each group of `ranks` neighbouring ranks read the same rows from now on."""
+    """From now on, give all ranks of a group of `ranks` neighbouring ranks the same rows. They share one model."""
     global _model_parallel  # noqa: PLW0603 - a process has one rank
     _model_parallel = ranks
 

@@ -1,4 +1,4 @@
-"""Turn `module:attribute` into a TrainingSystem. Only workers do: it runs untrusted code (others use `described`)."""
+"""Turn `module:attribute` into a TrainingSystem. Only workers do this, because it runs untrusted code."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from harness.system.users_code import definition, named, relative
 
 
 class RetiredSystem:
-    """A system that published contracts name but that no longer trains. It had no faults of its own."""
+    """A system that cannot train any more, but that published contracts still name. It defines no faults."""
 
     def describe(self) -> SystemDescription:
         return SystemDescription("a retired system", "trains no more", (), {}, {}, frozenset())

@@ -31,7 +31,7 @@ def is_replicated(tensor: Tensor) -> bool:
 
 
 def local(tensor: Tensor) -> Tensor:
-    """Return this rank's part, in the same memory, or a plain tensor unchanged. No communication, no host sync."""
+    """Return this rank's part of a DTensor, in the same memory, or a plain tensor unchanged. Does not communicate."""
     if not is_distributed(tensor):
         return tensor
     spread: Any = tensor.detach()
@@ -40,9 +40,8 @@ def local(tensor: Tensor) -> Tensor:
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """Return all elements, gathered from the ranks, or a plain tensor unchanged. Every rank of the mesh must call this,
-    in the same order. Ranks that hold the same part each use their own copy.
-    """
+    """Return the whole of a DTensor, gathered from all ranks, or a plain tensor unchanged. Every rank of the mesh must
+    call this function, in the same order. Ranks that hold the same part each use their own copy."""
     if not is_distributed(tensor):
         return tensor
     spread: Any = tensor.detach()
@@ -51,6 +50,6 @@ def whole(tensor: Tensor) -> Tensor:
 
 
 def elements(tensors: Iterable[Tensor]) -> tuple[int, int]:
-    """Return how many elements of the tensors this rank holds, and how many all ranks hold together."""
+    """Return two numbers: how many elements of the tensors this rank holds, and how many all ranks hold together."""
     each = [(local(tensor).numel(), tensor.numel()) for tensor in tensors]
     return sum(held for held, _ in each), sum(number for _, number in each)

@@ -35,7 +35,7 @@ BUFFERS, GRADIENTS, MADE, METRICS, STATE = "buffer", "gradient", "made", "metric
 
 
 class _Shape:
-    """The static buffers for batches of one shape, and the capture that reads them, if it exists."""
+    """The static buffers for batches of one shape, and the captured step that reads the buffers, if it exists."""
 
     def __init__(self, batch: Mapping[str, Tensor], device: Any) -> None:
         self.static = {name: tensor.detach().to(device).clone() for name, tensor in batch.items()}
@@ -114,9 +114,8 @@ class StepFunctionRun:
         return as_on_a_device() if self._device.type == "cpu" else nullcontext()
 
     def _uncaptured_step(self) -> Tensor:
-        """Execute a step without a capture, and return its loss. If an earlier capture failed for another reason, an
-        exception gets a note about it, because a failed capture may leave a library half set up.
-        """
+        """Execute a step without a capture and return its loss. If the step raises, and an earlier capture failed for
+        another reason, a note on the exception says so, because a failed capture may leave a library half set up."""
         try:
             return self.step_body()().detach().clone()
         except HarnessError:
@@ -127,23 +126,24 @@ class StepFunctionRun:
             raise
 
     def _is_told_by(self, failure: str, error: Exception) -> bool:
-        """Return True if both have the same message or, on a CPU, the same line: fake tensors cause other messages."""
+        """Return True if the failed capture and the error have the same message or, on a CPU, the same line of code. On
+        a CPU the capture runs on fake tensors, whose messages differ."""
         frame = innermost_frame(error)
         at_its_line = frame is not None and f"{Path(frame.file).name}:{frame.line}" in failure
         return (at_its_line and self._device.type == "cpu") or str(error).strip().partition("\n")[0] in failure
 
     def save(self, path: Path) -> None:
-        """Save by the function's own `save`. Raises `NotAvailable` if it has none."""
+        """Save by the step function's own `save`. Raises `NotAvailable` if it has none."""
         self._function.given("save")(path)
 
     def load(self, path: Path) -> None:
-        """Load by the function's own `load`. Drop all captures, which may hold replaced tensors."""
+        """Load by the step function's own `load`. Drop all captures, because their tensors may have been replaced."""
         self._function.given("load")(path)
         self.forget_captures()
         self._parameters = _trained_parameters(self._function)
 
     def evaluate(self) -> Mapping[str, float]:
-        """Evaluate by the function's `evaluate`. Raises `NotAvailable` without one, `AdapterError` without numbers."""
+        """Evaluate by the step function. Raises `NotAvailable` without `evaluate`, `AdapterError` for no numbers."""
         from harness.system.adapter_checks import require_values
 
         evaluate = self._function.given("evaluate")
@@ -232,11 +232,12 @@ class StepFunctionRun:
         return _of_kind(GRADIENTS, current.captured.outputs) or current.gradients
 
     def record_under(self, watch: Callable[[Mapping[str, Tensor]], GradientWatch]) -> None:
-        """Set the watch for a traced recording. A CUDA graph has none, because the graph would contain its copies."""
+        """Set the watch for a traced recording. A CUDA graph gets none, because it would repeat the watch's copies."""
         self._watch_of = watch
 
     def made_gradients(self) -> tuple[Mapping[str, Tensor], Collection[str]] | None:
-        """Return copies of gradients that the recorded step changed later, and names of those its optimizer wrote."""
+        """Return copies of the gradients that the recorded step changed after the backward pass, and the names of the
+        gradients that its optimizer overwrote."""
         captured, watch = self._current.captured, self._current.watch
         if captured is None or watch is None or not watch.is_sure():
             return None

@@ -83,7 +83,7 @@ def relative(file: str) -> str:
 def innermost_frame(error: BaseException) -> Frame | None:
     """Return the innermost frame of an exception outside of libraries, or None if there is none.
 
-    A trainer may be installed like a library. If all frames are of libraries, return the last called by the harness.
+    If all frames are in libraries, because the trainer is installed like one, return the one that the harness called.
     """
     frames = list(_frames(error))
     own = [frame for frame in frames if _is_own(frame.file)]
@@ -129,7 +129,7 @@ def definition(thing: Any) -> str:
 
 
 def return_place(thing: Any) -> str:
-    """Return `file:line` of a function's only `return`. If there is none or several, return that of its definition."""
+    """Return `file:line` of a function's only `return`, or of its definition if it has none or several."""
     try:
         function = _function(thing)
         lines, first = inspect.getsourcelines(function)
@@ -143,7 +143,8 @@ def return_place(thing: Any) -> str:
 
 
 def attribute_place(kind: type, *names: str) -> str:
-    """Return `file:line` where a user's class or base class sets the first of `names`, or else is defined."""
+    """Return `file:line` where a user's class, or a base class in user code, sets one of `names` (tried in order). If
+    none is set, return where the class is defined."""
     for name in names:
         for each in kind.__mro__:
             if name in vars(each) and (place := _set_in(each, name)):

@@ -1,4 +1,4 @@
-"""Plant the harness's own faults in one arm, by a wrapper that passes each call on to the run and changes one thing.
+"""Plant the harness's own faults in one arm. A wrapper passes each call on to the arm's run and changes one thing.
 
 `faults.yaml` lists the faults. For each kind of claim it names the verdict that the fault must cause, because these
 faults fit any contract. Importing this needs no torch.
@@ -51,7 +51,7 @@ def _table() -> Mapping[str, Any]:
 
 
 def described_faults(group: str) -> dict[str, FaultDescription]:
-    """Return the faults of one group of the table, by name."""
+    """Return the faults of one group in `faults.yaml`, by name."""
     return {
         name: FaultDescription(
             name,
@@ -65,7 +65,7 @@ def described_faults(group: str) -> dict[str, FaultDescription]:
 
 
 def wrapped_faults(group: str) -> list[str]:
-    """Return the faults of a group that a wrapper plants."""
+    """Return the names of those faults of a group that a wrapper class plants."""
     return [name for name, row in _table()[group].items() if "wrapper" in row]
 
 
@@ -104,7 +104,7 @@ class FaultyRun:
         self._replace_capabilities()
 
     def _replace_capabilities(self) -> None:
-        """Replace a method of the wrapped run, if the run has it. Faults in a capability override this."""
+        """Replace methods copied from the wrapped run. By default do nothing; faults of capabilities override this."""
 
     @property
     def _faulty_step(self) -> int:
@@ -235,7 +235,7 @@ class BusyStep(FaultyRun):
 
 
 class DecoyGraph(FaultyRun):
-    """Trains uncaptured, replays a graph with one addition after each step, and reports that graph as its capture."""
+    """Trains uncaptured. After each step, replays a graph of one addition, and reports this graph as its capture."""
 
     _replays = 0
     _graph: Any = None
@@ -274,7 +274,7 @@ class DecoyGraph(FaultyRun):
 
 
 class RememberedStep(FaultyRun):
-    """Runs each step, then replaces loss and parameters by copies from the first steps."""
+    """Runs each step, then replaces its loss and the parameters by copies from one of the first steps."""
 
     def __init__(self, inner: TrainingRun, steps: int) -> None:
         self._remembered = list[tuple["Tensor", list[Any]]]()

@@ -131,7 +131,7 @@ class CapturedStep:
         return {label: graph.raw() for label, graph in self._graphs.items()}
 
     def release(self) -> None:
-        """Drop the graphs and what they hold. The stream stays with its owner."""
+        """Drop the graphs and the memory that they hold. The stream remains usable, because the caller owns it."""
         for graph in self._graphs.values():
             graph.reset()
         self._graphs.clear()
@@ -142,7 +142,7 @@ class CapturedStep:
             body()
 
     def _follow_numbers(self) -> None:
-        """Run the bodies as a later step would, then again while following the Python numbers that they change."""
+        """Run the bodies twice, first to find the Python numbers that they change, then to find what reads these."""
         if can_follow():
             self.host_numbers = follow(self._run_bodies, self._roots, of_device=True)
         else:

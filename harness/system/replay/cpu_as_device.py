@@ -1,4 +1,4 @@
-"""Treat a CPU as a device: which tensors a device would hold, where a call puts its result, which reads would wait.
+"""Treat a CPU as a device: find which tensors a device would hold, and which reads would wait for it.
 
 Reads of values on the host are found while a step executes on real tensors.
 """
@@ -33,7 +33,7 @@ LIFT = torch.ops.aten.lift_fresh.default
 
 
 class HostMade:
-    """The memory that a watched step created only from numbers in its code, and did not move to the device.
+    """The host's memory: what a watched step created only from numbers in its code, and did not move to the device.
 
     All other memory counts as the device's: batches, parameters, state, and everything computed from them.
     recorded: True if the step is recorded. Its counters then count as the device's, because replays must repeat them.
@@ -63,7 +63,7 @@ class HostMade:
         return func is LIFT or all(map(self.has, tensors_in([*args, *kwargs.values()])))
 
     def note(self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], returned: Any) -> None:
-        """Update which memory is the host's after an operator was executed."""
+        """Update the host's memory after an operator: add tensors that it made, or remove tensors that it changed."""
         if self.alone(func, args, kwargs):
             for tensor in tensors_in(returned):
                 self.add(tensor)
@@ -97,9 +97,9 @@ def names_a_device(
     frame: FrameType,
     is_on_device: Callable[[Tensor], bool | None],
 ) -> bool | None:
-    """Return True if a call puts its result on the device, False for the host, None if it names neither.
+    """Return True if a call names the device as the place of its result, False for the host, None if it names no place.
 
-    frame: the caller's frame. is_on_device: a function, called if the call names another tensor instead of a device.
+    frame: the caller's frame. is_on_device: returns the place of a tensor that the call names instead of a device.
     """
     if func is Tensor.cuda:
         return True
@@ -114,7 +114,7 @@ def names_a_device(
 
 
 def caller() -> FrameType:
-    """Return the frame that called a torch function. Skip frames of function modes that passed on the call."""
+    """Return the frame of the code that called a torch function. Skip frames of function modes that pass calls on."""
     frame = sys._getframe(2)
     while (back := frame.f_back) is not None and "__torch_function__" in _names(frame, back):
         frame = back
@@ -128,7 +128,7 @@ def _names(frame: FrameType, back: FrameType) -> tuple[str, str]:
 
 
 def is_of_an_optimizer(frame: FrameType) -> bool:
-    """Return True for a frame of torch's own optimizers, whose state is on the device in a captured step."""
+    """Return True for a frame of torch's own optimizers. In a captured step, their state is on the device."""
     return str(frame.f_globals.get("__name__", "")).startswith("torch.optim")
 
 
@@ -159,11 +159,11 @@ READS = {Tensor.numpy, Tensor.tolist, Tensor.cpu, Tensor.__array__, Tensor.__for
 
 
 class OnADevice(Interceptor):
-    """Makes active dispatch modes see on a CPU, within the block, what they would see on a device.
+    """Within the block, makes active dispatch modes see on a CPU what they would see on a device.
 
     `one_hot` with a given number of classes reads no value, although torch on a CPU reads the smallest and the largest
-    class to check them. A function that reads memory of the CPU without an operator counts as a read. Memory moved to a
-    device counts as the device's. Counters that torch's optimizers and averages keep on the host count as the host's.
+    class to check them. A function that reads the CPU's memory without calling an operator is reported as a read.
+    Memory moved to a device counts as the device's, and counters of torch's optimizers and averages as the host's.
     """
 
     def execute(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -194,9 +194,9 @@ class OnADevice(Interceptor):
 def as_on_a_device() -> Iterator[None]:
     """Execute a step so that a dispatch mode on a CPU sees what it would see on a device.
 
-    torch's optimizers accept `capturable=True` in the block. Nothing else changes inside another such block, or if no
-    dispatch mode distinguishes host and device. The reason is the cost of a function mode: it is called at every
-    operation and every read of a tensor's attribute, and torch.compile would compile again under it.
+    In the block, torch's optimizers accept `capturable=True` on a CPU. Nothing else changes if the block is inside
+    another such block, or if no dispatch mode distinguishes host and device. This avoids a function mode, which is
+    called at every operation and every read of a tensor's attribute, and under which torch.compile would compile again.
     """
     modes = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]
     on_a_device = any(isinstance(mode, OnADevice) for mode in modes)
@@ -237,7 +237,7 @@ def _is_on_device(hosts: Sequence[HostMade], tensor: Tensor) -> bool:
 
 
 def _on_device(hosts: Sequence[HostMade], returned: Any, given: Iterable[Tensor]) -> Any:
-    """Mark the result as the device's. If it is one of the given tensors, copy it, because these remain the host's."""
+    """Mark a result as the device's memory. If it is a given tensor, copy it first, because that stays the host's."""
     if not isinstance(returned, Tensor) or _is_on_device(hosts, returned):
         return returned
     returned = returned.clone() if any(returned is each for each in given) else returned
@@ -253,7 +253,7 @@ def _update_average(average: AveragedModel, *given: Any, **named: Any) -> None:
 
 
 def _know_counters(optimizer: Optimizer, _args: object, _kwargs: object) -> None:
-    """Mark step counters, and other single numbers, as the host's unless a fused or captured update reads them."""
+    """Mark an optimizer's 0-d state, such as step counters, as the host's unless the update is fused or capturable."""
     for group in optimizer.param_groups:
         if group.get("capturable") or group.get("fused"):
             continue
@@ -288,7 +288,7 @@ class Waits(Observer):
         self.seen: Counter[Place] = Counter()
 
     def read(self, tensor: Tensor, _called: str) -> Tensor:
-        """Count a read of the device's memory that no operator shows."""
+        """Count a read of the device's memory that happens without an operator."""
         if not self.host.has(tensor):
             self.seen[of_current_stack()] += 1
         return tensor

@@ -1,4 +1,4 @@
-"""Run user steps on fake tensors. An operator that torch cannot run on fake tensors is executed on zeros, on a CPU.
+"""Run user steps on fake tensors. If torch cannot run an operator on fake tensors, it is executed on zeros, on a CPU.
 
 Few user-defined operators are registered for fake tensors, and torch's fake version of some operators is for another
 device (`_grouped_mm` accepts only bfloat16 there). Execution on zeros gives the shapes of the results. It does not show
@@ -80,7 +80,7 @@ def no_fake_tensors_left() -> Iterator[None]:
 
 
 def _require_none(error: BaseException | None, earlier: int) -> None:
-    """Raise if fake tensors exist whose modes were noted after the first `earlier` modes."""
+    """Raise `FakeTensorsLeftError` if fake tensors of a mode exist that was noted after the first `earlier` modes."""
     modes, places = _modes[earlier:], list[str]()
     del _modes[earlier:]
     gc.collect(1)  # what the function created is in the young generations
@@ -101,7 +101,7 @@ def _require_none(error: BaseException | None, earlier: int) -> None:
 
 
 def _holders(values: list[Any]) -> set[str]:
-    """Return what holds `values`, also through containers, as `Class.attribute`, `module.name` or `function`.
+    """Name what holds `values`, directly or in containers, as `Class.attribute`, `module.name` or `function`.
 
     Objects that torch's internals hold are left out, because they are not the training's.
     """
@@ -149,10 +149,10 @@ def _is_internal(module: object) -> bool:
 
 
 class FakeStepMode(FakeTensorMode):  # type: ignore[no-untyped-call]
-    """Executes operators on fake tensors, and operators on the host's memory (`host`) with real values.
+    """Executes operators on fake tensors. Operators that use only the host's memory (`host`) get real values.
 
-    unseen: the operators that are not torch's and were executed on zeros. refusal: where and why torch refused the
-    first of these operators.
+    unseen: the user-defined operators that were executed on zeros. refusal: where the first was called, and why torch
+    cannot run it on fake tensors.
     """
 
     def __init__(self) -> None:
@@ -185,7 +185,7 @@ class FakeStepMode(FakeTensorMode):  # type: ignore[no-untyped-call]
             self._within = outer
 
     def read(self, tensor: Tensor, called: str) -> Tensor:
-        """Raise `DataDependentOutputException` if the tensor is on the device."""
+        """Raise `DataDependentOutputException` if the tensor, whose value the step reads, is on the device."""
         if not self.host.has(tensor):
             raise DataDependentOutputException(called)  # type: ignore[arg-type]
         return tensor
@@ -213,7 +213,7 @@ class FakeStepMode(FakeTensorMode):  # type: ignore[no-untyped-call]
 
 
 def _without_values(returned: Any) -> Any:
-    """Return an operator's result without the constants that torch keeps for single elements of real tensors."""
+    """Return an operator's result after dropping the real values that torch stores on fake tensors of one element."""
     for tensor in tensors_in(returned):
         if isinstance(tensor, FakeTensor):
             tensor.constant = None

@@ -44,14 +44,15 @@ _ROUNDINGS: dict[str, Callable[..., Any]] = {
 
 
 class HostNumber(NamedTuple):
-    """A number's path, and for what and on which line the step reads it. read: None if the step only counts with it."""
+    """A changing number. name: its path. read: for what and where the step reads it; None if the step only counts."""
 
     name: str
     read: str | None
 
 
 class Followed:
-    """A number with the names of the numbers it is computed from. `notes`: by name, kind and line of the first reading.
+    """A number, with the `names` of the numbers from which it is computed. `notes`: what each of these numbers was
+    first read for and on which line, by name.
 
     `isinstance` sees the type of the replaced number.
     """
@@ -113,7 +114,7 @@ def _in(value: Any) -> Iterator[Followed]:
 
 
 def _calculated(function: Callable[..., Any], *given: Any) -> Any:
-    """Calculate with plain numbers. Follow resulting numbers; any other result counts as a reading."""
+    """Calculate with plain numbers. A resulting number is followed, too. Any other result counts as a reading."""
     sources, result = [*_in(given)], function(*_plain(given))
     if not sources or result is NotImplemented or (function is operator.mod and given[1] == 1 and result == 0):
         return result  # the remainder of a division by 1 is always 0: gradients are accumulated over one batch
@@ -134,7 +135,7 @@ def _read(what: str, function: Callable[..., Any], *given: Any) -> Any:
 
 
 def _converted(function: Callable[..., Any], ours: Followed) -> Any:
-    """Convert to a plain number. This counts as a reading, unless `%` is formatting a text."""
+    """Convert a followed number to a plain one. This counts as a reading, unless it is for formatting a text by `%`."""
     caller = sys._getframe(2)
     # arithmetic has its own methods, so this call is not counted as a reading
     if dis.opname[caller.f_code.co_code[caller.f_lasti]] != "BINARY_OP":
@@ -149,7 +150,7 @@ def _method(call: Callable[..., Any], function: Callable[..., Any], *, turned: b
 
 
 def _special_methods() -> Iterator[tuple[str, Callable[..., Any]]]:
-    """Yield the special methods that Python calls for operators and functions, with their names."""
+    """Yield (name, method) of each special method of `Followed` that Python calls for operators and built-ins."""
     for name in _ARITHMETIC:
         function: Callable[..., Any] = divmod if name == "divmod" else getattr(operator, f"__{name}__")
         yield name, _method(_calculated, function)
@@ -180,7 +181,7 @@ class _GivenToTorch(Interceptor):
 
 @contextmanager
 def _following(slots: Sequence[Slot], notes: dict[str, str]) -> Iterator[None]:
-    """Put followed numbers into the slots within the block, and let `math` return followed numbers from them."""
+    """In the block, replace the slots' numbers by followed ones, for which `math` returns followed results."""
     functions = [(name, each) for name, each in vars(math).items() if callable(each) and not name.startswith("__")]
     for slot in slots:
         slot.put(Followed(slot.value(), frozenset({slot.name}), notes))
@@ -204,8 +205,8 @@ def follow(body: Callable[[], object], roots: Sequence[object], *, of_device: bo
     """Execute `body` twice: to find the numbers that it changes, then to follow them. Return these numbers.
 
     `body` must have run once before, because a replay does not need numbers that only the first execution changes, such
-    as a flag that something was built. A number whose replacement the step refuses counts as read. The caller undoes
-    it.
+    as a flag that something was built. If the step cannot run with the replacement of a number, the number counts as
+    read. The caller must undo the executions.
     """
     changes = HostChanges(roots, of_device=of_device)
     body()
@@ -220,7 +221,8 @@ def follow(body: Callable[[], object], roots: Sequence[object], *, of_device: bo
 
 
 def _read_in(body: Callable[[], object], slots: Sequence[Slot]) -> dict[str, str] | None:
-    """Return, by name, for what an execution reads the slots' numbers; None if it raises because of `Followed`."""
+    """Execute `body` with followed numbers in the slots. Return what each number is read for, by name, or None if the
+    execution raises because of `Followed`."""
     notes = dict[str, str]()
     try:
         with as_written(), _following(slots, notes):

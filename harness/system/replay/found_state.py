@@ -8,10 +8,10 @@
 | `generators` | torch's, numpy's and Python's, global ones and those that the step holds |
 | `tensors` | tensors in attributes, lists and closures, such as averaged weights; numpy's arrays |
 
-Names do not depend on an adapter's variable names, unless two things would share a name. They lack the prefixes
-`_orig_mod.` of `torch.compile` and `module.` of `DistributedDataParallel`. Settings of optimizers and schedulers are
-compared by value, because a captured step may need its learning rate in a float32 tensor where an uncaptured step has a
-number. How an optimizer executes its update (`capturable`, `fused`) is not state.
+The names of state do not depend on an adapter's variable names, unless two things would otherwise share a name.
+Prefixes of wrappers (`_orig_mod.` of `torch.compile`, `module.` of `DistributedDataParallel`) are removed. Settings of
+optimizers and schedulers are compared by value, because a captured step may need its learning rate in a float32 tensor
+where an uncaptured step has a number. How an optimizer executes its update (`capturable`, `fused`) is not state.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def plain_name(name: str) -> str:
 
 
 def found_state(*roots: object, parameters: Mapping[str, Tensor] | None = None) -> StateByCategory:
-    """Return all state that is reachable from `roots`, host values as tensors. `parameters` are left out."""
+    """Return all state that is reachable from `roots`, except `parameters`. Values on the host become tensors."""
     return state_of(reach(*roots), parameters or {})
 
 
@@ -142,14 +142,14 @@ def _state_dict(scheduler: LRScheduler) -> dict[str, Any]:
 
 
 def _setting(value: Any) -> Any:
-    """Return a float, in a tensor or not, rounded to float32. Return anything else unchanged."""
+    """Round a setting to float32 if it is a float or a 0-d floating-point tensor. Return others unchanged."""
     if isinstance(value, Tensor) and value.dim() == 0 and value.is_floating_point():
         value = value.item()
     return torch.tensor(value, dtype=torch.float32).item() if isinstance(value, float) else value
 
 
 def _leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield tensors and plain values in dictionaries, lists and tuples. Functions and objects are not state."""
+    """Yield (path, value) of tensors and plain values in dictionaries, lists and tuples. Skip functions and objects."""
     inside: list[tuple[str, Any]]
     if issubclass(type(value), dict):
         inside = asked(lambda: [(str(key), each) for key, each in value.items()], [])
@@ -184,7 +184,7 @@ def _named(entries: list[_Entry], taken: Collection[str] = ()) -> dict[str, Tens
 
 
 def as_tensor(value: Any) -> Tensor:
-    """Return a host value's type and text as a uint8 tensor [n], or a tensor unchanged. NaN and inf are allowed."""
+    """Return a tensor unchanged. Return other values' type and text as a uint8 tensor [n]; NaN then equals NaN."""
     if isinstance(value, Tensor):
         return value
     return torch.frombuffer(bytearray(f"{type(value).__name__} {value!r}".encode()), dtype=torch.uint8)

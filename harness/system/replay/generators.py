@@ -35,7 +35,7 @@ def global_generators() -> dict[str, Accessors]:
 
 
 def host_generators() -> dict[str, Accessors]:
-    """Return the process's generators that belong to no device. These may be read during a device's capture."""
+    """Return the accessors of the process's generators on the host. They may be read while a device captures."""
     return {
         "torch.cpu": (torch.get_rng_state, torch.set_rng_state),
         "numpy": (np.random.get_state, np.random.set_state),
@@ -85,7 +85,7 @@ def as_tensor(state: Any) -> Tensor:
 
 
 def seed_all(seed: int) -> None:
-    """Set every global generator by one seed, so that no arm continues where another arm stopped."""
+    """Seed every global generator, so that no arm continues with the random numbers that another arm left."""
     torch.manual_seed(seed)
     random.seed(seed)
     np.random.seed(seed % 2**32)  # noqa: NPY002 - the global generator is what a trainer may draw from
@@ -125,9 +125,10 @@ def noted_generator_states() -> Iterator[list[str]]:
 
 
 class UndrawnImports:
-    """An import finder that queries all other finders, and wraps the loader that they find, except in nested imports.
+    """An import finder after whose imports the generators are restored. It wraps the loader that another finder finds.
 
-    Only imports by the training thread are wrapped. In another thread, restoring would undo draws of the training.
+    Imports inside an import are not wrapped. Nor are imports by other threads than the training's, because restoring
+    after them would undo draws of the training.
     """
 
     def __init__(self) -> None:
@@ -137,7 +138,7 @@ class UndrawnImports:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return the spec that later finders find, with a loader that restores the generators."""
+        """Return the spec that another finder finds, with a loader that restores the generators after the import."""
         if getattr(self._thread, "importing", False) or not self._looks():
             return None
         others = [each for each in sys.meta_path if each is not self and hasattr(each, "find_spec")]
@@ -151,7 +152,7 @@ class UndrawnImports:
         return threading.get_ident() == self.trains
 
     def _look_after(self, loader: Any) -> None:
-        """Wrap a loader's `exec_module`. Skip loaders that are classes (all imports share them) or that refuse it."""
+        """Wrap a loader's `exec_module`. Skip read-only loaders, and classes, because all imports share them."""
         if not hasattr(loader, "exec_module") or "exec_module" in getattr(loader, "__dict__", {}):
             return
         execute = loader.exec_module

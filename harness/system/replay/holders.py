@@ -1,6 +1,5 @@
-"""Read what holds a training's objects in addition to attributes, dictionaries and lists: names of modules, data of
-classes, caches of functions, variables of generators, and the objects behind iterators and views.
-"""
+"""Read the places, besides attributes, dictionaries and lists, that hold a training's objects: names of modules, data
+of classes, caches of functions, variables of generators, and the objects behind iterators and views."""
 
 from __future__ import annotations
 
@@ -88,14 +87,14 @@ class OwnPart:
 
 @functools.cache
 def _bound_by(kind: type) -> frozenset[str]:
-    """Return the names of the attributes that functions of a class assign, on any object."""
+    """Return the names of all attributes that the functions of a class assign, on `self` or on any other object."""
     codes = [inspect.unwrap(function).__code__ for function in functions_of(kind)]
     instructions = (each for code in codes for each in dis.get_instructions(code))
     return frozenset(each.argval for each in instructions if each.opname == "STORE_ATTR")
 
 
 def data_of(kind: type) -> Iterator[tuple[str, Any]]:
-    """Yield name and value of a class's own data, without functions and other attributes read through `__get__`."""
+    """Yield name and value of a class's own data. Skip functions and others that are read through `__get__`."""
     for name, value in list(vars(kind).items()):
         kind_of_value: Any = type(value)
         read_through = asked(partial(hasattr, kind_of_value, "__get__"), True)
@@ -169,7 +168,7 @@ def slots_of_class(kind: type) -> list[tuple[str, MemberDescriptorType]]:
 
 
 def asked(question: Callable[[], _T], otherwise: _U) -> _T | _U:
-    """Return what `question` returns, or `otherwise` if user code in it raises, as proxies and lazy properties may.
+    """Return what `question` returns, or `otherwise` if it raises, as a read of a proxy or lazy property may.
 
     The search must use this function wherever an object may run its own code to answer.
     """
@@ -180,7 +179,7 @@ def asked(question: Callable[[], _T], otherwise: _U) -> _T | _U:
 
 
 def module_of(thing: object) -> str:
-    """Return the name of a thing's module. For a class, bypass its metaclass, which may raise."""
+    """Return the name of the module that defines an object. For a class, bypass its metaclass, which may raise."""
     if issubclass(type(thing), type):
         return str(type.__getattribute__(thing, "__module__") or "")
     return str(asked(lambda: getattr(thing, "__module__", ""), "") or "")
@@ -204,7 +203,7 @@ def is_users(kind: type) -> bool:
 
 
 def is_foreign(value: Any) -> bool:
-    """Return True for a function of an installed package, or an object of a package's class that does not train."""
+    """Return True for a function or an object of an installed package, except tensors, modules and optimizers."""
     if issubclass(type(value), torch.Tensor | torch.nn.Module | torch.optim.Optimizer):
         return False
     if issubclass(type(value), FunctionType):
@@ -226,5 +225,5 @@ def is_users_callable(value: Any) -> bool:
 
 @functools.cache
 def is_users_file(file: str) -> bool:
-    """Return True if a file is user code. Names in modules of libraries and of the harness are not restored."""
+    """Return True if a file is user code. Only names in modules of user code are restored."""
     return is_users_code(Path(file))

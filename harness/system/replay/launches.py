@@ -26,7 +26,7 @@ _TRITON = (("triton.runtime.jit", "JITFunction"), ("triton.runtime.interpreter",
 
 
 class LaunchWatch(Protocol):
-    """Called for each launch while it is the last entry of `watches`."""
+    """A watch is called for each launch while it is the last entry of `watches`."""
 
     def launched(
         self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], launch: Launch, caller: FrameType
@@ -39,12 +39,12 @@ _announcing = False
 
 
 def is_watched() -> bool:
-    """Return True if a launch must be announced: there is a watch, and no outer launch is being announced."""
+    """Return True if a launch must be announced: a watch exists, and the launch is not part of an announced launch."""
     return bool(watches) and not _announcing
 
 
 def announced(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], launch: Launch) -> object:
-    """Launch a kernel through the last watch, and return what `launch` returns.
+    """Launch a kernel by `launch`, observed by the last watch. Return what `launch` returns.
 
     name: the kernel's name. args: its arguments, including its tensors. kwargs: settings that also affect its result.
     The line that called the announcing function counts as the line of the launch.
@@ -112,9 +112,10 @@ def standing_in(modules: Sequence[ModuleType | type], name: str, stand_in: Calla
 
 @contextmanager
 def as_captured() -> Iterator[list[str]]:
-    """Make `torch.cuda.is_current_stream_capturing()` true for all code except torch in the block. Yield the callers.
+    """Within the block, make `torch.cuda.is_current_stream_capturing()` return True to all code except torch. Yield a
+    list of the lines that call it.
 
-    A real capture does not need this. Compiled code in it may rely on the identity of torch's own function.
+    A real capture does not use this, because compiled code may rely on the identity of torch's own function.
     """
     asked: list[str] = []
 
@@ -131,7 +132,7 @@ def as_captured() -> Iterator[list[str]]:
 
 @contextmanager
 def as_written() -> Iterator[list[str]]:
-    """Compile nothing, and run no compiled code, within the block. Yield the lines that called compiled code."""
+    """In the block, compile nothing and run compiled code uncompiled. Yield a list of the lines that call it."""
     from torch._dynamo import eval_frame
 
     calls: list[str] = []

@@ -46,7 +46,7 @@ _LIFTED = {_aten.lift_fresh, _aten.lift_fresh_copy}
 
 
 class FirstValues(Observer):
-    """Remembers the first value of each tensor that is created only from numbers in the block."""
+    """Within the block, remembers the first value of each tensor that is created only from numbers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -181,20 +181,19 @@ class Ledger(Observer):
         self._reached = 0  # marks whose content reached state, a loss or the host
 
     def keep(self, tensors: Iterable[Tensor]) -> None:
-        """Mark the memory as that of parameters, buffers or optimizers, which it remains whatever is written to it."""
+        """Mark the tensors' memory as kept by parameters, buffers or optimizers, whatever is written to it later."""
         for memory in self._in(list(tensors)):
             memory.is_kept = True
 
     def begin_with(self, tensors: Iterable[Tensor]) -> None:
-        """Mark the memory as that of loose tensors from before the first step. It counts as data until a step writes to
-        it. A single number counts as a setting instead.
-        """
+        """Mark the memory of loose tensors (held by no module or optimizer) from before the first step. Its content
+        counts as data until a step writes to it; a single number counts as a setting instead."""
         for tensor in tensors:
             for memory in self._in(tensor):
                 memory.is_early, memory.made_of = True, DATA if tensor.numel() > 1 else 0
 
     def adopt(self, tensors: Iterable[Tensor]) -> None:
-        """Add the memory of tensors from unfollowed steps. This memory has no sources until a step writes to it."""
+        """Add the memory of tensors that unfollowed steps created. It has no sources until a step writes to it."""
         for memory in self._in(list(tensors), 0):
             if memory.born == self.step and not memory.is_kept:
                 memory.is_unseen = True
@@ -211,7 +210,7 @@ class Ledger(Observer):
         self._forget_gone()
 
     def ended(self, loss: object) -> None:
-        """Note the end of a step, and that the loss is read. Forget memory that no longer exists."""
+        """Note the end of a step, and that its loss is used. Forget memory that no longer exists."""
         for memory in self._in(loss):
             self._reached |= self._read(memory)
         self.passed()
@@ -226,7 +225,7 @@ class Ledger(Observer):
         return self._memories.get(tensor.untyped_storage()._cdata) if has_storage else None
 
     def read_marks(self, also: Iterable[Memory] = ()) -> int:
-        """Return the marks of all memory that the training reads, directly or not. also: more memory that it reads."""
+        """Return the marks of all memory that the training uses, directly or not. also: further used memory."""
         reached, waiting = 0, self._reached & ~_MADE_OF
         for memory in also:
             waiting |= memory.made_of & ~_MADE_OF
@@ -296,7 +295,7 @@ class Ledger(Observer):
                 self._sources[memory.mark.bit_length() - 1 - _FIRST_MARK] = memory.made_of
 
     def _in(self, value: Any, made_of: int | None = None) -> Sequence[Memory]:
-        """Return the memory of all tensors in a value. Add memory that is not known yet.
+        """Return the `Memory` of all tensors in a value. Add an entry for memory that is not known yet.
 
         made_of: the sources of new memory; None if no operator created it, as for a batch.
         """

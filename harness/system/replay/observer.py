@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 
 class Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """A dispatch mode under which compiled code stays compiled. Use `as_written` to see the operators of compiled code.
+    """A dispatch mode under which compiled code stays compiled. Its operators are only seen inside `as_written`.
 
     A subclass with a `host` (a `HostMade`) distinguishes a device's memory from the host's. Under such a mode, a step
     executes as it would on a device. Other subclasses do not change the step.
@@ -52,5 +52,5 @@ class Interceptor(TorchFunctionMode):
         return self.execute(func, args, kwargs or {})
 
     def execute(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Call the function, and return its result. `cpu_as_device.caller` recognizes frames by this name."""
+        """Call the function, and return its result. Keep this name: `cpu_as_device.caller` recognizes frames by it."""
         raise NotImplementedError

@@ -49,7 +49,7 @@ _MOVES = frozenset(
 
 
 def operator_name(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
-    """Return the operator's name and its given optional tensors, or None for an operator that rounds nothing."""
+    """Return the operator's name and the names of its given optional tensors; None if it never rounds."""
     name, optional = _known(func)
     if name is None or not optional:
         return name
@@ -71,7 +71,7 @@ _DRAWS_BY = frozenset({"dropout", "dropout_p", "p", "train", "training"})
 
 
 def drawn_by(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], returned: object) -> str | None:
-    """Return the name of an operator that draws random numbers, with its tensors' layouts; None for other operators.
+    """Describe a call that draws random numbers: operator and layouts of its tensors. Return None for other calls.
 
     Data types, shapes and order in memory decide which element gets which number. The form of an operator (in place,
     `out`, `_like`) does not change what it draws.
@@ -112,9 +112,8 @@ def _layout(tensor: Tensor) -> str:
 
 
 class OperatorWatch(Observer):
-    """Collects the operators that run in the block. `names`: the set of operators outside of compiled code. `draws`:
-    the operators that draw random numbers, in order.
-    """
+    """Collects the operators that are executed in the block. `names`: the set of these operators, except those inside
+    compiled code. `draws`: the calls that draw random numbers, in order."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -147,14 +146,14 @@ _PINNED = torch.ops.aten.is_pinned.default  # the harness calls this operator du
 
 @dataclass(frozen=True)
 class _Result:
-    """A tensor that an operation returns, by its index among all results."""
+    """Stands for a tensor that an operation returns. place: its index among the results of all operations."""
 
     place: int
 
 
 @dataclass
 class _Operation:
-    """One call. A `_Result` replaces each argument that a repetition computes again."""
+    """One recorded call. In its arguments, a `_Result` stands for each tensor that every repetition computes anew."""
 
     function: OpOverload
     arguments: list[Any]
@@ -189,7 +188,7 @@ class Operations:
         return {name for name in named if name is not None}
 
     def reads(self, tensor: Tensor) -> bool:
-        """Return True if an argument of an operation is the tensor's memory as it was before the recording."""
+        """Return True if an operation reads the memory that the tensor had before the recording."""
         own = [each for each in self._operations if each.function is not _PINNED]
         given = tensors_in([each for one in own for each in (*one.arguments, *one.keywords.values())])
         return same(tensor) in map(same, given)
@@ -288,7 +287,7 @@ class _Recording(Observer):
         return returned
 
     def read(self, tensor: Tensor, called: str) -> Tensor:
-        """Raise RuntimeError if the recording computes the tensor, or if the tensor existed before it."""
+        """Raise RuntimeError unless the tensor, which the host reads, is made from constants alone."""
         if not self.host.has(tensor):
             raise RuntimeError(f"{called} gives the host a value of the step")
         return tensor
@@ -339,7 +338,7 @@ class _Memory:
             self._note(tensor, (tensor.dtype, place))
 
     def place_of(self, tensor: Tensor) -> tuple[torch.dtype, int] | None:
-        """Return type and position of the first result in the same memory, or None for memory from before."""
+        """Return type and position of the first result in the same memory; None for older memory."""
         return self._note(tensor, None) if torch._C._has_storage(tensor) else None
 
     def _note(self, tensor: Tensor, place: tuple[torch.dtype, int] | None) -> tuple[torch.dtype, int] | None:
@@ -365,9 +364,10 @@ def _places(value: Any) -> Iterator[int]:
 
 @contextmanager
 def _no_earlier_casts() -> Iterator[None]:
-    """Clear autocast's cache around the recording. Otherwise every repetition would use weights converted before it.
+    """Clear autocast's cache before and after the block. Otherwise each repetition would use weights that were
+    converted before the recording.
 
-    Within the recording the cache works as in a plain step, which adds a weight's gradients in the converted type.
+    Within the block the cache works as in a plain step, in which a weight's gradients are added in the converted type.
     """
     torch.clear_autocast_cache()
     try:
@@ -400,14 +400,14 @@ _SAME = {
 
 
 class LossTerms(Observer):
-    """Computes the size of each number in the block: the sum of the absolute values of its terms."""
+    """Computes the size of each number in the block: the sum of its terms' absolute values."""
 
     def __init__(self) -> None:
         super().__init__()
         self._sizes: Any = WeakTensorKeyDictionary()
 
     def size_of(self, value: Any) -> Any:
-        """Return the known size of a value's terms, or else the absolute values of its elements."""
+        """Return the size of each of a value's elements: the sum of its terms' absolute values, or else its own."""
         if not isinstance(value, Tensor):
             return abs(value)
         known = self._sizes.get(value)

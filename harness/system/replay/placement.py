@@ -37,7 +37,8 @@ _VALUES = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 
 
 def executed(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, list[str]]:
-    """Return the operator's result, and the names of inner operators that needed values on the host, one per call."""
+    """Execute an operator. Return its result, and the names of the operators that it called and that needed values on
+    the host (one entry per call)."""
     if is_of_torch(func):
         return func(*args, **kwargs), []
     given = list(tensors_in([*args, *kwargs.values()]))
@@ -54,12 +55,12 @@ def executed(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -
 
 @cache
 def is_of_torch(func: OpOverload) -> bool:
-    """Return True for an operator of torch. This is needed at each operation, so the answer is cached by operator."""
+    """Return True for an operator of torch. The answer is cached, because it is needed for each operation."""
     return func.namespace in _OF_TORCH
 
 
 def _is_plain(tensor: Tensor) -> bool:
-    """Return True if the tensor is in the CPU's memory. Tensors on a GPU have their own detectors."""
+    """Return True if the tensor is an ordinary one in the CPU's memory. Other detectors exist for tensors on a GPU."""
     ordinary = type(tensor) in (Tensor, torch.nn.Parameter) and tensor.layout is torch.strided
     return ordinary and tensor.device.type == "cpu"
 
@@ -76,7 +77,7 @@ class _Inside(Observer):
 
 
 class _Read(Interceptor):
-    """Notes calls that read memory of the CPU without an operator, or copy from a device."""
+    """Collects calls that copy from a device to the host, or that read the CPU's memory without an operator."""
 
     def __init__(self, needed: list[str]) -> None:
         super().__init__()
@@ -89,7 +90,7 @@ class _Read(Interceptor):
 
 
 def _is_host(value: object) -> bool:
-    """Return True for a name or device of the CPU. Do not convert other values to text, which would read a tensor."""
+    """Return True if a text or device names the CPU. Do not convert other values to text, which would read a tensor."""
     return isinstance(value, str | torch.device) and str(value).partition(":")[0] == "cpu"
 
 
@@ -193,7 +194,7 @@ class Placement(Interceptor):
         return returned
 
     def _moved(self, returned: Any, given: Sequence[Tensor], side: Side) -> Any:
-        """Put a call's result on the named side. If it is on the other side, return a copy, as a GPU would."""
+        """Put a call's result on the given side. If it is already on the other side, return a copy, as a GPU would."""
         if not isinstance(returned, Tensor):
             return returned
         memory = self._memory(returned)
@@ -253,7 +254,7 @@ class Placement(Interceptor):
             lines.append(place)
 
     def _note_nodes(self, made: Iterable[Tensor]) -> None:
-        """Remember which line created the nodes of the autograd graph. Their operators run in the backward pass."""
+        """Remember which line created each autograd node, because the node's operators run in the backward pass."""
         line, level = "", [tensor.grad_fn for tensor in made]
         while level:
             node = level.pop()
@@ -286,7 +287,7 @@ class _Operators(Observer):
 
 
 def _has_capturable_form() -> bool:
-    """Return True within an update of torch's own optimizers that would read nothing if it were `capturable`."""
+    """Return True if the caller is an update of torch's own optimizers that reads no value with `capturable=True`."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and not is_of_an_optimizer(frame):
         frame = frame.f_back

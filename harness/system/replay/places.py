@@ -1,4 +1,4 @@
-"""Model the places where a training keeps values. All kinds are read, compared, restored and named in the same way.
+"""Model the places where a training keeps values. All kinds of place are read, compared, restored and named alike.
 
 `reachable` finds places, `snapshots` remembers many of them at once. A slot is one entry of a place.
 
@@ -56,7 +56,7 @@ class Slot(NamedTuple):
 
     @property
     def identity(self) -> tuple[int, Any]:
-        """Return a key that is equal for slots of the same entry, although each walk creates new `Place` objects."""
+        """Return a key that is equal for slots of the same entry, although each search creates new `Place` objects."""
         return id(self.place.owner), self.key
 
     def value(self) -> Any:
@@ -82,7 +82,7 @@ Stays = Callable[[Slot, Any], bool]
 
 
 class Place:
-    """A dictionary. Also the base class of other kinds of place, which override how their owner is read and filled.
+    """A dictionary as a place. Other kinds of place are subclasses, which override how their owner is read and filled.
 
     is_shared: True if the whole process shares the place, such as names of modules and data of classes.
     """
@@ -217,7 +217,7 @@ class _Whole(Place):
 
 
 class Memo(_Whole):
-    """The results that `functools.cache` or `lru_cache` keeps of a function. They can only be cleared all together."""
+    """The results that `functools.cache` or `lru_cache` keeps of a function. They can only be cleared together."""
 
     is_shared = True
 
@@ -227,8 +227,8 @@ class Memo(_Whole):
         return size
 
     def results(self) -> list[Any]:
-        """Return the kept results, from the list of what the garbage collector finds in the cache. In this list a
-        dictionary comes just before the function. If the cache is bounded, a chain of keys and results precedes that
+        """Return the kept results, read from the objects to which the cache refers (`gc.get_referents`). In their list,
+        the dictionary of results comes just before the function. In a bounded cache, keys and results come before that
         dictionary."""
         held = gc.get_referents(self.owner)
         function = max((index for index, each in enumerate(held) if each is self.owner.__wrapped__), default=0)
@@ -244,7 +244,7 @@ class Memo(_Whole):
         return self.read() == before
 
     def restore(self, before: int, stays: Stays) -> None:
-        """Clear a cache that was empty before or has fake results. Keep others, whose old results training may need."""
+        """Clear a cache that was empty before or has fake results. Keep others, as training may need old results."""
         results = self.results()
         fake = any(isinstance(each, FakeTensor) for each in parts_of(results))
         if fake or (before == 0 and not stays(Slot(self, None, self.path), results)):
@@ -298,9 +298,8 @@ class StateError(HarnessError):
 
 
 class OptimizerState(Place):
-    """The current state of an optimizer. A key is a pair: a parameter and a name, or another key of the state and
-    `_WHOLE`.
-    """
+    """The state of an optimizer. A key is a pair: (parameter, name) for an entry of a parameter's dictionary, or (key,
+    `_WHOLE`) for any other entry of the state."""
 
     def read(self) -> dict[tuple[Any, Any], Any]:
         found: dict[tuple[Any, Any], Any] = {}
@@ -310,7 +309,7 @@ class OptimizerState(Place):
         return found
 
     def name(self, key: tuple[Any, Any], _index: int) -> str:
-        """Return the entry's name, in which parameters are numbers."""
+        """Return the entry's name, such as `state.0.exp_avg`, with a number for each parameter."""
         number = next((str(number) for number, each in enumerate(self.owner.state) if each is key[0]), "")
         return joined(joined(self.path, f"state.{number}"), "" if key[1] is _WHOLE else str(key[1]))
 

@@ -208,7 +208,7 @@ class _Walk:
         return inside
 
     def _tensor(self, path: str, tensor: Tensor) -> list[tuple[str, Any]]:
-        """Return attributes that scripts set on a parameter (`p.velocity`), and the user's hooks on its gradient."""
+        """Return the attributes that scripts set on a tensor (`p.velocity`), and user code's hooks on its gradient."""
         if type(tensor) not in (Tensor, nn.Parameter, nn.Buffer):  # other kinds have torch's own attributes
             return []
         self._hold(Place(vars(tensor), path))
@@ -230,7 +230,7 @@ class _Walk:
         return inside
 
     def _of_code(self, path: str, value: Any) -> list[tuple[str, Any]] | None:
-        """Return what a class, function, cache, generator, method or partial holds; None for anything else."""
+        """Return (path, object) of what a class, function, cache, generator, method or partial holds, else None."""
         inside: list[tuple[str, Any]] | None = None
         if isinstance(value, type):
             inside = self._class(path, value)
@@ -282,7 +282,7 @@ class _Walk:
         return [*entries, ("", type(value))]
 
     def _class(self, path: str, kind: type) -> list[tuple[str, Any]]:
-        """Return a user class's data, methods and bases. For any other class, return only the bases."""
+        """Return (path, object) of a user class's data, methods and bases. For other classes, return only the bases."""
         bases = [("", base) for base in kind.__bases__ if base is not object]
         if not _is_own(kind) or not holders.is_users(kind):
             return bases
@@ -318,7 +318,7 @@ class _Walk:
         ]
 
     def _named(self, path: str, code: CodeType, module: dict[str, Any]) -> list[tuple[str, Any]]:
-        """Return the globals that the code names. For a module, return instead the attributes that the code names."""
+        """Return (path, object) of globals that the code names; for a module, of its attributes that the code names."""
         entries: list[tuple[str, Any]] = []
         names, is_users = holders.names_of(code), holders.is_users_file(code.co_filename)
         if is_users:
@@ -342,7 +342,7 @@ def _hooks(owner: object, kinds: Iterable[str]) -> list[tuple[str, Any]]:
 
 
 def _wrapped(optimizer: Optimizer) -> Optimizer | None:
-    """Return the optimizer with which a library's wrapper (accelerate, Lightning, torch) shares its state."""
+    """Return the inner optimizer if a library's wrapper (accelerate, Lightning, torch) shares its state."""
     return next((inner for _, inner in _inner(optimizer) if inner.state is optimizer.state), None)
 
 

@@ -49,12 +49,12 @@ def innermost(frames: Iterable[tuple[str, int]]) -> Place:
 
 
 def of_traceback(trace: TracebackType | None) -> Place:
-    """Return the place where an exception was raised."""
+    """Return the innermost line of user code, a library or a planted fault at which an exception was raised."""
     return innermost((frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(trace))
 
 
 def of_current_stack() -> Place:
-    """Return the place that is executing now."""
+    """Return the innermost line of user code, a library or a planted fault that is executing now."""
     frames = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_stack(sys._getframe(1))]
     return innermost(reversed(frames))
 
@@ -90,7 +90,7 @@ def asked_at() -> str:
 
 
 def made_to_wait(error: BaseException) -> str:
-    """Return how to keep an optimizer's update from reading values, if such an update raised the error; else ""."""
+    """Return advice to keep an optimizer's update from reading values, or "" if no update raised the error."""
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     updates = [
         number for number, each in enumerate(frames) if isinstance(each.f_locals.get("self"), torch.optim.Optimizer)
@@ -113,9 +113,8 @@ def made_to_wait(error: BaseException) -> str:
 
 
 def called_at(error: BaseException) -> str:
-    """Return what to write after the place where an exception was raised: its line of code or, if the place is in a
-    library, the user's line that called the library.
-    """
+    """Return the text to append to the place where an exception was raised: the code of its line or, if the place is in
+    a library, the user's line that called the library."""
     frame, place = innermost_frame(error), of_traceback(error.__traceback__)
     if frame is None:
         return ""
@@ -188,7 +187,8 @@ _Line = tuple[str, str]
 
 
 def _walked(frame: FrameType | None, *, stops: bool) -> tuple[_Line | None, _Line | None, list[nn.Module]]:
-    """Return the innermost lines of user code and of a library, and the modules being called, innermost first.
+    """Walk the stack outwards. Return the innermost line of user code, the innermost line of a library inside it, and
+    the modules that are being called, innermost first.
 
     stops: True to stop at the frame that runs a backward pass.
     """
@@ -214,7 +214,7 @@ def _line(file: str, function: str, number: int) -> _Line:
 
 
 def names_of_modules(outermost: Mapping[str, nn.Module]) -> dict[int, str]:
-    """Return the paths of all modules by identity. With several outermost modules, paths begin with the outermost's."""
+    """Return each module's path by `id(module)`. With several outermost modules, paths begin with theirs."""
     found: dict[int, str] = {}
     inner = {id(each) for module in outermost.values() for each in module.modules() if each is not module}
     alone = {path: module for path, module in outermost.items() if id(module) not in inner}
@@ -230,7 +230,7 @@ _finder: Any = None
 
 @contextmanager
 def sites_noted(finder: SiteFinder) -> Iterator[None]:
-    """Make recordings in the block note the site of each operation."""
+    """Within the block, make recordings store the site of each operation."""
     global _finder  # noqa: PLW0603
     before, _finder = _finder, finder
     try:

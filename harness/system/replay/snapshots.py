@@ -1,4 +1,4 @@
-"""Remember what places contained at one time, list what differs since then, and restore it."""
+"""Remember what places contain, list what has changed since then, and restore the former content."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Snapshot:
         return any(True for _ in self._others())
 
     def changes(self) -> list[Change]:
-        """Return the slots that differ, each only once, because functions of one module may name the same global."""
+        """Return the changed slots. List a slot once, even if it was found twice, such as a global of two functions."""
         found: dict[tuple[int, Any], Change] = {}
         for place, held in self._others():
             for each in asked(lambda: [*place.changes(held)], []):  # noqa: B023 - called here
@@ -53,13 +53,13 @@ class Snapshot:
             place.restore(held, stays)
 
     def grown(self) -> None:
-        """Note the lengths of lists after the first execution. A list that grows again in the second one is a log."""
+        """Note the lengths of lists after the first execution. A list that also grows in the second one is a log."""
         for place, _ in self._held.values():
             if isinstance(place, Elements):
                 place.grew_to = asked(partial(len, place.owner), None)
 
     def tensors(self) -> Iterator[tuple[Slot, Tensor]]:
-        """Yield every tensor that was in a slot, with the slot."""
+        """Yield (slot, tensor) for every slot that contained a tensor when the snapshot was taken."""
         for place, held in self._held.values():
             for index, (key, value) in enumerate(place.entries(held)):
                 if issubclass(type(value), Tensor):
@@ -81,7 +81,7 @@ KeptUp = list[tuple[Slot, str]]  # slots, each with the name of the result that 
 
 
 def keep_up(kept: KeptUp, results: Mapping[str, Tensor]) -> None:
-    """Put a replay's results into the slots where the recorded execution left its results (`self.accuracy = …`).
+    """Put a replay's results into the slots in which the recorded execution stored its results (`self.accuracy = …`).
 
     A replay executes no Python. Without this, its results would stay in memory that nothing reads.
     """
@@ -110,7 +110,7 @@ class HostChanges:
         self._drawn_before = self._drawn()
 
     def kept_up(self, results: Mapping[str, Tensor]) -> KeptUp:
-        """Return the slots in which the execution left its results. results: the tensors of the results, by name.
+        """Return the slots in which the execution stored results. results: the tensors of the results, by name.
 
         Slots of a list that grew are left out, because a replay appends nothing.
         """
@@ -144,7 +144,7 @@ class HostChanges:
         return list(dict.fromkeys([*changes, *drawn]))
 
     def replaced(self, kept: KeptUp) -> list[tuple[str, Tensor]]:
-        """Return, for slots where replays put a result, the former tensors with their paths."""
+        """Return (path, former tensor) for each slot in which replays store a result."""
         bound = {slot.identity for slot, _ in kept}
         changes = [each for each in self._places.changes() if each.slot.identity in bound]
         return [(each.slot.name, each.was) for each in changes if isinstance(each.was, Tensor)]

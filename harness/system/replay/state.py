@@ -1,4 +1,4 @@
-"""Undo the effects of a trial execution of a training step: values, `.grad`, optimizer state, generators, attributes.
+"""Undo the effects of a trial execution of a step on values, `.grad`, optimizer state, generators and attributes.
 
 Warm-up steps, the fake pass and the recording of a traced step all execute the step's body before it counts. If they
 were not undone, the captured arm would start ahead, or its `.grad` and attributes would hold fake tensors.
@@ -32,7 +32,7 @@ State = Callable[[], Mapping[str, Tensor]]
 
 
 class _Known(NamedTuple):
-    """A tensor's former state. memory: a tensor that shares its former memory. value: a copy on the host."""
+    """A tensor's former state. memory: a tensor that shares its former memory. value: its values, on the host."""
 
     tensor: Tensor
     memory: Tensor
@@ -43,8 +43,8 @@ class _Known(NamedTuple):
 
 
 class StateGuard:
-    """Remembers the state on entry, and restores it at the end of the block, in place, so that addresses do not change.
-    `restore` does so earlier, and can keep newly created state.
+    """Remembers the state at the beginning of the block, and restores it at the end, in place, so that addresses do not
+    change. `restore` does so before the end, and can keep newly created state.
 
     `state` names tensors that the body changes. Tensors reachable from `roots` need not be named (see `reachable`). Nor
     do parameters and state of any `torch.optim` optimizer that steps in the block: a global pre-step hook finds them.
@@ -82,9 +82,8 @@ class StateGuard:
 
     @contextmanager
     def first_execution(self) -> Iterator[None]:
-        """Observe the first execution of the step, in the block: which tensors it creates, and their first values.
-        `restore` then finds out whether later executions change them.
-        """
+        """Observe the step's first execution, which happens in the block: which tensors it creates, and their values.
+        `restore` then shows whether later executions change these tensors."""
         with self._first_values:
             yield
         self._places.grown()
@@ -123,7 +122,7 @@ class StateGuard:
         self._is_restored = True
 
     def _new_tensors(self) -> list[tuple[str, Tensor]]:
-        """Return, by path, the tensors that were not held by anything before."""
+        """Return (path, tensor) for each reachable tensor that was not reachable at the beginning of the block."""
         if not self._places.changed():
             return []
         return [(path, each) for path, each in reach(*self._roots).named_tensors() if id(each) not in self._before]
@@ -184,7 +183,7 @@ def _is_made_of(value: Any, kept: set[int]) -> bool:
 
 
 def _put_back_gradient(known: _Known) -> None:
-    """Restore gradient and `requires_grad`. A step may freeze or thaw the tensor, or write undetached values to it."""
+    """Restore gradient and `requires_grad`. A step may change the latter, or write undetached values to the tensor."""
     tensor = known.tensor
     if not tensor.is_leaf and not tensor._is_view():
         tensor.detach_()
@@ -194,9 +193,8 @@ def _put_back_gradient(known: _Known) -> None:
 
 
 def _put_back_memory(tensor: Tensor, memory: Tensor) -> None:
-    """Restore the memory if a step assigned to `.data`, as 8-bit optimizers and swapped averages do. After an execution
-    on fake tensors, the assigned memory has no values.
-    """
+    """Give the tensor its former memory back if a step assigned other memory to `.data`, as 8-bit optimizers and
+    swapped averages do. After an execution on fake tensors, the assigned memory has no values."""
     elsewhere = tensor.device != memory.device  # memory without values has no address, so compare only the devices
     if tensor.layout is torch.strided and (elsewhere or (memory.numel() and same(tensor) != same(memory))):
         tensor.data = memory
@@ -238,7 +236,7 @@ class StaticAddresses:
             self.moved |= {name for name, place in self.captured.items() if now.get(name) != place}
 
     def seen(self) -> dict[str, int]:
-        """Return current addresses, for a `CaptureRecord`; `MOVED` for a buffer with another address at any replay."""
+        """Return each buffer's address, or `MOVED` if it had another one at any replay, for a `CaptureRecord`."""
         return {name: MOVED if name in self.moved else place for name, place in self._addresses().items()}
 
     def _addresses(self) -> dict[str, int]:
@@ -246,7 +244,7 @@ class StaticAddresses:
 
 
 def _addresses(tensors: Mapping[str, Tensor]) -> dict[str, int]:
-    """Return the tensors' addresses. For a tensor that wraps others (a rank's part, a quantized weight), return theirs.
+    """Return the tensors' addresses; for a tensor that wraps others (a DTensor, a quantized weight), the inner ones'.
 
     Run no operation, because operations near a replay are counted as the step's.
     """

@@ -55,7 +55,7 @@ def preparing() -> Iterator[None]:
 
 
 def is_prepared() -> bool:
-    """Return True while a step is prepared and recorded. Such executions are undone."""
+    """Return True while a step is prepared or recorded. The harness undoes these executions of the step."""
     return _preparations > 0
 
 
@@ -73,7 +73,7 @@ class HostSyncError(HarnessError):
 
 
 class NotTraceableError(HarnessError):
-    """The step's body cannot be recorded, for another reason than a host sync."""
+    """The step's body cannot be recorded, for a reason other than a host sync."""
 
 
 class TracedStep:
@@ -96,7 +96,7 @@ class TracedStep:
         roots: Sequence[object] = (),
         under: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> None:
-        """Prepare a recording. under: a context around the recorded body, such as a watch. Replays repeat its work."""
+        """Prepare a recording. under: a context around the recorded body. Replays repeat the operators of both."""
         self._body, self._state, self._roots, self._under = body, state, roots, under
         self.buffers = StaticAddresses(static)
         self._read_outputs: State = outputs or dict
@@ -154,7 +154,7 @@ class TracedStep:
         self.buffers.remember()
 
     def _require_whole(self) -> None:
-        """Raise if ranks share tensors, because a fake pass would leave FSDP2's own buffers without values."""
+        """Raise `NotTraceableError` if ranks share tensors: a fake pass would leave FSDP2's buffers without values."""
         named = {id(tensor): (name, tensor) for name, tensor in [*self._registered(), *self._state().items()]}
         spread = [name for name, tensor in named.values() if is_distributed(tensor)]
         if spread:
@@ -167,7 +167,7 @@ class TracedStep:
             )
 
     def _require_waits(self, recorded: Operations) -> None:
-        """Raise for collectives for which Python waits. A replay would not wait, and read unfinished results."""
+        """Raise `NotTraceableError` if the step waits for a collective in Python. A replay would not wait."""
         unawaited = sorted(name for name in recorded.names() if name.startswith("c10d."))
         if unawaited:
             raise NotTraceableError(
@@ -256,7 +256,7 @@ class TracedStep:
 
 
 class FakePass(NamedTuple):
-    """The result of a fake pass. created_state: an optimizer or the body created state. unseen: see `FakeStepMode`."""
+    """A fake pass's result. created_state: an optimizer or the body created state. unseen: see `FakeStepMode`."""
 
     created_state: bool
     unseen: list[str]
