@@ -30,7 +30,7 @@ class Accumulation:
         self._model = model
 
     def gradients(self, tokens: Tensor, targets: Tensor, shape: StepShape) -> Tensor:
-        """Return this rank's part of the mean loss over the tokens of all ranks (0-d).
+        """Run forward and backward of all micro-batches; return this rank's part of the mean loss over all ranks (0-d).
 
         tokens, targets: int64 [k, B, S]; k micro-batches, B sequences of a micro-batch, S sequence length. Leaves the
         gradient of the returned loss in the flat gradient buffer.
@@ -49,7 +49,7 @@ class Accumulation:
         return loss
 
     def add(self, number: int) -> None:
-        """Add the gradient of micro-batch ``number`` to the sum; the last call writes the sum to the flat gradient."""
+        """Add the gradient of micro-batch ``number`` to the sum. After the last, write the sum to the flat gradient."""
         gradient = self._model.trainable.gradient
         if number == 0:
             self.total.copy_(gradient)

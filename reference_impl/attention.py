@@ -36,7 +36,7 @@ def add_rotate_(qkv: Tensor, low_rank: Tensor, b: Tensor, shape: StepShape, conf
 
 
 def rotate_(qkv: Tensor, shape: StepShape, config: ModelConfig) -> None:
-    """Rotate the query and key heads of qkv [T, QKV] in place with plain torch operations, for a model without LoRA."""
+    """Rotate the query and key heads of qkv [T, QKV] in place by plain torch operations (for a model without LoRA)."""
     heads = config.num_heads + config.num_kv_heads
     naive.apply_(qkv, shape.cos, shape.sin, shape.seq_len, heads, config.head_dim, inverse=False)
 
@@ -46,7 +46,7 @@ def _sizes(shape: StepShape, config: ModelConfig) -> tuple[int, int, int, int, i
 
 
 def forward(qkv: Tensor, shape: StepShape, config: ModelConfig) -> tuple[Tensor, Tensor]:
-    """Return attention's output [T, N*D] and the log-sum-exp of the scores [B, N, S], for rotated qkv [T, QKV]."""
+    """Return attention's output [T, N*D] and each query's log-sum-exp of scores [B, N, S], for rotated qkv [T, QKV]."""
     return ops.attention_forward(qkv, *_sizes(shape, config))
 
 

@@ -21,13 +21,13 @@ HELD_OUT_BATCHES = 2
 
 
 class BetweenSteps:
-    """Saving, loading and evaluation of one opened trainer, captured or not, between its steps."""
+    """Saves, loads and evaluates one opened trainer, captured or not, between its steps."""
 
     def __init__(self, capturing: CapturingTrainer) -> None:
         self.capturing, self.trainer = capturing, capturing.trainer
 
     def state(self) -> dict[str, Tensor]:
-        """Return every tensor that a step of the trainer reads and an earlier step wrote."""
+        """Return, by name, every tensor through which earlier steps of the trainer affect later steps."""
         optimizer = self.trainer.optimizer
         return {
             "parameters": self.trainer.trainable.flat,
@@ -62,7 +62,7 @@ class BetweenSteps:
 
     @torch.no_grad()
     def evaluate(self) -> Tensor:
-        """Return the mean loss (0-d) of the last two batches of a pass over the text, in buffers of its own."""
+        """Return the mean loss (0-d) of the last two batches of a pass over the text. Change no training buffers."""
         trainer, shape = self.trainer, self.trainer.static.shape
         last = trainer.data.distinct(trainer.mean_over // shape.seq_len, shape.seq_len)
         losses = []

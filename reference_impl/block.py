@@ -45,7 +45,7 @@ class BlockWeights:
 
 @dataclass(frozen=True)
 class BlockContext:
-    """The tensors of the forward pass that the backward pass needs: plain tensors, so that addresses can be fixed."""
+    """The tensors of the forward that the backward needs. They are plain tensors, so their addresses can be fixed."""
 
     residual_in: Tensor  # [T, H]
     rstd_in: Tensor  # [T]
@@ -154,10 +154,11 @@ class Block:
         *,
         consume: bool,
     ) -> tuple[Tensor, Beside[None]]:
-        """Return the gradient [T, H] of the block's input, and write those of its parameters. grad: of its output.
+        """Return the gradient [T, H] of the block's input, and write the gradients of its parameters. grad [T, H]: the
+        gradient of the block's output.
 
-        The block's own gradients are complete once `take` of the second result was called. LoRA's gradients are staged,
-        see `reference_impl.lora.Trainable`. ``dense`` yields the matrices of this block's
+        The gradients of the block's parameters are complete after `take` of the second result was called. LoRA's
+        gradients are staged, see `reference_impl.lora.Trainable`. ``dense`` yields the matrices of this block's
         `BlockWeights.backward_groups` next. With ``consume`` the gradient of gate_up overwrites gate_up, so that the
         largest activation needs no second buffer.
         """

@@ -1,4 +1,4 @@
-"""Read frozen weights from a directory in the Hugging Face layout, or draw them as seeded random numbers.
+"""Provide the frozen weights: from a directory in the Hugging Face layout, or as seeded random numbers.
 
 Both sources have the method `tensor(name)`, for the names that Qwen2 and Llama checkpoints use. It returns one tensor
 at a time, so that only one dense matrix exists while a quantized model is built.
@@ -75,7 +75,7 @@ class RandomWeights:
 
 
 def read_config(directory: Path) -> ModelConfig:
-    """Return the shape that ``config.json`` declares. Raises `ReferenceImplError` if this trainer cannot run it."""
+    """Return the model shape in ``config.json``. Raises `ReferenceImplError` if this trainer cannot train it."""
     path = directory / "config.json"
     raw = read_json(path, "give a directory with a Hugging Face model")
     try:
@@ -120,7 +120,7 @@ def _config(path: Path, raw: dict[str, Any]) -> ModelConfig:
 
 
 class CheckpointWeights:
-    """The safetensors of a directory, one file or shards. The constructor checks all headers before any tensor is read.
+    """Weights in a directory's safetensors files. The constructor checks all headers before any tensor is read.
 
     Raises `ReferenceImplError`, with file and tensor, for an unreadable file or a missing, unexpected or misshapen
     tensor.
@@ -196,5 +196,5 @@ def _header(path: Path) -> dict[str, tuple[int, ...]]:
 
 
 def parameter_count(config: ModelConfig) -> int:
-    """Return the number of frozen weights of a checkpoint, with the initial gains of the norms."""
+    """Return the number of weights in a checkpoint: the frozen ones, and the norms' initial gains."""
     return sum(math.prod(shape) for shape in weight_shapes(config).values())

@@ -24,7 +24,7 @@ EPS = 1e-6
 
 @dataclass(frozen=True)
 class TensorSpan:
-    """One gradient in the flat buffer: its position, its layer, and its first partial sum."""
+    """The place of one tensor's gradient in the flat buffer, its layer, and the index of its first partial."""
 
     offset: int
     size: int
@@ -34,7 +34,7 @@ class TensorSpan:
 
 @dataclass(frozen=True)
 class ClipPlan:
-    """The division of the flat buffer into P partials (at most 1024 elements) and G groups of consecutive partials."""
+    """Divides the flat buffer into P partials of at most 1024 elements, and G groups of consecutive partials."""
 
     spans: tuple[TensorSpan, ...]
     starts: Tensor  # int64 [P]: index of the first element of each partial sum
@@ -99,7 +99,7 @@ class GradientClip:
         ops.clip_scale_apply_(gradient, self.scales, plan.starts, plan.counts, plan.groups)
 
     def _apply_synchronizing_(self, gradient: Tensor) -> None:
-        """Clip with one host sync for each non-empty tensor; writing norms and scales by `fill_` needs no sync."""
+        """Clip with one host sync for each non-empty tensor. Norms and scales are written without a further sync."""
         squares = [0.0] * self.norms.numel()
         for span in self.plan.spans:
             if span.size:

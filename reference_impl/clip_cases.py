@@ -1,4 +1,4 @@
-"""Comparisons for `kernel_match`: the fused clip, per layer and global, and the gradients of norm gains."""
+"""Comparisons of kernels for `kernel_match`: the fused clip, per layer and global, and the gradients of norm gains."""
 
 from __future__ import annotations
 

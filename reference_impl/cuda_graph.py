@@ -1,4 +1,4 @@
-"""Capture for the reference trainer: one captured step per shape, replayed by `harness.system`.
+"""Capture the reference trainer's step, once for each shape. `harness.system` captures and replays it.
 
 On a GPU a captured step is a CUDA graph; on a CPU it is a traced replay, and the capture record names the mechanism.
 The scope `step` captures the whole step. The scope `backward` captures the forward pass in one graph, and backward,
@@ -34,7 +34,7 @@ MOST_TOKENS_OVERLAPPED_IN_FP8 = 2048
 
 
 class GraphKey(NamedTuple):
-    """Everything that makes two steps different graphs. With sequence length alone, a wrong graph could replay."""
+    """Everything in which two graphs of a step can differ. By sequence length alone, a wrong graph could replay."""
 
     batch_size: int
     seq_len: int
@@ -52,7 +52,7 @@ def scope_from_environment() -> str:
 
 
 class TracedReplay:
-    """A step recorded without CUDA. In the scope `backward` the forward pass runs in each step, unrecorded."""
+    """A step recorded without CUDA. In the scope `backward`, the forward is not recorded but executed in each step."""
 
     def __init__(self, trainer: Trainer, scope: str, static: State) -> None:
         self._forward: Callable[[], Tensor] | None = None
@@ -78,7 +78,7 @@ class TracedReplay:
 
 
 def _with_marker(trainer: Trainer) -> Tensor:
-    """Run the step's second half and return a tensor, because a recorded body must return one."""
+    """Run the step's second half. Return an unused tensor, because a recorded body must return one."""
     trainer.backward_body()
     return trainer.clip.norms.sum()
 
@@ -183,7 +183,7 @@ class CapturingTrainer:
         return TracedReplay(self.trainer, self.scope, self._static_of_current_shape())
 
     def _static_of_current_shape(self) -> State:
-        """Return a function that returns the named buffers that a capture of this shape reads or writes."""
+        """Return a function that returns, by name, the buffers that a capture of the current shape reads or writes."""
         trainer, static = self.trainer, self.trainer.static
 
         def named() -> dict[str, Tensor]:

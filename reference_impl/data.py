@@ -38,7 +38,7 @@ def default_text() -> bytes:
 
 
 def read_text(data: str | None) -> bytes:
-    """Return the bytes of a file, of all files under a folder (sorted by path), or of the default text."""
+    """Return the bytes of a file, of all files under a folder (sorted by path), or of the default text for None."""
     if data is None:
         return default_text()
     path = Path(data)
@@ -73,7 +73,7 @@ def tokenize(text: bytes, tokenizer: Path | None) -> Tensor:
 
 @lru_cache(maxsize=8)
 def window_order(seed: int, number: int, windows: int) -> Tensor:
-    """Return the order of the windows in pass ``number``, int64 [windows]. Cached, because a long text has millions."""
+    """Return the order of windows in pass ``number``, int64 [windows]. Cached, as a long text has millions of them."""
     return torch.randperm(windows, generator=seeded_generator(seed, f"pass {number}", torch.device("cpu")))
 
 

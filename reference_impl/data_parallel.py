@@ -1,4 +1,4 @@
-"""Data-parallel ranks: each trains on its own rows of every batch, and one sum gives the gradient of the whole batch.
+"""Data-parallel ranks: each rank trains on its rows of every batch, and one sum gives the whole batch's gradient.
 
 Each rank divides its loss by the number of tokens of all ranks, as `Accumulation` divides by the tokens of all
 micro-batches. So a plain sum over ranks is the gradient of the mean over the whole batch, even if ranks have different
@@ -25,7 +25,7 @@ from harness.system.ranks import rank, share, world_size
 
 
 class Ranks:
-    """The place of this process among the ranks of one training, which are those of torch's default process group."""
+    """The number of this rank, and the count of ranks that train together. They are torch's default process group."""
 
     def __init__(self) -> None:
         self.rank, self.count = rank(), world_size()
@@ -33,7 +33,7 @@ class Ranks:
 
     @classmethod
     def of_this_process(cls) -> Ranks | None:
-        """Return the place of this process, or None if it trains alone."""
+        """Return the `Ranks` of this process, or None if it trains alone."""
         return cls() if world_size() > 1 else None
 
     def rows(self, batch: Tensor) -> Tensor:

@@ -38,7 +38,7 @@ class MatrixGroup:
             self._join(quantized)
 
     def _join(self, quantized: list[QuantizedMatrix]) -> None:
-        """Copy the codes into one buffer and make each matrix a view of it, so that nothing is stored twice."""
+        """Copy all matrices' codes into one buffer, and make each matrix a view of it, so nothing is stored twice."""
         codes = torch.cat([matrix.codes for matrix in quantized])
         absmax = torch.cat([matrix.absmax for matrix in quantized])
         self._joined = QuantizedMatrix(codes, absmax, absmax.numel(), BLOCK)
@@ -61,7 +61,8 @@ class MatrixGroup:
 
 
 class Ahead(Generic[Value]):
-    """Values that a pass uses one after the other, each computed when it is taken, or earlier on the second stream."""
+    """Values that a pass uses one after the other. A value is computed when it is taken, or before, on the second
+    stream."""
 
     def __init__(self, makers: Iterable[Callable[[], Value]], streams: StepStreams) -> None:
         self._stages = deque(streams.beside(make) for make in makers)

@@ -92,7 +92,7 @@ _STEEPEST = 1.1
 
 @dataclass(frozen=True)
 class MlpLimits:
-    """Factors, f32 [1] each, that with the norms of rows bound SwiGLU's results in FP8, see `kernels/fp8_products`.
+    """Two factors, f32 [1] each. Multiplied by norms of rows, they bound SwiGLU's results, see `kernels/fp8_products`.
 
     By the Cauchy-Schwarz inequality |gate| <= |x| |W_gate| and |grad_act| <= |grad| |W_down|, for every column of the
     MLP.
@@ -115,7 +115,7 @@ class MlpLimits:
 
 
 def _dense(matrix: QuantizedMatrix) -> Tensor:
-    """Return the matrix in f32, with plain torch: a step needs no such kernel, so the kernel plan does not list one."""
+    """Return the matrix in f32, by plain torch operations, because the kernel plan lists only kernels of steps."""
     return nf4.dequantize(matrix.codes, matrix.absmax, matrix.rows, matrix.cols, torch.float32)
 
 
@@ -193,5 +193,5 @@ def _twin(a: ScaledRows, b: ScaledRows, bias: Tensor | None, dtype: torch.dtype,
 
 
 def _float(data: Tensor) -> Tensor:
-    """Return ``data.float()`` for e4m3 or e5m2 on a CPU, by table lookup, which is four times as fast."""
+    """Return ``data.float()`` for e4m3 or e5m2. On a CPU use a table, which is four times as fast."""
     return _VALUES[data.dtype].index_select(0, data.view(torch.uint8).flatten().int()).view(data.shape)

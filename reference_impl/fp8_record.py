@@ -1,4 +1,4 @@
-"""Count the products of a step that really run in FP8, at the place where they are multiplied."""
+"""Count the matrix products of a step that really run in FP8. They are counted where they are multiplied."""
 
 from __future__ import annotations
 
@@ -38,11 +38,12 @@ def products_counted(trainer: Trainer) -> int:
 
 
 def _launch_nothing(_spec: KernelSpec, _arguments: tuple[object, ...]) -> None:
-    """Launch nothing, so that the outputs keep their values."""
+    """Ignore a launch. The outputs keep their arbitrary values."""
 
 
 def precision_facts(trainer: Trainer) -> dict[str, int | str]:
-    """Return both counts and ``dtype``: FP8's name if the counts are equal, otherwise the compute dtype's name."""
+    """Return the numbers of FP8 products and of products with frozen weights, the compute dtype, and ``dtype``: FP8's
+    name if both numbers are equal, otherwise the compute dtype."""
     counted, expected = products_counted(trainer), products_expected(trainer)
     compute = str(trainer.dtype).removeprefix("torch.")
     return {

@@ -36,7 +36,7 @@ _SMALLEST_EXPONENT = -110
 
 
 class BackwardGemm:
-    """Both backward products by one path. An object holds no tensor, so any number of layers can share it."""
+    """Computes both backward products by one path. The object holds no tensor, so any number of layers can share it."""
 
     def __init__(self, path: GemmPath) -> None:
         self.path = path
@@ -136,7 +136,7 @@ def install(blocks: Iterable[Block], path: GemmPath) -> None:
 
 
 def _halve(matrix: Tensor, half: torch.dtype) -> tuple[Tensor, Tensor | None]:
-    """Return the matrix in `half` and, for fp16, the power of two that it was divided by (0-d fp32), else None."""
+    """Return the matrix in the type `half`. For fp16, also return the power of two that divided it (0-d fp32)."""
     if matrix.dtype == half:
         return matrix, None
     if half != torch.float16:

@@ -1,4 +1,4 @@
-"""Comparisons for `kernel_match`: the backward products of linear layers, at a model's shapes and at ragged ones.
+"""Comparisons of kernels for `kernel_match`: the backward products of linear layers, at model shapes and ragged ones.
 
 Legend: C [M, N] = A [M, K] @ B [K, N]. T tokens, H hidden, I intermediate, r rank, QKV = (N + 2 * Nkv) * D with N query
 heads, Nkv key/value heads, D head dimension.
@@ -106,7 +106,7 @@ def _comparison(
 
 
 def _operand(value: Tensor, path: GemmPath, dtype: str) -> Tensor:
-    """Return an operand in the dtype that the path takes: half-precision paths take fp32 (only the weight is half)."""
+    """Return an operand in the path's dtype: fp32 for half-precision paths, in which only the weight is half."""
     return value if path in HALF_TYPES else value.to(getattr(torch, dtype))
 
 

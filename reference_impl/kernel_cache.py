@@ -24,7 +24,7 @@ from reference_impl.kernels.spec import WARP_THREADS, KernelSpec
 # kernel.
 LOAD_ROUTE = "cubin, cuModuleLoadData"
 UNPLANNED = "unplanned"
-"""Key prefix of events that no compile of this cache caused: something compiled or loaded behind its back."""
+"""Key prefix of events that no `KernelCache` caused, because something else compiled or loaded a kernel."""
 
 
 class PtxTargetError(KernelRefusedError):
@@ -84,7 +84,7 @@ def named_target(target: str) -> Device:
 
 
 class KernelCache:
-    """The compiled kernels of one device. Thread-safe. The functions `key` and `ptx` name and read a kernel."""
+    """The compiled kernels of one device. Thread-safe. `key` returns a kernel's key, `ptx` a compiled kernel's PTX."""
 
     def __init__(
         self,
@@ -137,7 +137,7 @@ class KernelCache:
             self._loaded[key] = spec
 
     def launch(self, spec: KernelSpec, arguments: tuple[Tensor, ...]) -> None:
-        """Launch a kernel; load it before its first launch. For `registry.add_launcher`."""
+        """Launch a kernel, loading it before its first launch. This is a launcher for `registry.add_launcher`."""
         if self._ready.get(id(spec)) is not spec:
             with self._lock:
                 self._asked.setdefault(spec)
@@ -146,7 +146,7 @@ class KernelCache:
         registry.jit_launch(spec, arguments)
 
     def asked_for(self) -> list[KernelSpec]:
-        """Return the kernels that were to be launched so far, in the order of their first launch, with refused ones."""
+        """Return the kernels whose launch was requested so far, with refused ones, in the order of first requests."""
         with self._lock:
             return list(self._asked)
 
@@ -183,9 +183,9 @@ class Ledger:
             self._handles.setdefault(name, self.seconds())
 
     def resident(self, key: str) -> None:
-        """Record that the key's module is loaded, unless an event of the key exists.
+        """Record a load of the key's module, unless the key has an event already.
 
-        Triton reports no load if the same machine code was already loaded for another key, as for another grid.
+        Triton reports no load if the same machine code was already loaded for another key, such as another grid's.
         """
         with self._lock:
             if all(event.key != key for event in self._events):
@@ -236,7 +236,7 @@ class Ledger:
 
 
 class _WorkingOn:
-    """Set the key that this thread works on inside the `with`; restore the previous key at its end."""
+    """Sets the key to which this thread's events belong inside the `with`. Restores the previous key at the end."""
 
     def __init__(self, local: threading.local, key: str) -> None:
         self._local, self._key = local, key

@@ -1,4 +1,4 @@
-"""The reference trainer's comparisons for `kernel_match`: its kernels at a workload's shapes and at ragged ones.
+"""Comparisons for `kernel_match` of the reference trainer's kernels, at a workload's shapes and at ragged ones.
 
 On a CUDA device the kernels are compiled and run there. On a CPU Triton interprets the kernels, in fp32 alone, because
 interpreted bf16 gives wrong values without an error. There a second process compiles the kernels for `OFFLINE_SM`, so
@@ -33,7 +33,7 @@ _TYPE_NAMES = {"fp16": "float16", "bf16": "bfloat16"}
 
 
 class ReferenceKernelCases:
-    """The comparisons of one arm. A planted fault replaces kernels of the table first, by the function `plant`."""
+    """The comparisons of one arm. `plant` applies a planted fault to the table of kernels first."""
 
     def __init__(self, config: TrainConfig, plant: Callable[[KernelTable], None] | None = None) -> None:
         self.device = resolve_device(config.device)
@@ -117,7 +117,7 @@ class ReferenceKernelCases:
         return call
 
     def compiled(self) -> list[Kernel]:
-        """Return the compiled kernels; on a CPU only the tiled products, the only ones whose metadata claims read."""
+        """Return the compiled kernels; on a CPU only the tiled products, because claims read no other metadata."""
         if self.device.type != "cpu":
             specs = (self._planned | self._launched).values()
             return [compiled_kernel(spec, registry.compile_for_device(spec)) for spec in specs]

@@ -17,7 +17,7 @@ from reference_impl.kernels import registry
 from reference_impl.optimizer import FlatAdamW
 
 Product = Callable[[Tensor, Tensor, Tensor, bool], Tensor]
-"""(grad_c, b, out, accumulate) or (a, grad_c, out, accumulate) -> out."""
+"""A backward product: takes (grad_c, b, out, accumulate) or (a, grad_c, out, accumulate), and returns out."""
 
 
 @dataclass
@@ -63,7 +63,7 @@ class KernelTable:
 
 
 def interpret_kernels() -> None:
-    """Make Triton interpret its kernels in this process. The process can then compile no kernel.
+    """Make Triton interpret its kernels in this process. After that, the process cannot compile kernels.
 
     Raises RuntimeError if Triton was imported before, because Triton decorates its own functions when it is imported.
     """
@@ -77,7 +77,7 @@ def interpret_kernels() -> None:
 
 
 def kernel_table(path: GemmPath, device: torch.device) -> KernelTable:
-    """Return the kernels, with the backward products of `path`. On a CPU, Triton interprets the kernels."""
+    """Return the table of all kernels, with the backward products of `path`. On a CPU, Triton interprets them."""
     if device.type == "cpu":
         interpret_kernels()
     clip, rms_norm = registry.load("clip"), registry.load("rms_norm")
@@ -146,7 +146,7 @@ def _dispatched(path: GemmPath) -> tuple[Product, Product]:
 
 
 def trainer_table(path: GemmPath) -> KernelTable:
-    """Return the functions that the trainer calls: a kernel for CUDA tensors, its naive twin for CPU tensors."""
+    """Return the functions that the trainer calls: the kernel for CUDA tensors, its naive twin for CPU tensors."""
     backward_a, backward_b = _dispatched(path)
     return KernelTable(
         backward_a,

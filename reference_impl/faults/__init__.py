@@ -1,8 +1,8 @@
 """The planted faults, off by default. Each is a small, readable change of one opened run. Importable without torch.
 
 Every fault occurs in upstream's code or in upstream's public threads. A module contains the faults that change one
-thing: the `step` and its `gradients`, the `replay`, the `kernels`, the `plan` of kernels. Faults register themselves,
-so importing one module makes all of them known.
+thing: the `step` and its `gradients`, the `replay`, the `kernels`, the `plan` of kernels. Importing this package
+registers all faults.
 """
 
 from reference_impl.faults import (

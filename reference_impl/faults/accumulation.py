@@ -1,4 +1,4 @@
-"""Planted faults of steps with micro-batches: which ones are read, how gradients add up, when the sum is used.
+"""Planted faults of steps with micro-batches: which part is read, how gradients are added, when the sum is used.
 
 With each of these faults the loss still falls. Importable without torch.
 """

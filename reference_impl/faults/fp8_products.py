@@ -32,7 +32,7 @@ def fp8_bound_too_large(table: KernelTable) -> None:
 
 
 def _with_limits(table: KernelTable, factor: float) -> None:
-    """Multiply the limits of both products by `factor`; their results' scales are computed from the limits."""
+    """Multiply the limits of both products by `factor`. Scales of results are computed from these limits."""
     up, down = table.fp8_up_swiglu, table.fp8_down_swiglu_backward
     table.fp8_up_swiglu = lambda *given: up(*given[:-1], given[-1] * factor)
     table.fp8_down_swiglu_backward = lambda *given: down(*given[:-1], given[-1] * factor)
@@ -46,7 +46,8 @@ def fp8_product_without_last_stage(table: KernelTable) -> None:
 
 
 def _whole_stages(left: Tensor) -> Tensor:
-    """Return `left` [T, K] with zeros after the last whole stage of K, or in the last stage if all are whole."""
+    """Return `left` [T, K] with zeros in the columns after the last whole stage, or in the last stage if K ends
+    there."""
     import torch
 
     cut = left.view(torch.uint8).clone()

@@ -1,7 +1,7 @@
 """Planted faults of the kernels' arithmetic: backward products, fused clip, gain reduction. Importable without torch.
 
-Each fault changes a `KernelTable`. `kernel_match` compares the kernels of the changed table; in a training run the
-changed entries replace the trainer's own.
+Each fault changes a `KernelTable`. The claim kind `kernel_match` compares the kernels of the changed table. In a
+training run, changed entries replace the trainer's own kernels.
 """
 
 from __future__ import annotations

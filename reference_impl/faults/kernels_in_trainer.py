@@ -54,7 +54,7 @@ _OPERATORS = {
 
 
 def plant_kernels(name: str | None, capturing: CapturingTrainer) -> None:
-    """Replace those of the trainer's kernels that the named fault changes, and no others."""
+    """Replace the kernels of the trainer that the named fault changes, and no other kernels. None changes nothing."""
     change = change_of(name, KERNELS)
     if change is None:
         return
@@ -77,7 +77,7 @@ def plant_kernels(name: str | None, capturing: CapturingTrainer) -> None:
 
 
 def _around_swiglu(own: KernelTable, changed: KernelTable) -> dict[str, object]:
-    """Return the operators around SwiGLU, unfused if SwiGLU is changed: a fused kernel would not use the change."""
+    """Return the operators that contain SwiGLU. If SwiGLU is changed, they are unfused, to use the change."""
     from reference_impl import ops
 
     apart = own.swiglu_forward is not changed.swiglu_forward, own.swiglu_backward is not changed.swiglu_backward
@@ -88,7 +88,7 @@ def _around_swiglu(own: KernelTable, changed: KernelTable) -> dict[str, object]:
 
 
 def _around_loss(own: KernelTable, changed: KernelTable) -> dict[str, object]:
-    """Return the operator of head and loss, unfused if the loss is changed: the fused one would not use the change."""
+    """Return the operator of head and loss. If the loss is changed, it is unfused, to use the change."""
     from reference_impl import ops
 
     apart = own.cross_entropy_forward_backward_ is not changed.cross_entropy_forward_backward_
@@ -104,7 +104,7 @@ def _use_product(trainer: Trainer, table: KernelTable) -> None:
 
 
 def _reduce_gains_apart(trainer: Trainer) -> None:
-    """Make each block compute LoRA's gradients one by one, so that a separate kernel reduces the gains' gradients."""
+    """Make each block compute LoRA's gradients one by one. Then a separate kernel reduces the gains' gradients."""
     from reference_impl.block import write_product_
 
     for block in trainer.model.blocks:

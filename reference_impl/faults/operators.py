@@ -1,6 +1,6 @@
-"""Planted faults of the operators and of their inputs, in every arm alike. Importable without torch.
+"""Planted faults of operators and of their inputs, equal in every arm. Importable without torch.
 
-As in `plain_step`, captured and plain steps give equal results, and both are wrong.
+As with the faults of `plain_step`, captured and plain steps give equal results, and both are wrong.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ONE_GRADIENT = errs("gradient_ratio")
 
 
 def _with_operators(trainer: Trainer, **changed: Callable[..., Any]) -> None:
-    """Make this trainer's steps alone use these functions in place of those in `reference_impl.ops`."""
+    """Make only this trainer's steps use the functions `changed` instead of those in `reference_impl.ops`."""
     from reference_impl import ops
 
     def within(body: Callable[[], Any]) -> Callable[[], Any]:

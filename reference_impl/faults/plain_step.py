@@ -1,4 +1,4 @@
-"""Planted faults of the step itself, in every arm alike. Importable without torch.
+"""Planted faults of the step itself, equal in every arm. Importable without torch.
 
 Captured and plain steps give equal results, and both are wrong, so no comparison of the trainer's own arms shows these
 faults. The faults are small: one code of one weight, one tensor of one layer.

@@ -32,7 +32,7 @@ def _coverage(reason: str, **figures: str | int) -> dict[str, Expectation]:
 
 
 def _missing(**figures: str | int) -> dict[str, Expectation]:
-    """Return the verdict for a key that the run uses and the plan lacks; found with and without a GPU."""
+    """Return the verdicts for a key that the run uses and the plan lacks. The fault is found with and without a GPU."""
     return {
         **_coverage("prewarm_missing_key", **figures),
         "C-PREWARM-001": Expectation("FAIL", "prewarm_missing_key"),

@@ -27,7 +27,8 @@ def product_without_last_stage(table: KernelTable) -> None:
 
 
 def _whole_stages(left: Tensor) -> Tensor:
-    """Return `left` [T, K] with zeros after the last whole stage of K, or in the last stage if all are whole."""
+    """Return `left` [T, K] with zeros in the columns after the last whole stage, or in the last stage if K ends
+    there."""
     cut = left.clone()
     cut[:, (left.shape[1] - 1) // STAGE * STAGE :] = 0
     return cut

@@ -30,7 +30,7 @@ def _is_last(ranks: Ranks | None) -> bool:
 
 
 def _at(trainer: Trainer, step: int) -> Tensor:
-    """Return a flag on the device that is true in one step alone: an `if` would be evaluated once, at capture."""
+    """Return a flag on the device that is true only in step `step`. A Python `if` would be fixed at capture."""
     import torch
 
     prepare, flag = trainer.prepare, trainer.clip.norms.new_zeros((), dtype=torch.bool)

@@ -21,21 +21,21 @@ Changed = TypeVar("Changed")
 
 @dataclass(frozen=True)
 class Hook(Generic[Changed]):
-    """A point at which a run passes an object to a fault, which may replace the object's methods or attributes."""
+    """A point at which a run passes an object to a fault. The fault may replace the object's methods or attributes."""
 
     name: str
 
 
 STEP: Hook[Trainer] = Hook("step")
-"""What a step computes: planted in the opened trainer, before anything is captured."""
+"""Faults of what a step computes. They are planted in the opened trainer, before anything is captured."""
 REPLAY: Hook[CapturingTrainer] = Hook("replay")
-"""How steps are captured, kept and replayed: planted after the trainer's own faults."""
+"""Faults of how steps are captured, kept and replayed. They are planted after those of `STEP`."""
 BETWEEN: Hook[BetweenSteps] = Hook("between")
-"""What a run does between its steps, its checkpoint and its evaluation: planted in the opened trainer."""
+"""Faults of checkpoints and evaluations between steps. They are planted in the opened trainer."""
 KERNELS: Hook[KernelTable] = Hook("kernels")
-"""The kernels' arithmetic: planted in the table that `kernel_match` compares, or that a trainer uses."""
+"""Faults of the kernels' arithmetic. They are planted in a table that `kernel_match` or a trainer uses."""
 PLAN: Hook[RunKernels] = Hook("plan")
-"""How kernels are planned, named and read: planted before a prewarm, and on any machine."""
+"""Faults of how kernels are planned, named and read. They are planted before a prewarm, on any machine."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def fault(
     plant_in: Literal["candidate", "baseline", "both"] = "candidate",
     needs: Literal["any", "cuda"] = "any",
 ) -> Callable[[Callable[[Changed], None]], Callable[[Changed], None]]:
-    """Register the decorated function as a fault that changes the hook's object. Raises ValueError for a name in use.
+    """Register the decorated function as a fault: it changes the hook's object. Raises ValueError for a name in use.
 
     `summary`: a description for readers. `breaks`: claim id or kind -> the verdict that its judge must give.
     `plant_in`: the arms that get the fault. `needs`: "cuda" if the fault has an effect on a GPU alone.
