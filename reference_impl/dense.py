@@ -61,7 +61,7 @@ class MatrixGroup:
 
 
 class Ahead(Generic[Value]):
-    """Values that a pass uses one after the other. A value is computed when it is taken, or before, on the second
+    """Values that a pass uses one after the other. Each is computed when it is taken, or earlier on the second
     stream."""
 
     def __init__(self, makers: Iterable[Callable[[], Value]], streams: StepStreams) -> None:

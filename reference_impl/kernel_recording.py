@@ -1,7 +1,7 @@
 """Record the kernels of a training step without a GPU: the trainer's own step runs on fake tensors.
 
-Fake tensors have shapes and dtypes and no data, so a step of 28 layers takes about a second and hardly any memory. The
-operators call the wrappers of their CUDA kernels, as for CUDA tensors. The launches are recorded and not executed.
+Fake tensors have shapes and dtypes but no data, so a step of 28 layers takes about a second and hardly any memory. Each
+operator calls the wrapper of its CUDA kernel, as it does for CUDA tensors. The launches are recorded and not executed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from reference_impl.trainer import Trainer
 def recorded(model: ModelConfig, config: TrainConfig, seq_lens: tuple[int, ...]) -> tuple[KernelSpec, ...]:
     """Return the kernels that a step of each sequence length launches on CUDA, each once, in order of first launch.
 
-    The kernels are those of the target inside `planning_for`, see `kernels/target.py`.
+    The kernels are those of the target that a surrounding `planning_for` names, see `kernels/target.py`.
     """
     return _recorded(model, config, seq_lens, hopper())
 

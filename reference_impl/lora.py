@@ -78,12 +78,12 @@ class LayerTrainable:
 
 
 class Trainable:
-    """The flat parameter and gradient buffers, the compute-dtype copies for products, and unfinished LoRA gradients.
+    """The flat parameter and gradient buffers, copies of the factors for products, and unfinished LoRA gradients.
 
-    The copies hold the factors of q and v side by side, so that each step of LoRA is one product: qkv += (n A'^T) B^T.
-    n [T, H] is the normed input x * rstd * gain, A' = alpha/rank * A, and B is block-structured. A block writes its
-    products into `grad_a` and `grad_b`. Afterwards `finish_gradients` computes the gradients of all layers at once, in
-    the flat buffer:
+    The copies, in the compute dtype, hold the factors of q and v side by side, so that LoRA needs one product for A and
+    one for B: qkv += (n A'^T) B^T. n [T, H] is the normed input x * rstd * gain, A' = alpha/rank * A, and B is
+    block-structured. A block writes its products into `grad_a` and `grad_b`. Afterwards `finish_gradients` computes the
+    gradients of all layers at once, in the flat buffer:
 
         d/dA = alpha/rank * gain * grad_a,    grad_a = (d/d(n A'^T) * rstd)^T x        because n = x * rstd * gain
         d/dB = the blocks of grad_b,          grad_b = (d/dqkv)^T (n A'^T)
@@ -137,7 +137,7 @@ class Trainable:
         }
 
     def _all_layers(self, flat: Tensor, kind: str) -> Tensor:
-        """Return a strided view [L, *shape] of one tensor of every layer, so that one launch processes all layers."""
+        """Return a strided view [L, *shape] of the tensor `kind` of all layers, so that one launch processes them."""
         first = self._by_name[f"layers.0.{kind}"]
         layers = self.scaled_a.shape[0]
         return flat.view(layers, -1)[:, first.offset : first.offset + first.size].view(layers, *first.shape)

@@ -23,7 +23,7 @@ from reference_impl.streams import Beside, StepStreams
 
 @dataclass(frozen=True)
 class ModelContext:
-    """The tensors of the forward pass that the backward pass needs. The head's backward runs in the forward pass."""
+    """The tensors of the forward that the backward needs. The head's backward already runs in the forward pass."""
 
     blocks: list[BlockContext]
     residual_out: Tensor  # [T, H]
@@ -132,7 +132,7 @@ class Model:
         return residual if branch is None else residual + branch, contexts
 
     def _loss(self, final: Tensor, targets: Tensor, mean_over: int) -> tuple[Tensor, Tensor]:
-        """Return the part of the mean loss over ``mean_over`` tokens that `final` contributes, and its gradient.
+        """Return the part of the mean loss over ``mean_over`` tokens that `final` gives, and the gradient of `final`.
 
         final [T, H]: the last norm's output. targets [T]: the next tokens. The gradient [T, H] overwrites ``final``
         chunk by chunk, so that logits exist for one chunk of tokens at a time.

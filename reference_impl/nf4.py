@@ -94,7 +94,7 @@ class FullMatrix:
 
     @classmethod
     def of_nf4(cls, weight: Tensor, dtype: torch.dtype) -> FullMatrix:
-        """Return ``weight`` [rows, cols] rounded to NF4, bitwise equal to the result of `QuantizedMatrix.dense`.
+        """Return ``weight`` [rows, cols] rounded to NF4 values, bitwise equal to its `QuantizedMatrix.dense`.
 
         Uses plain torch operations: they run once, before training, so the kernel plan need not contain this
         dequantization.

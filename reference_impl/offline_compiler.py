@@ -1,4 +1,4 @@
-"""Compile kernels for a named target in a new process, because a process that interprets Triton kernels cannot compile.
+"""Compile kernels for a named target in a new process, because a process that interprets Triton cannot compile it.
 
 `python -m reference_impl.offline_compiler SM FILE` reads a list of kernel descriptions from stdin, as a Python literal.
 It writes a JSON list with key, name, PTX, shared memory and threads of each kernel to FILE. Standard output is not used

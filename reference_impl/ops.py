@@ -160,9 +160,9 @@ def down_then_swiglu_backward(grad: Tensor, weight: Tensor, gate_up: Tensor, out
 
 
 def adds_products(residual: Tensor, query: int, intermediate: int) -> bool:
-    """Return True if `add_product` can add the output projections of attention and MLP to residual [T, H].
+    """Return True if `add_product` can add the products of attention's and the MLP's last matrix to residual [T, H].
 
-    query, intermediate: input sizes of these two projections. If False, the norm after the product does the addition.
+    query, intermediate: input sizes of these two projections. If this returns False, the norm after the product adds.
     """
     added: bool = _pick("products", residual).adds(*residual.shape, query, intermediate, residual.dtype)
     return added
@@ -217,8 +217,8 @@ def cross_entropy_from_statistics_(
 def head_loss(x: Tensor, head: Tensor, targets: Tensor, scale: Tensor | float, out: Tensor) -> Tensor:
     """Return the loss of each row [T] for x [T, H], head [V, H]; write the gradient of the logits [T, V] into `out`.
 
-    If there is such a kernel for this shape, the product also writes the statistics of the softmax, so that the loss
-    reads the logits only once. Otherwise the same as `head_then_loss`.
+    If there is a kernel `head_logits` for this shape, the product also writes the statistics of the softmax, so that
+    the loss reads the logits only once. Otherwise do the same as `head_then_loss`.
     """
     if _pick("products", x).serves_head(*x.shape, head.shape[0], x.dtype):
         maxima, totals = head_logits(x, head, out)

@@ -1,4 +1,4 @@
-"""AdamW over the flat parameter buffer: one fused launch a step; numbers that change are in device memory."""
+"""AdamW over the flat parameter buffer: one fused launch a step. Numbers that change are kept in device memory."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class FlatAdamW:
     def update_(self, parameters: Tensor, gradient: Tensor, norms: Tensor) -> None:
         """Update ``parameters`` [n] in place by one AdamW step, unless one of the ``norms`` [G] is not finite.
 
-        Such a step is skipped and counted. The decision stays on the device, because a Python `if` would need a host
-        sync and would be fixed at capture.
+        An update with such a norm is skipped and counted. This is decided on the device, because a Python `if` would
+        need a host sync, and a capture would fix its result.
         """
         total = norms.sum()
         # For an infinite or NaN total, total - total is NaN, which is not equal to 0. So `bad` is 1 in these cases, and

@@ -37,7 +37,7 @@ _JOINED_ELEMENTS = 4 * NF4_BLOCK
 
 
 def plan(model: ModelConfig, config: TrainConfig, seq_lens: Sequence[int]) -> list[KernelSpec]:
-    """Return the kernels of a run's steps on CUDA, each once, for `config.micro_batch_size` x each of `seq_lens`."""
+    """Return the kernels of a run's steps on CUDA, each once, for micro-batches of all lengths in `seq_lens`."""
     dtype = kernel_dtype(config)
     specs = [*_frozen_matrices(model, config, dtype), *_clip(model, config)]
     for seq_len in seq_lens:
@@ -95,7 +95,7 @@ def _activations(model: ModelConfig, config: TrainConfig, dtype: str, seq_len: i
 
 
 def _loss(model: ModelConfig, config: TrainConfig, dtype: str, tokens: int) -> Iterator[KernelSpec]:
-    """Yield the kernels of the loss, and of the head's product if this package has a kernel for it."""
+    """Yield the kernels of the loss, and of the head's product if `kernels/products` supports its shape."""
     sizes = {"tokens": tokens, "vocabulary": model.vocab_size, "chunk": config.chunk_tokens, "dtype": dtype}
     if config.precision == "fp8":
         yield from registry.load("fp8_loss").specializations(**sizes)
@@ -136,9 +136,9 @@ def _norms(model: ModelConfig, config: TrainConfig, dtype: str, tokens: int) -> 
 
 
 def _lora_gradients(model: ModelConfig, config: TrainConfig, dtype: str, seq_len: int) -> Iterator[KernelSpec]:
-    """Yield the kernels that compute LoRA's gradients and reduce the gains' gradients, fused on path `cublas` alone.
+    """Yield the kernels that compute LoRA's gradients and reduce the gains' gradients, fused on the path `cublas`.
 
-    Products of libraries have no key and are not listed.
+    Products that a library computes have no key, so they are not listed.
     """
     tokens, ranks = config.micro_batch_size * seq_len, 2 * config.rank
     if config.gemm == "cublas":
@@ -172,9 +172,9 @@ def make_library_handles(device: torch.device) -> None:
 
 
 def rehearse(model: ModelConfig, config: TrainConfig, seq_lens: Sequence[int]) -> None:
-    """Run one step of each shape on a temporary layer of random weights, so that libraries and torch load lazy parts.
+    """Run one step of each shape on a temporary layer of random weights, to initialize lazy parts of libraries.
 
-    The kernels of the plan are not launched here. Library calls work with any values that the outputs then contain.
+    The kernels of the plan are not launched here, so their outputs are arbitrary. Library calls work with them.
     """
     trainer = Trainer(replace(config, model=replace(model, num_layers=1)))
     with registry.launching_by(_launch_nothing):
@@ -185,11 +185,11 @@ def rehearse(model: ModelConfig, config: TrainConfig, seq_lens: Sequence[int]) -
 
 
 def _launch_nothing(_spec: KernelSpec, _arguments: tuple[Tensor, ...]) -> None:
-    """Launch nothing, so that the outputs keep their values."""
+    """Ignore a launch. The outputs keep their arbitrary values."""
 
 
 class RunKernels:
-    """The kernels of one run: planned, prewarmed, launched, and cross-compiled on a machine without a GPU.
+    """Plans, prewarms and launches the kernels of one run, or cross-compiles them on a machine without a GPU.
 
     The plan is made for `model_of_plan` and `seq_lens_of_plan`. A planted fault replaces one of these two attributes or
     one of the functions `plan`, `to_prewarm`, `key`, `ptx` and `warm_libraries`.
@@ -208,7 +208,8 @@ class RunKernels:
         self._cache: KernelCache | None = None
 
     def open(self, *, prewarm: bool) -> None:
-        """On CUDA, route launches through the cache; with `prewarm`, load all planned kernels. Precedes the upload."""
+        """On CUDA, route launches through the kernel cache; with `prewarm`, load all planned kernels. Call this before
+        the weights are uploaded."""
         if resolve_device(self.config.device).type != "cuda":
             return
         self._cache = KernelCache(current_device(), self.key, self.ptx)
@@ -262,8 +263,7 @@ class RunKernels:
     def cross_compiled(self, target: str, *, with_used: bool = True) -> KernelInventory:
         """Return the kernels that are planned and, `with_used`, that a step launches, compiled for `target`.
 
-        `target` is an architecture such as `sm_90`. No GPU is needed. On CUDA, route launches through the cache; with
-        `prewarm`, load all planned kernels. Precedes the upload.
+        `target` is an architecture such as `sm_90`. No GPU is needed.
         """
         from reference_impl.kernel_recording import recorded
 

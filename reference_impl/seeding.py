@@ -8,7 +8,7 @@ import torch
 
 
 def seeded_generator(seed: int, name: str, device: torch.device) -> torch.Generator:
-    """Return a generator that depends on ``seed`` and ``name`` alone, so draws do not depend on each other's order.
+    """Return a generator that depends only on ``seed`` and ``name``, so that the order of draws does not matter.
 
     The numbers are equal on all CPUs; a CUDA generator draws different numbers than a CPU generator.
     """

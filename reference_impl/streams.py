@@ -17,7 +17,7 @@ Value = TypeVar("Value")
 
 
 class Beside(Generic[Value]):
-    """A value that `make` computes: on the second stream if `start` was called, else on the main stream at `take`."""
+    """A value that `make` computes: on the second stream after `start`, or else on the main stream in `take`."""
 
     def __init__(self, side: torch.cuda.Stream | None, make: Callable[[], Value]) -> None:
         self._side = side
@@ -71,7 +71,7 @@ class StepStreams:
             self._side = None
 
     def beside(self, make: Callable[[], Value]) -> Beside[Value]:
-        """Return a `Beside` for `make`, whose `start` the caller may call early, and whose `take` returns the value."""
+        """Return a `Beside` for `make`. The caller may call `start` early, and gets the value by `take`."""
         return Beside(self._side, make)
 
     def branch(self, work: Callable[[], None]) -> Beside[None]:

@@ -151,7 +151,7 @@ class QLoRASystem:
 
 
 def train_config(workload: Workload, arm: Arm, data: str | None, model_directory: str | None) -> TrainConfig:
-    """Return the configuration of the trainer in each rank of an arm. Settings of the arm override workload options."""
+    """Return the trainer's configuration for each rank of an arm. Settings of the arm override workload options."""
     settings = {"seed": workload.seed} | _known(_trainer_settings(arm), ARM_OPTIONS, "arm setting")
     return TrainConfig.preset(
         model_directory or workload.model,
@@ -268,7 +268,7 @@ class QLoRARun:
         return self.trainer.frozen_tensors()
 
     def state(self) -> Mapping[str, Mapping[str, Tensor]]:
-        """Return AdamW's moments (flat), its counters and the learning rate. There is no state of random generators."""
+        """Return AdamW's moments (flat) and counters, and the learning rate. A step uses no random generator."""
         optimizer = self.trainer.optimizer
         return {"optimizer": {**optimizer.state_tensors(), "learning_rate": optimizer.learning_rate}}
 
@@ -324,7 +324,7 @@ class QLoRARun:
         self.capturing.forget_captures()
 
     def clip_kernels(self) -> Mapping[str, Mapping[int, int]]:
-        """Return the kernel that scales gradients: name, address of its table, number of non-empty tensors."""
+        """Return the kernel that scales gradients: its name -> address of its table -> number of non-empty tensors."""
         plan = self.trainer.clip.plan
         return {"_scale_apply_kernel": {plan.starts.data_ptr(): sum(span.size > 0 for span in plan.spans)}}
 

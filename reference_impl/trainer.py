@@ -141,7 +141,7 @@ class Trainer:
 
     @property
     def mean_over(self) -> int:
-        """Return the number of tokens of one update, over all micro-batches and ranks, that losses are means over."""
+        """Return the number of tokens over which the loss is a mean: one update's, of all micro-batches and ranks."""
         return self.static.tokens.numel() * (1 if self.ranks is None else self.ranks.count)
 
     def prepare(self, index: int) -> None:
@@ -208,7 +208,7 @@ class Trainer:
         return self._own_mean(loss), context
 
     def _own_mean(self, part: Tensor) -> Tensor:
-        """Return this rank's mean loss over its own tokens, from its part of the mean over the tokens of all ranks."""
+        """Return this rank's mean loss over its own tokens. part: its part of the mean loss over all ranks' tokens."""
         return part if self.ranks is None else part * self.ranks.count
 
     def update(self) -> None:
@@ -243,7 +243,8 @@ class Trainer:
         return self.trainable.gradients()
 
     def gradient_norms(self) -> tuple[Tensor, Tensor]:
-        """Return norms before clipping and clip scales of the last step, float32 [layers], or [1] for a global clip."""
+        """Return two tensors of the last step, the norms before clipping and the clip's scales. Both are float32
+        [layers], or [1] for a global clip."""
         return self.clip.norms, self.clip.scales
 
     def frozen_tensors(self) -> dict[str, Tensor]:

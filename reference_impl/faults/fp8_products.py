@@ -46,8 +46,7 @@ def fp8_product_without_last_stage(table: KernelTable) -> None:
 
 
 def _whole_stages(left: Tensor) -> Tensor:
-    """Return `left` [T, K] with zeros in the columns after the last whole stage, or in the last stage if K ends
-    there."""
+    """Return `left` [T, K] with zeros in the columns of the last stage, whole or not."""
     import torch
 
     cut = left.view(torch.uint8).clone()

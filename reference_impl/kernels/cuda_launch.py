@@ -1,4 +1,4 @@
-"""Load and launch kernels in CUDA C++. What does not depend on a launch's arguments is prepared once."""
+"""Load and launch kernels in CUDA C++. Everything that does not depend on a launch's arguments is prepared once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _KEPT = 1024
 
 
 def load_function(name: str, cubin: bytes, shared_memory: int) -> Any:
-    """Load a module on the current device; return its function `name`, allowed `shared_memory` bytes."""
+    """Load a module on the current device. Return its function `name`, whose blocks may use `shared_memory` bytes."""
     from cuda.bindings import driver
 
     _make_context_current()
@@ -31,7 +31,7 @@ def load_function(name: str, cubin: bytes, shared_memory: int) -> Any:
 
 
 def _make_context_current() -> None:
-    """Create the device's context if there is none: torch creates it at its first use, which a prewarm precedes."""
+    """Create the device's context if there is none. torch creates it at its first use, but a prewarm comes earlier."""
     from cuda.bindings import driver
 
     if not int(done("cuCtxGetCurrent", "context", driver.cuCtxGetCurrent())):
@@ -105,7 +105,7 @@ class Launch:
         return configuration
 
     def _encoded(self, addresses: tuple[int, ...]) -> tuple[int, object]:
-        """Return the address of the array of parameter pointers, and the objects that must live until the launch."""
+        """Return the address of an array of pointers to parameters, and objects that must live until the launch."""
         memory = (ctypes.c_char * (PLACE_BYTES * (len(self._encoders) + 1)))()
         start = -(-ctypes.addressof(memory) // PLACE_BYTES) * PLACE_BYTES
         places = [start + PLACE_BYTES * index for index in range(len(self._encoders))]

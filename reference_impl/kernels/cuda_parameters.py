@@ -11,7 +11,7 @@ from reference_impl.kernels.nvrtc import CudaSourceError
 from reference_impl.kernels.spec import DTYPES, POINTER_ALIGNMENT, KernelArgumentError, KernelSpec
 
 PLACE_BYTES = 128
-"""A tensor map's size, and the alignment that CUDA 13 gives it; an address has a place as large."""
+"""The bytes reserved for each parameter: a tensor map's size, which is also its alignment in CUDA 13."""
 
 # Data type of a pointer -> element type of its tensor map. The copy engine moves bytes without interpreting them.
 _ELEMENTS = {
@@ -34,11 +34,11 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class TensorMap:
-    """A description by which the copy engine moves boxes of the tensor at index `pointer` of the spec's pointers.
+    """A parameter by which the copy engine moves boxes of the tensor at index `pointer` of the spec's pointers.
 
     sizes, box: length of each dimension of the tensor and of a box, the innermost first. strides: distance in elements
     from one index to the next, for all dimensions but the innermost. swizzle: width in bytes of the swizzle pattern in
-    shared memory, 0 (none), 32, 64 or 128. The part of a box outside of the tensor is read as zeros and not written.
+    shared memory, 0 (none), 32, 64 or 128. Parts of a box outside of the tensor are read as zeros, and are not written.
     """
 
     pointer: int
@@ -50,7 +50,7 @@ class TensorMap:
 
 Parameter = Address | TensorMap
 Encoder = Callable[[tuple[int, ...], int], None]
-"""Writes a parameter, made of the tensors' addresses, into a place of the host's memory, given as its address."""
+"""Takes the tensors' addresses, and an address in the host's memory to which it writes the parameter."""
 
 
 def check(spec: KernelSpec, parameter: Parameter) -> None:

@@ -1,4 +1,4 @@
-"""Kernels written in CUDA C++ for Hopper: the counterpart of a Triton function in a `KernelSpec`.
+"""Kernels written in CUDA C++ for Hopper. A `KernelSpec` contains a `CudaFunction` where others have a Triton function.
 
 A source is a `.cu` file with an entry function that is `extern "C"`. It may include, in quotes, files of its own folder
 and `hopper.cuh` (Hopper's own instructions), but no header of the toolkit. It gets the spec's values as macros: the
@@ -42,7 +42,7 @@ _STATIC_SHARED_MEMORY = re.compile(r"^[ \t]*\.shared\b.*", re.MULTILINE)
 
 
 class CudaKernel:
-    """A compiled kernel, as `KernelFunction` defines it. `function` is the driver's, None until it is loaded."""
+    """A compiled kernel, as `KernelFunction` defines it. `function` is the driver's handle, None until it is loaded."""
 
     def __init__(self, spec: KernelSpec, source: CudaFunction, binary: Binary) -> None:
         self.asm: dict[str, Any] = {"ptx": binary.ptx, "cubin": binary.cubin}
@@ -85,7 +85,7 @@ class CudaFunction:
         }
 
     def launch(self, spec: KernelSpec, arguments: tuple[Tensor, ...]) -> None:
-        """Launch the kernel. The first launch loads a module, which may fail in a capture: prewarm or launch before."""
+        """Launch the kernel. The first launch loads a module, which may fail in a capture: prewarm before it."""
         device = arguments[0].get_device()
         launch = self._launches.get((id(spec), device))
         if launch is None:

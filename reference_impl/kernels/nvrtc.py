@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 listeners: list[Callable[[str, str], None]] = []
-"""Each is called with an event (`compile`, `disk_hit`, `load`) and the kernel's name, as Triton's hooks are."""
+"""Functions that are called with an event (`compile`, `disk_hit` or `load`) and the kernel's name."""
 
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)"', re.MULTILINE)
 _FILE = "kernel.cubin"
@@ -66,8 +66,8 @@ def report(event: str, name: str) -> None:
 def read_source(path: Path) -> tuple[str, dict[str, str]]:
     """Return a source and, by name, the text of all files that it includes with quotes, directly or indirectly.
 
-    A file is searched in the folder of the file that includes it. Raises CudaSourceError if it does not exist, or if
-    one name means two files, because NVRTC identifies headers by name alone.
+    An included file is searched in the folder of the file that includes it. Raises CudaSourceError if an included file
+    does not exist, or if two different files have the same name, because NVRTC identifies headers by name alone.
     """
     text, headers, found = path.read_text(encoding="utf-8"), dict[str, str](), dict[str, Path]()
     waiting = [(path, text)]
@@ -90,7 +90,8 @@ def read_source(path: Path) -> tuple[str, dict[str, str]]:
 
 
 def compile_source(name: str, label: str, source: str, headers: Mapping[str, str], options: Sequence[str]) -> Binary:
-    """Return the binary, compiled now or by an earlier process, and report it as `name`. Errors contain `label`.
+    """Return the compiled source, from the disk cache or compiled now. Report which to the listeners, under `name`.
+    Error messages contain `label`.
 
     Raises NvrtcMissingError or CompilationError.
     """
@@ -118,7 +119,7 @@ def _packed(binary: Binary) -> bytes:
 
 
 def _unpacked(packed: bytes) -> Binary | None:
-    """Return the binary, or None if the file is incomplete."""
+    """Return the binary that a cache file contains, or None if the file is incomplete."""
     digest, content = packed[:_DIGEST_BYTES], packed[_DIGEST_BYTES:]
     if hashlib.sha256(content).digest() != digest:
         return None

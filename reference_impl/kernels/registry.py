@@ -73,7 +73,7 @@ KERNELS: dict[str, str] = {
         *("fp8_rows", "fp8_norm", "fp8_swiglu", "fp8_nf4", "fp8_loss", "fp8_products"),
     )
 }
-"""Kernel module of each operation: `load(op)` imports it; each offers `specializations(...) -> list[KernelSpec]`."""
+"""Each operation's kernel module, which `load(op)` imports. It has `specializations(...) -> list[KernelSpec]`."""
 
 
 def load(op: str) -> ModuleType:
@@ -100,7 +100,7 @@ def multiprocessors() -> int:
 
 
 def require_shape(op: str, argument: str, tensor: Tensor, shape: tuple[int, ...]) -> None:
-    """Raise KernelArgumentError unless `tensor` has exactly `shape`: a kernel might read past the tensor's end."""
+    """Raise KernelArgumentError unless `tensor` has exactly `shape`. Otherwise a kernel might read past its end."""
     if tensor.shape != shape:
         raise KernelArgumentError(op, argument, f"of shape {list(tensor.shape)}", f"pass shape {list(shape)}")
 
@@ -174,7 +174,7 @@ def launch(spec: KernelSpec, *arguments: Tensor) -> None:
 
 
 def compile_for_device(spec: KernelSpec) -> Any:
-    """Compile for the current CUDA device into the cache that `jit_launch` uses, without loading or launching.
+    """Compile a kernel for the current CUDA device into the cache that `jit_launch` uses. Do not load or launch it.
 
     Returns a compiled kernel as `KernelFunction` defines it. `load_compiled` loads it.
     """

@@ -46,9 +46,10 @@ class KernelArgumentError(ValueError):
 class Pointer:
     """A tensor argument of a kernel: its name, its element type (`fp32`, `bf16`, …) and its alignment.
 
-    If `aligned`, 16-byte alignment is compiled in. Arguments of which a kernel reads one element for each row are not
-    aligned, so that any slice may be passed. With `tile` the kernel gets a descriptor of the tensor, and reads and
-    writes tiles of that shape. Hopper's copy engine moves the tiles; older architectures use plain loads and stores.
+    If `aligned`, the kernel is compiled for addresses that are multiples of 16 bytes. Arguments of which a kernel reads
+    one element for each row are not `aligned`, so that any slice may be passed. With `tile` the kernel gets a
+    descriptor of the tensor, and reads and writes tiles of that shape. Hopper's copy engine moves the tiles; older
+    architectures use plain loads and stores.
     """
 
     name: str
@@ -74,7 +75,7 @@ class KernelFunction(Protocol):
 
     @property
     def description(self) -> dict[str, Any]:
-        """Return the function as plain values, with its `language`."""
+        """Return plain values, among them the `language`, from which the function can be rebuilt in another process."""
 
     def launch(self, spec: KernelSpec, arguments: tuple[Tensor, ...]) -> None:
         """Launch on torch's current stream; compile and load at the first launch."""
@@ -122,7 +123,7 @@ class KernelSpec:
 
     @property
     def identity(self) -> tuple[object, ...]:
-        """Return all that the compiler reads. Two specs with one key and two identities are different kernels."""
+        """Return all that affects the machine code. Specs with one key but two identities are different kernels."""
         return (
             self.function.identity,
             self.pointers,
@@ -143,7 +144,7 @@ class KernelSpec:
 
     @property
     def attributes(self) -> dict[tuple[int], list[list[Any]]]:
-        """Return the alignment attributes, by argument index, that Triton's launcher derives from aligned tensors."""
+        """Return the alignment attributes that Triton's launcher derives from aligned tensors, by argument index."""
         return {
             (index,): [["tt.divisibility", POINTER_ALIGNMENT]]
             for index, pointer in enumerate(self.pointers)

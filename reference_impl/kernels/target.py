@@ -28,7 +28,7 @@ def planning_for(target: str) -> Iterator[None]:
 
 
 def hopper() -> bool:
-    """Return True if kernels that only capability 9.0 executes are to be planned and launched.
+    """Return True if kernels for Hopper alone (compute capability 9.0) are to be planned and launched.
 
     The target of `planning_for` decides, otherwise the current CUDA device. Without a device the result is True,
     because `shared_memory_bytes` assumes Hopper, too. The result is False if Triton interprets kernels, because CUDA

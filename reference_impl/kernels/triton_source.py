@@ -70,7 +70,7 @@ def rebuilt(description: dict[str, Any]) -> TritonFunction:
 
 
 def _as_compiled(spec: KernelSpec, arguments: tuple[Tensor, ...]) -> list[Any]:
-    """Return the kernel's arguments for its tensors: the tensor itself, or its descriptor if the pointer has a tile."""
+    """Return what a compiled kernel gets for its tensors: the tensor, or its descriptor if the pointer has a tile."""
     return [
         tensor if pointer.tile is None else _descriptor(tensor, pointer.tile)
         for pointer, tensor in zip(spec.pointers, arguments, strict=True)
@@ -84,7 +84,7 @@ def _descriptor(tensor: Any, tile: tuple[int, ...]) -> Any:
 
 
 def _stand_in(pointer: Pointer) -> Any:
-    """Return a substitute for a tensor argument with which a launch can be compiled."""
+    """Return a substitute for a tensor argument, so that a launch can be compiled without a tensor."""
     from triton.runtime.jit import MockTensor
     from triton.tools.tensor_descriptor import TensorDescriptor
 
@@ -106,7 +106,7 @@ def device_function(function: Callable[..., Any]) -> Any:
 
 @functools.cache
 def _read_loop_bounds_of_one_element() -> None:
-    """Make computed loop bounds work in Triton 3.6's interpreter, which calls `int` on an array: numpy 2.4 refuses."""
+    """Make computed loop bounds work in Triton 3.6's interpreter, where numpy 2.4 refuses `int` of an array."""
     from triton.runtime import interpreter
 
     patch = interpreter._patch_lang_tensor
@@ -120,7 +120,7 @@ def _read_loop_bounds_of_one_element() -> None:
 
 @functools.cache
 def _round_to_fp8_as_a_gpu() -> None:
-    """Make interpreted kernels round fp32 to FP8 as `cvt.rn.satfinite` does; Triton's interpreter truncates."""
+    """Make interpreted kernels round fp32 to FP8 as a GPU's `cvt.rn.satfinite` does. Triton's interpreter truncates."""
     import numpy as np
     from triton.runtime import interpreter
 
@@ -138,7 +138,7 @@ def _round_to_fp8_as_a_gpu() -> None:
 
 
 def kernel(*unaligned: str) -> Callable[[Callable[..., Any]], TritonFunction]:
-    """Return a decorator that applies `triton.jit`. One variant serves any alignment of the `unaligned` pointers."""
+    """Return a decorator that applies `triton.jit`. Kernels are not specialized on `unaligned` pointers' alignment."""
     import triton
 
     if os.environ.get("TRITON_INTERPRET") == "1":

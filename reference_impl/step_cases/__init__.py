@@ -52,10 +52,11 @@ STEP_OPERATIONS: dict[str, Callable[[Setting], Iterator[KernelComparison]]] = {
     "fp8_products.act": fp8_products.act,
     "fp8_products.grad_gate_up": fp8_products.grad_gate_up,
 }
-"""Every comparison of an operation in one data type at one magnitude: the model's shape first, then ragged ones."""
+"""For each operation, the function that yields its comparisons in one data type at one magnitude: first the model's
+shape, then ragged shapes."""
 
 FLOAT32_ALONE = ("rope.tables", "adamw.update")
-"""Operations whose every operand is fp32, whatever the trainer computes in."""
+"""Operations whose operands are all fp32, whatever the trainer's compute dtype is."""
 
 _PRODUCTS = ("products.", "fp8_products.")
 BFLOAT16_ALONE = tuple(operation for operation in STEP_OPERATIONS if operation.startswith(_PRODUCTS))

@@ -29,7 +29,8 @@ _ROUNDED_ONCE = 1 / 64
 
 @dataclass(frozen=True)
 class _Shape:
-    """One case. `steps`: updates before this one. `norm`: a group's norm; unless it is finite, nothing may change."""
+    """One case. `steps`: number of updates before this one. `norm`: the gradient norm of a group. If it is not finite,
+    the update must change nothing."""
 
     count: int
     steps: int
@@ -67,7 +68,7 @@ def update(setting: Setting) -> Iterator[KernelComparison]:
 
 
 def _drawn(inputs: Inputs, shape: _Shape, magnitude: float) -> tuple[Tensor, dict[str, Tensor]]:
-    """Return a gradient and the state before the update, with moments as earlier gradients of this size would leave."""
+    """Return a gradient and the state before the update, with moments as large as after earlier such gradients."""
     sizes = magnitude * 10 ** -inputs.uniform(shape.count, below=_DECADES)
     sizes[3::7] = 0.0
     gradient = inputs.between_nans(inputs.normal(shape.count) * sizes)
@@ -132,7 +133,7 @@ class _Update:
         return float(torch.tensor(self.shape.learning_rate))
 
     def _by_torch(self, dtype: torch.dtype, *, fused: bool = False) -> dict[str, Tensor]:
-        """Return the state after a step of torch.optim.AdamW, or the unchanged state if the step is to be skipped."""
+        """Return the state after a step of torch.optim.AdamW, or the unchanged state if the step must be skipped."""
         state = {name: value.to(dtype, copy=True) for name, value in self.state.items()}
         if self.shape.skipped:
             return state

@@ -68,7 +68,7 @@ def _qkv(inputs: Inputs, shape: _Shape, magnitude: float) -> Tensor:
 
 @dataclass(frozen=True)
 class _Softmax:
-    """Log-sum-exp and probabilities in fp64, and how much an exponent's rounding changes each probability."""
+    """Log-sum-exp and probabilities in fp64, and how strongly a rounding of its exponent changes each probability."""
 
     log_sum_exp: Tensor
     probability: Tensor
@@ -88,7 +88,7 @@ class _Softmax:
         return cls(log_sum_exp, probability, probability * (terms + mean + log_sum_exp.abs()[..., None]))
 
     def terms(self, exponent: float) -> Tensor:
-        """Return the probabilities' sizes for error bounds; a rounding of an exponent counts `exponent` times."""
+        """Return the terms of each probability, for error bounds. exponent: the weight of an exponent's rounding."""
         # below the diagonal; elements above it are not computed, and so not flushed to zero
         return (self.probability + exponent * self.exponents + FLUSHED).tril()
 
@@ -144,7 +144,7 @@ def backward(setting: Setting) -> Iterator[KernelComparison]:
 
 @dataclass(frozen=True)
 class _Saved:
-    """Inputs of one backward: correct tensors of the forward, the incoming gradient, and the rotation's tables."""
+    """Inputs of one backward: exact results of the forward, the incoming gradient, and the rotation's tables."""
 
     heads: Heads
     qkv: Tensor

@@ -65,7 +65,7 @@ def _inputs(setting: Setting, operation: str) -> Iterator[tuple[Tensor, Tensor, 
 
 
 def _statistics(logits: Tensor, width: int) -> tuple[Tensor, Tensor]:
-    """Return maximum and sum of exponentials of each part of `width` columns, both fp32 [T, P]."""
+    """Return the maximum and the sum of exponentials of each part of a row (`width` columns), both fp32 [T, P]."""
     parts = torch.split(logits.double(), width, dim=1)
     maxima = torch.stack([part.amax(dim=1) for part in parts], dim=1)
     totals = [(part - maxima[:, index, None]).exp().sum(dim=1) for index, part in enumerate(parts)]
@@ -113,7 +113,7 @@ def _comparison(
     loss_: Callable[[Tensor], Tensor],
     twin_: Callable[[Tensor], Tensor],
 ) -> KernelComparison:
-    """Return the comparison of two functions of logits, loss_ and twin_, that overwrite logits with their gradient."""
+    """Return the comparison of two functions, loss_ and twin_. Both overwrite the logits with their gradient."""
     return KernelComparison(
         operation=operation,
         dtype=setting.dtype_name,

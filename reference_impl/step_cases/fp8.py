@@ -65,7 +65,7 @@ def _comparison(
 
 
 def rows(setting: Setting) -> Iterator[KernelComparison]:
-    """Compare rows next to each other whose sizes differ a thousandfold: each row has its own scale."""
+    """Compare the quantization of rows. Neighboring rows differ a thousandfold, because each has its own scale."""
     for count, cols in ((setting.tokens, setting.model.query_dim), *RAGGED):
         shape = f"R{count} C{cols}"
         inputs = setting.inputs("fp8.rows", shape)

@@ -1,9 +1,9 @@
-"""Comparisons of the MLP's products in FP8 with fused SwiGLU, on Hopper alone.
+"""Comparisons of the MLP's FP8 products with fused SwiGLU, on Hopper alone.
 
-The exact result is the fp64 result of the stored operands. A product's error has two parts: rounding to bfloat16, 2^-9
-of the value, and summation in the tensor cores' 14 bits, about 2^-13 of the sum of all terms' sizes. So the terms here
-are the value's size and 2^-5 of that sum. A value written in FP8 has an error of 2^-4 of its size, or of 2^-10 scales.
-A scale is below bound / 224. So its terms are the value's size, 2^-13 of the row's bound, and the effect of the
+The exact result is computed in fp64 from the stored operands. A product's error has two parts: rounding to bfloat16,
+2^-9 of the value, and summation in the tensor cores' 14 bits, about 2^-13 of the sum of all terms' sizes. So the terms
+here are the value's size and 2^-5 of that sum. A value written in FP8 has an error of 2^-4 of its size, or of 2^-10
+scales. A scale is below bound / 224. So its terms are the value's size, 2^-13 of the row's bound, and the effect of the
 product's errors, at most 2^-4 of the product's terms.
 """
 

@@ -64,14 +64,15 @@ class Heads:
         return self.packed(torch.cat((turn(query, cos, sin), turn(key, cos, sin), value), dim=1))
 
     def rotated_back(self, grad: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """Return the gradient of the input of `rotated`, by autograd, from the gradient of the result."""
+        """Return the gradient of the input of `rotated` from the gradient of its result, by autograd."""
         start = torch.zeros_like(grad, requires_grad=True)
         with torch.enable_grad():
             [result] = torch.autograd.grad(self.rotated(start, cos, sin), start, grad)
         return result
 
     def rotated_terms(self, terms: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """Return the sizes of terms after a rotation in either direction, which mixes both halves of a head."""
+        """Return the terms of the result of a rotation, in either direction, from the terms of its input. A rotation
+        mixes both halves of a head."""
         turned = self.query + self.key_value
         halves = terms.view(self.batch, self.seq_len, -1, 2, self.dim // 2)
         c, s = (table.double().abs()[None, :, None, None, :] for table in (cos, sin))

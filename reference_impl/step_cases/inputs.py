@@ -50,7 +50,7 @@ class Setting:
 
     @property
     def exponent(self) -> float:
-        """Return the weight of a rounding of an exponent (always fp32) relative to a rounding in the data type."""
+        """Return the size of an exponent's rounding (always in fp32) relative to a rounding in the data type."""
         return torch.finfo(torch.float32).eps / torch.finfo(self.dtype).eps
 
     @property
@@ -65,13 +65,13 @@ class Setting:
 
 @dataclass(frozen=True)
 class Inputs:
-    """Random tensors surrounded by NaN, so that results show if a kernel uses an element past either end."""
+    """Draws random tensors with NaN before and after them, so that results show if a kernel reads past either end."""
 
     generator: torch.Generator
     dtype: torch.dtype
 
     def normal(self, *shape: int, scale: float = 1.0, dtype: torch.dtype | None = None) -> Tensor:
-        """Return normally distributed numbers of standard deviation `scale`, rounded to `dtype` or the data type."""
+        """Return normally distributed numbers of standard deviation `scale`, rounded to `dtype` or `self.dtype`."""
         return self.between_nans(torch.randn(shape, generator=self.generator, device=self.device) * scale, dtype)
 
     def uniform(self, *shape: int, below: float) -> Tensor:

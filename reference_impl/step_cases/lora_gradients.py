@@ -79,11 +79,11 @@ class _Gradients:
         return outputs["grad_b"], outputs["grad_a"], outputs["grad_norms"]
 
     def _handed_on(self) -> Tensor:
-        """Return the gradient of the low-rank activations times the norm's scale, rounded to the data type."""
+        """Return the gradient of the low-rank activations times the norm's rstd, rounded to the data type."""
         return (self.grad_low_rank.float() * self.rstd[:, None]).to(self.grad_low_rank.dtype)
 
     def _exact(self) -> Iterator[Tensor]:
-        """Return in fp64 the factors of grad_b, the factors of grad_a, and the gains' partial sums."""
+        """Yield, in fp64, both factors of grad_b, both factors of grad_a, and the gains' partial sums."""
         factors = (self.grad_qkv, self.low_rank, self._handed_on(), self.residual)
         return (each.double() for each in (*factors, self.gain_partials))
 

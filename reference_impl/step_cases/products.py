@@ -39,7 +39,7 @@ def _inputs(setting: Setting, operation: str, *sizes: int) -> tuple[str, Inputs]
 
 
 def _silu_terms(gate: Tensor, up: Tensor, gate_terms: Tensor, up_terms: Tensor) -> Tensor:
-    """Return the terms of each value silu(gate) * up if gate and up themselves have rounding errors."""
+    """Return the terms of each silu(gate) * up, including those from rounding errors of gate and up themselves."""
     s = gate.sigmoid()
     slope = s * (1 + gate.abs() * (1 - s))
     return slope * up.abs() * gate_terms + (s * gate.abs()) * up_terms + (gate * s * up).abs() + FLUSHED
@@ -156,7 +156,7 @@ def _both(grad: Tensor, weight: Tensor, extra: Tensor, weight_extra: Tensor) -> 
 
 @dataclass(frozen=True)
 class _Sum:
-    """A product and an addition to it: by the kernel, by its twin, and as a formula, all with the same tensors."""
+    """A product with an addition, computed by the kernel, by its twin and by a formula from the same tensors."""
 
     kernel: Callable[..., Tensor]
     naive: Callable[..., Tensor]

@@ -37,7 +37,7 @@ def _activation(gate_up: Tensor) -> Tensor:
 
 
 def _sigmoid(gate: Tensor, exponent: float) -> tuple[Tensor, Tensor]:
-    """Return s = 1 / (1 + exp(-gate)) and the weight of its roundings, which include those of its exponent."""
+    """Return s = 1 / (1 + exp(-gate)), and its factor in error bounds, which includes its exponent's rounding."""
     s = gate.sigmoid()
     return s, 1 + exponent * gate.abs() * (1 - s)
 

@@ -82,7 +82,7 @@ def _checked(given: dict[str, Any], known: dict[str, Any], where: str) -> dict[s
 
 
 def _folder(named: str) -> Path:
-    """Return the folder for `package:path` (a checkpoint that is part of an importable package) or for a path."""
+    """Return the folder that `named` means: a path, or `package:path` for a checkpoint in an importable package."""
     package, colon, path = named.partition(":")
     if not colon:
         return Path(named)

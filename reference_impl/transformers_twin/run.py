@@ -19,7 +19,7 @@ LAST_SHARE = 0.1  # learning rate at the end of the cosine, as a share of the pe
 
 
 class TwinRun:
-    """A twin that trains by itself, or computes single steps from the state of another run."""
+    """A twin that trains from its own state, or computes single steps from another run's state."""
 
     def __init__(self, told: Declared) -> None:
         self._told = told

@@ -1,4 +1,4 @@
-"""Read the text, its tokens and its windows for each step, with transformers' tokenizer and torch's samplers.
+"""Read the text, its tokens and each step's windows, with transformers' tokenizer and torch's samplers.
 
 A window is `seq_len` tokens and the next token, which is also the first token of the next window. A pass over the text
 reads each window at most once, in the order of `torch.utils.data.RandomSampler` with the generator of (seed, "pass

@@ -30,7 +30,7 @@ _GAINS = {"input": "input_norm", "post_attention": "post_attn_norm"}
 
 
 def build(told: Declared, device: torch.device) -> tuple[Any, dict[str, nn.Parameter]]:
-    """Return the peft model in its dtype, and its trained tensors by the trainer's names, in the model's order.
+    """Return the peft model in the declared dtype, and its trained tensors by the trainer's names, in model order.
 
     Trained tensors are at least float32: in a bfloat16 model LoRA's factors and the gains stay float32, as in peft.
     """
@@ -70,7 +70,8 @@ def _name(theirs: str) -> str | None:
 
 
 def draw(trained: dict[str, nn.Parameter], seed: int) -> None:
-    """Draw each A from U(-1/sqrt(H), 1/sqrt(H)), as peft does, with the generator of (seed, name of A); B stays 0."""
+    """Draw each factor A from U(-1/sqrt(H), 1/sqrt(H)), as peft does, by the generator of (seed, A's name); B stays
+    0."""
     with torch.no_grad():
         for name, parameter in trained.items():
             if ".lora_a_" in name:
@@ -100,7 +101,7 @@ def through_table(weight: Tensor) -> Tensor:
 
 
 def versions(told: Declared) -> dict[str, str]:
-    """Return the versions of the libraries, what dequantized the weights, and the checkpoint's name."""
+    """Return the libraries' versions, by which code the weights were dequantized, and the checkpoint's name."""
     import importlib.metadata
 
     named = {name: importlib.metadata.version(name) for name in ("transformers", "peft", "torch")}

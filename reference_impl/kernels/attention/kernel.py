@@ -269,7 +269,7 @@ def forward_spec(batch: int, seq_len: int, heads: int, kv_heads: int, head_dim: 
 
 
 def _is_tiled(seq_len: int, head_dim: int, block: int, dtype: str) -> bool:
-    """Return True if tiles are read by descriptor: long sequences of whole blocks, whole heads, 2-byte elements.
+    """Return True if tiles are read by descriptors: for long sequences of whole blocks, whole heads, 2-byte elements.
 
     fp32 is excluded: its tiles are twice as large, and with three of them only one program fits on a multiprocessor.
     """
@@ -278,7 +278,7 @@ def _is_tiled(seq_len: int, head_dim: int, block: int, dtype: str) -> bool:
 
 
 def _tiled_stages(block: int, head_dim: int) -> int:
-    """Return the number of stages that fit into shared memory with the query's tile; an element has two bytes."""
+    """Return how many stages fit into shared memory next to the query's tile. Elements have two bytes."""
     tile = 2 * block * head_dim
     return _TILED_STAGES if (1 + 2 * _TILED_STAGES) * tile < shared_memory_bytes() else _STAGES
 

@@ -14,7 +14,7 @@ from reference_impl.kernels.registry import device_function
 
 @device_function
 def columns(HALF: tl.constexpr, HALF_BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: ANN201
-    """Return for each column of a tile its position in the head, and True if the column is not padding."""
+    """Return, for the columns of a tile, their positions in the head, and True for those that are not padding."""
     lane = tl.arange(0, 2 * HALF_BLOCK)
     return lane // HALF_BLOCK * HALF + lane % HALF_BLOCK, lane % HALF_BLOCK < HALF
 
@@ -75,7 +75,8 @@ def attend(  # type: ignore[no-untyped-def]  # noqa: ANN201
     TILED: tl.constexpr,
     DIAGONAL: tl.constexpr,
 ):
-    """Process key blocks `low` to `high` for one query block; update maximum (base 2), sum and weighted values.
+    """Process the key blocks from `low` up to, not including, `high` for one query block. Return the updated maximum of
+    the scores (base 2), sum of exponentials, and sum of weighted values.
 
     Only the block on the diagonal has keys after a query, or rows after the sequence's end.
     """

@@ -8,8 +8,8 @@ Each row has one program. A first pass reads the row and keeps a running maximum
 again and writes the gradient. It goes from the row's end to its start, because the end was read last and is still in
 L2.
 
-If the product that computed the logits has written the maximum and the sum of each part of a row, these replace the
-first pass (`from_statistics_`).
+If the matrix product that computed the logits has also written the maximum and the sum of each part of a row, the first
+pass reads these instead of the row (`from_statistics_`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from reference_impl.kernels.registry import (
 )
 
 IGNORED = -100
-"""A target that counts for nothing: loss 0, gradient 0."""
+"""The target of a row that is ignored: its loss and gradient are 0."""
 
 # Each thread holds two vectors of eight logits. So two 16-byte loads of bf16 are under way at the same time.
 _VECTOR = 8

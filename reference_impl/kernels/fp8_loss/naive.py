@@ -1,8 +1,8 @@
 """Cross-entropy whose gradient is in FP8, in plain torch; T tokens, V vocabulary.
 
-softmax - onehot is in [-1, 1] for all logits, so its scale is a constant, 2^-15, and need not be computed. After
-scaling, the smallest number that e5m2 holds, 2^-16, is a probability of 2^-31. e4m3 would lose all probabilities below
-2^-18, and most of 151,936 tokens have smaller ones.
+softmax - onehot is in [-1, 1] for all logits. So the scale is a constant, 2^-15, and need not be computed. The smallest
+number that e5m2 holds, 2^-16, then stands for a probability of 2^-31. e4m3 would lose all probabilities below 2^-18,
+and with a vocabulary of 151,936 tokens most probabilities are smaller.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from torch import Tensor
 from reference_impl.kernels.cross_entropy import naive
 
 FACTOR = 32768.0
-"""What softmax - onehot is multiplied with before it is rounded: 1 becomes 2^15, of 57344 that e5m2 holds."""
+"""The factor of softmax - onehot before rounding. 1 becomes 2^15; the largest number of e5m2 is 57344."""
 
 
 def forward_backward(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""RMSNorm with its result in FP8, with a residual addition before it and, in the backward, after it.
+"""RMSNorm whose result is in FP8, with a residual addition before it and, in the backward, after it.
 
 Legend: T tokens, H hidden, P stage-1 programs of the backward. Formulas, rounding and reduction of the gain's gradient
 are those of `kernels/rms_norm`. A program holds a whole row, so it can compute the scale of the row's FP8 copy
@@ -182,10 +182,10 @@ def specializations(*, tokens: int, hidden: int, eps: float, dtype: str, blocks:
 def add_forward(
     x: Tensor, residual: Tensor | None, gain: Tensor, eps: float, *, keep: bool
 ) -> tuple[Tensor, Tensor | None, Tensor, Tensor, Tensor, Tensor]:
-    """Return total = x + residual, its norm y, y in FP8 (data, scale), rstd f32 [T], and the norms of y's rows f32 [T].
+    """Return six tensors: total = x + residual, y = RMSNorm(total), y in FP8 as data [T, H] and scale f32 [T], rstd f32
+    [T], and the Euclidean norm of each row of y before rounding, f32 [T].
 
-    x, residual [T, H]; without residual, total is x. y in x's dtype is None unless `keep`. The last result is the
-    Euclidean norm of each row of y before rounding.
+    x, residual [T, H]; without residual, total is x. y in x's dtype is None unless `keep` is True.
     """
     tokens, hidden = x.shape
     dtype = dtype_name("fp8_norm.forward", "x", x.dtype)
@@ -206,9 +206,10 @@ def add_forward(
 def backward_to_partials(
     grad_y: Tensor, x: Tensor, gain: Tensor, rstd: Tensor, partials: Tensor, grad_residual: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return grad_x [T, H] (+ grad_residual) in x's dtype and in FP8 (data, scale), and the norms of its rows f32 [T].
+    """Return grad_x [T, H] (+ grad_residual) in x's dtype, grad_x in FP8 as data [T, H] and scale f32 [T], and the
+    Euclidean norm of each row of grad_x, f32 [T].
 
-    Writes the partial sums of the gain's gradient, partials f32 [P, H]. The norms are Euclidean.
+    Also writes the partial sums of the gain's gradient to partials f32 [P, H].
     """
     tokens, hidden = x.shape
     dtype = dtype_name("fp8_norm.backward", "x", x.dtype)

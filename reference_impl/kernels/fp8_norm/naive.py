@@ -1,4 +1,4 @@
-"""RMSNorm with its result in FP8, in plain torch: T tokens, H hidden; the formulas are those of `rms_norm`.
+"""RMSNorm whose result is in FP8, in plain torch. T tokens, H hidden; the formulas are those of `rms_norm`.
 
 FP8 values are computed from the fp32 result, so they are rounded once.
 """
@@ -15,10 +15,10 @@ from reference_impl.kernels.rms_norm import naive
 def add_forward(
     x: Tensor, residual: Tensor | None, gain: Tensor, eps: float, *, keep: bool
 ) -> tuple[Tensor, Tensor | None, Tensor, Tensor, Tensor, Tensor]:
-    """Return total = x + residual, its norm y, y in FP8 (data, scale), rstd f32 [T], and the norms of y's rows f32 [T].
+    """Return six tensors: total = x + residual, y = RMSNorm(total), y in FP8 as data [T, H] and scale f32 [T], rstd f32
+    [T], and the Euclidean norm of each row of y before rounding, f32 [T].
 
-    x, residual [T, H]; without residual, total is x. y in x's dtype is None unless ``keep``. The last result is the
-    Euclidean norm of each row of y before rounding.
+    x, residual [T, H]; without residual, total is x. y in x's dtype is None unless ``keep`` is True.
     """
     total = x if residual is None else x + residual
     inner = total.float()
@@ -30,6 +30,7 @@ def add_forward(
 def backward_to_partials(
     grad_y: Tensor, x: Tensor, gain: Tensor, rstd: Tensor, partials: Tensor, grad_residual: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return grad_x [T, H] of `rms_norm.backward_to_partials`, grad_x in FP8 (data, scale), its rows' norms [T]."""
+    """Return grad_x [T, H] as `rms_norm.backward_to_partials` does, grad_x in FP8 as data [T, H] and scale [T], and the
+    Euclidean norm of each row of grad_x [T]. Also writes partials."""
     grad_x = naive.backward_to_partials(grad_y, x, gain, rstd, partials, grad_residual)
     return grad_x, *quantize(grad_x), grad_x.float().norm(dim=1)

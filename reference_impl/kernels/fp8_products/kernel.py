@@ -6,11 +6,11 @@ Legend: T tokens, H hidden, I intermediate. Operands are e4m3 [rows, K] with one
     gate_up = x W^T,  act = silu(gate) * up                        `up_swiglu`               act in e4m3
     grad_gate_up = the backward of SwiGLU of grad W                `down_swiglu_backward`    in e4m3
 
-A program computes tiles of 192 of up to 17,920 columns, so it needs the scale of a row before it knows the row. The
-scale therefore comes from a bound by the Cauchy-Schwarz inequality, |gate| <= |x| |W_gate|. Both factors are known: the
-norms of x's rows since x was computed, and the largest norm of W's rows since W was loaded. Such a bound is about
-sqrt(K) times the usual size of a factor. For two factors with K = 1536 that is 1536 = 2^10.6. e4m3's normal numbers
-span 2^14.8, so the bound uses up number range, but costs no bit of a value.
+A program computes tiles of 192 columns of up to 17,920, so it needs the scale of a row before it knows the whole row.
+The scale is therefore computed from a bound, by the Cauchy-Schwarz inequality |gate| <= |x| |W_gate|. Both factors are
+known in advance: the norms of x's rows were computed with x, and the largest norm of W's rows when W was loaded. Such a
+bound is about sqrt(K) times the usual size of a factor. For two factors with K = 1536 that is 1536 = 2^10.6. e4m3's
+normal numbers span 2^14.8, so the bound uses up number range, but costs no bit of a value.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _FROM = 512
 
 
 def serves(tokens: int, hidden: int, intermediate: int, dtype: torch.dtype) -> bool:
-    """Return True if both kernels support x [T, H], the MLP's sizes and results of `dtype`, and are faster."""
+    """Return True if both kernels support these sizes and `dtype`, and are faster than separate kernels."""
     # A row is a multiple of 16 bytes, which the copy engine asks for; a panel's width fits what is there.
     fits = hidden % 16 == 0 and intermediate % _TURNED == 0 and min(hidden, intermediate) >= COLUMNS
     return hopper() and dtype is torch.bfloat16 and tokens >= _FROM and fits
@@ -79,7 +79,8 @@ def _left(rows: int, columns: int) -> TensorMap:
 
 
 def _right(rows: int, columns: int) -> TensorMap:
-    """Return boxes of half a panel's rows, reordered: of rows 8 q + 2 e + b of 32, b varies fastest, then q, then e."""
+    """Return a tensor map whose boxes hold half a panel's rows in another order: a row of 32 has the number 8 q + 2 e +
+    b, and b varies fastest in a box, then q, then e."""
     sizes, strides = (columns, 2, 4, 4, rows // _TURNED), (columns, 8 * columns, 2 * columns, _TURNED * columns)
     return TensorMap(1, sizes, strides, (_DEPTH, 2, 4, 4, COLUMNS // 2 // _TURNED))
 
@@ -119,7 +120,7 @@ def down_backward_spec(tokens: int, hidden: int, intermediate: int) -> KernelSpe
 
 
 def specializations(*, tokens: int, hidden: int, intermediate: int, dtype: str) -> list[KernelSpec]:
-    """Return this package's kernels for the MLP with FP8 products: fused ones if `serves` is True, else SwiGLU's."""
+    """Return the kernels for the MLP with FP8 products: fused ones if `serves` is True, else those of `fp8_swiglu`."""
     if serves(tokens, hidden, intermediate, torch_dtype(dtype)):
         return [up_spec(tokens, hidden, intermediate), down_backward_spec(tokens, hidden, intermediate)]
     apart: list[KernelSpec] = load("fp8_swiglu").specializations(tokens=tokens, intermediate=intermediate, dtype=dtype)
@@ -132,8 +133,8 @@ def up_swiglu(
     """Return gate_up bf16 [T, 2I], and act = silu(gate) * up as e4m3 data [T, I] and scale f32 [T].
 
     x [T, H], weight [2I, H] (the rows of gate first): e4m3, with scales x_scale f32 [T], weight_scale f32 [2I]. norms
-    f32 [T]: upper bounds of the norms of x's rows. limit f32 [1]: upper bound, over all I, of |row of gate| * |its row
-    of up|. act is computed from gate_up after rounding to bf16.
+    f32 [T]: upper bounds of the norms of x's rows. limit f32 [1]: upper bound of |row i of gate's weight| * |row i of
+    up's weight| over all i < I. act is computed from gate_up after rounding to bf16.
     """
     (tokens, hidden), intermediate = x.shape, weight.shape[0] // 2
     spec = up_spec(tokens, hidden, intermediate)
@@ -158,8 +159,8 @@ def down_swiglu_backward(
 
     grad [T, H], weight [I, H] (W_down transposed): e4m3, with scales grad_scale f32 [T], weight_scale f32 [I]. gate_up:
     bf16 [T, 2I]. norms f32 [T]: upper bounds of the norms of grad's rows. input_norms f32 [T]: the same for the rows x
-    from which gate_up was computed. limit f32 [1]: upper bound, over all I, of |row of weight| * max(1.1 |row of up|,
-    |row of gate|).
+    from which gate_up was computed. limit f32 [1]: upper bound of |row i of weight| * max(1.1 |row i of up's weight|,
+    |row i of gate's weight|) over all i < I.
     """
     (tokens, hidden), intermediate = grad.shape, weight.shape[0]
     spec = down_backward_spec(tokens, hidden, intermediate)

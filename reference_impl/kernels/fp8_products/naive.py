@@ -21,7 +21,7 @@ def _product(left: Tensor, left_scale: Tensor, right: Tensor, right_scale: Tenso
 
 
 def _rows(value: Tensor, bound: Tensor) -> tuple[Tensor, Tensor]:
-    """Return value f32 [R, C] as e4m3 data [R, C] and scale f32 [R]; bound f32 [R]: upper bound of each row."""
+    """Return value f32 [R, C] as e4m3 data [R, C] and scale f32 [R]; bound f32 [R]: upper bound of each |row|."""
     scale, inverse = power_of_two_scale(bound)
     return (value * inverse[:, None]).clamp(-LARGEST, LARGEST).to(torch.float8_e4m3fn), scale
 
@@ -32,8 +32,8 @@ def up_swiglu(
     """Return gate_up bf16 [T, 2I], and act = silu(gate) * up as e4m3 data [T, I] and scale f32 [T].
 
     x [T, H], weight [2I, H] (the rows of gate first): e4m3, with scales x_scale f32 [T], weight_scale f32 [2I]. norms
-    f32 [T]: upper bounds of the norms of x's rows. limit f32 [1]: upper bound, over all I, of |row of gate| * |its row
-    of up|. act is computed from gate_up after rounding to bf16.
+    f32 [T]: upper bounds of the norms of x's rows. limit f32 [1]: upper bound of |row i of gate's weight| * |row i of
+    up's weight| over all i < I. act is computed from gate_up after rounding to bf16.
     """
     gate_up = _product(x, x_scale, weight, weight_scale).bfloat16()
     return gate_up, *_rows(swiglu.forward(gate_up.float()), norms * norms * limit)
@@ -53,8 +53,8 @@ def down_swiglu_backward(
 
     grad [T, H], weight [I, H] (W_down transposed): e4m3, with scales grad_scale f32 [T], weight_scale f32 [I]. gate_up:
     bf16 [T, 2I]. norms f32 [T]: upper bounds of the norms of grad's rows. input_norms f32 [T]: the same for the rows x
-    from which gate_up was computed. limit f32 [1]: upper bound, over all I, of |row of weight| * max(1.1 |row of up|,
-    |row of gate|).
+    from which gate_up was computed. limit f32 [1]: upper bound of |row i of weight| * max(1.1 |row i of up's weight|,
+    |row i of gate's weight|) over all i < I.
     """
     grad_gate_up = swiglu.backward(_product(grad, grad_scale, weight, weight_scale), gate_up.float())
     return _rows(grad_gate_up, norms * input_norms * limit)

@@ -24,7 +24,7 @@ _ELEMENTS_PER_THREAD = 16
 
 @device_function
 def row_scale(amax: tl.tensor) -> tl.tensor:
-    """Return the scale of a row and its inverse, powers of two, for its amax in fp32; NaN scale for infinite amax."""
+    """Return a row's scale, a power of two, and its inverse, from the row's amax in fp32. Infinite amax gives NaN."""
     bits = amax.to(tl.int32, bitcast=True)
     exponent = tl.minimum(tl.maximum(((bits + 0x1FFFFF) >> 23) - 8, 1), 253)
     scale = (exponent << 23).to(tl.float32, bitcast=True)

@@ -114,7 +114,7 @@ def _backward_kernel(
 
 
 def _pieces(width: int) -> tuple[int, int]:
-    """Return two powers of two that together cover `width` columns; the first is less than `width` if width > 1."""
+    """Return two powers of two whose sum is at least `width`. The first is less than `width` if width > 1."""
     first: int = triton.next_power_of_2(width) // 2 if width > 1 else 1
     rest: int = triton.next_power_of_2(max(1, width - first))
     return first, rest

@@ -29,9 +29,9 @@ from reference_impl.kernels.registry import (
 )
 
 TILE = 16
-"""Rows and columns of a tile; divisible by UNROLL."""
+"""The number of rows, and of columns, of a tile. It must be divisible by UNROLL."""
 UNROLL = 4
-"""Tiles of the reduced dimension a loop iteration."""
+"""How many times the loop over the reduced dimension is unrolled."""
 _NUM_WARPS = TILE * TILE // 32
 
 
@@ -144,7 +144,7 @@ def backward_b_spec(
 def specializations(
     *, m: int, k: int, n: int, grad_dtype: str = "fp32", weight_dtype: str = "fp32", accumulate: bool = False
 ) -> list[KernelSpec]:
-    """Return both backward products' kernels for C [m, n] = A [m, k] @ B [k, n]; A and the gradient have one dtype."""
+    """Return the kernels of both backward products of C [m, n] = A [m, k] @ B [k, n]. A has the gradient's dtype."""
     return [
         backward_a_spec(m, k, n, grad_dtype, weight_dtype, grad_dtype, accumulate=accumulate),
         backward_b_spec(m, k, n, grad_dtype, grad_dtype, grad_dtype, accumulate=accumulate),

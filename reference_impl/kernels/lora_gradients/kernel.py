@@ -152,7 +152,7 @@ def _reduce_kernel(
 
 
 def _chunk(tokens: int, tiles: Tiles) -> int:
-    """Return the number of tokens of a chunk, a multiple of the tile's rows."""
+    """Return the number of tokens in a chunk, which is a multiple of the tile's rows."""
     least = max(tiles.chunk_rows, triton.cdiv(tokens, tiles.most_chunks))
     return int(triton.cdiv(least, tiles.rows)) * tiles.rows
 

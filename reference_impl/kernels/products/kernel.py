@@ -68,17 +68,17 @@ _HEAD_VOCABULARY_FROM = 100_000
 
 
 def serves_up(tokens: int, hidden: int, intermediate: int, dtype: torch.dtype) -> bool:
-    """Return True if `up_swiglu` supports x [T, H] with the MLP's first matrix [2I, H], and is faster."""
+    """Return True if `up_swiglu` supports x [T, H] with a matrix [2I, H], and is faster than separate kernels."""
     return _serves(tokens, _UP_FROM, dtype, hidden, intermediate)
 
 
 def serves_down_backward(tokens: int, hidden: int, intermediate: int, dtype: torch.dtype) -> bool:
-    """Return True if `down_swiglu_backward` supports grad [T, H] with the MLP's last matrix [H, I], and is faster."""
+    """Return True if `down_swiglu_backward` supports grad [T, H] with a matrix [H, I], and beats separate kernels."""
     return _serves(tokens, _DOWN_BACKWARD_FROM, dtype, hidden, intermediate)
 
 
 def adds(tokens: int, hidden: int, query: int, intermediate: int, dtype: torch.dtype) -> bool:
-    """Return True if `add` supports both products of a block that end in the residual stream [T, H], and is faster."""
+    """Return True if `add` supports both products that end in the residual stream, and beats separate kernels."""
     return _serves(tokens, _ADD_FROM, dtype, hidden, query, intermediate)
 
 
@@ -89,7 +89,7 @@ def serves_input_gradient(tokens: int, outputs: int, hidden: int, extra: int, dt
 
 
 def serves_head(tokens: int, hidden: int, vocabulary: int, dtype: torch.dtype) -> bool:
-    """Return True if `head_logits` supports x [T, H] with a head [V, H], and is faster."""
+    """Return True if `head_logits` supports x [T, H] with a head [V, H], and is faster than separate kernels."""
     return vocabulary >= _HEAD_VOCABULARY_FROM and _serves(tokens, _HEAD_FROM, dtype, hidden, vocabulary)
 
 
@@ -100,7 +100,7 @@ def _serves(tokens: int, least: int, dtype: torch.dtype, *widths: int) -> bool:
 
 
 def blocks() -> int:
-    """Return the number of thread blocks, one for each multiprocessor in whole clusters; each computes many tiles."""
+    """Return the number of thread blocks: one a multiprocessor, in whole clusters. Each computes many tiles."""
     return multiprocessors() // CLUSTER * CLUSTER
 
 
@@ -144,12 +144,12 @@ def _spec(
 
 
 def _rows(pointer: int, rows: int, columns: int, box_rows: int) -> TensorMap:
-    """Return boxes of an operand [rows, columns] that is summed over its columns."""
+    """Return the tensor map of an operand [rows, columns] that is summed over its columns."""
     return TensorMap(pointer, (columns, rows), (columns,), (_DEPTH, box_rows))
 
 
 def _columns(pointer: int, rows: int, columns: int) -> TensorMap:
-    """Return boxes of an operand [rows, columns] that is summed over its rows. Each block loads half a stage."""
+    """Return the tensor map of an operand [rows, columns] that is summed over its rows. A box is half a stage."""
     return TensorMap(pointer, (columns, rows), (columns,), (64, _DEPTH // 2))
 
 
@@ -158,7 +158,7 @@ def _chunks(pointer: int, rows: int, columns: int, width: int = _CHUNK) -> Tenso
 
 
 def _gated_chunks(pointer: int, rows: int, columns: int) -> TensorMap:
-    """Return boxes of gate or of up of a matrix [rows, 2 * columns]; no box contains columns of both."""
+    """Return the tensor map of a matrix [rows, 2 * columns] of gate and up. No box contains columns of both."""
     return TensorMap(pointer, (columns, 2, rows), (columns, 2 * columns), (_NARROW, 1, _CHUNK), swizzle=2 * _NARROW)
 
 
@@ -256,9 +256,9 @@ def head_spec(tokens: int, hidden: int, vocabulary: int) -> KernelSpec:
 def specializations(
     *, tokens: int, hidden: int, query: int, qkv: int, intermediate: int, ranks: int, dtype: str
 ) -> list[KernelSpec]:
-    """Return this package's kernels for a block's products: fused ones where supported, else those of SwiGLU alone.
+    """Return the kernels for a block's products: fused ones where supported, else those of SwiGLU alone.
 
-    query: inputs of attention's output projection. qkv: outputs of the projection to q, k and v. ranks: of both
+    query: input size of attention's output projection. qkv: output size of the projection to q, k and v. ranks: of both
     adapters.
     """
     data, own = torch_dtype(dtype), load("swiglu")
@@ -277,7 +277,7 @@ def specializations(
 
 
 def head_specializations(*, tokens: int, hidden: int, vocabulary: int, chunk: int, dtype: str) -> list[KernelSpec]:
-    """Return the kernels of logits and loss of `tokens` tokens, `chunk` at a time; of the loss alone if unfused."""
+    """Return the kernels of logits and loss for `tokens` tokens, `chunk` at a time; if unfused, only the loss's."""
     data, loss = torch_dtype(dtype), load("cross_entropy")
     specs: list[KernelSpec] = []
     for size in sorted({min(chunk, tokens - first) for first in range(0, tokens, chunk)}, reverse=True):

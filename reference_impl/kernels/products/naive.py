@@ -12,7 +12,7 @@ from torch import Tensor
 from reference_impl.kernels.swiglu import naive as swiglu
 
 PANEL = 192
-"""Columns of logits that share a maximum and a sum; of the last panel, what is left of the vocabulary."""
+"""Columns of logits that share a maximum and a sum. The last panel may have fewer columns."""
 
 
 def serves_up(*_shape: object) -> bool:

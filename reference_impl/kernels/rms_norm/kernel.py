@@ -223,7 +223,7 @@ def _backward_rows(tokens: int) -> int:
 
 @functools.cache
 def backward_spec(tokens: int, hidden: int, dtype: str, *, add_residual: bool) -> KernelSpec:
-    """Return stage 1 of `backward`: grad_x, and the gain's partial sums [ceil(tokens / rows), hidden]."""
+    """Return the kernel of stage 1 of `backward`: it writes grad_x and gain partials [ceil(tokens / rows), hidden]."""
     block = triton.next_power_of_2(hidden)
     rows = _backward_rows(tokens)
     return KernelSpec(
@@ -249,7 +249,7 @@ def backward_spec(tokens: int, hidden: int, dtype: str, *, add_residual: bool) -
 
 
 def reduce_gain_spec(tokens: int, hidden: int, norms: int) -> KernelSpec:
-    """Return stage 2 of the backward of `norms` norms: the sum of the partial sums, in fixed order."""
+    """Return the kernel of stage 2 of the backward of `norms` norms, which adds the partial sums in fixed order."""
     return _reduce_gain_spec(norms, gain_partial_count(tokens), hidden)
 
 
@@ -295,7 +295,7 @@ def forward(x: Tensor, gain: Tensor, eps: float) -> tuple[Tensor, Tensor]:
 
 
 def add_forward(x: Tensor, residual: Tensor, gain: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Return x + residual and its norm y (both [T, H] in x's dtype), and rstd f32 [T]; gain f32 [H]."""
+    """Return total = x + residual, y = RMSNorm(total) (both [T, H] in x's dtype), and rstd f32 [T]; gain f32 [H]."""
     tokens, hidden = x.shape
     spec = add_forward_spec(tokens, hidden, eps, dtype_name("rms_norm.add_forward", "x", x.dtype))
     require_shape(spec.op, "residual", residual, (tokens, hidden))

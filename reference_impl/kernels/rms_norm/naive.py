@@ -22,7 +22,7 @@ def forward(x: Tensor, gain: Tensor, eps: float) -> tuple[Tensor, Tensor]:
 
 
 def add_forward(x: Tensor, residual: Tensor, gain: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Return x + residual [T, H], its norm y [T, H], and rstd [T], for x, residual [T, H]."""
+    """Return total = x + residual [T, H], y = RMSNorm(total) [T, H] and rstd [T], for x, residual [T, H]."""
     total = x + residual
     y, rstd = forward(total, gain, eps)
     return total, y, rstd

@@ -6,7 +6,7 @@ low-rank activations (those of q and v side by side).
     qkv += low_rank @ b^T,    then for the query and key heads, whose halves are (x, y):
     x, y = x * cos - y * sin, y * cos + x * sin               both steps in fp32, rounded once
 
-One program processes EACH heads of BLOCK tokens and reads the angles once for them. Value heads are not rotated.
+One program processes EACH heads of BLOCK tokens, and reads the angles once for these heads. Value heads stay unrotated.
 """
 
 from __future__ import annotations
