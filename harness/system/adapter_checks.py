@@ -26,7 +26,8 @@ def nearest(name: object, names: Iterable[str]) -> str:
 
 
 def option_error(what: str, name: str, value: Scalar, known: Mapping[str, object]) -> str:
-    """Describe what is wrong with a setting, according to the options in `known`. Return "" if nothing is wrong."""
+    """Describe what is wrong with a setting, given the options that the system knows (`known`); "" if nothing is
+    wrong."""
     if name not in known:
         return f"unknown {what} '{name}'; {nearest(name, known)}" if known else f"unknown {what} '{name}'"
     allowed = known[name]

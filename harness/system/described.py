@@ -286,8 +286,8 @@ class _Describer:
         return answer
 
     def _next(self, read: Callable[[str], Description], until: float) -> Description | Ending | None:
-        """Return the answer, or an `Ending` if it cannot be received. Return None if the pipe closed, or if time or
-        printed output reached its limit."""
+        """Return the answer, or an `Ending` if the answer cannot be received. Return None if the pipe closed, or if
+        time or printed output reached its limit."""
         while (left := until - time.monotonic()) > 0 and self._received < MOST_BYTES:
             ready = _readable([self._child.line, self._child.output], left)
             if self._child.output in ready:

@@ -78,7 +78,7 @@ class TrainingRun(Protocol):
 
 
 class TrainingSystem(Protocol):
-    """What `module:attribute` names: a class or a factory that takes no arguments."""
+    """A system under test, named as `module:attribute`. The attribute is a class or a factory without arguments."""
 
     def describe(self) -> SystemDescription: ...
 
@@ -209,7 +209,7 @@ class MakesSingleSteps(Protocol):
     """A reference whose forward, backward and update can start from another run's state, one step at a time."""
 
     def evaluate(self, index: int, parameters: Mapping[str, Tensor]) -> Tensor:
-        """Return the 0-d loss of batch `index` at these parameters. Then gradients, norms and inputs are this call's.
+        """Return the 0-d loss of batch `index` at these parameters. Gradients, norms and inputs are then this call's.
 
         The reference copies the parameters' values, and changes nothing else of its own state.
         """

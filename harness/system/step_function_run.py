@@ -46,7 +46,7 @@ class _Shape:
 
 
 class StepFunctionRun:
-    """Plain or captured training of a step function: a traced replay on a CPU, a CUDA graph on a GPU."""
+    """Plain or captured training of a step function. A captured step is a traced replay (CPU) or a CUDA graph (GPU)."""
 
     def __init__(self, function: StepFunction, *, capture: str, layers: int, warm_steps: int = 0) -> None:
         """Start a run from built functions. warm_steps: plain steps before a capture. Raises `NotAvailable` if there
@@ -143,7 +143,8 @@ class StepFunctionRun:
         self._parameters = _trained_parameters(self._function)
 
     def evaluate(self) -> Mapping[str, float]:
-        """Evaluate by the step function. Raises `NotAvailable` without `evaluate`, `AdapterError` for no numbers."""
+        """Call the step function's `evaluate`, and return its numbers by name. Raises `NotAvailable` if there is no
+        such function, `AdapterError` if it returns something else."""
         from harness.system.adapter_checks import require_values
 
         evaluate = self._function.given("evaluate")

@@ -83,7 +83,8 @@ def relative(file: str) -> str:
 def innermost_frame(error: BaseException) -> Frame | None:
     """Return the innermost frame of an exception outside of libraries, or None if there is none.
 
-    If all frames are in libraries, because the trainer is installed like one, return the one that the harness called.
+    If all frames are in libraries, because the trainer is installed as a library, return the last frame that the
+    harness called.
     """
     frames = list(_frames(error))
     own = [frame for frame in frames if _is_own(frame.file)]

@@ -46,7 +46,7 @@ class CapturedStep:
 
     `bodies`: the step's body, or several by label (`forward`, `backward`). The last tensor that one of them returns is
     the 0-d loss. `state`: tensors that the bodies change; tensors reachable from `roots` need no name (see
-    `StateGuard`). `static`: the buffers whose addresses the graphs contain. `stream`: exists as long as the graphs.
+    `StateGuard`). `static`: the buffers whose addresses the graphs contain. `stream`: must exist as long as the graphs.
     Consecutive captures should share it, because each new stream leaves cuBLAS workspaces of 64 MiB behind. `outputs`:
     called after the bodies are captured. Each replay writes the tensors that it returned, such as metrics. These are in
     `self.outputs`, and wherever the step itself keeps them.

@@ -35,8 +35,8 @@ LIFT = torch.ops.aten.lift_fresh.default
 class HostMade:
     """The host's memory: what a watched step created only from numbers in its code, and did not move to the device.
 
-    All other memory counts as the device's: batches, parameters, state, and everything computed from them.
-    recorded: True if the step is recorded. Its counters then count as the device's, because replays must repeat them.
+    All other memory counts as the device's: batches, parameters, state, and everything computed from them. recorded:
+    True if the step is recorded. Then the step's counters count as the device's, because replays must repeat them.
     """
 
     def __init__(self, *, recorded: bool = False) -> None:

@@ -1,8 +1,8 @@
 """Run user steps on fake tensors. If torch cannot run an operator on fake tensors, it is executed on zeros, on a CPU.
 
-Few user-defined operators are registered for fake tensors, and torch's fake version of some operators is for another
-device (`_grouped_mm` accepts only bfloat16 there). Execution on zeros gives the shapes of the results. It does not show
-whether a user-defined operator waits for the device.
+Few user-defined operators are registered for fake tensors. Some of torch's own fake versions hold only for a GPU (that
+of `_grouped_mm` accepts only bfloat16). Execution on zeros gives the shapes of the results. It does not show whether a
+user-defined operator waits for the device.
 """
 
 from __future__ import annotations

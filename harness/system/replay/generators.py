@@ -35,7 +35,7 @@ def global_generators() -> dict[str, Accessors]:
 
 
 def host_generators() -> dict[str, Accessors]:
-    """Return the accessors of the process's generators on the host. They may be read while a device captures."""
+    """Return `global_generators` without those of devices. These generators may be read while a device captures."""
     return {
         "torch.cpu": (torch.get_rng_state, torch.set_rng_state),
         "numpy": (np.random.get_state, np.random.set_state),

@@ -26,7 +26,7 @@ _TRITON = (("triton.runtime.jit", "JITFunction"), ("triton.runtime.interpreter",
 
 
 class LaunchWatch(Protocol):
-    """A watch is called for each launch while it is the last entry of `watches`."""
+    """Observes launches of kernels. Only the last entry of `watches` is called for a launch."""
 
     def launched(
         self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], launch: Launch, caller: FrameType

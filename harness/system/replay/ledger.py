@@ -336,6 +336,6 @@ def _is_gone(reference: StorageWeakRef) -> bool:
 
 
 def _is_whole(value: Any) -> bool:
-    """Return True if a tensor, or each tensor of a list, fills its storage."""
+    """Return True if a tensor, or each tensor of a list, uses the whole of its storage."""
     tensors = value if isinstance(value, list | tuple) else [value]
     return all(each.numel() * each.element_size() >= each.untyped_storage().nbytes() for each in tensors)

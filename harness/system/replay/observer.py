@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 
 class Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """A dispatch mode under which compiled code stays compiled. Its operators are only seen inside `as_written`.
+    """A dispatch mode under which compiled code stays compiled. Its operators are seen only in `as_written`.
 
     A subclass with a `host` (a `HostMade`) distinguishes a device's memory from the host's. Under such a mode, a step
     executes as it would on a device. Other subclasses do not change the step.

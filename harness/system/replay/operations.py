@@ -183,7 +183,7 @@ class Operations:
         return len(self._operations)
 
     def names(self) -> set[str]:
-        """Return the set of operators that compute."""
+        """Return the names of the recorded operators, except those that only move or view values."""
         named = (operator_name(each.function, each.arguments, each.keywords) for each in self._operations)
         return {name for name in named if name is not None}
 

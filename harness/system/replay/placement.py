@@ -152,7 +152,7 @@ class Placement(Interceptor):
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Watch the step that is executed in the block. Keep only the lines of the last step."""
+        """Watch the step that is executed in the block. Keep the noted lines of the last watched step only."""
         self._steps += 1
         self._forget()
         self._watching = True
@@ -164,7 +164,8 @@ class Placement(Interceptor):
             self._lines.clear()
 
     def side_of(self, tensor: Tensor) -> Side | None:
-        """Return the side of a tensor; None for a tensor without memory, or from before the opening."""
+        """Return where a tensor would be, "device" or "host". Return None for a tensor without memory, or from before
+        the training was opened."""
         memory = self._memory(tensor)
         return None if memory is None else memory.side
 

@@ -140,7 +140,7 @@ class Place:
 
 
 class Elements(Place):
-    """A list or a deque, by index."""
+    """A list or a deque as a place. The keys are indices."""
 
     grew_to: int | None = None  # length after the first of several executions; None: there was no execution yet
 
@@ -255,7 +255,7 @@ class Memo(_Whole):
 
 
 class Values(_Whole):
-    """Data that can change in place and contains no tensor: numpy's arrays, sets, arrays of bytes and of numbers."""
+    """Data that can change in place and contains no tensor: numpy arrays, sets, bytearrays, arrays of numbers."""
 
     @staticmethod
     def has(value: object) -> bool:

@@ -73,7 +73,7 @@ class Reachable:
     of_optimizers: list[OptimizerState] = field(default_factory=list)
 
     def named_tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield every tensor by its path (loose, registered, or a loss scale), except those that optimizers hold."""
+        """Yield (path, tensor) for all tensors except those of optimizers: loose ones, registered ones, loss scales."""
         yield from self.tensors.items()
         yield from self.memoized.items()
         for path, module in self.modules.items():
@@ -365,7 +365,7 @@ def _is_own_code(module: Mapping[str, Any]) -> bool:
 
 
 def _free(path: str, taken: Mapping[str, object]) -> str:
-    """Return the path, followed by a number if another object already has this path. Roots have empty paths."""
+    """Return the path, followed by a number if another object already has this path. All roots have empty paths."""
     if path not in taken:
         return path
     count = sum(other == path or other.startswith(f"{path}#") for other in taken)

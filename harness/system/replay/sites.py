@@ -134,7 +134,7 @@ _QUOTED = 100  # largest number of characters of a line that are quoted
 
 
 class Site(NamedTuple):
-    """Where an operator was called. `line` is empty if it was called only from the harness and torch."""
+    """Where an operator was called. `line` is empty if only code of the harness and of torch led to the call."""
 
     phase: Literal["between", "forward", "backward"]
     module: str
@@ -143,7 +143,7 @@ class Site(NamedTuple):
 
 
 class SiteFinder:
-    """Finds the site of the operator that is being called. names: paths of modules, by identity."""
+    """Finds the site of the operator that is being called. names: the paths of modules, by `id(module)`."""
 
     def __init__(self, names: Mapping[int, str]) -> None:
         self._names = names
@@ -214,7 +214,8 @@ def _line(file: str, function: str, number: int) -> _Line:
 
 
 def names_of_modules(outermost: Mapping[str, nn.Module]) -> dict[int, str]:
-    """Return each module's path by `id(module)`. With several outermost modules, paths begin with theirs."""
+    """Return each module's path by `id(module)`. With several outermost modules, a path begins with its outermost
+    one."""
     found: dict[int, str] = {}
     inner = {id(each) for module in outermost.values() for each in module.modules() if each is not module}
     alone = {path: module for path, module in outermost.items() if id(module) not in inner}

@@ -90,7 +90,8 @@ def keep_up(kept: KeptUp, results: Mapping[str, Tensor]) -> None:
 
 
 class HostChanges:
-    """The changes by one execution of a step. Create it before the execution; use it while new objects are bound."""
+    """Finds what one execution of a step changes on the host. Create the object before the execution, and call its
+    methods before the execution is undone."""
 
     def __init__(self, roots: Sequence[object], *, of_device: bool) -> None:
         """Remember current values. of_device: True if replays run a device's graph, which repeats no CPU work."""
@@ -163,7 +164,8 @@ class HostChanges:
         return [each for each in snapshot.changes() if each.slot.identity not in bound]
 
     def _drawn(self) -> dict[str, bytes | str]:
-        """Return the states of the host's generators. For a recording, skip torch's: replays draw from them as well."""
+        """Return the states of the host's generators. For a recording, skip torch's generators, because its replays
+        draw from them as well."""
         with _disable_current_modes():
             return {
                 name: state.cpu().numpy().tobytes() if isinstance(state, Tensor) else repr(state)

@@ -244,7 +244,8 @@ class StaticAddresses:
 
 
 def _addresses(tensors: Mapping[str, Tensor]) -> dict[str, int]:
-    """Return the tensors' addresses; for a tensor that wraps others (a DTensor, a quantized weight), the inner ones'.
+    """Return the tensors' addresses. For a tensor that wraps other tensors (a DTensor, a quantized weight), return the
+    addresses of the inner tensors.
 
     Run no operation, because operations near a replay are counted as the step's.
     """

@@ -96,7 +96,7 @@ class TracedStep:
         roots: Sequence[object] = (),
         under: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> None:
-        """Prepare a recording. under: a context around the recorded body. Replays repeat the operators of both."""
+        """Prepare a recording. under: returns a context around the recorded body, whose operators are recorded, too."""
         self._body, self._state, self._roots, self._under = body, state, roots, under
         self.buffers = StaticAddresses(static)
         self._read_outputs: State = outputs or dict
@@ -167,7 +167,8 @@ class TracedStep:
             )
 
     def _require_waits(self, recorded: Operations) -> None:
-        """Raise `NotTraceableError` if the step waits for a collective in Python. A replay would not wait."""
+        """Raise `NotTraceableError` if Python waits for a collective in the step. A replay would not wait, and would
+        read an unfinished result."""
         unawaited = sorted(name for name in recorded.names() if name.startswith("c10d."))
         if unawaited:
             raise NotTraceableError(
