@@ -2,7 +2,7 @@
 
 A checkpoint is one safetensors file with the parameters, Adam's moments and step counts, and the learning rate. Shape
 and settings are not saved: the run that loads the file must have the same. No random state is saved either, because a
-step draws no random number. Its batch and its learning rate depend only on its index.
+step draws no random number. The batch and the learning rate of a step depend only on the step's index.
 """
 
 from __future__ import annotations

@@ -101,8 +101,8 @@ class Block:
         """Return the residual stream [T, H] and the branch [T, H] after the block, and the backward's context.
 
         residual [T, H]: the residual stream before the block. branch [T, H]: what must still be added to ``residual``,
-        or None. The returned branch is None if it is already added to the returned residual stream. ``dense`` yields
-        the matrices of this block's `BlockWeights.forward_groups` next.
+        or None. The returned branch is None if it is already added to the returned residual stream. The next matrices
+        that ``dense`` yields must be those of this block's `BlockWeights.forward_groups`.
         """
         config, trainable = self.config, self.trainable
         gain, eps = trainable.input_norm, config.rms_norm_eps
@@ -139,7 +139,7 @@ class Block:
         return residual_mid, act @ down_weight.t(), context
 
     def _project(self, normed: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-        """Return qkv [T, QKV] without LoRA and the low-rank activations [T, 2r]; normed [T, H], weight [QKV, H]."""
+        """Return qkv [T, QKV] without LoRA's part, and low-rank activations [T, 2r]; normed [T, H], weight [QKV, H]."""
         bias = self.weights.qkv_bias
         qkv = normed @ weight.t() if bias is None else torch.addmm(bias, normed, weight.t())
         return qkv, normed @ self.trainable.scaled_a.t()
@@ -158,9 +158,9 @@ class Block:
         gradient of the block's output.
 
         The gradients of the block's parameters are complete after `take` of the second result was called. LoRA's
-        gradients are staged, see `reference_impl.lora.Trainable`. ``dense`` yields the matrices of this block's
-        `BlockWeights.backward_groups` next. With ``consume`` the gradient of gate_up overwrites gate_up, so that the
-        largest activation needs no second buffer.
+        gradients are staged, see `reference_impl.lora.Trainable`. The next matrices that ``dense`` yields must be those
+        of this block's `BlockWeights.backward_groups`. With ``consume`` the gradient of gate_up overwrites gate_up, so
+        that the largest activation needs no second buffer.
         """
         trainable = self.trainable
         grad_gate_up = ops.down_swiglu_backward(

@@ -192,7 +192,8 @@ class CapturingTrainer:
         return named
 
     def record(self) -> CaptureRecord:
-        """Return the harness's record of captures, replays, uncaptured steps, a failure and buffer addresses so far."""
+        """Return a record for the harness: captures, replays, uncaptured steps, a failure and buffer addresses so
+        far."""
         mechanism = "cuda_graph" if self._on_gpu else "traced"
         graphs: dict[str, int] = {}
         now: dict[str, int] = {}

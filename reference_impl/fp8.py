@@ -5,8 +5,8 @@
 M, N: rows of the operands a, b. K: their columns, which are summed over. Each row has its own scale. The kernel that
 writes a row computes the scale, or knows a bound of the row in advance, so nothing waits for the host. Gradients are
 e4m3, too. A row holds the gradient of one token, and relative to the row's largest value e4m3 keeps values down to
-2^-16. Its third bit of fraction halves the rounding error of e5m2. On a CUDA device the products run in torch's scaled
-product or in `kernels/fp8_products`. Elsewhere a naive twin computes them in fp32.
+2^-16. e4m3 has a third bit of fraction, which halves the rounding error in comparison with e5m2. On a CUDA device the
+products run in torch's scaled product or in `kernels/fp8_products`. Elsewhere a naive twin computes them in fp32.
 """
 
 from __future__ import annotations
@@ -103,7 +103,8 @@ class MlpLimits:
 
     @classmethod
     def of(cls, gate_up: QuantizedMatrix, down: QuantizedMatrix) -> MlpLimits:
-        """Compute both factors for gate_up [2I, H], down [H, I] from the largest products of norms over the I columns.
+        """Compute both factors from gate_up [2I, H] and down [H, I]: for each of the I columns of the MLP, the product
+        of the norms of the column's weights; then the largest product.
 
         The result includes a margin of 7 % for each of four roundings.
         """

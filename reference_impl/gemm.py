@@ -58,7 +58,7 @@ class BackwardGemm:
     def grad_a(self, grad_c: Tensor, b: Tensor, out: Tensor | None = None, *, accumulate: bool = False) -> Tensor:
         """Return grad_c @ b^T [M, K] in `out` (fp32 or grad_c's dtype), or in a new tensor; grad_c [M, N], b [K, N].
 
-        With `accumulate` the product is added to `out`. ReferenceImplError names an argument that does not fit.
+        With `accumulate` the product is added to `out`. Raises ReferenceImplError if an argument does not fit.
         """
         _check_operand("grad_c", grad_c)
         _check_operand("b", b)
@@ -73,7 +73,7 @@ class BackwardGemm:
     def grad_b(self, a: Tensor, grad_c: Tensor, out: Tensor | None = None, *, accumulate: bool = False) -> Tensor:
         """Return a^T @ grad_c [K, N] in `out` (fp32 or grad_c's dtype), or in a new tensor; a [M, K], grad_c [M, N].
 
-        With `accumulate` the product is added to `out`. ReferenceImplError names an argument that does not fit.
+        With `accumulate` the product is added to `out`. Raises ReferenceImplError if an argument does not fit.
         """
         _check_operand("a", a)
         _check_operand("grad_c", grad_c)

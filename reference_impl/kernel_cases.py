@@ -1,8 +1,8 @@
 """Comparisons for `kernel_match` of the reference trainer's kernels, at a workload's shapes and at ragged ones.
 
 On a CUDA device the kernels are compiled and run there. On a CPU Triton interprets the kernels, in fp32 alone, because
-interpreted bf16 gives wrong values without an error. There a second process compiles the kernels for `OFFLINE_SM`, so
-that their metadata is known.
+interpreted bf16 gives wrong values without an error. A second process compiles the kernels for `OFFLINE_SM`, so that
+their metadata is known on a CPU, too.
 """
 
 from __future__ import annotations
@@ -97,7 +97,8 @@ class ReferenceKernelCases:
         return GemmShapes(self._model, self._tokens, self._config.rank)
 
     def _plan_tiled(self, operations: Sequence[str]) -> None:
-        """Plan the tiled products' kernels as a prewarm does, to show that tiles and threads match the launch's."""
+        """Plan the tiled products' kernels as a prewarm does, so that their tiles and threads can be compared with
+        those of launches."""
         for operation in operations:
             accumulate = operation.endswith("_accumulate")
             for m, k, n in self._shapes().of(operation):
@@ -117,7 +118,8 @@ class ReferenceKernelCases:
         return call
 
     def compiled(self) -> list[Kernel]:
-        """Return the compiled kernels; on a CPU only the tiled products, because claims read no other metadata."""
+        """Return the compiled kernels. On a CPU, return only the tiled products, because claims read the metadata of no
+        other kernels."""
         if self.device.type != "cpu":
             specs = (self._planned | self._launched).values()
             return [compiled_kernel(spec, registry.compile_for_device(spec)) for spec in specs]

@@ -71,7 +71,7 @@ class StepStreams:
             self._side = None
 
     def beside(self, make: Callable[[], Value]) -> Beside[Value]:
-        """Return a `Beside` for `make`. The caller may call `start` early, and gets the value by `take`."""
+        """Return a `Beside` for `make`. The caller may call its `start` early, and gets the value from its `take`."""
         return Beside(self._side, make)
 
     def branch(self, work: Callable[[], None]) -> Beside[None]:

@@ -26,7 +26,7 @@ def _apart(step: int, quantity: str) -> dict[str, Expectation]:
 
 
 def _accumulation(trainer: Trainer) -> Accumulation:
-    """Return the arm's accumulation. An arm without micro-batches gets an unused one, so the fault has no effect."""
+    """Return the trainer's accumulation. Without micro-batches, return an unused one: the fault has no effect."""
     from reference_impl.accumulation import Accumulation
 
     return trainer.accumulation or Accumulation(trainer.model, trainer.config.micro_batches)

@@ -28,7 +28,8 @@ def single_steps(quantity: str, step: int) -> dict[str, Expectation]:
 
 
 def single_evaluations(step: int) -> dict[str, Expectation]:
-    """Return the verdict of `single_steps` without the quantity: rounding decides which a small fault exceeds first."""
+    """Return the verdict of `single_steps` without the quantity, because for a small fault rounding decides which
+    quantity exceeds its bound first."""
     figures: dict[str, int | str] = {"first_exceeding_step": step, "exceeded": "max_evaluation_error"}
     return {"step_match": Expectation("FAIL", "exceeds_tolerance", figures)}
 

@@ -1,4 +1,4 @@
-"""Planted faults after a capture that failed, and captures that no setting requested. Importable without torch."""
+"""Planted faults of training after a failed capture, and captures that no setting requests. Imports no torch."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def fp8_product_without_last_stage(table: KernelTable) -> None:
 
 
 def _whole_stages(left: Tensor) -> Tensor:
-    """Return `left` [T, K] with zeros in the columns of the last stage, whole or not."""
+    """Return `left` [T, K] with zeros in the columns of the last stage (a block of K), whether it is full or not."""
     import torch
 
     cut = left.view(torch.uint8).clone()

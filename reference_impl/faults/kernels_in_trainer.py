@@ -77,7 +77,8 @@ def plant_kernels(name: str | None, capturing: CapturingTrainer) -> None:
 
 
 def _around_swiglu(own: KernelTable, changed: KernelTable) -> dict[str, object]:
-    """Return the operators that contain SwiGLU. If SwiGLU is changed, they are unfused, to use the change."""
+    """Return the operators that contain SwiGLU. If SwiGLU is changed, return unfused operators, because the fused
+    kernels would not call the changed SwiGLU."""
     from reference_impl import ops
 
     apart = own.swiglu_forward is not changed.swiglu_forward, own.swiglu_backward is not changed.swiglu_backward
@@ -88,7 +89,8 @@ def _around_swiglu(own: KernelTable, changed: KernelTable) -> dict[str, object]:
 
 
 def _around_loss(own: KernelTable, changed: KernelTable) -> dict[str, object]:
-    """Return the operator of head and loss. If the loss is changed, it is unfused, to use the change."""
+    """Return the operator of head and loss. If the loss is changed, return the unfused operator, because the fused
+    kernel would not call the changed loss."""
     from reference_impl import ops
 
     apart = own.cross_entropy_forward_backward_ is not changed.cross_entropy_forward_backward_

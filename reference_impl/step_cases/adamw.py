@@ -68,7 +68,8 @@ def update(setting: Setting) -> Iterator[KernelComparison]:
 
 
 def _drawn(inputs: Inputs, shape: _Shape, magnitude: float) -> tuple[Tensor, dict[str, Tensor]]:
-    """Return a gradient and the state before the update, with moments as large as after earlier such gradients."""
+    """Return a gradient and the state before the update. The moments are as large as earlier gradients of this size
+    would make them."""
     sizes = magnitude * 10 ** -inputs.uniform(shape.count, below=_DECADES)
     sizes[3::7] = 0.0
     gradient = inputs.between_nans(inputs.normal(shape.count) * sizes)

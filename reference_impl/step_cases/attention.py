@@ -68,7 +68,7 @@ def _qkv(inputs: Inputs, shape: _Shape, magnitude: float) -> Tensor:
 
 @dataclass(frozen=True)
 class _Softmax:
-    """Log-sum-exp and probabilities in fp64, and how strongly a rounding of its exponent changes each probability."""
+    """Log-sum-exp and probabilities in fp64, and how strongly an exponent's rounding changes the probability."""
 
     log_sum_exp: Tensor
     probability: Tensor

@@ -85,7 +85,8 @@ def _targets(inputs: Inputs, tokens: int, vocabulary: int) -> Tensor:
 
 
 def _by_autograd(logits: Tensor, targets: Tensor, dtype: torch.dtype) -> dict[str, Tensor]:
-    """Return torch's losses of logits in `dtype`, and the logits' gradient in the logits' own data type or in fp64."""
+    """Return torch's losses, computed in `dtype`, and the logits' gradient. The gradient has the logits' data type, or
+    fp64 if `dtype` is fp64."""
     leaf = logits.detach().to(torch.float64 if dtype == torch.float64 else logits.dtype).requires_grad_()
     with torch.enable_grad():
         losses = functional.cross_entropy(leaf.to(dtype), targets, ignore_index=naive.IGNORED, reduction="none")

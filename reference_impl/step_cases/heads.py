@@ -81,7 +81,7 @@ class Heads:
 
 
 def _turned(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate heads: elements i and i + D/2 form a complex number, multiplied by cos + i sin of its position."""
+    """Rotate heads: elements j and j + D/2 are a complex number, multiplied by cos + i sin of the token's position."""
     turned = torch.complex(*heads.chunk(2, dim=-1)) * torch.complex(cos.double(), sin.double())
     return torch.cat((turned.real, turned.imag), dim=-1)
 

@@ -58,7 +58,7 @@ class Setting:
         return self.config.batch_size * self.config.seq_len
 
     def inputs(self, operation: str, shape: str) -> Inputs:
-        """Return a source of inputs with its own seed, so that no two cases of an operation get the same numbers."""
+        """Return an `Inputs` with its own seed, so that no two cases of an operation get the same random numbers."""
         seed = zlib.crc32(f"{operation} {shape} {self.magnitude}".encode())
         return Inputs(torch.Generator(self.device).manual_seed(seed), self.dtype)
 

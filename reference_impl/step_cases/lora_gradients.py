@@ -23,7 +23,8 @@ _PRODUCT = "torch mm, accumulated and stored in float32"
 
 
 def write(setting: Setting) -> Iterator[KernelComparison]:
-    """Compare at the model's shape, with as many partial sums of the gains as its norms write, and at ragged shapes."""
+    """Compare at the model's shape, with as many partial sums of the gains as a norm of that shape writes, and at
+    ragged shapes."""
     config, model, tokens = setting.config, setting.model, setting.tokens
     like = torch.empty(tokens, model.hidden_size, dtype=setting.dtype, device=setting.device)
     count = setting.table.gain_partials(like, 2).shape[1]

@@ -43,7 +43,7 @@ PAPER = (*_NEGATIVE, 0.0, *_POSITIVE)
 
 
 def dequantize(setting: Setting) -> Iterator[KernelComparison]:
-    """Compare attention's output projection and ragged matrices. Of three blocks or more, one is zero."""
+    """Compare attention's output projection and ragged matrices. One block of more than two is zero."""
     model = setting.model
     for rows, cols in ((model.hidden_size, model.query_dim), *RAGGED):
         yield _comparison(setting, rows, cols)

@@ -124,7 +124,8 @@ def _add_forward(setting: Setting, x: Tensor, residual: Tensor, gain: Tensor) ->
 
 
 def backward(setting: Setting) -> Iterator[KernelComparison]:
-    """Compare two norms of one input, as in a block. The second norm adds a gradient that bypasses it."""
+    """Compare two norms of one input, as in a block. The second norm also adds the gradient that bypasses the norm on
+    the residual path."""
     for tokens, hidden, zero in _shapes(setting):
         inputs, size = setting.inputs("rms_norm.backward", _name(tokens, hidden)), setting.magnitude
         x = _rows(inputs, tokens, hidden, size, zero=zero)

@@ -37,7 +37,8 @@ def _activation(gate_up: Tensor) -> Tensor:
 
 
 def _sigmoid(gate: Tensor, exponent: float) -> tuple[Tensor, Tensor]:
-    """Return s = 1 / (1 + exp(-gate)), and its factor in error bounds, which includes its exponent's rounding."""
+    """Return s = 1 / (1 + exp(-gate)), and the factor of s in error bounds. The factor includes the rounding of the
+    exponent of s."""
     s = gate.sigmoid()
     return s, 1 + exponent * gate.abs() * (1 - s)
 

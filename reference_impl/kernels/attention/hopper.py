@@ -73,7 +73,7 @@ def _stages(seq_len: int, cluster: int) -> int:
 
 @functools.cache
 def dq_spec(batch: int, seq_len: int, heads: int, kv_heads: int) -> KernelSpec:
-    """Return the first kernel: it writes dQ into the packed gradient, and delta, fp32 [B, N, S]."""
+    """Return the first kernel, which writes dQ into the packed gradient, and writes delta, fp32 [B, N, S]."""
     tokens = batch * seq_len
     names = ("qkv", "grad_output", "output")
     shared_memory = (6 + 2 * _DQ_STAGES) * _TILE_BYTES + 8 * (2 * _DQ_STAGES + 2)
@@ -107,7 +107,7 @@ def dq_spec(batch: int, seq_len: int, heads: int, kv_heads: int) -> KernelSpec:
 
 @functools.cache
 def dkdv_spec(batch: int, seq_len: int, heads: int, kv_heads: int) -> KernelSpec:
-    """Return the second kernel: it writes dK and dV into the packed gradient."""
+    """Return the second kernel, which writes dK and dV into the packed gradient."""
     tokens, pairs = batch * seq_len, _pairs(batch, seq_len, kv_heads)
     cluster = _cluster(pairs)
     stages = _stages(seq_len, cluster)

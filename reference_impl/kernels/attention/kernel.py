@@ -320,7 +320,8 @@ def delta_spec(batch: int, seq_len: int, heads: int, head_dim: int, dtype: str) 
 
 @functools.cache
 def backward_spec(batch: int, seq_len: int, heads: int, kv_heads: int, head_dim: int, dtype: str) -> KernelSpec:
-    """Return the second Triton kernel of `backward`: packed dQ, and dK and dV of every query head, [T, N * D] each."""
+    """Return the second Triton kernel of `backward`. It writes dQ to the packed gradient, and dK and dV of every query
+    head, [T, N * D] each."""
     block = _BLOCKS[dtype]
     tiled = _is_tiled(seq_len, head_dim, block, dtype)
     tile = (block, head_dim) if tiled else None
@@ -346,7 +347,7 @@ def backward_spec(batch: int, seq_len: int, heads: int, kv_heads: int, head_dim:
 
 @functools.cache
 def reduce_spec(batch: int, seq_len: int, heads: int, kv_heads: int, head_dim: int, dtype: str) -> KernelSpec:
-    """Return the last Triton kernel of `backward`: sums dK and dV over a key head's query heads, rotates dK back."""
+    """Return the last Triton kernel of `backward`. It sums dK and dV over a key head's query heads and rotates dK."""
     tokens = batch * seq_len
     return KernelSpec(
         op="attention.reduce",

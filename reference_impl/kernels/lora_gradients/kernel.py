@@ -161,7 +161,8 @@ def _chunk(tokens: int, tiles: Tiles) -> int:
 def partials_spec(
     tokens: int, outputs: int, hidden: int, ranks: int, dtype: str, tiles: Tiles | None = None
 ) -> KernelSpec:
-    """Return the first launch: partial sums f32 [C, O * R + R * H], those of grad_b before those of grad_a."""
+    """Return the kernel of the first launch. It writes partial sums f32 [C, O * R + R * H], those of grad_b before
+    those of grad_a."""
     tiles = tiles or _TILES[dtype]
     chunk = _chunk(tokens, tiles)
     rank_block = min(_MOST_RANKS, max(_FEWEST_RANKS, triton.next_power_of_2(ranks)))
@@ -198,7 +199,7 @@ def partials_spec(
 def reduce_spec(
     chunks: int, outputs: int, hidden: int, ranks: int, norms: int, gain_partials: int, elements: int
 ) -> KernelSpec:
-    """Return the second launch: it sums the chunks of both products, and the gains' partial sums [G, P, H]."""
+    """Return the kernel of the second launch. It sums the chunks of both products, and gain partials [G, P, H]."""
     of_b, of_a = outputs * ranks, ranks * hidden
     programs = triton.cdiv(of_b + of_a, elements) + norms * triton.cdiv(hidden, REDUCE_COLUMNS)
     return KernelSpec(
@@ -237,7 +238,7 @@ def _specs(
 
 
 def specializations(*, tokens: int, outputs: int, hidden: int, ranks: int, dtype: str) -> list[KernelSpec]:
-    """Return both launches of a block (two norms) for data of `dtype`."""
+    """Return the kernels of both launches of a block, which has two norms, for data of `dtype`."""
     return [*_specs((tokens, outputs, hidden, ranks), 2, gain_partial_count(tokens), dtype, None)]
 
 
