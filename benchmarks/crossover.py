@@ -1,4 +1,4 @@
-"""Measure for which shapes capturing the step pays: uncaptured / captured time over batch size and sequence length.
+"""Measure for which shapes a captured step is faster: uncaptured / captured time by batch size and sequence length.
 
     python -m benchmarks.crossover --out reports/<date>-<gpu>-crossover
     python -m benchmarks.crossover --out /tmp/rehearsal --tiny     # tiny shapes, to rehearse the run without a GPU

@@ -52,7 +52,7 @@ def bars(run: PeerRun) -> list[Bar]:
 
 
 def _lengths(run: PeerRun) -> list[int]:
-    """Return the run's requested sequence lengths, timed or not. A reference loss is computed for each at first."""
+    """Return the run's requested sequence lengths, timed or not: those that have a reference loss, computed first."""
     if (run.model, run.batch_size) != (BAR_MODEL, BAR_BATCH):
         return []
     return sorted(shape.seq_len for shape in map(Shape.parse, run.reference) if shape.batch_size == BAR_BATCH)

@@ -72,7 +72,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class PeerRun:
-    """A whole run, from one or several calls. ``batch_size`` is the one at which peers are compared.
+    """A whole run, from one or several calls. ``batch_size`` is the batch size at which peers are compared.
 
     ``reference``: losses by shape, variant and count of targets, see `peer_checkpoint.reference_losses`. ``floors``: by
     shape, the step and both floors, timed in turns in one process, see `benchmarks.floor`.

@@ -203,7 +203,7 @@ class Asked:
 
 @dataclass
 class Call:
-    """One call of the benchmark: figures that are requested, that earlier calls measured, and measured so far."""
+    """One call of the benchmark: the requested figures, the figures of earlier calls, and those measured so far."""
 
     base: Job
     places: list[Place]  # the arms and shapes that were requested, for all shapes together

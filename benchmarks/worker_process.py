@@ -18,7 +18,7 @@ class WorkerFailedError(Exception):
 
 
 class WorkerProcess:
-    """A worker with its own folder, in which libraries write their caches for the current directory.
+    """A worker with its own folder, in which libraries write the caches that they would write to the current directory.
 
     A worker is a context manager. Leaving it ends the worker and every process that the worker started.
     """

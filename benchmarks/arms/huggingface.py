@@ -83,7 +83,8 @@ def peft_model(job: Job) -> Any:
 
 
 def open_unsloth(job: Job) -> OpenedArm:
-    """Open an arm of Unsloth: its loader, kernels and loss. It must be imported first, as it patches other libraries.
+    """Open an arm of Unsloth: its loader, kernels and loss. Unsloth must be imported first, because it patches the
+    other libraries.
 
     ``unsloth_all_linear`` trains LoRA on every projection, as in Unsloth's documentation: its fused LoRA kernels handle
     an attention or an MLP only if all of its projections have LoRA.
@@ -114,7 +115,7 @@ def open_unsloth(job: Job) -> OpenedArm:
     on_gpu = torch.device(job.device).type == "cuda"
 
     def mixed_precision() -> AbstractContextManager[object]:
-        """Enable autocast as Unsloth's trainer does; with autocast its kernels cast the fp32 LoRA factors."""
+        """Enable autocast as Unsloth's trainer does. Under autocast, Unsloth's kernels cast the fp32 LoRA factors."""
         return torch.autocast("cuda", dtype=dtype) if on_gpu else nullcontext()
 
     opened = open_model(job, model, model, context=mixed_precision)

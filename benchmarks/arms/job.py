@@ -49,7 +49,8 @@ class Job:
 
 @dataclass(frozen=True)
 class OpenedArm:
-    """An arm that is ready to train. ``step`` enqueues one step and returns its loss (0-d), or None without a loss."""
+    """An arm that is ready to train. ``step`` enqueues one step and returns its loss (0-d), or None if there is
+    none."""
 
     step: Callable[[int], Tensor | None]
     facts: dict[str, Any]

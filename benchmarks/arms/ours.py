@@ -11,8 +11,8 @@ from reference_impl.trainer import Trainer
 
 
 def open_ours(job: Job) -> OpenedArm:
-    """Open an arm of the reference trainer. The arm's `after_first_step` raises RuntimeError if the step was not
-    captured although the arm is a captured one, or if its products ran in another precision than the arm's."""
+    """Open an arm of the reference trainer. The arm's `after_first_step` raises RuntimeError if the step of a captured
+    arm was not captured, or if a product of the FP8 arm did not run in FP8."""
     config = TrainConfig.preset(
         job.checkpoint,
         batch_size=job.batch_size,

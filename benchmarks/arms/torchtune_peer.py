@@ -1,7 +1,7 @@
 """torchtune's QLoRA of Qwen2, each layer compiled, as its single-device recipe does with ``compile=True``.
 
-Its NF4 is torchao's, which quantizes the absmax of each group of 256 blocks to 8 bits by a rule of its own. So this arm
-is compared with a reference that has such weights (`benchmarks.peer_checkpoint.torchao_nf4`).
+torchtune uses torchao's NF4, which quantizes the absmax of each group of 256 blocks to 8 bits by its own rule. So the
+reference loss of this arm is computed with weights quantized by that rule (`benchmarks.peer_checkpoint.torchao_nf4`).
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _prefer_own_torchao() -> None:
 
 
 def _model(job: Job) -> Any:
-    """Return the model with the checkpoint's weights, quantized while they are copied; LoRA's factors are trained."""
+    """Return the model, with the checkpoint's weights quantized while they are copied. LoRA's factors are trained."""
     models, peft = import_module("torchtune.models.qwen2"), import_module("torchtune.modules.peft")
     convert = import_module("torchtune.models.qwen2._convert_weights").qwen2_hf_to_tune
     config = job.config

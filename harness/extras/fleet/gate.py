@@ -207,7 +207,7 @@ def _slurm(*command: str) -> str:
 def _as_jobs_begin() -> Iterator[None]:
     """Start processes in the block with the command's own PYTHONPATH and with the terminal's signals blocked.
 
-    Only the submitter therefore interrupts a job. Signals to this process are delivered after the block.
+    Therefore only the submitter interrupts a job. Signals to this process are delivered after the block.
     """
     from submitit.helpers import environment_variables
 

@@ -78,7 +78,7 @@ def units_of(contracts: Sequence[LoadedContract]) -> list[tuple[str, str, str]]:
 def gate_shards(contracts: Sequence[LoadedContract], recorded: Recorded | None = None, places: int = 1) -> list[Shard]:
     """Divide all claims into shards: one shard for each timing claim, and one for each contract's other claims.
 
-    The longest shard comes first. If a contract takes longer than an equal share of the total time, its claims are
+    The longest shard comes first. If a contract takes longer than the total time divided by `places`, its claims are
     divided among several shards. Claims that share runs stay together.
     """
     timed, others = [], []
@@ -191,7 +191,8 @@ def _shard(
 
 
 def _in_groups(claims: Sequence[AnyClaim]) -> list[tuple[str, ...]]:
-    """Group neighbouring claims so that a group has at most `MOST_FAULTS` faults. A claim with more is alone."""
+    """Group neighbouring claims so that a group has at most `MOST_FAULTS` faults. A claim with more faults gets its own
+    group."""
     groups: list[list[str]] = []
     planted = MOST_FAULTS
     for claim in claims:
@@ -228,7 +229,7 @@ def settled_claims(final: Path) -> set[str]:
 
 
 def set_aside(left: Path, final: Path, *, settled: bool) -> None:
-    """Rename the interrupted directory `left`. If `settled`, first copy claims whose runs are complete to a new one.
+    """Rename the interrupted directory `left`. If `settled`, first copy claims with complete runs to a new directory.
 
     Raises UsageError if another process works in `left`, EvidenceError if files in `left` were changed.
     """

@@ -21,7 +21,7 @@ from reference_impl.kernels.dependent_launch import begin
 from reference_impl.kernels.registry import KernelSpec, Pointer, kernel, launch, require_shape
 
 BLOCK = 1024
-"""Most elements of a partial."""
+"""The largest number of elements of a partial."""
 _NUM_WARPS = 4
 
 

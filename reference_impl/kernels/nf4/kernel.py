@@ -33,9 +33,9 @@ from reference_impl.kernels.registry import (
 )
 
 BLOCK_ELEMENTS = 64
-"""Elements that share one fp32 absmax."""
+"""The number of elements that share one fp32 absmax."""
 NESTED_BLOCKS = 256
-"""absmax values that share one fp32 scale under double quantization."""
+"""The number of absmax values that share one fp32 scale under double quantization."""
 
 _WORD_ELEMENTS = 8
 # Each thread decodes one word at a time. So the words have the same layout as the stores, and no data must move between
