@@ -208,7 +208,7 @@ class RunKernels:
         self._cache: KernelCache | None = None
 
     def open(self, *, prewarm: bool) -> None:
-        """On CUDA, route launches through the kernel cache; with `prewarm`, load all planned kernels. Call this before
+        """Route launches on CUDA through the kernel cache. With `prewarm`, load all planned kernels. Call this before
         the weights are uploaded."""
         if resolve_device(self.config.device).type != "cuda":
             return

@@ -243,7 +243,8 @@ class LoaderBatches:
 
     @contextmanager
     def _own_generators(self) -> Iterator[None]:
-        """In the block, use the generator states in which the previous read ended. Then restore the earlier states."""
+        """Use, within the block, the generator states in which the previous read ended. Then restore the earlier
+        states."""
         from harness.system.replay.generators import accessors_of, host_generators, restore, states
 
         of_loader = {key: accessors_of(each) for key, each in self._of_loader.items()}

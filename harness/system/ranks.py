@@ -75,7 +75,7 @@ def shared(batch: Callable[[int], Batch], batch_size: int) -> Callable[[int], Ba
 
 
 def hold_together(ranks: int) -> None:
-    """From now on, give all ranks of a group of `ranks` neighbouring ranks the same rows. They share one model."""
+    """Give all ranks of a group of `ranks` neighbouring ranks the same rows from now on. They share one model."""
     global _model_parallel  # noqa: PLW0603 - a process has one rank
     _model_parallel = ranks
 

@@ -91,7 +91,8 @@ def through_nf4(weight: Tensor) -> Tensor:
 
 
 def through_table(weight: Tensor) -> Tensor:
-    """Do the same as `through_nf4`, with the paper's table: round to the nearest code times the block's maximum."""
+    """Do the same as `through_nf4` by the paper's table: round each element to the nearest code, times the block's
+    maximum."""
     table = torch.tensor(PAPER_TABLE)
     blocks = weight.detach().float().reshape(-1, BLOCK)
     largest = blocks.abs().amax(dim=1, keepdim=True)

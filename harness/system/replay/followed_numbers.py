@@ -181,7 +181,7 @@ class _GivenToTorch(Interceptor):
 
 @contextmanager
 def _following(slots: Sequence[Slot], notes: dict[str, str]) -> Iterator[None]:
-    """In the block, replace the slots' numbers by followed ones, for which `math` returns followed results."""
+    """Replace, within the block, the slots' numbers by followed ones, for which `math` returns followed results."""
     functions = [(name, each) for name, each in vars(math).items() if callable(each) and not name.startswith("__")]
     for slot in slots:
         slot.put(Followed(slot.value(), frozenset({slot.name}), notes))

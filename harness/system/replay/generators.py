@@ -183,7 +183,8 @@ _UNDRAWN = UndrawnImports()
 
 
 def keep_imports_undrawn() -> None:
-    """From now on, restore the generators after each import by this thread, but not after those by other threads."""
+    """Restore, from now on, the generators after each import by this thread. Imports by other threads are not
+    affected."""
     _UNDRAWN.trains = threading.get_ident()
     if _UNDRAWN not in sys.meta_path:
         sys.meta_path.insert(0, _UNDRAWN)

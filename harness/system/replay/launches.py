@@ -112,8 +112,8 @@ def standing_in(modules: Sequence[ModuleType | type], name: str, stand_in: Calla
 
 @contextmanager
 def as_captured() -> Iterator[list[str]]:
-    """Within the block, make `torch.cuda.is_current_stream_capturing()` return True to all code except torch. Yield a
-    list of the lines that call it.
+    """Make `torch.cuda.is_current_stream_capturing()` return True to all code except torch, within the block. Yield a
+    list of the lines that call this function.
 
     A real capture does not use this, because compiled code may rely on the identity of torch's own function.
     """
@@ -132,7 +132,8 @@ def as_captured() -> Iterator[list[str]]:
 
 @contextmanager
 def as_written() -> Iterator[list[str]]:
-    """In the block, compile nothing and run compiled code uncompiled. Yield a list of the lines that call it."""
+    """Compile nothing within the block, and run compiled code uncompiled. Yield a list of the lines that call such
+    code."""
     from torch._dynamo import eval_frame
 
     calls: list[str] = []

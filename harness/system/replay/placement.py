@@ -164,8 +164,8 @@ class Placement(Interceptor):
             self._lines.clear()
 
     def side_of(self, tensor: Tensor) -> Side | None:
-        """Return where a tensor would be, "device" or "host". Return None for a tensor without memory, or from before
-        the training was opened."""
+        """Return where a tensor would be, "device" or "host". Return None if the tensor has no memory, or is older than
+        the opened training."""
         memory = self._memory(tensor)
         return None if memory is None else memory.side
 

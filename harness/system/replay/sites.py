@@ -231,7 +231,7 @@ _finder: Any = None
 
 @contextmanager
 def sites_noted(finder: SiteFinder) -> Iterator[None]:
-    """Within the block, make recordings store the site of each operation."""
+    """Make recordings within the block store the site of each operation."""
     global _finder  # noqa: PLW0603
     before, _finder = _finder, finder
     try:
