@@ -158,7 +158,7 @@ def block_cases(tokens: int) -> list[Case]:
 
 def attention_cases(seq_len: int) -> list[Case]:
     """Return the cases of attention for batch size 4. Torch's column is cuDNN's attention on views of qkv; for the
-    backward, it includes the time in which torch packs and rotates the gradients."""
+    backward, the column includes the time in which torch packs and rotates the gradients."""
     attention, rope, tokens = registry.load("attention"), registry.load("rope"), 4 * seq_len
     query_bytes, packed_bytes = tokens * HEADS * HEAD_DIM * 2, tokens * (HEADS + 2 * KV_HEADS) * HEAD_DIM * 2
     sizes = (4, seq_len, HEADS, KV_HEADS, HEAD_DIM)

@@ -67,7 +67,7 @@ class FrozenMatrix(Protocol):
 
 @dataclass(frozen=True)
 class QuantizedMatrix:
-    """A matrix in NF4. `dense` dequantizes at each use, so no dense copy is kept after its product."""
+    """A matrix in NF4. `dense` dequantizes at each use, so that no dense copy is kept between two products."""
 
     codes: Tensor
     absmax: Tensor
@@ -94,7 +94,8 @@ class FullMatrix:
 
     @classmethod
     def of_nf4(cls, weight: Tensor, dtype: torch.dtype) -> FullMatrix:
-        """Return ``weight`` [rows, cols] rounded to NF4 values, bitwise equal to its `QuantizedMatrix.dense`.
+        """Return ``weight`` [rows, cols] rounded to NF4 values: bitwise what `QuantizedMatrix.dense` returns for the
+        weight.
 
         Uses plain torch operations: they run once, before training, so the kernel plan need not contain this
         dequantization.

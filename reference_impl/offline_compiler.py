@@ -90,7 +90,7 @@ _REBUILT: dict[str, Callable[[dict[str, Any]], KernelFunction]] = {
 
 
 def rebuild(description: dict[str, Any]) -> KernelSpec:
-    """Return the spec for which `describe` returned this description."""
+    """Rebuild the spec from the description that `describe` returned."""
     return KernelSpec(
         function=_REBUILT[description["function"]["language"]](description["function"]),
         pointers=tuple(Pointer(*pointer) for pointer in description["pointers"]),

@@ -71,7 +71,7 @@ def checkpoint_directory(config: TrainConfig) -> Path | None:
 
 
 def model_source(config: TrainConfig, device: torch.device) -> tuple[ModelConfig, WeightSource, Path | None]:
-    """Return the shape and the frozen weights of ``config.model``, and the path of its tokenizer (None: bytes)."""
+    """Return shape and frozen weights of ``config.model``, and its tokenizer's path, or None if tokens are bytes."""
     directory = checkpoint_directory(config)
     if directory is None:
         shape = config.model if isinstance(config.model, ModelConfig) else MODEL_PRESETS[config.model]

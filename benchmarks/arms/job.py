@@ -43,7 +43,7 @@ class Job:
         return MODEL_PRESETS[self.model]
 
     def batches(self) -> TextBatches:
-        """Return the batches that all arms train on. They depend on the step's index alone."""
+        """Return the batches that all arms train on. A batch depends only on the step's index."""
         return TextBatches(tokenize(read_text(None), None), self.config.vocab_size, SEED)
 
 

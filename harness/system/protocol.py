@@ -399,7 +399,8 @@ class HasCheckpoint(Protocol):
 
     def checkpoint(self, workload: Workload, folder: Path, *, model_directory: str | None = None) -> Path:
         """Return a directory in the Hugging Face layout with the workload's frozen weights. Write it below `folder` if
-        it does not exist yet. A run opened with it as `model_directory` trains from those weights."""
+        it does not exist yet. A run that is opened with this directory as `model_directory` trains from these
+        weights."""
         ...
 
 

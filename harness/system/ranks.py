@@ -57,8 +57,9 @@ def data_parallel(model: nn.Module) -> nn.Module:
 
 
 def shared(batch: Callable[[int], Batch], batch_size: int) -> Callable[[int], Batch]:
-    """Return a function that returns this rank's rows of each batch. It splits the tensors with `batch_size` rows or,
-    if there are none, those with as many rows as the first tensor by name. Other tensors stay whole on every rank."""
+    """Return a function that returns this rank's rows of each batch. The function splits the tensors that have
+    `batch_size` rows. If no tensor has, it splits those with as many rows as the first tensor by name. Other tensors
+    stay whole on every rank."""
     if world_size() == 1:
         return batch
 

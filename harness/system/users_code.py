@@ -219,7 +219,7 @@ def stack_of(error: BaseException) -> str:
 
 
 def obstacle_of(error: NotAvailable) -> Obstacle:
-    """Return the obstacle: what this machine lacks, in the system's words."""
+    """Return the obstacle that the exception reports: what this machine lacks, in the system's own words."""
     # import late, because pydantic takes longer than everything else that a describing process imports
     from harness.evidence.base import Obstacle
 

@@ -54,7 +54,8 @@ class CudaKernel:
 class CudaFunction:
     """The kernel `entry` of the file `source`, as a `KernelFunction`.
 
-    shared_memory: bytes for each thread block. cluster: thread blocks of a cluster, along the grid's first axis.
+    shared_memory: bytes for each thread block. cluster: the number of thread blocks in a cluster, along the grid's
+    first axis.
     """
 
     source: Path

@@ -91,7 +91,7 @@ def through_nf4(weight: Tensor) -> Tensor:
 
 
 def through_table(weight: Tensor) -> Tensor:
-    """Do the same as `through_nf4` by the paper's table: round each element to the nearest code, times the block's
+    """Do the same as `through_nf4` by the paper's table: each element becomes the nearest code * its block's
     maximum."""
     table = torch.tensor(PAPER_TABLE)
     blocks = weight.detach().float().reshape(-1, BLOCK)

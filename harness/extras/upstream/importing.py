@@ -95,7 +95,7 @@ _ALONE = "a ratio of speeds, in a file without a recognized claim that the losse
 
 
 def trajectory_of(ratio: Executable, executable: list[tuple[Item, Executable]]) -> Item | None:
-    """Return a claim that compares the losses of a timing's two arms, because a faster step must train the same."""
+    """Return a claim that compares the losses of a timing's two arms, because a faster step must have equal losses."""
     arms = [ratio.judgement[arm] for arm in ("candidate", "baseline")]
     for item, one in executable:
         judgement = one.judgement

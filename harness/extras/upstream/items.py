@@ -112,7 +112,7 @@ class Item:
 
 @dataclass(frozen=True)
 class LeftOut:
-    """A part of the file without items: its path, the number of its values, and why none of them is a claim."""
+    """A part of the file without items: its path, the number of its values, and why none of these values is a claim."""
 
     where: str
     path: str

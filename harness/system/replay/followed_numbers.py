@@ -331,7 +331,7 @@ for _row in UNREPEATED:
 
 
 def unrepeated(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
-    """Return the operator's name if torch documents that this call may not repeat its bits; else None."""
+    """Return the operator's name if torch documents that a repetition of this call may give other bits, else None."""
     rows = _rows(func)
     if not rows:
         return None

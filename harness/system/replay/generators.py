@@ -183,8 +183,7 @@ _UNDRAWN = UndrawnImports()
 
 
 def keep_imports_undrawn() -> None:
-    """Restore, from now on, the generators after each import by this thread. Imports by other threads are not
-    affected."""
+    """Restore, from now on, the generators after each import by this thread, but not after other threads' imports."""
     _UNDRAWN.trains = threading.get_ident()
     if _UNDRAWN not in sys.meta_path:
         sys.meta_path.insert(0, _UNDRAWN)

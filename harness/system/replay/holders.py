@@ -94,7 +94,7 @@ def _bound_by(kind: type) -> frozenset[str]:
 
 
 def data_of(kind: type) -> Iterator[tuple[str, Any]]:
-    """Yield name and value of a class's own data. Skip functions and others that are read through `__get__`."""
+    """Yield name and value of a class's own data. Skip functions and all else that is read by `__get__`."""
     for name, value in list(vars(kind).items()):
         kind_of_value: Any = type(value)
         read_through = asked(partial(hasattr, kind_of_value, "__get__"), True)

@@ -132,8 +132,7 @@ def as_captured() -> Iterator[list[str]]:
 
 @contextmanager
 def as_written() -> Iterator[list[str]]:
-    """Compile nothing within the block, and run compiled code uncompiled. Yield a list of the lines that call such
-    code."""
+    """Compile nothing within the block, and run compiled code uncompiled. Yield the list of lines that call it."""
     from torch._dynamo import eval_frame
 
     calls: list[str] = []

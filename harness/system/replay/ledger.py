@@ -193,7 +193,8 @@ class Ledger(Observer):
                 memory.is_early, memory.made_of = True, DATA if tensor.numel() > 1 else 0
 
     def adopt(self, tensors: Iterable[Tensor]) -> None:
-        """Add the memory of tensors that unfollowed steps created. It has no sources until a step writes to it."""
+        """Add the memory of tensors that unfollowed steps created. This memory has no sources until a step writes to
+        it."""
         for memory in self._in(list(tensors), 0):
             if memory.born == self.step and not memory.is_kept:
                 memory.is_unseen = True

@@ -49,7 +49,7 @@ _MOVES = frozenset(
 
 
 def operator_name(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
-    """Return the operator's name and the names of its given optional tensors; None if it never rounds."""
+    """Return the operator's name and its given optional tensors' names, or None if the operator never rounds."""
     name, optional = _known(func)
     if name is None or not optional:
         return name
@@ -338,7 +338,8 @@ class _Memory:
             self._note(tensor, (tensor.dtype, place))
 
     def place_of(self, tensor: Tensor) -> tuple[torch.dtype, int] | None:
-        """Return type and position of the first result in the same memory; None for older memory."""
+        """Return type and position of the first result in the tensor's memory, or None for memory from before the
+        recording."""
         return self._note(tensor, None) if torch._C._has_storage(tensor) else None
 
     def _note(self, tensor: Tensor, place: tuple[torch.dtype, int] | None) -> tuple[torch.dtype, int] | None:
@@ -407,7 +408,8 @@ class LossTerms(Observer):
         self._sizes: Any = WeakTensorKeyDictionary()
 
     def size_of(self, value: Any) -> Any:
-        """Return the size of each of a value's elements: the sum of its terms' absolute values, or else its own."""
+        """Return the size of each element of a value: the sum of the absolute values of its terms, or the absolute
+        value of the element if its terms are unknown."""
         if not isinstance(value, Tensor):
             return abs(value)
         known = self._sizes.get(value)

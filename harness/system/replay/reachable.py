@@ -342,7 +342,8 @@ def _hooks(owner: object, kinds: Iterable[str]) -> list[tuple[str, Any]]:
 
 
 def _wrapped(optimizer: Optimizer) -> Optimizer | None:
-    """Return the inner optimizer if a library's wrapper (accelerate, Lightning, torch) shares its state."""
+    """Return the optimizer inside a library's wrapper (accelerate, Lightning, torch) that shares the wrapper's state,
+    else None."""
     return next((inner for _, inner in _inner(optimizer) if inner.state is optimizer.state), None)
 
 

@@ -133,13 +133,13 @@ def specializations(*, rows: int, cols: int) -> list[KernelSpec]:
 
 
 def rows(codes: Tensor, absmax: Tensor, inverse: Tensor, columns: int) -> Tensor:
-    """Return round(weight * its row's inverse), e4m3 [R, C]; codes u8 [R*C/2], absmax f32 [R*C/64], inverse f32 [R]."""
+    """Return round(weight[r, c] * inverse[r]), e4m3 [R, C]; codes u8 [R*C/2], absmax f32 [R*C/64], inverse f32 [R]."""
     spec = rows_spec(inverse.numel(), columns)
     return _launched(spec, codes, absmax, inverse, (inverse.numel(), columns))
 
 
 def transposed(codes: Tensor, absmax: Tensor, inverse: Tensor, row_count: int) -> Tensor:
-    """Return round(weight^T * its row's inverse), e4m3 [C, R]; codes, absmax as in `rows`, inverse f32 [C]."""
+    """Return round(weight[r, c] * inverse[c]) at [c, r], e4m3 [C, R]; codes, absmax as in `rows`, inverse f32 [C]."""
     spec = transposed_spec(row_count, inverse.numel())
     return _launched(spec, codes, absmax, inverse, (inverse.numel(), row_count))
 

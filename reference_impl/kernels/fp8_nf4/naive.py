@@ -14,12 +14,12 @@ from reference_impl.kernels.nf4 import naive
 
 
 def rows(codes: Tensor, absmax: Tensor, inverse: Tensor, columns: int) -> Tensor:
-    """Return round(weight * its row's inverse), e4m3 [R, C]; codes u8 [R*C/2], absmax f32 [R*C/64], inverse f32 [R]."""
+    """Return round(weight[r, c] * inverse[r]), e4m3 [R, C]; codes u8 [R*C/2], absmax f32 [R*C/64], inverse f32 [R]."""
     weight = naive.dequantize(codes, absmax, inverse.numel(), columns, torch.float32)
     return (weight * inverse[:, None]).clamp(-LARGEST, LARGEST).to(torch.float8_e4m3fn)
 
 
 def transposed(codes: Tensor, absmax: Tensor, inverse: Tensor, row_count: int) -> Tensor:
-    """Return round(weight^T * its row's inverse), e4m3 [C, R]; codes, absmax as in `rows`, inverse f32 [C]."""
+    """Return round(weight[r, c] * inverse[c]) at [c, r], e4m3 [C, R]; codes, absmax as in `rows`, inverse f32 [C]."""
     weight = naive.dequantize(codes, absmax, row_count, inverse.numel(), torch.float32)
     return (weight * inverse).clamp(-LARGEST, LARGEST).to(torch.float8_e4m3fn).t().contiguous()

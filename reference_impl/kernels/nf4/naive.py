@@ -54,7 +54,7 @@ def dequantize_double(
     cols: int,
     dtype: torch.dtype,
 ) -> Tensor:
-    """Dequantize; absmax[j] = absmax_map[absmax_codes[j]] * nested_absmax[j // 256] + offset (double quantization).
+    """Do the same as `dequantize`, with absmax[j] = absmax_map[absmax_codes[j]] * nested_absmax[j // 256] + offset.
 
     absmax_codes uint8 [rows*cols/64], absmax_map float32 [256], nested_absmax float32 [ceil(rows*cols/64/256)], offset
     float32 0-d.
