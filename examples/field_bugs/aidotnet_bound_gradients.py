@@ -19,7 +19,7 @@ BUG = Bug(
     fix="The optimizer reads the gradient of each parameter in each step.",
     changed="The entry: the fixed form no longer keeps the old gradients, whose values differed between its two arms "
     "at the end.",
-    trouble="In the first try the fixed form also failed, because it still held the old gradients, and `end_differs` "
+    trouble="At first the fixed form also failed, because it still held the old gradients, and `end_differs` "
     "named them. This was an error of the entry.",
 )
 

@@ -22,7 +22,7 @@ BUG = Bug(
     fix="The step number is a tensor that is filled in place before each replay (NVIDIA/physicsnemo-sym#280).",
     changed="The entry: it now captures in its first step. Before, it made 20 plain steps first, which the claim "
     "CAPTURES cannot describe.",
-    trouble="In the first try the entry made its first 20 steps uncaptured, like the trainer, so CAPTURES failed for "
+    trouble="At first the entry made its first 20 steps uncaptured, like the trainer, so CAPTURES failed for "
     "the fixed form too (`uncaptured_steps`). Training before the capture is not an error, but the claim has no field "
     "for it. The entry now captures in its first step.",
 )

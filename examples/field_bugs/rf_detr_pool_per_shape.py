@@ -22,7 +22,7 @@ BUG = Bug(
     "size comes first, because a shared pool has room for smaller sizes, and all warm-ups and captures are on one "
     "stream.",
     missed="Nothing finds the bug on a CPU, which has no memory pools. On a GPU, MEMORY finds it.",
-    trouble="In the first try the template required exactly one capture (`captures: 1`). A step with four image sizes "
+    trouble="At first the template required exactly one capture (`captures: 1`). A step with four image sizes "
     "has four captures, so the fixed form failed.",
 )
 

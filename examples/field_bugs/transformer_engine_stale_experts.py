@@ -19,7 +19,7 @@ BUG = Bug(
     fix="The grouped layer gets the tensor too.",
     changed="The entry: one graph now contains all micro-batches. Before, the record of the capture named only the "
     "operations of the last micro-batch.",
-    trouble="In the first try each micro-batch had its own graph, but the record of the capture named only the "
+    trouble="At first each micro-batch had its own graph, but the record of the capture named only the "
     "operations of the last graph. So the fixed form failed too (`launches_differ`). Now one graph contains all "
     "micro-batches.",
 )
