@@ -23,8 +23,8 @@ BUG = Bug(
     fix="These buffers are also saved before the warm-up, and restored after it.",
     changed="The harness: some checks that torch makes only on a CPU, such as that of the classes of `one_hot`, no "
     "longer count as a wait of the step.",
-    trouble="At first the buggy and the fixed form ended with ERROR. On a CPU, but not on a GPU, torch checks the classes of "
-    "`one_hot`, and the harness counted this check as a wait for the device. The harness now ignores the check.",
+    trouble="At first the buggy and the fixed form ended with ERROR. On a CPU, but not on a GPU, torch checks the "
+    "classes of `one_hot`, and the harness counted this check as a wait for the device. The harness now ignores the check.",
 )
 
 
