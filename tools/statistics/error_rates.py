@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import product, repeat
 from pathlib import Path
 
 import measured_noise
@@ -33,20 +33,17 @@ from error_rate_tables import (
 )
 from numpy.typing import NDArray
 from paced_rule import has_undisturbed_rounds, paced_decisions, paced_readings
-from published_points import Report
-from simulated_evidence import contract_of, verdict_of
+from published_points import Report, require_the_judges_answers
+from simulated_evidence import contract_of_ratio, verdict_of
 from simulated_noise import BUSY, COMMON, DISTURBED, INDEPENDENT, OUTLIERS, Noise, Shape
 
 from harness.judging import statistics
 from harness.judging.statistics import Reading
-from harness.judging.verdict import Status
 
 Array = NDArray[np.float64]
 REPORTS = Path(__file__).parents[2] / "reports"
 ROUNDS = 4
 TRIES = 10
-JUDGED_TWICE = 5  # number of experiments at each point that are also decided by the judge itself
-ANSWER = {Status.PASS: 1, Status.FAIL: -1, Status.INCONCLUSIVE: 0}
 RATIOS = (1.00, 1.05, 1.09, DEMANDED, ABOVE_5, ABOVE_9, 1.20)
 DEVIATIONS = (0.003, 0.01, 0.025)
 EIGHT = (
@@ -108,19 +105,12 @@ class Drawn:
             decided = paced_decisions(
                 self.cautious, self.generous, has_undisturbed_rounds(self.paces), demanded, CONFIDENCE
             )
-        self._require_the_judges_answers(decided, true_ratio)
+        contract = contract_of_ratio(DEMANDED, setting.processes, 2 * ROUNDS, setting.measurements)
+        ratios = np.array([1.0, true_ratio])[:, None, None, None]
+        paces: Iterable[Array | None] = repeat(None) if self.paces is None else self.paces
+        each = zip(self.logs, paces, strict=False)
+        require_the_judges_answers(decided, (verdict_of(contract, np.exp(logs) * ratios, pace) for logs, pace in each))
         return decided
-
-    def _require_the_judges_answers(self, decided: NDArray[np.int8], true_ratio: float) -> None:
-        contract = contract_of(DEMANDED, self.setting.processes, 2 * ROUNDS, self.setting.measurements)
-        for index in range(min(JUDGED_TWICE, len(decided))):
-            seconds = np.exp(self.logs[index])
-            seconds[1] *= true_ratio
-            verdict = verdict_of(contract, seconds, None if self.paces is None else self.paces[index])
-            if ANSWER.get(verdict.status) != int(decided[index]):
-                raise RuntimeError(
-                    f"experiment {index}: {decided[index]} in this simulation, but the judge says {verdict.message}"
-                )
 
     def point(self, true_ratio: float, decided: NDArray[np.int8]) -> Point:
         setting = self.setting

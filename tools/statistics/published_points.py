@@ -5,14 +5,27 @@ from __future__ import annotations
 import argparse
 import json
 import lzma
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.judging.verdict import Status, Verdict
 from harness.numbers import dump_json
 
 FOLDER = Path(__file__).parents[2] / "reports" / "statistics"
+JUDGED_TWICE = 5  # number of experiments at each point that are also decided by the judge itself
+ANSWER = {Status.PASS: 1, Status.FAIL: -1, Status.INCONCLUSIVE: 0}
+
+
+def require_the_judges_answers(decided: NDArray[np.int8], verdicts: Iterable[Verdict]) -> None:
+    """Raise RuntimeError if the judge decides one of the first experiments differently; verdicts: made when needed."""
+    for index, (answer, verdict) in enumerate(zip(decided[:JUDGED_TWICE], verdicts, strict=False)):
+        if ANSWER.get(verdict.status) != int(answer):
+            raise RuntimeError(f"experiment {index}: {answer} here, and the judge says {verdict.message}")
 
 
 @dataclass(frozen=True)

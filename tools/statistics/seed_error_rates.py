@@ -14,10 +14,9 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from published_points import Report
-from simulated_seeds import BY_MEAN, NOISES, contract_of, verdict_of
+from published_points import Report, require_the_judges_answers
+from simulated_seeds import BY_MEAN, NOISES, contract_of_seeds, verdict_of
 
-from harness.judging.verdict import Status
 from harness.kinds.seeds import not_worse
 
 NUMBERS = (5, 8, 12, 20)
@@ -26,8 +25,6 @@ CONFIDENCE = 0.95
 # Distance of the true difference from the margin, in standard deviations of one seed's difference. Below 0 the
 # candidate is not worse.
 PLACES = (1.0, 0.5, 0.0, -0.5, -1.0, -1.5, -2.0, -3.0)
-JUDGED_TWICE = 5  # number of experiments at each point that are also decided by the judge itself
-ANSWER = {Status.PASS: 1, Status.FAIL: -1, Status.INCONCLUSIVE: 0}
 
 
 @dataclass(frozen=True)
@@ -65,16 +62,11 @@ def drawn(noise: str, seeds: int, experiments: int, seed: int) -> NDArray[np.flo
 def simulate(noise: str, seeds: int, confidence: float, experiments: int, seed: int) -> Iterator[Point]:
     """Yield a point for each place, all with the same experiments. Raises RuntimeError if the judge disagrees."""
     differences = drawn(noise, seeds, experiments, seed)
-    contract = contract_of(seeds, confidence)
+    contract = contract_of_seeds(seeds, confidence)
     for place in PLACES:
         excess = differences + place
         decided = not_worse.decide(excess, confidence)
-        for index in range(min(JUDGED_TWICE, experiments)):
-            verdict = verdict_of(contract, excess[index])
-            if ANSWER.get(verdict.status) != int(decided[index]):
-                raise RuntimeError(
-                    f"experiment {index}: {decided[index]} in this simulation, but the judge says {verdict.message}"
-                )
+        require_the_judges_answers(decided, (verdict_of(contract, each) for each in excess))
         shares = [float((decided == answer).mean()) for answer in (1, -1, 0)]
         yield Point(noise, seeds, confidence, place, experiments, *shares)
 

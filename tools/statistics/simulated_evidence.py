@@ -1,32 +1,31 @@
-"""Make evidence of a simulated throughput comparison, so that the judge itself can decide a simulated experiment."""
+"""Make evidence of a simulated throughput comparison, so that the judge itself can decide a simulated experiment.
+
+The builders of the tests make the evidence. Everything that is not simulated is in order.
+"""
 
 from __future__ import annotations
 
-import math
+import sys
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "support"))
+
+from evidence_builders import TRAJECTORY, contract_of, timed_run
+
 from harness.contract.schema import Contract
-from harness.evidence.arm_records import ArmEnd, ArmStart, State
-from harness.evidence.run_evidence import ArmEvidence, RunEvidence, Series
-from harness.evidence.run_records import Block, Telemetry, TelemetrySample, TimingEvidence
+from harness.evidence.run_evidence import RunEvidence
+from harness.evidence.run_records import Block
 from harness.judging.registry import judge_unit
 from harness.judging.verdict import Verdict
 
 LEAST_PACE = 1e-3
-ARMS = ("candidate", "baseline")
-_TEXT = {
-    "title": "t",
-    "judged_on": ["w"],
-    "why": "w",
-    "if_fails": "f",
-    "candidate": "candidate",
-    "baseline": "baseline",
-}
 
 
-def contract_of(demanded: float, processes: int, blocks: int, measurements: int) -> Contract:
+def contract_of_ratio(demanded: float, processes: int, blocks: int, measurements: int) -> Contract:
     """Return a contract that requires the speed ratio `demanded`.
 
     measurements: number of measurements. processes: of each measurement. blocks: of each arm in a process.
@@ -34,31 +33,17 @@ def contract_of(demanded: float, processes: int, blocks: int, measurements: int)
     ratio = {
         "id": "RATIO",
         "kind": "throughput_ratio",
+        "mechanism": "cuda_graph",
+        "candidate": "graphed",
+        "baseline": "ungraphed",
         "at_least": demanded,
         "processes": processes,
         "measurements": measurements,
         "blocks": blocks,
         "block_steps": 1,
-        "trajectory": "SAME",
+        "trajectory": TRAJECTORY["id"],
     }
-    same = {
-        "id": "SAME",
-        "kind": "trajectory_match",
-        "equality": "bitwise",
-        "max_abs_difference": 0.1,
-        "guards": {"steps": 1},
-    }
-    return Contract.model_validate(
-        {
-            "schema": "contract/v2",
-            "id": "simulation",
-            "title": "a simulated comparison",
-            "system": "simulated:System",
-            "workloads": {"w": {"model": "m", "batch_size": 1, "seq_len": 1, "steps": 1}},
-            "arms": {"candidate": {"capture": "none", "fast": True}, "baseline": {"capture": "none"}},
-            "claims": [_TEXT | ratio, _TEXT | same],
-        }
-    )
+    return contract_of(ratio, TRAJECTORY)
 
 
 def verdict_of(contract: Contract, seconds: NDArray[np.float64], paces: NDArray[np.float64] | None = None) -> Verdict:
@@ -76,85 +61,16 @@ def verdict_of(contract: Contract, seconds: NDArray[np.float64], paces: NDArray[
 
 def _run(process: int, seconds: NDArray[np.float64], paces: NDArray[np.float64] | None) -> RunEvidence:
     """Return the evidence of one process: ABBA rounds of step times [arms, rounds, 2], later than those before it."""
+    candidate, baseline = seconds.reshape(2, -1).tolist()
+    run = timed_run(process, candidate, baseline, steps=1)
+    assert run.timing is not None  # noqa: S101 - the builder has just made both
+    assert run.telemetry is not None  # noqa: S101
     blocks: list[Block] = []
     began = 1e6 * process
-    for index in range(seconds.shape[1]):
-        (ours, ours_again), (theirs, theirs_again) = seconds[:, index]
-        order = zip(
-            ("candidate", "baseline", "baseline", "candidate"), (ours, theirs, theirs_again, ours_again), strict=True
-        )
-        blocks += [
-            Block(
-                arm=arm,
-                round=index,
-                position=position,
-                steps=1,
-                seconds=float(time),
-                processor_seconds=float(time),
-                first_step=0,
-                began=began + position * float(seconds.max()),
-                pace=None if paces is None else LEAST_PACE * (paces[index][position - 1] if arm == "baseline" else 1),
-            )
-            for position, (arm, time) in enumerate(order)
-        ]
-        began += 4 * float(seconds.max())
-    quiet = [
-        TelemetrySample(
-            seconds=float(second),
-            sm_clock_mhz=None,
-            power_w=None,
-            temperature_c=None,
-            throttle_reasons=[],
-            foreign_processes=0,
-            host_load_per_core=0.0,
-        )
-        for second in range(math.ceil(began - 1e6 * process) + 1)
-    ]
-    return RunEvidence(
-        run_id=f"process{process}",
-        probe="throughput",
-        arms={arm: [execution(arm, 2 * seconds.shape[1])] for arm in ARMS},
-        timing=TimingEvidence(
-            process=process,
-            candidate="candidate",
-            baseline="baseline",
-            blocks=blocks,
-            observed_steps=1,
-            observed_graph_launches={"baseline": 0},
-        ),
-        telemetry=Telemetry(samples=quiet, began=1e6 * process),
-    )
-
-
-def execution(arm: str, steps: int) -> ArmEvidence:
-    """Return the evidence of one execution of an arm in which everything is in order."""
-    return ArmEvidence(
-        start=ArmStart(
-            arm=arm,
-            replica=0,
-            trainable_digest="start",
-            frozen_digest="",
-            trainable_tensors=1,
-            facts={},
-            state=_state("start"),
-        ),
-        end=ArmEnd(
-            arm=arm,
-            replica=0,
-            trainable_digest="end",
-            frozen_digest="",
-            skipped_steps=0,
-            steps_called=steps,
-            state=_state("end"),
-        ),
-        series=Series(
-            loss=np.linspace(2.0, 1.0, steps),
-            batch_digest=["b"] * steps,
-            clip_active_groups=np.ones(steps, dtype=np.int64),
-            tokens=np.ones(steps, dtype=np.int64),
-        ),
-    )
-
-
-def _state(parameter: str) -> State:
-    return State(digests={"parameters": {"p": parameter}, "generators": {"torch.cpu": "g"}}, tensors=2)
+    telemetry = run.telemetry.model_copy(update={"began": began})
+    for block in run.timing.blocks:
+        relative = 1.0 if paces is None or block.arm != "ungraphed" else paces[block.round, block.position - 1]
+        pace = None if paces is None else LEAST_PACE * relative
+        blocks.append(block.model_copy(update={"began": began, "pace": pace}))
+        began += block.seconds
+    return replace(run, timing=run.timing.model_copy(update={"blocks": blocks}), telemetry=telemetry)

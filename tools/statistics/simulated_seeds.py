@@ -7,12 +7,16 @@ differ, the name of the noise says which of them is 0.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
-from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from simulated_evidence import execution
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "support"))
+
+from evidence_builders import arm, contract_of
 
 from harness.contract.schema import Contract
 from harness.evidence.run_evidence import ArmEvidence, RunEvidence
@@ -76,50 +80,34 @@ NOISES: dict[str, Noise] = {
 BY_MEAN = frozenset(name for name in NOISES if name.endswith("by its mean"))
 
 
-def contract_of(seeds: int, confidence: float) -> Contract:
+def contract_of_seeds(seeds: int, confidence: float) -> Contract:
     """Return a contract that allows the candidate to be worse by `MARGIN`, over `seeds` seeds."""
     claim = {
         "id": "SEEDS",
         "kind": "not_worse",
-        "title": "t",
-        "candidate": "candidate",
-        "baseline": "baseline",
+        "candidate": "ungraphed",
+        "baseline": "same_system",
         "direction": "lower_is_better",
         "last": 1,
         "margin": MARGIN,
         "seeds": list(range(seeds)),
         "confidence": confidence,
         "guards": {"steps": STEPS},
-        "judged_on": ["w"],
-        "why": "w",
-        "if_fails": "f",
     }
-    return Contract.model_validate(
-        {
-            "schema": "contract/v2",
-            "id": "simulation",
-            "title": "a simulated comparison",
-            "system": "simulated:System",
-            "workloads": {"w": {"model": "m", "batch_size": 1, "seq_len": 1, "steps": STEPS}},
-            "arms": {"candidate": {"capture": "none", "other": True}, "baseline": {"capture": "none"}},
-            "claims": [claim],
-        }
-    )
+    return contract_of(claim, steps=STEPS)
 
 
 def verdict_of(contract: Contract, excess: Array) -> Verdict:
     """Return the judge's verdict on differences [N], given as the excess over the margin; all else is in order."""
     arms = {
-        "baseline": [_execution("baseline", seed, 0.0) for seed in range(len(excess))],
-        "candidate": [_execution("candidate", seed, MARGIN + off) for seed, off in enumerate(excess.tolist())],
+        "same_system": [_execution("same_system", seed, 0.0) for seed in range(len(excess))],
+        "ungraphed": [_execution("ungraphed", seed, MARGIN + off) for seed, off in enumerate(excess.tolist())],
     }
     return judge_unit(contract, contract.claims[0], "w", [RunEvidence("seeds", "seeds", arms)])
 
 
-def _execution(arm: str, seed: int, off: float) -> ArmEvidence:
-    whole = replace(execution(arm, STEPS))
-    loss = np.linspace(200.0, 100.0, STEPS) + 1e-3 * seed
-    loss[-1] += off
-    start = whole.start.model_copy(update={"replica": seed, "facts": {"seed": seed}})
+def _execution(name: str, seed: int, off: float) -> ArmEvidence:
+    losses = np.linspace(200.0, 100.0, STEPS) + 1e-3 * seed
+    losses[-1] += off
     batches = [f"{seed}.{step}" for step in range(STEPS)]
-    return replace(whole, start=start, series=replace(whole.series, loss=loss, batch_digest=batches))
+    return arm(name, losses, replica=seed, facts={"seed": seed}, batches=batches)
