@@ -188,7 +188,7 @@ def _require_more_than_noise(effect: TrainingEffect, ours: Losses, theirs: Losse
     candidate ends below every loss of the control by the demanded amount, or if its loss follows the control's from
     batch to batch."""
     beyond = float(theirs.min() - np.mean(ours[-effect.last :]))
-    share, error = _shared_change(ours, theirs)
+    share, error = shared_change(ours, theirs)
     sheet.figure("below_any_control_loss", beyond, "loss")
     sheet.figure("follows_control", share)
     follows = share >= FOLLOWS_AT_LEAST and share > STANDARD_ERRORS * error
@@ -200,8 +200,8 @@ def _require_more_than_noise(effect: TrainingEffect, ours: Losses, theirs: Losse
         )
 
 
-def _shared_change(ours: Losses, theirs: Losses) -> tuple[float, float]:
-    """Return slope and standard error of the candidate's step-to-step changes over the control's, fit through 0.
+def shared_change(ours: Losses, theirs: Losses) -> tuple[float, float]:
+    """Return slope and error of a regression, through the origin, of our step-to-step changes on theirs.
 
     Changes are compared because a decrease over many steps must not count as following the control.
     """

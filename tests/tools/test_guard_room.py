@@ -81,13 +81,3 @@ def test_the_control_is_a_training_at_learning_rate_zero_that_changes_no_global_
     assert control[0].shape == (ranks,)
     for name, tensor in alone.trainer.state_tensors().items():
         assert torch.equal(tensor, looked.trainer.state_tensors()[name]), name
-
-
-def test_the_guard_room_uses_the_standard_errors_of_the_judge() -> None:
-    from harness.judging.guards import _shared_change
-
-    generator = torch.Generator().manual_seed(0)
-    theirs = torch.rand((12, 2), generator=generator, dtype=torch.float64)
-    ours = theirs - 0.1 * torch.rand((12, 2), generator=generator, dtype=torch.float64)
-    judged = [_shared_change(ours[:, rank].numpy(), theirs[:, rank].numpy()) for rank in (0, 1)]
-    assert measure.shared_change(ours, theirs) == pytest.approx(min(share / error for share, error in judged))

@@ -1,12 +1,11 @@
 """Measure for the guards of the shipped contracts how much a training learns and how often its clip is active.
 
     PYTHONPATH=. python tools/statistics/measure_guard_room.py --device cpu|cuda --out FILE.json
-        [--seeds 10] [--large-seeds 3] [--seconds SECONDS]
 
-The cases are in `reports/statistics/guard-room/cases.json`, which `guard_room.py cases` writes from the contracts. This
-script needs only torch and the reference trainer. It writes the file after every training, and starts no further
-training after `--seconds`. It takes one seed after the other, so that a stopped measurement has the first seeds of all
-cases. Measurements that the file already has, for this machine and text, are not repeated.
+The cases are in `reports/statistics/guard-room/cases.json`, which `guard_room.py cases` writes from the contracts. The
+script writes the file after every training, so you can stop it at any time. It takes one seed after the other, so that
+a stopped measurement has the first seeds of all cases. Measurements that the file already has, for this machine and
+text, are not repeated.
 """
 
 from __future__ import annotations
@@ -25,6 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from harness.judging.guards import shared_change
 from reference_impl.accumulation import Accumulation
 from reference_impl.attention import StepShape
 from reference_impl.config import TrainConfig
@@ -35,12 +35,10 @@ from reference_impl.trainer import Trainer
 CASES = Path(__file__).parents[2] / "reports" / "statistics" / "guard-room" / "cases.json"
 # Largest factor on the learning rate for a fault that still changes every parameter but learns almost nothing.
 LOST_LEARNING = 0.01
-FAULTY_SEEDS = 3
-SHORT = (
-    # number of steps; the fewer steps there are, the harder it is to pass the judge's check that a loss follows the
-    # control's
-    20
-)
+SEEDS, LARGE_SEEDS, FAULTY_SEEDS = 10, 3, 3  # number of seeds of a case, of a large case, and with the fault
+# Number of steps of a short training. The fewer steps there are, the harder it is to pass the judge's check that a loss
+# follows the control's.
+SHORT = 20
 
 
 @dataclass(frozen=True)
@@ -184,27 +182,16 @@ def measured(training: Training, case: Case) -> Trained:
         acted.append(training.clip_acted())
     if training.capturing.failure is not None:
         raise RuntimeError(f"{case.key} was not captured: {training.capturing.failure}")
-    effect, standard_errors = {}, None
+    effect: dict[str, float] = {}
+    standard_errors: float | None = None
     if compared:
         # both have shape [compared, ranks]
         theirs, ours = torch.stack(control).cpu(), torch.stack(losses[steps - compared :]).cpu()
         effect = {str(last): (theirs - ours)[-last:].mean(dim=0).min().item() for last in case.last}
-        standard_errors = shared_change(ours, theirs) if is_short else None
+        if is_short:
+            shares = (shared_change(ours[:, rank].numpy(), theirs[:, rank].numpy()) for rank in range(case.ranks))
+            standard_errors = min(share / error for share, error in shares)
     return Trained(effect, int(torch.stack(acted).sum().item()), standard_errors)
-
-
-def shared_change(ours: Tensor, theirs: Tensor) -> float:
-    """Regress the changes of ours on those of theirs; return the smallest slope / standard error over all ranks.
-
-    ours, theirs: losses of the training and of its control, float64 [steps, ranks]. A change is the difference of two
-    steps.
-    """
-    mine, control = ours.diff(dim=0), theirs.diff(dim=0)
-    spread = (control * control).sum(dim=0)
-    slope = (mine * control).sum(dim=0) / spread
-    rest = mine - slope * control
-    error = ((rest * rest).sum(dim=0) / (len(mine) - 1) / spread).sqrt()
-    return float((slope / error).min().item())
 
 
 def row(case: Case, seed: int, *, with_fault: bool) -> dict[str, Any]:
@@ -224,12 +211,12 @@ def row(case: Case, seed: int, *, with_fault: bool) -> dict[str, Any]:
     return found
 
 
-def missing(cases: list[Case], seeds: int, large_seeds: int, rows: list[dict[str, Any]]) -> Iterator[tuple[Case, int]]:
+def missing(cases: list[Case], rows: list[dict[str, Any]]) -> Iterator[tuple[Case, int]]:
     """Yield the cases and seeds that have no row yet, one seed after the other."""
     known = {(row["case"], row["seed"]) for row in rows}
-    for seed in range(max(seeds, large_seeds)):
+    for seed in range(max(SEEDS, LARGE_SEEDS)):
         for case in cases:
-            if seed < (large_seeds if case.is_large else seeds) and (case.key, seed) not in known:
+            if seed < (LARGE_SEEDS if case.is_large else SEEDS) and (case.key, seed) not in known:
                 yield case, seed
 
 
@@ -262,20 +249,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=("cpu", "cuda"), required=True)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--seeds", type=int, default=10)
-    parser.add_argument("--large-seeds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=float("inf"))
     arguments = parser.parse_args()
     cases, machine = read_cases(CASES, arguments.device), this_machine(arguments.device)
     rows = kept_rows(arguments.out, cases, machine)
-    end = time.monotonic() + arguments.seconds
-    for case, seed in missing(cases, arguments.seeds, arguments.large_seeds, rows):
+    for case, seed in missing(cases, rows):
         began = time.monotonic()
-        if began > end:
-            raise SystemExit(
-                f"stopped before seed {seed} of {case.key}; start the same command again to measure the rest"
-            )
-        # The fault is planted in the small model alone: 28 layers take minutes for it.
+        # Plant the fault only in the small model, because the model of 28 layers would take minutes.
         rows.append(row(case, seed, with_fault=not case.is_large and seed < FAULTY_SEEDS))
         print(f"{case.key} seed {seed}: {time.monotonic() - began:.1f} s, {rows[-1]}", file=sys.stderr, flush=True)
         record = {"machine": machine, "rows": rows}
