@@ -11,16 +11,12 @@ from typing import Any
 import forked_runs
 
 from harness.contract.load import LoadedContract
-from harness.contract.schema import Contract
 from harness.drill.faults import is_killed
 from harness.drill.plan import plan_drill, runs_of
 from harness.drill.recheck import evidence_of, sources_of
 from harness.evidence import layout
-from harness.evidence.plan_records import Unit
 from harness.evidence.read_run import read_run
-from harness.evidence.run_evidence import RunEvidence
-from harness.judging.registry import judge_unit
-from harness.judging.verdict import Status, Verdict
+from harness.judging.verdict import Status
 from harness.system.resolve import resolve
 
 
@@ -58,9 +54,8 @@ def drilled(contracts: Sequence[LoadedContract], claims: Sequence[str], folder: 
     for run in runs_of(planned):
         forked_runs.execute(run, folder / layout.EVIDENCE / run.id, limit_s)
     bundle: Any = SimpleNamespace(root=folder, evidence=lambda name: read_run(folder / layout.EVIDENCE / name)[1])
-    by_id = {loaded.contract.id: loaded.contract for loaded in contracts}
     controls = [
-        _judged(by_id[unit.contract], unit, [bundle.evidence(name) for name in unit.runs])
+        forked_runs.verdict_on(unit, contracts, [bundle.evidence(name) for name in unit.runs])
         for unit in planned.controls.units
     ]
     undecided = {each.claim for each in controls if each.status is Status.NOT_RUN}
@@ -69,12 +64,7 @@ def drilled(contracts: Sequence[LoadedContract], claims: Sequence[str], folder: 
     for case in planned.cases:
         if case.unit.claim not in undecided:
             evidence = [evidence_of(name, sources[name], bundle, case.fault) for name in case.unit.runs]
-            said = _judged(by_id[case.unit.contract], case.unit, evidence)
+            said = forked_runs.verdict_on(case.unit, contracts, evidence)
             killed = is_killed(case.expected, said)
             planted.append(Planted(case.unit.claim, case.fault, killed, said.reason, said.message))
     return Drilled([f"{each.claim}: {each.reason}: {each.message}" for each in wrong], planted)
-
-
-def _judged(contract: Contract, unit: Unit, evidence: Sequence[RunEvidence]) -> Verdict:
-    [claim] = [claim for claim in contract.claims if claim.id == unit.claim]
-    return judge_unit(contract, claim, unit.workload, evidence, unit.obstacle)

@@ -32,7 +32,7 @@ from harness.devices import environment
 from harness.devices.environment import Machine
 from harness.evidence import layout
 from harness.evidence.base import Record
-from harness.evidence.plan_records import Run
+from harness.evidence.plan_records import Run, Unit
 from harness.evidence.read_run import read_run
 from harness.evidence.run_evidence import Death, RunEvidence
 from harness.evidence.run_records import Raised, Unavailable
@@ -56,7 +56,6 @@ from harness.system.wrappers import HARNESS_FAULTS
 AHEAD = (
     "torch._dynamo",
     "harness.execution.probes.paired",
-    "harness.execution.probes.between_steps",
     "harness.execution.probes.between_steps",
     "harness.execution.probes.long_replay",
     "harness.system.replay.generators",
@@ -134,21 +133,27 @@ def judged(
     by_run: dict[str, tuple[RunEvidence, float]] = {}
     for run in work.runs:
         began = time.monotonic()
-        execute(run, folder / run.id, limit_s)
-        by_run[run.id] = read_run(folder / run.id)[1], time.monotonic() - began
-    by_id = {loaded.contract.id: loaded.contract for loaded in contracts}
+        by_run[run.id] = execute(run, folder / run.id, limit_s), time.monotonic() - began
     found = []
     for unit in work.units:
-        contract = by_id[unit.contract]
-        [claim] = [claim for claim in contract.claims if claim.id == unit.claim]
         deciding = [by_run[name] for name in unit.runs if name in by_run]
-        verdict = judge_unit(contract, claim, unit.workload, [evidence for evidence, _ in deciding], unit.obstacle)
+        verdict = verdict_on(unit, contracts, [evidence for evidence, _ in deciding])
         found.append((verdict, sum(seconds for _, seconds in deciding)))
     return found
 
 
-def execute(run: Run, directory: Path, limit_s: float) -> None:
-    """Execute one run in a fork, with its evidence in `directory`; record a death by the time limit or by a signal."""
+def verdict_on(unit: Unit, contracts: Sequence[LoadedContract], evidence: Sequence[RunEvidence]) -> Verdict:
+    """Return the judge's verdict on a unit of one of these contracts."""
+    [contract] = [loaded.contract for loaded in contracts if loaded.contract.id == unit.contract]
+    [claim] = [claim for claim in contract.claims if claim.id == unit.claim]
+    return judge_unit(contract, claim, unit.workload, evidence, unit.obstacle)
+
+
+def execute(run: Run, directory: Path, limit_s: float) -> RunEvidence:
+    """Execute one run in a fork, and return its evidence, which it writes into `directory`.
+
+    A death by the time limit or by a signal is recorded.
+    """
     directory.mkdir(parents=True)
     (directory / layout.RUN).write_text(dump_json(run.model_dump(), sort_keys=False), encoding="utf-8")
     process = Fork(lambda: _work(run, directory))
@@ -161,6 +166,7 @@ def execute(run: Run, directory: Path, limit_s: float) -> None:
     elif ended < 0:
         detail = Ending(ended).name
         write_death(Death(cause="signal", detail=detail, phase=None, stack=""), directory)
+    return read_run(directory)[1]
 
 
 def _work(run: Run, directory: Path) -> None:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -30,9 +29,7 @@ from verify_field_bugs import drafted, wanted_of
 
 from harness.api.first_difference import locate
 from harness.evidence.plan_records import Run
-from harness.evidence.read_run import read_run
-from harness.evidence.run_evidence import RunEvidence
-from harness.judging.registry import judge_unit
+from harness.judging.first_difference import FirstDifference
 from harness.judging.verdict import Status
 from harness.planning.plan import where_run
 from harness.report.located import located, path_rows
@@ -85,16 +82,10 @@ def forget_scripts() -> None:
         vars(sites)[name] = partial(lambda asked, file: "/tools/" not in file and asked(file), vars(sites)[name])
 
 
-def executing(folder: Path) -> Callable[[Run], Sequence[RunEvidence]]:
-    """Return a function that executes a run in a fork, with its evidence below `folder`."""
-    numbers = count()
-
-    def execute(run: Run) -> Sequence[RunEvidence]:
-        place = folder / str(next(numbers))
-        forked_runs.execute(run, place, LIMIT_S)
-        return [read_run(place)[1]]
-
-    return execute
+def first_difference(run: Run, folder: Path) -> FirstDifference:
+    """Return where the arms of a run differ first. Every run of the search is a fork, with evidence below `folder`."""
+    number = count()
+    return locate(run, lambda asked: [forked_runs.execute(asked, folder / str(next(number)), LIMIT_S)])
 
 
 def ask_bug(entry: Path) -> None:
@@ -102,16 +93,13 @@ def ask_bug(entry: Path) -> None:
     with drafted(entry, "buggy", 0) as (draft, folder, contracts):
         plan = forked_runs.planned(contracts, wanted_of(draft, contracts, [], long=False))
         runs = {run.id: run for run in plan.runs}
-        execute = executing(folder / "evidence")
-        evidence = {run.id: execute(run)[0] for run in plan.runs}
-        for unit in plan.units:
-            contract = next(each.contract for each in contracts if each.contract.id == unit.contract)
-            claim = next(each for each in contract.claims if each.id == unit.claim)
-            verdict = judge_unit(contract, claim, unit.workload, [evidence[name] for name in unit.runs], unit.obstacle)
+        claims = {claim.id: claim for loaded in contracts for claim in loaded.contract.claims}
+        judged = forked_runs.judged(contracts, plan, folder / "evidence", LIMIT_S)
+        for unit, (verdict, _) in zip(plan.units, judged, strict=True):
             figures = {name: each.value for name, each in verdict.figures.items()}
-            asked = where_run(claim, unit, [runs[name] for name in unit.runs], figures)
+            asked = where_run(claims[unit.claim], unit, [runs[name] for name in unit.runs], figures)
             if verdict.status is Status.FAIL and asked is not None:
-                answer = locate(asked, execute)
+                answer = first_difference(asked, folder / "where")
                 print(f"{entry.stem} {verdict.reason}: {located(answer)}")
                 print("   ", "; ".join(f"{part} {seen} {what}" for part, seen, what in path_rows(answer)), flush=True)
                 return
@@ -146,7 +134,7 @@ def ask_fault(number: int) -> bool:
         run = where_run(contract.claims[0], planned.units[0], planned.runs, {})
         if run is None:
             raise ValueError(f"nothing to locate in {trainer}: {planned.units[0].obstacle}")
-        answer = locate(run, executing(folder / "where"))
+        answer = first_difference(run, folder / "where")
     lines = [each for place in answer.places.values() for each in (place.line, *place.made_at)]
     is_named = any(each.endswith(f"_trainers.py:{line}") for each in lines)
     print(f"{number} {trainer}:{line} `{new}` {'NAMED' if is_named else 'not named'}: {located(answer)}", flush=True)

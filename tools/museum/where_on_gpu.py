@@ -38,8 +38,6 @@ from claims_in_process import executed
 from reference_where import run_of_reference
 
 from harness.api.first_difference import locate
-from harness.evidence.plan_records import Run
-from harness.evidence.run_evidence import RunEvidence
 from harness.report.located import located
 from reference_impl.faults import FAULTS, KERNELS, REPLAY, STEP
 
@@ -147,11 +145,7 @@ def ask(fault: str, options: argparse.Namespace) -> dict[str, Any]:
     )
     with tempfile.TemporaryDirectory(prefix="where-") as folder:
         number = count()
-
-        def execute(run: Run) -> Sequence[RunEvidence]:
-            return [executed(run, Path(folder) / str(next(number)))]
-
-        found = locate(run, execute)
+        found = locate(run, lambda asked: [executed(asked, Path(folder) / str(next(number)))])
         sentence = located(found)
         lines = [line for place in found.places.values() for line in (place.line, *place.made_at)] + found.between
         is_named = any(f"reference_impl/faults/{module}.py" in line for line in lines)
