@@ -15,7 +15,7 @@ from harness.first_contract.step_source import find_step_source
 from harness.judging.verdict import Verdict
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(ROOT / "tools" / "docs")]
 
 from examples.field_bugs.bug import Bug, bug_of  # noqa: E402 - from the repository's root
 

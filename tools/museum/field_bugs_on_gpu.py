@@ -1,12 +1,12 @@
 """Try the museum's entries that depend on a GPU, on this machine's GPU, several at a time.
 
-    python tools/museum/field_bugs_on_gpu.py FOLDER [NAME ...] [--jobs N] [--seconds S] [--record]
+    python tools/museum/field_bugs_on_gpu.py FOLDER [NAME ...] [--record]
 
 First all claims except MEMORY are tried: each entry in a fork, and its runs in forks of that fork. Then MEMORY is tried
 for one entry after the other, because memory of other processes on the device would count. Results are written as they
-come, to FOLDER/NAME.csv (with the columns of examples/field_bugs/results.csv) and FOLDER/NAME.txt. After S seconds no
-further entry is started. The last line counts entries with right results; the exit code is 1 if one is wrong.
-`--record` executes nothing and needs no GPU: it copies the results in the folder to results.csv.
+come, to FOLDER/NAME.csv (with the columns of examples/field_bugs/results.csv), and printed at the end. The last line
+counts entries with right results; the exit code is 1 if one is wrong. `--record` executes nothing and needs no GPU: it
+copies the results in the folder to results.csv.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import redirect_stdout
 from pathlib import Path
 
 os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # must be set before torch is imported, see `forked_runs`
@@ -24,7 +23,7 @@ os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # must be set before torch is
 import field_bugs
 import forked_runs
 import verify_field_bugs
-from field_bug_results import CPU, NOW, Said, Trial, keep_results, read_results
+from field_bug_results import CPU, NOW, Trial, keep_results, read_results
 from field_bugs import FORMS, LONG
 
 MEMORY = "MEMORY"
@@ -52,25 +51,15 @@ def try_entry(name: str, folder: Path, machine: str, *, memory: bool) -> None:
     for form in FORMS:
         claims, without = ([MEMORY], []) if memory else ([], [MEMORY])
         said = verify_field_bugs.try_form(entry, form, seed=0, claims=claims, without=without, limit_s=LIMIT_S)
-        add(folder, Trial(name, NOW, machine, 0, form), said)
-
-
-def add(folder: Path, trial: Trial, said: Sequence[Said]) -> None:
-    """Write further results of an entry, as data and as text."""
-    path = folder / f"{trial.name}.csv"
-    keep_results({trial: [*read_results(path).get(trial, []), *said]}, path)
-    with path.with_suffix(".txt").open("a", encoding="utf-8") as text, redirect_stdout(text):
-        print(f"== {trial.name}, {trial.form}")
-        verify_field_bugs.show_claims(said)
+        path, trial = folder / f"{name}.csv", Trial(name, NOW, machine, 0, form)
+        keep_results({trial: [*read_results(path).get(trial, []), *said]}, path)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("names", nargs="*", metavar="NAME")
-    parser.add_argument("--jobs", type=int, default=10)
-    parser.add_argument("--seconds", type=float, default=420.0)
-    parser.add_argument("--record", action="store_true", help="keep the contents of the folder, and execute nothing")
+    parser.add_argument("--record", action="store_true", help="keep what the folder holds, and execute nothing")
     arguments = parser.parse_args()
     folder = arguments.folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
@@ -83,29 +72,24 @@ def main() -> int:
     # `machine` asks another process about the GPUs: if this process used CUDA, its forks could not
     gpus = forked_runs.machine().gpus
     machine = gpus[0].name if gpus else CPU
-    for memory, jobs in ((False, arguments.jobs), (True, 1)):
+    for memory, jobs in ((False, forked_runs.JOBS), (True, 1)):
         works = {
             name: lambda name=name, memory=memory: try_entry(name, folder, machine, memory=memory) for name in names
         }
-        for name, ended in forked_runs.at_once(works, jobs, until=began + arguments.seconds):
+        for name, ended in forked_runs.at_once(works, jobs):
             print(f"{name}: exit code {ended}", flush=True)
     return summed_up(names, folder, machine, time.monotonic() - began)
 
 
 def summed_up(names: Sequence[str], folder: Path, machine: str, seconds: float) -> int:
-    """Print each entry whose result is wrong, and the number of right ones. Return the exit code."""
-    wrong = [name for name in names if not is_right(folder / f"{name}.csv")]
-    for name in wrong:
-        text = folder / f"{name}.txt"
-        print(text.read_text(encoding="utf-8") if text.exists() else f"== {name}: no output", flush=True)
-    right = f"{len(names) - len(wrong)} of {len(names)} give the expected verdicts"
-    print(f"{right}, without {LONG}; {seconds:.0f} s on {machine}")
-    return 1 if wrong else 0
-
-
-def is_right(path: Path) -> bool:
-    forms = {trial.form: said for trial, said in read_results(path).items()}
-    return all(field_bugs.is_right(form, forms.get(form, [])) for form in FORMS)
+    """Print the results of each entry, and the number of entries whose results are right. Return the exit code."""
+    right = 0
+    for name in names:
+        results = read_results(folder / f"{name}.csv")
+        forms = {form: results.get(Trial(name, NOW, machine, 0, form), []) for form in FORMS}
+        right += verify_field_bugs.show(Path(name), {0: forms})
+    print(f"{right} of {len(names)} as they should be, without {LONG}; {seconds:.0f} s on {machine}")
+    return 0 if right == len(names) else 1
 
 
 if __name__ == "__main__":

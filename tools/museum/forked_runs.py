@@ -52,6 +52,7 @@ from harness.system.resolve import resolve
 from harness.system.users_code import message_of, obstacle_of, stack_of
 from harness.system.wrappers import HARNESS_FAULTS
 
+JOBS = 10  # number of forks that use a GPU at the same time
 # Modules that probes import late. Import them before forking, because otherwise each fork would import them.
 AHEAD = (
     "torch._dynamo",
@@ -220,18 +221,17 @@ class Fork:
 
 
 def at_once(
-    works: Mapping[str, Callable[[], object]], jobs: int, until: float, limit_s: float = math.inf
+    works: Mapping[str, Callable[[], object]], jobs: int = JOBS, limit_s: float = math.inf
 ) -> Iterator[tuple[str, int | None]]:
     """Run up to `jobs` works at a time, each in a fork; yield each name with its exit code when it ends.
 
-    The exit code is None for a work that was killed after `limit_s`. After the time `until` no further work is started.
+    The exit code is None for a work that was killed after `limit_s`.
     """
     waiting, running = [*works], dict[str, tuple[Fork, float]]()
     while running or waiting:
         while waiting and len(running) < jobs:
             name = waiting.pop(0)
-            if time.monotonic() < until:
-                running[name] = Fork(works[name]), time.monotonic()
+            running[name] = Fork(works[name]), time.monotonic()
         for name, (process, began) in [*running.items()]:
             ended = process.wait(0.02)
             if ended is not None or time.monotonic() - began > limit_s:

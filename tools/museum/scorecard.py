@@ -18,6 +18,7 @@ from pathlib import Path
 import field_bugs
 from field_bug_results import CPU, FIRST, NOW, Said, read_results
 from field_bugs import ENTRIES, ROOT
+from page_tables import table
 
 THIRD_PARTY = ROOT / "examples" / "third_party"
 FIRST_ANSWERS = THIRD_PARTY / "first_answers.csv"
@@ -140,15 +141,15 @@ def tables(tried: str) -> list[str]:
 
 def _table(what: str, right: str, wrong: str, verdicts: Iterable[Verdict]) -> str:
     head = ("tried on", "after release", what, "machine", "tried", right, "share", wrong, UNDECIDED, CUT)
-    lines = [head, ("---",) * len(head)]
+    rows = []
     for (date, source, machine), group in groupby(verdicts, lambda each: (each.date, each.source, each.machine)):
         counts = Counter(each.answer for each in group)
         tried = counts.total()
         when = (date, release_of(date)) if date else ("now", "main")
         share = f"{100 * counts[RIGHT] / tried:.0f} %"
         numbers = (tried, counts[RIGHT], share, *(counts[each] for each in (WRONG, UNDECIDED, CUT)))
-        lines.append((*when, source, machine, *map(str, numbers)))
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+        rows.append((*when, source, machine, *map(str, numbers)))
+    return table(head, rows)
 
 
 def section() -> str:

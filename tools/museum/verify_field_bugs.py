@@ -1,15 +1,13 @@
 """Try entries of the museum of field bugs under the templates that `harness init` writes.
 
     python tools/museum/verify_field_bugs.py [NAME ...] [--seed N ...] [--short] [--first-try] [--record]
-    python tools/museum/verify_field_bugs.py [NAME ...] --write FOLDER
 
 NAME is an entry of examples/field_bugs, or the path of an entry elsewhere; without NAME, all entries are tried. Both
 forms of an entry are tried, with the bug and fixed, and the result of each claim is printed. `--short` skips the long
 run. `--first-try` stores the results in examples/field_bugs/results.csv as the first try, with its date in
 first_tries.csv; a stored first try is never replaced. `--record` stores the results as the current ones and replaces
 earlier results with these seeds; docs/field-bugs.md is written from them. With several seeds, only the first seed has a
-long run, unless no other claim found the bug. `--write` executes nothing and writes adapters and contracts for `harness
-verify`.
+long run, unless no other claim found the bug.
 
 Without a GPU, runs are forks of one process (forked_runs.py). The exit code is 1 if a bug was not found, or if a fixed
 form has a claim that is violated, undecided or an error.
@@ -128,20 +126,14 @@ def main() -> int:
     parser.add_argument("entries", nargs="*", metavar="NAME", help="entries, or paths of some; default: all")
     parser.add_argument("--seed", type=int, nargs="+", default=[0])
     parser.add_argument("--short", action="store_true", help="without the long run")
-    parser.add_argument("--first-try", action="store_true", help="keep the output of entries that have none yet")
-    parser.add_argument("--record", action="store_true", help="keep the output, and replace the earlier one")
-    parser.add_argument("--write", type=Path, metavar="FOLDER", help="only write adapters and contracts")
+    parser.add_argument("--first-try", action="store_true", help="keep what was said, where nothing is kept yet")
+    parser.add_argument("--record", action="store_true", help="keep what was said, in the place of what is kept")
     arguments = parser.parse_args()
     named = [Path(each) if each.endswith(".py") else field_bugs.ENTRIES / f"{each}.py" for each in arguments.entries]
     forked_runs.prepare()
     machine = device_name()
     wrong = []
     for entry in named or field_bugs.entries():
-        if arguments.write is not None:
-            for form in FORMS:
-                folder = arguments.write / entry.stem / form
-                field_bugs.write_contracts(field_bugs.draft_of(entry, form), folder, seed=arguments.seed[0])
-            continue
         records = try_entry(entry, arguments.seed, long=not arguments.short)
         if not show(entry, records):
             wrong.append(entry.stem)

@@ -1,14 +1,13 @@
 """Find what differs first between the captured reference trainer with a planted fault and the plain one without.
 
-    python tools/museum/where_on_gpu.py FOLDER [FAULT ...] [--device cpu] [--jobs 10]
-        [--model tiny] [--seq-len 64] [--limit SECONDS]
+    python tools/museum/where_on_gpu.py FOLDER [FAULT ...] [--device cpu] [--model tiny] [--seq-len 64]
 
 Without FAULT, every fault of the step, the replay and the kernels is examined, each in a fork. An answer counts as
 right ("named") if it names a line in the fault's own module. Some faults only leave something out or change a number;
 for these the answer must match the pattern in `EXPECTED`, which a reader wrote. The script writes FOLDER/faults.csv
 with a row for each fault, FOLDER/answers with each answer in full, and FOLDER/evidence with the recordings if an answer
-names another module. After `--limit` seconds no further fault is started. docs/first-difference.md also has
-`frozen_learning_rate` at 28 layers (`--model qwen2-1.5b --seq-len 32`). Its tests are in tests/gpu/test_where.py.
+names another module. docs/first-difference.md also has `frozen_learning_rate` at 28 layers (`--model qwen2-1.5b
+--seq-len 32`). Its tests are in tests/gpu/test_where.py.
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ import re
 import shutil
 import sys
 import tempfile
-import time
 import traceback
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -95,10 +93,8 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("faults", nargs="*")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
-    parser.add_argument("--jobs", type=int, default=10)
     parser.add_argument("--model", default="tiny")
     parser.add_argument("--seq-len", type=int, default=64)
-    parser.add_argument("--limit", type=float, default=400.0)
     options = parser.parse_intermixed_args()
     (options.folder / "answers").mkdir(parents=True, exist_ok=True)
     forked_runs.prepare()
@@ -114,7 +110,7 @@ def main() -> None:
 def answers(faults: Sequence[str], options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Examine each fault in a fork, several at a time, and yield the rows as they come."""
     works = {fault: lambda fault=fault: answer(fault, options) for fault in faults}
-    for fault, _ in forked_runs.at_once(works, options.jobs, time.monotonic() + options.limit, LIMIT_S):
+    for fault, _ in forked_runs.at_once(works, limit_s=LIMIT_S):
         file = options.folder / "answers" / f"{fault}.json"
         row = {"fault": fault, "answer": "none", "named": "", "sentence": "its process ended, or took too long"}
         row |= json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}

@@ -18,6 +18,7 @@ import field_bugs
 import scorecard
 from field_bug_results import CPU, FIRST, NOW, Said, read_results
 from field_bugs import ENTRIES, ROOT, Records
+from page_tables import table
 
 from examples.field_bugs.bug import Bug
 from harness.evidence.files import write_text
@@ -109,15 +110,15 @@ def written(every: Sequence[Entry], not_had: Sequence[Mapping[str, str]]) -> str
         scorecard.section(),
         INTRODUCTION,
         "## Found",
-        _table(HEAD, map(_row, found)),
+        table(HEAD, map(_row, found)),
     ]
     if missed:
         rows = ((_link(entry), _thread(entry.bug.thread), entry.bug.missed) for entry in missed)
-        parts += ["## Not found by any template", _table(("bug", "thread", "what would find the bug"), rows)]
-    parts += ["## Correct trainers", CORRECT, _table(("trainer", "template", "holds", "not run"), _correct())]
+        parts += ["## Not found by any template", table(("bug", "thread", "what would find the bug"), rows)]
+    parts += ["## Correct trainers", CORRECT, table(("trainer", "template", "holds", "not run"), _correct())]
     if not_had:
         lines = ((each["title"], _thread(each["thread"]), each["why"]) for each in not_had)
-        parts += ["## Bugs without an entry", _table(("bug", "thread", "why"), lines)]
+        parts += ["## Bugs without an entry", table(("bug", "thread", "why"), lines)]
     parts += ["## Each bug", *map(_section, every)]
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
@@ -228,11 +229,6 @@ def _quoted(claim: str, message: str, longest: int = 400) -> str:
 def _filled(text: str) -> str:
     whole = re.sub(r"`[^`]*`", lambda code: code[0].replace(" ", "\0"), text)  # keep each piece of code on one line
     return textwrap.fill(whole, 100, break_long_words=False, break_on_hyphens=False).replace("\0", " ")
-
-
-def _table(head: Sequence[str], rows: Iterator[Sequence[str]] | map[tuple[str, ...]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines)
 
 
 if __name__ == "__main__":
