@@ -43,14 +43,10 @@ def published() -> dict[tuple[str, str], tuple[str, list[Verdict]]]:
     for run in runs_in(REPORTS):
         [machine] = [machine for machine in MACHINES if f"-{machine}-" in run.name]
         by_example: dict[str, list[Verdict]] = {}
-        for verdict in _read(run):
+        for verdict in rejudged(run).judgement.verdicts:
             by_example.setdefault(examples[verdict.contract], []).append(verdict)
         found.update({(name, machine): (run.name, claims) for name, claims in by_example.items()})
     return found
-
-
-def _read(run: Path) -> list[Verdict]:
-    return list(rejudged(run).judgement.verdicts)
 
 
 def verdicts(name: str, machine: str) -> list[Verdict]:

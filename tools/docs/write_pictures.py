@@ -11,43 +11,22 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from html.parser import HTMLParser
+from html import unescape
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PUBLISHED = ROOT / "reports" / "gates" / "2026-11-30-h200-captured"
 SIZES = {"report-light": (1200, 900), "first-failure": (1200, 720)}  # width and height of each picture in CSS pixels
+PARAGRAPH = re.compile(r"<(h1|p)\b[^>]*>(.*?)</\1>", re.DOTALL)
 BLOCKS = re.compile(r"<!-- (file|change to): train\.py -->\n```\w+\n(.*?)```", re.DOTALL)
 
 
-class Top(HTMLParser):
-    """Collect headline, first claim and next step from a page, without the machine's facts, which vary by run."""
-
-    def __init__(self, html: str) -> None:
-        super().__init__()
-        self.lines: list[str] = []
-        self._read = self._inside = False
-        self.feed(html)
-
-    def handle_starttag(self, tag: str, _attrs: object) -> None:
-        self._inside = self._inside or tag == "header"
-        if tag in ("h1", "p", "dl", "figure", "details"):
-            self._read = self._inside and tag in ("h1", "p")
-            self.lines.append("")
-
-    def handle_endtag(self, tag: str) -> None:
-        self._inside = self._inside and tag != "header"
-        self._read = self._read and tag not in ("h1", "p")
-
-    def handle_data(self, data: str) -> None:
-        if self._read:
-            self.lines[-1] += data
-
-
 def top_of(html: str) -> str:
-    """Return the words at the top of a page, one line for each paragraph."""
-    return "".join(f"{' '.join(each.split())}\n" for each in Top(html).lines if each.strip())
+    """Return headline, first claim and next step of a page, a line each, without the machine's facts, which vary."""
+    header = html.partition("<header")[2].partition("</header>")[0]
+    texts = [unescape(re.sub(r"<[^>]*>", "", text)) for _, text in PARAGRAPH.findall(header)]
+    return "".join(f"{' '.join(text.split())}\n" for text in texts if text.strip())
 
 
 def first_failure(folder: Path) -> Path:

@@ -53,17 +53,14 @@ def drawn(target: Target, inputs: int, number: int, until: float, give: Callable
 
     blocks = st.binary(min_size=DRAW * ROW, max_size=DRAW * ROW)
     one_more = 2  # draw more blocks than needed, because the first block of hypothesis is all zeros
-    seed(number)(_settings(inputs // DRAW + one_more)(given(blocks)(draw)))()
-
-
-def _settings(examples: int) -> settings:
-    return settings(
-        max_examples=examples,
+    generating = settings(
+        max_examples=inputs // DRAW + one_more,
         deadline=None,
         database=None,
         phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
     )
+    seed(number)(generating(given(blocks)(draw)))()
 
 
 def fuzz(name: str, each: Sequence[Target], inputs: int, until: float, number: int) -> Tried:

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import simulated_noise
 from budget import slow_but
-from error_rate_tables import ABOVE_5, ABOVE_9, DEMANDED, Point, wanted
-from error_rates import Setting
+from error_rates import ABOVE_5, ABOVE_9, DEMANDED, Point, Setting, wanted
 from simulated_noise import COMMON, DISTURBED, INDEPENDENT, OUTLIERS, Shape
 
 from harness.judging import statistics
