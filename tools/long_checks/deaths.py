@@ -9,7 +9,6 @@ from the table, or a directory for which `judge --check` finds other verdicts.
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from collections.abc import Iterable, Sequence
@@ -108,7 +107,6 @@ def print_outcomes(outcomes: Iterable[Outcome], more: Sequence[str], began: floa
 
 
 def main() -> int:
-    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     began = time.monotonic()
     outcomes = verified(groups(table()), {"device": "cpu"}, steps=STEPS, describe_s=DESCRIBE_S)
     return print_outcomes(outcomes, [], began)

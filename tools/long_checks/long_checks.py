@@ -20,6 +20,8 @@ from pathlib import Path
 
 from page_tables import filled, table
 
+from harness.devices.environment import git_commit
+
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "long-checks.md"
 # Folders to import from, because neither the reference trainer nor the tests' systems are installed.
@@ -67,7 +69,8 @@ def execute(part: str, command: Sequence[str]) -> Result:
 def row(result: Result) -> list[str]:
     """Return a row of the table, for this machine and the current commit."""
     machine = f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
-    commit = f"`{_commit()}`"
+    whole = git_commit() or ""
+    commit = f"`{whole[:12]}{whole[40:]}`"  # with `+changes` if sources differ from the commit
     return [result.part, f"{datetime.now(UTC):%Y-%m-%d}", commit, machine, f"{result.seconds:.0f}", result.figures]
 
 
@@ -76,15 +79,6 @@ def published(page: str, rows: dict[str, list[str]]) -> str:
     old = {line[2:-2].split(" | ")[0]: line[2:-2].split(" | ") for line in page.splitlines() if line.startswith("| ")}
     every = old | rows
     return filled(page, table(HEAD, (every[part] for part in PARTS if part in every)))
-
-
-def _commit() -> str:
-    """Return the current commit, followed by `+` if the working tree has uncommitted changes."""
-    head = subprocess.run(
-        ["git", "rev-parse", "--short=12", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    changes = subprocess.run(["git", "status", "--porcelain"], cwd=ROOT, capture_output=True, text=True, check=True)
-    return head.stdout.strip() + ("+" if changes.stdout.strip() else "")
 
 
 def main() -> int:

@@ -1,6 +1,6 @@
 """Test the same set-up on machines that lack something: installation, a claim of the user's own, two commands.
 
-    python tools/long_checks/strange_machines.py [--python PYTHON] [--installed VENV] [--quick]
+    python tools/long_checks/strange_machines.py [--installed VENV] [--quick]
 
 `make install` installs the tree at HEAD, as a user without a name whose home is read-only. In each of `CIRCUMSTANCES`
 the trainer of the documentation gets a contract, which is checked, verified as a gate, judged again, reported, and
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -25,6 +26,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTED = ROOT / "docs" / "plugging-in-a-trainer.md"
+PYTHON = getattr(sys, "_base_executable", sys.executable)
 CLOSED = "closed"  # name of a folder in the work folder to which nobody can write
 WITHOUT_COMPILERS = "bin"
 _COMPILER = re.compile(r"gcc|clang|(^|-)(cc|c\+\+|g\+\+|cpp|c89|c99|tcc|ld|as|nvcc|icx)([-.\d]*)$")
@@ -152,10 +154,10 @@ def wrong_of_own_claim(name: str, harness: Sequence[str], work: Path) -> list[st
     return wrong
 
 
-def installed(source: Path, work: Path, python: str) -> Path:
-    """Clone the tree at HEAD and make its virtual environment by `make install`."""
+def installed(source: Path, work: Path) -> Path:
+    """Clone the tree at HEAD and make its virtual environment by `make install`, with the Python that runs this."""
     subprocess.run(["git", "clone", "--quiet", str(ROOT), str(source)], check=True)
-    code, printed = run(INSTALLATION, ["make", "install", f"PYTHON={python}"], source, work)
+    code, printed = run(INSTALLATION, ["make", "install", f"PYTHON={PYTHON}"], source, work)
     if code:
         sys.exit(f"make install ended with {code}:\n{printed}")
     return source / ".venv"
@@ -163,19 +165,14 @@ def installed(source: Path, work: Path, python: str) -> Path:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--python",
-        default=getattr(sys, "_base_executable", sys.executable),
-        help="a folder into which the harness is installed",
-    )
-    parser.add_argument("--installed", type=Path, help="a virtual environment that already has the harness")
+    parser.add_argument("--installed", type=Path, help="a virtual environment that has the harness already")
     parser.add_argument("--quick", action="store_true", help="without `make verify`, `make test` and `make test-slow`")
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="strange-") as name:
         work = Path(name)
         set_up(work)
         source = work / "source"
-        environment = (chosen.installed and chosen.installed.absolute()) or installed(source, work, chosen.python)
+        environment = (chosen.installed and chosen.installed.absolute()) or installed(source, work)
         wrong = 0
         tried = [name for name, circumstance in CIRCUMSTANCES.items() if circumstance.can_be_made()]
         for circumstance in CIRCUMSTANCES:
@@ -194,9 +191,8 @@ def main() -> int:
                 flush=True,
             )
         (work / CLOSED).chmod(0o755)
-    version = subprocess.run([chosen.python, "-V"], capture_output=True, text=True, check=True).stdout.strip()
     counted = f"{len(tried)} of {len(CIRCUMSTANCES)} circumstances"
-    print(f"{counted}{''.join(f', make {one}' for one in targets)}, {wrong} wrong, {version}")
+    print(f"{counted}{''.join(f', make {one}' for one in targets)}, {wrong} wrong, Python {platform.python_version()}")
     return 1 if wrong else 0
 
 

@@ -22,7 +22,7 @@ from field_bug_results import Said
 from field_bugs import CORRECT, LONG, ROOT, SHIPPED
 from verify_field_bugs import LIMIT_S, device_name, show_claims, try_form
 
-from harness.contract.load import LoadedContract, load_contract, load_contracts
+from harness.contract.load import load_contract
 from harness.contract.schema import Arm
 from harness.first_contract.draft import STEPS, Arms, Draft
 from harness.first_contract.step_source import StepSource
@@ -39,7 +39,7 @@ def try_example(name: str) -> list[Said]:
     source = StepSource(name, name, "step", None, adapter, 1, takes, {})
     draft = Draft(source, STEPS, Arms(compiled=False, timed=False, memory=True), gain=False)
     with tempfile.TemporaryDirectory(prefix="correct-trainer-") as folder:
-        contracts = write_templates(draft, name, Path(folder))
+        contracts = field_bugs.write_templates(draft, Path(folder), lambda text: with_example(name, text))
         known = [claim.id for loaded in contracts for claim in loaded.contract.claims]
         left_out = {draft.claim_id(each) for each in (LONG, NOT_OURS)}
         work = forked_runs.planned(contracts, [each for each in known if each not in left_out])
@@ -47,8 +47,8 @@ def try_example(name: str) -> list[Said]:
         return [field_bugs.said_of(draft, verdict, seconds) for verdict, seconds in found]
 
 
-def write_templates(draft: Draft, name: str, folder: Path) -> list[LoadedContract]:
-    """Write the templates' contracts with an example's system, its small workload and its arms."""
+def with_example(name: str, text: str) -> str:
+    """Return the text of a template with an example's system, its small workload and its arms."""
     shipped = load_contract(ROOT / "examples" / name / "contract.yaml").contract
     ours, plain, form = SHIPPED[name]
     small = shipped.workloads["small"]
@@ -60,15 +60,9 @@ def write_templates(draft: Draft, name: str, folder: Path) -> list[LoadedContrac
         r"  (plain|nudged): .*": rf"  \1: {_settings(shipped.arms[plain])}",
         r"  untrained: .*": f"  untrained: {_settings(shipped.arms['untrained'])}",
     }
-    for file, text in (
-        (draft.contract_name, draft.contract()),
-        (draft.long_contract_name, draft.long_contract()),
-    ):
-        written = text
-        for pattern, line in lines.items():
-            written = re.sub(rf"(?m)^{pattern}", line, written)
-        (folder / file).write_text(written, encoding="utf-8")
-    return load_contracts([folder / draft.contract_name, folder / draft.long_contract_name])
+    for pattern, line in lines.items():
+        text = re.sub(rf"(?m)^{pattern}", line, text)
+    return text
 
 
 def _settings(arm: Arm) -> str:

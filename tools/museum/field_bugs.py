@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -71,11 +71,15 @@ def draft_of(entry: Path, form: str, steps: int = STEPS) -> Draft:
 
 def write_contracts(draft: Draft, folder: Path, *, seed: int) -> list[LoadedContract]:
     """Write adapter and contracts into a folder, as `harness init` writes them except for the seed."""
-    folder.mkdir(parents=True, exist_ok=True)
     (folder / draft.adapter_name).write_text(draft.adapter(folder), encoding="utf-8")
+    return write_templates(draft, folder, lambda text: text.replace("batch_size:", f"seed: {seed}, batch_size:"))
+
+
+def write_templates(draft: Draft, folder: Path, change: Callable[[str], str]) -> list[LoadedContract]:
+    """Write the draft's contracts into a folder, each with a change of its text, and load them."""
     texts = {draft.contract_name: draft.contract(), draft.long_contract_name: draft.long_contract()}
     for name, text in texts.items():
-        (folder / name).write_text(text.replace("batch_size:", f"seed: {seed}, batch_size:"), encoding="utf-8")
+        (folder / name).write_text(change(text), encoding="utf-8")
     return load_contracts([folder / name for name in texts])
 
 

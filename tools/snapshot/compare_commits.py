@@ -1,6 +1,6 @@
 """Compare the results of two commits of this project, to show that a change moved code but changed no verdict.
 
-    python tools/snapshot/compare_commits.py BASE [HEAD] [--only SECTION ...] [--out FOLDER]
+    python tools/snapshot/compare_commits.py BASE [HEAD] [--only SECTION ...]
 
 HEAD is the working tree with its uncommitted changes, unless a commit is named. Both commits are executed on this
 machine with this Python. The sections:
@@ -179,7 +179,6 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("base", help="a commit")
     parser.add_argument("head", nargs="?", help="a commit; default: the working tree")
     parser.add_argument("--only", nargs="+", choices=SECTIONS, default=list(SECTIONS), metavar="SECTION")
-    parser.add_argument("--out", type=Path, help="write base.json and head.json into this folder")
     given = parser.parse_args(arguments)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="compare-commits-"))).resolve()
@@ -196,11 +195,6 @@ def main(arguments: Sequence[str]) -> int:
                 for section, number in asked
             }
         taken = {key: future.result() for key, future in futures.items()}
-    if given.out is not None:
-        given.out.mkdir(parents=True, exist_ok=True)
-        for number, name in enumerate(WHICH[:2]):
-            snapshot = {section: taken[section, number] for section in given.only}
-            (given.out / f"{name}.json").write_text(json.dumps(snapshot, indent=1, ensure_ascii=False) + "\n")
     results = [
         compared(section, *(taken.get((section, number), taken[section, 0]) for number in range(3)))
         for section in given.only

@@ -21,7 +21,6 @@ import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +51,7 @@ def judge(_scratch: Path) -> Entries:
             name = f"{kind}: {case.name}"
             seen[name] += 1
             name += f" ({seen[name]})" if seen[name] > 1 else ""
-            entries[name] = _or_error(_judged, case)
+            entries[name] = _or_error(lambda case: facts(case.judged()), case)
     return entries
 
 
@@ -65,12 +64,10 @@ def published(_scratch: Path) -> Entries:
     return entries
 
 
-def _judged(case: Any) -> Entries:
-    return facts(case.judged())
-
-
 def _judged_again(run: Path) -> Entries:
-    again = _named("api.rejudge", "finished_runs.rejudge", "rejudge").rejudged(run)
+    from harness.api.rejudge import rejudged
+
+    again = rejudged(run)
     rows = again.drill.record.rows if again.drill is not None else []
     return {
         "verdicts": {_unit(each): facts(each) for each in again.judgement.verdicts},
@@ -185,13 +182,14 @@ def kills(_scratch: Path) -> Entries:
     _import_as_tests_do()
     from planning import H200, NO_GPU
 
+    from harness.api.session import describe
     from harness.contract.load import load_contracts
     from harness.drill.plan import plan_drill
 
     entries: Entries = {}
     contracts = load_contracts([Path("contracts"), Path("contracts-long")])
     for machine, facts in {"CPU": NO_GPU, "GPUs": replace(H200, gpus=H200.gpus * 2)}.items():
-        planned = plan_drill(contracts, machine=facts, describe=_named("api.session", "session").describe)
+        planned = plan_drill(contracts, machine=facts, describe=describe)
         for case in planned.cases:
             runs = {name: planned.faulted[name] for name in case.unit.runs}
             entries[f"{machine}: {_unit(case.unit)} with {case.fault}"] = {
@@ -206,16 +204,6 @@ def kills(_scratch: Path) -> Entries:
         for left in planned.not_run:
             entries[f"{machine}: {left.contract} {left.claim} with {left.fault}"] = f"not run: {left.reason}"
     return entries
-
-
-def _named(module: str, *before: str) -> Any:
-    """Import and return a module of `harness` by its current name, or by a name that it had in earlier commits."""
-    try:
-        return import_module(f"harness.{module}")
-    except ModuleNotFoundError:
-        if not before:
-            raise
-        return _named(*before)
 
 
 def _import_as_tests_do() -> None:
