@@ -13,6 +13,7 @@ import math
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product, repeat
 from pathlib import Path
 
@@ -218,7 +219,7 @@ def _measured() -> Iterator[tuple[Setting, Sequence[float]]]:
     for steps, pool in measured_noise.pools(REPORTS).items():
         name = f"{len(pool)} processes, blocks of {steps} steps"
         deviation = round(measured_noise.deviation(pool), 3)
-        yield Setting("measured", name, measured_noise.resampled(pool), deviation), (*RATIOS, 1.30, 1.50)
+        yield Setting("measured", name, partial(measured_noise.resampled, pool), deviation), (*RATIOS, 1.30, 1.50)
 
 
 def points(experiments: int, seed: int) -> list[Point]:

@@ -13,7 +13,7 @@ from typing import TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
-from simulated_noise import Noise, Shape
+from simulated_noise import Shape
 
 from harness.judging.statistics import as_found, undisturbed
 from harness.run_directory.bundle import Bundle, read_bundle
@@ -50,14 +50,10 @@ class TimedRun(TypedDict):
     measurements: list[Measurement]
 
 
-def resampled(pool: Array) -> Noise:
+def resampled(pool: Array, generator: np.random.Generator, shape: Shape, _deviation: float) -> Array:
     """Draw processes of the pool [N, arms, rounds, 2] with replacement. The argument `deviation` has no effect."""
-
-    def noise(generator: np.random.Generator, shape: Shape, _deviation: float) -> Array:
-        drawn = generator.integers(0, len(pool), (shape.experiments, shape.processes))
-        return np.moveaxis(pool[drawn], 2, 1)
-
-    return noise
+    drawn = generator.integers(0, len(pool), (shape.experiments, shape.processes))
+    return np.moveaxis(pool[drawn], 2, 1)
 
 
 def pools(reports: Path) -> dict[int, Array]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -43,16 +44,12 @@ def bell_shaped(generator: np.random.Generator, shape: Shape, deviation: float) 
     return blocks + effects
 
 
-def skewed(arm: int) -> Noise:
+def skewed(arm: int, generator: np.random.Generator, shape: Shape, deviation: float) -> Array:
     """Make a process occasionally much slower in one arm: an exponential effect with median 0."""
-
-    def noise(generator: np.random.Generator, shape: Shape, deviation: float) -> Array:
-        times = bell_shaped(generator, shape, deviation / 2)
-        effect = deviation * (generator.exponential(1.0, (shape.experiments, shape.processes, 1, 1)) - math.log(2))
-        times[:, arm] += effect
-        return times
-
-    return noise
+    times = bell_shaped(generator, shape, deviation / 2)
+    effect = deviation * (generator.exponential(1.0, (shape.experiments, shape.processes, 1, 1)) - math.log(2))
+    times[:, arm] += effect
+    return times
 
 
 def two_humped(generator: np.random.Generator, shape: Shape, deviation: float) -> Array:
@@ -78,56 +75,40 @@ def common_to_both_arms(generator: np.random.Generator, shape: Shape, deviation:
     return shared
 
 
-def outlier(arm: int) -> Noise:
+def outlier(arm: int, generator: np.random.Generator, shape: Shape, deviation: float) -> Array:
     """Make one process slower by 20 % in one arm."""
-
-    def noise(generator: np.random.Generator, shape: Shape, deviation: float) -> Array:
-        times = bell_shaped(generator, shape, deviation)
-        times[:, arm, 0] += OUTLIER
-        return times
-
-    return noise
+    times = bell_shaped(generator, shape, deviation)
+    times[:, arm, 0] += OUTLIER
+    return times
 
 
-def common_to_a_measurement(common: float) -> Noise:
+def common_to_a_measurement(common: float, generator: np.random.Generator, shape: Shape, deviation: float) -> Array:
     """Make the baseline slower or faster in all processes of a measurement: repeating processes cannot show this."""
-
-    def noise(generator: np.random.Generator, shape: Shape, deviation: float) -> Array:
-        times = bell_shaped(generator, shape, deviation)
-        times[:, 1] += generator.normal(0, common, (shape.experiments, 1, 1, 1))
-        return times
-
-    return noise
+    times = bell_shaped(generator, shape, deviation)
+    times[:, 1] += generator.normal(0, common, (shape.experiments, 1, 1, 1))
+    return times
 
 
-def busy(slower: float) -> Noise:
+def busy(slower: float, generator: np.random.Generator, shape: Shape, deviation: float) -> Array:
     """Make every block of the baseline slower by the share `slower`, as a busy machine does."""
-
-    def noise(generator: np.random.Generator, shape: Shape, deviation: float) -> Array:
-        times = bell_shaped(generator, shape, deviation)
-        times[:, 1] += math.log(1 + slower)
-        return times
-
-    return noise
+    times = bell_shaped(generator, shape, deviation)
+    times[:, 1] += math.log(1 + slower)
+    return times
 
 
-def disturbed(share: float) -> Noise:
+def disturbed(share: float, generator: np.random.Generator, shape: Shape, deviation: float) -> Array:
     """Draw a baseline in which this share of blocks is slower by 70 %, in series of four blocks on average."""
-
-    def noise(generator: np.random.Generator, shape: Shape, deviation: float) -> Array:
-        times = bell_shaped(generator, shape, deviation)
-        experiments, processes, rounds = shape
-        leave = 1 / STRETCH
-        enter = leave * share / (1 - share)
-        slow = np.empty((experiments, processes, 2 * rounds), dtype=bool)
-        slow[..., 0] = generator.random((experiments, processes)) < share
-        for block in range(1, 2 * rounds):
-            drawn = generator.random((experiments, processes))
-            slow[..., block] = np.where(slow[..., block - 1], drawn >= leave, drawn < enter)
-        times[:, 1] += BUSY_SIBLING * slow.reshape(experiments, processes, rounds, 2)
-        return times
-
-    return noise
+    times = bell_shaped(generator, shape, deviation)
+    experiments, processes, rounds = shape
+    leave = 1 / STRETCH
+    enter = leave * share / (1 - share)
+    slow = np.empty((experiments, processes, 2 * rounds), dtype=bool)
+    slow[..., 0] = generator.random((experiments, processes)) < share
+    for block in range(1, 2 * rounds):
+        drawn = generator.random((experiments, processes))
+        slow[..., block] = np.where(slow[..., block - 1], drawn >= leave, drawn < enter)
+    times[:, 1] += BUSY_SIBLING * slow.reshape(experiments, processes, rounds, 2)
+    return times
 
 
 def paces(generator: np.random.Generator, logs: Array) -> Array:
@@ -142,18 +123,18 @@ def paces(generator: np.random.Generator, logs: Array) -> Array:
 
 INDEPENDENT: dict[str, Noise] = {
     "bell-shaped": bell_shaped,
-    "skewed, baseline": skewed(1),
-    "skewed, candidate": skewed(0),
+    "skewed, baseline": partial(skewed, 1),
+    "skewed, candidate": partial(skewed, 0),
     "two-humped": two_humped,
     "drifting": drifting,
     "common to both arms": common_to_both_arms,
 }
-OUTLIERS: dict[str, Noise] = {"one slow baseline": outlier(1), "one slow candidate": outlier(0)}
+OUTLIERS: dict[str, Noise] = {"one slow baseline": partial(outlier, 1), "one slow candidate": partial(outlier, 0)}
 COMMON: dict[str, Noise] = {
-    "common to a measurement, 1 %": common_to_a_measurement(0.01),
-    "common to a measurement, 2.5 %": common_to_a_measurement(0.025),
+    "common to a measurement, 1 %": partial(common_to_a_measurement, 0.01),
+    "common to a measurement, 2.5 %": partial(common_to_a_measurement, 0.025),
 }
-BUSY: dict[str, Noise] = {"busy baseline, 2 %": busy(0.02), "busy baseline, 4 %": busy(0.04)}
+BUSY: dict[str, Noise] = {"busy baseline, 2 %": partial(busy, 0.02), "busy baseline, 4 %": partial(busy, 0.04)}
 DISTURBED: dict[str, Noise] = {
-    f"{share:.0%} of the baseline's blocks disturbed": disturbed(share) for share in (0.25, 0.5, 0.75)
+    f"{share:.0%} of the baseline's blocks disturbed": partial(disturbed, share) for share in (0.25, 0.5, 0.75)
 }

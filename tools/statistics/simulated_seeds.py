@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -34,14 +35,10 @@ def normal(generator: np.random.Generator, shape: tuple[int, int]) -> Array:
     return generator.normal(0.0, 1.0, shape)
 
 
-def skewed(towards: float, middle: float) -> Noise:
+def skewed(towards: float, middle: float, generator: np.random.Generator, shape: tuple[int, int]) -> Array:
     """Draw exponential noise minus its middle, with the long tail towards worse (1) or better (-1) differences."""
-
-    def noise(generator: np.random.Generator, shape: tuple[int, int]) -> Array:
-        drawn: Array = towards * (generator.exponential(1.0, shape) - middle)
-        return drawn
-
-    return noise
+    drawn: Array = towards * (generator.exponential(1.0, shape) - middle)
+    return drawn
 
 
 def heavy_tailed(generator: np.random.Generator, shape: tuple[int, int]) -> Array:
@@ -54,28 +51,24 @@ def two_humped(generator: np.random.Generator, shape: tuple[int, int]) -> Array:
     return np.asarray(humps / math.hypot(1.0, HUMP))
 
 
-def outliers(sides: tuple[float, ...]) -> Noise:
+def outliers(sides: tuple[float, ...], generator: np.random.Generator, shape: tuple[int, int]) -> Array:
     """Draw normally distributed seeds, one in twenty of which is moved by ten deviations, to one of these sides."""
-
-    def noise(generator: np.random.Generator, shape: tuple[int, int]) -> Array:
-        off: Array = (generator.random(shape) < SHARE) * generator.choice(sides, shape)
-        drawn: Array = generator.normal(0.0, 1.0, shape) + OUTLIER * off
-        return drawn
-
-    return noise
+    off: Array = (generator.random(shape) < SHARE) * generator.choice(sides, shape)
+    drawn: Array = generator.normal(0.0, 1.0, shape) + OUTLIER * off
+    return drawn
 
 
 NOISES: dict[str, Noise] = {
     "normal": normal,
     "heavy-tailed": heavy_tailed,
     "two-humped": two_humped,
-    "skewed to worse, by its median": skewed(1.0, math.log(2)),
-    "skewed to better, by its median": skewed(-1.0, math.log(2)),
-    "skewed to worse, by its mean": skewed(1.0, 1.0),
-    "skewed to better, by its mean": skewed(-1.0, 1.0),
-    "outliers on both sides": outliers((-1.0, 1.0)),
-    "outliers that are worse": outliers((1.0,)),
-    "outliers that are better": outliers((-1.0,)),
+    "skewed to worse, by its median": partial(skewed, 1.0, math.log(2)),
+    "skewed to better, by its median": partial(skewed, -1.0, math.log(2)),
+    "skewed to worse, by its mean": partial(skewed, 1.0, 1.0),
+    "skewed to better, by its mean": partial(skewed, -1.0, 1.0),
+    "outliers on both sides": partial(outliers, (-1.0, 1.0)),
+    "outliers that are worse": partial(outliers, (1.0,)),
+    "outliers that are better": partial(outliers, (-1.0,)),
 }
 BY_MEAN = frozenset(name for name in NOISES if name.endswith("by its mean"))
 

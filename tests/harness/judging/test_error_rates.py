@@ -1,5 +1,7 @@
 """The throughput rule errs as seldom as it promises, measured by the script that publishes its error rates."""
 
+from functools import partial
+
 import error_rates
 import measured_noise
 import numpy as np
@@ -105,14 +107,16 @@ def test_simulated_bell_shaped_noise_has_the_stated_deviation() -> None:
 
 @pytest.mark.parametrize("share", [0.25, 0.5, 0.75])
 def test_simulated_disturbances_have_the_requested_share_in_runs_of_four_blocks(share: float) -> None:
-    logs = simulated_noise.disturbed(share)(np.random.default_rng(0), Shape(2000, 8, 4), 0.001)
+    logs = simulated_noise.disturbed(share, np.random.default_rng(0), Shape(2000, 8, 4), 0.001)
     slow = logs[:, 1].reshape(-1, 8) > 0.2
     assert slow.mean() == pytest.approx(share, abs=0.02)
     assert (slow[:, :-1] & ~slow[:, 1:]).sum() / slow[:, :-1].sum() == pytest.approx(0.25, abs=0.02)
 
 
 def test_simulated_measurements_have_independent_common_noise() -> None:
-    setting = Setting("common", "c", simulated_noise.common_to_a_measurement(0.1), 0.001, processes=5, measurements=2)
+    setting = Setting(
+        "common", "c", partial(simulated_noise.common_to_a_measurement, 0.1), 0.001, processes=5, measurements=2
+    )
     baseline = setting.draw(3000, seed=0)[:, 1].mean(axis=(-1, -2))
     assert baseline[:, :5].std(axis=1).max() < 0.01
     assert abs(np.corrcoef(baseline[:, 0], baseline[:, 5])[0, 1]) < 0.1
@@ -120,7 +124,7 @@ def test_simulated_measurements_have_independent_common_noise() -> None:
 
 def test_resampled_noise_draws_whole_processes() -> None:
     pool = np.arange(3 * 2 * 4 * 2, dtype=float).reshape(3, 2, 4, 2)
-    drawn = measured_noise.resampled(pool)(np.random.default_rng(0), Shape(50, 5, 4), 0.0)
+    drawn = measured_noise.resampled(pool, np.random.default_rng(0), Shape(50, 5, 4), 0.0)
     assert drawn.shape == (50, 2, 5, 4, 2)
     for process in np.moveaxis(drawn, 2, 1).reshape(-1, 2, 4, 2):
         assert any(np.array_equal(process, each) for each in pool)
