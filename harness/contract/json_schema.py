@@ -41,7 +41,7 @@ class _Described(GenerateJsonSchema):
             generated["properties"][name] = {"anyOf": [value, _BY_CASE], **kept}
         for name, field in model.model_fields.items():
             models = (one for one in model.__mro__ if issubclass(one, BaseModel))
-            found = [text for one in models if (text := _field_docstrings(one.__module__).get((one.__name__, name)))]
+            found = [text for one in models if (text := field_docstrings(one.__module__).get((one.__name__, name)))]
             if found:  # the fields of a model from another package may have no docstrings
                 generated["properties"][field.alias or name]["description"] = found[0]
         return generated
@@ -123,19 +123,16 @@ def main() -> None:
 
 
 @cache
-def _field_docstrings(module: str) -> dict[tuple[str, str], str]:
-    """Return the string below each field of a module's models. Read the source: Python drops these strings."""
-    docstrings = {}
+def field_docstrings(module: str) -> dict[tuple[str, str], str]:
+    """Return the string below each field of a module's models, and each member of its enumerations, from the source."""
+    docstrings: dict[tuple[str, str], str] = {}
     tree = ast.parse(inspect.getsource(sys.modules[module]))
     for model in (node for node in tree.body if isinstance(node, ast.ClassDef)):
         for field, following in zip(model.body, model.body[1:], strict=False):
-            if (
-                isinstance(field, ast.AnnAssign)
-                and isinstance(field.target, ast.Name)
-                and isinstance(following, ast.Expr)
-                and isinstance(following.value, ast.Constant)
-            ):
-                docstrings[model.name, field.target.id] = str(following.value.value)
+            targets = field.targets if isinstance(field, ast.Assign) else [getattr(field, "target", None)]
+            if isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant):
+                names = [target.id for target in targets if isinstance(target, ast.Name)]
+                docstrings |= {(model.name, name): str(following.value.value) for name in names}
     return docstrings
 
 

@@ -115,8 +115,8 @@ def try_step(
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="harness-try-")))
         if draft.commit and draft.source.folder is not None:
-            stack.enter_context(_first_on_path(draft.source.folder))
-        stack.enter_context(_first_on_path(folder))
+            stack.enter_context(first_on_path(draft.source.folder))
+        stack.enter_context(first_on_path(folder))
         require_valid(draft, folder)
         kept = replace(options, reports=folder / "runs" if reports is None else reports)
         checkout = stack.enter_context(checked_out_step(draft, kept)) if draft.commit else None
@@ -142,7 +142,7 @@ def _nothing_kept() -> Iterator[None]:
 
 
 @contextmanager
-def _first_on_path(folder: Path) -> Iterator[Path]:
+def first_on_path(folder: Path) -> Iterator[Path]:
     """Within the block, put `folder` first on the module path, also for processes that this process starts."""
     sys.path.insert(0, str(folder))
     try:

@@ -14,7 +14,6 @@ from answer_field_bugs import needed_by
 from budget import slow_but
 from field_bug_results import Said
 from field_bug_server import Ask, assert_recorded
-from install_field_bug_packages import rounds
 
 from examples.field_bugs import packages
 from examples.field_bugs.bug import Bug
@@ -73,10 +72,6 @@ def test_a_process_that_has_imported_another_release_is_refused(entry: Path) -> 
     install("second-release==2.0", "json")
     with pytest.raises(HarnessError, match="imports its packages before anything else does; found json of"):
         packages.use_packages(str(entry), "buggy")
-
-
-def test_releases_of_the_same_package_are_downloaded_in_separate_rounds() -> None:
-    assert rounds(["a==1", "a==2", "b==1"]) == [["a==1", "b==1"], ["a==2"]]
 
 
 # They share what they need imported with the releases.

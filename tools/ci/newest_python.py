@@ -45,11 +45,10 @@ def candidates(version: str) -> Iterator[str]:
 def works(command: str) -> bool:
     """Return True if the command starts and can make a virtual environment, which a shim of pyenv may not do."""
     try:
-        return (
-            subprocess.run([command, "-c", "import ensurepip, venv"], capture_output=True, check=False).returncode == 0
-        )
+        started = subprocess.run([command, "-c", "import ensurepip, venv"], capture_output=True, check=False)
     except OSError:
         return False
+    return started.returncode == 0
 
 
 def newest_python() -> str | None:

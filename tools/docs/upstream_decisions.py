@@ -95,15 +95,12 @@ def read_decisions(path: Path = DECISIONS) -> Decisions:
         decisions = TypeAdapter(Decisions).validate_python(document.value)
     except ValidationError as error:
         raise ContractError(first_error(error), where=str(path)) from error
-    named = [(f"{file} {one.items}", one) for file, each in _decided(decisions) for one in each.decisions]
+    decided = [(file, each) for file, each in decisions.files.items() if isinstance(each, Decided)]
+    named = [(f"{file} {one.items}", one) for file, each in decided for one in each.decisions]
     for where, outcome in [*named, *((seed.id, seed) for seed in decisions.seeds)]:
         for lacking in outcome.problems():
             raise ContractError(f"{outcome.state} needs {lacking}", where=f"{path}: {where}")
     return decisions
-
-
-def _decided(decisions: Decisions) -> list[tuple[str, Decided]]:
-    return [(file, each) for file, each in decisions.files.items() if isinstance(each, Decided)]
 
 
 def joined(decisions: Decisions, excerpts: Path = EXCERPTS) -> dict[str, list[Row]]:

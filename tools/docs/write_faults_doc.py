@@ -5,19 +5,16 @@ The first columns come from the contracts and from the faults' declarations, the
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator
 
+from index_reports import REPORTS, ROOT, drills
 from page_tables import table
 
 from harness.contract.load import load_contracts
 from harness.drill.faults import expectation_for, offered_faults
-from harness.run_directory.verdict_file import read_record
 from harness.system.described import describe
 from harness.system.protocol import Expectation
 
-ROOT = Path(__file__).parents[2]
-REPORTS = ROOT / "reports"
 HEAD = ("fault", "what is planted", "claim", "must say", "upstream's number alone")
 WORDS = {True: "would pass it", False: "catches it", None: "–"}
 
@@ -45,16 +42,10 @@ def triple(expected: Expectation) -> str:
     return ", ".join([f"{expected.status} {expected.reason}", *figures])
 
 
-def upstream(paths: Sequence[Path]) -> dict[tuple[str, str], str]:
-    """Return, by fault and claim, whether upstream's bound alone would pass the fault, from records of drills."""
-    return {
-        (row.fault, row.claim): WORDS[row.upstream_alone_passes] for path in paths for row in read_record(path).rows
-    }
-
-
 def text() -> str:
     """Return the table to write between the two marks of the page."""
-    seen = upstream(sorted(REPORTS.rglob("drill.json")))
+    rows_of_drills = (row for record in drills(REPORTS) for row in record.rows)
+    seen = {(row.fault, row.claim): WORDS[row.upstream_alone_passes] for row in rows_of_drills}
     lines = (
         [f"`{name}`", summary, claim, expected, seen.get((name, claim), "not drilled yet")]
         for name, summary, claim, expected in rows()

@@ -5,7 +5,6 @@ python tools/docs/write_reference.py
 
 from __future__ import annotations
 
-import ast
 import inspect
 import posixpath
 import re
@@ -16,8 +15,8 @@ from typing import cast
 import typer.main
 from page_tables import table
 
-from harness import errors
 from harness.cli.application import COMMANDS, EXAMPLES, application
+from harness.contract.json_schema import field_docstrings
 from harness.errors import ExitCode
 from harness.judging.reasons import REASONS
 from harness.judging.verdict import Status
@@ -139,24 +138,9 @@ def _asked(leaves_out: Mapping[str, str], check: str, reasons: list[str]) -> str
 
 
 def exit_codes() -> str:
-    meanings = dict(_described(ExitCode.__name__))
-    rows = [(f"`{code.value}`", code.name, meanings[code.name]) for code in ExitCode]
+    meanings = field_docstrings(ExitCode.__module__)
+    rows = [(f"`{code.value}`", code.name, meanings[ExitCode.__name__, code.name]) for code in ExitCode]
     return f"{EXIT_CODES}\n\n{table(('code', 'name', 'meaning'), rows)}"
-
-
-def _described(name: str) -> Iterator[tuple[str, str]]:
-    """Yield each member of an enumeration of `harness.errors` with the string below it, which Python itself drops."""
-    [found] = [
-        node
-        for node in ast.parse(inspect.getsource(errors)).body
-        if isinstance(node, ast.ClassDef) and node.name == name
-    ]
-    for member, following in zip(found.body, found.body[1:], strict=False):
-        if isinstance(member, ast.Assign) and isinstance(member.targets[0], ast.Name):
-            said = following.value if isinstance(following, ast.Expr) else None
-            if not isinstance(said, ast.Constant):
-                raise TypeError(f"{name}.{member.targets[0].id} has no docstring")
-            yield member.targets[0].id, str(said.value)
 
 
 def capabilities() -> str:

@@ -109,7 +109,10 @@ def tables(decisions: Decisions, claims: Mapping[str, OurClaim], excerpts: Path 
     for seed in decisions.seeds:
         checked(seed.id, seed, claims)
     scoped = {file: each for file, each in rows.items() if not isinstance(decisions.files[file], OutOfScope)}
-    parts = [_counts(rows, scoped, claims)]
+    states = counts(rows, scoped, claims)
+    total = f"{sum(states.values())} items in {len(rows)} files, of which {len(scoped)} are about training on a GPU:"
+    meanings = ([name, str(states[name]), meaning] for name, meaning in STATES.items())
+    parts = [total, table(("state", "items", "meaning"), meanings)]
     for file, each in scoped.items():
         parts += [f"## {file.removesuffix('.yaml')}", table(HEAD, (_row(row, claims) for row in each))]
     seeds = ([_code(seed.id), seed.says, *_outcome(seed, seed.why or "", claims)] for seed in decisions.seeds)
@@ -143,16 +146,6 @@ def counts(
         for row in each:
             states[state_of(row.outcome, claims) if file in scoped else OUT_OF_SCOPE] += len(row.items)
     return states
-
-
-def _counts(
-    rows: Mapping[str, Sequence[Row]], scoped: Mapping[str, Sequence[Row]], claims: Mapping[str, OurClaim]
-) -> str:
-    states = counts(rows, scoped, claims)
-    total = f"{sum(states.values())} items in {len(rows)} files, of which {len(scoped)} are about training on a GPU:"
-    return f"{total}\n\n" + table(
-        ("state", "items", "meaning"), ([name, str(states[name]), STATES[name]] for name in STATES)
-    )
 
 
 def _row(row: Row, claims: Mapping[str, OurClaim]) -> list[str]:

@@ -146,12 +146,11 @@ _WEIGHTS = ROOT / "reference_impl" / "checkpoints" / "tiny" / "model.safetensors
 
 @cache
 def _checkpoint() -> dict[str, bytes]:
-    config = json.loads((_WEIGHTS.parent / "config.json").read_bytes())
     weights = _WEIGHTS.read_bytes()
     index = {"weight_map": {"model.norm.weight": "model.safetensors"}}
     length = int.from_bytes(weights[:8], "little")
     return {
-        "config.json": json.dumps(config).encode(),
+        "config.json": (_WEIGHTS.parent / "config.json").read_bytes(),
         "model.safetensors.index.json": json.dumps(index).encode(),
         # only the header; where the file is written, tensors of zeros are added
         "model.safetensors": weights[: 8 + length],

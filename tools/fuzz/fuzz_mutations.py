@@ -50,11 +50,14 @@ def changes(row: bytes) -> list[Change]:
 def damages(row: bytes) -> list[Damage]:
     """Return one to four damages, each determined by six bytes of the row."""
     parts = (row[at : at + 6] for at in range(_CHOICES, _CHOICES + 6 * (1 + row[-1] % 4), 6))
-    return [(int.from_bytes(part[:4], "big"), TO_A_VALUE[part[4] % len(TO_A_VALUE)], _value(part)) for part in parts]
-
-
-def _value(part: bytes) -> Any:
-    return VALUES[part[5]] if part[5] < len(VALUES) else (part[5] - 150) * part[3]
+    return [
+        (
+            int.from_bytes(part[:4], "big"),
+            TO_A_VALUE[part[4] % len(TO_A_VALUE)],
+            VALUES[part[5]] if part[5] < len(VALUES) else (part[5] - 150) * part[3],
+        )
+        for part in parts
+    ]
 
 
 _HOW: dict[str, Callable[[bytes, int, int, bytes, int], bytes]] = {

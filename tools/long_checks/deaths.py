@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from death_table import STRANGER_PHASES, Combination, Group, Outcome, verified
 
@@ -93,13 +93,11 @@ def _kind(one: Combination) -> str:
     return one.cause if hangs else "other"
 
 
-def print_outcomes(outcomes: Iterable[Outcome], more: Sequence[str], began: float) -> int:
+def print_outcomes(outcomes: Sequence[Outcome], began: float) -> int:
     """Print a line for each outcome, then a summary; return 1 if anything is wrong."""
-    outcomes = list(outcomes)
     for outcome in outcomes:
         print(outcome.line())
-    print(*more, sep="\n", end="\n" if more else "")
-    wrong = sum(bool(outcome.problems) for outcome in outcomes) + len(more)
+    wrong = sum(bool(outcome.problems) for outcome in outcomes)
     passed = sum(outcome.verdict.status == "PASS" for outcome in outcomes)
     seconds = time.monotonic() - began
     print(f"{len(outcomes)} combinations of cause and phase, {passed} false PASS, {wrong} wrong, {seconds:.0f} s")
@@ -109,7 +107,7 @@ def print_outcomes(outcomes: Iterable[Outcome], more: Sequence[str], began: floa
 def main() -> int:
     began = time.monotonic()
     outcomes = verified(groups(table()), {"device": "cpu"}, steps=STEPS, describe_s=DESCRIBE_S)
-    return print_outcomes(outcomes, [], began)
+    return print_outcomes(outcomes, began)
 
 
 if __name__ == "__main__":

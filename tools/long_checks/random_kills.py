@@ -120,20 +120,18 @@ def unkilled(name: str) -> tuple[dict[str, float], bytes]:
         return dict(seconds), (directory / layout.VERDICTS).read_bytes()
 
 
-@dataclass(frozen=True)
-class Kill:
-    """The phase in which a command was killed, and what is wrong with the result."""
+def kill(
+    name: str, phase: str, sent: tuple[signal.Signals, ...], wait_s: float, expected: bytes
+) -> tuple[str, list[str]]:
+    """Kill a command `wait_s` seconds after a phase began, with one or two signals.
 
-    phase: str
-    problems: list[str]
-
-
-def kill(name: str, phase: str, sent: tuple[signal.Signals, ...], wait_s: float, expected: bytes) -> Kill:
-    """Kill a command `wait_s` seconds after a phase began, with one or two signals; return phase and problems."""
+    Return the phase in which the command was killed, and what is wrong with the result.
+    """
     with tempfile.TemporaryDirectory() as text:
         folder = Path(text)
         prepare(folder)
         command = Command(name, folder, f"{MARK}={os.getpid()}-{time.monotonic_ns()}")
+        problems = []
         try:
             while (now := command.phase()) != "ended" and PHASES.index(now) < PHASES.index(phase):
                 time.sleep(PASS_S)
@@ -142,7 +140,9 @@ def kill(name: str, phase: str, sent: tuple[signal.Signals, ...], wait_s: float,
             for number, each in enumerate(sent):
                 time.sleep(0.05 * number)
                 command.process.send_signal(each)
-            problems = _ended(command)
+            command.process.wait(LIMIT_S)
+        except subprocess.TimeoutExpired:
+            problems.append(f"still there after {LIMIT_S:g} s")
         finally:
             command.process.kill()
             command.process.wait()
@@ -153,15 +153,7 @@ def kill(name: str, phase: str, sent: tuple[signal.Signals, ...], wait_s: float,
             for directory in command.directories()
             for text in accepted(directory, expected, drilled=name == "drill")
         ]
-        return Kill(now, problems)
-
-
-def _ended(command: Command) -> list[str]:
-    try:
-        command.process.wait(LIMIT_S)
-    except subprocess.TimeoutExpired:
-        return [f"still there after {LIMIT_S:g} s"]
-    return []
+        return now, problems
 
 
 def accepted(directory: Path, expected: bytes, *, drilled: bool) -> list[str]:
@@ -203,14 +195,12 @@ def killed(kills: int, choice: random.Random) -> int:
         first = choice.choice(SIGNALS)
         sent = (first, choice.choice(SIGNALS)) if choice.random() < 0.25 else (first,)
         seconds, expected = lengths[name]
-        found = kill(name, phase, sent, choice.uniform(0.0, seconds.get(phase, 0.0)), expected)
-        seen[found.phase] += 1
+        killed_in, problems = kill(name, phase, sent, choice.uniform(0.0, seconds.get(phase, 0.0)), expected)
+        seen[killed_in] += 1
         sent_how_often["+".join(each.name for each in sent) if len(sent) == 1 else "twice"] += 1
-        wrong += bool(found.problems)
+        wrong += bool(problems)
         sent_names = " and ".join(each.name for each in sent)
-        print(
-            f"{number + 1:3} {name} in {found.phase}, {sent_names}: {'; '.join(found.problems) or 'held'}", flush=True
-        )
+        print(f"{number + 1:3} {name} in {killed_in}, {sent_names}: {'; '.join(problems) or 'held'}", flush=True)
     print(", ".join(f"{name} {count}" for name, count in sorted(sent_how_often.items())))
     by_phase = ", ".join(f"{phase} {seen[phase]}" for phase in (*PHASES, "ended"))
     print(f"{kills} kills, {wrong} wrong; in {by_phase}")

@@ -19,8 +19,8 @@ from pathlib import Path
 import field_bugs
 import forked_runs
 from field_bug_results import Said
-from field_bugs import CORRECT, LONG, ROOT, SHIPPED
-from verify_field_bugs import LIMIT_S, device_name, show_claims, try_form
+from field_bugs import CORRECT, ROOT, SHIPPED
+from verify_field_bugs import LIMIT_S, device_name, show_claims, try_form, wanted_of
 
 from harness.contract.load import load_contract
 from harness.contract.schema import Arm
@@ -40,9 +40,8 @@ def try_example(name: str) -> list[Said]:
     draft = Draft(source, STEPS, Arms(compiled=False, timed=False, memory=True), gain=False)
     with tempfile.TemporaryDirectory(prefix="correct-trainer-") as folder:
         contracts = field_bugs.write_templates(draft, Path(folder), lambda text: with_example(name, text))
-        known = [claim.id for loaded in contracts for claim in loaded.contract.claims]
-        left_out = {draft.claim_id(each) for each in (LONG, NOT_OURS)}
-        work = forked_runs.planned(contracts, [each for each in known if each not in left_out])
+        known = wanted_of(draft, contracts, [], long=False)
+        work = forked_runs.planned(contracts, [each for each in known if each != draft.claim_id(NOT_OURS)])
         found = forked_runs.judged(contracts, work, Path(folder) / "evidence", LIMIT_S)
         return [field_bugs.said_of(draft, verdict, seconds) for verdict, seconds in found]
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from field_bug_results import CPU, FOUND, NOW, RESULTS, Results, Said, Trial, keep_results, read_results
@@ -81,16 +80,6 @@ def write_templates(draft: Draft, folder: Path, change: Callable[[str], str]) ->
     for name, text in texts.items():
         (folder / name).write_text(change(text), encoding="utf-8")
     return load_contracts([folder / name for name in texts])
-
-
-@contextmanager
-def first_on_path(folder: Path) -> Iterator[Path]:
-    """Make this process and its child processes import modules from `folder` first, inside the `with`."""
-    sys.path.insert(0, str(folder))
-    try:
-        yield folder
-    finally:
-        sys.path.remove(str(folder))
 
 
 def said_of(draft: Draft, verdict: Verdict, seconds: float | None = None) -> Said:

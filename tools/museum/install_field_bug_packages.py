@@ -12,9 +12,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import zipfile
-from collections import defaultdict
-from itertools import zip_longest
 from pathlib import Path
 
 from field_bugs import entries
@@ -27,35 +24,22 @@ def releases() -> list[str]:
     return sorted({release for bug in entries().values() for needed in bug.installed.values() for release in needed})
 
 
-def rounds(wanted: list[str]) -> list[list[str]]:
-    """Split releases into rounds without two releases of one package, which pip refuses to download together."""
-    by_name: dict[str, list[str]] = defaultdict(list)
-    for release in wanted:
-        by_name[release.partition("==")[0]].append(release)
-    return [[release for release in each if release is not None] for each in zip_longest(*by_name.values())]
-
-
-def install(wanted: list[str]) -> None:
-    """Download and unpack each release, and rename its folder last. Raises `CalledProcessError` if pip fails."""
+def install(release: str) -> None:
+    """Install a release, and rename its folder last. Raises `CalledProcessError` if pip fails."""
     with tempfile.TemporaryDirectory(dir=FOLDER, prefix=".unfinished-") as name:
-        unfinished = Path(name)
-        options = ["--quiet", "--disable-pip-version-check", "--no-deps", "--only-binary", ":all:"]
-        command = [sys.executable, "-m", "pip", "download", *options, "--dest", name, *wanted]
+        target = Path(name) / "release"
+        options = ["--quiet", "--disable-pip-version-check", "--no-deps", "--no-compile", "--only-binary", ":all:"]
+        command = [sys.executable, "-m", "pip", "install", *options, "--target", str(target), release]
         subprocess.run(command, check=True)
-        for wheel in sorted(unfinished.glob("*.whl")):
-            package, version = wheel.name.split("-")[:2]
-            target = unfinished / wheel.stem
-            with zipfile.ZipFile(wheel) as archive:
-                archive.extractall(target)
-            target.rename(folder_of(f"{package.replace('_', '-').lower()}=={version}"))
+        target.rename(folder_of(release))
 
 
 def main() -> int:
     began, needed = time.monotonic(), releases()
     missing = [release for release in needed if not folder_of(release).is_dir()]
     FOLDER.mkdir(parents=True, exist_ok=True)
-    for wanted in rounds(missing):
-        install(wanted)
+    for release in missing:
+        install(release)
     size = sum(path.stat().st_size for release in needed for path in folder_of(release).rglob("*") if path.is_file())
     print(f"{len(needed)} releases, {len(missing)} new: {size / 1e6:.0f} MB, {time.monotonic() - began:.0f} s")
     return 0

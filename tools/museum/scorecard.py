@@ -67,8 +67,7 @@ def found_bugs(forms: Mapping[str, Sequence[Said]]) -> list[Said]:
 
 def first_dates(path: Path = FIRST_TRIES) -> dict[str, str]:
     """Return the date of each entry's first try, by the entry's name."""
-    with path.open(encoding="utf-8", newline="") as file:
-        return {row["name"]: row["date"] for row in csv.DictReader(file)}
+    return {row["name"]: row["date"] for row in _rows(path)}
 
 
 def keep_date(name: str, date: str, path: Path = FIRST_TRIES) -> None:

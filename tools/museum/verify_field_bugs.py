@@ -33,6 +33,7 @@ from forked_drill import Drilled, drilled
 
 from harness.contract.load import LoadedContract
 from harness.first_contract.draft import Draft
+from harness.first_contract.trying import first_on_path
 
 LIMIT_S = 300.0  # time limit of one run in seconds; the longest run takes a tenth of it on a quiet machine
 
@@ -72,7 +73,7 @@ def drafted(
 ) -> Iterator[tuple[Draft, Path, list[LoadedContract]]]:
     """Yield the draft of a form, the temporary folder of its contracts (first on Python's path), and the contracts."""
     draft = field_bugs.draft_of(entry, form, steps)
-    with tempfile.TemporaryDirectory(prefix="field-bug-") as name, field_bugs.first_on_path(Path(name)) as folder:
+    with tempfile.TemporaryDirectory(prefix="field-bug-") as name, first_on_path(Path(name)) as folder:
         try:
             yield draft, folder, field_bugs.write_contracts(draft, folder, seed=seed)
         finally:

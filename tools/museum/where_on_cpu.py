@@ -29,6 +29,7 @@ from verify_field_bugs import drafted, wanted_of
 
 from harness.api.first_difference import locate
 from harness.evidence.plan_records import Run
+from harness.first_contract.trying import first_on_path
 from harness.judging.first_difference import FirstDifference
 from harness.judging.verdict import Status
 from harness.planning.plan import where_run
@@ -124,7 +125,7 @@ def ask_fault(number: int) -> bool:
     texts = {"changed": source, "plain": TRAINERS.read_text(encoding="utf-8")}
     arms = {name: {"capture": "none", "trainer": trainer, "module": f"{name}_trainers"} for name in texts}
     claim = {**CLAIM, "candidate": "changed", "guards": {"steps": STEPS}}
-    with tempfile.TemporaryDirectory() as name, field_bugs.first_on_path(Path(name)) as folder:
+    with tempfile.TemporaryDirectory() as name, first_on_path(Path(name)) as folder:
         for arm, text in texts.items():
             (folder / f"{arm}_trainers.py").write_text(text, encoding="utf-8")
         (folder / "planted_system.py").write_text(SYSTEM, encoding="utf-8")

@@ -203,7 +203,10 @@ def settings() -> Iterator[tuple[Setting, Sequence[float]]]:
         yield from _each(
             replace(disturbed, section="paced", paced=True), (0.003,), (1.00, 1.05, DEMANDED, ABOVE_5, 1.20)
         )
-    yield from _measured()
+    for steps, pool in measured_noise.pools(REPORTS).items():
+        name = f"{len(pool)} processes, blocks of {steps} steps"
+        deviation = round(measured_noise.deviation(pool), 3)
+        yield Setting("measured", name, partial(measured_noise.resampled, pool), deviation), (*RATIOS, 1.30, 1.50)
     for name, deviation in EIGHT:
         eight = Setting("eight", name, (INDEPENDENT | OUTLIERS)[name], deviation, processes=8)
         yield eight, (1.00, 1.05, DEMANDED, ABOVE_5, ABOVE_9)
@@ -213,13 +216,6 @@ def _each(
     setting: Setting, deviations: Sequence[float], ratios: Sequence[float]
 ) -> Iterator[tuple[Setting, Sequence[float]]]:
     yield from ((replace(setting, deviation=deviation), ratios) for deviation in deviations)
-
-
-def _measured() -> Iterator[tuple[Setting, Sequence[float]]]:
-    for steps, pool in measured_noise.pools(REPORTS).items():
-        name = f"{len(pool)} processes, blocks of {steps} steps"
-        deviation = round(measured_noise.deviation(pool), 3)
-        yield Setting("measured", name, partial(measured_noise.resampled, pool), deviation), (*RATIOS, 1.30, 1.50)
 
 
 def points(experiments: int, seed: int) -> list[Point]:

@@ -17,6 +17,7 @@ import platform
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -125,21 +126,18 @@ class Training:
 
     def untrained(self, index: int) -> Tensor:
         """Return the losses of batch `index` with the current parameters, which are not changed."""
-        self._select(index)
+        self.trainer.set_shape(self._case.length(index))
         self.trainer.prepare(index)
         return self._losses(self.trainer.gradients_body())
 
     def step(self, index: int) -> Tensor:
         """Train on batch `index`; return the losses before the update."""
-        self._select(index)
+        self.trainer.set_shape(self._case.length(index))
         return self._losses(self.capturing.step(index))
 
     def clip_acted(self) -> Tensor:
         """Return a 0-d bool on the device: True if the last step's clip scaled at least one group."""
         return (self.trainer.clip.norms > self.trainer.config.max_norm).any()
-
-    def _select(self, index: int) -> None:
-        self.trainer.set_shape(self._case.length(index))
 
     def _losses(self, loss: Tensor) -> Tensor:
         each = loss.reshape(1) if self._of_ranks is None else self._of_ranks.losses
@@ -160,11 +158,8 @@ class Trained:
 
 
 def trained(case: Case, seed: int, rate: float = 1.0) -> Trained:
-    training = Training(case, seed, rate)
-    try:
+    with closing(Training(case, seed, rate)) as training:
         return measured(training, case)
-    finally:
-        training.close()
 
 
 def measured(training: Training, case: Case) -> Trained:

@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from published_points import Report, require_the_judges_answers
 from simulated_seeds import BY_MEAN, NOISES, contract_of_seeds, verdict_of
 
@@ -53,15 +52,10 @@ def wanted(point: Point) -> tuple[str, bool] | None:
     return None
 
 
-def drawn(noise: str, seeds: int, experiments: int, seed: int) -> NDArray[np.float64]:
-    """Draw differences [experiments, seeds] with a true difference of 0."""
-    generator = np.random.default_rng([seed, zlib.crc32(noise.encode()), seeds])
-    return NOISES[noise](generator, (experiments, seeds))
-
-
 def simulate(noise: str, seeds: int, confidence: float, experiments: int, seed: int) -> Iterator[Point]:
     """Yield a point for each place, all with the same experiments. Raises RuntimeError if the judge disagrees."""
-    differences = drawn(noise, seeds, experiments, seed)
+    generator = np.random.default_rng([seed, zlib.crc32(noise.encode()), seeds])
+    differences = NOISES[noise](generator, (experiments, seeds))  # with a true difference of 0
     contract = contract_of_seeds(seeds, confidence)
     for place in PLACES:
         excess = differences + place
