@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 # Python files and their lines, at most.
-BUDGET = {"harness": (349, 68_887), "tests": (644, 91_777), "reference_impl": (149, 17_470), "tools": (55, 7_406)}
+BUDGET = {"harness": (347, 67_365), "tests": (642, 90_899), "reference_impl": (149, 17_408), "tools": (54, 7_000)}
 
 
 def size(folder: str) -> tuple[int, int]:
