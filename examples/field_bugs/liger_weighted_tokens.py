@@ -25,8 +25,8 @@ BUG = Bug(
     "drawn during the import counted as random numbers of the training. The entry runs in a process that sets "
     "TRITON_INTERPRET before it imports Triton.",
     trouble="At first every claim failed for the buggy and the fixed form with `unequal_start` (generator `python`). "
-    "Importing the library draws random numbers, and the harness counted them as random numbers of the training. The harness now "
-    "restores the random generators after an import.",
+    "Importing the library draws random numbers, and the harness counted them as random numbers of the training. "
+    "The harness now restores the random generators after an import.",
 )
 
 

@@ -25,8 +25,8 @@ BUG = Bug(
     "drawn during the import counted as random numbers of the training. A release that is tried may also import "
     "modules whose names begin with an underscore and that Python imported when it started.",
     trouble="At first every claim failed for the buggy and the fixed form with `unequal_start` (generator `python`). "
-    "Importing the library draws random numbers, and the harness counted them as random numbers of the training. The harness now "
-    "restores the random generators after an import.",
+    "Importing the library draws random numbers, and the harness counted them as random numbers of the training. "
+    "The harness now restores the random generators after an import.",
 )
 
 

@@ -24,7 +24,7 @@ BUG = Bug(
     changed="The harness: some checks that torch makes only on a CPU, such as that of the classes of `one_hot`, no "
     "longer count as a wait of the step.",
     trouble="At first the buggy and the fixed form ended with ERROR. On a CPU, but not on a GPU, torch checks the "
-    "classes of `one_hot`, and the harness counted this check as a wait for the device. The harness now ignores the check.",
+    "classes of `one_hot`, and the harness counted this check as a wait. The harness now ignores it.",
 )
 
 

@@ -17,8 +17,8 @@ BUG = Bug(
     changed="The harness: it restores random generators after it imports a library. Before, random numbers that were "
     "drawn during the import counted as random numbers of the training.",
     trouble="At first every claim failed for the buggy and the fixed form with `unequal_start` (generator `python`). "
-    "Importing the library draws random numbers, and the harness counted them as random numbers of the training. The harness now "
-    "restores the random generators after an import.",
+    "Importing the library draws random numbers, and the harness counted them as random numbers of the training. "
+    "The harness now restores the random generators after an import.",
 )
 
 

@@ -74,8 +74,7 @@ def published(reports: Path) -> list[Published]:
 def header_of(path: Path) -> Header:
     """Return the header of a run. An archive is read up to the header: unpacking all of them takes five times as long.
 
-    Raises EvidenceError if there is no header or it cannot be read.
-    """
+    Raises EvidenceError if there is no header or it cannot be read."""
     archive = path / layout.ARCHIVE
     if not archive.is_file():
         return read_bundle(path).header
@@ -121,8 +120,7 @@ def demanded(contracts: Sequence[Path]) -> set[tuple[str, str]]:
 def coverage(drills: Sequence[DrillRecord], demanded: set[tuple[str, str]]) -> str:
     """Return the results of all demanded faults, in drills with a GPU and in all drills.
 
-    A fault that survived in any of these drills counts as survived.
-    """
+    A fault that survived in any of these drills counts as survived."""
     lines = []
     for where, records in (("a GPU machine", [one for one in drills if one.machine.cuda]), ("any machine", drills)):
         rows = [row for record in records for row in record.rows]

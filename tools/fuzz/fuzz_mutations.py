@@ -98,8 +98,7 @@ def altered(document: Any, row: bytes, others: Any) -> Any:
     """Return a copy of the document with one to three values altered so that it probably stays valid.
 
     A value is replaced by a value of the same key and type in `others`, or a number by another number; or an item of a
-    list is removed or doubled.
-    """
+    list is removed or doubled."""
     document = _copy(document)
     known = _places(others)
     for at in range(_CHOICES, _CHOICES + 6 * (1 + row[-1] % 3), 6):

@@ -66,8 +66,7 @@ def drawn(target: Target, inputs: int, number: int, until: float, give: Callable
 def fuzz(name: str, each: Sequence[Target], inputs: int, until: float, number: int) -> Tried:
     """Try `inputs` inputs, or fewer until the time `until`. In the result, `broken` has a line for each broken input.
 
-    each: the target, once for each process that may run at the same time, with a folder for each.
-    """
+    each: the target, once for each process that may run at the same time, with a folder for each."""
     tried = read = pending = 0
     broken: list[str] = []
     running: deque[tuple[Target, int, Child]] = deque()

@@ -125,8 +125,7 @@ def _changed(contents: list[bytes], row: bytes) -> bytes:
 def _of_loaded(use: Callable[[LoadedContract], object]) -> Callable[[bytes], object]:
     """Return an attempt that validates a contract and then applies `use` to it.
 
-    The case is parsed as JSON. Reading YAML takes most of the time, and another target tests it.
-    """
+    The case is parsed as JSON. Reading YAML takes most of the time, and another target tests it."""
 
     def attempt(content: bytes) -> object:
         try:

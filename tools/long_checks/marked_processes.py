@@ -12,8 +12,7 @@ def marked(mark: str, others: set[int] | None = None) -> list[int]:
     """Return the running processes whose environment contains the mark `NAME=value`, without this process.
 
     others: processes that are known to lack the mark. Further processes without the mark are added to this set. A
-    process starts with its parent's environment, so every child of a marked process has the mark from its start.
-    """
+    process starts with its parent's environment, so every child of a marked process has the mark from its start."""
     text, known = mark.encode(), set() if others is None else others
     found = []
     for name in os.listdir("/proc"):  # noqa: PTH208 - callers look a thousand times a second

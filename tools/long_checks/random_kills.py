@@ -125,8 +125,7 @@ def kill(
 ) -> tuple[str, list[str]]:
     """Kill a command `wait_s` seconds after a phase began, with one or two signals.
 
-    Return the phase in which the command was killed, and what is wrong with the result.
-    """
+    Return the phase in which the command was killed, and what is wrong with the result."""
     with tempfile.TemporaryDirectory() as text:
         folder = Path(text)
         prepare(folder)

@@ -28,8 +28,7 @@ class Trial:
     """One trial of one form.
 
     name: the name of the entry or of the correct trainer. tried: FIRST or NOW. machine: CPU or the GPU's name. form:
-    `buggy`, `mended` (fixed), or `correct` for a correct trainer.
-    """
+    `buggy`, `mended` (fixed), or `correct` for a correct trainer."""
 
     name: str
     tried: str
@@ -43,8 +42,7 @@ class Said:
     """The result of one claim for one form of an entry.
 
     claim: its name without the entry's (`SAME`). step: the first step, counted from 0, that shows a difference; None if
-    the reason is not about steps. seconds: the time of the runs that decided the claim.
-    """
+    the reason is not about steps. seconds: the time of the runs that decided the claim."""
 
     claim: str
     status: str

@@ -36,8 +36,7 @@ class Drilled:
     """The result of a drill.
 
     not_held: claims that failed without a fault, with the reason. planted: the faults of all other claims. Claims that
-    cannot be judged for this trainer are in neither.
-    """
+    cannot be judged for this trainer are in neither."""
 
     not_held: list[str]
     planted: list[Planted]

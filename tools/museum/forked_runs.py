@@ -153,8 +153,7 @@ def verdict_on(unit: Unit, contracts: Sequence[LoadedContract], evidence: Sequen
 def execute(run: Run, directory: Path, limit_s: float) -> RunEvidence:
     """Execute one run in a fork, and return its evidence, which it writes into `directory`.
 
-    A death by the time limit or by a signal is recorded.
-    """
+    A death by the time limit or by a signal is recorded."""
     directory.mkdir(parents=True)
     (directory / layout.RUN).write_text(dump_json(run.model_dump(), sort_keys=False), encoding="utf-8")
     process = Fork(lambda: _work(run, directory))
@@ -225,8 +224,7 @@ def at_once(
 ) -> Iterator[tuple[str, int | None]]:
     """Run up to `jobs` works at a time, each in a fork; yield each name with its exit code when it ends.
 
-    The exit code is None for a work that was killed after `limit_s`.
-    """
+    The exit code is None for a work that was killed after `limit_s`."""
     waiting, running = [*works], dict[str, tuple[Fork, float]]()
     while running or waiting:
         while waiting and len(running) < jobs:
