@@ -269,7 +269,9 @@ def _proven(view: ReportView, unit: Verdict) -> str:
     """Return whether planted faults proved that the claim's check can fail."""
     found = faults_of(view, unit)
     if found is None:
-        return "Not proven: no fault was planted on purpose"
+        planted = view.header.fault
+        without = "It failed here, and" if unit.status is Status.FAIL else "Not proven:"
+        return f"{without} no fault was planted on purpose" if planted is None else f"The fault {planted} was planted"
     whole = found.killed == found.planted and not found.not_run
     word = "Not proven" if not found.killed else "Proven" if whole else "Proven in part"
     return f"{word}: {faults_killed(view, unit)} (planted on purpose, and noticed)"

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import report_views as views
 from report_page import with_losses
-from report_views import drilled, full_view, header, ratio_of, small_view, view_of
+from report_views import drill_view, drilled, full_view, header, ratio_of, small_view, view_of
 
 from harness.contract.load import load_contract
 from harness.judging.verdict import Demanded, Figure, Interval, Status, Verdict
@@ -314,6 +314,8 @@ def test_the_leading_claim_says_whether_it_was_proven_able_to_fail() -> None:
     nothing = replace(view_of(Status.PASS), drill=drilled(killed=[False, False]))
     assert leading(nothing).proven.startswith("Not proven: 0 of 2 faults killed")
     assert leading(view_of(Status.PASS)).proven == "Not proven: no fault was planted on purpose"
+    assert leading(view_of(Status.FAIL)).proven == "It failed here, and no fault was planted on purpose"
+    assert leading(drill_view()).proven == "The fault stale_batch was planted"
 
 
 MINIMUM, MAXIMUM = "at least 1.1x is required", "at most 0.02 is allowed"
