@@ -139,7 +139,7 @@ def _signed(bundle: Bundle) -> Iterator[str]:
         return
     for name, fields in recorded:
         if fields not in signed:
-            yield f"the {name} stands in no file of {layout.WAIVERS}/ as it stands here"
+            yield f"the recorded {name} is in no file of {layout.WAIVERS}/"
 
 
 _KINDS: tuple[type[Signed], ...] = (Waiver, AcceptedBaseline)

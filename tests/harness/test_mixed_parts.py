@@ -185,7 +185,7 @@ def test_a_header_is_checked_against_its_directory_even_with_given_contracts(har
         digest = hashlib.sha256(copy.read_bytes()).hexdigest()
         forge(PARTS[0] / "run.json", lambda header: header["digests"]["contracts"].update({"scripted-v1": digest}))
     code, said = harness(*by_others)
-    assert (code, "the waiver of SCRIPT-001 on violated is in no file of waivers/" in said) == (12, True)
+    assert (code, "the recorded waiver of SCRIPT-001 on violated is in no file of waivers/" in said) == (12, True)
 
 
 COMMANDS: list[tuple[str | Path, ...]] = [

@@ -148,7 +148,7 @@ def test_an_acceptance_changed_in_the_header_is_detected(accepted: Accepted, tmp
         header["commits"]["accepted"][0]["reviewer"] = "grace"  # type: ignore[index]
 
     forge(copy / "run.json", signed_by_another)
-    line = "run.json: the accepted baseline of SAME stands in no file of waivers/ as it stands here"
+    line = "run.json: the recorded accepted baseline of SAME is in no file of waivers/"
     assert line in "\n".join(judged([copy])[1].view.altered)
 
 

@@ -31,7 +31,7 @@ def refusal(archive: Path, limits: Limits = SMALL) -> str:
 
 
 HOSTILE = {
-    "absolute": (Member("/etc/x"), "/etc/x: an archive of a run stays inside its folder", "an absolute path"),
+    "absolute": (Member("/etc/x"), "/etc/x: an archive of a run must stay inside its folder", "an absolute path"),
     "parent": (Member("run/../../x"), "run/../../x: an archive", "a path through `..`"),
     "parent folder": (Member("..", kind=tarfile.DIRTYPE), "..: an archive", "a path through `..`"),
     "drive": (Member("C:x"), "C:x: an archive", "a colon"),

@@ -72,4 +72,4 @@ def test_a_claim_timed_on_two_machines_is_reported_with_both_machines_and_direct
     for number, described in enumerate((timed("w", "H200"), timed("v", "A100", hour=2))):
         finished(tmp_path / str(number), described)
     [error] = differences([read_bundle(tmp_path / name) for name in "01"])
-    assert (error.where, error.got) == (str(tmp_path / "1"), f"C on A100, {tmp_path / '0'} has H200")
+    assert (error.where, error.got) == (str(tmp_path / "1"), f"C on A100, but {tmp_path / '0'} has H200")

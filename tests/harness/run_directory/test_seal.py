@@ -238,11 +238,11 @@ def manifests(text: str) -> Iterator[tuple[str, str, str]]:
     for path, said in {
         "../elsewhere": "lists ../elsewhere: a path through `..`",
         "/etc/passwd": "lists /etc/passwd: an absolute path",
-        "./run.json": "lists ./run.json: a path that is not spelled out",
-        "a//b": "lists a//b: a path that is not spelled out",
+        "./run.json": "lists ./run.json: a path that is not in its normal form",
+        "a//b": "lists a//b: a path that is not in its normal form",
         "a\\b": "a backslash",
         "": "no name",
-        ".": "a path that is not spelled out",
+        ".": "a path that is not in its normal form",
         "manifest.json": "lists manifest.json",
         "INCOMPLETE": "lists INCOMPLETE",
     }.items():

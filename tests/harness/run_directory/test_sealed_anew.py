@@ -163,7 +163,7 @@ def test_a_run_without_a_manifest_keeps_the_gate_closed_until_it_is_judged_again
 def test_sealing_a_run_without_a_manifest_first_checks_its_recorded_digests(run: Path, name: str) -> None:
     of_before(run)
     (run / name).write_text((run / name).read_text() + "\n")
-    with pytest.raises(EvidenceError, match=re.escape(f"written anew; found 1-run: {name}: changed")):
+    with pytest.raises(EvidenceError, match=re.escape(f"can be rewritten; found 1-run: {name}: changed")):
         judge_command.replace_recorded([run])
 
 
@@ -191,7 +191,7 @@ def test_a_forged_run_is_refused_by_its_earlier_digest(run: Path) -> None:
     forge(run / "run.json", lambda header: header["environment"]["gpu"].update(name="NVIDIA H200"))
     assert rejudged(run).problems == []  # nothing in the directory tells
     with pytest.raises(
-        EvidenceError, match=f"runs/1-run: the directory's manifest has the digest .* found {digest(run)}"
+        EvidenceError, match=f"runs/1-run: the directory's manifest must have the requested digest; found {digest(run)}"
     ):
         refuse_others([run], [kept])
 
@@ -243,7 +243,10 @@ def invented_waiver(header: Any) -> None:
             lambda header: header["narrowed"].update(workloads=["x"]),
             "the run was narrowed to workload x, which none of these contracts",
         ),
-        (lambda header: header["narrowed"].update(workloads=["held"]), "SCRIPT-001 on violated is planned, and its"),
+        (
+            lambda header: header["narrowed"].update(workloads=["held"]),
+            "SCRIPT-001 on violated is planned, but the run's `narrowed` leaves this unit out",
+        ),
         (other_gpu, f"the recorded GPU is GPU-other, but run {VIOLATED} used GPU-own"),
         (other_commit, f"the recorded commit is {'2' * 40}, but run {VIOLATED} was executed at {'1' * 40}"),
         (stray_run, "run more was planned, but no unit reads it"),

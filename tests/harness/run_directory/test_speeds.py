@@ -82,7 +82,7 @@ def test_machines_with_one_name_and_two_speeds_do_not_decide_a_claim_together(
     tmp_path: Path, other: dict[str, float | None], found: str
 ) -> None:
     bundles = [timed(tmp_path, "v"), timed(tmp_path, "w", **other)]
-    said = [f"C beside {tmp_path / 'v'} with {found}"] if found else []
+    said = [f"C, in comparison with {tmp_path / 'v'}: {found}"] if found else []
     errors = list(speeds_apart(bundles, [LOADED.contract]))
     assert [(error.rule, error.where, error.got) for error in errors] == [
         (RULE, str(tmp_path / "w"), got) for got in said
@@ -91,7 +91,9 @@ def test_machines_with_one_name_and_two_speeds_do_not_decide_a_claim_together(
 
 def test_a_gate_of_two_speeds_is_refused(tmp_path: Path) -> None:
     bundles = [timed(tmp_path, "v"), timed(tmp_path, "w", pace=0.02)]
-    with pytest.raises(EvidenceError, match="a claim must be timed on machines of one speed; found C beside"):
+    with pytest.raises(
+        EvidenceError, match="a claim must be timed on machines of one speed; found C, in comparison with "
+    ):
         judge_bundles(bundles, [LOADED])
 
 
