@@ -35,7 +35,7 @@ def test_a_speed_ratio_has_the_bound_of_its_gpu() -> None:
     here, there = faster(A100), faster(H100)
     assert (here.status, here.figures["at_least_bound"].value) == ("PASS", "1.1 (otherwise)")
     assert (there.reason, there.figures["at_least_bound"].value) == ("too_slow", "1.3 (gpu H100)")
-    assert there.message.endswith("and 1.3 is demanded")
+    assert there.message.endswith("but 1.3 is required")
 
 
 @pytest.mark.parametrize(("gpu", "reason"), [(H100, "node_count"), (A100, "held"), (GpuFacts(), "held")])

@@ -166,5 +166,5 @@ def test_an_error_rate_above_its_limit_is_reported_as_missed() -> None:
 
 def test_the_error_rate_script_stops_if_the_judge_decides_differently(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(statistics, "fewest_processes", lambda _: 99)
-    with pytest.raises(RuntimeError, match="and the judge says 12 processes cannot reach"):
+    with pytest.raises(RuntimeError, match="but the judge says 12 processes cannot reach"):
         simulated("bell-shaped", 0.003, 1.2)

@@ -84,7 +84,7 @@ def test_memory_growth_equal_to_its_bound_passes() -> None:
 def test_a_ptx_verdict_names_the_key_of_a_kernel_with_a_wrong_target() -> None:
     verdict = targeted(**odd(targets=["sm_100"]))
     assert value(verdict, "first_mismatched_key") == "clip"
-    assert verdict.message == "1 kernel of 2 does not fit sm_90 (loadable): clip (sm_100)"
+    assert verdict.message == "the PTX of 1 of 2 kernels does not fit sm_90 (policy: loadable): clip (sm_100)"
 
 
 def test_a_prewarm_verdict_names_a_missing_kernel_key() -> None:
